@@ -1,0 +1,77 @@
+# Everything a developer types. The virtual environment is made on first use and follows pyproject.toml.
+
+# The first Python that is new enough; `make PYTHON=/path/to/python3.12 ...` overrides the search.
+PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11 python; do \
+	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && command -v "$$name" && break; done)
+BIN := .venv/bin
+VENV := .venv/.made
+RUNTIME := .venv/.runtime
+DEV := .venv/.dev
+
+# An editable install warns about the very layout that the tests check; quiet, so that what matters stands out.
+INSTALL := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+# Tests compare results, not speed: one BLAS thread a process leaves the cores to pytest's two processes.
+PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all bench peers lint types imports format wheel clean
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+demo: $(RUNTIME) ## train a character model with a custom recurrent cell, save it, load it, generate text
+	OMP_NUM_THREADS=2 OPENBLAS_NUM_THREADS=2 $(BIN)/python examples/character_model.py
+
+test: lint types imports ## lint, types, import rules and tests
+	$(PYTEST) $(ARGS)
+
+test-all: lint types imports ## the same with the slow tests and many more random programs
+	$(PYTEST) -m "" --hypothesis-profile=all $(ARGS)
+
+bench: $(DEV) ## run the benchmarks, beside the peers where `make peers` has installed them
+	$(BIN)/python tests/benchmarks/run.py $(ARGS)
+
+peers: ## make the environments of the peers that the benchmarks compare with (large)
+	bash tests/benchmarks/peers/make_env.sh
+
+lint: $(DEV) ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(DEV) ## pyright: strict in engine/
+	$(BIN)/pyright
+
+imports: $(DEV) ## import-linter: layers of the house, third-party packages confined
+	$(BIN)/lint-imports --no-cache
+
+format: $(DEV) ## mend what ruff can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+wheel: $(DEV) ## build the wheel and the sdist into dist/
+	rm -rf build dist # setuptools would put modules deleted since into the next wheel
+	$(BIN)/python -m build --no-isolation
+
+clean: ## remove everything that is made here, the virtual environment included
+	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -not -path './tests/benchmarks/peers/.*' -prune -exec rm -rf {} +
+
+$(VENV):
+	@test -n "$(PYTHON)" || { echo "anabranch needs Python 3.11 or newer and found none on PATH." \
+		"Install one, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "anabranch needs Python 3.11 or newer;" \
+		"$(PYTHON) is not. Name another: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	test -x $(BIN)/pip || "$(PYTHON)" -m venv .venv || { echo "Could not make .venv." \
+		"On Debian and Ubuntu the venv module is a package of its own: apt install python3-venv" >&2; exit 1; }
+	$(INSTALL) --upgrade pip
+	@touch $@
+
+$(RUNTIME): $(VENV) pyproject.toml
+	$(INSTALL) --editable .
+	@touch $@
+
+$(DEV): $(VENV) pyproject.toml
+	$(INSTALL) --editable '.[dev,examples]'
+	mkdir -p .venv/src && ln -sfn ../.. .venv/src/anabranch
+	@touch $(RUNTIME) $@

@@ -1,0 +1,170 @@
+"""anabranch: Keras-style modelling on a dataflow engine with differentiable control flow.
+
+>>> import anabranch as ab
+>>> x = ab.placeholder((None,), "float32")
+>>> y = ab.ops.sum(x * x)
+>>> ab.Session().run(ab.gradients(y, [x])[0], {x: [1.0, 2.0]})
+array([2., 4.], dtype=float32)
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Names of the public interface and the modules that hold them; loaded on first use, so that the import is quick.
+_EXPORTS: dict[str, str] = {
+    **dict.fromkeys(
+        ["Graph", "Operation", "Tensor", "Variable", "control_dependencies", "device", "get_default_graph", "name_scope"],
+        ".engine.graph",
+    ),
+    **dict.fromkeys(["TensorArray", "case", "cond", "switch", "while_loop"], ".engine.control_flow"),
+    **dict.fromkeys(["constant", "convert_to_tensor"], ".engine.ops"),
+    **dict.fromkeys(["Session", "explain"], ".engine.session"),
+    "gradients": ".engine.autodiff",
+    "placeholder": ".engine.session.placeholder",
+    "function": ".engine.session.function",
+    **dict.fromkeys(["foldl", "foldr", "map_fn", "scan", "fori_loop"], ".engine.control_flow.scan"),
+    **dict.fromkeys(["Input", "Model", "Sequential", "load_model"], ".framework.models"),
+}
+# Modules that are reached as `anabranch.x`, with the module that each one is.
+_MODULES: dict[str, str] = {
+    "activations": ".engine.objects.activations",
+    "callbacks": ".framework.callbacks",
+    "config": ".framework.config",
+    "initializers": ".engine.objects.initializers",
+    "losses": ".framework.losses",
+    "metrics": ".framework.metrics",
+    "models": ".framework.models",
+    "ops": ".engine.ops",
+    "optimizers": ".optim",
+    "random": ".engine.ops.random",
+    "saving": ".framework.saving",
+    "utils": ".framework.utils",
+}
+_PACKAGES = ("distribute", "engine", "framework", "layers", "optim")
+
+if TYPE_CHECKING:
+    from . import distribute, engine, framework, layers, optim
+    from . import optim as optimizers
+    from .engine import ops
+    from .engine.autodiff import gradients
+    from .engine.control_flow import TensorArray, case, cond, switch, while_loop
+    from .engine.control_flow.scan import foldl, foldr, fori_loop, map_fn, scan
+    from .engine.graph import (
+        Graph,
+        Operation,
+        Tensor,
+        Variable,
+        control_dependencies,
+        device,
+        get_default_graph,
+        name_scope,
+    )
+    from .engine.objects import activations, initializers
+    from .engine.ops import constant, convert_to_tensor, random
+    from .engine.session import Session, explain
+    from .engine.session.function import function
+    from .engine.session.placeholder import placeholder
+    from .framework import callbacks, config, losses, metrics, models, saving, utils
+    from .framework.models import Input, Model, Sequential, load_model
+
+
+class _LazyModule(ModuleType):
+    """A public module name that becomes the module behind it at the first look inside."""
+
+    def __init__(self, name: str, target: str) -> None:
+        super().__init__(name)
+        self.__dict__["_target"] = target
+        self.__dict__["__path__"] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name != "__all__":
+            raise AttributeError(name)
+        module = _load(self.__name__.rpartition(".")[2], self.__dict__["_target"])
+        return getattr(module, name)
+
+    def __dir__(self) -> list[str]:
+        return dir(_load(self.__name__.rpartition(".")[2], self.__dict__["_target"]))
+
+
+def _load(name: str, target: str) -> ModuleType:
+    """Import the module behind a public name and put it in the name's place."""
+    module = importlib.import_module(target, __name__)
+    sys.modules[f"{__name__}.{name}"] = module
+    globals()[name] = module
+    return module
+
+
+for _name, _target in _MODULES.items():
+    sys.modules.setdefault(f"{__name__}.{_name}", _LazyModule(f"{__name__}.{_name}", _target))
+
+
+def __getattr__(name: str) -> Any:
+    if name in _EXPORTS:
+        value = getattr(importlib.import_module(_EXPORTS[name], __name__), name)
+        globals()[name] = value
+        return value
+    if name in _MODULES:
+        return _load(name, _MODULES[name])
+    if name in _PACKAGES:
+        return importlib.import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_EXPORTS, *_MODULES, *_PACKAGES})
+
+
+__all__ = [
+    "Graph",
+    "Input",
+    "Model",
+    "Operation",
+    "Sequential",
+    "Session",
+    "Tensor",
+    "TensorArray",
+    "Variable",
+    "activations",
+    "callbacks",
+    "case",
+    "cond",
+    "config",
+    "constant",
+    "control_dependencies",
+    "convert_to_tensor",
+    "device",
+    "distribute",
+    "engine",
+    "explain",
+    "foldl",
+    "foldr",
+    "fori_loop",
+    "framework",
+    "function",
+    "get_default_graph",
+    "gradients",
+    "initializers",
+    "layers",
+    "load_model",
+    "losses",
+    "map_fn",
+    "metrics",
+    "models",
+    "name_scope",
+    "ops",
+    "optim",
+    "optimizers",
+    "placeholder",
+    "random",
+    "saving",
+    "scan",
+    "switch",
+    "utils",
+    "while_loop",
+]

@@ -1,0 +1,1 @@
+"""The dataflow engine: graph, ops, autodiff, control flow, passes, runtime and sessions."""

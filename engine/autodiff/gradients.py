@@ -1,0 +1,128 @@
+"""`gradients`: symbolic derivatives of sums of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..graph.graph import Graph, Operation
+from ..graph.nest import flatten
+from ..graph.region import Region
+from ..graph.spec import TensorSpec, shapes_compatible
+from ..graph.tensor import Tensor
+from ..graph.variable import Variable
+from ..ops.base import broadcast_like, convert_to_tensor, zeros_of
+from .backpropagate import backpropagate, reachable_operations, variable_reads
+
+
+def gradients(
+    ys: Any,
+    xs: Any,
+    grad_ys: Any = None,
+    stop_gradients: Any = None,
+    unconnected_gradients: str = "none",
+    name: str = "gradients",
+) -> list[Any]:
+    """The derivatives of the sum of `ys` with respect to each of `xs`, as new tensors of the graph.
+
+    Args:
+        ys: a tensor, or a structure of them, all of one graph, of floating or complex dtypes.
+        xs: tensors or variables. The gradient with respect to a variable sums over all its reads.
+        grad_ys: cotangents of `ys`, of their shapes; ones by default.
+        stop_gradients: tensors that count as constants here.
+        unconnected_gradients: what is returned for an x on which no y depends: "none" gives None, "zero" zeros.
+        name: the name scope of the new operations.
+
+    Returns:
+        A list with one entry for each x, of its shape and dtype. Loops that run no iteration, branches that are not
+        taken and unused outputs contribute exact zeros; None means that no path exists in the graph at all.
+
+    Raises:
+        TypeError: a y or an x is not of a differentiable dtype, or is no tensor.
+        LookupError: an op on the way defines no gradient.
+        ValueError: the number or shapes of `grad_ys` do not fit.
+
+    Gradients may be taken of gradients, through loops and branches, to any order (Yu et al., "Dynamic Control Flow
+    in Large-Scale Machine Learning", EuroSys 2018, section 5).
+
+    >>> import anabranch as ab
+    >>> x = ab.placeholder((), "float32", "x")
+    >>> dx, = ab.gradients(x * x * x, [x])
+    >>> ddx, = ab.gradients(dx, [x])
+    >>> [float(v) for v in ab.Session().run([dx, ddx], {x: 2.0})]
+    [12.0, 12.0]
+    """
+    if unconnected_gradients not in ("none", "zero"):
+        raise ValueError(f"unconnected_gradients must be 'none' or 'zero', got {unconnected_gradients!r}.")
+    targets = [_as_target(y) for y in flatten(ys)]
+    if not targets:
+        raise ValueError("gradients() needs at least one y.")
+    graph = targets[0].graph
+    for target in targets:
+        if target.graph is not graph:
+            raise ValueError(f"All ys must belong to one graph; {target!r} and {targets[0]!r} do not.")
+    with graph.as_default(), graph.name_scope(name):
+        seeds = _seeds(targets, grad_ys)
+        operations = reachable_operations(graph, targets)
+        blocked = [tensor for leaf in flatten(stop_gradients) for tensor in _sources(graph, operations, leaf)]
+        sources = [_sources(graph, operations, x) for x in flatten(xs)]
+        found = backpropagate(graph, seeds, [t for group in sources for t in group], blocked=blocked)
+        return [
+            _total(group, found, x, unconnected_gradients == "zero")
+            for group, x in zip(sources, flatten(xs), strict=True)
+        ]
+
+
+def _as_target(y: Any) -> Tensor:
+    flow = getattr(y, "flow", y)
+    tensor = convert_to_tensor(flow)
+    if not tensor.spec.differentiable:
+        raise TypeError(f"gradients: {tensor!r} is of dtype {tensor.dtype}, which has no derivative. Cast it to float32.")
+    return tensor
+
+
+def _seeds(targets: list[Tensor], grad_ys: Any) -> dict[Tensor, Any]:
+    given = [None] * len(targets) if grad_ys is None else list(_leaves_with_none(grad_ys))
+    if len(given) != len(targets):
+        raise ValueError(f"gradients: {len(targets)} ys but {len(given)} grad_ys.")
+    seeds: dict[Tensor, Any] = {}
+    for target, cotangent in zip(targets, given, strict=True):
+        if cotangent is None:
+            seed = broadcast_like(convert_to_tensor(1.0, target.dtype), target)
+        else:
+            seed = convert_to_tensor(getattr(cotangent, "flow", cotangent), target.dtype)
+            if isinstance(target.spec, TensorSpec) and not shapes_compatible(seed.shape, target.shape):
+                raise ValueError(f"gradients: a grad_y of shape {seed.shape} was given for {target!r}.")
+        seeds[target] = seeds[target] + seed if target in seeds else seed
+    return seeds
+
+
+def _leaves_with_none(structure: Any) -> Sequence[Any]:
+    return structure if isinstance(structure, (list, tuple)) else [structure]
+
+
+def _sources(graph: Graph, operations: list[Operation], x: Any) -> list[Tensor]:
+    """The tensors of `graph` that stand for `x`: its local captures, or the reads of a variable."""
+    x = getattr(x, "flow", x)
+    if isinstance(x, Variable):
+        reads = variable_reads(graph, operations, x)
+        if isinstance(graph, Region):
+            reads.extend(graph.hoisted_read(x))
+        return reads
+    if not isinstance(x, Tensor):
+        raise TypeError(f"gradients: xs must be tensors or variables, got {type(x).__name__}.")
+    if not x.spec.differentiable:
+        raise TypeError(f"gradients: {x!r} is of dtype {x.dtype}, so nothing has a derivative with respect to it.")
+    if x.graph is graph:
+        return [x]
+    return graph.captures_of(x) if isinstance(graph, Region) else []
+
+
+def _total(group: list[Tensor], found: dict[Tensor, Any], x: Any, zero: bool) -> Any:
+    parts = [found[tensor] for tensor in group if tensor in found]
+    if parts:
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        return total
+    return zeros_of(convert_to_tensor(x)) if zero else None

@@ -1,0 +1,21 @@
+"""Structured control flow: one operation each, holding regions; differentiable to any order."""
+
+from .cond import Branch, case, cond, switch
+from .frames import History, Saved, TripCount
+from .region_op import RegionOp
+from .tensor_array import TensorArray
+from .while_loop import While, while_loop
+
+__all__ = [
+    "Branch",
+    "History",
+    "RegionOp",
+    "Saved",
+    "TensorArray",
+    "TripCount",
+    "While",
+    "case",
+    "cond",
+    "switch",
+    "while_loop",
+]

@@ -1,0 +1,221 @@
+"""`cond` and `switch`, the structured branches, and their gradient, which is a branch again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..autodiff.backpropagate import backpropagate, frame_cotangents
+from ..graph.graph import Operation, get_default_graph
+from ..graph.nest import flatten, flatten_with_path
+from ..graph.region import Region
+from ..graph.spec import ArraySpec, FrameSpec, Spec, TensorSpec
+from ..graph.tensor import Tensor
+from ..ops.base import convert_to_tensor
+from ..ops.cotangent import accumulate
+from .frames import BranchMirror
+from .region_op import RegionOp, as_component, component, rebuild, zeros_cotangent
+
+
+class Branch(RegionOp):
+    """One of several regions is run, chosen by the first input: a bool (two branches: true, false) or an integer.
+
+    Inputs: the choice, then the captures of each branch. Outputs: the results, and the frame. An integer outside the
+    range is clamped.
+    """
+
+    type_name = "cond"
+
+    def infer(self, *inputs: Any) -> tuple[Spec, ...]:
+        columns = zip(*[[result.spec for result in region.results] for region in self.regions], strict=True)
+        return (*[_joined(column) for column in columns], FrameSpec())
+
+    def backward(self, node: Operation, cotangents: list[Any], needed: list[bool]) -> list[Any]:
+        """The same choice between backward branches; each yields the cotangents of what any branch captured."""
+        inner = frame_cotangents(cotangents[-1])
+        wanted = list(dict.fromkeys(t for t, want in zip(node.inputs[1:], needed[1:], strict=True) if want))
+        regions = [
+            self._backward_region(region, node, cotangents[:-1], inner, wanted) for region in self.regions
+        ]
+        with get_default_graph().name_scope("cond_grad"):
+            backward = build_branch(regions, node.inputs[0])
+        found = dict(zip(wanted, backward.outputs[:-1], strict=True))
+        # A tensor captured by several branches is several inputs: its whole cotangent is given to the first of them.
+        result: list[Any] = [None]
+        for tensor in node.inputs[1:]:
+            result.append(found.pop(tensor, None))
+        return result
+
+    def _backward_region(
+        self, region: Region, node: Operation, cotangents: list[Any], inner: dict[Tensor, Any], wanted: list[Tensor]
+    ) -> Region:
+        backward = Region(get_default_graph(), f"{region.name}_grad", BranchMirror(region, node.outputs[-1]))
+        captures = {parameter: outer for outer, parameter in region.captures if outer in set(wanted)}
+        with backward.as_default():
+            seeds: dict[Tensor, Any] = {}
+            for result, cotangent in zip(region.results, cotangents, strict=True):
+                if cotangent is not None:
+                    seeds[result] = accumulate(seeds.get(result), backward.capture(cotangent))
+            for tensor, cotangent in inner.items():
+                if tensor.graph is region:
+                    seeds[tensor] = accumulate(seeds.get(tensor), backward.capture(cotangent))
+            found = backpropagate(region, seeds, list(captures))
+            totals: dict[Tensor, Any] = {}
+            for parameter, cotangent in found.items():
+                outer = captures[parameter]
+                totals[outer] = accumulate(totals.get(outer), cotangent)
+            backward.results = [
+                backward.capture(totals[outer] if outer in totals else zeros_cotangent(outer)) for outer in wanted
+            ]
+        return backward
+
+
+def _joined(specs: tuple[Spec, ...]) -> Spec:
+    joined = specs[0]
+    for spec in specs[1:]:
+        joined = joined.join(spec)
+    return joined
+
+
+def build_branch(regions: Sequence[Region], choice: Tensor) -> Operation:
+    """Append the branch op over traced regions."""
+    op = Branch(regions)
+    controls = [operation for region in regions for operation in region.outer_controls]
+    graph = get_default_graph()
+    with graph.control_dependencies(controls):
+        return graph.add(op, [choice, *op.captured_inputs()], "cond")
+
+
+def cond(pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any], name: str | None = None) -> Any:
+    """``true_fn()`` if `pred` holds, else ``false_fn()``; only the branch taken is run.
+
+    Args:
+        pred: a scalar bool tensor. A Python bool chooses now.
+        true_fn, false_fn: functions without arguments; they may use any tensor from outside. Their results must
+            have one structure and one dtype a leaf; shapes may differ.
+        name: a name for the operation.
+
+    Returns:
+        The result, in the structure that the branches return. None where a branch is run for its effects only.
+
+    Raises:
+        TypeError: `pred` is no scalar bool, or the branches differ; every difference is listed.
+
+    >>> import anabranch as ab
+    >>> x = ab.placeholder((), "float32")
+    >>> y = ab.cond(x > 0, lambda: x * 2, lambda: -x)
+    >>> [float(v) for v in (ab.Session().run(y, {x: 3.0}), ab.Session().run(y, {x: -3.0}))]
+    [6.0, 3.0]
+    """
+    if isinstance(pred, (bool, np.bool_)):
+        return true_fn() if pred else false_fn()
+    choice = convert_to_tensor(pred)
+    if choice.dtype.kind != "b" or choice.shape not in ((), None):
+        raise TypeError(f"cond: pred must be a scalar bool, got {choice.spec}. Use ops.any or ops.all, or a comparison.")
+    return _branches(choice, [("true_fn", true_fn), ("false_fn", false_fn)], name or "cond")
+
+
+def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
+    """``branches[index](*operands)``; only that branch is run. An index outside the range is clamped.
+
+    Args:
+        index: a scalar integer tensor.
+        branches: functions whose results have one structure and one dtype a leaf.
+        *operands: passed to the branch.
+
+    Raises:
+        TypeError: `index` is no scalar integer, or the branches differ.
+    """
+    if not branches:
+        raise ValueError("switch needs at least one branch.")
+    choice = convert_to_tensor(index)
+    if choice.dtype.kind not in "iu" or choice.shape not in ((), None):
+        raise TypeError(f"switch: index must be a scalar integer, got {choice.spec}.")
+    named = [(f"branches[{k}]", _bind(branch, operands)) for k, branch in enumerate(branches)]
+    return _branches(choice, named, "switch")
+
+
+def case(
+    pred_fn_pairs: Sequence[tuple[Any, Callable[[], Any]]], default: Callable[[], Any] | None = None
+) -> Any:
+    """The result of the first function whose predicate holds, else of `default` (by default the last function)."""
+    pairs = list(pred_fn_pairs)
+    if not pairs:
+        raise ValueError("case needs at least one (predicate, function) pair.")
+    if default is None:
+        default = pairs.pop()[1]
+    if not pairs:
+        return default()
+    (pred, function), rest = pairs[0], pairs[1:]
+    return cond(pred, function, lambda: case(rest, default) if rest else default())
+
+
+def _bind(branch: Callable[..., Any], operands: tuple[Any, ...]) -> Callable[[], Any]:
+    return lambda: branch(*operands)
+
+
+def _branches(choice: Tensor, functions: list[tuple[str, Callable[[], Any]]], name: str) -> Any:
+    graph = get_default_graph()
+    regions: list[Region] = []
+    structures: list[Any] = []
+    for label, function in functions:
+        region = Region(graph, label)
+        with region.as_default():
+            structures.append(_without_operations(function()))
+        regions.append(region)
+    labels = [label for label, _ in functions]
+    _check_structures(structures, labels)
+    _settle_results(regions, structures, labels)
+    with graph.name_scope(name):
+        node = build_branch(regions, choice)
+    return rebuild(structures[0], node.outputs[:-1]) if len(node.outputs) > 1 else structures[0]
+
+
+def _without_operations(result: Any) -> Any:
+    """A branch that returns an operation is run for its effect only: that is no value."""
+    if isinstance(result, Operation):
+        return None
+    if isinstance(result, (tuple, list)) and any(isinstance(item, Operation) for item in result):
+        return [_without_operations(item) for item in result]
+    return result
+
+
+def _check_structures(structures: list[Any], labels: list[str]) -> None:
+    want = [path for path, _ in flatten_with_path(structures[0])]
+    for structure, label in zip(structures[1:], labels[1:], strict=True):
+        have = [path for path, _ in flatten_with_path(structure)]
+        if want == have:
+            continue
+        missing = [f"  {labels[0]} returns {path or 'a value'}, {label} does not." for path in want if path not in have]
+        extra = [f"  {label} returns {path or 'a value'}, {labels[0]} does not." for path in have if path not in want]
+        raise TypeError("\n".join(["cond: the branches must return the same structure.", *missing, *extra]))
+
+
+def _settle_results(regions: list[Region], structures: list[Any], labels: list[str]) -> None:
+    """Make the leaves tensors of one dtype; Python numbers take the dtype of the other branches.
+
+    Raises:
+        TypeError: dtypes differ; every difference is listed.
+    """
+    paths = [path for path, _ in flatten_with_path(structures[0])]
+    columns = list(zip(*[flatten(structure) for structure in structures], strict=True))
+    differences: list[str] = []
+    for path, leaves in zip(paths, columns, strict=True):
+        strong = [component(leaf) for leaf in leaves if not isinstance(leaf, (bool, int, float))]
+        wanted = strong[0].dtype if strong and hasattr(strong[0], "dtype") else None
+        tensors = [_in_region(region, leaf, wanted) for region, leaf in zip(regions, leaves, strict=True)]
+        kinds = {(tensor.dtype, isinstance(tensor.spec, ArraySpec)) for tensor in tensors}
+        if len(kinds) > 1:
+            listed = ", ".join(f"{label} {tensor.spec}" for label, tensor in zip(labels, tensors, strict=True))
+            differences.append(f"  result{path}: {listed}; cast one with ops.cast.")
+        for region, tensor in zip(regions, tensors, strict=True):
+            region.results.append(tensor)
+    if differences:
+        raise TypeError("\n".join(["cond: the branches must return the same dtypes.", *differences]))
+
+
+def _in_region(region: Region, leaf: Any, wanted: Any) -> Tensor:
+    with region.as_default():
+        return region.capture(as_component(leaf, None if wanted is None else TensorSpec(None, wanted)))

@@ -1,0 +1,115 @@
+"""How values inside a loop or branch are reached from outside: histories, trip counts and saved branch values.
+
+Every loop and branch has one more output, its *frame*: the record of that run. `History(inner)` of a frame is the
+per-iteration history of an inner tensor, `Saved(inner)` the value of a tensor in the branch taken. Nothing is recorded
+unless such an op is part of the step: what the backward pass needs decides what the forward pass saves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..graph import dtypes
+from ..graph.graph import Operation, Parameter
+from ..graph.op import Op
+from ..graph.region import Region
+from ..graph.spec import ArraySpec, Spec, TensorSpec
+from ..graph.tensor import Tensor
+from ..ops.base import Constant, apply
+from ..ops.cotangent import FrameCotangent
+from ..ops.tensor_arrays import ArrayRead
+
+
+class History(Op):
+    """The values that tensor `inner` of a loop body had, one element for each iteration. Input: the loop's frame."""
+
+    def __init__(self, inner: Tensor) -> None:
+        self.inner = inner
+
+    def infer(self, *inputs: Any) -> Spec:
+        return ArraySpec(self.inner.spec)
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return (FrameCotangent({self.inner: cotangents[0]}),)
+
+
+class TripCount(Op):
+    """How many iterations a loop made, int32. Input: the loop's frame."""
+
+    def infer(self, *inputs: Any) -> Spec:
+        return TensorSpec((), dtypes.int32)
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return (None,)
+
+
+class Saved(Op):
+    """The value of tensor `inner` of a branch; there is none if another branch was taken. Input: the frame."""
+
+    view = True
+
+    def __init__(self, inner: Tensor) -> None:
+        self.inner = inner
+
+    def infer(self, *inputs: Any) -> Spec:
+        return self.inner.spec
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return (FrameCotangent({self.inner: cotangents[0]}),)
+
+
+def from_frame(frame: Tensor, op: Op, key: Any) -> Tensor:
+    """`op` applied to `frame` in the graph where the frame lives, once for each key."""
+    graph = frame.operation.graph
+    memo_key = (type(op), frame, key)
+    known = graph.constants.get(memo_key)
+    if known is None:
+        known = graph.constants[memo_key] = graph.add(op, [frame], f"{frame.operation.name}/{op.type_name}").outputs[0]
+    return known
+
+
+class _MirrorBase:
+    """Forward values for a backward region: captures and constants are taken over, the rest is looked up."""
+
+    def __init__(self, region: Region, frame: Tensor) -> None:
+        self.region = region
+        self.frame = frame
+        self._outer = {parameter: outer for outer, parameter in region.captures}
+
+    def resolve(self, into: Region, tensor: Tensor) -> Tensor:
+        outer = self._outer.get(tensor)
+        if outer is not None and isinstance(tensor.operation.op, Parameter):
+            return into.capture(outer)
+        if isinstance(tensor.operation.op, Constant):
+            return into.add(tensor.operation.op, (), "constant").outputs[0]
+        return self.look_up(into, tensor)
+
+    def look_up(self, into: Region, tensor: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class LoopMirror(_MirrorBase):
+    """Values of a loop body at the iteration whose number is parameter `index` of the backward body."""
+
+    index: Tensor | None = None
+
+    def look_up(self, into: Region, tensor: Tensor) -> Tensor:
+        history = into.capture(from_frame(self.frame, History(tensor), tensor))
+        assert self.index is not None, "the backward body has no iteration number yet"
+        return into.add(ArrayRead(), [history, self.index], f"{tensor.operation.name}/saved").outputs[0]
+
+
+class BranchMirror(_MirrorBase):
+    """Values of the branch that was taken."""
+
+    def look_up(self, into: Region, tensor: Tensor) -> Tensor:
+        return into.capture(from_frame(self.frame, Saved(tensor), tensor))
+
+
+def trip_count(frame: Tensor) -> Tensor:
+    """The number of iterations of the loop to which `frame` belongs."""
+    return from_frame(frame, TripCount(), None)
+
+
+__all__ = ["BranchMirror", "History", "LoopMirror", "Saved", "TripCount", "apply", "from_frame", "trip_count"]

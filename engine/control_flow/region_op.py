@@ -1,0 +1,121 @@
+"""What loops and branches have in common: regions, captured inputs, effects, and structures of values."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..graph.nest import flatten_with_path, pack_as
+from ..graph.op import Effect, Op
+from ..graph.region import Region
+from ..graph.spec import Spec
+from ..graph.tensor import Tensor
+from ..graph.variable import Variable
+from ..ops.base import broadcast_like, convert_to_tensor, zeros_of
+from ..ops.tensor_arrays import ArrayEmpty, array_spec
+from ..graph.graph import graph_for
+from ..graph.spec import ArraySpec
+from .tensor_array import TensorArray
+
+
+class RegionOp(Op):
+    """An op that holds regions. Its inputs are its own, then the captured values of each region in turn."""
+
+    def __init__(self, regions: Sequence[Region]) -> None:
+        self.regions = tuple(regions)
+
+    def effects(self) -> list[Effect]:
+        merged: dict[Any, bool] = {}
+        for region in self.regions:
+            for effect in region.collect_effects():
+                merged[effect.resource] = merged.get(effect.resource, False) or effect.writes
+        return [Effect(resource, writes) for resource, writes in merged.items()]
+
+    def captured_inputs(self) -> list[Tensor]:
+        """The outer tensors of all captures, in the order of the inputs."""
+        return [outer for region in self.regions for outer, _ in region.captures]
+
+
+def settle_variables(regions: Sequence[Region], repeats: bool) -> None:
+    """Undo hoisted reads of variables that are written where the hoisted value would be stale.
+
+    Args:
+        repeats: the regions run many times (a loop), so what one writes all have to read anew.
+    """
+    if not repeats:
+        return
+    written = [effect.resource for region in regions for effect in region.collect_effects() if effect.writes]
+    for region in regions:
+        for resource in written:
+            region.keep_reads_inside(resource)
+
+
+def component(value: Any) -> Any:
+    """A leaf as what is carried: the flow of a TensorArray, otherwise the value itself."""
+    return value.flow if isinstance(value, TensorArray) else value
+
+
+def as_component(value: Any, like: Spec | None = None, weak: bool = True) -> Tensor:
+    """A leaf as a tensor; a Python number takes the dtype of `like`."""
+    value = component(value)
+    if like is not None and weak and isinstance(value, (bool, int, float)) and _fits_weakly(value, like):
+        return convert_to_tensor(value, like.dtype)
+    return convert_to_tensor(value)
+
+
+def _fits_weakly(value: Any, like: Spec) -> bool:
+    kind = like.dtype.kind
+    if isinstance(value, bool):
+        return kind == "b"
+    if isinstance(value, int):
+        return kind in "iufc" or like.dtype.name == "bfloat16"
+    return kind in "fc" or like.dtype.name == "bfloat16"
+
+
+def rebuild(structure: Any, tensors: Sequence[Tensor]) -> Any:
+    """`structure` with its leaves replaced by tensors, and TensorArrays around those that are arrays."""
+    leaves = [leaf for _, leaf in flatten_with_path(structure)]
+    wrapped = [
+        leaf.with_flow(tensor) if isinstance(leaf, TensorArray) else _wrap(tensor)
+        for leaf, tensor in zip(leaves, tensors, strict=True)
+    ]
+    return pack_as(structure, wrapped)
+
+
+def _wrap(tensor: Tensor) -> Any:
+    return TensorArray.from_flow(tensor) if isinstance(tensor.spec, ArraySpec) else tensor
+
+
+def parameter_names(function: Callable[..., Any], count: int) -> list[str]:
+    """The names of a function's positional parameters, for messages in the user's own words."""
+    fallback = [f"loop variable {position}" for position in range(count)]
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return fallback
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    variadic = [p.name for p in parameters if p.kind is p.VAR_POSITIONAL]
+    while len(names) < count and variadic:
+        names.append(f"{variadic[0]}[{len(names)}]")
+    return names[:count] if len(names) >= count else fallback
+
+
+def zeros_cotangent(tensor: Tensor) -> Tensor:
+    """Zero, as a cotangent of `tensor`."""
+    if isinstance(tensor.spec, ArraySpec):
+        return graph_for([tensor]).add(ArrayEmpty(array_spec(tensor)), []).outputs[0]
+    return zeros_of(tensor)
+
+
+__all__ = [
+    "RegionOp",
+    "Variable",
+    "as_component",
+    "broadcast_like",
+    "component",
+    "parameter_names",
+    "rebuild",
+    "settle_variables",
+    "zeros_cotangent",
+]

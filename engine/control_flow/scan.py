@@ -1,0 +1,142 @@
+"""Loops over sequences: `scan`, `map_fn`, `foldl`, `foldr`, `fori_loop`, each a `while_loop` over TensorArrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..graph.nest import flatten, map_structure, pack_as
+from ..graph.tensor import Tensor
+from ..ops.base import convert_to_tensor
+from ..ops.shaping import shape as shape_of
+from .tensor_array import TensorArray
+from .while_loop import while_loop
+
+
+def scan(
+    f: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any = None,
+    length: Any = None,
+    reverse: bool = False,
+    unroll: int = 1,
+) -> tuple[Any, Any]:
+    """Carry a state along the first axis of `xs` (``keras.ops.scan``).
+
+    Args:
+        f: maps (carry, x) to (next carry, y).
+        init: the first carry, a tensor or a structure.
+        xs: a tensor or a structure of tensors with one common first axis, or None.
+        length: the number of steps, needed without `xs`.
+        reverse: run from the last element to the first; the ys keep the order of the xs.
+        unroll: accepted for Keras's sake; the compiler decides.
+
+    Returns:
+        (last carry, ys stacked along a new first axis). For no steps the carry is `init`.
+
+    Raises:
+        ValueError: the lengths differ, or none is given.
+
+    >>> import anabranch as ab
+    >>> last, sums = ab.scan(lambda s, x: (s + x, s + x), 0.0, ab.constant([1.0, 2.0, 3.0]))
+    >>> ab.Session().run(sums)
+    array([1., 3., 6.], dtype=float32)
+    """
+    if unroll < 1:
+        raise ValueError(f"scan: unroll must be at least 1, got {unroll}.")
+    sequences = [convert_to_tensor(leaf) for leaf in flatten(xs)]
+    steps = _length("scan", sequences, length)
+    inputs = [TensorArray(x.dtype, steps).unstack(x) for x in sequences]
+    example = _trace_outputs(f, init, xs, inputs)
+    outputs = [TensorArray(leaf.dtype, steps, element_shape=leaf.shape) for leaf in flatten(example)]
+
+    def body(i: Any, carry: Any, outputs: list[TensorArray]) -> Any:
+        position = steps - 1 - i if reverse else i
+        x = pack_as(xs, [array.read(position) for array in inputs])
+        carry, y = f(carry, x)
+        leaves = flatten(y)
+        written = [array.write(position, leaf) for array, leaf in zip(outputs, leaves, strict=True)]
+        return i + 1, carry, written
+
+    _, carry, outputs = while_loop(lambda i, *_: i < steps, body, (0, init, outputs))
+    return carry, pack_as(example, [array.stack() for array in outputs])
+
+
+def map_fn(f: Callable[..., Any], xs: Any, reverse: bool = False) -> Any:
+    """`f` over the elements of `xs` along the first axis, stacked (``keras.ops.map``).
+
+    Args:
+        f: maps one element (a tensor, or the structure of `xs`) to a tensor or a structure of tensors.
+        xs: a tensor or a structure of tensors with one common first axis.
+
+    >>> import anabranch as ab
+    >>> ab.Session().run(ab.map_fn(lambda x: x * x, ab.constant([1.0, 2.0])))
+    array([1., 4.], dtype=float32)
+    """
+    _, ys = scan(lambda carry, x: (carry, f(x)), (), xs, reverse=reverse)
+    return ys
+
+
+def foldl(f: Callable[[Any, Any], Any], xs: Any, initializer: Any = None) -> Any:
+    """`f` applied from the first element to the last: ``f(f(f(init, x0), x1), x2)``.
+
+    Args:
+        initializer: the first accumulator; by default the first element, and the fold starts at the second.
+    """
+    return _fold("foldl", f, xs, initializer, reverse=False)
+
+
+def foldr(f: Callable[[Any, Any], Any], xs: Any, initializer: Any = None) -> Any:
+    """As `foldl`, from the last element to the first."""
+    return _fold("foldr", f, xs, initializer, reverse=True)
+
+
+def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init_val: Any) -> Any:
+    """``for i in range(lower, upper): val = body_fun(i, val)`` (``keras.ops.fori_loop``)."""
+    upper = convert_to_tensor(upper, "int32")
+    start = convert_to_tensor(lower, "int32")
+    return while_loop(lambda i, _: i < upper, lambda i, value: (i + 1, body_fun(i, value)), (start, init_val))[1]
+
+
+def _fold(name: str, f: Callable[[Any, Any], Any], xs: Any, initializer: Any, reverse: bool) -> Any:
+    sequences = [convert_to_tensor(leaf) for leaf in flatten(xs)]
+    if initializer is None:
+        edge = -1 if reverse else 0
+        initializer = pack_as(xs, [x[edge] for x in sequences])
+        rest = slice(None, -1) if reverse else slice(1, None)
+        xs = pack_as(xs, [x[rest] for x in sequences])
+    _length(name, sequences, None)
+    carry, _ = scan(lambda carry, x: (f(carry, x), None), initializer, xs, reverse=reverse)
+    return carry
+
+
+def _length(name: str, sequences: list[Tensor], length: Any) -> Any:
+    """The number of steps: an int where it is known, else a scalar tensor."""
+    if not sequences:
+        if length is None:
+            raise ValueError(f"{name} needs xs or length: nothing says how many steps to make.")
+        return int(length) if isinstance(length, (int, np.integer)) else length
+    for x in sequences:
+        if x.shape == ():
+            raise ValueError(f"{name} runs over the first axis of xs, but {x!r} is a scalar.")
+    static = {x.shape[0] for x in sequences if x.shape is not None and x.shape[0] is not None}
+    if isinstance(length, (int, np.integer)):
+        static.add(int(length))
+    if len(static) > 1:
+        raise ValueError(f"{name}: the lengths of xs (and length) differ: {sorted(static)}.")
+    return static.pop() if static else shape_of(sequences[0])[0]
+
+
+def _trace_outputs(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, inputs: list[TensorArray]) -> Any:
+    """The structure, dtypes and shapes of f's second result, found in a scratch region."""
+    from ..graph.graph import get_default_graph
+    from ..graph.region import Region
+
+    with Region(get_default_graph(), "scan_shapes").as_default():
+        carry = map_structure(lambda leaf: leaf if isinstance(leaf, TensorArray) else convert_to_tensor(leaf), init)
+        result = f(carry, pack_as(xs, [array.read(0) for array in inputs]))
+        if not isinstance(result, (tuple, list)) or len(result) != 2:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"scan: f must return (carry, y), got {type(result).__name__}.")
+        return map_structure(convert_to_tensor, result[1])

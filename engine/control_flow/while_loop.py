@@ -1,0 +1,402 @@
+"""`while_loop`, the structured loop, and its gradient, which is a loop again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..autodiff.backpropagate import backpropagate, frame_cotangents
+from ..graph.graph import Graph, Operation, get_default_graph
+from ..graph.nest import flatten, flatten_with_path
+from ..graph.region import Mirror, Region
+from ..graph.spec import ArraySpec, FrameSpec, Spec, TensorSpec, as_shape, shape_accepts, shape_text
+from ..graph.tensor import Tensor
+from ..ops.base import convert_to_tensor
+from ..ops.comparison import logical_and
+from ..ops.cotangent import accumulate
+from ..ops.tensor_arrays import read_or_zeros
+from .frames import LoopMirror, trip_count
+from .region_op import (
+    RegionOp,
+    as_component,
+    parameter_names,
+    rebuild,
+    settle_variables,
+    zeros_cotangent,
+)
+
+_MOST_RETRACES = 8
+
+
+class While(RegionOp):
+    """A loop: `condition` and `body` are regions over the loop variables.
+
+    Inputs: initial values, captures of the condition, captures of the body. Outputs: final values, and the frame.
+    """
+
+    def __init__(self, condition: Region, body: Region, parallel_iterations: int = 32, swap_memory: bool = False) -> None:
+        super().__init__((condition, body))
+        self.parallel_iterations = parallel_iterations
+        self.swap_memory = swap_memory
+
+    @property
+    def condition(self) -> Region:
+        return self.regions[0]
+
+    @property
+    def body(self) -> Region:
+        return self.regions[1]
+
+    @property
+    def carried(self) -> int:
+        """How many loop variables there are."""
+        return len(self.body.parameters)
+
+    def infer(self, *inputs: Any) -> tuple[Spec, ...]:
+        return (*[parameter.spec for parameter in self.body.parameters], FrameSpec())
+
+    def backward(self, node: Operation, cotangents: list[Any], needed: list[bool]) -> list[Any]:
+        return _LoopGradient(self, node, cotangents, needed).build()
+
+
+def while_loop(
+    cond: Callable[..., Any],
+    body: Callable[..., Any],
+    loop_vars: Any,
+    maximum_iterations: Any = None,
+    *,
+    shape_invariants: Any = None,
+    parallel_iterations: int = 32,
+    swap_memory: bool = False,
+    name: str | None = None,
+) -> Any:
+    """Repeat `body` while `cond` holds.
+
+    Args:
+        cond: a function of the loop variables that returns a scalar bool.
+        body: a function of the loop variables that returns their next values, in the same structure.
+        loop_vars: the initial values: a tuple or list (or one value) of tensors, arrays, numbers, Variables,
+            TensorArrays, and nested structures of these.
+        maximum_iterations: stop after so many iterations at the latest.
+        shape_invariants: shapes, in the structure of `loop_vars`, that hold at every iteration. Needed only to make
+            one wider than what is found: a shape that changes from iteration to iteration is inferred as unknown.
+        parallel_iterations: how many iterations may be alive at once where the loop spans devices.
+        swap_memory: saved state may move to host memory.
+        name: a name for the loop.
+
+    Returns:
+        The final values, in the structure of `loop_vars`. A loop whose condition is false at once returns the
+        initial values.
+
+    Raises:
+        TypeError: the body's result differs from the loop variables in structure or dtype, or the condition is no
+            scalar bool; every difference is listed, with the body's own parameter names.
+
+    Yu et al., "Dynamic Control Flow in Large-Scale Machine Learning", EuroSys 2018, section 2.
+
+    >>> import anabranch as ab
+    >>> i, total = ab.while_loop(lambda i, total: i < 4, lambda i, total: (i + 1, total + i), (0, 0))
+    >>> int(ab.Session().run(total))
+    6
+    """
+    if parallel_iterations < 1:
+        raise ValueError(f"parallel_iterations must be at least 1, got {parallel_iterations}.")
+    single = not isinstance(loop_vars, (tuple, list))
+    structure: Any = (loop_vars,) if single else loop_vars
+    names = _variable_names(body, structure)
+    inits = [as_component(leaf) for leaf in flatten(structure)]
+    specs = _declared_specs(inits, names, (shape_invariants,) if single and shape_invariants else shape_invariants)
+
+    def condition(values: Sequence[Tensor]) -> Any:
+        return cond(*rebuild(structure, values))
+
+    def step(values: Sequence[Tensor]) -> list[Tensor]:
+        result = body(*rebuild(structure, values))
+        return _checked_result(result, structure, [value.spec for value in values], names, single)
+
+    if maximum_iterations is not None:
+        condition, step, inits, specs = _bounded(condition, step, inits, specs, maximum_iterations)
+    with get_default_graph().name_scope(name or "while"):
+        node = build_while(condition, step, inits, specs, names, parallel_iterations, swap_memory)
+    outputs = node.outputs[1:-1] if maximum_iterations is not None else node.outputs[:-1]
+    final = rebuild(structure, outputs)
+    return final[0] if single else final
+
+
+def build_while(
+    condition: Callable[[Sequence[Tensor]], Any],
+    step: Callable[[Sequence[Tensor]], list[Tensor]],
+    inits: Sequence[Tensor],
+    specs: Sequence[Spec] | None = None,
+    names: Sequence[str] = (),
+    parallel_iterations: int = 32,
+    swap_memory: bool = False,
+    mirror: Mirror | None = None,
+) -> Operation:
+    """Trace the loop over flat lists of tensors, widening what changes its shape, and append it to the graph."""
+    graph = get_default_graph()
+    current = list(specs or [init.spec for init in inits])
+    for _ in range(_MOST_RETRACES):
+        body = _trace(graph, "body", current, names, mirror, step)
+        found = [result.spec for result in body.results]
+        if all(spec.accepts(result) for spec, result in zip(current, found, strict=True)):
+            break
+        current = [spec.join(result) for spec, result in zip(current, found, strict=True)]
+    else:
+        raise RuntimeError("This is a bug in anabranch: the shapes of a loop did not settle. Please report it.")
+    test = _trace(graph, "cond", current, names, None, lambda values: [_as_condition(condition(values))])
+    settle_variables((test, body), repeats=True)
+    op = While(test, body, parallel_iterations, swap_memory)
+    with graph.control_dependencies([*test.outer_controls, *body.outer_controls]):
+        return graph.add(op, [*inits, *op.captured_inputs()], "while")
+
+
+def _trace(
+    graph: Graph,
+    role: str,
+    specs: Sequence[Spec],
+    names: Sequence[str],
+    mirror: Mirror | None,
+    function: Callable[[Sequence[Tensor]], list[Tensor]],
+) -> Region:
+    region = Region(graph, role, mirror)
+    labels = names if len(names) == len(specs) else [f"variable_{position}" for position in range(len(specs))]
+    with region.as_default():
+        parameters = [region.add_parameter(spec, label) for spec, label in zip(specs, labels, strict=True)]
+        results = function(parameters)
+        region.results = [region.capture(result) for result in results]
+    return region
+
+
+def _as_condition(value: Any) -> Tensor:
+    tensor = convert_to_tensor(value)
+    if tensor.dtype.kind != "b" or tensor.shape not in ((), None):
+        raise TypeError(
+            f"while_loop: cond must return a scalar bool, got {tensor.spec}. "
+            "Reduce it with ops.all or ops.any, or compare it with something."
+        )
+    return tensor
+
+
+def _bounded(
+    condition: Callable[[Sequence[Tensor]], Any],
+    step: Callable[[Sequence[Tensor]], list[Tensor]],
+    inits: list[Tensor],
+    specs: list[Spec],
+    maximum: Any,
+) -> tuple[Any, Any, list[Tensor], list[Spec]]:
+    """The loop with an iteration counter as its first variable."""
+    counter = convert_to_tensor(0)
+    limit = convert_to_tensor(maximum, "int32")
+
+    def bounded_condition(values: Sequence[Tensor]) -> Any:
+        return logical_and(values[0] < limit, _as_condition(condition(values[1:])))
+
+    def bounded_step(values: Sequence[Tensor]) -> list[Tensor]:
+        return [values[0] + 1, *step(values[1:])]
+
+    return bounded_condition, bounded_step, [counter, *inits], [counter.spec, *specs]
+
+
+# --- checking what the user's functions return ----------------------------------------------------------------------
+
+
+def _variable_names(body: Callable[..., Any], structure: Any) -> list[str]:
+    """A name for each leaf: the body's parameter, with the way into it if it is a structure."""
+    parameters = parameter_names(body, len(structure))
+    return [
+        parameter + path
+        for parameter, value in zip(parameters, structure, strict=True)
+        for path, _ in flatten_with_path(value)
+    ]
+
+
+def _declared_specs(inits: list[Tensor], names: list[str], invariants: Any) -> list[Spec]:
+    specs: list[Spec] = [init.spec for init in inits]
+    if invariants is None:
+        return specs
+    leaves = _invariant_leaves(invariants)
+    if len(leaves) != len(inits):
+        raise ValueError(f"while_loop: {len(leaves)} shape_invariants for {len(inits)} loop variables.")
+    for position, (leaf, init) in enumerate(zip(leaves, inits, strict=True)):
+        if isinstance(init.spec, ArraySpec):
+            continue
+        shape = as_shape(getattr(leaf, "shape", leaf))
+        if not shape_accepts(shape, init.shape):
+            raise ValueError(
+                f"while_loop: the initial value of {names[position]} has shape {shape_text(init.shape)}, "
+                f"which its shape invariant {shape_text(shape)} does not allow."
+            )
+        specs[position] = TensorSpec(shape, init.dtype)
+    return specs
+
+
+def _invariant_leaves(invariants: Any) -> list[Any]:
+    """Shapes are tuples themselves, so the structure ends at tuples of dimensions."""
+    if invariants is None or hasattr(invariants, "shape") or _is_shape(invariants):
+        return [invariants]
+    items = invariants.values() if isinstance(invariants, dict) else invariants
+    return [leaf for item in items for leaf in _invariant_leaves(item)]
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, (tuple, list)) and all(dim is None or isinstance(dim, (int, np.integer)) for dim in value)
+
+
+def _checked_result(
+    result: Any, structure: Any, specs: list[Spec], names: list[str], single: bool
+) -> list[Tensor]:
+    """The body's result as flat tensors.
+
+    Raises:
+        TypeError: it differs from the loop variables; the message lists every difference.
+    """
+    if single and not (isinstance(result, (tuple, list)) and len(result) == 1):
+        result = (result,)
+    if len(structure) == 1 and not isinstance(result, (tuple, list)):
+        result = (result,)
+    differences = _structure_differences(result, structure, names)
+    if differences:
+        raise TypeError(_explain(differences))
+    tensors = [as_component(leaf, spec) for leaf, spec in zip(flatten(result), specs, strict=True)]
+    for name, tensor, spec in zip(names, tensors, specs, strict=True):
+        if isinstance(tensor.spec, ArraySpec) != isinstance(spec, ArraySpec):
+            differences.append(f"  {name}: went in as {spec}, came out as {tensor.spec}.")
+        elif tensor.dtype != spec.dtype:
+            differences.append(
+                f"  {name}: went in as {spec.dtype}, came out as {tensor.dtype}; "
+                f"cast it back with ops.cast(..., '{spec.dtype}'), or start with a {tensor.dtype} value."
+            )
+    if differences:
+        raise TypeError(_explain(differences))
+    return tensors
+
+
+def _structure_differences(result: Any, structure: Any, names: list[str]) -> list[str]:
+    if not isinstance(result, (tuple, list)) or len(result) != len(structure):
+        got = f"{len(result)} values" if isinstance(result, (tuple, list)) else f"one {type(result).__name__}"
+        return [f"  It has {len(structure)} loop variables ({', '.join(names)}), but the body returned {got}."]
+    want = [path for path, _ in flatten_with_path(structure)]
+    have = [path for path, _ in flatten_with_path(result)]
+    # The outermost container may be a list or a tuple; inside, paths have to agree.
+    if want == have:
+        return []
+    missing = [f"  {path} is missing from the result." for path in want if path not in have]
+    extra = [f"  {path} was not among the loop variables." for path in have if path not in want]
+    return [*missing, *extra]
+
+
+def _explain(differences: list[str]) -> str:
+    listed = "\n".join(differences)
+    return f"while_loop: the body must return its loop variables in the same structure and dtypes.\n{listed}"
+
+
+# --- the gradient ---------------------------------------------------------------------------------------------------
+
+
+class _LoopGradient:
+    """Builds the backward loop of one `While`.
+
+    It counts down from the last iteration. Its variables are the iteration number, the cotangents of the loop
+    variables, and running sums for the cotangents of captured values. Values of the forward body are looked up in
+    histories (`LoopMirror`), which only then exist.
+    """
+
+    def __init__(self, op: While, node: Operation, cotangents: list[Any], needed: list[bool]) -> None:
+        self.op = op
+        self.body = op.body
+        self.node = node
+        self.outputs = cotangents[:-1]
+        self.inner: dict[Tensor, Any] = frame_cotangents(cotangents[-1])
+        self.needed_inits = needed[: op.carried]
+        first_capture = op.carried + len(op.condition.captures)
+        self.first_capture = first_capture
+        self.captures = [
+            parameter
+            for (_, parameter), wanted in zip(self.body.captures, needed[first_capture:], strict=True)
+            if wanted
+        ]
+        self.carried = self._carried_positions()
+
+    def build(self) -> list[Any]:
+        body, node = self.body, self.node
+        frame = node.outputs[-1]
+        mirror = LoopMirror(body, frame)
+        carried = self.carried
+        running = {p: outer for outer, p in body.captures}
+        inits = [
+            trip_count(frame) - 1,
+            *[zeros_cotangent(node.outputs[k]) if self.outputs[k] is None else self.outputs[k] for k in carried],
+            *[zeros_cotangent(running[parameter]) for parameter in self.captures],
+        ]
+
+        def condition(values: Sequence[Tensor]) -> Any:
+            return values[0] >= 0
+
+        def step(values: Sequence[Tensor]) -> list[Tensor]:
+            index = values[0]
+            mirror.index = index
+            incoming = dict(zip(carried, values[1:], strict=False))
+            sums = dict(zip(self.captures, values[1 + len(carried) :], strict=True))
+            found = self._sweep(index, incoming, sums)
+            next_carried = [
+                found[body.parameters[k]] if body.parameters[k] in found else zeros_cotangent(body.parameters[k])
+                for k in carried
+            ]
+            return [index - 1, *next_carried, *[found.get(p, sums[p]) for p in self.captures]]
+
+        with get_default_graph().name_scope("while_grad"):
+            specs = [init.spec for init in inits]
+            backward = build_while(
+                condition, step, inits, specs, (), self.op.parallel_iterations, self.op.swap_memory, mirror
+            )
+        return self._as_input_cotangents(backward.outputs[1:-1])
+
+    def _sweep(self, index: Tensor, incoming: dict[int, Tensor], sums: dict[Tensor, Tensor]) -> dict[Tensor, Any]:
+        """One iteration backward: cotangents of the body's parameters, and the sums increased."""
+        seeds: dict[Tensor, Any] = {}
+        for position, cotangent in incoming.items():
+            result = self.body.results[position]
+            seeds[result] = accumulate(seeds.get(result), cotangent)
+        for tensor, history in self.inner.items():
+            seeds[tensor] = accumulate(seeds.get(tensor), read_or_zeros(history, index, tensor))
+        sources = [*[self.body.parameters[k] for k in self.carried], *self.captures]
+        return backpropagate(self.body, seeds, sources, start=sums)
+
+    def _carried_positions(self) -> list[int]:
+        """The loop variables whose cotangents matter: something flows in, and something needed comes out."""
+        positions = [k for k, result in enumerate(self.body.results) if result.spec.differentiable]
+        reach = {k: self._reached_from([self.body.results[k]]) for k in positions}
+        from_inner = self._reached_from(list(self.inner)) if self.inner else set[Tensor]()
+        parameters = self.body.parameters
+        active = {k for k in positions if self.outputs[k] is not None or parameters[k] in from_inner}
+        useful = {k for k in positions if self.needed_inits[k] or any(p in reach[k] for p in self.captures)}
+        while True:
+            more_active = {k for k in positions if any(parameters[k] in reach[a] for a in active)}
+            more_useful = {k for k in positions if any(parameters[u] in reach[k] for u in useful)}
+            if more_active <= active and more_useful <= useful:
+                return sorted(active & useful)
+            active |= more_active
+            useful |= more_useful
+
+    def _reached_from(self, tensors: list[Tensor]) -> set[Tensor]:
+        """The parameters to which a cotangent of `tensors` flows back, through differentiable values only."""
+        reached: set[Tensor] = set()
+        pending = [tensor for tensor in tensors if tensor.spec.differentiable]
+        while pending:
+            tensor = pending.pop()
+            if tensor not in reached:
+                reached.add(tensor)
+                pending.extend(source for source in tensor.operation.inputs if source.spec.differentiable)
+        return reached
+
+    def _as_input_cotangents(self, results: Sequence[Tensor]) -> list[Any]:
+        found: list[Any] = [None] * len(self.node.inputs)
+        for k, cotangent in zip(self.carried, results, strict=False):
+            found[k] = cotangent
+        positions = {parameter: i for i, (_, parameter) in enumerate(self.body.captures)}
+        for parameter, cotangent in zip(self.captures, results[len(self.carried) :], strict=True):
+            found[self.first_capture + positions[parameter]] = cotangent
+        return found

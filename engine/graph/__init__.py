@@ -1,0 +1,62 @@
+"""Graph, Operation, Tensor, specs, variables and provenance: what a program is before anything runs."""
+
+from .device import canonical_device
+from .dtypes import DType, as_dtype, result_type
+from .graph import (
+    Graph,
+    Operation,
+    Parameter,
+    Placeholder,
+    ReadVariable,
+    control_dependencies,
+    device,
+    get_default_graph,
+    graph_for,
+    in_explicit_graph,
+    name_scope,
+)
+from .nest import flatten, map_structure, pack_as
+from .op import Effect, ErrorSample, Op, Sample, registered_ops
+from .region import Mirror, Region
+from .spec import ArraySpec, FrameSpec, Shape, Spec, TensorSpec, as_shape, broadcast_shapes
+from .tensor import Tensor, define_operators
+from .variable import Assign, Variable
+
+__all__ = [
+    "ArraySpec",
+    "Assign",
+    "DType",
+    "Effect",
+    "ErrorSample",
+    "FrameSpec",
+    "Graph",
+    "Mirror",
+    "Op",
+    "Operation",
+    "Parameter",
+    "Placeholder",
+    "ReadVariable",
+    "Region",
+    "Sample",
+    "Shape",
+    "Spec",
+    "Tensor",
+    "TensorSpec",
+    "Variable",
+    "as_dtype",
+    "as_shape",
+    "broadcast_shapes",
+    "canonical_device",
+    "control_dependencies",
+    "define_operators",
+    "device",
+    "flatten",
+    "get_default_graph",
+    "graph_for",
+    "in_explicit_graph",
+    "map_structure",
+    "name_scope",
+    "pack_as",
+    "registered_ops",
+    "result_type",
+]

@@ -1,0 +1,138 @@
+"""Data types: names, kinds and the promotion rules.
+
+Promotion follows JAX's lattice (the one that ``keras.ops`` uses): Python scalars are *weak* and take the tensor's
+type; an array's type never depends on its value. bfloat16 is imported only when it is first named.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+DType = np.dtype[Any]
+DTypeLike = Any  # str, np.dtype, NumPy scalar type or Python scalar type
+
+bool_ = np.dtype("bool")
+int32 = np.dtype("int32")
+int64 = np.dtype("int64")
+float32 = np.dtype("float32")
+float64 = np.dtype("float64")
+
+_WEAK_BY_PYTHON_TYPE: dict[type, str] = {bool: "bool", int: "int*", float: "float*", complex: "complex*"}
+_WEAK_DEFAULT = {"int*": "int32", "float*": "float32", "complex*": "complex64"}
+
+# Each type's immediate successors in the promotion lattice.
+_LATTICE: dict[str, tuple[str, ...]] = {
+    "bool": ("int*",),
+    "int*": ("uint8", "int8"),
+    "int8": ("int16",),
+    "int16": ("int32",),
+    "int32": ("int64",),
+    "int64": ("float*",),
+    "uint8": ("int16", "uint16"),
+    "uint16": ("int32", "uint32"),
+    "uint32": ("int64", "uint64"),
+    "uint64": ("float*",),
+    "float*": ("bfloat16", "float16", "complex*"),
+    "bfloat16": ("float32",),
+    "float16": ("float32",),
+    "float32": ("float64", "complex64"),
+    "float64": ("complex128",),
+    "complex*": ("complex64",),
+    "complex64": ("complex128",),
+    "complex128": (),
+}
+
+
+@lru_cache(maxsize=None)
+def _dtype_from_name(name: str) -> DType:
+    if name == "bfloat16":
+        import ml_dtypes  # registers the name with NumPy
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype({"int": "int32", "float": "float32", "string": "str"}.get(name, name))
+
+
+def as_dtype(dtype: DTypeLike) -> DType:
+    """The NumPy dtype that `dtype` names.
+
+    Python's own ``int`` and ``float`` mean int32 and float32, as everywhere in anabranch.
+
+    Raises:
+        TypeError: `dtype` names no known type.
+
+    >>> as_dtype("float32"), as_dtype(float)
+    (dtype('float32'), dtype('float32'))
+    """
+    if isinstance(dtype, np.dtype):
+        return dtype
+    if isinstance(dtype, type) and dtype in _WEAK_BY_PYTHON_TYPE:
+        weak = _WEAK_BY_PYTHON_TYPE[dtype]
+        return np.dtype(_WEAK_DEFAULT.get(weak, weak))
+    try:
+        return _dtype_from_name(dtype) if isinstance(dtype, str) else np.dtype(dtype)
+    except TypeError as error:
+        raise TypeError(
+            f"Unknown dtype {dtype!r}. Expected a name such as 'float32', 'int32' or 'bool', or a NumPy dtype."
+        ) from error
+
+
+def is_floating(dtype: DType) -> bool:
+    """Whether `dtype` holds real floating-point numbers (bfloat16 included)."""
+    return dtype.kind == "f" or dtype.name == "bfloat16"
+
+
+def is_integer(dtype: DType) -> bool:
+    """Whether `dtype` holds signed or unsigned integers."""
+    return dtype.kind in "iu"
+
+
+def is_differentiable(dtype: DType) -> bool:
+    """Whether gradients flow through values of `dtype`: real or complex floating point."""
+    return is_floating(dtype) or dtype.kind == "c"
+
+
+@lru_cache(maxsize=None)
+def _ancestors(name: str) -> frozenset[str]:
+    above = {name}
+    for successor in _LATTICE[name]:
+        above |= _ancestors(successor)
+    return frozenset(above)
+
+
+@lru_cache(maxsize=4096)
+def _join(names: frozenset[str]) -> str:
+    if len(names) == 1:
+        return next(iter(names))
+    common = frozenset.intersection(*(_ancestors(name) for name in names))
+    # The least common ancestor is the one from which every other common ancestor is reached.
+    for candidate in common:
+        if common <= _ancestors(candidate):
+            return candidate
+    raise TypeError(f"No common dtype for {', '.join(sorted(names))}. Cast one of them explicitly with ops.cast.")
+
+
+def result_type(*types: Any) -> DType:
+    """The dtype in which an operation over `types` is computed.
+
+    Args:
+        *types: dtypes, or the Python types ``bool``, ``int``, ``float``, ``complex`` for weak scalars.
+
+    >>> result_type(np.dtype("float16"), float), result_type(np.dtype("int32"), float), result_type(int)
+    (dtype('float16'), dtype('float32'), dtype('int32'))
+    """
+    names = frozenset(_WEAK_BY_PYTHON_TYPE[t] if isinstance(t, type) else t.name for t in types)
+    unknown = names - _LATTICE.keys()
+    if unknown:
+        if len(names) == 1:
+            return types[0]
+        raise TypeError(f"dtypes {sorted(names)} do not mix: {sorted(unknown)[0]} takes part in no promotion.")
+    joined = _join(names)
+    return _dtype_from_name(_WEAK_DEFAULT.get(joined, joined))
+
+
+def float_type(dtype: DType) -> DType:
+    """`dtype` itself if it is floating or complex, otherwise float32: the type of a mean or a true division."""
+    return dtype if is_differentiable(dtype) else float32

@@ -1,0 +1,364 @@
+"""`Graph` and `Operation`: an append-only list of operations, in program order, that is also a topological order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from .op import Effect, Op
+from .provenance import Location, user_location
+from .spec import Spec, TensorSpec
+from .tensor import Tensor
+
+if TYPE_CHECKING:
+    from .variable import Variable
+
+
+class Operation:
+    """A node: an op definition applied to input tensors, with a name, a device and the line that built it."""
+
+    __slots__ = (
+        "__weakref__",
+        "control_inputs",
+        "device",
+        "effects",
+        "graph",
+        "index",
+        "inputs",
+        "location",
+        "name",
+        "op",
+        "outputs",
+    )
+
+    def __init__(
+        self,
+        graph: Graph,
+        op: Op,
+        inputs: tuple[Tensor, ...],
+        specs: tuple[Spec, ...],
+        name: str,
+        device: str,
+        control_inputs: tuple[Operation, ...],
+    ) -> None:
+        self.graph = graph
+        self.op = op
+        self.inputs = inputs
+        self.name = name
+        self.device = device
+        self.control_inputs = control_inputs
+        self.effects: tuple[Effect, ...] = tuple(op.effects())
+        self.index = -1
+        self.location: Location | None = user_location()
+        self.outputs = tuple([Tensor(self, position, spec) for position, spec in enumerate(specs)])
+
+    @property
+    def type(self) -> str:
+        return self.op.type_name
+
+    @property
+    def writes(self) -> bool:
+        """Whether a run changes something outside the graph."""
+        return any(effect.writes for effect in self.effects)
+
+    def __repr__(self) -> str:
+        return f"<Operation {self.name} ({self.type}) defined at {self.location}>"
+
+
+class Parameter(Op):
+    """An input of a region: a loop variable or a captured value."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+
+    def infer(self, *inputs: Any) -> Spec:
+        return self.spec
+
+
+class Placeholder(Op):
+    """A value that the caller feeds."""
+
+    def __init__(self, spec: TensorSpec) -> None:
+        self.spec = spec
+
+    def infer(self, *inputs: Any) -> Spec:
+        return self.spec
+
+
+class ReadVariable(Op):
+    """The value of a variable at this point of the program."""
+
+    view = True
+
+    def __init__(self, variable: Variable) -> None:
+        self.variable = variable
+
+    def infer(self, *inputs: Any) -> Spec:
+        return self.variable.spec
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return self.variable.read_value()
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return ()
+
+    def effects(self) -> tuple[Effect, ...]:
+        return (Effect(self.variable, writes=False),)
+
+
+class Graph:
+    """A dataflow graph. Operations are appended in program order; inputs always come before their users.
+
+    >>> import anabranch as ab
+    >>> graph = ab.Graph()
+    >>> with graph.as_default():
+    ...     y = ab.constant(2.0) + 1.0
+    >>> y.graph is graph
+    True
+    """
+
+    parent: Graph | None = None
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self._by_name: dict[str, Operation] = {}
+        self._name_counts: dict[str, int] = {}
+        self._name_scope = ""
+        self._device: str = ""
+        self._control_stack: list[tuple[Operation, ...]] = []
+        self._reads: dict[Variable, Tensor] = {}
+        self.constants: dict[Any, Tensor] = {}  # Python scalars already made into constants here
+
+    # --- building -------------------------------------------------------------------------------------------
+
+    def add(self, op: Op, inputs: Sequence[Tensor], name: str | None = None) -> Operation:
+        """Append `op` applied to `inputs`; tensors of enclosing graphs are captured.
+
+        Raises:
+            ValueError, TypeError: the inputs do not fit the op (from `Op.infer`), or belong to an unrelated graph.
+        """
+        own = tuple([t if t.operation.graph is self else self.capture(t) for t in inputs])
+        specs = op.infer(*[t.spec for t in own])
+        return self._append(op, own, specs if isinstance(specs, tuple) else (specs,), name)
+
+    def _append(self, op: Op, inputs: tuple[Tensor, ...], specs: tuple[Spec, ...], name: str | None) -> Operation:
+        controls: tuple[Operation, ...] = ()
+        if self._control_stack:
+            controls = tuple(dict.fromkeys(c for group in self._control_stack for c in group))
+        node = Operation(self, op, inputs, specs, self.unique_name(name or op.type_name), self._device, controls)
+        node.index = len(self.operations)
+        self.operations.append(node)
+        self._by_name[node.name] = node
+        for effect in node.effects:
+            if effect.writes:
+                self._note_write(effect.resource)
+        return node
+
+    def capture(self, tensor: Tensor) -> Tensor:
+        """The tensor of this graph that stands for `tensor`, which belongs to another one."""
+        if tensor.operation.graph is self:
+            return tensor
+        raise ValueError(
+            f"{tensor!r} belongs to another graph than the one in which it is used. Both must be built inside the "
+            "same `with graph.as_default():` block (values inside a loop or branch leave it only as its results)."
+        )
+
+    def read(self, variable: Variable) -> Tensor:
+        """The value of `variable` here; reads with no write between them are one operation."""
+        known = self._reads.get(variable)
+        if known is None:
+            known = self._reads[variable] = self.add_read(variable)
+        return known
+
+    def add_read(self, variable: Variable) -> Tensor:
+        return self._append(ReadVariable(variable), (), (variable.spec,), f"{variable.name}/read").outputs[0]
+
+    def _note_write(self, resource: Any) -> None:
+        self._reads.pop(resource, None)
+
+    # --- names and scopes -----------------------------------------------------------------------------------
+
+    def unique_name(self, name: str) -> str:
+        """`name` inside the current name scope, with a number behind it if it is taken."""
+        full = self._name_scope + name
+        count = self._name_counts.get(full)
+        if count is None:
+            self._name_counts[full] = 0
+            return full
+        while True:
+            count += 1
+            candidate = f"{full}_{count}"
+            if candidate not in self._name_counts:
+                self._name_counts[full] = count
+                self._name_counts[candidate] = 0
+                return candidate
+
+    @contextmanager
+    def name_scope(self, name: str) -> Iterator[str]:
+        """Prefix the names of operations built inside with ``name/``."""
+        before = self._name_scope
+        self._name_scope = self.unique_name(name) + "/"
+        try:
+            yield self._name_scope
+        finally:
+            self._name_scope = before
+
+    @contextmanager
+    def device(self, device: str | None) -> Iterator[None]:
+        """Ask for `device` for the operations built inside; None lifts an outer request."""
+        before = self._device
+        self._device = device or ""
+        try:
+            yield
+        finally:
+            self._device = before
+
+    @contextmanager
+    def control_dependencies(self, operations: Sequence[Operation] | None) -> Iterator[None]:
+        """Operations built inside run after `operations`; None lifts outer ones."""
+        before = self._control_stack
+        self._control_stack = [] if operations is None else [*before, tuple(operations)]
+        try:
+            yield
+        finally:
+            self._control_stack = before
+
+    def note_outer_controls(self, operations: Sequence[Operation]) -> None:
+        """Take note of dependencies on operations of enclosing graphs.
+
+        Raises:
+            ValueError: there is no enclosing graph to hold them.
+        """
+        if operations:
+            raise ValueError(f"control_dependencies: {operations[0]!r} belongs to an unrelated graph.")
+
+    # --- the current graph ----------------------------------------------------------------------------------
+
+    @contextmanager
+    def as_default(self) -> Iterator[Graph]:
+        """Make this the graph into which operations are built inside the block."""
+        _context.stack.append(self)
+        try:
+            yield self
+        finally:
+            _context.stack.pop()
+
+    # --- looking things up ----------------------------------------------------------------------------------
+
+    def get_operations(self) -> list[Operation]:
+        return list(self.operations)
+
+    def get_operation_by_name(self, name: str) -> Operation:
+        """The operation called `name`.
+
+        Raises:
+            KeyError: there is none.
+        """
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise KeyError(f"The graph has no operation named {name!r}.") from None
+
+    def get_tensor_by_name(self, name: str) -> Tensor:
+        """The tensor called `name`, as ``operation:output``.
+
+        Raises:
+            KeyError: there is none.
+        """
+        operation, _, position = name.partition(":")
+        outputs = self.get_operation_by_name(operation).outputs
+        if not position.isdigit() or int(position) >= len(outputs):
+            raise KeyError(f"No tensor {name!r}: write 'operation:output'; {operation!r} has {len(outputs)} outputs.")
+        return outputs[int(position)]
+
+    def sees(self, tensor: Tensor) -> bool:
+        """Whether `capture` can bring `tensor` into this graph."""
+        return self.is_inside(tensor.operation.graph)
+
+    @property
+    def root(self) -> Graph:
+        """The outermost graph around this one."""
+        graph = self
+        while graph.parent is not None:
+            graph = graph.parent
+        return graph
+
+    def is_inside(self, other: Graph) -> bool:
+        """Whether this graph is `other` or lies inside it."""
+        graph: Graph | None = self
+        while graph is not None:
+            if graph is other:
+                return True
+            graph = graph.parent
+        return False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self.operations)} operations>"
+
+
+class _Context(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[Graph] = []
+
+
+_context = _Context()
+_default_graph = Graph()
+
+
+def get_default_graph() -> Graph:
+    """The graph into which operations are built now. One always exists."""
+    return _context.stack[-1] if _context.stack else _default_graph
+
+
+def in_explicit_graph() -> bool:
+    """Whether a graph was chosen with `as_default` (or a function, loop or branch is being traced)."""
+    return bool(_context.stack)
+
+
+def graph_for(inputs: Sequence[Tensor]) -> Graph:
+    """The graph in which an operation over `inputs` is built: the current one if it sees them, else theirs."""
+    current = get_default_graph()
+    for tensor in inputs:
+        graph = tensor.operation.graph
+        if graph is not current and not current.is_inside(graph):
+            return _innermost(inputs) if not current.sees(tensor) else current
+    return current
+
+
+def _innermost(inputs: Sequence[Tensor]) -> Graph:
+    graphs = [tensor.operation.graph for tensor in inputs]
+    for graph in graphs:
+        if all(graph.is_inside(other) for other in graphs):
+            return graph
+    return get_default_graph()  # `capture` explains what does not fit
+
+
+def name_scope(name: str) -> Any:
+    """``with ab.name_scope("encoder"):`` - a prefix for the names of the operations built inside."""
+    return get_default_graph().name_scope(name)
+
+
+def device(name: str | None) -> Any:
+    """``with ab.device("cpu:0"):`` - ask for a device for the operations built inside."""
+    from .device import canonical_device
+
+    return get_default_graph().device(None if name is None else canonical_device(name))
+
+
+def control_dependencies(control_inputs: Sequence[Any] | None) -> Any:
+    """``with ab.control_dependencies([op]):`` - operations built inside run after those named.
+
+    Args:
+        control_inputs: operations or tensors; None lifts the dependencies of outer blocks.
+    """
+    if control_inputs is None:
+        return get_default_graph().control_dependencies(None)
+    operations = [item.operation if isinstance(item, Tensor) else item for item in control_inputs]
+    for item in operations:
+        if not isinstance(item, Operation):
+            raise TypeError(f"control_dependencies takes operations and tensors, not {type(item).__name__}.")
+    graph = get_default_graph()
+    graph.note_outer_controls([item for item in operations if item.graph is not graph])
+    return graph.control_dependencies([item for item in operations if item.graph is graph])

@@ -1,0 +1,82 @@
+"""Nested structures: tuples, lists, dicts, named tuples and None around leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+def is_nested(structure: Any) -> bool:
+    """Whether `structure` is a container that `flatten` opens."""
+    return isinstance(structure, (tuple, list, dict))
+
+
+def flatten(structure: Any) -> list[Any]:
+    """The leaves of `structure`, depth first; dicts in the order of their sorted keys. None is no leaf.
+
+    >>> flatten({"b": (1, None, [2]), "a": 3})
+    [3, 1, 2]
+    """
+    return [leaf for _, leaf in flatten_with_path(structure)]
+
+
+def flatten_with_path(structure: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves with the way to each, as it is written in Python: ``[0]['h']``."""
+    if structure is None:
+        return
+    if isinstance(structure, dict):
+        for key in _sorted_keys(structure):
+            yield from flatten_with_path(structure[key], f"{path}[{key!r}]")
+    elif isinstance(structure, (tuple, list)):
+        names = getattr(structure, "_fields", None)
+        for position, item in enumerate(structure):
+            step = f"[{position}]" if names is None else f".{names[position]}"
+            yield from flatten_with_path(item, path + step)
+    else:
+        yield path, structure
+
+
+def pack_as(structure: Any, leaves: list[Any]) -> Any:
+    """`structure` with its leaves replaced, in order, by `leaves`.
+
+    Raises:
+        ValueError: there are more or fewer leaves than `structure` has.
+    """
+    remaining = iter(leaves)
+    try:
+        packed = _pack(structure, remaining)
+    except StopIteration:
+        raise ValueError(f"{len(leaves)} leaves are too few for the structure {structure!r}.") from None
+    if next(remaining, remaining) is not remaining:
+        raise ValueError(f"{len(leaves)} leaves are too many for the structure {structure!r}.")
+    return packed
+
+
+def map_structure(function: Callable[..., Any], structure: Any, *others: Any) -> Any:
+    """`function` over the leaves of structures of one form; the result has that form too."""
+    columns = [flatten(structure), *(flatten(other) for other in others)]
+    return pack_as(structure, [function(*leaves) for leaves in zip(*columns, strict=True)])
+
+
+def _pack(structure: Any, leaves: Iterator[Any]) -> Any:
+    if structure is None:
+        return None
+    if isinstance(structure, dict):
+        packed = {key: _pack(structure[key], leaves) for key in _sorted_keys(structure)}
+        return {key: packed[key] for key in structure}
+    if isinstance(structure, (tuple, list)):
+        # `next` may raise StopIteration: a generator expression would turn it into a RuntimeError.
+        items: list[Any] = []
+        for item in structure:
+            items.append(_pack(item, leaves))
+        if hasattr(structure, "_fields"):
+            return type(structure)(*items)
+        return tuple(items) if isinstance(structure, tuple) else items
+    return next(leaves)
+
+
+def _sorted_keys(mapping: dict[Any, Any]) -> list[Any]:
+    try:
+        return sorted(mapping)
+    except TypeError:
+        return list(mapping)

@@ -1,0 +1,136 @@
+"""`Region`: the sub-graph of a loop body, a branch or a function. It captures what it uses from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from .graph import Graph, Operation, Parameter, ReadVariable
+from .op import Effect
+from .spec import Spec
+from .tensor import Tensor
+from .variable import Variable
+
+
+class Mirror(Protocol):
+    """How a backward region gets at the values of the forward region that it differentiates."""
+
+    region: Region
+
+    def resolve(self, into: Region, tensor: Tensor) -> Tensor:
+        """A tensor of `into` with the value that `tensor`, of `region`, had at the same iteration."""
+        ...
+
+
+class Region(Graph):
+    """A graph with parameters and results, held by one operation of `parent`.
+
+    Attributes:
+        parameters: the explicit inputs (loop variables), in order.
+        captures: pairs (tensor of the parent, parameter here) of values used from outside.
+        results: the outputs, in order.
+
+    Reads of variables are taken out of the region optimistically: a read becomes a captured read of the parent, and
+    turns back into a read of its own, in place, if the region writes that variable later on. So a loop reads a weight
+    once, and its gradient needs no saved copies.
+    """
+
+    def __init__(self, parent: Graph, name: str, mirror: Mirror | None = None) -> None:
+        super().__init__()
+        self.parent: Graph = parent
+        self.name = name
+        self.mirror = mirror
+        self.parameters: list[Tensor] = []
+        self.captures: list[tuple[Tensor, Tensor]] = []
+        self.results: list[Tensor] = []
+        self.outer_controls: list[Operation] = []
+        self.written: set[object] = set()
+        self._local: dict[Tensor, Tensor] = {}
+        self._hoisted: dict[Variable, Tensor] = {}
+        self._device = parent._device
+
+    def add_parameter(self, spec: Spec, name: str) -> Tensor:
+        """Append an explicit input."""
+        parameter = self._append(Parameter(spec), (), (spec,), name).outputs[0]
+        self.parameters.append(parameter)
+        return parameter
+
+    def capture(self, tensor: Tensor) -> Tensor:
+        if tensor.operation.graph is self:
+            return tensor
+        known = self._local.get(tensor)
+        if known is not None:
+            return known
+        if self.mirror is not None and tensor.operation.graph is self.mirror.region:
+            local = self.mirror.resolve(self, tensor)
+        else:
+            local = self.add_capture(self.parent.capture(tensor))
+        self._local[tensor] = local
+        return local
+
+    def add_capture(self, outer: Tensor) -> Tensor:
+        """A new parameter that stands for `outer`, a tensor of the parent."""
+        with_controls, self._control_stack = self._control_stack, []
+        parameter = self._append(Parameter(outer.spec), (), (outer.spec,), outer.operation.name).outputs[0]
+        self._control_stack = with_controls
+        self.captures.append((outer, parameter))
+        return parameter
+
+    def sees(self, tensor: Tensor) -> bool:
+        graph = tensor.operation.graph
+        if graph is self or (self.mirror is not None and graph is self.mirror.region):
+            return True
+        return self.parent.sees(tensor)
+
+    def read(self, variable: Variable) -> Tensor:
+        known = self._reads.get(variable)
+        if known is not None:
+            return known
+        if variable in self.written:
+            local = self.add_read(variable)
+        else:
+            local = self._hoisted[variable] = self.add_capture(self.parent.read(variable))
+        self._reads[variable] = local
+        return local
+
+    def hoisted_read(self, variable: Variable) -> list[Tensor]:
+        """The parameter that stands for a read of `variable` outside, if there is one."""
+        return [self._hoisted[variable]] if variable in self._hoisted else []
+
+    def captures_of(self, tensor: Tensor) -> list[Tensor]:
+        """The parameters here that stand for `tensor`, which belongs to an enclosing graph."""
+        if tensor.operation.graph is self.parent:
+            return [parameter for outer, parameter in self.captures if outer is tensor]
+        if not isinstance(self.parent, Region):
+            return []
+        outers = set(self.parent.captures_of(tensor))
+        return [parameter for outer, parameter in self.captures if outer in outers]
+
+    def keep_reads_inside(self, resource: object) -> None:
+        """Turn a hoisted read of `resource` back into a read at its place: the region is run after writes to it."""
+        self.written.add(resource)
+        parameter = self._hoisted.pop(resource, None) if isinstance(resource, Variable) else None
+        if parameter is None:
+            return
+        self.captures = [pair for pair in self.captures if pair[1] is not parameter]
+        operation = parameter.operation
+        assert isinstance(resource, Variable)
+        operation.op = ReadVariable(resource)
+        operation.effects = tuple(operation.op.effects())
+
+    def _note_write(self, resource: object) -> None:
+        super()._note_write(resource)
+        self.keep_reads_inside(resource)
+
+    def note_outer_controls(self, operations: Sequence[Operation]) -> None:
+        own = [operation for operation in operations if operation.graph is self.parent]
+        self.outer_controls.extend(own)
+        self.parent.note_outer_controls([operation for operation in operations if operation.graph is not self.parent])
+
+    def collect_effects(self) -> list[Effect]:
+        """The effects of everything inside, each resource once, as a write if anything writes it."""
+        writes: dict[object, bool] = {}
+        for operation in self.operations:
+            for effect in operation.effects:
+                writes[effect.resource] = writes.get(effect.resource, False) or effect.writes
+        return [Effect(resource, written) for resource, written in writes.items()]

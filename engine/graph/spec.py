@@ -1,0 +1,218 @@
+"""What is known about a value before it exists: dtype, and a shape whose dimensions or rank may be unknown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import dtypes
+from .dtypes import DType
+
+Dim = int | None
+Shape = tuple[Dim, ...] | None  # None: the rank itself is unknown
+
+
+def shape_text(shape: Shape) -> str:
+    """`shape` as a person writes it: ``[2,?,3]``, or ``[...]`` for an unknown rank."""
+    if shape is None:
+        return "[...]"
+    return "[" + ",".join("?" if dim is None else str(dim) for dim in shape) + "]"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """dtype and shape of a tensor; ``shape=None`` means an unknown rank, a ``None`` in it an unknown dimension."""
+
+    shape: Shape
+    dtype: DType
+
+    @property
+    def rank(self) -> int | None:
+        return None if self.shape is None else len(self.shape)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every dimension is known."""
+        return self.shape is not None and None not in self.shape
+
+    @property
+    def differentiable(self) -> bool:
+        return dtypes.is_differentiable(self.dtype)
+
+    def accepts(self, other: Spec) -> bool:
+        """Whether every value that `other` describes is also described by this spec."""
+        return isinstance(other, TensorSpec) and self.dtype == other.dtype and shape_accepts(self.shape, other.shape)
+
+    def join(self, other: Spec) -> Spec:
+        """The narrowest spec that accepts both; dtypes must be equal."""
+        return TensorSpec(join_shapes(self.shape, other.shape), self.dtype) if isinstance(other, TensorSpec) else self
+
+    def __str__(self) -> str:
+        return f"{self.dtype.name}{shape_text(self.shape)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """A TensorArray (or a loop's history): elements that all match `element`; `size` if it is known.
+
+    `empty` marks an array into which nothing has been written yet and whose element shape was left open: it joins
+    with any other array of its dtype, so that a loop can find out what it carries.
+    """
+
+    element: Spec
+    size: Dim = None
+    empty: bool = False
+
+    @property
+    def dtype(self) -> DType:
+        return self.element.dtype
+
+    @property
+    def shape(self) -> Shape:
+        return None
+
+    @property
+    def element_shape(self) -> Shape:
+        return self.element.shape
+
+    @property
+    def differentiable(self) -> bool:
+        return self.element.differentiable
+
+    def accepts(self, other: Spec) -> bool:
+        if not isinstance(other, ArraySpec) or self.size not in (None, other.size):
+            return False
+        if self.empty:
+            return other.empty and self.dtype == other.dtype
+        return (other.empty and self.dtype == other.dtype) or self.element.accepts(other.element)
+
+    def join(self, other: Spec) -> Spec:
+        if not isinstance(other, ArraySpec):
+            return self
+        size = self.size if self.size == other.size else None
+        if self.empty or other.empty:
+            full = other if self.empty else self
+            return ArraySpec(full.element, size, self.empty and other.empty)
+        return ArraySpec(self.element.join(other.element), size)
+
+    def __str__(self) -> str:
+        size = "?" if self.size is None else self.size
+        return f"array<{size} x {self.element}>"
+
+
+@dataclass(frozen=True, slots=True)
+class FrameSpec:
+    """The record of one run of a loop or branch, from which histories and saved values are taken."""
+
+    dtype: DType = np.dtype(object)
+    differentiable: bool = True  # cotangents of saved inner values reach the loop through its frame
+
+    @property
+    def shape(self) -> Shape:
+        return None
+
+    def accepts(self, other: Spec) -> bool:
+        return isinstance(other, FrameSpec)
+
+    def join(self, other: Spec) -> Spec:
+        return self
+
+    def __str__(self) -> str:
+        return "frame"
+
+
+Spec = TensorSpec | ArraySpec | FrameSpec
+
+
+def shape_accepts(pattern: Shape, shape: Shape) -> bool:
+    """Whether each shape that `shape` describes matches `pattern`."""
+    if pattern is None:
+        return True
+    if shape is None or len(pattern) != len(shape):
+        return False
+    return all(want is None or want == got for want, got in zip(pattern, shape, strict=True))
+
+
+def shapes_compatible(a: Shape, b: Shape) -> bool:
+    """Whether some concrete shape matches both."""
+    if a is None or b is None:
+        return True
+    return len(a) == len(b) and all(x is None or y is None or x == y for x, y in zip(a, b, strict=True))
+
+
+def join_shapes(a: Shape, b: Shape) -> Shape:
+    """The narrowest shape that describes both `a` and `b`: what differs becomes unknown."""
+    if a is None or b is None or len(a) != len(b):
+        return None
+    return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
+
+
+def meet_shapes(a: Shape, b: Shape) -> Shape:
+    """The shape that holds what both `a` and `b` know.
+
+    Raises:
+        ValueError: they contradict each other.
+    """
+    if a is None:
+        return b
+    if b is None:
+        return a
+    if not shapes_compatible(a, b):
+        raise ValueError(f"Shapes {shape_text(a)} and {shape_text(b)} are incompatible.")
+    return tuple(y if x is None else x for x, y in zip(a, b, strict=True))
+
+
+def broadcast_shapes(*shapes: Shape) -> Shape:
+    """NumPy's broadcasting over shapes with unknown parts.
+
+    Raises:
+        ValueError: two known dimensions differ and neither is 1.
+
+    >>> broadcast_shapes((None, 3), (1,)), broadcast_shapes((2, 1), (None,))
+    ((None, 3), (2, None))
+    """
+    if any(shape is None for shape in shapes):
+        return None
+    known = [shape for shape in shapes if shape is not None]
+    first = known[0]
+    if all(shape == first for shape in known):
+        return first
+    rank = max(len(shape) for shape in known)
+    padded = [(1,) * (rank - len(shape)) + shape for shape in known]
+    return tuple(_broadcast_dims(dims, known) for dims in zip(*padded, strict=True))
+
+
+def _broadcast_dims(dims: tuple[Dim, ...], shapes: list[tuple[Dim, ...]]) -> Dim:
+    big = {dim for dim in dims if dim is not None and dim != 1}
+    if len(big) > 1:
+        listed = " and ".join(shape_text(shape) for shape in shapes)
+        raise ValueError(
+            f"Shapes {listed} do not broadcast: aligned from the right, dimensions {sorted(big)} differ "
+            "and none of them is 1."
+        )
+    if big:
+        return big.pop()
+    return None if None in dims else 1
+
+
+def spec_of(value: Any) -> TensorSpec:
+    """The spec of a concrete array or NumPy scalar."""
+    return TensorSpec(tuple(value.shape), value.dtype)
+
+
+def as_shape(shape: Any) -> Shape:
+    """`shape` as a tuple of ints and Nones; an int means one dimension, None an unknown rank.
+
+    Raises:
+        TypeError, ValueError: an entry is neither an integer nor None, or is negative.
+    """
+    if shape is None:
+        return None
+    if isinstance(shape, (int, np.integer)):
+        shape = (shape,)
+    dims = tuple(None if dim is None or dim == -1 else int(dim) for dim in shape)
+    if any(dim is not None and dim < 0 for dim in dims):
+        raise ValueError(f"Shape {tuple(shape)} has a negative dimension; use None for one that is not known.")
+    return dims

@@ -1,0 +1,213 @@
+"""`Variable`: state that outlives a step, read and written in program order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .dtypes import DType, as_dtype
+from .graph import get_default_graph, in_explicit_graph
+from .op import Effect, Op, as_scalar_or_array
+from .spec import Shape, TensorSpec, as_shape, shape_accepts, shape_text
+from .tensor import Operators, Tensor, _operators  # pyright: ignore[reportPrivateUsage]
+
+
+class Variable(Operators):
+    """A mutable value. It has its first value at once: there is nothing to initialise.
+
+    Args:
+        initial_value: an array, a Python number, or a function of `shape` and `dtype` (an initializer).
+        shape: needed with a function; otherwise it may leave dimensions open (None) that later values can change.
+        dtype: the dtype; by default that of the value, where Python floats are float32 and ints int32.
+        trainable: whether optimizers are to update it.
+        name: a name for messages and checkpoints.
+
+    Used in an expression, a variable is read at that place of the program. `assign`, `assign_add` and `assign_sub`
+    build operations where a graph is being built (inside ``with graph.as_default():``, a `Session`'s block, a
+    function, a loop or a branch, or with a tensor as the value); from plain Python they act at once.
+
+    >>> import anabranch as ab
+    >>> v = ab.Variable([1.0, 2.0], name="v")
+    >>> v.assign([3.0, 4.0])
+    >>> v.numpy()
+    array([3., 4.], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        initial_value: Any,
+        shape: Any = None,
+        dtype: Any = None,
+        trainable: bool = True,
+        name: str | None = None,
+    ) -> None:
+        if callable(initial_value):
+            initial_value = _call_initializer(initial_value, shape, dtype, name)
+        if isinstance(initial_value, Variable):
+            initial_value = initial_value.numpy()
+        if isinstance(initial_value, Tensor):
+            initial_value = initial_value.eval()
+        value = _operators["as_array"](initial_value, dtype)
+        static: Shape = tuple(value.shape) if shape is None else as_shape(shape)
+        if not shape_accepts(static, tuple(value.shape)):
+            raise ValueError(
+                f"Variable {name or ''!r}: the initial value has shape {shape_text(tuple(value.shape))}, "
+                f"but shape={shape_text(static)} was asked for."
+            )
+        self.spec = TensorSpec(static, value.dtype)
+        self.name = name or "variable"
+        self.trainable = trainable
+        self._value: Any = _own(value)
+
+    @property
+    def shape(self) -> Shape:
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.spec.dtype
+
+    @property
+    def ndim(self) -> int | None:
+        return self.spec.rank
+
+    @property
+    def size(self) -> int:
+        """The number of elements of the current value."""
+        return int(np.size(self._value))
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._value.nbytes)
+
+    def numpy(self) -> Any:
+        """A copy of the current value."""
+        return self._value.copy()
+
+    def value(self) -> Tensor:
+        """The value at this place of the program, as a tensor of the current graph."""
+        return get_default_graph().read(self)
+
+    def read_value(self) -> Any:
+        """The current value itself, not a copy: for the runtime, which does not change it in place while it is used."""
+        return self._value
+
+    def write_value(self, value: Any) -> None:
+        """Replace the value by one that nothing else changes: for the runtime, which has checked it."""
+        self._value = value
+
+    def assign(self, value: Any) -> Any:
+        """Set the value. See the class for when this builds an operation (whose tensor is returned).
+
+        Raises:
+            ValueError: the shape does not fit the variable's.
+            TypeError: the value can't be cast to its dtype.
+        """
+        if isinstance(value, (Tensor, Variable)) or in_explicit_graph():
+            return self._assign_tensor(_operators["convert"](value, self.dtype))
+        array = _operators["as_array"](value, self.dtype)
+        self._check_shape(tuple(array.shape))
+        self._value = _own(array)
+        return None
+
+    def assign_add(self, delta: Any) -> Any:
+        """Add `delta` to the value; as `assign`."""
+        return self._update("add", delta)
+
+    def assign_sub(self, delta: Any) -> Any:
+        """Subtract `delta` from the value; as `assign`."""
+        return self._update("sub", delta)
+
+    def _update(self, operator: str, delta: Any) -> Any:
+        if isinstance(delta, (Tensor, Variable)) or in_explicit_graph():
+            changed = _operators[operator](self, _operators["convert"](delta, self.dtype))
+            return self._assign_tensor(changed)
+        array = _operators["as_array"](delta, self.dtype)
+        return self.assign(self._value + array if operator == "add" else self._value - array)
+
+    def _assign_tensor(self, value: Tensor) -> Tensor:
+        from .graph import graph_for
+
+        return graph_for([value]).add(Assign(self), [value], f"{self.name}/assign").outputs[0]
+
+    def _check_shape(self, shape: tuple[int, ...]) -> None:
+        if not shape_accepts(self.spec.shape, shape):
+            raise ValueError(
+                f"Variable {self.name!r} has shape {shape_text(self.spec.shape)}; a value of shape "
+                f"{shape_text(shape)} can't be assigned to it."
+            )
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.array(self._value, dtype=dtype)
+
+    def __float__(self) -> float:
+        return float(self._value)
+
+    def __int__(self) -> int:
+        return int(self._value)
+
+    def __len__(self) -> int:
+        return len(self._value)
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"Variable {self.name!r} has no truth value; compare v.numpy(), or use ab.cond in a graph.")
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __repr__(self) -> str:
+        return f"<Variable {self.name} {self.spec}>"
+
+
+class Assign(Op):
+    """Write a variable; the output is the value written."""
+
+    view = True
+
+    def __init__(self, variable: Variable) -> None:
+        self.variable = variable
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        (value,) = inputs
+        wanted = self.variable.spec
+        if value.dtype != wanted.dtype or (
+            value.shape is not None and not shape_accepts(wanted.shape, _fill(value.shape, wanted.shape))
+        ):
+            raise ValueError(f"Variable {self.variable.name!r} is {wanted}; a value {value} can't be assigned to it.")
+        return TensorSpec(wanted.shape if value.shape is None else value.shape, wanted.dtype)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        (value,) = inputs
+        self.variable._check_shape(tuple(value.shape))  # pyright: ignore[reportPrivateUsage]
+        self.variable.write_value(value)
+        return value
+
+    def grad(self, node: Any, *cotangents: Tensor | None) -> Any:
+        return cotangents
+
+    def effects(self) -> tuple[Effect, ...]:
+        return (Effect(self.variable, writes=True),)
+
+
+def _fill(shape: tuple[int | None, ...], known: Shape) -> Shape:
+    """`shape` with unknown dimensions taken from `known`, where the ranks agree."""
+    if known is None or len(known) != len(shape):
+        return shape
+    return tuple(k if dim is None else dim for dim, k in zip(shape, known, strict=True))
+
+
+def _call_initializer(initializer: Callable[..., Any], shape: Any, dtype: Any, name: str | None) -> Any:
+    if shape is None:
+        value = initializer()
+        return value
+    return initializer(as_shape(shape), dtype=as_dtype(dtype or "float32"))
+
+
+def _own(value: Any) -> Any:
+    """`value` as an array that shares memory with nothing else, or as a NumPy scalar."""
+    return as_scalar_or_array(np.array(value, copy=True, order="C"))

@@ -1,0 +1,30 @@
+"""Ops, with the names and signatures of ``keras.ops``; TensorFlow's names for what Keras lacks.
+
+Each op is one class in one place (see `anabranch.engine.graph.op.Op`), from which its tests are generated.
+"""
+
+from ..graph.op import ErrorSample, Op, Sample, registered_ops
+from . import operators as _operators  # gives tensors their operators
+from .axes import *  # noqa: F403
+from .base import cast, constant, convert_to_tensor
+from .bitwise import *  # noqa: F403
+from .comparison import *  # noqa: F403
+from .elementwise import *  # noqa: F403
+from .indexing import *  # noqa: F403
+from .linalg import *  # noqa: F403
+from .mathematics import *  # noqa: F403
+from .reduction import *  # noqa: F403
+from .shaping import *  # noqa: F403
+from .sorting import *  # noqa: F403
+from .special import *  # noqa: F403
+from .trigonometry import *  # noqa: F403
+
+__all__ = [  # noqa: PLE0604 - built from the families' lists below
+    "ErrorSample",
+    "Op",
+    "Sample",
+    "cast",
+    "constant",
+    "convert_to_tensor",
+    "registered_ops",
+]

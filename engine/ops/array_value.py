@@ -1,0 +1,260 @@
+"""`ArrayValue`: the run-time value of a TensorArray, with value semantics and in-place writes.
+
+A value is (store, version). A store keeps, for every slot, the version at which it was written and the version at
+which it was cleared, so one store serves a whole chain of values: writing a slot that no version holds happens in
+place and leaves earlier values as they were. Only writing over a slot copies. What a value shows never changes, so
+`read` and `stack` may return views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..graph.op import as_scalar_or_array
+
+_NEVER = 1 << 62
+
+
+class _Store:
+    """Slots, in one contiguous buffer while all elements have one shape, else in a list."""
+
+    __slots__ = ("buffer", "cleared_at", "items", "latest", "written_at")
+
+    def __init__(self, size: int) -> None:
+        self.buffer: Any = None
+        self.items: list[Any] | None = None
+        self.written_at = [_NEVER] * size
+        self.cleared_at = [_NEVER] * size
+        self.latest = 0
+
+    def put(self, index: int, value: Any) -> None:
+        if self.items is None and not self._fits_buffer(value):
+            self._become_list()
+        if self.items is not None:
+            self.items[index] = value
+        elif isinstance(value, np.ndarray):
+            self.buffer[index, ...] = value
+        else:
+            self.buffer[index] = value
+
+    def get(self, index: int) -> Any:
+        return self.buffer[index] if self.items is None else self.items[index]
+
+    def grow(self, size: int) -> None:
+        extra = size - len(self.written_at)
+        self.written_at.extend([_NEVER] * extra)
+        self.cleared_at.extend([_NEVER] * extra)
+        if self.items is not None:
+            self.items.extend([None] * extra)
+        elif self.buffer is not None and len(self.buffer) < size:
+            larger = np.empty((max(size, 2 * len(self.buffer)), *self.buffer.shape[1:]), self.buffer.dtype)
+            larger[: len(self.buffer)] = self.buffer
+            self.buffer = larger
+
+    def _fits_buffer(self, value: Any) -> bool:
+        if isinstance(value, ArrayValue) or value is None:
+            return False
+        if self.buffer is None:
+            self.buffer = np.empty((len(self.written_at), *value.shape), value.dtype)
+        return self.buffer.shape[1:] == value.shape and self.buffer.dtype == value.dtype
+
+    def _become_list(self) -> None:
+        size = len(self.written_at)
+        written = [at != _NEVER for at in self.written_at]
+        self.items = [self.buffer[i] if written[i] else None for i in range(size)]
+        self.buffer = None
+
+
+class ArrayValue:
+    """An immutable array of elements; `write` returns a new one. See the module for how that stays cheap."""
+
+    __slots__ = ("_store", "_version", "size")
+
+    def __init__(self, store: _Store, version: int, size: int) -> None:
+        self._store = store
+        self._version = version
+        self.size = size
+
+    @classmethod
+    def empty(cls, size: int) -> ArrayValue:
+        """An array of `size` unwritten slots."""
+        if size < 0:
+            raise ValueError(f"A TensorArray can't have {size} elements.")
+        return cls(_Store(size), 0, size)
+
+    @classmethod
+    def from_list(cls, items: list[Any]) -> ArrayValue:
+        """An array whose slots are all written; it takes over `items`."""
+        store = _Store(0)
+        store.items = items
+        store.written_at = [0] * len(items)
+        store.cleared_at = [_NEVER] * len(items)
+        return cls(store, 0, len(items))
+
+    @classmethod
+    def from_stacked(cls, stacked: Any) -> ArrayValue:
+        """The rows of an array as elements, without a copy."""
+        if stacked.ndim == 0:
+            raise ValueError("TensorArray.unstack needs a value with at least one axis; got a scalar.")
+        size = len(stacked)
+        store = _Store(0)
+        store.buffer = stacked
+        store.written_at = [0] * size
+        store.cleared_at = [_NEVER] * size
+        return cls(store, 0, size)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by the written elements."""
+        return sum(int(self._store.get(i).nbytes) for i in range(self.size) if self.has(i))
+
+    def has(self, index: int) -> bool:
+        """Whether slot `index` holds an element."""
+        store = self._store
+        return index < self.size and store.written_at[index] <= self._version < store.cleared_at[index]
+
+    def read(self, index: Any) -> Any:
+        """The element at `index`.
+
+        Raises:
+            IndexError: it lies outside the array, or was never written.
+        """
+        index = self._checked(index)
+        store = self._store
+        if not store.written_at[index] <= self._version < store.cleared_at[index]:
+            raise IndexError(
+                f"TensorArray element {index} is read but was never written (size {self.size}). "
+                "Write it first; `write` returns the new array, which has to be kept."
+            )
+        return store.get(index)
+
+    def read_or_none(self, index: Any) -> Any:
+        """The element at `index`, or None if it was never written."""
+        index = int(index)
+        return self._store.get(index) if index < self.size and self.has(index) else None
+
+    def write(self, index: Any, value: Any, dynamic_size: bool = False) -> ArrayValue:
+        """A new array with `value` at `index`.
+
+        Raises:
+            IndexError: it lies outside the array, and the array does not grow.
+        """
+        if dynamic_size and index >= self.size:
+            return self._grown(int(index) + 1).write(index, value)
+        index = self._checked(index)
+        store = self._store
+        if self._version != store.latest or store.written_at[index] != _NEVER:
+            return self._copy()._write_in_place(index, value)
+        return self._write_in_place(index, value)
+
+    def _write_in_place(self, index: int, value: Any) -> ArrayValue:
+        store = self._store
+        store.put(index, value)
+        store.latest += 1
+        store.written_at[index] = store.latest
+        store.cleared_at[index] = _NEVER
+        return ArrayValue(store, store.latest, self.size)
+
+    def add_at(self, index: Any, value: Any) -> ArrayValue:
+        """A new array with `value` added to the element at `index`; unwritten counts as zero. Grows as needed."""
+        before = self.read_or_none(index)
+        return self.write(index, value if before is None else add_values(before, value), dynamic_size=True)
+
+    def clear(self, index: Any) -> ArrayValue:
+        """A new array in which slot `index` is unwritten."""
+        index = int(index)
+        if not self.has(index):
+            return self
+        store = self._store
+        if self._version != store.latest or store.cleared_at[index] != _NEVER:
+            return self._copy().clear(index)
+        store.latest += 1
+        store.cleared_at[index] = store.latest
+        return ArrayValue(store, store.latest, self.size)
+
+    def sum(self, other: ArrayValue) -> ArrayValue:
+        """The elementwise sum of two arrays, in which unwritten slots count as zero."""
+        result = self
+        for index in range(other.size):
+            if other.has(index):
+                result = result.add_at(index, other.read(index))
+        return result
+
+    def stack(self, element_shape: Sequence[int | None] | None, dtype: Any) -> Any:
+        """All elements along a new first axis; a view where they lie in one buffer.
+
+        Raises:
+            IndexError: an element was never written.
+            ValueError: the elements differ in shape, or there are none and their shape is unknown.
+        """
+        if self.size == 0:
+            if element_shape is None or None in element_shape:
+                element_shape = tuple(dim or 0 for dim in element_shape or ())
+            return np.empty((0, *element_shape), dtype)
+        for index in range(self.size):
+            if not self.has(index):
+                self.read(index)
+        store = self._store
+        if store.items is None:
+            return store.buffer[: self.size]
+        return _stack_items([store.items[index] for index in range(self.size)])
+
+    def stack_like(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """All elements along a new first axis as an array of `shape`; zeros where nothing was written."""
+        store = self._store
+        present = [index for index in range(min(self.size, shape[0])) if self.has(index)]
+        if len(present) == shape[0] == self.size and store.items is None and self.size:
+            return store.buffer[: self.size]
+        stacked = np.zeros(shape, dtype)
+        for index in present:
+            stacked[index] = store.get(index)
+        return stacked
+
+    def _checked(self, index: Any) -> int:
+        index = int(index)
+        if not 0 <= index < self.size:
+            raise IndexError(
+                f"TensorArray index {index} is out of range for size {self.size}. "
+                "Give it a larger size, or dynamic_size=True to let it grow."
+            )
+        return index
+
+    def _grown(self, size: int) -> ArrayValue:
+        store = self._store
+        grown = self if self._version == store.latest else self._copy()
+        store = grown._store
+        if len(store.written_at) < size:
+            store.grow(size)
+        return ArrayValue(store, store.latest, size)
+
+    def _copy(self) -> ArrayValue:
+        """The same elements in a store of its own."""
+        store = _Store(self.size)
+        source = self._store
+        visible = [index for index in range(self.size) if self.has(index)]
+        if source.items is not None:
+            store.items = [source.items[index] if self.has(index) else None for index in range(self.size)]
+        elif source.buffer is not None:
+            store.buffer = np.array(source.buffer[: self.size])
+        for index in visible:
+            store.written_at[index] = 0
+        return ArrayValue(store, 0, self.size)
+
+    def __repr__(self) -> str:
+        return f"<TensorArray value of {self.size} elements>"
+
+
+def add_values(a: Any, b: Any) -> Any:
+    """The sum of two elements, which may be arrays of elements themselves."""
+    return a.sum(b) if isinstance(a, ArrayValue) else a + b
+
+
+def _stack_items(items: list[Any]) -> Any:
+    shapes = {item.shape for item in items}
+    if len(shapes) > 1:
+        listed = ", ".join(str(list(shape)) for shape in sorted(shapes, key=str)[:4])
+        raise ValueError(f"TensorArray.stack needs elements of one shape; got {listed}. Use concat, or read them singly.")
+    return as_scalar_or_array(np.stack(items))

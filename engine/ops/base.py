@@ -1,0 +1,531 @@
+"""What every op family uses: conversion of values to tensors, promotion, and building one operation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..graph import dtypes
+from ..graph.dtypes import DType, as_dtype, result_type
+from ..graph.graph import Graph, Operation, get_default_graph, graph_for
+from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
+from ..graph.spec import Shape, TensorSpec, as_shape, broadcast_shapes
+from ..graph.tensor import Tensor
+from ..graph.variable import Variable
+
+TensorLike = Any  # a Tensor, a Variable, a NumPy array or scalar, a Python number, or nested sequences of these
+
+_PYTHON_SCALARS = (bool, int, float, complex)
+
+
+def apply(op: Op, *inputs: Tensor, name: str | None = None) -> Tensor:
+    """Build `op` over `inputs` and return its only (or first) output."""
+    return graph_for(inputs).add(op, inputs, name).outputs[0]
+
+
+def apply_multi(op: Op, *inputs: Tensor, name: str | None = None) -> tuple[Tensor, ...]:
+    """Build `op` over `inputs` and return all its outputs."""
+    return graph_for(inputs).add(op, inputs, name).outputs
+
+
+# --- constants and conversion ---------------------------------------------------------------------------------------
+
+
+class Constant(Op):
+    """A value that is known when the graph is built."""
+
+    view = True
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        return TensorSpec(tuple(self.value.shape), self.value.dtype)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return self.value
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return ()
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        yield Sample(cls(np.float32(2.5)), [], np.float32(2.5), label="scalar")
+        yield Sample(cls(np.arange(6, dtype="int32").reshape(2, 3)), [], np.arange(6).reshape(2, 3), label="matrix")
+        yield Sample(cls(np.zeros((0, 2), "float64")), [], np.zeros((0, 2)), label="empty")
+
+
+def as_array(value: Any, dtype: Any = None) -> Any:
+    """`value` as a NumPy array, or as a NumPy scalar where it has no axes.
+
+    Python ints become int32 and Python floats float32 unless `dtype` says otherwise; NumPy values keep their dtype.
+
+    Raises:
+        TypeError: it is symbolic, ragged, or of a kind that tensors can't hold.
+    """
+    if isinstance(value, Variable):
+        value = value.numpy()
+    if isinstance(value, Tensor):
+        raise TypeError(f"{value!r} is symbolic: a concrete array was expected here. Run it with Session.run first.")
+    wanted = None if dtype is None else as_dtype(dtype)
+    if isinstance(value, (np.ndarray, np.generic)):
+        array = np.asarray(value)
+    else:
+        array = _array_from_python(value)
+        if wanted is None and array.dtype.kind in "iufc":
+            wanted = _python_dtype(value, array)
+    if array.dtype == object:
+        raise TypeError(f"A value of type {type(value).__name__} can't become a tensor: its elements are no numbers.")
+    if wanted is not None and array.dtype != wanted:
+        array = array.astype(wanted)
+    return as_scalar_or_array(array)
+
+
+def _array_from_python(value: Any) -> np.ndarray[Any, Any]:
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise TypeError(
+            f"A nested {type(value).__name__} can't become a tensor: its rows differ in length or shape. ({error})"
+        ) from error
+
+
+def _python_dtype(value: Any, array: np.ndarray[Any, Any]) -> DType | None:
+    """The default dtype of Python data: weak, unless NumPy values stand among it."""
+    leaf = value
+    while isinstance(leaf, (list, tuple)) and leaf:
+        leaf = leaf[0]
+    if isinstance(leaf, (np.ndarray, np.generic)) or hasattr(leaf, "__array__"):
+        return None
+    python_type = {"i": int, "u": int, "f": float, "c": complex}[array.dtype.kind]
+    if python_type is int and array.size and (array.max() > 2**31 - 1 or array.min() < -(2**31)):
+        return None  # too large for int32: keep what NumPy chose
+    return result_type(python_type)
+
+
+def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None = None) -> Tensor:
+    """A tensor with a value that is known now.
+
+    Args:
+        value: a Python number, nested lists of them, or a NumPy array (which is copied).
+        dtype: by default int32 and float32 for Python numbers, and the array's own for arrays.
+        shape: broadcast or reshape a value to this shape.
+
+    >>> import anabranch as ab
+    >>> ab.Session().run(ab.constant(2, shape=(2,)))
+    array([2, 2], dtype=int32)
+    """
+    array = as_array(value, dtype)
+    if shape is not None:
+        wanted = tuple(dim or 0 for dim in as_shape(shape) or ())
+        array = array.reshape(wanted) if array.size == int(np.prod(wanted)) else np.broadcast_to(array, wanted)
+    return make_constant(array, name)
+
+
+def make_constant(array: Any, name: str | None = None, graph: Graph | None = None) -> Tensor:
+    """A constant operation for a concrete array; the array is copied and frozen."""
+    array = as_scalar_or_array(np.array(array))
+    if isinstance(array, np.ndarray):
+        array.setflags(write=False)
+    return (graph or get_default_graph()).add(Constant(array), (), name or "constant").outputs[0]
+
+
+def _scalar_constant(value: Any, dtype: DType, graph: Graph) -> Tensor:
+    scalar = np.asarray(value).astype(dtype)
+    key = (dtype, scalar.tobytes())
+    known = graph.constants.get(key)
+    if known is None:
+        known = graph.constants[key] = graph.add(Constant(scalar[()]), (), "constant").outputs[0]
+    return known
+
+
+def convert_to_tensor(value: TensorLike, dtype: Any = None, name: str | None = None) -> Tensor:
+    """`value` as a tensor of the current graph; cast to `dtype` if that is given and differs.
+
+    >>> import anabranch as ab
+    >>> ab.ops.convert_to_tensor([1, 2], dtype="float32").dtype
+    dtype('float32')
+    """
+    wanted = None if dtype is None else as_dtype(dtype)
+    if isinstance(value, Variable):
+        value = get_default_graph().read(value)
+    if isinstance(value, Tensor):
+        return value if wanted is None or value.dtype == wanted else cast(value, wanted)
+    if isinstance(value, _PYTHON_SCALARS) and name is None:
+        return _scalar_constant(value, wanted or result_type(type(value)), get_default_graph())
+    if isinstance(value, (list, tuple)) and _holds_symbols(value):
+        from .array import stack  # a list of tensors becomes their stack
+
+        return convert_to_tensor(stack(value), wanted)
+    return make_constant(as_array(value, wanted), name)
+
+
+def _holds_symbols(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(_holds_symbols(item) for item in value)
+    return isinstance(value, (Tensor, Variable))
+
+
+def dtype_of(value: TensorLike) -> Any:
+    """What `value` brings to promotion: its dtype, or its Python type if it is a weak scalar."""
+    if isinstance(value, (Tensor, Variable)):
+        return value.dtype
+    if isinstance(value, _PYTHON_SCALARS) and not isinstance(value, np.generic):
+        return type(value)
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.dtype
+    if isinstance(value, (list, tuple)) and _holds_symbols(value):
+        return convert_to_tensor(value).dtype
+    return as_array(value).dtype
+
+
+def promote(*values: TensorLike, floating: bool = False) -> list[Tensor]:
+    """The values as tensors of their common dtype.
+
+    Args:
+        floating: integers and bools become float32 (for true division, mean, exp and their like).
+
+    Raises:
+        TypeError: there is no common dtype.
+    """
+    first = values[0]
+    if len(values) == 2 and isinstance(first, Tensor) and isinstance(values[1], Tensor):  # the common, quick case
+        second = values[1]
+        if first.dtype == second.dtype and not (floating and not first.spec.differentiable):
+            return [first, second]
+    joined = result_type(*[dtype_of(value) for value in values])
+    if floating:
+        joined = dtypes.float_type(joined)
+    return [convert_to_tensor(value, joined) for value in values]
+
+
+def as_floating(value: TensorLike) -> Tensor:
+    """`value` as a tensor of a floating (or complex) dtype; integers become float32."""
+    return promote(value, floating=True)[0]
+
+
+# --- casting --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cast(Op):
+    """Values of another dtype. Float to integer truncates toward zero; to bool asks for non-zero."""
+
+    dtype: DType
+    elementwise: ClassVar[bool] = True
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        return TensorSpec(inputs[0].shape, self.dtype)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return inputs[0].astype(self.dtype)
+
+    def expression(self, e: Any, x: Any) -> Any:
+        return e.cast(x, self.dtype)
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (dy,) = cotangents
+        source = node.inputs[0].dtype
+        return (cast(dy, source) if dy is not None and dtypes.is_differentiable(source) else None,)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        x = np.array([[1.5, -2.5, 0.0]], "float32")
+        yield Sample(cls(np.dtype("int32")), [x], np.array([[1, -2, 0]], "int32"), label="float to int")
+        yield Sample(cls(np.dtype("bool")), [x], np.array([[True, True, False]]), label="float to bool")
+        yield Sample(cls(np.dtype("float64")), [x], x.astype("float64"), label="widen")
+        yield Sample(cls(np.dtype("float32")), [np.int32(3)], np.float32(3), label="scalar")
+        yield Sample(cls(np.dtype("float32")), [np.zeros((0, 3), "int32")], np.zeros((0, 3), "float32"), label="empty")
+
+
+def cast(x: TensorLike, dtype: Any) -> Tensor:
+    """`x` in another dtype (``keras.ops.cast``).
+
+    >>> import anabranch as ab
+    >>> ab.Session().run(ab.ops.cast([1.7, -1.7], "int32"))
+    array([ 1, -1], dtype=int32)
+    """
+    wanted = as_dtype(dtype)
+    tensor = convert_to_tensor(x)
+    return tensor if tensor.dtype == wanted else apply(Cast(wanted), tensor)
+
+
+# --- shapes at run time ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ShapeOf(Op):
+    """The run-time shape of a tensor, as an int32 vector. Only the shape of the input is needed, never its values."""
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        return TensorSpec((inputs[0].rank,), dtypes.int32)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return np.array(inputs[0].shape, dtype="int32")
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return (None,)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        yield Sample(cls(), [np.zeros((2, 0, 3), "float32")], np.array([2, 0, 3], "int32"), label="empty axis")
+        yield Sample(cls(), [np.float32(1)], np.zeros((0,), "int32"), label="scalar")
+
+
+def runtime_shape(x: Tensor) -> Tensor:
+    """The shape of `x` as an int32 vector: a constant where it is static.
+
+    Otherwise it is computed where `x` lives, so that a backward loop saves shapes and not values.
+    """
+    if isinstance(x.spec, TensorSpec) and x.spec.is_static:
+        return make_constant(np.array(x.shape, dtype="int32"))
+    graph = x.operation.graph
+    key = ("shape of", x)
+    known = graph.constants.get(key)
+    if known is None:
+        known = graph.constants[key] = graph.add(ShapeOf(), [x], "shape").outputs[0]
+    return known
+
+
+@dataclass(frozen=True)
+class SumToShape(Op):
+    """Undo broadcasting: the sum of the first input over the axes along which it was broadcast from a shape.
+
+    Inputs: x, and the wanted shape as an int32 vector. `shape` is what is known of that shape statically.
+    """
+
+    shape: Shape
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        return TensorSpec(self.shape, inputs[0].dtype)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        x, shape = inputs
+        return sum_to(xp, x, tuple(int(dim) for dim in shape))
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (dy,) = cotangents
+        return (None if dy is None else broadcast_like(dy, node.inputs[0]), None)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        x = np.arange(12, dtype="float32").reshape(2, 2, 3)
+        yield Sample(cls((1, 3)), [x, np.array([1, 3], "int32")], x.sum((0, 1), keepdims=True)[0], label="matrix")
+        yield Sample(cls(()), [x, np.array([], "int32")], np.float32(66), label="scalar")
+        yield Sample(cls((None, 3)), [x[:0], np.array([2, 3], "int32")], np.zeros((2, 3), "float32"), label="empty")
+
+
+def sum_to(xp: Any, x: Any, shape: tuple[int, ...]) -> Any:
+    """`x` summed down to `shape`, from which it was broadcast."""
+    if x.shape == shape:
+        return x
+    extra = x.ndim - len(shape)
+    axes = tuple(range(extra)) + tuple(
+        axis + extra for axis, dim in enumerate(shape) if dim == 1 and x.shape[axis + extra] != 1
+    )
+    summed = x.sum(axis=axes, keepdims=True, dtype=x.dtype)
+    return as_scalar_or_array(summed.reshape(summed.shape[extra:]))
+
+
+@dataclass(frozen=True)
+class BroadcastToShape(Op):
+    """The first input broadcast to a shape that is known at run time (second input, int32 vector)."""
+
+    shape: Shape
+    view: ClassVar[bool] = True
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        return TensorSpec(self.shape, inputs[0].dtype)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        x, shape = inputs
+        return as_scalar_or_array(xp.broadcast_to(x, tuple(int(dim) for dim in shape)))
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (dy,) = cotangents
+        return (None if dy is None else sum_like(dy, node.inputs[0]), None)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        x = np.arange(3, dtype="float32")
+        yield Sample(cls((2, 3)), [x, np.array([2, 3], "int32")], np.stack([x, x]), label="row")
+        yield Sample(cls(None), [np.float32(2), np.array([2], "int32")], np.full(2, 2, "float32"), label="scalar")
+        yield Sample(cls((0, 3)), [x, np.array([0, 3], "int32")], np.zeros((0, 3), "float32"), label="empty")
+
+
+def sum_like(dy: Tensor, x: Tensor) -> Tensor:
+    """A cotangent of a broadcast result, summed to the shape of the input `x` that was broadcast."""
+    if dy.shape is not None and dy.shape == x.shape and None not in dy.shape:
+        return dy
+    return apply(SumToShape(x.shape), dy, runtime_shape(x))
+
+
+def broadcast_like(dy: Tensor, x: Tensor) -> Tensor:
+    """`dy` broadcast to the shape of `x`."""
+    if dy.shape is not None and dy.shape == x.shape and None not in dy.shape:
+        return dy
+    return apply(BroadcastToShape(x.shape), dy, runtime_shape(x))
+
+
+@dataclass(frozen=True)
+class ZerosOfShape(Op):
+    """Zeros of a run-time shape (int32 vector)."""
+
+    shape: Shape
+    dtype: DType
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        return TensorSpec(self.shape, self.dtype)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return as_scalar_or_array(xp.zeros(tuple(int(dim) for dim in inputs[0]), self.dtype))
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return (None,)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        for shape in ((2, 3), (), (0, 2)):
+            yield Sample(cls(shape, dtypes.float32), [np.array(shape, "int32")], np.zeros(shape, "float32"))
+
+
+def zeros_of(x: Tensor) -> Tensor:
+    """Zeros of the dtype and shape of `x`; of `x` only the shape is used."""
+    if isinstance(x.spec, TensorSpec) and x.spec.is_static and x.shape == ():
+        return _scalar_constant(0, x.dtype, get_default_graph())
+    return apply(ZerosOfShape(x.shape, x.dtype), runtime_shape(x))
+
+
+def reshape_like(dy: Tensor, x: Tensor) -> Tensor:
+    """`dy` in the shape of `x`, which has as many elements."""
+    if dy.shape is not None and dy.shape == x.shape and None not in dy.shape:
+        return dy
+    return apply(ReshapeToShape(x.shape), dy, runtime_shape(x))
+
+
+@dataclass(frozen=True)
+class ReshapeToShape(Op):
+    """The first input in a shape that is known at run time (second input, int32 vector)."""
+
+    shape: Shape
+    view: ClassVar[bool] = True
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        return TensorSpec(self.shape, inputs[0].dtype)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        x, shape = inputs
+        return as_scalar_or_array(x.reshape(tuple(int(dim) for dim in shape)))
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (dy,) = cotangents
+        return (None if dy is None else reshape_like(dy, node.inputs[0]), None)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        x = np.arange(6, dtype="float32")
+        yield Sample(cls((2, 3)), [x, np.array([2, 3], "int32")], x.reshape(2, 3), label="matrix")
+        yield Sample(cls(()), [x[:1], np.array([], "int32")], np.float32(0), label="to scalar")
+        yield Sample(cls((None, 0)), [x[:0], np.array([2, 0], "int32")], np.zeros((2, 0), "float32"), label="empty")
+
+
+ShapeLike = Any  # ints, Nones, tensors or a mixture of them
+
+
+def split_shape(shape: ShapeLike) -> tuple[tuple[int | None, ...], list[Tensor]]:
+    """A shape argument that may hold tensors, as (static dims with None, scalar int32 tensors for the Nones).
+
+    Ops that take shapes keep the static part as an attribute and the tensors as further inputs. -1 is kept as it is.
+
+    Raises:
+        TypeError: an entry is neither an integer nor a scalar tensor.
+    """
+    if isinstance(shape, (int, np.integer, Tensor, Variable)) and not (
+        isinstance(shape, Tensor) and shape.ndim == 1
+    ):
+        shape = (shape,)
+    if isinstance(shape, Tensor):
+        shape = list(shape)
+    static: list[int | None] = []
+    dynamic: list[Tensor] = []
+    for dim in shape:
+        if isinstance(dim, (Tensor, Variable)):
+            static.append(None)
+            dynamic.append(convert_to_tensor(dim, "int32"))
+        elif isinstance(dim, (int, np.integer)):
+            static.append(int(dim))
+        else:
+            raise TypeError(f"Shape {shape!r}: {dim!r} is neither an integer nor a tensor (unknown sizes come from ops.shape).")
+    return tuple(static), dynamic
+
+
+def fill_shape(static: Sequence[int | None], dynamic: Sequence[Any]) -> tuple[int, ...]:
+    """The concrete shape at run time: the Nones of `static` replaced in order by `dynamic`."""
+    remaining = iter(dynamic)
+    return tuple(int(next(remaining)) if dim is None else dim for dim in static)
+
+
+def normalize_axis(axis: int, rank: int | None, what: str = "axis") -> int:
+    """`axis` counted from the front.
+
+    Raises:
+        ValueError: it lies outside the rank, or is negative while the rank is unknown.
+    """
+    if rank is None:
+        if axis < 0:
+            raise ValueError(f"{what}={axis} counts from the end, but the rank of the input is unknown.")
+        return axis
+    if not -rank <= axis < rank:
+        raise ValueError(f"{what}={axis} is out of range for an input of rank {rank}.")
+    return axis % rank
+
+
+def normalize_axes(axis: Any, rank: int | None) -> tuple[int, ...] | None:
+    """`axis` (None, an int or several) as a sorted tuple counted from the front; None means all axes.
+
+    Raises:
+        ValueError: an axis is out of range or given twice.
+    """
+    if axis is None:
+        return None if rank is None else tuple(range(rank))
+    axes = [normalize_axis(int(a), rank) for a in (axis if isinstance(axis, (tuple, list)) else (axis,))]
+    if len(set(axes)) != len(axes):
+        raise ValueError(f"axis={axis} names an axis twice.")
+    return tuple(sorted(axes))
+
+
+__all__ = [
+    "Cast",
+    "Constant",
+    "ErrorSample",
+    "Op",
+    "Operation",
+    "Sample",
+    "Tensor",
+    "TensorLike",
+    "TensorSpec",
+    "apply",
+    "apply_multi",
+    "as_array",
+    "as_floating",
+    "as_scalar_or_array",
+    "broadcast_like",
+    "broadcast_shapes",
+    "cast",
+    "constant",
+    "convert_to_tensor",
+    "dtype_of",
+    "fill_shape",
+    "make_constant",
+    "normalize_axes",
+    "normalize_axis",
+    "promote",
+    "reshape_like",
+    "runtime_shape",
+    "split_shape",
+    "sum_like",
+    "zeros_of",
+]

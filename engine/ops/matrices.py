@@ -1,0 +1,298 @@
+"""Inverses, determinants and factorisations of the square matrices in the last two axes.
+
+The gradients follow M. Giles, "Collected matrix derivative results for forward and reverse mode algorithmic
+differentiation" (2008), and I. Murray, "Differentiation of the Cholesky decomposition" (2016).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..graph.spec import Dim, Shape, broadcast_shapes, shape_text
+from .axes import swapaxes
+from .base import (
+    ErrorSample,
+    Op,
+    Operation,
+    Sample,
+    Tensor,
+    TensorLike,
+    TensorSpec,
+    apply,
+    as_floating,
+    as_scalar_or_array,
+    cast,
+    promote,
+    sum_like,
+)
+from .shaping import expand_dims, squeeze
+
+
+def _check_square(name: str, shape: Shape) -> None:
+    if shape is None:
+        return
+    if len(shape) < 2:
+        raise ValueError(f"{name}: expected matrices in the last two axes; got shape {shape_text(shape)}.")
+    rows, columns = shape[-2:]
+    if rows is not None and columns is not None and rows != columns:
+        raise ValueError(f"{name}: expected square matrices; got shape {shape_text(shape)}.")
+
+
+def _product(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
+    from .linalg import BatchMatMul
+
+    return apply(BatchMatMul(transpose_a, transpose_b), a, b)
+
+
+@dataclass(frozen=True)
+class Inverse(Op):
+    """The inverses of square matrices."""
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        _check_square("inv", inputs[0].shape)
+        return inputs[0]
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return xp.linalg.inv(inputs[0])
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (dy,) = cotangents
+        y = node.outputs[0]
+        assert dy is not None
+        return (-_product(_product(y, dy, transpose_a=True), y, transpose_b=True),)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        x = np.array([[[2, 1], [1, 1]], [[1, 0], [0, 4]]], "float32")
+        expected = np.array([[[1, -1], [-1, 2]], [[1, 0], [0, 0.25]]], "float32")
+        yield Sample(cls(), [x], expected, (0,), label="stack")
+        yield Sample(cls(), [x[0]], expected[0], (0,), label="matrix")
+        yield Sample(cls(), [x[:0]], x[:0], (0,), label="empty")
+
+    @classmethod
+    def error_samples(cls) -> Iterable[ErrorSample]:
+        yield ErrorSample(lambda: inv(np.ones((2, 3))), ValueError, "square matrices; got shape", "not square")
+        yield ErrorSample(lambda: inv(np.ones(3)), ValueError, "last two axes", "vector")
+
+
+@dataclass(frozen=True)
+class Solve(Op):
+    """The solutions X of A X = B, by columns."""
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        a, b = inputs
+        _check_square("solve", a.shape)
+        if a.shape is None or b.shape is None:
+            return TensorSpec(None, b.dtype)
+        size: Dim = a.shape[-1] if a.shape[-1] is not None else a.shape[-2]
+        if len(b.shape) < 2 or (None not in (size, b.shape[-2]) and size != b.shape[-2]):
+            raise ValueError(f"solve: shapes {shape_text(a.shape)} and {shape_text(b.shape)} do not fit: A X = B.")
+        batch = broadcast_shapes(a.shape[:-2], b.shape[:-2]) or ()
+        return TensorSpec((*batch, size if b.shape[-2] is None else b.shape[-2], b.shape[-1]), b.dtype)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return xp.linalg.solve(*inputs)
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (dx,) = cotangents
+        a, b = node.inputs
+        x = node.outputs[0]
+        assert dx is not None
+        db = apply(Solve(), swapaxes(a, -1, -2), dx)
+        return sum_like(-_product(db, x, transpose_b=True), a), sum_like(db, b)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        a = np.array([[[2, 1], [1, 1]], [[1, 0], [0, 4]]], "float32")
+        b = np.array([[3, 1], [2, 0]], "float32")
+        yield Sample(cls(), [a[0], b], np.array([[1, 1], [1, -1]], "float32"), (0, 1), label="matrix")
+        yield Sample(cls(), [a, b], np.array([[[1, 1], [1, -1]], [[3, 1], [0.5, 0]]], "float32"), (0, 1), label="stack")
+        yield Sample(cls(), [a[0], b[:, :0]], b[:, :0], (0, 1), label="empty")
+
+    @classmethod
+    def error_samples(cls) -> Iterable[ErrorSample]:
+        yield ErrorSample(lambda: solve(np.eye(2), np.ones((3, 1))), ValueError, "do not fit", "rows")
+
+
+@dataclass(frozen=True)
+class Determinant(Op):
+    """The determinants of square matrices. The gradient exists where the matrix can be inverted."""
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        (x,) = inputs
+        _check_square("det", x.shape)
+        return TensorSpec(None if x.shape is None else x.shape[:-2], x.dtype)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return as_scalar_or_array(xp.linalg.det(inputs[0]))
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (dy,) = cotangents
+        x, y = node.inputs[0], node.outputs[0]
+        assert dy is not None
+        scale = expand_dims(dy * y, (-2, -1))
+        return (scale * swapaxes(apply(Inverse(), x), -1, -2),)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        x = np.array([[[2, 1], [1, 1]], [[1, 0], [0, 4]]], "float32")
+        yield Sample(cls(), [x], np.array([1, 4], "float32"), (0,), label="stack")
+        yield Sample(cls(), [x[1]], np.float32(4), (0,), label="matrix")
+        yield Sample(cls(), [x[:0]], np.zeros(0, "float32"), (0,), label="empty")
+
+
+@dataclass(frozen=True)
+class Cholesky(Op):
+    """The lower triangular L with L L^T = A for symmetric, positive definite A (of which the symmetric part counts)."""
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        _check_square("cholesky", inputs[0].shape)
+        return inputs[0]
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        (x,) = inputs
+        return xp.linalg.cholesky((x + x.swapaxes(-1, -2)) / 2)
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (dy,) = cotangents
+        lower = node.outputs[0]
+        assert dy is not None
+        inverse = apply(Inverse(), lower)
+        middle = apply(LowerHalf(), _product(lower, dy, transpose_a=True))
+        da = _product(_product(inverse, middle, transpose_a=True), inverse)
+        return ((da + swapaxes(da, -1, -2)) * 0.5,)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        lower = np.array([[2, 0, 0], [1, 1, 0], [3, -1, 2]], "float32")
+        yield Sample(cls(), [lower @ lower.T], lower, (0,), label="matrix")
+        yield Sample(cls(), [np.stack([np.eye(3, dtype="float32"), lower @ lower.T])], None, (0,), label="stack")
+        yield Sample(cls(), [np.zeros((0, 2, 2), "float32")], np.zeros((0, 2, 2), "float32"), (0,), label="empty")
+
+
+@dataclass(frozen=True)
+class LowerHalf(Op):
+    """The lower triangle with its diagonal halved (the function Phi of Murray's paper)."""
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        return inputs[0]
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        (x,) = inputs
+        mask = xp.tril(xp.ones(x.shape[-2:], x.dtype)) - xp.eye(x.shape[-1], dtype=x.dtype) / 2
+        return x * mask
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (dy,) = cotangents
+        assert dy is not None
+        return (apply(LowerHalf(), dy),)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        x = np.array([[2, 3], [4, 6]], "float32")
+        expected = np.array([[1, 0], [4, 3]], "float32")
+        yield Sample(cls(), [x], expected, (0,), label="matrix")
+        yield Sample(cls(), [np.stack([x, x])], np.stack([expected] * 2), (0,), label="stack")
+        yield Sample(cls(), [x[:0, :0]], x[:0, :0], (0,), label="empty")
+
+
+@dataclass(frozen=True)
+class Triangle(Op):
+    """The lower or upper triangle, with zeros elsewhere."""
+
+    lower: bool
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        return inputs[0]
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return xp.tril(inputs[0]) if self.lower else xp.triu(inputs[0])
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (dy,) = cotangents
+        assert dy is not None
+        return (apply(Triangle(self.lower), dy),)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        x = np.arange(1, 10, dtype="float32").reshape(3, 3)
+        yield Sample(cls(True), [x], np.tril(x), (0,), label="lower")
+        yield Sample(cls(False), [np.stack([x, x])], np.triu(np.stack([x, x])), (0,), label="upper")
+        yield Sample(cls(True), [x[:0]], x[:0], (0,), label="empty")
+
+
+# --- functions ------------------------------------------------------------------------------------------------------
+
+
+def _widened(*values: TensorLike) -> tuple[list[Tensor], Any]:
+    """The values in a dtype that factorisations know, and the dtype of the result."""
+    tensors = promote(*values, floating=True)
+    dtype = tensors[0].dtype
+    if dtype.name in ("float16", "bfloat16"):
+        return [cast(tensor, "float32") for tensor in tensors], dtype
+    return tensors, dtype
+
+
+def inv(x: TensorLike) -> Tensor:
+    """The inverses of the square matrices in the last two axes.
+
+    Raises:
+        ValueError: the matrices are not square.
+        numpy.linalg.LinAlgError: (at run time) one of them is singular.
+    """
+    (tensor,), dtype = _widened(x)
+    return cast(apply(Inverse(), tensor), dtype)
+
+
+def det(x: TensorLike) -> Tensor:
+    """The determinants of the square matrices in the last two axes.
+
+    Raises:
+        ValueError: the matrices are not square.
+    """
+    (tensor,), dtype = _widened(x)
+    return cast(apply(Determinant(), tensor), dtype)
+
+
+def cholesky(x: TensorLike, upper: bool = False) -> Tensor:
+    """The Cholesky factors of the symmetric, positive definite matrices in the last two axes.
+
+    Args:
+        upper: the upper factor U with U^T U = A instead of the lower L with L L^T = A.
+
+    Raises:
+        ValueError: the matrices are not square.
+        numpy.linalg.LinAlgError: (at run time) one of them is not positive definite.
+    """
+    (tensor,), dtype = _widened(x)
+    lower = cast(apply(Cholesky(), tensor), dtype)
+    return swapaxes(lower, -1, -2) if upper else lower
+
+
+def solve(a: TensorLike, b: TensorLike) -> Tensor:
+    """The solution X of A X = B.
+
+    Args:
+        a: square matrices, [..., m, m].
+        b: right sides, [..., m, n], or one vector a matrix, [..., m].
+
+    Raises:
+        ValueError: the shapes do not fit.
+        numpy.linalg.LinAlgError: (at run time) a matrix is singular.
+    """
+    (left, right), dtype = _widened(a, b)
+    if left.ndim is not None and right.ndim == left.ndim - 1:
+        return cast(squeeze(apply(Solve(), left, expand_dims(right, -1)), -1), dtype)
+    return cast(apply(Solve(), left, right), dtype)
+
+
+def solve_triangular(a: TensorLike, b: TensorLike, lower: bool = False) -> Tensor:
+    """The solution X of A X = B where only the upper (or `lower`) triangle of A counts; see `solve`."""
+    return solve(apply(Triangle(lower), as_floating(a)), b)
+
+
+__all__ = ["cholesky", "det", "inv", "solve", "solve_triangular"]

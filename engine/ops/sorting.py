@@ -1,0 +1,418 @@
+"""Order and running totals: sorting, the largest k, searching, counting, cumulative sums and products.
+
+Sorting and top-k are differentiable through the positions from which their values come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..graph import dtypes
+from ..graph.dtypes import DType
+from ..graph.spec import Dim, Shape, shape_text
+from .base import (
+    ErrorSample,
+    Op,
+    Operation,
+    Sample,
+    Tensor,
+    TensorLike,
+    TensorSpec,
+    apply,
+    apply_multi,
+    as_scalar_or_array,
+    convert_to_tensor,
+    promote,
+    sum_like,
+)
+from .running import axis_attribute, cumprod, cumsum
+from .shaping import ravel
+
+# --- sorting --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ArgSort(Op):
+    """The positions that sort the input along `axis`, as int32; equal elements keep their order, NaNs come last."""
+
+    axis: int
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        return TensorSpec(inputs[0].shape, dtypes.int32)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return xp.argsort(inputs[0], axis=self.axis, kind="stable").astype(np.int32)
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return (None,)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        x = np.array([[3, 1, 2], [1, 1, 0]], "float32")
+        yield Sample(cls(1), [x], np.array([[1, 2, 0], [2, 0, 1]], "int32"), (), label="rows")
+        yield Sample(cls(0), [x], np.array([[1, 0, 1], [0, 1, 0]], "int32"), (), label="columns, ties")
+        yield Sample(cls(1), [x[:, :0]], np.zeros((2, 0), "int32"), (), label="empty")
+        yield Sample(cls(0), [np.array([np.nan, 1], "float32")], np.array([1, 0], "int32"), (), label="NaN")
+
+
+@dataclass(frozen=True)
+class Sort(Op):
+    """The elements in ascending order along `axis`; NaNs come last."""
+
+    axis: int
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        return inputs[0]
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return xp.sort(inputs[0], axis=self.axis)
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        from .indexing import take_along_axis
+
+        (dy,) = cotangents
+        assert dy is not None
+        ranks = apply(ArgSort(self.axis), apply(ArgSort(self.axis), node.inputs[0]))  # where each element went
+        return (take_along_axis(dy, ranks, axis=self.axis),)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        x = np.random.default_rng(0).permutation(12).reshape(3, 4).astype("float32")
+        yield Sample(cls(1), [x], np.sort(x, axis=1), (0,), label="rows")
+        yield Sample(cls(0), [x], np.sort(x, axis=0), (0,), label="columns")
+        yield Sample(cls(0), [x[:0]], x[:0], (0,), label="empty")
+        yield Sample(cls(0), [np.array([np.nan, 1], "float32")], np.array([1, np.nan], "float32"), (), label="NaN")
+
+
+@dataclass(frozen=True)
+class TopKIndices(Op):
+    """The positions of the `k` largest elements of the last axis, in descending order; of equal ones the first."""
+
+    k: int
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        shape: Shape = inputs[0].shape
+        if shape is None:
+            return TensorSpec(None, dtypes.int32)
+        if not shape:
+            raise ValueError("top_k: the input must have at least one axis; got a scalar.")
+        if shape[-1] is not None and shape[-1] < self.k:
+            raise ValueError(
+                f"top_k: k={self.k} is more than the last axis of the input holds; its shape is {shape_text(shape)}."
+            )
+        return TensorSpec((*shape[:-1], self.k), dtypes.int32)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        (x,) = inputs
+        if x.shape[-1] < self.k:
+            raise ValueError(f"top_k: k={self.k} is more than the last axis of the input of shape {x.shape} holds.")
+        # Sorted backwards, so that among equal elements the first one comes last and is met first from the end.
+        order = xp.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1][..., : self.k]
+        return (x.shape[-1] - 1 - order).astype(np.int32)
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return (None,)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        x = np.array([[1, 3, 2, 3], [5, 0, 5, 5]], "float32")
+        yield Sample(cls(3), [x], np.array([[1, 3, 2], [0, 2, 3]], "int32"), (), label="ties")
+        yield Sample(cls(0), [x], np.zeros((2, 0), "int32"), (), label="none")
+        yield Sample(cls(1), [x[0]], np.array([1], "int32"), (), label="vector")
+        yield Sample(cls(2), [x[:0]], np.zeros((0, 2), "int32"), (), label="empty")
+
+    @classmethod
+    def error_samples(cls) -> Iterable[ErrorSample]:
+        yield ErrorSample(lambda: top_k([1.0, 2.0], 3), ValueError, "k=3 is more than", "k too large")
+        yield ErrorSample(lambda: top_k(1.0, 1), ValueError, "at least one axis", "scalar")
+        yield ErrorSample(lambda: top_k([1.0], -1), ValueError, "k=-1", "negative k")
+
+
+def sort(x: TensorLike, axis: int | None = -1) -> Tensor:
+    """`x` in ascending order along `axis` (None: flattened); NaNs come last.
+
+    >>> import anabranch as ab
+    >>> ab.Session().run(ab.ops.sort([3, 1, 2]))
+    array([1, 2, 3], dtype=int32)
+    """
+    tensor = convert_to_tensor(x)
+    if axis is None:
+        return apply(Sort(0), ravel(tensor))
+    return apply(Sort(axis_attribute(axis, tensor.ndim)), tensor)
+
+
+def argsort(x: TensorLike, axis: int | None = -1) -> Tensor:
+    """The int32 positions that sort `x` along `axis` (None: flattened). Equal elements keep their order."""
+    tensor = convert_to_tensor(x)
+    if axis is None:
+        return apply(ArgSort(0), ravel(tensor))
+    return apply(ArgSort(axis_attribute(axis, tensor.ndim)), tensor)
+
+
+def top_k(x: TensorLike, k: int, sorted: bool = True) -> tuple[Tensor, Tensor]:
+    """The `k` largest elements of the last axis and their positions, as (values, int32 indices).
+
+    Args:
+        sorted: whether they must be in descending order; they are in any case.
+
+    Raises:
+        ValueError: the last axis has fewer than `k` elements.
+
+    >>> import anabranch as ab
+    >>> ab.Session().run(ab.ops.top_k([1.0, 4.0, 2.0], k=2))
+    (array([4., 2.], dtype=float32), array([1, 2], dtype=int32))
+    """
+    from .indexing import take_along_axis
+
+    if k < 0:
+        raise ValueError(f"top_k: k must not be negative; got k={k}.")
+    tensor = convert_to_tensor(x)
+    indices = apply(TopKIndices(int(k)), tensor)
+    return take_along_axis(tensor, indices, axis=-1), indices
+
+
+@dataclass(frozen=True)
+class InTopK(Op):
+    """Whether fewer than `k` predictions of a row exceed that of the target (which must be finite)."""
+
+    k: int
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        return TensorSpec(inputs[0].shape, dtypes.bool_)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        targets, predictions = inputs
+        classes = predictions.shape[-1]
+        inside = (targets >= 0) & (targets < classes)
+        if classes == 0:
+            return as_scalar_or_array(inside)
+        index = xp.where(inside, targets, 0)[..., None]
+        chosen = xp.take_along_axis(predictions, index, axis=-1)
+        better = xp.sum(predictions > chosen, axis=-1)
+        return as_scalar_or_array(inside & xp.isfinite(chosen[..., 0]) & (better < self.k))
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return None, None
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        scores = np.array([[0.1, 0.5, 0.4], [0.3, 0.3, 0.3], [np.nan, 1, 2], [1, 2, 3]], "float32")
+        targets = np.array([2, 2, 0, 7], "int32")
+        yield Sample(cls(1), [targets, scores], np.array([False, True, False, False]), (), label="k=1")
+        yield Sample(cls(2), [targets, scores], np.array([True, True, False, False]), (), label="k=2")
+        yield Sample(cls(1), [np.int32(1), scores[0]], np.bool_(True), (), label="one row")
+        yield Sample(cls(1), [targets[:0], scores[:0]], np.zeros(0, "bool"), (), label="empty")
+
+
+def in_top_k(targets: TensorLike, predictions: TensorLike, k: int) -> Tensor:
+    """Whether each target is among the `k` classes of highest prediction. Ties at the boundary all count.
+
+    Args:
+        targets: class indices, [batch].
+        predictions: scores, [batch, classes].
+    """
+    return apply(InTopK(int(k)), convert_to_tensor(targets), convert_to_tensor(predictions))
+
+
+# --- searching and counting -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SearchSorted(Op):
+    """Where each value would be inserted into a sorted vector, on the ``left`` or ``right`` of equal elements."""
+
+    side: str
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        sequence, values = inputs
+        if sequence.rank not in (None, 1):
+            raise ValueError(
+                f"searchsorted: the sorted sequence must be a vector; got shape {shape_text(sequence.shape)}."
+            )
+        return TensorSpec(values.shape, dtypes.int32)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        sequence, values = inputs
+        return as_scalar_or_array(xp.searchsorted(sequence, values, side=self.side).astype(np.int32))
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return None, None
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        edges = np.array([1, 2, 2, 5], "float32")
+        values = np.array([[0, 2], [5, 9]], "float32")
+        yield Sample(cls("left"), [edges, values], np.array([[0, 1], [3, 4]], "int32"), (), label="left")
+        yield Sample(cls("right"), [edges, values], np.array([[0, 3], [4, 4]], "int32"), (), label="right")
+        yield Sample(cls("left"), [edges, np.float32(3)], np.int32(3), (), label="0-d")
+        yield Sample(cls("left"), [edges[:0], values[:0]], np.zeros((0, 2), "int32"), (), label="empty")
+
+    @classmethod
+    def error_samples(cls) -> Iterable[ErrorSample]:
+        yield ErrorSample(lambda: searchsorted([[1.0]], 1.0), ValueError, "must be a vector", "matrix")
+        yield ErrorSample(lambda: searchsorted([1.0], 1.0, side="up"), ValueError, "'left' or 'right'", "side")
+
+
+def searchsorted(sorted_sequence: TensorLike, values: TensorLike, side: str = "left") -> Tensor:
+    """Where `values` would be inserted into the sorted vector `sorted_sequence` to keep its order, as int32.
+
+    Args:
+        side: before (``"left"``) or behind (``"right"``) elements that are equal.
+
+    Raises:
+        ValueError: `sorted_sequence` is no vector, or `side` is neither of the two.
+    """
+    if side not in ("left", "right"):
+        raise ValueError(f"searchsorted: side must be 'left' or 'right'; got {side!r}.")
+    return apply(SearchSorted(side), *promote(sorted_sequence, values))
+
+
+def digitize(x: TensorLike, bins: TensorLike) -> Tensor:
+    """The bin of each element of `x`: how many of the sorted edges `bins` are not above it, as int32."""
+    return searchsorted(bins, x, side="right")
+
+
+@dataclass(frozen=True)
+class UniquePositions(Op):
+    """Outputs: the position of the first occurrence of each distinct element of a vector, in the order in which they
+    come up; and for each element, which of these it is."""
+
+    def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
+        (x,) = inputs
+        if x.rank not in (None, 1):
+            raise ValueError(f"unique: expected a vector; got shape {shape_text(x.shape)}. Reshape it to (-1,) first.")
+        shape = (None,) if x.shape is None else x.shape
+        count = 0 if shape == (0,) else None
+        return TensorSpec((count,), dtypes.int32), TensorSpec(shape, dtypes.int32)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        _, first, inverse = xp.unique(inputs[0], return_index=True, return_inverse=True)
+        order = xp.argsort(first)  # from ascending values to order of appearance
+        rank = xp.empty_like(order)
+        rank[order] = xp.arange(len(order))
+        return first[order].astype(np.int32), rank[inverse].astype(np.int32)
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return (None,)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        x = np.array([3, 1, 3, 2, 1], "int32")
+        want = (np.array([0, 1, 3], "int32"), np.array([0, 1, 0, 2, 1], "int32"))
+        yield Sample(cls(), [x], want, (), label="ints")
+        yield Sample(cls(), [x.astype("float32")], want, (), label="floats")
+        yield Sample(cls(), [x[:0]], (x[:0], x[:0]), (), label="empty")
+
+    @classmethod
+    def error_samples(cls) -> Iterable[ErrorSample]:
+        yield ErrorSample(lambda: unique([[1]]), ValueError, r"expected a vector; got shape \[1,1\]", "matrix")
+
+
+def unique(x: TensorLike) -> tuple[Tensor, Tensor]:
+    """The distinct elements of a vector in the order in which they first come up, and each element's number among them.
+
+    Returns:
+        (values, int32 indices) with ``values[indices] == x``. How many values there are is known at run time only.
+
+    >>> import anabranch as ab
+    >>> ab.Session().run(ab.ops.unique([3, 1, 3]))
+    (array([3, 1], dtype=int32), array([0, 1, 0], dtype=int32))
+    """
+    from .indexing import take
+
+    tensor = convert_to_tensor(x)
+    positions, indices = apply_multi(UniquePositions(), tensor)
+    return take(tensor, positions, axis=0), indices
+
+
+@dataclass(frozen=True)
+class BinCount(Op):
+    """How often each non-negative integer occurs in each row; inputs: the integers and, if `weighted`, weights."""
+
+    minlength: int
+    weighted: bool
+    dtype: DType
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        shape: Shape = inputs[0].shape
+        if shape is None:
+            return TensorSpec(None, self.dtype)
+        if len(shape) not in (1, 2):
+            raise ValueError(f"bincount: expected a vector or a matrix of integers; got shape {shape_text(shape)}.")
+        bins: Dim = self.minlength if shape[-1] == 0 else None
+        return TensorSpec((*shape[:-1], bins), self.dtype)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        x = inputs[0]
+        if x.size and int(x.min()) < 0:
+            raise ValueError(f"bincount: the values must not be negative; the smallest is {int(x.min())}.")
+        bins = max(self.minlength, int(x.max()) + 1 if x.size else 0)
+        rows = x.reshape(-1, x.shape[-1]) if x.size else x.reshape(int(np.prod(x.shape[:-1])), 0)
+        offsets = xp.arange(len(rows), dtype="int64")[:, None] * bins
+        weights = inputs[1].reshape(-1) if self.weighted else None
+        counts = xp.bincount((rows + offsets).reshape(-1), weights=weights, minlength=len(rows) * bins)
+        return counts.reshape((*x.shape[:-1], bins)).astype(self.dtype)
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        from .indexing import take_along_axis
+
+        (dy,) = cotangents
+        if not self.weighted:
+            return (None,)
+        assert dy is not None
+        return None, sum_like(take_along_axis(dy, node.inputs[0], axis=-1), node.inputs[1])
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        x = np.array([[1, 1, 3], [0, 2, 2]], "int32")
+        weights = np.array([[1, 2, 3], [4, 5, 6]], "float32")
+        int32, float32 = dtypes.int32, dtypes.float32
+        yield Sample(cls(0, False, int32), [x[0]], np.array([0, 2, 0, 1], "int32"), (), label="vector")
+        yield Sample(cls(5, False, int32), [x], np.array([[0, 2, 0, 1, 0], [1, 0, 2, 0, 0]], "int32"), (), label="rows")
+        want = np.array([[0, 3, 0, 3], [4, 0, 11, 0]], "float32")
+        yield Sample(cls(0, True, float32), [x, weights], want, (1,), label="weighted")
+        yield Sample(cls(2, False, int32), [x[0, :0]], np.zeros(2, "int32"), (), label="empty")
+
+    @classmethod
+    def error_samples(cls) -> Iterable[ErrorSample]:
+        yield ErrorSample(lambda: bincount([1.5]), TypeError, "integers", "floats")
+        yield ErrorSample(lambda: bincount(3), ValueError, "vector or a matrix", "scalar")
+
+
+def bincount(x: TensorLike, weights: TensorLike = None, minlength: int = 0) -> Tensor:
+    """How often each value 0, 1, 2, ... occurs in the integers `x`, or the sum of their weights.
+
+    Args:
+        x: non-negative integers, [n] or [batch, n] (counted row by row).
+        weights: of the shape of `x`.
+        minlength: the least number of bins.
+
+    Raises:
+        TypeError: `x` does not hold integers.
+        ValueError: `x` is neither a vector nor a matrix, or (at run time) holds a negative number.
+    """
+    tensor = convert_to_tensor(x)
+    if not dtypes.is_integer(tensor.dtype):
+        raise TypeError(f"bincount counts integers; got dtype {tensor.dtype.name}.")
+    if weights is None:
+        return apply(BinCount(int(minlength), False, dtypes.int32), tensor)
+    weight = convert_to_tensor(weights)
+    return apply(BinCount(int(minlength), True, weight.dtype), tensor, weight)
+
+
+__all__ = [
+    "argsort",
+    "bincount",
+    "cumprod",
+    "cumsum",
+    "digitize",
+    "in_top_k",
+    "searchsorted",
+    "sort",
+    "top_k",
+    "unique",
+]

@@ -1,0 +1,1 @@
+"""Analyses and rewrites of structured graphs, between building and running."""

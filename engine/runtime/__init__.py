@@ -1,0 +1,1 @@
+"""Running graphs: compiled programs, and the reference interpreter that defines their meaning."""

@@ -1,0 +1,167 @@
+"""The reference interpreter: it *is* the meaning of a graph. Slow, plain, sequential.
+
+Every other way to run a graph is tested against it. With ``float64=True`` it computes in double precision whatever
+the graph says, for comparison with finite differences.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..control_flow.cond import Branch
+from ..control_flow.frames import History, Saved, TripCount
+from ..control_flow.while_loop import While
+from ..graph import dtypes
+from ..graph.graph import Graph, Operation, Placeholder, ReadVariable
+from ..graph.op import Op, as_scalar_or_array
+from ..graph.region import Region
+from ..graph.tensor import Tensor
+from ..graph.variable import Assign
+from ..ops.array_value import ArrayValue
+from ..passes.prune import frame_users, needed_in_region, needed_operations
+from .errors import annotate
+
+Environment = dict[Tensor, Any]
+
+
+class Interpreter:
+    """Runs graphs one operation at a time, straight from their definition.
+
+    Args:
+        float64: compute all floating-point values in double precision.
+    """
+
+    def __init__(self, float64: bool = False) -> None:
+        self.float64 = float64
+
+    def run(
+        self, graph: Graph, targets: Sequence[Tensor | Operation], feeds: Mapping[Tensor, Any] | None = None
+    ) -> list[Any]:
+        """The values of `targets` (None for operations).
+
+        Raises:
+            ValueError: a placeholder that is needed was not fed.
+        """
+        environment: Environment = {t: self._widen(as_scalar_or_array(np.asarray(v))) for t, v in (feeds or {}).items()}
+        needed = needed_operations(graph, targets, environment)
+        with np.errstate(all="ignore"):
+            self._run_operations(needed, environment)
+        return [environment[t] if isinstance(t, Tensor) else None for t in targets]
+
+    def _run_operations(self, operations: Sequence[Operation], environment: Environment) -> None:
+        for operation in operations:
+            if operation.outputs and all(tensor in environment for tensor in operation.outputs):
+                continue  # fed, or a parameter of the region
+            values = [environment[tensor] for tensor in operation.inputs]
+            try:
+                results = self._run_operation(operation, values, operations)
+            except Exception as error:
+                annotate(error, operation, values)
+                raise
+            environment.update(zip(operation.outputs, results, strict=True))
+
+    def _run_operation(self, operation: Operation, values: list[Any], needed: Sequence[Operation]) -> Sequence[Any]:
+        op = operation.op
+        if isinstance(op, While):
+            return self._run_while(op, operation, values, needed)
+        if isinstance(op, Branch):
+            return self._run_branch(op, operation, values, needed)
+        if isinstance(op, History):
+            return [ArrayValue.from_list(values[0].histories[op.inner])]
+        if isinstance(op, TripCount):
+            return [np.int32(values[0].trips)]
+        if isinstance(op, Saved):
+            return [values[0].saved.get(op.inner)]
+        if isinstance(op, Placeholder):
+            raise ValueError(f"Placeholder {operation.name!r} must be fed: pass feed_dict={{{operation.name}: value}}.")
+        if isinstance(op, Assign):
+            return [op.run(np, self._narrow(_copied(values[0]), op.variable.dtype))]
+        result = (_in_double(op) if self.float64 else op).run(np, *values)
+        if isinstance(op, ReadVariable):
+            result = _copied(result)
+        results = result if isinstance(result, tuple) else (result,)
+        return [self._widen(value) for value in results]
+
+    def _run_while(
+        self, op: While, operation: Operation, values: list[Any], needed: Sequence[Operation]
+    ) -> Sequence[Any]:
+        users = frame_users(operation, needed)
+        frame = _Frame({user.op.inner: [] for user in users if isinstance(user.op, History)})
+        carried = values[: op.carried]
+        in_condition = values[op.carried : op.carried + len(op.condition.captures)]
+        in_body = values[op.carried + len(op.condition.captures) :]
+        while self._run_region(op.condition, carried, in_condition)[0][0]:
+            carried, inside = self._run_region(op.body, carried, in_body, frame.histories)
+            for tensor, history in frame.histories.items():
+                history.append(inside[tensor])
+            frame.trips += 1
+        return [*carried, frame]
+
+    def _run_branch(
+        self, op: Branch, operation: Operation, values: list[Any], needed: Sequence[Operation]
+    ) -> Sequence[Any]:
+        choice, captured = values[0], values[1:]
+        position = branch_position(choice, len(op.regions))
+        start = sum(len(region.captures) for region in op.regions[:position])
+        region = op.regions[position]
+        users = frame_users(operation, needed)
+        demanded = [u.op.inner for u in users if isinstance(u.op, Saved) and u.op.inner.graph is region]
+        inputs = captured[start : start + len(region.captures)]
+        results, inside = self._run_region(region, [], inputs, demanded)
+        frame = _Frame({})
+        frame.saved = {tensor: inside[tensor] for tensor in demanded}
+        return [*results, frame]
+
+    def _run_region(
+        self, region: Region, arguments: Sequence[Any], captured: Sequence[Any], demanded: Iterable[Tensor] = ()
+    ) -> tuple[list[Any], Environment]:
+        environment: Environment = dict(zip(region.parameters, arguments, strict=True))
+        for (_, parameter), value in zip(region.captures, captured, strict=True):
+            environment[parameter] = value
+        self._run_operations(needed_in_region(region, demanded), environment)
+        return [environment[result] for result in region.results], environment
+
+    def _widen(self, value: Any) -> Any:
+        if self.float64 and isinstance(value, (np.ndarray, np.generic)) and dtypes.is_floating(value.dtype):
+            return value.astype("float64")
+        return value
+
+    def _narrow(self, value: Any, dtype: Any) -> Any:
+        return value.astype(dtype) if self.float64 and value.dtype != dtype else value
+
+
+class _Frame:
+    """The record of one run of a loop or branch."""
+
+    def __init__(self, histories: dict[Tensor, list[Any]]) -> None:
+        self.histories = histories
+        self.trips = 0
+        self.saved: Environment = {}
+
+
+def branch_position(choice: Any, count: int) -> int:
+    """Which region a choice takes: true is the first of two; integers are clamped."""
+    if choice.dtype.kind == "b":
+        return 0 if choice else 1
+    return min(max(int(choice), 0), count - 1)
+
+
+def _in_double(op: Op) -> Op:
+    """The op with floating dtypes among its attributes replaced by float64."""
+    if not dataclasses.is_dataclass(op):
+        return op
+    fields = {field.name: getattr(op, field.name) for field in dataclasses.fields(op)}
+    wide = {
+        name: np.dtype("float64")
+        for name, value in fields.items()
+        if isinstance(value, np.dtype) and dtypes.is_floating(value)
+    }
+    return dataclasses.replace(op, **wide) if wide else op
+
+
+def _copied(value: Any) -> Any:
+    return value.copy() if isinstance(value, np.ndarray) else value

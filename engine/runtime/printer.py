@@ -1,0 +1,424 @@
+"""Prints a pruned graph as straight-line Python: a loop is a Python ``while``, a branch an ``if``.
+
+No interpreter per operation and no dictionary per step remain. Values are freed after their last use; histories exist
+only where an operation of the step asks for them.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import keyword
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..control_flow.cond import Branch
+from ..control_flow.frames import History, Saved, TripCount
+from ..control_flow.region_op import RegionOp
+from ..control_flow.while_loop import While
+from ..graph.graph import Operation, Parameter, Placeholder, ReadVariable
+from ..graph.region import Region
+from ..graph.spec import FrameSpec, TensorSpec
+from ..graph.tensor import Tensor
+from ..graph.variable import Assign
+from ..ops.array_value import ArrayValue
+from ..ops.base import Constant
+from ..passes.prune import frame_users, needed_in_region
+
+_DEEPEST_BLOCK = 12  # more than 20 nested blocks are a SyntaxError in Python
+_NOT_IN_NAMES = re.compile(r"\W+")
+
+
+class Frame:
+    """How the printed code refers to the record of a loop or branch."""
+
+    def __init__(self) -> None:
+        self.histories: dict[Tensor, str] = {}
+        self.saved: dict[Tensor, str] = {}
+        self.trips: str | None = None
+
+
+class Printer:
+    """Source text under construction, and the objects to which its global names refer.
+
+    Attributes:
+        bindings: the globals of the program.
+        origins: for each line number, the operation that it computes and the names of its inputs.
+    """
+
+    def __init__(self) -> None:
+        self.bindings: dict[str, Any] = {"np": np}
+        self.origins: dict[int, tuple[Operation, list[str]]] = {}
+        self._functions: list[_Function] = []
+        self._used: set[str] = {"np", "stats", "step", "copied", *dir(builtins)}
+        self._bound: dict[int, str] = {}
+
+    # --- names ----------------------------------------------------------------------------------------------
+
+    def fresh(self, hint: str) -> str:
+        """A name that is not used yet."""
+        name = _NOT_IN_NAMES.sub("_", hint.rpartition("/")[2]) or "value"
+        if name[0].isdigit() or keyword.iskeyword(name):
+            name = f"v_{name}"
+        candidate, count = name, 1
+        while candidate in self._used:
+            count += 1
+            candidate = f"{name}_{count}"
+        self._used.add(candidate)
+        return candidate
+
+    def bind(self, hint: str, value: Any) -> str:
+        """A global name for `value`; the same object keeps its name."""
+        name = self._bound.get(id(value))
+        if name is None:
+            name = self._bound[id(value)] = self.fresh(hint)
+            self.bindings[name] = value
+        return name
+
+    # --- programs -------------------------------------------------------------------------------------------
+
+    def print_step(
+        self, operations: Sequence[Operation], feeds: Sequence[Tensor], fetches: Sequence[Tensor], copied: set[Tensor]
+    ) -> str:
+        """The source of ``step(*feeds)``, which returns the fetches as a tuple."""
+        function = _Function(self, "step")
+        names: dict[Tensor, str] = {}
+        for tensor in feeds:
+            names[tensor] = self.fresh(tensor.operation.name)
+        function.arguments = list(names.values())
+        body = _Block(function, names, 1)
+        body.print_operations(operations, set(fetches))
+        results = [f"copied({names[t]})" if t in copied else names[t] for t in fetches]
+        body.line(f"return ({', '.join(results)}{',' if len(results) == 1 else ''})")
+        self._functions.append(function)
+        return self._assemble()
+
+    def add_function(self, function: _Function) -> None:
+        self._functions.append(function)
+
+    def _assemble(self) -> str:
+        lines: list[str] = []
+        for function in self._functions:
+            lines.append(f"def {function.name}({', '.join(function.arguments)}):")
+            for text, origin in function.lines:
+                lines.append(text)
+                if origin is not None:
+                    self.origins[len(lines)] = origin
+            lines.append("")
+        return "\n".join(lines)
+
+
+class _Function:
+    """A Python function under construction."""
+
+    def __init__(self, printer: Printer, name: str) -> None:
+        self.printer = printer
+        self.name = name
+        self.arguments: list[str] = []
+        self.lines: list[tuple[str, tuple[Operation, list[str]] | None]] = []
+
+
+class _Block:
+    """Lines at one indentation, over one graph or region."""
+
+    def __init__(self, function: _Function, names: dict[Tensor, str], depth: int) -> None:
+        self.function = function
+        self.printer = function.printer
+        self.names = names
+        self.depth = depth
+        self.frames: dict[Tensor, Frame] = {}
+
+    def line(self, text: str, origin: tuple[Operation, list[str]] | None = None) -> None:
+        self.function.lines.append(("    " * self.depth + text, origin))
+
+    def print_operations(self, operations: Sequence[Operation], kept: Iterable[Tensor], free: bool = True) -> None:
+        """Print `operations` in order, freeing what is not `kept` after its last use."""
+        owned = {tensor for operation in operations for tensor in operation.outputs}
+        dying = _last_uses(operations, owned - set(kept))
+        for operation in operations:
+            if isinstance(operation.op, Parameter) or operation.outputs and operation.outputs[0] in self.names:
+                continue
+            self._print_operation(operation, operations)
+            if free:
+                self._free(dying.get(operation, ()))
+
+    def _free(self, tensors: Iterable[Tensor]) -> None:
+        names = [self.names[t] for t in tensors if t in self.names and _worth_freeing(t)]
+        if names:
+            self.line(f"del {', '.join(names)}")
+
+    # --- single operations ----------------------------------------------------------------------------------
+
+    def _print_operation(self, operation: Operation, needed: Sequence[Operation]) -> None:
+        op = operation.op
+        if isinstance(op, Constant):
+            self.names[operation.outputs[0]] = self.printer.bind("c", op.value)
+        elif isinstance(op, While):
+            _LoopPrinter(self, op, operation, needed).print()
+        elif isinstance(op, Branch):
+            _BranchPrinter(self, op, operation, needed).print()
+        elif isinstance(op, History):
+            history = self.frames[operation.inputs[0]].histories[op.inner]
+            self._assign(operation, f"{self.printer.bind('array_of', _array_of)}({history})")
+        elif isinstance(op, TripCount):
+            self._assign(operation, f"np.int32({self.frames[operation.inputs[0]].trips})")
+        elif isinstance(op, Saved):
+            self.names[operation.outputs[0]] = self.frames[operation.inputs[0]].saved[op.inner]
+        elif isinstance(op, Placeholder):
+            self.line(f"raise {self.printer.bind('not_fed', _not_fed(operation))}()", (operation, []))
+            self.names[operation.outputs[0]] = "None"
+        else:
+            self._print_plain(operation)
+
+    def _print_plain(self, operation: Operation) -> None:
+        op = operation.op
+        arguments = [self.names[tensor] for tensor in operation.inputs]
+        if isinstance(op, ReadVariable):
+            self._assign(operation, f"{self.printer.bind(op.variable.name, op.variable)}._value")
+            return
+        if isinstance(op, Assign):
+            self._print_assign(op, operation, arguments[0])
+            return
+        expression = op.emit(arguments)
+        if expression is None:
+            run = self.printer.bind(f"run_{op.type_name}", functools.partial(op.run, np))
+            expression = f"{run}({', '.join(arguments)})"
+        self._assign(operation, expression, arguments)
+
+    def _print_assign(self, op: Assign, operation: Operation, value: str) -> None:
+        source = operation.inputs[0]
+        if not is_fresh(source):
+            value = f"copied({value})"
+        if isinstance(source.spec, TensorSpec) and source.spec.is_static and source.shape == op.variable.shape:
+            name = self._output_name(operation.outputs[0])
+            variable = self.printer.bind(op.variable.name, op.variable)
+            self.line(f"{name} = {variable}._value = {value}", (operation, [value]))
+            return
+        run = self.printer.bind("assign", functools.partial(op.run, np))
+        self._assign(operation, f"{run}({value})", [value])
+
+    def _assign(self, operation: Operation, expression: str, arguments: list[str] | None = None) -> None:
+        names = [self._output_name(tensor) for tensor in operation.outputs]
+        target = f"{', '.join(names)} = " if names else ""
+        self.line(target + expression, (operation, arguments or []))
+
+    def _output_name(self, tensor: Tensor) -> str:
+        name = self.names[tensor] = self.printer.fresh(tensor.operation.name)
+        return name
+
+    def inner(self, names: Mapping[Tensor, str], deeper: int = 1) -> _Block:
+        """A block inside this one, for a region whose parameters have `names`."""
+        return _Block(self.function, dict(names), self.depth + deeper)
+
+
+class _RegionPrinter:
+    """What printing loops and branches has in common: captures, and a function of its own where nesting is deep."""
+
+    def __init__(self, block: _Block, op: RegionOp, operation: Operation, needed: Sequence[Operation]) -> None:
+        self.outer = block
+        self.block = block
+        self.op = op
+        self.operation = operation
+        self.users = frame_users(operation, needed)
+        self.frame = Frame()
+        block.frames[operation.outputs[-1]] = self.frame
+        self.arguments = [block.names[tensor] for tensor in operation.inputs]
+
+    def print(self) -> None:
+        self._name_frame()
+        if self.outer.depth < _DEEPEST_BLOCK:
+            results = self._print_here()
+            for tensor, name in zip(self.operation.outputs[:-1], results, strict=True):
+                self.outer.names[tensor] = name
+            return
+        self._print_as_function()
+
+    def _print_as_function(self) -> None:
+        """A function over the inputs, which returns the results and what the frame records."""
+        printer = self.outer.printer
+        function = _Function(printer, printer.fresh(self.op.type_name))
+        passed = list(dict.fromkeys(name for name in self.arguments if name not in printer.bindings))
+        function.arguments = passed
+        self.block = _Block(function, {}, 1)
+        results = self._print_here()
+        extra = [*self.frame.histories.values(), *self.frame.saved.values()]
+        extra += [self.frame.trips] if self.frame.trips else []
+        returned = [*results, *extra]
+        self.block.line(f"return ({', '.join(returned)}{',' if len(returned) == 1 else ''})")
+        printer.add_function(function)
+        targets = [self.outer._output_name(tensor) for tensor in self.operation.outputs[:-1]] + extra
+        call = f"{function.name}({', '.join(passed)})"
+        self.outer.line(f"{', '.join(targets)}{',' if len(targets) == 1 else ''} = {call}" if targets else call)
+
+    def _name_frame(self) -> None:
+        raise NotImplementedError
+
+    def _print_here(self) -> list[str]:
+        raise NotImplementedError
+
+    def capture_names(self, region: Region, start: int) -> dict[Tensor, str]:
+        names = self.arguments[start : start + len(region.captures)]
+        return {parameter: name for (_, parameter), name in zip(region.captures, names, strict=True)}
+
+    def note_saved(self, names: Sequence[str]) -> None:
+        if names:
+            self.block.line(f"stats.note_saved({', '.join(names)})")
+
+
+class _LoopPrinter(_RegionPrinter):
+    op: While
+
+    def _name_frame(self) -> None:
+        for user in self.users:
+            if isinstance(user.op, History):
+                self.frame.histories[user.op.inner] = self.outer.printer.fresh(f"saved_{_short(user.op.inner)}")
+            else:
+                self.frame.trips = self.frame.trips or self.outer.printer.fresh("trips")
+
+    def _print_here(self) -> list[str]:
+        op, block, printer = self.op, self.block, self.outer.printer
+        variables = [printer.fresh(parameter.operation.name) for parameter in op.body.parameters]
+        if variables:
+            initial = self.arguments[: op.carried]
+            block.line(f"{', '.join(variables)} = {', '.join(initial)}", (self.operation, initial))
+        for history in self.frame.histories.values():
+            block.line(f"{history} = []")
+        if self.frame.trips:
+            block.line(f"{self.frame.trips} = 0")
+        body_start = op.carried + len(op.condition.captures)
+        condition_names = dict(zip(op.condition.parameters, variables, strict=True))
+        condition_names |= self.capture_names(op.condition, op.carried)
+        body_names = dict(zip(op.body.parameters, variables, strict=True)) | self.capture_names(op.body, body_start)
+        self._print_condition(condition_names)
+        self._print_body(body_names, variables)
+        self.note_saved(list(self.frame.histories.values()))
+        return variables
+
+    def _print_condition(self, names: dict[Tensor, str]) -> None:
+        """``while test:`` if the test is one expression, otherwise computed inside and left by ``break``."""
+        operations = needed_in_region(self.op.condition)
+        result = self.op.condition.results[0]
+        working = [o for o in operations if not isinstance(o.op, (Parameter, Constant))]
+        inside = self.block.inner(names)
+        if len(working) == 1 and working[0].outputs == (result,):
+            for operation in operations:
+                if isinstance(operation.op, Constant):
+                    inside._print_operation(operation, operations)
+            arguments = [inside.names[tensor] for tensor in working[0].inputs]
+            expression = working[0].op.emit(arguments)
+            if expression is not None:
+                self.block.line(f"while {expression}:", (working[0], arguments))
+                return
+        self.block.line("while True:")
+        inside.print_operations(operations, [result])
+        inside.line(f"if not {inside.names[result]}: break")
+
+    def _print_body(self, names: dict[Tensor, str], variables: list[str]) -> None:
+        body = self.op.body
+        demanded = list(self.frame.histories)
+        inside = self.block.inner(names)
+        inside.print_operations(needed_in_region(body, demanded), [*body.results, *demanded])
+        for tensor, history in self.frame.histories.items():
+            inside.line(f"{history}.append({inside.names[tensor]})")
+        pairs = [(v, inside.names[r]) for v, r in zip(variables, body.results, strict=True)]
+        changed = [(variable, value) for variable, value in pairs if variable != value]
+        if changed:
+            inside.line(f"{', '.join(v for v, _ in changed)} = {', '.join(value for _, value in changed)}")
+        if self.frame.trips:
+            inside.line(f"{self.frame.trips} += 1")
+        if not changed and not self.frame.trips and not demanded:
+            inside.line("pass")
+
+
+class _BranchPrinter(_RegionPrinter):
+    op: Branch
+
+    def _name_frame(self) -> None:
+        for user in self.users:
+            if isinstance(user.op, Saved):
+                self.frame.saved[user.op.inner] = self.outer.printer.fresh(f"saved_{_short(user.op.inner)}")
+
+    def _print_here(self) -> list[str]:
+        block, printer = self.block, self.outer.printer
+        results = [printer.fresh(tensor.operation.name) for tensor in self.operation.outputs[:-1]]
+        for saved in self.frame.saved.values():
+            block.line(f"{saved} = None")
+        start = 1
+        for position, region in enumerate(self.op.regions):
+            block.line(self._test(position), (self.operation, self.arguments[:1]))
+            self._print_region(region, self.capture_names(region, start), results)
+            start += len(region.captures)
+        self.note_saved(list(self.frame.saved.values()))
+        return results
+
+    def _test(self, position: int) -> str:
+        choice, count = self.arguments[0], len(self.op.regions)
+        if position == count - 1:
+            return "else:" if count > 1 else "if True:"
+        if self.operation.inputs[0].dtype.kind == "b":
+            return f"if {choice}:"
+        comparison = "<= 0" if position == 0 else f"== {position}"
+        return f"{'if' if position == 0 else 'elif'} {choice} {comparison}:"
+
+    def _print_region(self, region: Region, names: dict[Tensor, str], results: list[str]) -> None:
+        demanded = [tensor for tensor in self.frame.saved if tensor.graph is region]
+        inside = self.block.inner(names)
+        inside.print_operations(needed_in_region(region, demanded), [*region.results, *demanded])
+        values = [inside.names[result] for result in region.results]
+        targets = [*results, *[self.frame.saved[tensor] for tensor in demanded]]
+        values += [inside.names[tensor] for tensor in demanded]
+        inside.line(f"{', '.join(targets)} = {', '.join(values)}" if targets else "pass")
+
+
+def is_fresh(tensor: Tensor) -> bool:
+    """Whether the value of `tensor` is an array that nothing else refers to when its operation has run."""
+    op = tensor.operation.op
+    return not op.view and not isinstance(op, (RegionOp, Parameter, Placeholder, History))
+
+
+def _last_uses(operations: Sequence[Operation], owned: set[Tensor]) -> dict[Operation, list[Tensor]]:
+    """For each operation, the tensors among `owned` that nothing after it uses."""
+    dying: dict[Operation, list[Tensor]] = {}
+    alive_later: set[Tensor] = set()
+    aliases = _aliases(operations)
+    for operation in reversed(operations):
+        uses = [*operation.inputs, *operation.outputs]
+        for tensor in uses:
+            if tensor in alive_later:
+                continue
+            alive_later.add(tensor)
+            if tensor in owned and tensor not in aliases and not isinstance(operation.op, Constant):
+                dying.setdefault(operation, []).append(tensor)
+    return dying
+
+
+def _aliases(operations: Sequence[Operation]) -> set[Tensor]:
+    """Tensors that have no Python variable of their own: constants, frames and saved values."""
+    return {
+        tensor
+        for operation in operations
+        for tensor in operation.outputs
+        if isinstance(operation.op, (Constant, Saved, Parameter, Placeholder)) or isinstance(tensor.spec, FrameSpec)
+    }
+
+
+def _worth_freeing(tensor: Tensor) -> bool:
+    return tensor.shape != ()
+
+
+def _array_of(history: list[Any]) -> ArrayValue:
+    return ArrayValue.from_list(history)
+
+
+def _short(tensor: Tensor) -> str:
+    return tensor.operation.name.rpartition("/")[2]
+
+
+def _not_fed(operation: Operation) -> Any:
+    def fail() -> Exception:
+        return ValueError(f"Placeholder {operation.name!r} must be fed: give its value in feed_dict.")
+
+    return fail

@@ -1,0 +1,116 @@
+"""`Program`: a compiled step - printed source, its function, and errors that name the user's lines."""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from ..graph.graph import Operation
+from ..graph.tensor import Tensor
+from ..ops.array_value import ArrayValue
+from .errors import annotate
+from .printer import Printer, is_fresh
+
+_numbers = itertools.count(1)
+
+
+class Statistics:
+    """What the runs of a program have done.
+
+    Attributes:
+        runs: how many there were.
+        saved_bytes: bytes of loop and branch state kept for a backward pass, in the latest run.
+        total_saved_bytes: the same, summed over all runs.
+    """
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.saved_bytes = 0
+        self.total_saved_bytes = 0
+
+    def start(self) -> None:
+        self.runs += 1
+        self.saved_bytes = 0
+
+    def note_saved(self, *values: Any) -> None:
+        """Count state that was saved: histories (lists) and single values."""
+        size = sum(_bytes_of(value) for value in values)
+        self.saved_bytes += size
+        self.total_saved_bytes += size
+
+
+def _bytes_of(value: Any) -> int:
+    if value is None:
+        return 0
+    if isinstance(value, list):
+        return sum([_bytes_of(item) for item in value])  # pyright: ignore[reportUnknownVariableType]
+    return int(value.nbytes)
+
+
+class Program:
+    """One pruned step as a Python function.
+
+    Args:
+        operations: what the step needs, in program order.
+        feeds: the tensors whose values are passed in.
+        fetches: the tensors whose values are returned.
+    """
+
+    def __init__(self, operations: Sequence[Operation], feeds: Sequence[Tensor], fetches: Sequence[Tensor]) -> None:
+        printer = Printer()
+        self.statistics = Statistics()
+        self.feeds = list(feeds)
+        copied = {tensor for tensor in fetches if not is_fresh(tensor)}
+        printer.bindings["copied"] = copied_value
+        printer.bindings["stats"] = self.statistics
+        self.source = printer.print_step(operations, feeds, fetches, copied)
+        self.filename = f"<anabranch step {next(_numbers)}>"
+        self._origins = printer.origins
+        namespace = dict(printer.bindings)
+        exec(compile(self.source, self.filename, "exec"), namespace)  # noqa: S102 - our own source
+        self._step = namespace["step"]
+        linecache.cache[self.filename] = (len(self.source), None, self.source.splitlines(True), self.filename)
+
+    def __call__(self, *values: Any) -> tuple[Any, ...]:
+        """Run the step on checked feeds; returns the fetches in order."""
+        self.statistics.start()
+        with np.errstate(all="ignore"):
+            try:
+                return self._step(*values)
+            except Exception as error:
+                self._annotate(error)
+                raise
+
+    def _annotate(self, error: Exception) -> None:
+        """Find the operation whose line raised, and note it on the error."""
+        innermost: TracebackType | None = None
+        traceback = error.__traceback__
+        while traceback is not None:
+            if traceback.tb_frame.f_code.co_filename == self.filename:
+                innermost = traceback
+            traceback = traceback.tb_next
+        if innermost is None or innermost.tb_lineno not in self._origins:
+            return
+        operation, arguments = self._origins[innermost.tb_lineno]
+        scope = {**innermost.tb_frame.f_globals, **innermost.tb_frame.f_locals}
+        annotate(error, operation, [scope[name] for name in arguments if name in scope])
+
+    def __del__(self) -> None:
+        linecache.cache.pop(getattr(self, "filename", ""), None)
+
+
+def copied_value(value: Any) -> Any:
+    """A value that shares no memory with the program's state."""
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def as_fetched(value: Any) -> Any:
+    """A fetched value as the caller gets it: TensorArrays as lists of their elements."""
+    if isinstance(value, ArrayValue):
+        return [as_fetched(value.read_or_none(index)) for index in range(value.size)]
+    return value

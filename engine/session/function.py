@@ -1,0 +1,121 @@
+"""`function`: a Python function traced into a graph once for each kind of arguments."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from ..graph.graph import Graph, Operation, Placeholder
+from ..graph.nest import flatten, flatten_with_path, is_nested, pack_as
+from ..graph.spec import TensorSpec
+from ..graph.tensor import Tensor
+from ..ops.base import as_array, convert_to_tensor
+from ..passes.prune import needed_operations
+from ..runtime.program import Program, as_fetched
+
+
+class Function:
+    """A traced function. Called on arrays it runs compiled and returns arrays; on tensors it adds to their graph.
+
+    Args:
+        python_function: builds the computation out of anabranch ops.
+        relax_shapes: after so many traces for different shapes, trace once for any size of each axis.
+    """
+
+    def __init__(self, python_function: Callable[..., Any], relax_shapes: int = 8) -> None:
+        functools.update_wrapper(self, python_function)
+        self.python_function = python_function
+        self.relax_shapes = relax_shapes
+        self._traces: dict[Any, _Trace] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves = flatten((args, kwargs))
+        if any(isinstance(leaf, Tensor) for leaf in leaves):
+            return self.python_function(*args, **kwargs)
+        arrays = {position: as_array(leaf) for position, leaf in enumerate(leaves) if _is_array(leaf)}
+        specs = {position: TensorSpec(tuple(a.shape), a.dtype) for position, a in arrays.items()}
+        trace = self._trace((args, kwargs), leaves, specs)
+        return trace.run(list(arrays.values()))
+
+    def trace_count(self) -> int:
+        """How many graphs were traced so far."""
+        return len(self._traces)
+
+    def _trace(self, arguments: Any, leaves: list[Any], specs: dict[int, TensorSpec]) -> _Trace:
+        statics = tuple(_static_key(leaf) for position, leaf in enumerate(leaves) if position not in specs)
+        paths = tuple(path for path, _ in flatten_with_path(arguments))
+        key = (paths, statics, tuple(specs.items()))
+        trace = self._traces.get(key)
+        if trace is None and len(self._traces) >= self.relax_shapes:
+            relaxed = {p: TensorSpec((None,) * len(s.shape or ()), s.dtype) for p, s in specs.items()}
+            key = (paths, statics, tuple(relaxed.items()))
+            trace, specs = self._traces.get(key), relaxed
+        if trace is None:
+            trace = self._traces[key] = _Trace(self.python_function, arguments, leaves, specs)
+        return trace
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+
+class _Trace:
+    """One traced graph, compiled. Effects inside always run, whether or not the result depends on them."""
+
+    def __init__(
+        self, python_function: Callable[..., Any], arguments: Any, leaves: list[Any], specs: dict[int, TensorSpec]
+    ) -> None:
+        graph = Graph()
+        with graph.as_default():
+            feeds = {p: graph.add(Placeholder(spec), (), f"argument_{p}").outputs[0] for p, spec in specs.items()}
+            symbols = [feeds.get(position, leaf) for position, leaf in enumerate(leaves)]
+            args, kwargs = pack_as(arguments, symbols)
+            self.result = python_function(*args, **kwargs)
+            fetches = [_as_fetch(leaf) for leaf in flatten(self.result)]
+        effects: list[Operation] = [operation for operation in graph.operations if operation.writes]
+        operations = needed_operations(graph, [*[f for f in fetches if f is not None], *effects], feeds.values())
+        self._is_value = [fetch is not None for fetch in fetches]
+        self._program = Program(operations, list(feeds.values()), [fetch for fetch in fetches if fetch is not None])
+
+    def run(self, values: list[Any]) -> Any:
+        results = iter(self._program(*values))
+        found = [as_fetched(next(results)) if is_value else None for is_value in self._is_value]
+        return pack_as(self.result, found) if is_nested(self.result) else (found[0] if found else None)
+
+
+def function(python_function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Turn a Python function over tensors into one over arrays: traced by input specs, compiled, cached.
+
+    Python numbers and NumPy arrays among the arguments are fed; other arguments (strings, bools, objects) are part
+    of the trace. May be used as a decorator, with or without arguments.
+
+    >>> import anabranch as ab
+    >>> @ab.function
+    ... def hypotenuse(a, b):
+    ...     return ab.ops.sqrt(a * a + b * b)
+    >>> float(hypotenuse(3.0, 4.0))
+    5.0
+    """
+    if python_function is None:
+        return lambda given: Function(given, **options)
+    return Function(python_function, **options)
+
+
+def _is_array(leaf: Any) -> bool:
+    if isinstance(leaf, (bool, str, bytes)) or leaf is None or callable(leaf):
+        return False
+    return isinstance(leaf, (int, float, complex)) or (hasattr(leaf, "dtype") and hasattr(leaf, "__array__")) and not (
+        hasattr(leaf, "assign")
+    )
+
+
+def _static_key(leaf: Any) -> Any:
+    try:
+        hash(leaf)
+    except TypeError:
+        return id(leaf)
+    return leaf
+
+
+def _as_fetch(leaf: Any) -> Tensor | None:
+    return None if isinstance(leaf, Operation) else convert_to_tensor(getattr(leaf, "flow", leaf))

@@ -1,0 +1,192 @@
+"""`Session`: prune, compile, feed, fetch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from ..graph.graph import Graph, Operation, get_default_graph
+from ..graph.nest import flatten, pack_as
+from ..graph.spec import TensorSpec, shape_accepts, shape_text
+from ..graph.tensor import Tensor
+from ..graph.variable import Variable
+from ..ops.base import as_array
+from ..passes.prune import needed_operations
+from ..runtime.program import Program, Statistics, as_fetched
+
+
+class Session:
+    """Runs parts of a graph.
+
+    Args:
+        graph: the graph to run; by default the current one.
+
+    Each set of fetches and feeds is pruned and compiled once. As a context manager, a session makes its graph the
+    current one.
+
+    >>> import anabranch as ab
+    >>> x = ab.placeholder((None,), "float32", "x")
+    >>> with ab.Session() as session:
+    ...     session.run([x + 1, ab.ops.sum(x)], feed_dict={x: [1, 2]})
+    [array([2., 3.], dtype=float32), np.float32(3.0)]
+    """
+
+    def __init__(self, graph: Graph | None = None) -> None:
+        self.graph = graph or get_default_graph()
+        self._programs: dict[Any, Program] = {}
+        self._latest: Program | None = None
+        self._contexts: list[Any] = []
+
+    def run(self, fetches: Any, feed_dict: dict[Any, Any] | None = None) -> Any:
+        """The values of `fetches`, in their structure.
+
+        Args:
+            fetches: tensors, operations (whose value is None), variables, names, TensorArrays, or nested
+                structures of these.
+            feed_dict: values for placeholders, or for any other tensor, which then is not computed.
+
+        Raises:
+            ValueError: a placeholder that is needed was not fed, or a value has the wrong shape.
+            TypeError: something can't be fetched or fed, or a value has the wrong dtype.
+        """
+        feeds = {self._resolve(key): value for key, value in (feed_dict or {}).items()}
+        values = [checked_feed(tensor, value) for tensor, value in feeds.items()]
+        leaves = [self._resolve(leaf) for leaf in flatten(fetches)]
+        program = self._prepare(leaves, tuple(feeds))
+        results = iter(program(*values))
+        self._latest = program
+        found = [as_fetched(next(results)) if isinstance(leaf, Tensor) else None for leaf in leaves]
+        return _pack_fetches(fetches, found)
+
+    def make_callable(self, fetches: Any, feed_list: Sequence[Any] = ()) -> Callable[..., Any]:
+        """A function of the values of `feed_list` that returns the fetches; quicker than `run` for repeated steps."""
+        feeds = tuple(self._resolve(item) for item in feed_list)
+        leaves = [self._resolve(leaf) for leaf in flatten(fetches)]
+        program = self._prepare(leaves, feeds)
+
+        def call(*values: Any) -> Any:
+            if len(values) != len(feeds):
+                raise TypeError(f"This callable takes {len(feeds)} values, got {len(values)}.")
+            results = iter(program(*[checked_feed(t, v) for t, v in zip(feeds, values, strict=True)]))
+            self._latest = program
+            found = [as_fetched(next(results)) if isinstance(leaf, Tensor) else None for leaf in leaves]
+            return _pack_fetches(fetches, found)
+
+        return call
+
+    def program(self, fetches: Any, feeds: Sequence[Any] = ()) -> Program:
+        """The compiled program for `fetches`; placeholders that are not among `feeds` count as fed."""
+        leaves = [self._resolve(leaf) for leaf in flatten(fetches)]
+        return self._prepare(leaves, tuple(self._resolve(item) for item in feeds))
+
+    def statistics(self) -> Statistics:
+        """What the latest step did: bytes saved for a backward pass, number of runs."""
+        return self._latest.statistics if self._latest is not None else Statistics()
+
+    def close(self) -> None:
+        """Forget the compiled programs."""
+        self._programs.clear()
+        self._latest = None
+
+    def _prepare(self, leaves: list[Tensor | Operation], feeds: tuple[Tensor, ...]) -> Program:
+        key = (tuple(leaves), feeds)
+        program = self._programs.get(key)
+        if program is None:
+            operations = needed_operations(self.graph, leaves, feeds)
+            fetched = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+            program = self._programs[key] = Program(operations, feeds, fetched)
+        return program
+
+    def _resolve(self, item: Any) -> Any:
+        """The tensor or operation of this session's graph that `item` names."""
+        if isinstance(item, str):
+            return self.graph.get_tensor_by_name(item) if ":" in item else self.graph.get_operation_by_name(item)
+        item = getattr(item, "flow", item)
+        if isinstance(item, Variable):
+            return self.graph.read(item)
+        if not isinstance(item, (Tensor, Operation)):
+            raise TypeError(
+                f"{item!r} of type {type(item).__name__} can be neither fetched nor fed: give tensors, operations, "
+                "variables or names. (Variable.assign outside a graph acts at once and leaves nothing to run.)"
+            )
+        if item.graph is not self.graph:
+            where = "lies inside a loop, branch or function" if item.graph.root is self.graph else "is of another graph"
+            raise ValueError(f"{item!r} {where}, not of this session's graph; only the graph's own values can be used.")
+        return item
+
+    def __enter__(self) -> Session:
+        context = self.graph.as_default()
+        context.__enter__()
+        self._contexts.append(context)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._contexts.pop().__exit__(kind, error, traceback)
+
+
+def checked_feed(tensor: Tensor, value: Any) -> Any:
+    """`value` as an array that fits `tensor`.
+
+    Raises:
+        ValueError: its shape does not fit. TypeError: its dtype can't be cast safely.
+    """
+    spec = tensor.spec
+    if type(value) is np.ndarray and value.dtype == spec.dtype and value.ndim:
+        array = value
+    else:
+        array = _cast_feed(tensor, value)
+    shape = spec.shape
+    if shape is not None and array.shape != shape and not shape_accepts(shape, array.shape):
+        raise ValueError(
+            f"A value of shape {shape_text(array.shape)} was fed to {tensor.name!r}, "
+            f"which has shape {shape_text(shape)}."
+        )
+    return array
+
+
+def _cast_feed(tensor: Tensor, value: Any) -> Any:
+    if not isinstance(tensor.spec, TensorSpec):
+        raise TypeError(f"{tensor!r} can't be fed.")
+    array = as_array(value)
+    if array.dtype == tensor.dtype:
+        return array
+    if not (array.size == 0 or np.can_cast(array.dtype, tensor.dtype, "same_kind")):
+        raise TypeError(
+            f"A value of dtype {array.dtype} was fed to {tensor.name!r}, which is {tensor.dtype}. "
+            f"Convert it first, for instance with value.astype('{tensor.dtype}')."
+        )
+    return array.astype(tensor.dtype)
+
+
+def _pack_fetches(fetches: Any, found: list[Any]) -> Any:
+    if isinstance(fetches, (Tensor, Operation, Variable)):
+        return found[0]
+    return pack_as(fetches, found)
+
+
+def explain(fetches: Any, feeds: Sequence[Any] = ()) -> str:
+    """The compiled program for `fetches`, as readable Python.
+
+    >>> import anabranch as ab
+    >>> x = ab.placeholder((), "float32", "x")
+    >>> print(ab.explain(x + 1, [x]))
+    def step(x):
+        add = x + c
+        return (add,)
+    <BLANKLINE>
+    """
+    leaves = [getattr(leaf, "flow", leaf) for leaf in flatten(fetches)]
+    graph = next((leaf.graph for leaf in leaves if isinstance(leaf, (Tensor, Operation))), get_default_graph())
+    session = Session(graph)
+    given = list(feeds) or _placeholders(graph, leaves)
+    return session.program(fetches, given).source
+
+
+def _placeholders(graph: Graph, leaves: list[Any]) -> list[Tensor]:
+    targets = [leaf for leaf in leaves if isinstance(leaf, (Tensor, Operation))]
+    return [o.outputs[0] for o in needed_operations(graph, targets) if o.type == "placeholder"]

@@ -1,0 +1,81 @@
+"""The shape of the repository: short top level, short files, relative imports, links that lead somewhere."""
+
+import ast
+import fnmatch
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ["engine", "layers", "optim", "distribute", "framework"]
+TOP_LEVEL = {
+    *FOLDERS,
+    *["docs", "examples", "tests", ".ci", ".gitignore"],
+    *["CHANGELOG.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md", "__init__.py", "py.typed", "pyproject.toml"],
+}
+LONGEST_FILE = 700
+
+
+def python_files(*folders: str) -> list[Path]:
+    found = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    return [path for path in found if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)]
+
+
+def test_top_level_is_short():
+    ignored = [line.rstrip("/") for line in (ROOT / ".gitignore").read_text().split("\n") if line and line[0] != "#"]
+    patterns = [".git", *(pattern.lstrip("/") for pattern in ignored)]
+    names = {path.name for path in ROOT.iterdir()}
+
+    assert {name for name in names if not any(fnmatch.fnmatch(name, each) for each in patterns)} == TOP_LEVEL
+
+
+def test_files_are_short():
+    lengths = {path: path.read_text().count("\n") for path in python_files(*FOLDERS, "tests", "examples")}
+
+    long = {str(path.relative_to(ROOT)): lines for path, lines in lengths.items() if lines > LONGEST_FILE}
+    assert long == {}, f"files over {LONGEST_FILE} lines hold more than one subject: split them"
+
+
+def absolute_names(node: ast.Import | ast.ImportFrom) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module or ""] if node.level == 0 else []
+
+
+def test_imports_inside_the_package_are_relative():
+    absolute: list[str] = []
+    for path in [ROOT / "__init__.py", *python_files(*FOLDERS)]:
+        for node in ast.walk(ast.parse(path.read_text(), str(path))):
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                continue
+            if any(name.partition(".")[0] == "anabranch" for name in absolute_names(node)):
+                absolute.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+
+    assert absolute == []
+
+
+def test_no_package_in_tests():
+    # An __init__.py here makes pytest import the root a second time under another name.
+    assert [path for path in python_files("tests", "examples") if path.name == "__init__.py"] == []
+
+
+def page_names() -> list[str]:
+    return ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("name", page_names())
+def test_links_lead_somewhere(name: str):
+    page = ROOT / name
+    links = re.findall(r"\]\(([^)#\s]+)", page.read_text())
+    local = [link for link in links if not re.match(r"[a-z]+:", link)]
+
+    assert [link for link in local if not (page.parent / link).exists()] == []
+
+
+def test_readme_promises_make_targets_that_exist():
+    promised = set(re.findall(r"\bmake ([a-z][a-z-]*)", (ROOT / "README.md").read_text()))
+    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+    assert promised >= {"demo", "test"}
+    assert promised <= targets

@@ -1,0 +1,50 @@
+"""The examples in docstrings, in the README and in docs/ run and print what they say."""
+
+import doctest
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ["engine", "layers", "optim", "distribute", "framework"]
+OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def module_names() -> list[str]:
+    # From the files, not from pkgutil: a module that cannot be imported is then one failing test, not no tests.
+    files = [path.relative_to(ROOT).with_suffix("") for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
+    names = {".".join(["anabranch", *path.parts]).removesuffix(".__init__") for path in files}
+    return ["anabranch", *sorted(names)]
+
+
+def page_names() -> list[str]:
+    return ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("name", module_names())
+def test_docstrings(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+
+    result = doctest.testmod(importlib.import_module(name), optionflags=OPTIONS)
+
+    assert result.failed == 0
+
+
+@pytest.mark.parametrize("name", page_names())
+def test_pages(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    # The fence that ends a block would be taken for output of its last example.
+    text = re.sub(r"^```.*$", "", (ROOT / name).read_text(), flags=re.MULTILINE)
+    test = doctest.DocTestParser().get_doctest(text, {}, name, str(ROOT / name), 0)
+
+    result = doctest.DocTestRunner(optionflags=OPTIONS).run(test)
+
+    assert result.failed == 0
+
+
+def test_readme_has_examples():
+    text = (ROOT / "README.md").read_text()
+
+    assert len(doctest.DocTestParser().get_examples(text)) > 10
