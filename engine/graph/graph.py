@@ -42,6 +42,7 @@ class Operation:
         name: str,
         device: str,
         control_inputs: tuple[Operation, ...],
+        location: Location | None,
     ) -> None:
         self.graph = graph
         self.op = op
@@ -51,7 +52,7 @@ class Operation:
         self.control_inputs = control_inputs
         self.effects: tuple[Effect, ...] = tuple(op.effects())
         self.index = -1
-        self.location: Location | None = user_location()
+        self.location = location
         self.outputs = tuple([Tensor(self, position, spec) for position, spec in enumerate(specs)])
 
     @property
@@ -147,7 +148,21 @@ class Graph:
         controls: tuple[Operation, ...] = ()
         if self._control_stack:
             controls = tuple(dict.fromkeys(c for group in self._control_stack for c in group))
-        node = Operation(self, op, inputs, specs, self.unique_name(name or op.type_name), self._device, controls)
+        name = self.unique_name(name or op.type_name)
+        return self._link(Operation(self, op, inputs, specs, name, self._device, controls, user_location()))
+
+    def adopt(
+        self,
+        op: Op,
+        inputs: Sequence[Tensor],
+        specs: tuple[Spec, ...],
+        like: Operation,
+        control_inputs: tuple[Operation, ...] = (),
+    ) -> Operation:
+        """Append a rewritten form of `like`: it keeps the name, device and user's line (for passes)."""
+        return self._link(Operation(self, op, tuple(inputs), specs, like.name, like.device, control_inputs, like.location))
+
+    def _link(self, node: Operation) -> Operation:
         node.index = len(self.operations)
         self.operations.append(node)
         self._by_name[node.name] = node

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -204,15 +203,10 @@ def arange(start: TensorLike, stop: TensorLike = None, step: TensorLike = None, 
         raise ValueError(f"arange(start={start}, stop={stop}, step=0): the step must not be zero.")
     if any(value is None for value in values):
         return convert_to_tensor(apply(Range(None), *inputs), wanted)
-    size = builtin_range_length(*values)
-    if size <= _LARGEST_CONSTANT:
-        return make_constant(np.arange(*values, dtype=inputs[0].dtype).astype(wanted))
-    return convert_to_tensor(apply(Range(size), *inputs), wanted)
-
-
-def builtin_range_length(start: Any, stop: Any, step: Any) -> int:
-    """The number of elements of ``arange(start, stop, step)``."""
-    return max(0, math.ceil((float(stop) - float(start)) / float(step)))
+    known = np.arange(*values, dtype=inputs[0].dtype)
+    if known.size <= _LARGEST_CONSTANT:
+        return make_constant(known.astype(wanted))
+    return convert_to_tensor(apply(Range(known.size), *inputs), wanted)
 
 
 def linspace(

@@ -29,6 +29,7 @@ from .base import (
     promote,
     sum_like,
 )
+from .gathering import take, take_along_axis
 from .running import axis_attribute, cumprod, cumsum
 from .shaping import ravel
 
@@ -72,8 +73,6 @@ class Sort(Op):
         return xp.sort(inputs[0], axis=self.axis)
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
-        from .indexing import take_along_axis
-
         (dy,) = cotangents
         assert dy is not None
         ranks = apply(ArgSort(self.axis), apply(ArgSort(self.axis), node.inputs[0]))  # where each element went
@@ -166,8 +165,6 @@ def top_k(x: TensorLike, k: int, sorted: bool = True) -> tuple[Tensor, Tensor]:
     >>> ab.Session().run(ab.ops.top_k([1.0, 4.0, 2.0], k=2))
     (array([4., 2.], dtype=float32), array([1, 2], dtype=int32))
     """
-    from .indexing import take_along_axis
-
     if k < 0:
         raise ValueError(f"top_k: k must not be negative; got k={k}.")
     tensor = convert_to_tensor(x)
@@ -322,8 +319,6 @@ def unique(x: TensorLike) -> tuple[Tensor, Tensor]:
     >>> ab.Session().run(ab.ops.unique([3, 1, 3]))
     (array([3, 1], dtype=int32), array([0, 1, 0], dtype=int32))
     """
-    from .indexing import take
-
     tensor = convert_to_tensor(x)
     positions, indices = apply_multi(UniquePositions(), tensor)
     return take(tensor, positions, axis=0), indices
@@ -358,8 +353,6 @@ class BinCount(Op):
         return counts.reshape((*x.shape[:-1], bins)).astype(self.dtype)
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
-        from .indexing import take_along_axis
-
         (dy,) = cotangents
         if not self.weighted:
             return (None,)

@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.graph import Operation
+from ..graph.graph import Graph, Operation
+from ..graph.spec import Spec
 from ..graph.tensor import Tensor
 from ..ops.array_value import ArrayValue
 from .errors import annotate
+from ..passes.prepare import prepare
 from .printer import Printer, is_fresh
 
 _numbers = itertools.count(1)
@@ -56,19 +58,27 @@ class Program:
     """One pruned step as a Python function.
 
     Args:
-        operations: what the step needs, in program order.
+        graph: the graph to run.
+        targets: tensors whose values are returned, and operations that run for their effects.
         feeds: the tensors whose values are passed in.
-        fetches: the tensors whose values are returned.
+        specs: the specs of those values, if more is known than the graph says.
     """
 
-    def __init__(self, operations: Sequence[Operation], feeds: Sequence[Tensor], fetches: Sequence[Tensor]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        targets: Sequence[Tensor | Operation],
+        feeds: Sequence[Tensor],
+        specs: Sequence[Spec] | None = None,
+    ) -> None:
+        step = prepare(graph, targets, feeds, specs)
+        operations, fetches = step.operations, step.fetches
         printer = Printer()
         self.statistics = Statistics()
-        self.feeds = list(feeds)
         copied = {tensor for tensor in fetches if not is_fresh(tensor)}
         printer.bindings["copied"] = copied_value
         printer.bindings["stats"] = self.statistics
-        self.source = printer.print_step(operations, feeds, fetches, copied)
+        self.source = printer.print_step(operations, step.feeds, fetches, copied)
         self.filename = f"<anabranch step {next(_numbers)}>"
         self._origins = printer.origins
         namespace = dict(printer.bindings)

@@ -11,7 +11,6 @@ from ..graph.nest import flatten, flatten_with_path, is_nested, pack_as
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.base import as_array, convert_to_tensor
-from ..passes.prune import needed_operations
 from ..runtime.program import Program, as_fetched
 
 
@@ -73,9 +72,9 @@ class _Trace:
             self.result = python_function(*args, **kwargs)
             fetches = [_as_fetch(leaf) for leaf in flatten(self.result)]
         effects: list[Operation] = [operation for operation in graph.operations if operation.writes]
-        operations = needed_operations(graph, [*[f for f in fetches if f is not None], *effects], feeds.values())
         self._is_value = [fetch is not None for fetch in fetches]
-        self._program = Program(operations, list(feeds.values()), [fetch for fetch in fetches if fetch is not None])
+        targets = [*[fetch for fetch in fetches if fetch is not None], *effects]
+        self._program = Program(graph, targets, list(feeds.values()))
 
     def run(self, values: list[Any]) -> Any:
         results = iter(self._program(*values))

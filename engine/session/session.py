@@ -16,6 +16,7 @@ from ..graph.variable import Variable
 from ..ops.base import as_array
 from ..passes.prune import needed_operations
 from ..runtime.program import Program, Statistics, as_fetched
+from ..runtime.variants import Variants
 
 
 class Session:
@@ -36,7 +37,7 @@ class Session:
 
     def __init__(self, graph: Graph | None = None) -> None:
         self.graph = graph or get_default_graph()
-        self._programs: dict[Any, Program] = {}
+        self._programs: dict[Any, Variants] = {}
         self._latest: Program | None = None
         self._contexts: list[Any] = []
 
@@ -55,7 +56,7 @@ class Session:
         feeds = {self._resolve(key): value for key, value in (feed_dict or {}).items()}
         values = [checked_feed(tensor, value) for tensor, value in feeds.items()]
         leaves = [self._resolve(leaf) for leaf in flatten(fetches)]
-        program = self._prepare(leaves, tuple(feeds))
+        program = self._prepare(tuple(leaves), tuple(feeds), values)
         results = iter(program(*values))
         self._latest = program
         found = [as_fetched(next(results)) if isinstance(leaf, Tensor) else None for leaf in leaves]
@@ -64,23 +65,24 @@ class Session:
     def make_callable(self, fetches: Any, feed_list: Sequence[Any] = ()) -> Callable[..., Any]:
         """A function of the values of `feed_list` that returns the fetches; quicker than `run` for repeated steps."""
         feeds = tuple(self._resolve(item) for item in feed_list)
-        leaves = [self._resolve(leaf) for leaf in flatten(fetches)]
-        program = self._prepare(leaves, feeds)
+        leaves = tuple(self._resolve(leaf) for leaf in flatten(fetches))
+        programs = self._variants(leaves, feeds)
 
         def call(*values: Any) -> Any:
             if len(values) != len(feeds):
                 raise TypeError(f"This callable takes {len(feeds)} values, got {len(values)}.")
-            results = iter(program(*[checked_feed(t, v) for t, v in zip(feeds, values, strict=True)]))
-            self._latest = program
+            checked = [checked_feed(tensor, value) for tensor, value in zip(feeds, values, strict=True)]
+            program = self._latest = programs.get(checked)
+            results = iter(program(*checked))
             found = [as_fetched(next(results)) if isinstance(leaf, Tensor) else None for leaf in leaves]
             return _pack_fetches(fetches, found)
 
         return call
 
     def program(self, fetches: Any, feeds: Sequence[Any] = ()) -> Program:
-        """The compiled program for `fetches`; placeholders that are not among `feeds` count as fed."""
-        leaves = [self._resolve(leaf) for leaf in flatten(fetches)]
-        return self._prepare(leaves, tuple(self._resolve(item) for item in feeds))
+        """The compiled program for `fetches` given `feeds`, for values of any shape that the graph allows."""
+        leaves = tuple(self._resolve(leaf) for leaf in flatten(fetches))
+        return self._variants(leaves, tuple(self._resolve(item) for item in feeds)).general()
 
     def statistics(self) -> Statistics:
         """What the latest step did: bytes saved for a backward pass, number of runs."""
@@ -91,14 +93,16 @@ class Session:
         self._programs.clear()
         self._latest = None
 
-    def _prepare(self, leaves: list[Tensor | Operation], feeds: tuple[Tensor, ...]) -> Program:
-        key = (tuple(leaves), feeds)
-        program = self._programs.get(key)
-        if program is None:
-            operations = needed_operations(self.graph, leaves, feeds)
-            fetched = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-            program = self._programs[key] = Program(operations, feeds, fetched)
-        return program
+    def _prepare(
+        self, leaves: tuple[Tensor | Operation, ...], feeds: tuple[Tensor, ...], values: list[Any]
+    ) -> Program:
+        return self._variants(leaves, feeds).get(values)
+
+    def _variants(self, leaves: tuple[Tensor | Operation, ...], feeds: tuple[Tensor, ...]) -> Variants:
+        variants = self._programs.get((leaves, feeds))
+        if variants is None:
+            variants = self._programs[leaves, feeds] = Variants(self.graph, leaves, feeds)
+        return variants
 
     def _resolve(self, item: Any) -> Any:
         """The tensor or operation of this session's graph that `item` names."""

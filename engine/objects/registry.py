@@ -1,0 +1,427 @@
+"""The registry of serialisable objects, and the form in which configs are written: Keras's own.
+
+Every object is ``{"module", "class_name", "config", "registered_name"}``. Built-in classes are found by the Keras
+module that their package announced with `register_builtins`; users' own by the name under which
+`register_keras_serializable` knows them, or in `custom_objects`. No code is imported because a file asks for it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from ..graph.dtypes import as_dtype
+from ..graph.tensor import Tensor
+from ..graph.variable import Variable
+from .lambdas import lambda_from_config, lambda_to_config
+
+T = TypeVar("T")
+
+_objects_by_name: dict[str, Any] = {}
+_names_by_object: dict[Any, str] = {}
+_builtins: dict[str, dict[str, Any]] = {}
+_builtin_modules: dict[Any, str] = {}
+
+_scoped_objects: ContextVar[dict[str, Any] | None] = ContextVar("custom_objects", default=None)
+_safe_mode: ContextVar[bool] = ContextVar("safe_mode", default=True)
+_shared_objects: ContextVar[dict[Any, Any] | None] = ContextVar("shared_objects", default=None)
+
+
+# --- names ----------------------------------------------------------------------------------------------------------
+
+
+def register_keras_serializable(package: str = "Custom", name: str | None = None) -> Callable[[T], T]:
+    """Make a class or function known by name, so that files that mention it can be loaded.
+
+    Args:
+        package: a prefix that keeps your names apart from others'.
+        name: the name; by default that of the class or function.
+
+    Raises:
+        ValueError: a class has no `get_config`.
+
+    >>> @register_keras_serializable(package="doctest")
+    ... def halve(x):
+    ...     return x / 2
+    >>> get_registered_name(halve), get_registered_object("doctest>halve") is halve
+    ('doctest>halve', True)
+    """
+
+    def register(item: T) -> T:
+        if isinstance(item, type) and not callable(getattr(item, "get_config", None)):
+            raise ValueError(f"{item.__name__} can't be registered: it has no get_config() method to save it with.")
+        full_name = f"{package}>{name or getattr(item, '__name__', type(item).__name__)}"
+        _objects_by_name[full_name] = item
+        _names_by_object[item] = full_name
+        return item
+
+    return register
+
+
+def register_builtins(module: str, objects: Mapping[str, Any]) -> None:
+    """Announce classes and functions of anabranch under the Keras module that names them in files.
+
+    Args:
+        module: for instance ``"keras.layers"``.
+        objects: public name to class or function.
+    """
+    _builtins.setdefault(module, {}).update(objects)
+    for item in objects.values():
+        _builtin_modules.setdefault(item, module)
+
+
+def get_registered_name(obj: Any) -> str:
+    """The name under which `obj` is registered, or else its own name."""
+    return _names_by_object.get(obj) or obj.__name__
+
+
+def get_registered_object(
+    name: str, custom_objects: Mapping[str, Any] | None = None, module_objects: Mapping[str, Any] | None = None
+) -> Any:
+    """The class or function registered as `name`; None if there is none."""
+    for table in (custom_objects, _scoped_objects.get(), _objects_by_name, module_objects):
+        if table is not None and name in table:
+            return table[name]
+    return None
+
+
+def get_custom_objects() -> dict[str, Any]:
+    """All registered classes and functions by name. Adding to it registers, too."""
+    return _objects_by_name
+
+
+@contextmanager
+def custom_object_scope(custom_objects: Mapping[str, Any]) -> Iterator[None]:
+    """Make names known inside the block: ``with custom_object_scope({"MyCell": MyCell}):``."""
+    token = _scoped_objects.set({**(_scoped_objects.get() or {}), **custom_objects})
+    try:
+        yield
+    finally:
+        _scoped_objects.reset(token)
+
+
+@contextmanager
+def safe_mode_scope(safe_mode: bool) -> Iterator[None]:
+    """Whether code stored in files (lambdas) is refused inside the block."""
+    token = _safe_mode.set(safe_mode)
+    try:
+        yield
+    finally:
+        _safe_mode.reset(token)
+
+
+@contextmanager
+def object_sharing_scope() -> Iterator[None]:
+    """Inside the block, an object that is written or read twice stays one object."""
+    token = _shared_objects.set({})
+    try:
+        yield
+    finally:
+        _shared_objects.reset(token)
+
+
+def find_by_name(kind: str, identifier: str, known: Mapping[str, Any]) -> Any:
+    """The class or function that a string such as ``"relu"`` or ``"glorot_uniform"`` stands for.
+
+    Args:
+        kind: what is looked for, in words, for the error.
+        identifier: the string.
+        known: the built-in ones by name.
+
+    Raises:
+        ValueError: nothing has that name.
+    """
+    found = get_registered_object(identifier)
+    if found is None:
+        found = known.get(identifier)
+    if found is not None:
+        return found
+    close = difflib.get_close_matches(identifier, known, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    names = ", ".join(sorted(name for name in known if name.islower()))
+    raise ValueError(
+        f"Unknown {kind} {identifier!r}.{hint} Expected one of: {names}; or a callable, or a name registered with "
+        "ab.saving.register_keras_serializable."
+    )
+
+
+def get_instance(kind: str, identifier: Any, known: Mapping[str, Any]) -> Any:
+    """The object that `identifier` stands for: None, a name, a config, a class, or the object itself.
+
+    Raises:
+        ValueError: it stands for nothing.
+    """
+    if identifier is None:
+        return None
+    if isinstance(identifier, dict):
+        return deserialize_keras_object(cast("dict[str, Any]", identifier))
+    found = find_by_name(kind, identifier, known) if isinstance(identifier, str) else identifier
+    if inspect.isclass(found):
+        found = found()
+    if not callable(found):
+        raise ValueError(
+            f"{identifier!r} of type {type(identifier).__name__} is no {kind}: expected a name, a config dict or a "
+            "callable."
+        )
+    return found
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+
+
+def serialize_keras_object(obj: Any) -> Any:
+    """`obj` in a form that JSON can hold and `deserialize_keras_object` reads.
+
+    Raises:
+        TypeError, ValueError: it can't be written: a tensor without a value, an object without `get_config`.
+
+    >>> serialize_keras_object({"units": 3, "shape": (2, None), "dtype": np.dtype("float32")})
+    {'units': 3, 'shape': [2, None], 'dtype': 'float32'}
+    """
+    if obj is None or isinstance(obj, (bool, int, float, str)) and not isinstance(obj, np.generic):
+        return obj
+    if isinstance(obj, (list, tuple)):
+        return [serialize_keras_object(item) for item in cast("Sequence[Any]", obj)]
+    if isinstance(obj, dict):
+        return {key: serialize_keras_object(value) for key, value in cast("dict[str, Any]", obj).items()}
+    special = _serialize_special(obj)
+    if special is not None:
+        return special
+    if isinstance(obj, types.FunctionType):
+        return _serialize_function(obj)
+    if isinstance(obj, type):
+        return _serialize_class(obj)
+    if not callable(getattr(obj, "get_config", None)):
+        raise TypeError(
+            f"{obj!r} of type {type(obj).__name__} can't be written to a config: it has no get_config(). Expected "
+            "numbers, strings, lists, dicts, arrays, registered functions, or objects with get_config()."
+        )
+    return _serialize_object(obj)
+
+
+def _special(class_name: str, **config: Any) -> dict[str, Any]:
+    return {"class_name": class_name, "config": config}
+
+
+def _serialize_special(obj: Any) -> Any:
+    """Bytes, arrays, slices, dtypes and the like; None for everything else."""
+    if isinstance(obj, np.generic):
+        return obj.item()
+    if isinstance(obj, bytes):
+        return _special("__bytes__", value=obj.decode("latin-1"))
+    if isinstance(obj, np.ndarray):
+        array = cast("np.ndarray[Any, Any]", obj)
+        return _special("__numpy__", value=array.tolist(), dtype=array.dtype.name)
+    if isinstance(obj, Variable):
+        return _special("__tensor__", value=obj.numpy().tolist(), dtype=obj.dtype.name)
+    if isinstance(obj, Tensor):
+        raise TypeError(f"{obj!r} can't be written to a config: it has no value. Use a NumPy array.")
+    if isinstance(obj, np.dtype):
+        return cast("np.dtype[Any]", obj).name
+    if isinstance(obj, slice):
+        parts = cast("slice[Any, Any, Any]", obj)
+        bounds = [serialize_keras_object(bound) for bound in (parts.start, parts.stop, parts.step)]
+        return _special("__slice__", start=bounds[0], stop=bounds[1], step=bounds[2])
+    if obj is Ellipsis:
+        return _special("__ellipsis__")
+    if isinstance(obj, types.FunctionType) and obj.__name__ == "<lambda>":
+        return _special("__lambda__", value=lambda_to_config(obj))
+    return None
+
+
+def _serialize_function(function: Any) -> dict[str, Any]:
+    module = _builtin_modules.get(function)
+    name = get_registered_name(function)
+    if module is not None:
+        return {"module": module, "class_name": "function", "config": name, "registered_name": name}
+    return {"module": "builtins", "class_name": "function", "config": name, "registered_name": "function"}
+
+
+def _serialize_class(cls: type) -> dict[str, Any]:
+    module = _builtin_modules.get(cls, cls.__module__)
+    return {"class_name": "__typespec__", "module": module, "config": get_registered_name(cls), "registered_name": None}
+
+
+def _serialize_object(obj: Any) -> dict[str, Any]:
+    cls = cast("type[Any]", type(obj))
+    builtin = _builtin_modules.get(cls)
+    config: dict[str, Any] = {
+        "module": builtin or (None if cls.__module__ == "builtins" else cls.__module__),
+        "class_name": cls.__name__,
+        "config": _config_of(obj),
+        "registered_name": None if builtin else get_registered_name(cls),
+    }
+    for key, method in (("build_config", "get_build_config"), ("compile_config", "get_compile_config")):
+        getter = getattr(obj, method, None)
+        value = getter() if callable(getter) else None
+        if value:
+            config[key] = serialize_keras_object(value)
+    shared = _shared_objects.get()
+    if shared is not None:
+        config["shared_object_id"] = shared.setdefault(id(obj), len(shared) + 1)
+    return config
+
+
+def _config_of(obj: Any) -> Any:
+    return {key: serialize_keras_object(value) for key, value in obj.get_config().items()}
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def is_serialized(value: Any) -> bool:
+    """Whether `value` is a dict that `serialize_keras_object` made out of an object."""
+    return isinstance(value, dict) and {"class_name", "config"} <= cast("dict[str, Any]", value).keys()
+
+
+def deserialize_keras_object(
+    config: Any, custom_objects: Mapping[str, Any] | None = None, safe_mode: bool | None = None
+) -> Any:
+    """What `config` describes.
+
+    Args:
+        config: what `serialize_keras_object` gave, perhaps read from JSON.
+        custom_objects: classes and functions by name, beside the registered ones.
+        safe_mode: refuse code stored in the config (lambdas); by default as around, which is True.
+
+    Raises:
+        TypeError: it names a class or function that is not known, or whose constructor refuses the config.
+        ValueError: it holds code, in safe mode.
+    """
+    if custom_objects:
+        with custom_object_scope(custom_objects):
+            return deserialize_keras_object(config, None, safe_mode)
+    if safe_mode is not None:
+        with safe_mode_scope(safe_mode):
+            return deserialize_keras_object(config)
+    if isinstance(config, list):
+        return [deserialize_keras_object(item) for item in cast("list[Any]", config)]
+    if not isinstance(config, dict):
+        return config
+    if not is_serialized(config):
+        return {key: deserialize_keras_object(value) for key, value in cast("dict[str, Any]", config).items()}
+    return _deserialize_object(cast("dict[str, Any]", config))
+
+
+def _deserialize_object(config: dict[str, Any]) -> Any:
+    class_name: str = config["class_name"]
+    if class_name == "__keras_tensor__":
+        return config  # the functional model that holds it knows which tensor it is
+    if class_name.startswith("__"):
+        return _deserialize_special(class_name, config)
+    if class_name == "function":
+        return _find_function(config)
+    shared, key = _shared_objects.get(), config.get("shared_object_id")
+    if shared is not None and key is not None and key in shared:
+        return shared[key]
+    cls = _find_class(config)
+    instance = _construct(cls, config)
+    if config.get("build_config") and not instance.built:
+        instance.build_from_config(config["build_config"])
+    if config.get("compile_config"):
+        instance.compile_from_config(config["compile_config"])
+    if shared is not None and key is not None:
+        shared[key] = instance
+    return instance
+
+
+def _construct(cls: Any, config: dict[str, Any]) -> Any:
+    if not callable(getattr(cls, "from_config", None)):
+        raise TypeError(f"{config['class_name']!r} can't be loaded: {cls!r} has no from_config() method.")
+    try:
+        return cls.from_config(config["config"])
+    except TypeError as error:
+        if "unexpected keyword" not in str(error) and "required" not in str(error):
+            raise
+        raise TypeError(
+            f"{cls.__name__}.from_config could not make the object from config {config['config']!r}: {error}. "
+            "Expected get_config() to return what the constructor takes."
+        ) from error
+
+
+def _deserialize_special(class_name: str, config: dict[str, Any]) -> Any:
+    inner = config["config"]
+    if class_name in ("__numpy__", "__tensor__"):
+        return np.array(inner["value"], dtype=as_dtype(inner["dtype"]))
+    if class_name == "__bytes__":
+        return str(inner["value"]).encode("latin-1")
+    if class_name == "__ellipsis__":
+        return Ellipsis
+    if class_name == "__slice__":
+        return slice(*(deserialize_keras_object(inner[bound]) for bound in ("start", "stop", "step")))
+    if class_name == "__typespec__":
+        return _find_class({**config, "class_name": inner})
+    if class_name == "__lambda__":
+        return _deserialize_lambda(inner["value"])
+    raise TypeError(f"Unknown kind of value {class_name!r} in a config.")
+
+
+def _deserialize_lambda(value: Any) -> Any:
+    if _safe_mode.get():
+        raise ValueError(
+            "The config holds a Python lambda: loading it runs code from the file. If you trust where it comes from, "
+            "pass safe_mode=False; better, save a function registered with ab.saving.register_keras_serializable."
+        )
+    return lambda_from_config(value)
+
+
+def _find_class(config: dict[str, Any]) -> Any:
+    """The class that a config names.
+
+    Raises:
+        TypeError: none is known by that name.
+    """
+    name, module, registered = config["class_name"], config.get("module"), config.get("registered_name")
+    found = get_registered_object(registered) if registered else None
+    if found is None:
+        found = get_registered_object(name)
+    if found is None:
+        found = _find_builtin(module, name)
+    if found is None and module in sys.modules:
+        # A class of a module that the program itself imported; nothing is imported here.
+        candidate = getattr(sys.modules[module], name, None)
+        found = candidate if inspect.isclass(candidate) and callable(getattr(candidate, "from_config", None)) else None
+    if found is None:
+        raise TypeError(
+            f"The config names class {registered or name!r} (of module {module!r}), which is not known here. Import "
+            "the module that defines it and decorate the class with @ab.saving.register_keras_serializable(), or "
+            f"pass custom_objects={{{name!r}: {name}}}."
+        )
+    return found
+
+
+def _find_builtin(module: str | None, name: str) -> Any:
+    """A class or function of anabranch by its Keras module, where older Keras versions wrote other paths."""
+    if module is not None and name in _builtins.get(module, {}):
+        return _builtins[module][name]
+    if module is not None and not module.startswith(("keras", "tensorflow", "tf_keras", "builtins")):
+        return None
+    segments = (module or "").split(".")
+    holders = [namespace for namespace, objects in _builtins.items() if name in objects]
+    holders.sort(key=lambda namespace: namespace.rpartition(".")[2] not in segments)
+    return _builtins[holders[0]][name] if holders else None
+
+
+def _find_function(config: dict[str, Any]) -> Any:
+    name, module = config["config"], config.get("module")
+    candidates = [name, config.get("registered_name")]
+    for candidate in candidates:
+        found = get_registered_object(candidate) if candidate and candidate != "function" else None
+        if found is not None:
+            return found
+    found = _find_builtin(module, name)
+    if found is None:
+        short = name.rpartition(">")[2]
+        raise TypeError(
+            f"The config names function {name!r}, which is not known here. Decorate it with "
+            f"@ab.saving.register_keras_serializable(), or pass custom_objects={{{name!r}: {short}}}."
+        )
+    return found

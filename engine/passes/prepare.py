@@ -1,0 +1,39 @@
+"""From a graph and what is wanted of it to the operations that are printed: the passes, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..graph.graph import Graph, Operation
+from ..graph.spec import Spec
+from ..graph.tensor import Tensor
+from .prune import needed_operations
+from .specialise import Specialised
+
+
+@dataclass
+class Step:
+    """A step in a graph of its own, ready to be printed."""
+
+    operations: list[Operation]
+    feeds: list[Tensor]
+    fetches: list[Tensor]
+
+
+def prepare(
+    graph: Graph, targets: Sequence[Tensor | Operation], feeds: Sequence[Tensor], specs: Sequence[Spec] | None = None
+) -> Step:
+    """Prune, specialise and rewrite what `targets` need, given `feeds` (of `specs`, if more is known than the graph says).
+
+    Effects that were asked for stay, in program order.
+    """
+    pruned = needed_operations(graph, targets, feeds)
+    given = dict(zip(feeds, specs or [tensor.spec for tensor in feeds], strict=True))
+    copy = Specialised()
+    copy.copy_step(pruned, given)
+    fetches = [copy.tensors[target] for target in targets if isinstance(target, Tensor)]
+    wanted = [copy.operation_of(target) for target in targets if isinstance(target, Operation)]
+    fed = [copy.tensors[tensor] for tensor in feeds]
+    operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
+    return Step(operations, fed, fetches)
