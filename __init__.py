@@ -19,7 +19,16 @@ __version__ = "0.1.0"
 # Names of the public interface and the modules that hold them; loaded on first use, so that the import is quick.
 _EXPORTS: dict[str, str] = {
     **dict.fromkeys(
-        ["Graph", "Operation", "Tensor", "Variable", "control_dependencies", "device", "get_default_graph", "name_scope"],
+        [
+            "Graph",
+            "Operation",
+            "Tensor",
+            "Variable",
+            "control_dependencies",
+            "device",
+            "get_default_graph",
+            "name_scope",
+        ],
         ".engine.graph",
     ),
     **dict.fromkeys(["TensorArray", "case", "cond", "switch", "while_loop"], ".engine.control_flow"),

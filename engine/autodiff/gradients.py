@@ -77,7 +77,9 @@ def _as_target(y: Any) -> Tensor:
     flow = getattr(y, "flow", y)
     tensor = convert_to_tensor(flow)
     if not tensor.spec.differentiable:
-        raise TypeError(f"gradients: {tensor!r} is of dtype {tensor.dtype}, which has no derivative. Cast it to float32.")
+        raise TypeError(
+            f"gradients: {tensor!r} is of dtype {tensor.dtype}, which has no derivative. Cast it to float32."
+        )
     return tensor
 
 

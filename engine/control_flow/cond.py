@@ -36,9 +36,7 @@ class Branch(RegionOp):
         """The same choice between backward branches; each yields the cotangents of what any branch captured."""
         inner = frame_cotangents(cotangents[-1])
         wanted = list(dict.fromkeys(t for t, want in zip(node.inputs[1:], needed[1:], strict=True) if want))
-        regions = [
-            self._backward_region(region, node, cotangents[:-1], inner, wanted) for region in self.regions
-        ]
+        regions = [self._backward_region(region, node, cotangents[:-1], inner, wanted) for region in self.regions]
         with get_default_graph().name_scope("cond_grad"):
             backward = build_branch(regions, node.inputs[0])
         found = dict(zip(wanted, backward.outputs[:-1], strict=True))
@@ -113,7 +111,9 @@ def cond(pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any], nam
         return true_fn() if pred else false_fn()
     choice = convert_to_tensor(pred)
     if choice.dtype.kind != "b" or choice.shape not in ((), None):
-        raise TypeError(f"cond: pred must be a scalar bool, got {choice.spec}. Use ops.any or ops.all, or a comparison.")
+        raise TypeError(
+            f"cond: pred must be a scalar bool, got {choice.spec}. Use ops.any or ops.all, or a comparison."
+        )
     return _branches(choice, [("true_fn", true_fn), ("false_fn", false_fn)], name or "cond")
 
 
@@ -137,9 +137,7 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
     return _branches(choice, named, "switch")
 
 
-def case(
-    pred_fn_pairs: Sequence[tuple[Any, Callable[[], Any]]], default: Callable[[], Any] | None = None
-) -> Any:
+def case(pred_fn_pairs: Sequence[tuple[Any, Callable[[], Any]]], default: Callable[[], Any] | None = None) -> Any:
     """The result of the first function whose predicate holds, else of `default` (by default the last function)."""
     pairs = list(pred_fn_pairs)
     if not pairs:

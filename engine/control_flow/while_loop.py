@@ -36,7 +36,9 @@ class While(RegionOp):
     Inputs: initial values, captures of the condition, captures of the body. Outputs: final values, and the frame.
     """
 
-    def __init__(self, condition: Region, body: Region, parallel_iterations: int = 32, swap_memory: bool = False) -> None:
+    def __init__(
+        self, condition: Region, body: Region, parallel_iterations: int = 32, swap_memory: bool = False
+    ) -> None:
         super().__init__((condition, body))
         self.parallel_iterations = parallel_iterations
         self.swap_memory = swap_memory
@@ -245,9 +247,7 @@ def _is_shape(value: Any) -> bool:
     return isinstance(value, (tuple, list)) and all(dim is None or isinstance(dim, (int, np.integer)) for dim in value)
 
 
-def _checked_result(
-    result: Any, structure: Any, specs: list[Spec], names: list[str], single: bool
-) -> list[Tensor]:
+def _checked_result(result: Any, structure: Any, specs: list[Spec], names: list[str], single: bool) -> list[Tensor]:
     """The body's result as flat tensors.
 
     Raises:

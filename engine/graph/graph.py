@@ -160,7 +160,9 @@ class Graph:
         control_inputs: tuple[Operation, ...] = (),
     ) -> Operation:
         """Append a rewritten form of `like`: it keeps the name, device and user's line (for passes)."""
-        return self._link(Operation(self, op, tuple(inputs), specs, like.name, like.device, control_inputs, like.location))
+        return self._link(
+            Operation(self, op, tuple(inputs), specs, like.name, like.device, control_inputs, like.location)
+        )
 
     def _link(self, node: Operation) -> Operation:
         node.index = len(self.operations)
@@ -325,6 +327,12 @@ _default_graph = Graph()
 def get_default_graph() -> Graph:
     """The graph into which operations are built now. One always exists."""
     return _context.stack[-1] if _context.stack else _default_graph
+
+
+def reset_default_graph() -> None:
+    """Let the default graph go and start a new one. What was built in the old one can't be mixed with new operations."""
+    global _default_graph
+    _default_graph = Graph()
 
 
 def in_explicit_graph() -> bool:

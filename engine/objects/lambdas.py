@@ -34,7 +34,9 @@ def lambda_from_config(config: Any) -> types.FunctionType:
     try:
         code = marshal.loads(base64.b64decode(raw))
     except (ValueError, EOFError, TypeError) as error:
-        raise ValueError(f"A lambda in the config can't be read: it was saved by another Python version. ({error})") from error
+        raise ValueError(
+            f"A lambda in the config can't be read: it was saved by another Python version. ({error})"
+        ) from error
     cells = None if closure is None else tuple(types.CellType(value) for value in closure)
     scope = {"__builtins__": __builtins__, "__name__": __name__}
     return types.FunctionType(code, scope, "<lambda>", None if defaults is None else tuple(defaults), cells)

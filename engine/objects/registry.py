@@ -186,7 +186,7 @@ def serialize_keras_object(obj: Any) -> Any:
     >>> serialize_keras_object({"units": 3, "shape": (2, None), "dtype": np.dtype("float32")})
     {'units': 3, 'shape': [2, None], 'dtype': 'float32'}
     """
-    if obj is None or isinstance(obj, (bool, int, float, str)) and not isinstance(obj, np.generic):
+    if obj is None or (isinstance(obj, (bool, int, float, str)) and not isinstance(obj, np.generic)):
         return obj
     if isinstance(obj, (list, tuple)):
         return [serialize_keras_object(item) for item in cast("Sequence[Any]", obj)]

@@ -5,24 +5,29 @@ Each op is one class in one place (see `anabranch.engine.graph.op.Op`), from whi
 
 from ..graph.op import ErrorSample, Op, Sample, registered_ops
 from . import operators as _operators  # gives tensors their operators
-from .array import *  # noqa: F403
 from .axes import *  # noqa: F403
 from .base import cast, constant, convert_to_tensor
 from .bitwise import *  # noqa: F403
 from .comparison import *  # noqa: F403
 from .creation import *  # noqa: F403
 from .elementwise import *  # noqa: F403
+from .gathering import *  # noqa: F403
 from .indexing import *  # noqa: F403
+from .joining import *  # noqa: F403
 from .linalg import *  # noqa: F403
 from .mathematics import *  # noqa: F403
 from .nn import *  # noqa: F403
+from .padding import *  # noqa: F403
+from .positions import *  # noqa: F403
 from .reduction import *  # noqa: F403
+from .scattering import *  # noqa: F403
 from .shaping import *  # noqa: F403
 from .sorting import *  # noqa: F403
 from .special import *  # noqa: F403
 from .trigonometry import *  # noqa: F403
+from .windows import *  # noqa: F403
 
-__all__ = [  # noqa: PLE0604 - built from the families' lists below
+__all__ = [
     "ErrorSample",
     "Op",
     "Sample",

@@ -108,8 +108,9 @@ class ArrayValue:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held by the written elements."""
-        return sum(int(self._store.get(i).nbytes) for i in range(self.size) if self.has(i))
+        """Bytes held by the written elements. (A history may hold None, for branches that were not taken.)"""
+        elements = [self._store.get(i) for i in range(self.size) if self.has(i)]
+        return sum(int(element.nbytes) for element in elements if element is not None)
 
     def has(self, index: int) -> bool:
         """Whether slot `index` holds an element."""
@@ -256,5 +257,7 @@ def _stack_items(items: list[Any]) -> Any:
     shapes = {item.shape for item in items}
     if len(shapes) > 1:
         listed = ", ".join(str(list(shape)) for shape in sorted(shapes, key=str)[:4])
-        raise ValueError(f"TensorArray.stack needs elements of one shape; got {listed}. Use concat, or read them singly.")
+        raise ValueError(
+            f"TensorArray.stack needs elements of one shape; got {listed}. Use concat, or read them singly."
+        )
     return as_scalar_or_array(np.stack(items))

@@ -154,10 +154,10 @@ def convert_to_tensor(value: TensorLike, dtype: Any = None, name: str | None = N
         value = get_default_graph().read(value)
     if isinstance(value, Tensor):
         return value if wanted is None or value.dtype == wanted else cast(value, wanted)
-    if isinstance(value, _PYTHON_SCALARS) and name is None:
+    if isinstance(value, _PYTHON_SCALARS) and not isinstance(value, np.generic) and name is None:
         return _scalar_constant(value, wanted or result_type(type(value)), get_default_graph())
     if isinstance(value, (list, tuple)) and _holds_symbols(value):
-        from .array import stack  # a list of tensors becomes their stack
+        from .joining import stack  # a list of tensors becomes their stack
 
         return convert_to_tensor(stack(value), wanted)
     return make_constant(as_array(value, wanted), name)
@@ -264,7 +264,9 @@ class ShapeOf(Op):
         return TensorSpec((inputs[0].rank,), dtypes.int32)
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        return np.array(inputs[0].shape, dtype="int32")
+        (x,) = inputs
+        # A value saved in a branch that was not taken is None; its cotangent is a zero that nobody looks at.
+        return np.array(() if x is None else x.shape, dtype="int32")
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         return (None,)
@@ -443,9 +445,7 @@ def split_shape(shape: ShapeLike) -> tuple[tuple[int | None, ...], list[Tensor]]
     Raises:
         TypeError: an entry is neither an integer nor a scalar tensor.
     """
-    if isinstance(shape, (int, np.integer, Tensor, Variable)) and not (
-        isinstance(shape, Tensor) and shape.ndim == 1
-    ):
+    if isinstance(shape, (int, np.integer, Tensor, Variable)) and not (isinstance(shape, Tensor) and shape.ndim == 1):
         shape = (shape,)
     if isinstance(shape, Tensor):
         shape = list(shape)
@@ -458,7 +458,9 @@ def split_shape(shape: ShapeLike) -> tuple[tuple[int | None, ...], list[Tensor]]
         elif isinstance(dim, (int, np.integer)):
             static.append(int(dim))
         else:
-            raise TypeError(f"Shape {shape!r}: {dim!r} is neither an integer nor a tensor (unknown sizes come from ops.shape).")
+            raise TypeError(
+                f"Shape {shape!r}: {dim!r} is neither an integer nor a tensor (unknown sizes come from ops.shape)."
+            )
     return tuple(static), dynamic
 
 

@@ -48,14 +48,16 @@ class Fill(Op):
     shape: tuple[int | None, ...]
 
     def infer(self, *inputs: Any) -> TensorSpec:
-        if inputs[0].shape != ():
+        if inputs[0].shape not in (None, ()):
             raise ValueError(f"A shape is filled with a scalar; got {inputs[0]}.")
         return TensorSpec(self.shape, inputs[0].dtype)
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         value, *sizes = inputs
         shape = fill_shape(self.shape, sizes)
-        return as_scalar_or_array(xp.full(shape, value, value.dtype) if value else xp.zeros(shape, value.dtype))
+        if xp is np and not any(value.tobytes()):  # memory that is zero already is for nothing; -0.0 has a bit set
+            return as_scalar_or_array(np.zeros(shape, value.dtype))
+        return as_scalar_or_array(xp.full(shape, value, value.dtype))
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
@@ -67,6 +69,7 @@ class Fill(Op):
         yield Sample(cls((2, 3)), [np.float32(2)], np.full((2, 3), 2, "float32"), label="static")
         inputs = [np.float32(2), np.int32(3)]
         yield Sample(cls((None, 1)), inputs, np.full((3, 1), 2, "float32"), differentiable=(0,), label="dynamic")
+        yield Sample(cls((2,)), [np.float32(-0.0)], np.full(2, -0.0, "float32"), label="negative zero")
         yield Sample(cls((2,)), [np.int32(0)], np.zeros(2, "int32"), differentiable=(), label="zeros")
         yield Sample(cls(()), [np.float32(3)], np.float32(3), label="0-d")
         yield Sample(cls((0, 2)), [np.float32(3)], np.zeros((0, 2), "float32"), label="empty")
@@ -152,6 +155,8 @@ class Range(Op):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         start, stop, step = inputs
+        if not step:
+            raise ValueError(f"arange(start={start}, stop={stop}, step=0): the step must not be zero.")
         return xp.arange(start, stop, step, dtype=start.dtype)
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
@@ -174,7 +179,7 @@ class Range(Op):
         scalar, vector = TensorSpec((), dtypes.int32), TensorSpec((2,), dtypes.int32)
         yield ErrorSample(lambda: cls(None).infer(scalar, vector, scalar), ValueError, "must be scalars")
         zero = np.int32(0)
-        yield ErrorSample(lambda: cls(None).run(np, zero, np.int32(3), zero), ZeroDivisionError, "zero")
+        yield ErrorSample(lambda: cls(None).run(np, zero, np.int32(3), zero), ValueError, "not be zero")
 
 
 def arange(start: TensorLike, stop: TensorLike = None, step: TensorLike = None, dtype: Any = None) -> Tensor:

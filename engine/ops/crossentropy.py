@@ -50,7 +50,7 @@ def binary_crossentropy(target: TensorLike, output: TensorLike, from_logits: boo
         ValueError: the shapes differ.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.binary_crossentropy([1.0, 0.0], [100.0, -100.0], from_logits=True))
+    >>> ab.Session().run(ab.ops.binary_crossentropy([1.0, 0.0], [1000.0, -1000.0], from_logits=True))
     array([0., 0.], dtype=float32)
     """
     label, score = _pair(target, output)

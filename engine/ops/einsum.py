@@ -12,7 +12,7 @@ import numpy as np
 
 from ..graph import dtypes
 from ..graph.spec import Dim, Shape, shape_text
-from .axes import transpose
+from .axes import moveaxis, transpose
 from .base import (
     Op,
     Operation,
@@ -25,9 +25,9 @@ from .base import (
     cast,
     normalize_axis,
     promote,
-    runtime_shape,
     sum_like,
 )
+from .creation import diagonal
 from .elementwise import multiply
 from .reduction import sum
 
@@ -82,7 +82,7 @@ class Contraction(Op):
             return as_scalar_or_array((left * right).transpose(plan.order_out))
         shape_a, shape_b = a.shape, b.shape
         if shape_a[batch + rows :] != shape_b[batch : batch + inner]:
-            raise ValueError(f"{self}: shapes {inputs[0].shape} and {inputs[1].shape} differ in a summed subscript.")
+            self.infer(*[TensorSpec(x.shape, x.dtype) for x in inputs])  # says which sizes differ
         depth = math.prod(shape_a[batch + rows :])
         a = a.reshape((*shape_a[:batch], math.prod(shape_a[batch : batch + rows]), depth))
         b = b.reshape((*shape_b[:batch], depth, math.prod(shape_b[batch + inner :])))
@@ -149,84 +149,6 @@ def _plan(a: str, b: str, out: str) -> _Plan:
         inner=len(inner),
         columns=len(columns),
     )
-
-
-@dataclass(frozen=True)
-class DiagonalOf(Op):
-    """The diagonal of two axes of one size: `axis2` goes, and `axis1` runs along both."""
-
-    axis1: int
-    axis2: int
-
-    def infer(self, *inputs: Any) -> TensorSpec:
-        (x,) = inputs
-        if x.shape is None:
-            return TensorSpec(None, x.dtype)
-        first, second = x.shape[self.axis1], x.shape[self.axis2]
-        if first is not None and second is not None and first != second:
-            raise ValueError(
-                f"A subscript stands for axes {self.axis1} and {self.axis2} of an operand of shape "
-                f"{shape_text(x.shape)}, whose sizes {first} and {second} differ."
-            )
-        shape = list(x.shape)
-        shape[self.axis1] = second if first is None else first
-        del shape[self.axis2]
-        return TensorSpec(tuple(shape), x.dtype)
-
-    def run(self, xp: Any, *inputs: Any) -> Any:
-        (x,) = inputs
-        if x.shape[self.axis1] != x.shape[self.axis2]:
-            raise ValueError(f"A subscript stands for two axes of different sizes of an operand of shape {x.shape}.")
-        diagonal = xp.diagonal(x, axis1=self.axis1, axis2=self.axis2)
-        return xp.ascontiguousarray(xp.moveaxis(diagonal, -1, self.axis1))
-
-    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
-        (dy,) = cotangents
-        x = node.inputs[0]
-        assert dy is not None
-        return (apply(DiagonalFrom(self.axis1, self.axis2, x.shape), dy, runtime_shape(x)),)
-
-    @classmethod
-    def samples(cls) -> Iterable[Sample]:
-        x = np.arange(18, dtype="float32").reshape(3, 2, 3)
-        yield Sample(cls(0, 2), [x], np.einsum("iji->ij", x), (0,), label="outer axes")
-        yield Sample(cls(0, 1), [x[:, 0]], np.diag(x[:, 0]), (0,), label="matrix")
-        yield Sample(cls(0, 1), [x[:0, 0, :0]], np.zeros(0, "float32"), (0,), label="empty")
-
-
-@dataclass(frozen=True)
-class DiagonalFrom(Op):
-    """The reverse of `DiagonalOf`: zeros of a shape (second input), with the first input on the diagonal."""
-
-    axis1: int
-    axis2: int
-    shape: Shape
-
-    def infer(self, *inputs: Any) -> TensorSpec:
-        return TensorSpec(self.shape, inputs[0].dtype)
-
-    def run(self, xp: Any, *inputs: Any) -> Any:
-        y, shape = inputs
-        full = xp.zeros(tuple(int(dim) for dim in shape), y.dtype)
-        ends = xp.moveaxis(full, (self.axis1, self.axis2), (-2, -1))
-        steps = xp.arange(ends.shape[-1])
-        ends[..., steps, steps] = xp.moveaxis(y, self.axis1, -1)
-        return full
-
-    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
-        (dy,) = cotangents
-        assert dy is not None
-        return apply(DiagonalOf(self.axis1, self.axis2), dy), None
-
-    @classmethod
-    def samples(cls) -> Iterable[Sample]:
-        y = np.array([1, 2], "float32")
-        yield Sample(cls(0, 1, (2, 2)), [y, np.array([2, 2], "int32")], np.diag(y), (0,), label="matrix")
-        stack = np.stack([np.diag(y), np.diag(y)], axis=1)
-        wanted = np.array([2, 2, 2], "int32")
-        yield Sample(cls(0, 2, None), [np.stack([y, y], axis=1), wanted], stack, (0,), label="outer axes")
-        nothing = np.array([0, 0], "int32")
-        yield Sample(cls(0, 1, (0, 0)), [y[:0], nothing], np.zeros((0, 0), "float32"), (0,), label="empty")
 
 
 # --- functions ------------------------------------------------------------------------------------------------------
@@ -316,10 +238,20 @@ def _simplify(tensor: Tensor, text: str, out: str, labels: list[str], place: int
         while text.count(label) > 1:
             first = text.index(label)
             second = text.index(label, first + 1)
-            tensor = apply(DiagonalOf(first, second), tensor)
+            _check_plane(tensor.shape, label, first, second)
+            tensor = moveaxis(diagonal(tensor, axis1=first, axis2=second), -1, first)
             text = text[:second] + text[second + 1 :]
     elsewhere = out + "".join(other for position, other in enumerate(labels) if position != place)
     return _sum_away(tensor, text, elsewhere)
+
+
+def _check_plane(shape: Shape, label: str, first: int, second: int) -> None:
+    sizes = (None, None) if shape is None else (shape[first], shape[second])
+    if None not in sizes and sizes[0] != sizes[1]:
+        raise ValueError(
+            f"einsum: subscript {label!r} stands for axes {first} and {second} of an operand of shape "
+            f"{shape_text(shape)}, whose sizes differ."
+        )
 
 
 def _sum_away(tensor: Tensor, text: str, wanted: str) -> _Term:

@@ -567,7 +567,6 @@ __all__ = [
     "add",
     "divide",
     "floor_divide",
-    "identity",
     "mod",
     "multiply",
     "negative",

@@ -12,6 +12,7 @@ import numpy as np
 from ..graph import dtypes
 from ..graph.dtypes import DType
 from ..graph.spec import Dim, Shape, broadcast_shapes, shape_text
+from .axes import moveaxis
 from .base import (
     ErrorSample,
     Op,
@@ -30,12 +31,14 @@ from .base import (
     sum_like,
 )
 from .comparison import not_equal
+from .creation import diagonal, zeros_like
 from .einsum import einsum, tensordot
 from .elementwise import absolute, multiply
+from .joining import concatenate, stack
 from .mathematics import power, sqrt
 from .matrices import cholesky, det, inv, solve, solve_triangular
 from .reduction import max, min, sum
-from .shaping import expand_dims, ravel, reshape, squeeze
+from .shaping import axes_argument, expand_dims, ravel, reshape, squeeze
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,14 @@ def _last_two(shape: Shape, transposed: bool) -> tuple[Dim, Dim]:
     if shape is None:
         return None, None
     return (shape[-1], shape[-2]) if transposed else (shape[-2], shape[-1])
+
+
+def _check_stacks(a: Shape, b: Shape) -> None:
+    if any(shape is not None and len(shape) < 2 for shape in (a, b)):
+        raise ValueError(
+            f"matmul: operands whose rank is unknown while the graph is built must have at least 2 axes; got shapes "
+            f"{shape_text(a)} and {shape_text(b)}. Use ops.expand_dims for vectors."
+        )
 
 
 @dataclass(frozen=True)
@@ -139,9 +150,7 @@ class BatchMatMul(_Product):
     def infer(self, *inputs: Any) -> TensorSpec:
         a, b = inputs
         self._check_dtypes(a, b)
-        for spec in inputs:
-            if spec.shape is not None and len(spec.shape) < 2:
-                raise ValueError(f"BatchMatMul takes stacks of matrices; got shape {shape_text(spec.shape)}.")
+        _check_stacks(a.shape, b.shape)
         dims = self._matrix_dims(a, b)
         if a.shape is None or b.shape is None:
             return TensorSpec(None, a.dtype)
@@ -150,11 +159,7 @@ class BatchMatMul(_Product):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         a, b = inputs
-        if a.ndim < 2 or b.ndim < 2:
-            raise ValueError(
-                f"matmul: operands whose rank is unknown while the graph is built must have at least 2 axes; "
-                f"got shapes {a.shape} and {b.shape}. Use ops.expand_dims for vectors."
-            )
+        _check_stacks(a.shape, b.shape)
         return xp.matmul(a.swapaxes(-1, -2) if self.transpose_a else a, b.swapaxes(-1, -2) if self.transpose_b else b)
 
     def _operands(self, arguments: Sequence[str]) -> str:
@@ -360,8 +365,6 @@ def outer(x1: TensorLike, x2: TensorLike) -> Tensor:
 
 def trace(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     """The sum along a diagonal of the matrices in `axis1` and `axis2`."""
-    from .creation import diagonal
-
     return sum(diagonal(x, offset=offset, axis1=axis1, axis2=axis2), axis=-1)
 
 
@@ -378,8 +381,6 @@ def cross(
     Raises:
         ValueError: the axes do not have 2 or 3 known components.
     """
-    from .array import concatenate, moveaxis, stack, zeros_like
-
     if axis is not None:
         axisa = axisb = axisc = axis
     a, b = (moveaxis(x, source, -1) for x, source in zip(promote(x1, x2), (axisa, axisb), strict=True))
@@ -414,7 +415,7 @@ def norm(x: TensorLike, ord: Any = None, axis: Any = None, keepdims: bool = Fals
         if tensor.ndim not in (1, 2):
             raise ValueError(f"norm(ord={ord!r}) of an input of shape {shape_text(tensor.shape)} needs an axis.")
         axis = tuple(range(tensor.ndim))
-    axes = None if axis is None else tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
+    axes = None if axis is None else tuple(axes_argument(axis))
     if axes is None or (ord is None and len(axes) <= 2):
         return sqrt(sum(_squared(tensor), axes, keepdims))
     if len(axes) == 1:

@@ -23,12 +23,12 @@ from .base import (
     TensorLike,
     TensorSpec,
     apply,
-    as_floating,
     as_scalar_or_array,
     cast,
     promote,
     sum_like,
 )
+from .creation import tril, triu
 from .shaping import expand_dims, squeeze
 
 
@@ -200,31 +200,6 @@ class LowerHalf(Op):
         yield Sample(cls(), [x[:0, :0]], x[:0, :0], (0,), label="empty")
 
 
-@dataclass(frozen=True)
-class Triangle(Op):
-    """The lower or upper triangle, with zeros elsewhere."""
-
-    lower: bool
-
-    def infer(self, *inputs: Any) -> TensorSpec:
-        return inputs[0]
-
-    def run(self, xp: Any, *inputs: Any) -> Any:
-        return xp.tril(inputs[0]) if self.lower else xp.triu(inputs[0])
-
-    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
-        (dy,) = cotangents
-        assert dy is not None
-        return (apply(Triangle(self.lower), dy),)
-
-    @classmethod
-    def samples(cls) -> Iterable[Sample]:
-        x = np.arange(1, 10, dtype="float32").reshape(3, 3)
-        yield Sample(cls(True), [x], np.tril(x), (0,), label="lower")
-        yield Sample(cls(False), [np.stack([x, x])], np.triu(np.stack([x, x])), (0,), label="upper")
-        yield Sample(cls(True), [x[:0]], x[:0], (0,), label="empty")
-
-
 # --- functions ------------------------------------------------------------------------------------------------------
 
 
@@ -292,7 +267,7 @@ def solve(a: TensorLike, b: TensorLike) -> Tensor:
 
 def solve_triangular(a: TensorLike, b: TensorLike, lower: bool = False) -> Tensor:
     """The solution X of A X = B where only the upper (or `lower`) triangle of A counts; see `solve`."""
-    return solve(apply(Triangle(lower), as_floating(a)), b)
+    return solve(tril(a) if lower else triu(a), b)
 
 
 __all__ = ["cholesky", "det", "inv", "solve", "solve_triangular"]

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..graph import dtypes
 from ..graph.spec import shape_text
+from .axes import flip
 from .base import (
     Operation,
     Sample,
@@ -63,7 +64,10 @@ class Relu(_Elementwise):
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
-        yield from unary_samples(cls(), lambda x: np.maximum(x, np.float32(0)))
+        def reference(x: Any) -> Any:
+            return np.maximum(x, np.float32(0))
+
+        yield from unary_samples(cls(), reference)
         x = np.array([-np.inf, -0.0, np.inf, np.nan], "float32")
         yield Sample(cls(), [x], np.array([0, 0, np.inf, np.nan], "float32"), (), label="special")
 
@@ -271,9 +275,10 @@ def log_softmax(x: TensorLike, axis: AxisLike = -1) -> Tensor:
 
 
 def sparsemax(x: TensorLike, axis: int = -1) -> Tensor:
-    """The nearest point of the probability simplex along `axis` (Martins and Astudillo, 2016)."""
-    from .axes import flip
+    """The nearest point of the probability simplex along `axis` (Martins and Astudillo, 2016).
 
+    The result sums to 1; that of Keras 3.15 does not, because it subtracts a sum of running sums.
+    """
     tensor = as_floating(x)
     ordered = flip(sort(tensor, axis), axis)
     total = cumsum(ordered, axis)
@@ -358,8 +363,10 @@ def layer_normalization(
 ) -> Tensor:
     """`x` with mean 0 and variance 1 over `axis`, times `gamma`, plus `beta` (Ba, Kiros and Hinton, 2016).
 
+    Half precision is widened inside.
+
     Args:
-        gamma, beta: of a shape that broadcasts with `x`, or None. Half precision is widened inside.
+        gamma, beta: of a shape that broadcasts with `x`, or None.
     """
     tensor = as_floating(x)
     wide = cast(tensor, accumulator_of(tensor.dtype) or tensor.dtype)

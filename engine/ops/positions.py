@@ -94,7 +94,8 @@ class Nonzero(Op):
         return (TensorSpec((None,), dtypes.int32),) * self.rank
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        return tuple(positions.astype(dtypes.int32) for positions in inputs[0].nonzero())
+        found = tuple(positions.astype(dtypes.int32) for positions in inputs[0].nonzero())
+        return found[0] if self.rank == 1 else found
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         return (None,)
@@ -104,8 +105,8 @@ class Nonzero(Op):
         x = np.array([[0, 2], [3, 0]], "float32")
         expected = (np.array([0, 1], "int32"), np.array([1, 0], "int32"))
         yield Sample(cls(2), [x], expected, differentiable=(), label="matrix")
-        yield Sample(cls(1), [x[0] > 0], (np.array([1], "int32"),), differentiable=(), label="bools")
-        yield Sample(cls(1), [x[0, :0]], (np.zeros(0, "int32"),), differentiable=(), label="empty")
+        yield Sample(cls(1), [x[0] > 0], np.array([1], "int32"), differentiable=(), label="bools")
+        yield Sample(cls(1), [x[0, :0]], np.zeros(0, "int32"), differentiable=(), label="empty")
 
     @classmethod
     def error_samples(cls) -> Iterable[ErrorSample]:

@@ -26,7 +26,7 @@ from .base import (
     normalize_axes,
     runtime_shape,
 )
-from .shaping import expand_dims
+from .shaping import axes_argument, expand_dims
 
 Axes = tuple[int, ...] | None
 AxisLike = Any  # None, an int, or a sequence of ints
@@ -40,7 +40,7 @@ def axes_attribute(axis: AxisLike, rank: int | None) -> Axes:
     """
     if axis is None or rank is not None:
         return normalize_axes(axis, rank)
-    axes = tuple(int(a) for a in (axis if isinstance(axis, (tuple, list)) else (axis,)))
+    axes = tuple(axes_argument(axis))
     if len(set(axes)) != len(axes):
         raise ValueError(f"axis={axis} names an axis twice.")
     return axes

@@ -82,7 +82,10 @@ class Softmax(_Normalised):
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
-        yield from cls._samples(lambda x, axis: np.exp(x) / np.sum(np.exp(x), axis=axis, keepdims=True))
+        def reference(x: Any, axis: Any) -> Any:
+            return np.exp(x) / np.sum(np.exp(x), axis=axis, keepdims=True)
+
+        yield from cls._samples(reference)
         extreme = np.array([[1000, 0], [-1000, -1000], [-np.inf, 0]], "float32")
         expected = np.array([[1, 0], [0.5, 0.5], [0, 1]], "float32")
         yield Sample(cls((1,)), [extreme], expected, (), label="extremes")
@@ -112,7 +115,10 @@ class LogSoftmax(_Normalised):
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
-        yield from cls._samples(lambda x, axis: x - np.log(np.sum(np.exp(x), axis=axis, keepdims=True)))
+        def reference(x: Any, axis: Any) -> Any:
+            return x - np.log(np.sum(np.exp(x), axis=axis, keepdims=True))
+
+        yield from cls._samples(reference)
         extreme = np.array([[1000, 0], [-1000, -1000], [-np.inf, 0]], "float32")
         expected = np.array([[0, -1000], [-np.log(2), -np.log(2)], [-np.inf, 0]], "float32")
         yield Sample(cls((1,)), [extreme], expected, (), label="extremes")
@@ -153,10 +159,10 @@ def _check_labels(labels: Any, classes: int) -> None:
         )
 
 
-def _rows(x: Any, labels: Any) -> tuple[Any, tuple[Any, Any]]:
+def _rows(xp: Any, x: Any, labels: Any) -> tuple[Any, tuple[Any, Any]]:
     """`x` as rows of classes, and the index of each row's label in them. Contiguous `x` is not copied."""
     rows = x.reshape((labels.size, x.shape[-1]))
-    return rows, (np.arange(labels.size), labels.reshape(-1))
+    return rows, (xp.arange(labels.size), labels.reshape(-1))
 
 
 @dataclass(frozen=True)
@@ -175,7 +181,7 @@ class SparseCrossEntropy(Op):
         x, labels = inputs
         _check_labels(labels, x.shape[-1])
         centred = xp.ascontiguousarray(_centred(xp, x, (-1,)))
-        rows, at_labels = _rows(centred, labels)
+        rows, at_labels = _rows(xp, centred, labels)
         chosen = rows[at_labels].reshape(labels.shape)
         xp.exp(centred, out=centred)
         total = xp.sum(centred, axis=-1, keepdims=True)
@@ -225,7 +231,7 @@ class SparseCrossEntropyGrad(Op):
     def run(self, xp: Any, *inputs: Any) -> Any:
         softmax, labels, dloss = inputs
         dx = xp.ascontiguousarray(softmax * dloss[..., None])
-        rows, at_labels = _rows(dx, labels)
+        rows, at_labels = _rows(xp, dx, labels)
         rows[at_labels] -= dloss.reshape(-1)
         return dx
 
@@ -258,7 +264,7 @@ class SelectClass(Op):
     def run(self, xp: Any, *inputs: Any) -> Any:
         x, labels = inputs
         _check_labels(labels, x.shape[-1])
-        rows, at_labels = _rows(x, labels)
+        rows, at_labels = _rows(xp, x, labels)
         return as_scalar_or_array(rows[at_labels].reshape(labels.shape))
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
@@ -293,7 +299,7 @@ class PlaceClass(Op):
     def run(self, xp: Any, *inputs: Any) -> Any:
         y, labels, shape = inputs
         full = xp.zeros(tuple(int(dim) for dim in shape), y.dtype)
-        rows, at_labels = _rows(full, labels)
+        rows, at_labels = _rows(xp, full, labels)
         rows[at_labels] = y.reshape(-1)
         return full
 

@@ -5,6 +5,7 @@ Sorting and top-k are differentiable through the positions from which their valu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from ..graph import dtypes
-from ..graph.dtypes import DType
 from ..graph.spec import Dim, Shape, shape_text
 from .base import (
     ErrorSample,
@@ -326,35 +326,34 @@ def unique(x: TensorLike) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class BinCount(Op):
-    """How often each non-negative integer occurs in each row; inputs: the integers and, if `weighted`, weights."""
+    """How often each non-negative integer occurs in each row; inputs: the integers and, perhaps, weights to add up."""
 
     minlength: int
-    weighted: bool
-    dtype: DType
 
     def infer(self, *inputs: Any) -> TensorSpec:
         shape: Shape = inputs[0].shape
+        dtype = inputs[1].dtype if len(inputs) == 2 else dtypes.int32
         if shape is None:
-            return TensorSpec(None, self.dtype)
+            return TensorSpec(None, dtype)
         if len(shape) not in (1, 2):
             raise ValueError(f"bincount: expected a vector or a matrix of integers; got shape {shape_text(shape)}.")
         bins: Dim = self.minlength if shape[-1] == 0 else None
-        return TensorSpec((*shape[:-1], bins), self.dtype)
+        return TensorSpec((*shape[:-1], bins), dtype)
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        x = inputs[0]
+        x, *weights = inputs
         if x.size and int(x.min()) < 0:
             raise ValueError(f"bincount: the values must not be negative; the smallest is {int(x.min())}.")
         bins = max(self.minlength, int(x.max()) + 1 if x.size else 0)
-        rows = x.reshape(-1, x.shape[-1]) if x.size else x.reshape(int(np.prod(x.shape[:-1])), 0)
+        rows = x.reshape(-1, x.shape[-1]) if x.size else x.reshape(math.prod(x.shape[:-1]), 0)
         offsets = xp.arange(len(rows), dtype="int64")[:, None] * bins
-        weights = inputs[1].reshape(-1) if self.weighted else None
-        counts = xp.bincount((rows + offsets).reshape(-1), weights=weights, minlength=len(rows) * bins)
-        return counts.reshape((*x.shape[:-1], bins)).astype(self.dtype)
+        places = (rows + offsets).reshape(-1)
+        counts = xp.bincount(places, *[weight.reshape(-1) for weight in weights], minlength=len(rows) * bins)
+        return counts.reshape((*x.shape[:-1], bins)).astype(weights[0].dtype if weights else np.int32)
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
-        if not self.weighted:
+        if len(node.inputs) == 1:
             return (None,)
         assert dy is not None
         return None, sum_like(take_along_axis(dy, node.inputs[0], axis=-1), node.inputs[1])
@@ -363,12 +362,11 @@ class BinCount(Op):
     def samples(cls) -> Iterable[Sample]:
         x = np.array([[1, 1, 3], [0, 2, 2]], "int32")
         weights = np.array([[1, 2, 3], [4, 5, 6]], "float32")
-        int32, float32 = dtypes.int32, dtypes.float32
-        yield Sample(cls(0, False, int32), [x[0]], np.array([0, 2, 0, 1], "int32"), (), label="vector")
-        yield Sample(cls(5, False, int32), [x], np.array([[0, 2, 0, 1, 0], [1, 0, 2, 0, 0]], "int32"), (), label="rows")
+        yield Sample(cls(0), [x[0]], np.array([0, 2, 0, 1], "int32"), (), label="vector")
+        yield Sample(cls(5), [x], np.array([[0, 2, 0, 1, 0], [1, 0, 2, 0, 0]], "int32"), (), label="rows")
         want = np.array([[0, 3, 0, 3], [4, 0, 11, 0]], "float32")
-        yield Sample(cls(0, True, float32), [x, weights], want, (1,), label="weighted")
-        yield Sample(cls(2, False, int32), [x[0, :0]], np.zeros(2, "int32"), (), label="empty")
+        yield Sample(cls(0), [x, weights], want, (1,), label="weighted")
+        yield Sample(cls(2), [x[0, :0]], np.zeros(2, "int32"), (), label="empty")
 
     @classmethod
     def error_samples(cls) -> Iterable[ErrorSample]:
@@ -392,9 +390,8 @@ def bincount(x: TensorLike, weights: TensorLike = None, minlength: int = 0) -> T
     if not dtypes.is_integer(tensor.dtype):
         raise TypeError(f"bincount counts integers; got dtype {tensor.dtype.name}.")
     if weights is None:
-        return apply(BinCount(int(minlength), False, dtypes.int32), tensor)
-    weight = convert_to_tensor(weights)
-    return apply(BinCount(int(minlength), True, weight.dtype), tensor, weight)
+        return apply(BinCount(int(minlength)), tensor)
+    return apply(BinCount(int(minlength)), tensor, convert_to_tensor(weights))
 
 
 __all__ = [

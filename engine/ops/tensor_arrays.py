@@ -386,7 +386,9 @@ class ArrayScatter(Op):
     def infer(self, *inputs: Any) -> Spec:
         array, indices, values = inputs
         if array.dtype != values.dtype:
-            raise TypeError(f"TensorArray of {array.dtype} elements: {values.dtype} values were written. Cast them first.")
+            raise TypeError(
+                f"TensorArray of {array.dtype} elements: {values.dtype} values were written. Cast them first."
+            )
         if values.shape == ():
             raise ValueError("TensorArray.scatter needs values with one row for each index; got a scalar.")
         if indices.shape is not None and len(indices.shape) != 1:

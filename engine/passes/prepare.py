@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..graph.graph import Graph, Operation
 from ..graph.spec import Spec
 from ..graph.tensor import Tensor
+from .fuse import FusionRule, fuse
 from .prune import needed_operations
 from .specialise import Specialised
 
@@ -22,11 +23,15 @@ class Step:
 
 
 def prepare(
-    graph: Graph, targets: Sequence[Tensor | Operation], feeds: Sequence[Tensor], specs: Sequence[Spec] | None = None
+    graph: Graph,
+    targets: Sequence[Tensor | Operation],
+    feeds: Sequence[Tensor],
+    specs: Sequence[Spec] | None = None,
+    rule: FusionRule | None = None,
 ) -> Step:
     """Prune, specialise and rewrite what `targets` need, given `feeds` (of `specs`, if more is known than the graph says).
 
-    Effects that were asked for stay, in program order.
+    Effects that were asked for stay, in program order. Without a fusion `rule` nothing is fused.
     """
     pruned = needed_operations(graph, targets, feeds)
     given = dict(zip(feeds, specs or [tensor.spec for tensor in feeds], strict=True))
@@ -36,4 +41,8 @@ def prepare(
     wanted = [copy.operation_of(target) for target in targets if isinstance(target, Operation)]
     fed = [copy.tensors[tensor] for tensor in feeds]
     operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
+    if rule is not None:
+        fuse(copy.graph, operations, fetches, rule)
+        wanted = [operation for operation in wanted if operation in set(copy.graph.operations)]
+        operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
     return Step(operations, fed, fetches)

@@ -92,16 +92,20 @@ class Specialised:
         known = self._known.setdefault(into, {})
         if key is not None and key in known:
             return known[key]
-        try:
-            specs = op.infer(*[tensor.spec for tensor in inputs])
-        except (TypeError, ValueError) as error:
-            error.add_note(f"In operation {operation.name!r} ({operation.type}), defined at {operation.location}")
-            raise
+        specs = self._inferred(op, operation, inputs)
         controls = tuple(self._operations[c] for c in operation.control_inputs if c in self._operations)
-        new = into.adopt(op, inputs, specs if isinstance(specs, tuple) else (specs,), operation, controls)
+        new = into.adopt(op, inputs, specs, operation, controls)
         if key is not None:
             known[key] = new
         return new
+
+    def _inferred(self, op: Op, operation: Operation, inputs: list[Tensor]) -> tuple[Spec, ...]:
+        """Specs from what is fed. What can't work for these shapes may lie in a branch that is not taken: it is left to fail when it runs."""
+        try:
+            specs = op.infer(*[tensor.spec for tensor in inputs])
+        except (TypeError, ValueError, IndexError):
+            return tuple(tensor.spec for tensor in operation.outputs)
+        return specs if isinstance(specs, tuple) else (specs,)
 
     # --- regions --------------------------------------------------------------------------------------------
 
@@ -135,9 +139,7 @@ class Specialised:
         controls = tuple(self._operations[c] for c in operation.control_inputs if c in self._operations)
         return into.adopt(op, inputs, specs, operation, controls)
 
-    def _copy_region(
-        self, region: Region, into: Graph, specs: Sequence[Spec], demanded: Iterable[Tensor]
-    ) -> Region:
+    def _copy_region(self, region: Region, into: Graph, specs: Sequence[Spec], demanded: Iterable[Tensor]) -> Region:
         new = Region(into, region.name)
         for parameter, spec in zip(region.parameters, specs, strict=True):
             self.tensors[parameter] = new.add_parameter(spec, parameter.operation.name)

@@ -26,6 +26,7 @@ from ..graph.tensor import Tensor
 from ..graph.variable import Assign
 from ..ops.array_value import ArrayValue
 from ..ops.base import Constant
+from ..ops.fused import Fused
 from ..passes.prune import frame_users, needed_in_region
 
 _DEEPEST_BLOCK = 12  # more than 20 nested blocks are a SyntaxError in Python
@@ -49,7 +50,8 @@ class Printer:
         origins: for each line number, the operation that it computes and the names of its inputs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kernels: Mapping[Operation, Any] | None = None) -> None:
+        self.kernels = kernels or {}
         self.bindings: dict[str, Any] = {"np": np}
         self.origins: dict[int, tuple[Operation, list[str]]] = {}
         self._functions: list[_Function] = []
@@ -176,6 +178,9 @@ class _Block:
     def _print_plain(self, operation: Operation) -> None:
         op = operation.op
         arguments = [self.names[tensor] for tensor in operation.inputs]
+        if operation in self.printer.kernels:
+            self._print_kernel(operation, arguments)
+            return
         if isinstance(op, ReadVariable):
             self._assign(operation, f"{self.printer.bind(op.variable.name, op.variable)}._value")
             return
@@ -187,6 +192,19 @@ class _Block:
             run = self.printer.bind(f"run_{op.type_name}", functools.partial(op.run, np))
             expression = f"{run}({', '.join(arguments)})"
         self._assign(operation, expression, arguments)
+
+    def _print_kernel(self, operation: Operation, arguments: list[str]) -> None:
+        """A fused operation: buffers for the results, and the call of its kernel on the addresses of the arrays."""
+        printer, kernel = self.printer, self.printer.kernels[operation]
+        outputs = [self._output_name(tensor) for tensor in operation.outputs]
+        for name, tensor in zip(outputs, operation.outputs, strict=True):
+            dtype = printer.bind(tensor.dtype.name, np.dtype(tensor.dtype.name))
+            self.line(f"{name} = np.empty({tensor.shape}, {dtype})", (operation, arguments))
+        entry = printer.bind("kernel", kernel.entry)
+        ids = ", ".join(f"id({name})" for name in [*arguments, *outputs])
+        refit = printer.bind("refit", kernel.refit)
+        passed = f"({', '.join(arguments)}{',' if arguments else ''}), ({', '.join(outputs)},)"
+        self.line(f"if {entry}({kernel.table}, {ids}): {refit}({passed})", (operation, arguments))
 
     def _print_assign(self, op: Assign, operation: Operation, value: str) -> None:
         source = operation.inputs[0]
@@ -203,6 +221,8 @@ class _Block:
     def _assign(self, operation: Operation, expression: str, arguments: list[str] | None = None) -> None:
         names = [self._output_name(tensor) for tensor in operation.outputs]
         target = f"{', '.join(names)} = " if names else ""
+        if len(names) == 1 and isinstance(operation.op, Fused):
+            target = f"({names[0]},) = "
         self.line(target + expression, (operation, arguments or []))
 
     def _output_name(self, tensor: Tensor) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import linecache
+import weakref
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -15,6 +16,8 @@ from ..graph.spec import Spec
 from ..graph.tensor import Tensor
 from ..ops.array_value import ArrayValue
 from .errors import annotate
+from ..ops.fused import Fused
+from ..passes.fuse import FusionRule, all_operations
 from ..passes.prepare import prepare
 from .printer import Printer, is_fresh
 
@@ -62,6 +65,7 @@ class Program:
         targets: tensors whose values are returned, and operations that run for their effects.
         feeds: the tensors whose values are passed in.
         specs: the specs of those values, if more is known than the graph says.
+        kernels: fuse elementwise ops into compiled kernels; without them NumPy computes all, to the interpreter's bits.
     """
 
     def __init__(
@@ -70,10 +74,11 @@ class Program:
         targets: Sequence[Tensor | Operation],
         feeds: Sequence[Tensor],
         specs: Sequence[Spec] | None = None,
+        kernels: bool = True,
     ) -> None:
-        step = prepare(graph, targets, feeds, specs)
+        step = prepare(graph, targets, feeds, specs, _fusion_rule(graph) if kernels else None)
         operations, fetches = step.operations, step.fetches
-        printer = Printer()
+        printer = Printer(_kernels(operations))
         self.statistics = Statistics()
         copied = {tensor for tensor in fetches if not is_fresh(tensor)}
         printer.bindings["copied"] = copied_value
@@ -85,6 +90,7 @@ class Program:
         exec(compile(self.source, self.filename, "exec"), namespace)  # noqa: S102 - our own source
         self._step = namespace["step"]
         linecache.cache[self.filename] = (len(self.source), None, self.source.splitlines(True), self.filename)
+        weakref.finalize(self, linecache.cache.pop, self.filename, None).atexit = False
 
     def __call__(self, *values: Any) -> tuple[Any, ...]:
         """Run the step on checked feeds; returns the fetches in order."""
@@ -110,8 +116,27 @@ class Program:
         scope = {**innermost.tb_frame.f_globals, **innermost.tb_frame.f_locals}
         annotate(error, operation, [scope[name] for name in arguments if name in scope])
 
-    def __del__(self) -> None:
-        linecache.cache.pop(getattr(self, "filename", ""), None)
+
+def _has_arrays(graph: Graph) -> bool:
+    """Whether anything in `graph` could be worth a kernel: programs of scalars do not even load the compiler."""
+    return any(tensor.shape != () for operation in graph.operations for tensor in operation.outputs)
+
+
+def _fusion_rule(graph: Graph) -> FusionRule | None:
+    if not _has_arrays(graph):
+        return None
+    from .kernels.rule import fusion_rule  # llvmlite loads here, on first use
+
+    return fusion_rule()
+
+
+def _kernels(operations: Sequence[Operation]) -> dict[Operation, Any]:
+    fused = [operation for operation in all_operations(operations) if isinstance(operation.op, Fused)]
+    if not fused:
+        return {}
+    from .kernels.rule import bind_kernels
+
+    return bind_kernels(fused)
 
 
 def copied_value(value: Any) -> Any:

@@ -93,9 +93,7 @@ class Session:
         self._programs.clear()
         self._latest = None
 
-    def _prepare(
-        self, leaves: tuple[Tensor | Operation, ...], feeds: tuple[Tensor, ...], values: list[Any]
-    ) -> Program:
+    def _prepare(self, leaves: tuple[Tensor | Operation, ...], feeds: tuple[Tensor, ...], values: list[Any]) -> Program:
         return self._variants(leaves, feeds).get(values)
 
     def _variants(self, leaves: tuple[Tensor | Operation, ...], feeds: tuple[Tensor, ...]) -> Variants:

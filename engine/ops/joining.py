@@ -107,11 +107,19 @@ class Concatenate(Op):
 
 @dataclass(frozen=True)
 class Split(Op):
-    """Consecutive parts along an axis. Further inputs fill the Nones of `sizes`; without any, the parts are equal."""
+    """Consecutive parts along an axis.
+
+    Attributes:
+        axis: the axis to cut.
+        sizes: of the parts; further inputs fill the Nones.
+        equal: there are no such inputs, and the parts are of equal size.
+        fits: the sizes are known to fill the axis, so a run need not check it.
+    """
 
     axis: int
     sizes: tuple[int | None, ...]
     equal: bool = False
+    fits: bool = False
     view: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
@@ -152,7 +160,17 @@ class Split(Op):
         for size in self._parts(x.shape[self.axis], given):
             parts.append(x[(*before, slice(start, start + size))])
             start += size
-        return tuple(parts)
+        return parts[0] if len(parts) == 1 else tuple(parts)
+
+    def emit(self, arguments: Sequence[str]) -> str | None:
+        if not self.fits or self.axis < 0:
+            return None
+        before, start = ":, " * self.axis, 0
+        parts: list[str] = []
+        for size in fill_shape(self.sizes, ()):
+            parts.append(f"{arguments[0]}[{before}{start}:{start + size}]")
+            start += size
+        return parts[0] if len(parts) == 1 else f"({', '.join(parts)})"
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         whole = apply(Concatenate(self.axis), *_complete(node, cotangents))
@@ -162,6 +180,8 @@ class Split(Op):
     def samples(cls) -> Iterable[Sample]:
         x = np.arange(12, dtype="float32").reshape(3, 4)
         yield Sample(cls(0, (1, 2)), [x], (x[:1], x[1:]), label="rows")
+        yield Sample(cls(1, (1, 0, 3), fits=True), [x], (x[:, :1], x[:, 1:1], x[:, 1:]), label="fits")
+        yield Sample(cls(0, (3,), fits=True), [x], x, label="one")
         yield Sample(cls(-1, (None, None), equal=True), [x], (x[:, :2], x[:, 2:]), label="equal")
         dynamic = [x, np.int32(3)]
         yield Sample(cls(1, (None, 1)), dynamic, (x[:, :3], x[:, 3:]), differentiable=(0,), label="dynamic")
@@ -183,7 +203,8 @@ def _complete(node: Operation, cotangents: Sequence[Tensor | None]) -> list[Tens
 
 def _split(x: Tensor, sizes: Sequence[int | Tensor], axis: int) -> tuple[Tensor, ...]:
     static = tuple(size if isinstance(size, int) else None for size in sizes)
-    return apply_multi(Split(axis, static), x, *[size for size in sizes if isinstance(size, Tensor)])
+    fits = None not in static and x.shape is not None and x.shape[axis] is not None
+    return apply_multi(Split(axis, static, fits=fits), x, *[size for size in sizes if isinstance(size, Tensor)])
 
 
 def concatenate(xs: Sequence[TensorLike], axis: int = 0) -> Tensor:
@@ -243,6 +264,9 @@ def split(x: TensorLike, indices_or_sections: Any, axis: int = 0) -> list[Tensor
         count = int(indices_or_sections)
         if count < 1:
             raise ValueError(f"split: the number of parts must be positive, got {count}.")
+        size = None if tensor.shape is None else tensor.shape[axis]
+        if size is not None and size % count == 0:
+            return list(_split(tensor, [size // count] * count, axis))
         return list(apply_multi(Split(axis, (None,) * count, equal=True), tensor))
     cuts = list(indices_or_sections)
     if tensor.shape is None and axis < 0:
@@ -331,7 +355,8 @@ class Unstack(Op):
             raise ValueError(
                 f"unstack: axis {self.axis} of {shape_text(x.shape)} has size {x.shape[self.axis]}, not {self.count}."
             )
-        return tuple(x if self.axis == 0 else xp.moveaxis(x, self.axis, 0))
+        parts = tuple(x if self.axis == 0 else xp.moveaxis(x, self.axis, 0))
+        return parts[0] if self.count == 1 else parts
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         return (stack(_complete(node, cotangents), self.axis),)
@@ -342,7 +367,7 @@ class Unstack(Op):
         yield Sample(cls(0, 2), [x], (x[0], x[1]), label="rows")
         yield Sample(cls(-1, 3), [x], tuple(x.T), label="columns")
         yield Sample(cls(0, 3), [x[0]], (np.float32(0), np.float32(1), np.float32(2)), label="scalars")
-        yield Sample(cls(1, 1), [x[:0, :1]], (x[:0, 0],), label="empty")
+        yield Sample(cls(1, 1), [x[:0, :1]], x[:0, 0], label="empty")
 
     @classmethod
     def error_samples(cls) -> Iterable[ErrorSample]:

@@ -1,0 +1,156 @@
+"""Activation functions by name: those of ``keras.activations``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .. import ops
+from ..graph.tensor import Tensor
+from .registry import (
+    deserialize_keras_object,
+    get_instance,
+    register_builtins,
+    serialize_keras_object,
+)
+
+
+def linear(x: Any) -> Tensor:
+    """`x` itself."""
+    return ops.convert_to_tensor(x)
+
+
+def relu(x: Any, negative_slope: float = 0.0, max_value: float | None = None, threshold: float = 0.0) -> Tensor:
+    """``max(x, 0)``, or more generally a line through `threshold`.
+
+    Args:
+        x: a tensor.
+        negative_slope: the slope below `threshold`.
+        max_value: values above are cut off.
+        threshold: where the slope changes.
+    """
+    if negative_slope == 0.0 and max_value is None and threshold == 0.0:
+        return ops.relu(x)
+    x = ops.convert_to_tensor(x)
+    positive = ops.where(x > threshold, x, 0.0) if threshold else ops.relu(x)
+    if max_value is not None:
+        positive = ops.minimum(positive, max_value)
+    if negative_slope == 0.0:
+        return positive
+    return positive - negative_slope * ops.relu(threshold - x)
+
+
+def exponential(x: Any) -> Tensor:
+    """``exp(x)``."""
+    return ops.exp(x)
+
+
+def mish(x: Any) -> Tensor:
+    """``x * tanh(softplus(x))`` (Misra, 2019)."""
+    return x * ops.tanh(ops.softplus(x))
+
+
+def sigmoid(x: Any) -> Tensor:
+    """``1 / (1 + exp(-x))``."""
+    return ops.sigmoid(x)
+
+
+def gelu(x: Any, approximate: bool = False) -> Tensor:
+    """``x`` times the normal distribution function of x (Hendrycks and Gimpel, 2016); exact by default."""
+    return ops.gelu(x, approximate=approximate)
+
+
+def _shared(name: str) -> Callable[..., Any]:
+    """The op called `name`, used as it is."""
+    return getattr(ops, name)
+
+
+softmax = _shared("softmax")
+log_softmax = _shared("log_softmax")
+tanh = _shared("tanh")
+softplus = _shared("softplus")
+softsign = _shared("softsign")
+elu = _shared("elu")
+selu = _shared("selu")
+celu = _shared("celu")
+silu = _shared("silu")
+relu6 = _shared("relu6")
+leaky_relu = _shared("leaky_relu")
+hard_sigmoid = _shared("hard_sigmoid")
+hard_silu = _shared("hard_silu")
+hard_tanh = _shared("hard_tanh")
+hard_shrink = _shared("hard_shrink")
+soft_shrink = _shared("soft_shrink")
+tanh_shrink = _shared("tanh_shrink")
+threshold = _shared("threshold")
+squareplus = _shared("squareplus")
+log_sigmoid = _shared("log_sigmoid")
+glu = _shared("glu")
+sparsemax = _shared("sparsemax")
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "celu": celu,
+    "elu": elu,
+    "exponential": exponential,
+    "gelu": gelu,
+    "glu": glu,
+    "hard_shrink": hard_shrink,
+    "hard_sigmoid": hard_sigmoid,
+    "hard_silu": hard_silu,
+    "hard_tanh": hard_tanh,
+    "leaky_relu": leaky_relu,
+    "linear": linear,
+    "log_sigmoid": log_sigmoid,
+    "log_softmax": log_softmax,
+    "mish": mish,
+    "relu": relu,
+    "relu6": relu6,
+    "selu": selu,
+    "sigmoid": sigmoid,
+    "silu": silu,
+    "soft_shrink": soft_shrink,
+    "softmax": softmax,
+    "softplus": softplus,
+    "softsign": softsign,
+    "sparsemax": sparsemax,
+    "squareplus": squareplus,
+    "tanh": tanh,
+    "tanh_shrink": tanh_shrink,
+    "threshold": threshold,
+}
+_ALIASES = {"swish": silu, "hard_swish": hard_silu}
+_NAMES_OF = {function: name for name, function in _FUNCTIONS.items()}
+register_builtins("keras.activations", {**_FUNCTIONS, **_ALIASES})
+
+
+def get(identifier: Any) -> Callable[..., Any]:
+    """The activation that a name, a config or a callable stands for; None is `linear`.
+
+    Raises:
+        ValueError: it stands for none.
+
+    >>> get("relu").__name__, get(None).__name__
+    ('relu', 'linear')
+    """
+    if identifier is None:
+        return linear
+    return get_instance("activation", identifier, {**_FUNCTIONS, **_ALIASES})
+
+
+def serialize(activation: Any) -> Any:
+    """The name of a built-in activation; the config of any other."""
+    name = _NAMES_OF.get(activation)
+    return serialize_keras_object(activation) if name is None else name
+
+
+def deserialize(config: Any, custom_objects: dict[str, Any] | None = None) -> Any:
+    """The activation that a name or a config stands for."""
+    return get(config) if isinstance(config, str) else deserialize_keras_object(config, custom_objects)
+
+
+__all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
+    *_FUNCTIONS,
+    "deserialize",
+    "get",
+    "serialize",
+]

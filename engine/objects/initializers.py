@@ -1,0 +1,401 @@
+"""Initializers: the first values of weights, as arrays, computed at once.
+
+``initializer(shape, dtype=None)`` gives a NumPy array. With an integer `seed` it is the same one at each call; with
+None it comes from the global generator, which `utils.set_random_seed` sets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..graph.dtypes import as_dtype
+from ..ops.random import (
+    SeedGenerator,
+    draw_normal,
+    draw_truncated_normal,
+    draw_uniform,
+    global_generator,
+)
+from .floats import floatx
+from .registry import deserialize_keras_object, get_instance, register_builtins, serialize_keras_object
+
+Array = Any
+
+# The standard deviation of a normal distribution cut off at 2 standard deviations.
+_TRUNCATED_STDDEV = 0.87962566103423978
+
+
+class Initializer:
+    """The base of initializers. Subclasses define ``__call__(shape, dtype=None)``."""
+
+    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Array:
+        """The first value of a weight.
+
+        Args:
+            shape: its shape, ints.
+            dtype: its dtype; by default `config.floatx()`.
+        """
+        raise NotImplementedError(f"Initializer {type(self).__name__} does not define __call__(shape, dtype).")
+
+    def get_config(self) -> dict[str, Any]:
+        return {}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Initializer:
+        return cls(**config)
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and isinstance(other, Initializer) and self.get_config() == other.get_config()
+
+    def __hash__(self) -> int:
+        return hash((type(self), repr(self.get_config())))
+
+    def __repr__(self) -> str:
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.get_config().items())
+        return f"{type(self).__name__}({arguments})"
+
+
+class Zeros(Initializer):
+    """All zeros."""
+
+    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Array:
+        return np.zeros(tuple(shape), as_dtype(dtype or floatx()))
+
+
+class Ones(Initializer):
+    """All ones."""
+
+    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Array:
+        return np.ones(tuple(shape), as_dtype(dtype or floatx()))
+
+
+class Constant(Initializer):
+    """One value everywhere, or an array that broadcasts to the shape.
+
+    Args:
+        value: a number or an array.
+    """
+
+    def __init__(self, value: Any = 0.0) -> None:
+        self.value = value
+
+    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Array:
+        return np.broadcast_to(np.asarray(self.value, as_dtype(dtype or floatx())), tuple(shape)).copy()
+
+    def get_config(self) -> dict[str, Any]:
+        return {"value": serialize_keras_object(self.value)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Initializer:
+        return cls(deserialize_keras_object(config["value"]))
+
+
+class Identity(Initializer):
+    """The identity matrix, times `gain`.
+
+    Args:
+        gain: a factor.
+
+    Raises:
+        ValueError: at the call, the shape is no matrix's.
+    """
+
+    def __init__(self, gain: float = 1.0) -> None:
+        self.gain = gain
+
+    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Array:
+        if len(shape) != 2:
+            raise ValueError(f"The identity initializer makes matrices only, got shape {tuple(shape)}.")
+        return (self.gain * np.eye(*shape)).astype(as_dtype(dtype or floatx()))
+
+    def get_config(self) -> dict[str, Any]:
+        return {"gain": self.gain}
+
+
+class RandomInitializer(Initializer):
+    """The base of those that draw random numbers.
+
+    Args:
+        seed: an int for the same values at each call; None or a `SeedGenerator` for new ones.
+    """
+
+    def __init__(self, seed: int | SeedGenerator | None = None) -> None:
+        self.seed = _checked_seed(seed)
+
+    def _key(self) -> Any:
+        if isinstance(self.seed, SeedGenerator):
+            return self.seed.next()
+        return global_generator().next() if self.seed is None else SeedGenerator(self.seed).next()
+
+    def get_config(self) -> dict[str, Any]:
+        return {"seed": serialize_keras_object(self.seed)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Initializer:
+        return cls(**{name: deserialize_keras_object(value) for name, value in config.items()})
+
+
+def _checked_seed(seed: Any) -> Any:
+    if isinstance(seed, dict):
+        seed = deserialize_keras_object(seed)
+    if seed is None or isinstance(seed, (int, np.integer, SeedGenerator)):
+        return seed
+    raise ValueError(f"seed must be an int, None or a SeedGenerator, got {seed!r}.")
+
+
+class RandomNormal(RandomInitializer):
+    """Normally distributed values."""
+
+    def __init__(self, mean: float = 0.0, stddev: float = 0.05, seed: int | SeedGenerator | None = None) -> None:
+        super().__init__(seed)
+        self.mean = mean
+        self.stddev = stddev
+
+    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Array:
+        return draw_normal(self._key(), tuple(shape), dtype or floatx(), self.mean, self.stddev)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"mean": self.mean, "stddev": self.stddev, **super().get_config()}
+
+
+class TruncatedNormal(RandomNormal):
+    """Normally distributed values, drawn again where they are more than 2 standard deviations off."""
+
+    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Array:
+        return draw_truncated_normal(self._key(), tuple(shape), dtype or floatx(), self.mean, self.stddev)
+
+
+class RandomUniform(RandomInitializer):
+    """Values uniform in [minval, maxval)."""
+
+    def __init__(self, minval: float = -0.05, maxval: float = 0.05, seed: int | SeedGenerator | None = None) -> None:
+        super().__init__(seed)
+        self.minval = minval
+        self.maxval = maxval
+
+    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Array:
+        return draw_uniform(self._key(), tuple(shape), dtype or floatx(), self.minval, self.maxval)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"minval": self.minval, "maxval": self.maxval, **super().get_config()}
+
+
+class VarianceScaling(RandomInitializer):
+    """Values whose variance is ``scale / n``, with n the number of a unit's inputs, outputs, or their mean.
+
+    Args:
+        scale: a positive factor.
+        mode: ``"fan_in"``, ``"fan_out"`` or ``"fan_avg"``.
+        distribution: ``"truncated_normal"``, ``"untruncated_normal"`` or ``"uniform"``.
+        seed: an int for the same values at each call.
+
+    Raises:
+        ValueError: an argument is none of these.
+    """
+
+    def __init__(
+        self,
+        scale: float = 1.0,
+        mode: str = "fan_in",
+        distribution: str = "truncated_normal",
+        seed: int | SeedGenerator | None = None,
+    ) -> None:
+        super().__init__(seed)
+        if scale <= 0:
+            raise ValueError(f"VarianceScaling: scale must be positive, got {scale}.")
+        if mode not in ("fan_in", "fan_out", "fan_avg"):
+            raise ValueError(f"VarianceScaling: mode must be 'fan_in', 'fan_out' or 'fan_avg', got {mode!r}.")
+        if distribution == "normal":
+            distribution = "truncated_normal"
+        if distribution not in ("truncated_normal", "untruncated_normal", "uniform"):
+            raise ValueError(
+                "VarianceScaling: distribution must be 'truncated_normal', 'untruncated_normal' or 'uniform', "
+                f"got {distribution!r}."
+            )
+        self.scale = scale
+        self.mode = mode
+        self.distribution = distribution
+
+    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Array:
+        fan_in, fan_out = compute_fans(shape)
+        fans = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}
+        variance = self.scale / max(1.0, fans[self.mode])
+        dtype = dtype or floatx()
+        if self.distribution == "uniform":
+            limit = math.sqrt(3.0 * variance)
+            return draw_uniform(self._key(), tuple(shape), dtype, -limit, limit)
+        if self.distribution == "truncated_normal":
+            return draw_truncated_normal(self._key(), tuple(shape), dtype, 0.0, math.sqrt(variance) / _TRUNCATED_STDDEV)
+        return draw_normal(self._key(), tuple(shape), dtype, 0.0, math.sqrt(variance))
+
+    def get_config(self) -> dict[str, Any]:
+        scaling = {"scale": self.scale, "mode": self.mode, "distribution": self.distribution}
+        return {**scaling, **super().get_config()}
+
+
+class _NamedScaling(VarianceScaling):
+    """A variance scaling known by its authors' names."""
+
+    _settings: tuple[float, str, str] = (1.0, "fan_in", "truncated_normal")
+
+    def __init__(self, seed: int | SeedGenerator | None = None) -> None:
+        scale, mode, distribution = self._settings
+        super().__init__(scale, mode, distribution, seed)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"seed": serialize_keras_object(self.seed)}
+
+
+class GlorotUniform(_NamedScaling):
+    """Uniform within ``sqrt(6 / (fan_in + fan_out))`` (Glorot and Bengio, 2010)."""
+
+    _settings = (1.0, "fan_avg", "uniform")
+
+
+class GlorotNormal(_NamedScaling):
+    """Truncated normal with variance ``2 / (fan_in + fan_out)`` (Glorot and Bengio, 2010)."""
+
+    _settings = (1.0, "fan_avg", "truncated_normal")
+
+
+class HeUniform(_NamedScaling):
+    """Uniform within ``sqrt(6 / fan_in)`` (He et al., 2015)."""
+
+    _settings = (2.0, "fan_in", "uniform")
+
+
+class HeNormal(_NamedScaling):
+    """Truncated normal with variance ``2 / fan_in`` (He et al., 2015)."""
+
+    _settings = (2.0, "fan_in", "truncated_normal")
+
+
+class LecunUniform(_NamedScaling):
+    """Uniform within ``sqrt(3 / fan_in)`` (LeCun et al., "Efficient BackProp", 1998)."""
+
+    _settings = (1.0, "fan_in", "uniform")
+
+
+class LecunNormal(_NamedScaling):
+    """Truncated normal with variance ``1 / fan_in`` (LeCun et al., "Efficient BackProp", 1998)."""
+
+    _settings = (1.0, "fan_in", "truncated_normal")
+
+
+class Orthogonal(RandomInitializer):
+    """A matrix with orthonormal rows or columns, whichever are fewer (Saxe et al., 2013), times `gain`.
+
+    Args:
+        gain: a factor.
+        seed: an int for the same values at each call.
+
+    A shape of more than two dimensions is that of a matrix of ``shape[-1]`` columns.
+    """
+
+    def __init__(self, gain: float = 1.0, seed: int | SeedGenerator | None = None) -> None:
+        super().__init__(seed)
+        self.gain = gain
+
+    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Array:
+        if len(shape) < 2:
+            raise ValueError(f"The orthogonal initializer needs at least two dimensions, got shape {tuple(shape)}.")
+        rows, columns = math.prod(shape[:-1]), shape[-1]
+        normal = draw_normal(self._key(), (max(rows, columns), min(rows, columns)), "float64")
+        q, r = np.linalg.qr(normal)
+        # The signs make the distribution uniform over all orthogonal matrices (Mezzadri, 2006).
+        q = q * np.where(np.diag(r) < 0, -1.0, 1.0)
+        matrix = q.T if rows < columns else q
+        return (self.gain * matrix.reshape(tuple(shape))).astype(as_dtype(dtype or floatx()))
+
+    def get_config(self) -> dict[str, Any]:
+        return {"gain": self.gain, **super().get_config()}
+
+
+def compute_fans(shape: Sequence[int]) -> tuple[int, int]:
+    """The numbers of inputs and outputs of a unit whose weights have this shape; kernels are (..., in, out).
+
+    >>> compute_fans((3, 3, 8, 16))
+    (72, 144)
+    """
+    if not shape:
+        return 1, 1
+    if len(shape) == 1:
+        return int(shape[0]), int(shape[0])
+    field = math.prod(shape[:-2])
+    return int(shape[-2] * field), int(shape[-1] * field)
+
+
+_CLASSES: dict[str, type[Initializer]] = {
+    "Zeros": Zeros,
+    "Ones": Ones,
+    "Constant": Constant,
+    "Identity": Identity,
+    "RandomNormal": RandomNormal,
+    "RandomUniform": RandomUniform,
+    "TruncatedNormal": TruncatedNormal,
+    "VarianceScaling": VarianceScaling,
+    "GlorotUniform": GlorotUniform,
+    "GlorotNormal": GlorotNormal,
+    "HeUniform": HeUniform,
+    "HeNormal": HeNormal,
+    "LecunUniform": LecunUniform,
+    "LecunNormal": LecunNormal,
+    "Orthogonal": Orthogonal,
+}
+_NAMES: dict[str, type[Initializer]] = {
+    **_CLASSES,
+    "zeros": Zeros,
+    "ones": Ones,
+    "constant": Constant,
+    "identity": Identity,
+    "IdentityInitializer": Identity,
+    "OrthogonalInitializer": Orthogonal,
+    "normal": RandomNormal,
+    "random_normal": RandomNormal,
+    "uniform": RandomUniform,
+    "random_uniform": RandomUniform,
+    "truncated_normal": TruncatedNormal,
+    "variance_scaling": VarianceScaling,
+    "glorot_uniform": GlorotUniform,
+    "glorot_normal": GlorotNormal,
+    "he_uniform": HeUniform,
+    "he_normal": HeNormal,
+    "lecun_uniform": LecunUniform,
+    "lecun_normal": LecunNormal,
+    "orthogonal": Orthogonal,
+}
+register_builtins(
+    "keras.initializers", {**_CLASSES, "IdentityInitializer": Identity, "OrthogonalInitializer": Orthogonal}
+)
+register_builtins("keras.random", {"SeedGenerator": SeedGenerator})
+
+
+def get(identifier: Any) -> Callable[..., Any]:
+    """The initializer that a name, a config, a class, a function of (shape, dtype) or an array stands for.
+
+    Raises:
+        ValueError: it stands for none.
+
+    >>> get("he_normal")
+    HeNormal(seed=None)
+    """
+    if isinstance(identifier, (np.ndarray, np.generic, int, float)):
+        return Constant(identifier)
+    return get_instance("initializer", identifier, _NAMES)
+
+
+def serialize(initializer: Any) -> Any:
+    """The config of an initializer."""
+    return serialize_keras_object(initializer)
+
+
+def deserialize(config: Any, custom_objects: dict[str, Any] | None = None) -> Any:
+    """The initializer that a config describes."""
+    return deserialize_keras_object(config, custom_objects)
+
+
+__all__ = [*_CLASSES, "Initializer", "deserialize", "get", "serialize"]  # pyright: ignore[reportUnsupportedDunderAll]

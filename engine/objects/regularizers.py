@@ -1,0 +1,131 @@
+"""Regularizers: penalties on weights or outputs that are added to the loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import ops
+from ..graph.tensor import Tensor
+from .registry import deserialize_keras_object, get_instance, register_builtins, serialize_keras_object
+
+
+class Regularizer:
+    """The base of regularizers. Subclasses define ``__call__(x)``, which gives a scalar."""
+
+    def __call__(self, x: Any) -> Tensor:
+        raise NotImplementedError(f"Regularizer {type(self).__name__} does not define __call__(x).")
+
+    def get_config(self) -> dict[str, Any]:
+        return {}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Regularizer:
+        return cls(**config)
+
+
+class L1L2(Regularizer):
+    """``l1 * sum(|x|) + l2 * sum(x ** 2)``."""
+
+    def __init__(self, l1: float = 0.0, l2: float = 0.0) -> None:
+        self.l1 = _factor("l1", l1)
+        self.l2 = _factor("l2", l2)
+
+    def __call__(self, x: Any) -> Tensor:
+        penalty = ops.convert_to_tensor(0.0, dtype=x.dtype)
+        if self.l1:
+            penalty = penalty + self.l1 * ops.sum(ops.abs(x))
+        if self.l2:
+            penalty = penalty + self.l2 * ops.sum(ops.square(x))
+        return penalty
+
+    def get_config(self) -> dict[str, Any]:
+        return {"l1": self.l1, "l2": self.l2}
+
+
+class L1(L1L2):
+    """``l1 * sum(|x|)``."""
+
+    def __init__(self, l1: float = 0.01) -> None:
+        super().__init__(l1=l1)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"l1": self.l1}
+
+
+class L2(L1L2):
+    """``l2 * sum(x ** 2)``."""
+
+    def __init__(self, l2: float = 0.01) -> None:
+        super().__init__(l2=l2)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"l2": self.l2}
+
+
+class OrthogonalRegularizer(Regularizer):
+    """Pulls the rows (or columns) of a matrix towards being orthogonal.
+
+    Args:
+        factor: the strength.
+        mode: ``"rows"`` or ``"columns"``.
+    """
+
+    def __init__(self, factor: float = 0.01, mode: str = "rows") -> None:
+        if mode not in ("rows", "columns"):
+            raise ValueError(f"OrthogonalRegularizer: mode must be 'rows' or 'columns', got {mode!r}.")
+        self.factor = _factor("factor", factor)
+        self.mode = mode
+
+    def __call__(self, x: Any) -> Tensor:
+        if x.ndim != 2:
+            raise ValueError(f"OrthogonalRegularizer takes matrices, got shape {x.shape}.")
+        axis = 1 if self.mode == "rows" else 0
+        unit = ops.l2_normalize(x, axis=axis)
+        products = (
+            ops.matmul(unit, ops.transpose(unit)) if self.mode == "rows" else ops.matmul(ops.transpose(unit), unit)
+        )
+        size = x.shape[1 - axis]
+        off_diagonal = products * (1.0 - ops.eye(size, dtype=x.dtype))
+        return self.factor * 0.5 * ops.sum(ops.abs(off_diagonal)) / max(1.0, size * (size - 1.0) / 2.0)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"factor": self.factor, "mode": self.mode}
+
+
+def _factor(name: str, value: Any) -> float:
+    value = 0.0 if value is None else value
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
+        raise ValueError(f"A regularizer's {name} must be a number from 0 up, got {value!r}.")
+    return float(value)
+
+
+def l1_l2(l1: float = 0.01, l2: float = 0.01) -> L1L2:
+    """Both penalties, 0.01 each by default."""
+    return L1L2(l1=l1, l2=l2)
+
+
+l1 = L1
+l2 = L2
+
+_CLASSES = {"L1": L1, "L2": L2, "L1L2": L1L2, "OrthogonalRegularizer": OrthogonalRegularizer}
+register_builtins("keras.regularizers", _CLASSES)
+
+
+def get(identifier: Any) -> Any:
+    """The regularizer that a name, a config, a class or a function stands for; None stays None.
+
+    Raises:
+        ValueError: it stands for none.
+    """
+    names = {**_CLASSES, "l1": L1, "l2": L2, "l1_l2": l1_l2(), "orthogonal_regularizer": OrthogonalRegularizer}
+    return get_instance("regularizer", identifier, names)
+
+
+def serialize(regularizer: Any) -> Any:
+    """The config of a regularizer."""
+    return serialize_keras_object(regularizer)
+
+
+def deserialize(config: Any, custom_objects: dict[str, Any] | None = None) -> Any:
+    """The regularizer that a config describes."""
+    return deserialize_keras_object(config, custom_objects)

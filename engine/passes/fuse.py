@@ -1,0 +1,229 @@
+"""Fusion: chains of elementwise operations of one shape become one operation, which one kernel computes.
+
+Works on a step's own graph (see `specialise`), loop bodies and branches included. An operation joins the group of an
+operation whose result it takes, if they have one shape and nothing outside the group lies on a way between them.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+
+from ..control_flow.frames import History, Saved
+from ..control_flow.region_op import RegionOp
+from ..graph.graph import Graph, Operation
+from ..graph.op import Op
+from ..graph.spec import TensorSpec
+from ..graph.tensor import Tensor
+from ..ops.fused import Fused
+from .prune import needed_in_region
+
+_MOST_OPERANDS = 28
+
+
+class FusionRule:
+    """What may be fused: asked for every elementwise operation. The runtime knows what its kernels can do."""
+
+    def can_fuse(self, op: Op, inputs: Sequence[TensorSpec], output: TensorSpec) -> bool:
+        raise NotImplementedError
+
+
+class _Group:
+    def __init__(self, shape: tuple[int | None, ...]) -> None:
+        self.shape = shape
+        self.members: list[Operation] = []
+        self.needs: set[_Group] = set()  # groups whose results this one depends on
+
+    def depends_on(self, other: _Group) -> bool:
+        seen: set[_Group] = set()
+        pending = [self]
+        while pending:
+            group = pending.pop()
+            if group is other:
+                return True
+            if group not in seen:
+                seen.add(group)
+                pending.extend(group.needs)
+        return False
+
+
+def fuse(graph: Graph, operations: Sequence[Operation], kept: Iterable[Tensor], rule: FusionRule) -> None:
+    """Fuse in `graph`, of which `operations` are needed, and in all regions inside.
+
+    Args:
+        kept: tensors whose values are wanted from outside: fetches.
+    """
+    inner = {tensor for operation in all_operations(operations) for tensor in _inner_tensors(operation)}
+    _fuse_block(graph, operations, inner | set(kept), rule)
+
+
+def all_operations(operations: Sequence[Operation]) -> Iterable[Operation]:
+    """`operations` and all that lie in regions inside."""
+    for operation in operations:
+        yield operation
+        if isinstance(operation.op, RegionOp):
+            for region in operation.op.regions:
+                yield from all_operations(region.operations)
+
+
+def _inner_tensors(operation: Operation) -> list[Tensor]:
+    return [operation.op.inner] if isinstance(operation.op, (History, Saved)) else []
+
+
+def _fuse_block(graph: Graph, operations: Sequence[Operation], kept: set[Tensor], rule: FusionRule) -> None:
+    for operation in operations:
+        if isinstance(operation.op, RegionOp):
+            for region in operation.op.regions:
+                demanded = [tensor for tensor in kept if tensor.graph is region]
+                _fuse_block(region, needed_in_region(region, demanded), kept | set(region.results), rule)
+    groups = [group for group in _group(operations, rule) if _is_worthwhile(group)]
+    if not groups:
+        return
+    used = _used_outside(operations, groups) | kept
+    replaced: dict[Operation, Operation] = {}
+    for group in groups:
+        fused = _replace(graph, group, used)
+        replaced.update((member, fused) for member in group.members)
+    _reorder(graph, replaced)
+
+
+# --- grouping -------------------------------------------------------------------------------------------------------
+
+
+def _group(operations: Sequence[Operation], rule: FusionRule) -> list[_Group]:
+    groups: list[_Group] = []
+    group_of: dict[Operation, _Group] = {}
+    behind: dict[Operation, frozenset[_Group]] = {}  # the groups on which an operation's results depend directly
+    nothing: frozenset[_Group] = frozenset()
+    for operation in operations:
+        sources = [tensor.operation for tensor in operation.inputs]
+        below = frozenset().union(*[behind.get(source, nothing) for source in sources])
+        behind[operation] = below
+        shape = _fusible_shape(operation, rule)
+        if shape is None:
+            continue
+        group = _joinable(operation, shape, group_of, behind)
+        if group is None:
+            group = _Group(shape)
+            groups.append(group)
+        group.members.append(operation)
+        group.needs |= {other for other in below if other is not group}
+        group_of[operation] = group
+        behind[operation] = frozenset([group])
+    return groups
+
+
+def _fusible_shape(operation: Operation, rule: FusionRule) -> tuple[int | None, ...] | None:
+    op = operation.op
+    if not op.elementwise or len(operation.outputs) != 1 or operation.effects or operation.control_inputs:
+        return None
+    spec = operation.outputs[0].spec
+    inputs = [tensor.spec for tensor in operation.inputs]
+    if not isinstance(spec, TensorSpec) or not spec.is_static or not spec.shape or math.prod(spec.shape) < 2:  # pyright: ignore[reportArgumentType, reportCallIssue]
+        return None
+    static = [s for s in inputs if isinstance(s, TensorSpec) and s.is_static]
+    if len(static) != len(inputs) or not rule.can_fuse(op, static, spec):
+        return None
+    return spec.shape
+
+
+def _joinable(
+    operation: Operation,
+    shape: tuple[int | None, ...],
+    group_of: dict[Operation, _Group],
+    behind: dict[Operation, frozenset[_Group]],
+) -> _Group | None:
+    """A group that `operation` can join: one of a source, not also reached around some other way."""
+    sources = [tensor.operation for tensor in operation.inputs]
+    candidates = dict.fromkeys(group_of[s] for s in reversed(sources) if s in group_of)
+    for group in candidates:
+        if group.shape != shape:
+            continue
+        others = [g for s in sources if group_of.get(s) is not group for g in behind.get(s, ())]
+        inputs = {t for m in (*group.members, operation) for t in m.inputs if group_of.get(t.operation) is not group}
+        if len(inputs) + len(group.members) <= 2 * _MOST_OPERANDS and len(inputs) <= _MOST_OPERANDS:
+            if not any(other.depends_on(group) for other in others):
+                return group
+    return None
+
+
+def _is_worthwhile(group: _Group) -> bool:
+    """Two operations or more; or one that NumPy computes in several passes."""
+    return len(group.members) > 1 or getattr(group.members[0].op, "ufunc", "none") is None
+
+
+def _used_outside(operations: Sequence[Operation], groups: list[_Group]) -> set[Tensor]:
+    group_of = {member: group for group in groups for member in group.members}
+    used: set[Tensor] = set()
+    for operation in operations:
+        own = group_of.get(operation)
+        for tensor in operation.inputs:
+            if own is None or group_of.get(tensor.operation) is not own:
+                used.add(tensor)
+    return used
+
+
+# --- rewriting ------------------------------------------------------------------------------------------------------
+
+
+def _replace(graph: Graph, group: _Group, used: set[Tensor]) -> Operation:
+    """One fused operation instead of the members of `group`. Their tensors live on as its outputs."""
+    members = set(group.members)
+    inputs = list(dict.fromkeys(t for m in group.members for t in m.inputs if t.operation not in members))
+    numbers = {tensor: position for position, tensor in enumerate(inputs)}
+    steps: list[tuple[Op, tuple[int, ...]]] = []
+    for member in group.members:
+        steps.append((member.op, tuple(numbers[tensor] for tensor in member.inputs)))
+        numbers[member.outputs[0]] = len(inputs) + len(steps) - 1
+    outputs = [member.outputs[0] for member in group.members if member.outputs[0] in used]
+    op = Fused(len(inputs), tuple(steps), tuple(numbers[tensor] for tensor in outputs))
+    last = group.members[-1]
+    fused = Operation(graph, op, tuple(inputs), (), last.name, last.device, (), last.location)
+    fused.outputs = tuple(outputs)
+    for position, tensor in enumerate(outputs):
+        tensor.operation, tensor.index = fused, position
+    fused.index = last.index
+    return fused
+
+
+def _reorder(graph: Graph, replaced: dict[Operation, Operation]) -> None:
+    """Put the operations of `graph` into an order again in which inputs come first and effects keep their order."""
+    operations = list(dict.fromkeys(replaced.get(operation, operation) for operation in graph.operations))
+    position = {operation: operation.index for operation in operations}
+    users: dict[Operation, list[Operation]] = {operation: [] for operation in operations}
+    waiting = dict.fromkeys(operations, 0)
+    for operation in operations:
+        before = {tensor.operation for tensor in operation.inputs} | set(operation.control_inputs)
+        before |= _earlier_effects(operation, operations) if operation.effects else set()
+        for source in before:
+            if source in users:
+                users[source].append(operation)
+                waiting[operation] += 1
+    ready = [(position[o], k, o) for k, o in enumerate(operations) if waiting[o] == 0]
+    heapq.heapify(ready)
+    order: list[Operation] = []
+    serial = len(operations)
+    while ready:
+        _, _, operation = heapq.heappop(ready)
+        order.append(operation)
+        for user in users[operation]:
+            waiting[user] -= 1
+            if waiting[user] == 0:
+                serial += 1
+                heapq.heappush(ready, (position[user], serial, user))
+    assert len(order) == len(operations), "This is a bug in anabranch: fusion made a cycle."
+    graph.operations = order
+    for index, operation in enumerate(order):
+        operation.index = index
+
+
+def _earlier_effects(operation: Operation, operations: Sequence[Operation]) -> set[Operation]:
+    """Operations before this one that touch one of its resources, where either writes."""
+    touched = {effect.resource: effect.writes for effect in operation.effects}
+    return {
+        other
+        for other in operations
+        if other.index < operation.index
+        and any(e.resource in touched and (e.writes or touched[e.resource]) for e in other.effects)
+    }

@@ -1,0 +1,1 @@
+"""Kernels for fused elementwise operations: one expression IR, printed as LLVM IR."""

@@ -1,0 +1,149 @@
+"""From a fused op and the specs of its operands to a kernel that can be called."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...graph.op import Op
+from ...graph.spec import TensorSpec
+from ...ops.fused import Fused
+from .expression import Expression, ExpressionBuilder, Unsupported, llvm_type
+from .llvm import KernelSpec, Operand, table_layout
+
+Shape = tuple[int, ...]
+
+
+class BoundKernel:
+    """A kernel with the sizes for which it is called.
+
+    Attributes:
+        entry: the compiled function: ``entry(table, id(a), ..., id(out), ...)``, which returns 0 if it ran.
+        table: the address of the sizes.
+    """
+
+    def __init__(self, spec: KernelSpec, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+        self.spec = spec
+        self._dtypes = [operand.dtype for operand in (*inputs, *outputs)]
+        self._table = _size_table(spec, inputs, outputs)
+        self.table = self._table.ctypes.data
+        self.entry: Any = None
+
+    def refit(self, operands: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
+        """Call again with operands made contiguous, of the very dtype; they were refused as they are.
+
+        Raises:
+            RuntimeError: they do not have the shapes for which the program was compiled.
+        """
+        fitted = [
+            dtype.type(value) if operand.rank is None else np.ascontiguousarray(value, dtype=dtype)
+            for value, dtype, operand in zip(operands, self._dtypes, self.spec.inputs, strict=False)
+        ]
+        if self.entry(self.table, *map(id, fitted), *map(id, outputs)):
+            shapes = ", ".join(f"{value.dtype}{list(value.shape)}" for value in (*operands, *outputs))
+            raise RuntimeError(
+                f"This is a bug in anabranch: an op's inferred shape or dtype differs from its result ({shapes}). "
+                "Please report it; with ANABRANCH_KERNELS=0 in the environment the program runs on NumPy."
+            )
+
+
+def kernel_spec(op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> KernelSpec:
+    """The kernel of a fused op.
+
+    Raises:
+        Unsupported: the kernel language lacks an op or a dtype.
+    """
+    builder = ExpressionBuilder()
+    values: list[Expression] = [builder.input(k, spec.dtype) for k, spec in enumerate(inputs)]
+    for step, arguments in op.steps:
+        values.append(expression_of(step, builder, [values[k] for k in arguments]))
+    space = _static(outputs[0])
+    shapes = [_static(spec) for spec in (*inputs, *outputs)]
+    loops = _loops(space, shapes)
+    operands = [
+        Operand(llvm_type(spec.dtype), len(shape) or None, _steps(shape, space, loops))
+        for spec, shape in zip((*inputs, *outputs), shapes, strict=True)
+    ]
+    written = [(operand, values[k].index) for operand, k in zip(operands[len(inputs) :], op.results, strict=True)]
+    return KernelSpec(tuple(builder.nodes), tuple(operands[: len(inputs)]), tuple(written), len(loops))
+
+
+def expression_of(op: Op, builder: ExpressionBuilder, arguments: Sequence[Expression]) -> Expression:
+    """An elementwise op as an expression.
+
+    Raises:
+        Unsupported: it can't be expressed.
+    """
+    expression: Any = getattr(op, "expression", None)
+    if expression is None:
+        raise Unsupported(op.type_name)
+    result = expression(builder, *arguments)
+    if not isinstance(result, Expression):
+        raise Unsupported(op.type_name)
+    return result
+
+
+def can_fuse(op: Op, dtypes: Sequence[Any], result: Any) -> bool:
+    """Whether kernels can compute `op` over inputs of `dtypes`, giving dtype `result`."""
+    builder = ExpressionBuilder()
+    try:
+        arguments = [builder.input(k, dtype) for k, dtype in enumerate(dtypes)]
+        return expression_of(op, builder, arguments).type == llvm_type(result)
+    except (Unsupported, TypeError):
+        return False
+
+
+def _static(spec: TensorSpec) -> Shape:
+    assert spec.shape is not None
+    return tuple(-1 if dim is None else dim for dim in spec.shape)
+
+
+def _aligned(shape: Shape, rank: int) -> Shape:
+    return (1,) * (rank - len(shape)) + shape
+
+
+def _loops(space: Shape, shapes: Sequence[Shape]) -> list[tuple[int, ...]]:
+    """The axes of the iteration space in groups, each one loop: neighbours that all operands treat alike."""
+    rank = len(space)
+    patterns = [tuple(_aligned(shape, rank)[axis] != 1 for shape in shapes) for axis in range(rank)]
+    loops: list[list[int]] = []
+    for axis in range(rank):
+        if space[axis] == 1:
+            continue
+        if loops and patterns[loops[-1][-1]] == patterns[axis]:
+            loops[-1].append(axis)
+        else:
+            loops.append([axis])
+    return [tuple(loop) for loop in loops] or [(rank - 1,) if rank else ()]
+
+
+def _steps(shape: Shape, space: Shape, loops: Sequence[tuple[int, ...]]) -> tuple[bool, ...]:
+    if not shape:
+        return (False,) * len(loops)
+    aligned = _aligned(shape, len(space))
+    return tuple(aligned[loop[0]] != 1 for loop in loops)
+
+
+def _size_table(spec: KernelSpec, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> np.ndarray[Any, Any]:
+    """The numbers that the kernel reads: see `table_layout`."""
+    specs = [*inputs, *outputs]
+    shapes = [_static(operand) for operand in specs]
+    space = _static(outputs[0])
+    loops = _loops(space, shapes)
+    extents = [math.prod(space[axis] for axis in loop) for loop in loops]
+    table: list[int] = []
+    for kind, position, axis in table_layout(spec):
+        if kind == "extent":
+            table.append(extents[axis])
+        elif kind == "type":
+            dtype = specs[position].dtype
+            table.append(id(dtype.type) if spec.operands[position].rank is None else id(np.dtype(dtype.name)))
+        elif kind == "dim":
+            table.append(shapes[position][axis])
+        else:
+            steps = spec.operands[position].steps
+            table.append(math.prod(extents[k] for k in range(axis + 1, len(loops)) if steps[k]))
+    return np.array(table, dtype="int64")

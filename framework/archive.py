@@ -1,0 +1,246 @@
+"""Files as a whole: written so that a crash leaves the old one, and the zip that a ``.keras`` file is."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import io
+import json
+import os
+import secrets
+import shutil
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+METADATA = "metadata.json"
+CONFIG = "config.json"
+WEIGHTS = "model.weights.h5"
+# The version of Keras whose format is written: the one that the golden files come from.
+KERAS_VERSION = "3.15.1"
+
+_HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_ZIP_SIGNATURE = b"PK\x03\x04"
+# A member that unpacks to more than both is a bomb, not a model: Keras stores, and weights hardly compress.
+_BOMB_BYTES = 1 << 28
+_BOMB_RATIO = 100
+
+SAVE_AGAIN = "Restore it from a backup, or save it again."
+
+
+class SavedFileError(ValueError):
+    """A saved file can't be used: it is damaged, of another kind, or does not fit the model.
+
+    Files are checked as a whole before anything is taken from them, so the model is as it was. The message names the
+    file, what is wrong with it, and what to do.
+    """
+
+
+@dataclass(frozen=True)
+class Archive:
+    """What is in a ``.keras`` file, checked against its checksums."""
+
+    config: dict[str, Any]
+    weights: BinaryIO
+
+
+@contextlib.contextmanager
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
+    """A stream that becomes the file `path` when the block ends, and nothing at all when it fails.
+
+    The bytes go to a temporary file in the same folder, which is flushed to the disk and then takes the name: whoever
+    opens `path` sees the whole old file or the whole new one. A link stays a link, and the mode of a file stays.
+
+    Raises:
+        FileNotFoundError: the folder does not exist.
+    """
+    target = Path(os.path.realpath(path))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(
+            f"Can't write {str(path)!r}: the folder {str(target.parent)!r} does not exist. Make it."
+        )
+    if target.is_dir():
+        raise IsADirectoryError(f"Can't write {str(path)!r}: it is a folder. Give the name of a file.")
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        # Opened by hand and not with tempfile, whose files nobody else may read, so that the user's umask decides.
+        with os.fdopen(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), "w+b") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        if target.exists():
+            shutil.copymode(target, temporary)
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(target.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Write the folder's own entry to the disk, where the system can."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass  # some network file systems refuse this; the file itself is safe
+    finally:
+        os.close(descriptor)
+
+
+def check_overwrite(path: Path, overwrite: bool) -> None:
+    """Refuse to replace a file unless asked to."""
+    if not overwrite and path.exists():
+        raise FileExistsError(f"{str(path)!r} exists already. Pass overwrite=True to replace it, or give another name.")
+
+
+def check_readable(path: Path) -> None:
+    """Say what is there instead of a file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        IsADirectoryError: it is a folder.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(f"{str(path)!r} is a folder, not a file. Give the name of a saved file.")
+    if not path.exists():
+        raise FileNotFoundError(f"There is no file {str(path)!r} (looked in {str(Path.cwd())!r}). Check the name.")
+
+
+def write_archive(stream: BinaryIO, config: dict[str, Any], weights: bytes, version: str) -> None:
+    """Write a ``.keras`` file: a zip whose members are stored uncompressed.
+
+    Args:
+        stream: where to.
+        config: the serialised model.
+        weights: the content of ``model.weights.h5``.
+        version: anabranch's version, for the record.
+    """
+    metadata = {
+        "keras_version": KERAS_VERSION,
+        "date_saved": datetime.datetime.now().strftime("%Y-%m-%d@%H:%M:%S"),
+        "anabranch_version": version,
+    }
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(METADATA, json.dumps(metadata))
+        archive.writestr(CONFIG, to_json(config))
+        archive.writestr(WEIGHTS, weights)
+
+
+def to_json(config: dict[str, Any]) -> str:
+    """The config as JSON.
+
+    Raises:
+        ValueError: some value is not JSON; the message gives its place.
+    """
+    try:
+        return json.dumps(config)
+    except (TypeError, ValueError) as error:
+        place, value = _first_unfit(config, "", set())
+        raise ValueError(
+            f"The model can't be saved: its config holds {value!r} ({type(value).__name__}) at {place}, which JSON "
+            "can't express. Let get_config() of that class return numbers, strings, lists and dicts, or objects that "
+            "are registered with register_keras_serializable."
+        ) from error
+
+
+def _first_unfit(value: Any, place: str, above: set[int]) -> tuple[str, Any]:
+    """The place and value of the first thing in a config that JSON can't express."""
+    if isinstance(value, (str, int, float)) or value is None:
+        return "", None
+    if not isinstance(value, (dict, list, tuple)) or id(value) in above:
+        return place, value
+    names = _names_of(value)
+    for key, child in names:
+        found, unfit = _first_unfit(child, f"{place}.{key}" if place else str(key), above | {id(value)})
+        if found:
+            return found, unfit
+    return "", None
+
+
+def _names_of(value: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> list[tuple[Any, Any]]:
+    """The children of a container, layers under their names."""
+    if isinstance(value, dict):
+        return list(value.items())
+    return [(_name_in_config(child) or index, child) for index, child in enumerate(value)]
+
+
+def _name_in_config(child: Any) -> str | None:
+    config = child.get("config") if isinstance(child, dict) else None
+    return config.get("name") if isinstance(config, dict) else None
+
+
+def read_archive(path: Path) -> Archive:
+    """Read a ``.keras`` file and check every byte that is used.
+
+    Raises:
+        SavedFileError: it is not such a file, or damaged.
+        OSError: it can't be opened.
+    """
+    check_readable(path)
+    with open(path, "rb") as stream:
+        _check_signature(path, stream)
+        try:
+            with zipfile.ZipFile(stream) as archive:
+                config, weights = (_member(path, archive, name) for name in (CONFIG, WEIGHTS))
+            return Archive(_parse(path, config), io.BytesIO(weights))
+        except SavedFileError:
+            raise
+        except Exception as error:
+            # On damaged files zipfile raises BadZipFile, struct.error, zlib.error, OSError, RuntimeError and more.
+            raise damaged(path, f"{error}") from error
+
+
+def damaged(path: Path, what: str) -> SavedFileError:
+    """The error for a file whose bytes are not what was written."""
+    return SavedFileError(f"{str(path)!r} is damaged or cut short: {what}. {SAVE_AGAIN}")
+
+
+def _check_signature(path: Path, stream: BinaryIO) -> None:
+    start = stream.read(64)
+    stream.seek(0)
+    if start.startswith(_ZIP_SIGNATURE):
+        return
+    if not start:
+        raise SavedFileError(f"{str(path)!r} is empty. {SAVE_AGAIN}")
+    if start.startswith(_HDF5_SIGNATURE):
+        raise SavedFileError(
+            f"{str(path)!r} is an HDF5 file, not a .keras archive. A file of weights is loaded into a model that "
+            "exists: model.load_weights(path). A whole model in Keras's old .h5 format has to end in .h5 or .hdf5."
+        )
+    if start.startswith(b"version https://git-lfs"):
+        raise SavedFileError(f"{str(path)!r} is a Git LFS pointer, not the file itself. Run `git lfs pull`.")
+    raise damaged(path, f"it is not a zip archive (it starts with {start[:8]!r})")
+
+
+def _member(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
+    """A member's bytes; zipfile compares them with their CRC-32."""
+    names = archive.namelist()
+    if name not in names:
+        listing = ", ".join(names[:8]) or "nothing"
+        if f"{name[:-2]}npz" in names:
+            raise SavedFileError(
+                f"{str(path)!r} keeps its weights as .npz, which needs pickle to read and is refused. "
+                "Save it again with Keras's default weights format."
+            )
+        raise SavedFileError(
+            f"{str(path)!r} has no member {name!r}, so it is no Keras model or damaged; it has {listing}."
+        )
+    info = archive.getinfo(name)
+    if info.file_size > max(_BOMB_BYTES, _BOMB_RATIO * info.compress_size):
+        raise SavedFileError(
+            f"{str(path)!r}: {name!r} would unpack {info.compress_size} bytes to {info.file_size}; that is no model. "
+            f"{SAVE_AGAIN}"
+        )
+    return archive.read(name)
+
+
+def _parse(path: Path, content: bytes) -> dict[str, Any]:
+    config = json.loads(content)
+    if not isinstance(config, dict) or "class_name" not in config:
+        raise SavedFileError(f"{str(path)!r}: {CONFIG} describes no model. {SAVE_AGAIN}")
+    return config

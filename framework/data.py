@@ -1,0 +1,523 @@
+"""Data for `fit`, `evaluate` and `predict`: arrays, generators, iterables and `PyDataset`s, as batches of arrays.
+
+Every source becomes a `Data`, whose `epoch()` yields `Batch`es: a flat list of arrays beside a `Layout` that says how
+they form x, y and sample weights. Arrays are converted once, before the first epoch; without shuffling a batch is made
+of views, with shuffling of one gather an array.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..engine.graph.nest import flatten_with_path, map_structure, pack_as
+from ..engine.ops.base import as_array
+from .config import floatx
+
+Array = NDArray[Any]
+LabelForm = str  # "indices", "one_hot" or "guess": what the labels under a class_weight look like
+
+
+# --- batches --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """How the arrays of a batch form x, y and sample weights: structures whose leaves are positions in the list."""
+
+    x: Any
+    y: Any
+    sample_weight: Any
+    key: str
+
+    def pack(self, leaves: Sequence[Any]) -> tuple[Any, Any, Any]:
+        """x, y and sample_weight with `leaves` in their places."""
+        x, y, weight = (map_structure(lambda p: leaves[p], part) for part in (self.x, self.y, self.sample_weight))
+        return x, y, weight
+
+
+class Batch(NamedTuple):
+    """One step's data.
+
+    Attributes:
+        layout: which array is what.
+        leaves: the arrays, with the batch on axis 0.
+        size: the number of rows.
+    """
+
+    layout: Layout
+    leaves: list[Any]
+    size: int
+
+
+_layouts: dict[str, Layout] = {}
+
+
+def layout_of(x: Any, y: Any = None, sample_weight: Any = None) -> Layout:
+    """The layout of structures of arrays; equal structures give the same object."""
+    positions = iter(range(1_000_000))
+    parts = [map_structure(lambda _: next(positions), part) for part in (x, y, sample_weight)]
+    key = repr(parts)
+    known = _layouts.get(key)
+    if known is None:
+        known = _layouts[key] = Layout(*parts, key)
+    return known
+
+
+X_ONLY = layout_of(0)
+_X_Y = layout_of(0, 0)
+_X_Y_WEIGHT = layout_of(0, 0, 0)
+
+
+def batch_of(x: Any, y: Any = None, sample_weight: Any = None) -> Batch:
+    """A batch from arrays, or structures of arrays, that are all rows of one step."""
+    if type(x) is np.ndarray and type(y) is np.ndarray and x.ndim and y.ndim:  # the common, quick case
+        if sample_weight is None:
+            return Batch(_X_Y, [_as_model_dtype(x), _as_model_dtype(y)], len(x))
+        if type(sample_weight) is np.ndarray and sample_weight.ndim:
+            leaves = [_as_model_dtype(x), _as_model_dtype(y), _as_model_dtype(sample_weight)]
+            return Batch(_X_Y_WEIGHT, leaves, len(x))
+    parts = convert_structure(x, "x"), convert_structure(y, "y"), convert_structure(sample_weight, "sample_weight")
+    leaves = [array for part in parts for _, array in flatten_with_path(part)]
+    if not leaves:
+        raise ValueError("A batch holds no array: x is empty.")
+    return Batch(layout_of(*parts), leaves, check_lengths(*parts))
+
+
+def unpack_x_y_sample_weight(data: Any) -> tuple[Any, Any, Any]:
+    """What a generator or a dataset yields, as (x, y, sample_weight); what is absent is None.
+
+    >>> unpack_x_y_sample_weight((1, 2))
+    (1, 2, None)
+    """
+    if isinstance(data, list):
+        data = tuple(data)
+    if not isinstance(data, tuple) or hasattr(data, "_fields"):
+        return data, None, None
+    if not 1 <= len(data) <= 3:
+        raise ValueError(
+            f"A batch must be x, (x, y) or (x, y, sample_weight); got a tuple of {len(data)}. "
+            "If these are several inputs, nest them: ((input_1, input_2, ...), y)."
+        )
+    padded = (*data, None, None)
+    return padded[0], padded[1], padded[2]
+
+
+def pack_x_y_sample_weight(x: Any, y: Any = None, sample_weight: Any = None) -> Any:
+    """The reverse of `unpack_x_y_sample_weight`.
+
+    >>> pack_x_y_sample_weight(1, 2)
+    (1, 2)
+    """
+    if y is None:
+        return x if not isinstance(x, (tuple, list)) else (x,)
+    return (x, y) if sample_weight is None else (x, y, sample_weight)
+
+
+# --- conversion -----------------------------------------------------------------------------------------------------
+
+
+def convert_structure(value: Any, name: str) -> Any:
+    """`value`, an array or a structure of arrays, with each leaf as an array of the dtype that models compute with.
+
+    Floating-point data become `config.floatx()`; everything else keeps its dtype.
+
+    Raises:
+        TypeError: a leaf is no array. ValueError: a leaf has no axis for the batch.
+    """
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        return {key: convert_structure(item, f"{name}[{key!r}]") for key, item in value.items()}
+    if isinstance(value, (tuple, list)) and _is_structure(value):
+        items = [convert_structure(item, f"{name}[{position}]") for position, item in enumerate(value)]
+        return pack_as(value, items) if all(item is not None for item in items) else type(value)(items)
+    return _as_rows(value, name)
+
+
+def _is_structure(value: Sequence[Any]) -> bool:
+    """Whether a list holds several arrays, rather than being the rows of one."""
+    return any(hasattr(item, "__array__") and np.ndim(item) > 0 or isinstance(item, Mapping) for item in value) or any(
+        isinstance(item, (tuple, list)) and _is_structure(item) for item in value
+    )
+
+
+def _as_rows(value: Any, name: str) -> Array:
+    try:
+        array = as_array(value) if not isinstance(value, np.ndarray) else value
+    except TypeError as error:
+        raise TypeError(
+            f"{name} is of type {type(value).__name__}, which is no array: {error} Expected a NumPy array, something "
+            "that converts to one, a list or dict of arrays, a generator of batches, or a PyDataset."
+        ) from error
+    if array.dtype == object:
+        raise TypeError(
+            f"{name} is an array of Python objects (dtype object), often because its rows differ in length. Pad them "
+            "to one length (utils.pad_sequences) or convert it with astype."
+        )
+    if np.ndim(array) == 0:
+        raise ValueError(f"{name} is a single number; expected an array whose first axis is the batch.")
+    return _as_model_dtype(np.asarray(array))
+
+
+def _as_model_dtype(array: Array) -> Array:
+    return array.astype(floatx()) if array.dtype.kind == "f" and array.dtype.name != floatx() else array
+
+
+def check_lengths(x: Any, y: Any, sample_weight: Any) -> int:
+    """The common number of rows.
+
+    Raises:
+        ValueError: the arrays differ in their number of rows; the message lists them all.
+    """
+    parts = (("x", x), ("y", y), ("sample_weight", sample_weight))
+    rows = {name + path: len(array) for name, part in parts for path, array in flatten_with_path(part)}
+    if len(set(rows.values())) > 1:
+        listed = ", ".join(f"{name}: {count}" for name, count in rows.items())
+        raise ValueError(f"All arrays must have the same number of rows (size of axis 0). Got {listed}.")
+    return next(iter(rows.values()), 0)
+
+
+def train_validation_split(parts: tuple[Any, Any, Any], validation_split: float) -> tuple[Any, Any]:
+    """(x, y, sample_weight) cut in two; the last rows are for validation.
+
+    Raises:
+        ValueError: the fraction is not between 0 and 1, or leaves one side without rows.
+    """
+    if not 0 < validation_split < 1:
+        raise ValueError(f"validation_split must lie between 0 and 1, got {validation_split}.")
+    rows = check_lengths(*parts)
+    first = math.floor(rows * (1.0 - validation_split))
+    if first in (0, rows):
+        raise ValueError(
+            f"validation_split={validation_split} of {rows} rows leaves {first} for training and {rows - first} for "
+            "validation; both need at least one. Give more rows, another fraction, or validation_data."
+        )
+    train = tuple(map_structure(lambda a: a[:first], part) for part in parts)
+    return train, tuple(map_structure(lambda a: a[first:], part) for part in parts)
+
+
+# --- class weights --------------------------------------------------------------------------------------------------
+
+
+def class_weights_to_sample_weights(
+    y: Any, class_weight: Mapping[int, float], labels: LabelForm = "guess"
+) -> NDArray[Any]:
+    """A weight for each label: ``class_weight[label]``, 1 for classes that are not named.
+
+    Args:
+        y: integer labels of any shape, ``[rows, ...]``, or one-hot rows ``[rows, ..., classes]``.
+        class_weight: class index to weight.
+        labels: "indices", "one_hot", or "guess" (one-hot if the last axis is over 1 and y has more than one axis).
+
+    >>> class_weights_to_sample_weights(np.array([0, 1, 1]), {1: 3.0})
+    array([1., 3., 3.], dtype=float32)
+    """
+    if isinstance(y, (dict, tuple, list)) or y is None:
+        raise ValueError(
+            "class_weight needs a model with one output and labels for it; for several outputs pass sample_weight, "
+            "one array an output."
+        )
+    if labels == "one_hot" or (labels == "guess" and y.ndim > 1 and y.shape[-1] != 1):
+        classes = np.argmax(y, axis=-1)
+    else:
+        classes = y[..., 0] if y.ndim > 1 and y.shape[-1] == 1 else y
+        classes = np.round(classes).astype("int64")
+    largest = int(max(classes.max(initial=0), max(class_weight, default=0)))
+    table = np.ones(largest + 1, floatx())
+    for label, weight in class_weight.items():
+        table[int(label)] = weight
+    return table[classes]
+
+
+# --- sources --------------------------------------------------------------------------------------------------------
+
+
+class Data:
+    """A source of batches.
+
+    Attributes:
+        batches: the number of batches in an epoch; None if it is not known beforehand.
+        restartable: whether `epoch()` can be called again and yields data again.
+    """
+
+    batches: int | None = None
+    restartable: bool = True
+
+    def epoch(self) -> Iterator[Batch]:
+        """The batches of one pass over the data."""
+        raise NotImplementedError
+
+    def on_epoch_end(self) -> None:
+        """Called when a pass is complete."""
+
+
+class ArrayData(Data):
+    """Arrays, cut into batches; the last one may be smaller.
+
+    Args:
+        x, y, sample_weight: arrays or structures of arrays (already converted), all with the same number of rows.
+        batch_size: rows in a batch.
+        shuffle: True draws a new order of the rows for each epoch from NumPy's global generator, which
+            `utils.set_random_seed` seeds; "batch" shuffles the batches only.
+    """
+
+    def __init__(
+        self, x: Any, y: Any = None, sample_weight: Any = None, batch_size: int = 32, shuffle: bool | str = False
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+        parts = x, y, sample_weight
+        self.rows = check_lengths(*parts)
+        if self.rows == 0:
+            raise ValueError("x has no rows: there is nothing to run on.")
+        self.layout = layout_of(*parts)
+        self.arrays = [array for part in parts for _, array in flatten_with_path(part)]
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.batches = -(-self.rows // batch_size)
+
+    def epoch(self) -> Iterator[Batch]:
+        if self.shuffle == "batch":
+            return self._slices([int(i) * self.batch_size for i in np.random.permutation(self.batches or 0)])
+        return self._gathered() if self.shuffle else self._slices(range(0, self.rows, self.batch_size))
+
+    def _slices(self, starts: Iterable[int]) -> Iterator[Batch]:
+        arrays, layout, rows, size = self.arrays, self.layout, self.rows, self.batch_size
+        for start in starts:
+            stop = min(start + size, rows)
+            yield Batch(layout, [array[start:stop] for array in arrays], stop - start)
+
+    def _gathered(self) -> Iterator[Batch]:
+        arrays, layout, size = self.arrays, self.layout, self.batch_size
+        order = np.random.permutation(self.rows)
+        for start in range(0, self.rows, size):
+            rows = order[start : start + size]
+            yield Batch(layout, [array.take(rows, axis=0) for array in arrays], len(rows))
+
+
+Weigh = Callable[[Any, Any], Any]  # (y, sample_weight) to sample_weight
+
+
+class IterableData(Data):
+    """A generator, or an object that can be iterated again and again, of x, (x, y) or (x, y, sample_weight)."""
+
+    def __init__(self, source: Iterable[Any], weigh: Weigh | None = None) -> None:
+        self.source = source
+        self.restartable = not isinstance(source, Iterator)
+        self.batches = len(source) if hasattr(source, "__len__") else None  # type: ignore[arg-type]
+        self.weigh = weigh
+
+    def epoch(self) -> Iterator[Batch]:
+        for item in self.source:
+            yield _weighed_batch(item, self.weigh)
+
+
+class PyDatasetData(Data):
+    """An object with ``__len__`` and ``__getitem__`` that gives whole batches."""
+
+    def __init__(self, source: Any, shuffle: bool | str = False, weigh: Weigh | None = None) -> None:
+        self.source = source
+        self.shuffle = shuffle
+        self.weigh = weigh
+
+    @property
+    def batches(self) -> int | None:  # type: ignore[override]
+        count = self.source.num_batches if isinstance(self.source, PyDataset) else len(self.source)
+        return None if count is None else int(count)
+
+    def epoch(self) -> Iterator[Batch]:
+        _call_hook(self.source, "on_epoch_begin")
+        count = self.batches
+        if count is None:
+            order: Iterable[int] = iter(range(2**62))
+        else:
+            order = (int(i) for i in np.random.permutation(count)) if self.shuffle else range(count)
+        for index in order:
+            yield _weighed_batch(self.source[index], self.weigh)
+
+    def on_epoch_end(self) -> None:
+        _call_hook(self.source, "on_epoch_end")
+
+
+def _call_hook(source: Any, name: str) -> None:
+    hook = getattr(source, name, None)
+    if hook is not None:
+        hook()
+
+
+def _weighed_batch(item: Any, weigh: Weigh | None) -> Batch:
+    x, y, sample_weight = unpack_x_y_sample_weight(item)
+    if weigh is not None:
+        y = convert_structure(y, "y")
+        sample_weight = weigh(y, sample_weight)
+    return batch_of(x, y, sample_weight)
+
+
+class PyDataset:
+    """Base class for data that are made batch by batch (``keras.utils.PyDataset``).
+
+    Subclasses define `__getitem__(index)`, which returns x, (x, y) or (x, y, sample_weight) for a whole batch, and
+    `__len__` (or the property `num_batches`, where None means that there is no end). `fit` draws a new order of the
+    batches for each epoch unless ``shuffle=False``.
+
+    Args:
+        workers, use_multiprocessing, max_queue_size: accepted as in Keras; batches are made in the training process.
+
+    >>> class Squares(PyDataset):
+    ...     def __len__(self):
+    ...         return 2
+    ...     def __getitem__(self, index):
+    ...         x = np.full((4, 1), index, "float32")
+    ...         return x, x**2
+    >>> Squares().num_batches
+    2
+    """
+
+    def __init__(self, workers: int = 1, use_multiprocessing: bool = False, max_queue_size: int = 10) -> None:
+        self.workers = workers
+        self.use_multiprocessing = use_multiprocessing
+        self.max_queue_size = max_queue_size
+
+    def __getitem__(self, index: int) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} must define __getitem__(index), which returns a batch.")
+
+    @property
+    def num_batches(self) -> int | None:
+        """Batches in an epoch; None for endless data."""
+        length = getattr(self, "__len__", None)
+        if length is None:
+            raise NotImplementedError(f"{type(self).__name__} must define __len__ or the property num_batches.")
+        return length()
+
+    def on_epoch_begin(self) -> None:
+        """Called before each pass."""
+
+    def on_epoch_end(self) -> None:
+        """Called after each pass."""
+
+
+def as_data(
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    *,
+    batch_size: int | None = None,
+    shuffle: bool | str = False,
+    class_weight: Mapping[int, float] | None = None,
+    labels: LabelForm = "guess",
+) -> Data:
+    """Whatever `fit` accepts as x, y and sample_weight, as a source of batches.
+
+    Raises:
+        ValueError, TypeError: the arguments contradict each other, or x is nothing that gives batches.
+    """
+    if isinstance(x, Data):
+        return x
+    if is_array_like(x, y):
+        parts = convert_structure(x, "x"), convert_structure(y, "y"), convert_structure(sample_weight, "sample_weight")
+        if class_weight:
+            parts = parts[0], parts[1], _combine_weights(parts[1], parts[2], class_weight, labels)
+        return ArrayData(*parts, batch_size=32 if batch_size is None else batch_size, shuffle=shuffle)
+    for name, value in (("y", y), ("sample_weight", sample_weight)):
+        if value is not None:
+            raise ValueError(f"{name} must not be given when x is a {type(x).__name__}: its batches hold {name} too.")
+    if batch_size is not None and not hasattr(x, "__array__"):
+        raise ValueError(f"batch_size must not be given when x is a {type(x).__name__}: it makes its own batches.")
+    weigh: Weigh | None = None
+    if class_weight:
+        weights = class_weight
+        weigh = lambda y, w: _combine_weights(y, w, weights, labels)  # noqa: E731
+    if isinstance(x, PyDataset) or (hasattr(x, "__getitem__") and hasattr(x, "__len__") and not isinstance(x, list)):
+        return PyDatasetData(x, shuffle, weigh)
+    if isinstance(x, Iterable):
+        return IterableData(x, weigh)
+    raise TypeError(
+        f"x is of type {type(x).__name__}. Expected arrays (or lists or dicts of arrays), a generator or iterable of "
+        "batches, or a PyDataset."
+    )
+
+
+def is_array_like(x: Any, y: Any = None) -> bool:
+    """Whether `x` is an array, rows as a list, or a structure of arrays - rather than a source of batches."""
+    if isinstance(x, PyDataset):
+        return False
+    if hasattr(x, "__array__") or isinstance(x, Mapping):
+        return True
+    if isinstance(x, list) and y is None and x and all(isinstance(item, tuple) for item in x):
+        return not any(_is_structure(item) for item in x)  # a list of (x, y) batches
+    return isinstance(x, (list, tuple))
+
+
+def _combine_weights(y: Any, sample_weight: Any, class_weight: Mapping[int, float], labels: LabelForm) -> Any:
+    if sample_weight is not None:
+        raise ValueError("class_weight and sample_weight can't be given at the same time; multiply them yourself.")
+    return class_weights_to_sample_weights(y, class_weight, labels)
+
+
+class Epochs:
+    """Passes over data, or runs of `steps_per_epoch` batches that go on where the last one stopped."""
+
+    def __init__(self, data: Data, steps_per_epoch: int | None = None) -> None:
+        if steps_per_epoch is not None and steps_per_epoch < 1:
+            raise ValueError(f"The number of steps must be at least 1, got {steps_per_epoch}.")
+        self.data = data
+        self.steps_per_epoch = steps_per_epoch
+        self.exhausted = False
+        self._running: Iterator[Batch] | None = None
+        self._passes = 0
+
+    @property
+    def steps(self) -> int | None:
+        """The number of steps in an epoch, if it is known."""
+        return self.data.batches if self.steps_per_epoch is None else self.steps_per_epoch
+
+    def epoch(self) -> Iterator[Batch]:
+        """The batches of one epoch. Data that end before it does are started anew, or set `exhausted`."""
+        if self.steps_per_epoch is None:
+            return self._whole_pass()
+        return self._steps(self.steps_per_epoch)
+
+    def _whole_pass(self) -> Iterator[Batch]:
+        empty = True
+        for batch in self.data.epoch():
+            empty = False
+            yield batch
+        if empty:
+            self._ran_out("The data gave no batch")
+        self.data.on_epoch_end()
+
+    def _steps(self, steps: int) -> Iterator[Batch]:
+        for step in range(steps):
+            batch = self._next()
+            if batch is None:
+                self._ran_out(f"The data ended after {step} of {steps} steps")
+                return
+            yield batch
+
+    def _next(self) -> Batch | None:
+        for _ in range(2):  # the pass that is running, then, if it is over, a new one
+            if self._running is None:
+                if self._passes and not self.data.restartable:
+                    return None
+                self._running = self.data.epoch()
+                self._passes += 1
+            batch = next(self._running, None)
+            if batch is not None:
+                return batch
+            self._running = None
+            self.data.on_epoch_end()
+        return None
+
+    def _ran_out(self, what: str) -> None:
+        self.exhausted = True
+        remedy = (
+            "Give an object that can be iterated again, or a generator that yields at least epochs * steps batches."
+        )
+        warnings.warn(f"{what}; training or evaluation stops here. {remedy}", stacklevel=3)

@@ -1,0 +1,150 @@
+"""`Metric`, the base of all metrics: state in variables, updated batch by batch."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..engine.graph import Variable, as_shape
+from ..engine.objects import initializers
+from ..engine.objects.floats import layer_dtype
+from ..engine.objects.names import name_for
+from ..engine.session import Function
+from .calling import as_argument, is_symbolic
+
+_METHODS = ("update_state", "result", "reset_state")
+
+
+class Metric:
+    """A metric. Subclasses make variables in ``__init__`` and define `update_state` and `result`, written over ops.
+
+    Args:
+        dtype: of its variables and its result; float32 by default.
+        name: by default from the class.
+
+    In a graph that is being built, `update_state` adds assignments to it and `result` is a tensor. Called from plain
+    Python on arrays both act at once (each is traced once for a kind of arguments), and results are NumPy values.
+
+    >>> import anabranch as ab
+    >>> class Longest(ab.metrics.Metric):
+    ...     def __init__(self, **kwargs):
+    ...         super().__init__(**kwargs)
+    ...         self.longest = self.add_variable(shape=(), name="longest")
+    ...
+    ...     def update_state(self, values):
+    ...         self.longest.assign(ab.ops.maximum(self.longest, ab.ops.max(values)))
+    ...
+    ...     def result(self):
+    ...         return self.longest
+    >>> metric = Longest()
+    >>> metric.update_state([1.0, 4.0])
+    >>> metric.update_state([2.0])
+    >>> float(metric.result())
+    4.0
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in _METHODS:
+            if name in cls.__dict__:
+                setattr(cls, name, _acting_at_once(cls.__dict__[name]))
+
+    def __init__(self, dtype: Any = None, name: str | None = None) -> None:
+        self.name = name or name_for(self)
+        self._dtype = layer_dtype(dtype)
+        self._variables: list[Variable] = []
+        self._metrics: list[Metric] = []
+        self._functions: dict[Any, Function] = {}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, Metric):
+            self.__dict__.setdefault("_metrics", []).append(value)
+        super().__setattr__(name, value)
+
+    @property
+    def dtype(self) -> str:
+        return self._dtype
+
+    @property
+    def variables(self) -> list[Variable]:
+        """Its state, and that of the metrics that are its attributes."""
+        return [*self._variables, *[variable for metric in self._metrics for variable in metric.variables]]
+
+    def add_variable(
+        self,
+        shape: Any = (),
+        initializer: Any = None,
+        dtype: Any = None,
+        aggregation: str | None = "sum",
+        name: str | None = None,
+    ) -> Variable:
+        """A variable of this metric, which is no weight of the model.
+
+        Args:
+            shape: its shape.
+            initializer: its first value; zeros by default. `reset_state` sets zeros unless it is overridden.
+            dtype: by default the metric's.
+            aggregation: how the values of replicas become one.
+            name: for messages.
+        """
+        fixed = tuple(int(dim or 0) for dim in as_shape(shape) or ())
+        chosen = initializers.get(initializer) or _zeros
+        value = chosen(fixed, dtype=dtype or self._dtype)
+        variable = Variable(
+            value, dtype=dtype or self._dtype, trainable=False, name=f"{self.name}/{name or 'variable'}"
+        )
+        self._variables.append(variable)
+        return variable
+
+    add_weight = add_variable
+
+    def update_state(self, *args: Any, **kwargs: Any) -> Any:
+        """Take a batch into account."""
+        raise NotImplementedError(f"{type(self).__name__} must define update_state().")
+
+    def result(self) -> Any:
+        """The value so far: a scalar, or a dict of scalars."""
+        raise NotImplementedError(f"{type(self).__name__} must define result().")
+
+    def reset_state(self) -> None:
+        """Forget all batches: set the variables to zero."""
+        for variable in self.variables:
+            variable.assign(np.zeros(variable.numpy().shape, variable.dtype))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Update with a batch, and return the result."""
+        self.update_state(*args, **kwargs)
+        return self.result()
+
+    def get_config(self) -> dict[str, Any]:
+        return {"name": self.name, "dtype": self.dtype}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        return cls(**config)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} name={self.name}>"
+
+
+def _zeros(shape: tuple[int, ...], dtype: Any) -> Any:
+    return np.zeros(shape, dtype)
+
+
+def _acting_at_once(method: Callable[..., Any]) -> Callable[..., Any]:
+    """`method`, but a call on arrays from plain Python runs it, compiled, instead of only building it."""
+
+    @functools.wraps(method)
+    def call(self: Metric, *args: Any, **kwargs: Any) -> Any:
+        if is_symbolic(args, kwargs):
+            return method(self, *args, **kwargs)
+        compiled = self._functions.get(method)
+        if compiled is None:
+            compiled = self._functions[method] = Function(functools.partial(method, self))
+        arguments = {key: as_argument(value) for key, value in kwargs.items()}
+        return compiled(*[as_argument(value) for value in args], **arguments)
+
+    return call

@@ -1,0 +1,119 @@
+"""Accuracies as functions of targets and predictions: one value (1 where right, 0 where wrong) per example."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..engine import ops
+from ..engine.graph import Tensor
+from ..engine.graph.spec import shape_text, shapes_compatible
+from ..engine.objects.floats import floatx
+from .calling import computed_at_once
+from .loss import aligned, as_predictions, same_rank
+
+
+def _matches(found: Any, wanted: Any) -> Tensor:
+    return ops.cast(ops.equal(found, wanted), floatx())
+
+
+@computed_at_once
+def accuracy(y_true: Any, y_pred: Any) -> Tensor:
+    """Where predictions equal targets.
+
+    >>> import anabranch as ab
+    >>> ab.metrics.accuracy([1, 2, 3], [1, 0, 3])
+    array([1., 0., 1.], dtype=float32)
+    """
+    prediction = ops.convert_to_tensor(y_pred)
+    return _matches(*same_rank(ops.convert_to_tensor(y_true, prediction.dtype), prediction))
+
+
+@computed_at_once
+def binary_accuracy(y_true: Any, y_pred: Any, threshold: float = 0.5) -> Tensor:
+    """Where predictions are above `threshold` and targets are 1, or not above it and targets are 0."""
+    target, prediction = aligned("binary_accuracy", y_true, y_pred)
+    return _matches(target, ops.cast(prediction > threshold, target.dtype))
+
+
+@computed_at_once
+def categorical_accuracy(y_true: Any, y_pred: Any) -> Tensor:
+    """Where the largest prediction is at the place of the largest target, for one-hot targets."""
+    target, prediction = aligned("categorical_accuracy", y_true, y_pred)
+    return _matches(ops.argmax(target, axis=-1), ops.argmax(prediction, axis=-1))
+
+
+@computed_at_once
+def sparse_categorical_accuracy(y_true: Any, y_pred: Any) -> Tensor:
+    """Where the largest prediction is at the place that the class number names.
+
+    >>> import anabranch as ab
+    >>> ab.metrics.sparse_categorical_accuracy([1, 0], [[0.4, 0.6], [0.3, 0.7]])
+    array([1., 0.], dtype=float32)
+    """
+    prediction = ops.convert_to_tensor(y_pred)
+    label = _class_numbers("sparse_categorical_accuracy", y_true, prediction)
+    matches = _matches(label, ops.cast(ops.argmax(prediction, axis=-1), label.dtype))
+    return ops.squeeze(matches, -1) if matches.ndim and matches.ndim > 1 and matches.shape[-1] == 1 else matches
+
+
+@computed_at_once
+def top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5) -> Tensor:
+    """Where the class of the largest target is among the `k` largest predictions."""
+    target, prediction = aligned("top_k_categorical_accuracy", y_true, y_pred)
+    return _in_top(ops.argmax(target, axis=-1), prediction, k)
+
+
+@computed_at_once
+def sparse_top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5, from_sorted_ids: bool = False) -> Tensor:
+    """Where the class number is among the `k` largest predictions.
+
+    Args:
+        y_true: class numbers.
+        y_pred: scores of all classes, or class numbers in order of their scores, highest first.
+        k: how many of the highest count.
+        from_sorted_ids: whether `y_pred` holds class numbers.
+    """
+    prediction = ops.convert_to_tensor(y_pred)
+    label = _class_numbers("sparse_top_k_categorical_accuracy", y_true, prediction)
+    if not from_sorted_ids:
+        return _in_top(label, as_predictions(prediction), k)
+    same = ops.equal(ops.expand_dims(label, -1), ops.cast(prediction[..., :k], label.dtype))
+    return ops.cast(ops.any(same, axis=-1), floatx())
+
+
+def _in_top(label: Tensor, scores: Tensor, k: int) -> Tensor:
+    """`in_top_k` over any number of leading axes."""
+    return ops.cast(ops.in_top_k(label, scores, k), floatx())
+
+
+def _class_numbers(name: str, y_true: Any, prediction: Tensor) -> Tensor:
+    label = ops.convert_to_tensor(y_true)
+    label = label if label.dtype.kind in "iu" else ops.cast(label, "int32")
+    if label.shape is None or prediction.shape is None:
+        return label
+    if len(label.shape) == len(prediction.shape) and label.shape[-1] == 1:
+        label = ops.squeeze(label, -1)
+    if not shapes_compatible(label.shape, prediction.shape[:-1]):
+        raise ValueError(
+            f"{name}: class numbers (y_true) of shape {shape_text(label.shape)} do not go with predictions (y_pred) of "
+            f"shape {shape_text(prediction.shape)}; expected shape {shape_text(prediction.shape[:-1])}."
+            + (" For one-hot targets use categorical_accuracy." if label.ndim == prediction.ndim else "")
+        )
+    return label
+
+
+@computed_at_once
+def cosine_similarity(y_true: Any, y_pred: Any, axis: int = -1) -> Tensor:
+    """The cosine of the angle between targets and predictions, vectors along `axis`: 1 where they agree."""
+    target, prediction = aligned("cosine_similarity", y_true, y_pred)
+    return ops.sum(ops.normalize(target, axis) * ops.normalize(prediction, axis), axis=axis)
+
+
+__all__ = [
+    "accuracy",
+    "binary_accuracy",
+    "categorical_accuracy",
+    "sparse_categorical_accuracy",
+    "sparse_top_k_categorical_accuracy",
+    "top_k_categorical_accuracy",
+]

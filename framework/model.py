@@ -1,0 +1,300 @@
+"""`Model`: a layer that can be trained, summarised and saved."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+
+from ..engine.objects.registry import register_builtins
+from ..layers.calling import shapes_of, tensors_in
+from ..layers.layer import Layer
+from ..layers.tracking import held_by_attributes
+from .layer_graph import LayerGraph
+from .training import Trainer
+
+
+class Model(Trainer, Layer):
+    """Layers with a way to train them: subclass it, or give inputs and outputs.
+
+    Args:
+        inputs: with `outputs`, makes a functional model: a tensor from `Input`, or a list or dict of them.
+        outputs: what layers made out of `inputs`: a tensor, or a list or dict of them.
+        name, trainable, dtype, autocast: as for layers.
+
+    A subclass makes its layers in ``__init__`` and uses them in ``call``:
+
+    >>> import anabranch as ab
+    >>> class Classifier(ab.Model):
+    ...     def __init__(self, classes):
+    ...         super().__init__()
+    ...         self.hidden = ab.layers.Dense(8, activation="relu")
+    ...         self.head = ab.layers.Dense(classes, activation="softmax")
+    ...     def call(self, inputs):
+    ...         return self.head(self.hidden(inputs))
+    >>> model = Classifier(3)
+    >>> model([[0.5, -1.0]]).shape
+    (1, 3)
+
+    A functional model is made of symbolic tensors:
+
+    >>> x = ab.Input((2,))
+    >>> model = ab.Model(inputs=x, outputs=ab.layers.Dense(3)(x))
+    >>> [layer.name.rstrip("_0123456789") for layer in model.layers]
+    ['input_layer', 'dense']
+    """
+
+    untracked = Layer.untracked | {"_layer_graph", "_steps", "optimizer"}
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        if cls is Model and is_functional_call(args, kwargs):
+            from .functional import Functional
+
+            return Layer.__new__(Functional, *args, **kwargs)
+        return super().__new__(cls, *args, **kwargs)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        functional = is_functional_call(args, kwargs)
+        inputs, outputs = _inputs_and_outputs(args, kwargs) if functional else (None, None)
+        if args and not functional:
+            raise TypeError(
+                f"{type(self).__name__}: Model.__init__() takes inputs and outputs (both), or keyword arguments only; "
+                f"got {len(args)} positional argument(s)."
+            )
+        options = {name: value for name, value in kwargs.items() if name not in ("inputs", "outputs")}
+        Layer.__init__(self, **options)
+        self._init_trainer()
+        self._layer_graph: LayerGraph | None = None
+        if functional:
+            self._layer_graph = LayerGraph(inputs, outputs, self.name)
+            self.built = True
+
+    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        """The outputs; subclasses define it, functional models have it."""
+        if self._layer_graph is None:
+            raise NotImplementedError(
+                f"Model {self.name!r}: {type(self).__name__} defines no call(self, inputs). Define it, or make a "
+                "functional model with Model(inputs, outputs)."
+            )
+        masks = [mask] if mask is not None and not isinstance(mask, (list, tuple)) else mask
+        return self._layer_graph.run(inputs, masks, training)
+
+    def build(self, input_shape: Any = None, **shapes: Any) -> None:
+        """Make the weights, by calling the model on symbols.
+
+        Args:
+            input_shape: the shape, with the batch, of the first argument of `call`, or a list or dict of shapes.
+            **shapes: ``<argument>_shape`` of each argument, if there are several.
+        """
+        if self.graph is not None or (input_shape is None and not shapes):
+            return
+        self.built = True  # the call makes the weights, and must not build the model again
+        try:
+            self._trace(*([] if input_shape is None else [input_shape]), **shapes)
+        except BaseException:
+            self.built = False
+            raise
+
+    def _ensure_built(self, arguments: dict[str, Any]) -> None:
+        if self.built or type(self).build is not Model.build:
+            super()._ensure_built(arguments)
+            return
+        # The call that follows makes the weights; what is noted here lets `load_model` do the same.
+        shapes = {name: _any_batch(shapes_of(value)) for name, value in arguments.items() if tensors_in(value)}
+        if len(shapes) == 1:
+            self._build_shapes = {"input_shape": next(iter(shapes.values()))}
+        else:
+            self._build_shapes = {f"{name}_shape": shape for name, shape in shapes.items()}
+        self.built = True
+
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+        """The masks that the layers inside gave to the outputs stay; the model itself adds none."""
+        return None
+
+    @property
+    def graph(self) -> LayerGraph | None:
+        """The layer calls between symbolic inputs and outputs; None where the model is Python code only."""
+        return self._layer_graph
+
+    # --- layers ---------------------------------------------------------------------------------------------
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers directly inside, in the order in which they compute (functional) or were made attributes."""
+        return self.sublayers()
+
+    def sublayers(self) -> list[Layer]:
+        found = [layer for layer in held_by_attributes(self, Layer, self.untracked) if layer is not self]
+        graph = self.graph
+        if graph is None:
+            return found
+        own = graph.layers
+        return [*own, *[layer for layer in found if layer not in own]]
+
+    def get_layer(self, name: str | None = None, index: int | None = None) -> Layer:
+        """The layer called `name`, or number `index` of `layers`.
+
+        Raises:
+            ValueError: there is none, or both or neither were given.
+        """
+        if (name is None) == (index is None):
+            raise ValueError("get_layer() needs a name or an index, one of them.")
+        layers = self.layers
+        if index is not None:
+            if not -len(layers) <= index < len(layers):
+                raise ValueError(f"get_layer(index={index}): model {self.name!r} has {len(layers)} layers.")
+            return layers[index]
+        for layer in layers:
+            if layer.name == name:
+                return layer
+        names = ", ".join(layer.name for layer in layers)
+        raise ValueError(f"Model {self.name!r} has no layer called {name!r}. Its layers are: {names}.")
+
+    @property
+    def inputs(self) -> Any:
+        """The symbolic inputs of a functional model, flat; None for others."""
+        return None if self.graph is None else self.graph.inputs
+
+    @property
+    def outputs(self) -> Any:
+        """The symbolic outputs of a functional model, flat; None for others."""
+        return None if self.graph is None else self.graph.outputs
+
+    @property
+    def input(self) -> Any:
+        """The symbolic input of a functional model, in the structure in which it was given."""
+        return super().input if self.graph is None else self.graph.inputs_structure
+
+    @property
+    def output(self) -> Any:
+        """The symbolic output of a functional model, in the structure in which it was given."""
+        return super().output if self.graph is None else self.graph.outputs_structure
+
+    @property
+    def input_shape(self) -> Any:
+        """The shape of the symbolic input, or a structure of shapes."""
+        return shapes_of(self.input)
+
+    @property
+    def output_shape(self) -> Any:
+        """The shape of the symbolic output, or a structure of shapes."""
+        return shapes_of(self.output)
+
+    @property
+    def input_names(self) -> list[str] | None:
+        return None if self.graph is None else self.graph.input_names
+
+    @property
+    def output_names(self) -> list[str] | None:
+        return None if self.graph is None else self.graph.output_names
+
+    # --- summary and files ----------------------------------------------------------------------------------
+
+    def summary(
+        self,
+        line_length: int | None = None,
+        positions: Any = None,
+        print_fn: Callable[[str], Any] | None = None,
+        expand_nested: bool = False,
+        show_trainable: bool = False,
+        layer_range: tuple[str, str] | None = None,
+    ) -> None:
+        """Print a table of the layers: names, output shapes, parameters.
+
+        Args:
+            line_length: the width of the table; as wide as needed by default.
+            positions: accepted as in Keras; columns are as wide as their contents.
+            print_fn: called with the whole text instead of printing it.
+            expand_nested: show the layers of models inside, too.
+            show_trainable: add a column that says which layers are trained.
+            layer_range: the names of the first and the last layer to show.
+        """
+        from .summary import summary_text
+
+        text = summary_text(self, line_length, expand_nested, show_trainable, layer_range)
+        (print_fn or print)(text)
+
+    def save(self, filepath: str | os.PathLike[str], overwrite: bool = True) -> None:
+        """Save the model, its weights and the state of its optimizer to a ``.keras`` file."""
+        from .saving import save_model
+
+        save_model(self, filepath, overwrite=overwrite)
+
+    def save_weights(self, filepath: str | os.PathLike[str], overwrite: bool = True) -> None:
+        """Save the weights to a ``.weights.h5`` file."""
+        from .saving import save_weights
+
+        save_weights(self, filepath, overwrite=overwrite)
+
+    def load_weights(self, filepath: str | os.PathLike[str], skip_mismatch: bool = False) -> None:
+        """Load weights that `save_weights` or `save` wrote; the model must be built."""
+        from .saving import load_weights
+
+        load_weights(self, filepath, skip_mismatch=skip_mismatch)
+
+    def to_json(self, **kwargs: Any) -> str:
+        """The architecture, without weights, as JSON."""
+        import json
+
+        from ..engine.objects.registry import serialize_keras_object
+
+        return json.dumps(serialize_keras_object(self), **kwargs)
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` needs to make the model again (without weights)."""
+        graph = self.graph
+        if graph is None or not _constructor_is_functional(type(self)):
+            inherited = super().get_config()
+            return inherited if type(self).get_config is not Model.get_config else {**inherited, **self._constructor_config()}
+        from .functional_config import graph_config
+
+        return {"name": self.name, "trainable": self.trainable, **graph_config(graph)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        """A model from what `get_config` gave."""
+        if {"layers", "input_layers", "output_layers"} <= config.keys():
+            from .functional_config import model_from_config
+
+            return model_from_config(cls, config)
+        return super().from_config(config)
+
+    def get_build_config(self) -> dict[str, Any] | None:
+        return None if self.graph is not None else super().get_build_config()
+
+
+def is_functional_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the arguments of a constructor are the inputs and outputs of a functional model."""
+    given = len(args) + ("inputs" in kwargs) + ("outputs" in kwargs)
+    if given < 2 or len(args) > 3:
+        return False
+    inputs, outputs = _inputs_and_outputs(args, kwargs)
+    return bool(tensors_in(inputs)) and bool(tensors_in(outputs)) or ("inputs" in kwargs and "outputs" in kwargs)
+
+
+def _inputs_and_outputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    positional = [*args, None, None]
+    inputs = kwargs.get("inputs", positional[0])
+    outputs = kwargs.get("outputs", positional[0] if "inputs" in kwargs else positional[1])
+    return inputs, outputs
+
+
+def _constructor_is_functional(cls: type) -> bool:
+    """Whether the class can be made from inputs and outputs, because it has no constructor of its own."""
+    from .functional import Functional
+
+    return cls.__init__ in (Model.__init__, Functional.__init__)
+
+
+def _any_batch(shapes: Any) -> Any:
+    """Shapes, in their structure, with the batch left open."""
+    if isinstance(shapes, dict):
+        return {name: _any_batch(shape) for name, shape in shapes.items()}
+    if isinstance(shapes, list) or isinstance(shapes, tuple) and any(isinstance(size, (tuple, list)) for size in shapes):
+        return [_any_batch(shape) for shape in shapes]
+    return (None, *shapes[1:]) if shapes else shapes
+
+
+register_builtins("keras", {"Model": Model})
+

@@ -1,0 +1,127 @@
+"""What `fit`, `evaluate` and `predict` print: a bar, a line an epoch, or nothing.
+
+Everything goes to standard output, as with Keras. A bar redraws itself, which floods a log file: ``verbose="auto"``
+draws one in a terminal and in notebooks, and prints one line an epoch elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+Logs = dict[str, Any]
+_SECONDS_BETWEEN_REDRAWS = 0.2
+
+
+def resolve_verbose(verbose: str | int) -> int:
+    """0 (nothing), 1 (bar) or 2 (lines) for what the user asked.
+
+    Raises:
+        ValueError: it is none of "auto", 0, 1 and 2.
+    """
+    if verbose == "auto":
+        return 1 if _shows_bars() else 2
+    if verbose not in (0, 1, 2):
+        raise ValueError(
+            f"verbose must be 'auto', 0 (silent), 1 (progress bar) or 2 (one line an epoch), got {verbose!r}."
+        )
+    return int(verbose)
+
+
+def _shows_bars() -> bool:
+    if sys.stdout.isatty():
+        return True
+    kernel = sys.modules.get("ipykernel")
+    return kernel is not None and type(sys.stdout).__module__.startswith("ipykernel")
+
+
+def format_logs(logs: Logs) -> str:
+    """Logs as Keras prints them: four decimals, or an exponent where these would hide the value."""
+    return " - ".join(f"{name}: {_format_value(value)}" for name, value in logs.items())
+
+
+def _format_value(value: Any) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    if not math.isfinite(value) or value == 0 or abs(value) > 1e-3:
+        return f"{value:.4f}"
+    return f"{value:.4e}"
+
+
+class Progress:
+    """Prints nothing; base of what prints.
+
+    Args:
+        title: what runs, for instance ``"Epoch 1/3"``; may be empty.
+        steps: how many steps there will be, if it is known.
+        read_logs: gives the current logs; called only when they are shown, because it costs time.
+    """
+
+    def __init__(self, title: str, steps: int | None, read_logs: Callable[[], Logs]) -> None:
+        self.title = title
+        self.steps = steps
+        self.read_logs = read_logs
+        self.done = 0
+        self.started = time.perf_counter()
+        self.next_redraw = math.inf  # the loop over the steps calls `redraw` once this time has come
+
+    def redraw(self, done: int) -> None:
+        """Show that `done` steps are over."""
+
+    def close(self, done: int, logs: Logs) -> None:
+        """Show the end: all steps are over and `logs` are final."""
+
+
+class LinePrinter(Progress):
+    """One line at the end."""
+
+    def close(self, done: int, logs: Logs) -> None:
+        seconds = time.perf_counter() - self.started
+        parts = [self.title] if self.title else []
+        parts += [f"{done}/{self.steps or done}", f"{seconds:.0f}s", f"{_per_step(seconds, done)}/step"]
+        if logs:
+            parts.append(format_logs(logs))
+        print(" - ".join(parts), flush=True)
+
+
+class Bar(Progress):
+    """A tqdm bar, redrawn a few times a second."""
+
+    def __init__(self, title: str, steps: int | None, read_logs: Callable[[], Logs]) -> None:
+        super().__init__(title, steps, read_logs)
+        from tqdm import tqdm
+
+        self._bar = tqdm(total=steps, desc=title or None, file=sys.stdout, unit="step", dynamic_ncols=True, leave=True)
+        self.next_redraw = self.started + _SECONDS_BETWEEN_REDRAWS
+
+    def redraw(self, done: int) -> None:
+        self._show(done, self.read_logs())
+        self.next_redraw = time.perf_counter() + _SECONDS_BETWEEN_REDRAWS
+
+    def close(self, done: int, logs: Logs) -> None:
+        if self.steps is None:
+            self._bar.total = done
+        self._show(done, logs)
+        self._bar.close()
+
+    def _show(self, done: int, logs: Logs) -> None:
+        self._bar.set_postfix_str(format_logs(logs), refresh=False)
+        self._bar.update(done - self.done)
+        self._bar.refresh()
+        self.done = done
+
+
+def _per_step(seconds: float, steps: int) -> str:
+    each = seconds / max(steps, 1)
+    if each >= 1:
+        return f"{each:.0f}s"
+    return f"{each * 1e3:.0f}ms" if each >= 1e-3 else f"{each * 1e6:.0f}us"
+
+
+def make_progress(verbose: int, title: str, steps: int | None, read_logs: Callable[[], Logs]) -> Progress:
+    """The kind of progress that `verbose` (0, 1 or 2) asks for."""
+    kinds: dict[int, type[Progress]] = {0: Progress, 1: Bar, 2: LinePrinter}
+    return kinds[verbose](title, steps, read_logs)

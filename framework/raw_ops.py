@@ -1,0 +1,170 @@
+"""Ops that were applied to a model's symbolic tensors without a layer (``x + 1.0``), as parts of the model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from ..engine import ops
+from ..engine.control_flow.region_op import RegionOp
+from ..engine.graph import Op, Operation, Placeholder, ReadVariable, Tensor, Variable, get_default_graph
+from ..engine.objects.names import to_snake_case, unique_name
+from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
+from ..engine.ops.base import Constant
+from ..layers.node import Node
+
+# Ops without attributes that Keras knows by the same class name, so that its files and ours can be exchanged.
+_KERAS_MODULE = "keras.src.ops.numpy"
+_KERAS_OPS = frozenset(
+    """Abs Absolute Add Arccos Arccosh Arcsin Arcsinh Arctan Arctan2 Arctanh Ceil Conj Conjugate Cos Cosh Divide Equal
+    Exp Expm1 Floor FloorDivide Greater GreaterEqual Isfinite Isinf Isnan Less LessEqual Log Log10 Log1p Log2 Logaddexp
+    LogicalAnd LogicalNot LogicalOr LogicalXor Maximum Minimum Mod Multiply Negative NotEqual Power Reciprocal Sign Sin
+    Sinh Sqrt Square Subtract Tan Tanh TrueDivide""".split()
+)
+_MODULE = "anabranch.engine.ops"
+
+
+class RawOp:
+    """An op of a functional model: like a layer without weights.
+
+    Attributes:
+        op: the op's definition.
+        name: from the class of the op: ``add``, ``add_1``.
+    """
+
+    def __init__(self, op: Op) -> None:
+        self.op = op
+        self.name = unique_name(to_snake_case(type(op).__name__))
+        self.inbound_nodes: list[Node] = []
+
+    def __call__(self, *args: Any) -> tuple[Tensor, ...]:
+        """The op once more, on other inputs: tensors, variables, arrays."""
+        graph = get_default_graph()
+        tensors = [graph.read(arg) if isinstance(arg, Variable) else ops.convert_to_tensor(arg) for arg in args]
+        return graph.add(self.op, tensors, self.name).outputs
+
+    def serialize(self) -> dict[str, Any]:
+        """The op in a model's config.
+
+        Raises:
+            ValueError: the op has attributes that can't be written.
+        """
+        class_name = type(self.op).__name__
+        fields = {field.name: getattr(self.op, field.name) for field in _fields(self.op)}
+        module = _KERAS_MODULE if class_name in _KERAS_OPS and not fields else _MODULE
+        try:
+            config = {name: serialize_keras_object(value) for name, value in fields.items()}
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"Op {self.name!r} ({class_name}) of the model can't be saved: {error}. Put the computation into the "
+                "call() of a Layer of your own."
+            ) from error
+        return {
+            "module": module,
+            "class_name": class_name,
+            "config": {"name": self.name, **config},
+            "registered_name": class_name,
+        }
+
+    def __repr__(self) -> str:
+        return f"<RawOp {self.name} ({type(self.op).__name__})>"
+
+
+def _fields(op: Op) -> tuple[Any, ...]:
+    return dataclasses.fields(op) if dataclasses.is_dataclass(op) else ()
+
+
+def is_serialized_op(config: dict[str, Any]) -> bool:
+    """Whether an entry among a saved model's layers is an op, ours or Keras's."""
+    module = config.get("module") or ""
+    return module == _MODULE or module.startswith(("keras.src.ops", "keras.ops"))
+
+
+class SavedOp:
+    """An op of a saved model, which can be called to have its effect on tensors."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.class_name: str = config["class_name"]
+        self.ours = config.get("module") == _MODULE
+        self.arguments = {
+            name: deserialize_keras_object(value) for name, value in config["config"].items() if name != "name"
+        }
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Apply the op.
+
+        Raises:
+            ValueError: there is none of that name here.
+        """
+        if self.ours:
+            return self._apply_own(args)
+        function = getattr(ops, to_snake_case(self.class_name), None)
+        if function is None:
+            raise ValueError(f"The saved model contains the op {self.class_name!r}, which anabranch.ops does not have.")
+        return function(*args, **{**self.arguments, **kwargs})
+
+    def _apply_own(self, args: tuple[Any, ...]) -> Any:
+        found = next((cls for cls in ops.registered_ops().values() if cls.__name__ == self.class_name), None)
+        if found is None:
+            raise ValueError(f"The saved model contains the op {self.class_name!r}, which this version does not have.")
+        tuples = {name: _as_tuple(value) for name, value in self.arguments.items()}
+        outputs = RawOp(found(**tuples))(*args)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+
+def _as_tuple(value: Any) -> Any:
+    """JSON has no tuples; the attributes of ops have no lists."""
+    return tuple(_as_tuple(item) for item in value) if isinstance(value, list) else value
+
+
+def as_nodes(outputs: Iterable[Tensor], inputs: Iterable[Tensor]) -> None:
+    """Give every op between `outputs` and tensors made by layers a node, as if it were a layer.
+
+    Raises:
+        ValueError: an op can't be run again on other tensors, or a value comes from a plain placeholder.
+    """
+    known = set(inputs)
+    pending = [tensor for tensor in outputs if tensor not in known]
+    raw: dict[Operation, None] = {}
+    seen: set[Tensor] = set()
+    while pending:
+        tensor = pending.pop()
+        if tensor in seen or tensor in known:
+            continue
+        seen.add(tensor)
+        found = tensor.annotations.get("history")
+        if found is not None:
+            pending.extend(found.layer.inbound_nodes[found.node_index].input_tensors)
+            continue
+        _check_repeatable(tensor.operation)
+        raw[tensor.operation] = None
+        pending.extend(source for source in tensor.operation.inputs if not _is_literal(source))
+    for operation in sorted(raw, key=lambda operation: operation.index):
+        Node(RawOp(operation.op), (tuple(map(_argument, operation.inputs)), {}), operation.outputs)  # type: ignore[arg-type]
+
+
+def _check_repeatable(operation: Operation) -> None:
+    if isinstance(operation.op, Placeholder):
+        raise ValueError(
+            f"The model's outputs depend on the placeholder {operation.name!r}, defined at {operation.location}, which "
+            "is no ab.Input. Make it with ab.Input and add it to the model's inputs."
+        )
+    if isinstance(operation.op, RegionOp):
+        raise ValueError(
+            f"{operation.name!r}, defined at {operation.location}, is a loop or branch applied directly to the "
+            "symbolic tensors of a functional model. Put it into the call() of a Layer of your own."
+        )
+
+
+def _is_literal(tensor: Tensor) -> bool:
+    """Whether a tensor needs no node of its own: a constant, or the value of a variable."""
+    return "history" not in tensor.annotations and isinstance(tensor.operation.op, (Constant, ReadVariable))
+
+
+def _argument(tensor: Tensor) -> Any:
+    """What to call the op on: the tensor itself, or the constant or variable that it stands for."""
+    op = tensor.operation.op
+    if not _is_literal(tensor):
+        return tensor
+    return op.value if isinstance(op, Constant) else op.variable  # type: ignore[union-attr]

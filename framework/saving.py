@@ -1,0 +1,243 @@
+"""Saving and loading models and weights in Keras's formats, and the registry of custom objects.
+
+A ``.keras`` file holds everything: configuration, weights, optimizer state. A ``.weights.h5`` file holds arrays only.
+Files are replaced atomically. They are checked completely before anything is taken from them: after an error a model is
+what it was. Nothing is unpickled, no code is imported because a file asks for it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from .. import __version__
+from ..engine.objects.registry import (
+    custom_object_scope,
+    deserialize_keras_object,
+    get_custom_objects,
+    get_registered_name,
+    get_registered_object,
+    object_sharing_scope,
+    register_keras_serializable,
+    serialize_keras_object,
+)
+from .archive import SavedFileError, atomic_write, check_overwrite, check_readable, read_archive, write_archive
+
+if TYPE_CHECKING:
+    from .model import Model
+    from .weights_file import WeightsReader
+
+PathLike = str | os.PathLike[str]
+LEGACY_SUFFIXES = (".h5", ".hdf5")
+
+
+def save_model(model: Model, filepath: PathLike, overwrite: bool = True) -> None:
+    """Save a model: its configuration, weights and optimizer state.
+
+    Args:
+        model: the model; what `load_model` gives goes on training as if nothing had happened.
+        filepath: a name that ends in ``.keras``.
+        overwrite: whether an existing file is replaced.
+
+    Raises:
+        ValueError: the name ends otherwise, or the model can't be written as a config.
+        FileExistsError: the file exists and `overwrite` is False.
+
+    >>> import anabranch as ab, tempfile, pathlib
+    >>> model = ab.Sequential([ab.Input((3,)), ab.layers.Dense(2)])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model.save(pathlib.Path(folder, "model.keras"))
+    ...     again = ab.load_model(pathlib.Path(folder, "model.keras"))
+    >>> bool((again.get_weights()[0] == model.get_weights()[0]).all())
+    True
+    """
+    path = Path(filepath)
+    if path.suffix != ".keras":
+        raise ValueError(
+            f"A model is saved to a file that ends in .keras; got {str(path)!r}. "
+            "Weights alone are saved with save_weights, to a file that ends in .weights.h5."
+        )
+    check_overwrite(path, overwrite)
+    if not model.built:
+        warnings.warn(
+            f"Model {model.name!r} is saved before it is built, so without weights. Call it on data first.",
+            stacklevel=2,
+        )
+    with object_sharing_scope():
+        config = serialize_keras_object(model)
+    weights = io.BytesIO()
+    _write_weights(model, weights)
+    with atomic_write(path) as stream:
+        write_archive(stream, config, weights.getvalue(), __version__)
+
+
+def save_weights(model: Model, filepath: PathLike, overwrite: bool = True) -> None:
+    """Save the weights of a model, and its optimizer's state if it is compiled.
+
+    Args:
+        model: a model that is built.
+        filepath: a name that ends in ``.weights.h5``.
+        overwrite: whether an existing file is replaced.
+
+    Raises:
+        ValueError: the name ends otherwise, or the model is not built.
+        FileExistsError: the file exists and `overwrite` is False.
+    """
+    path = Path(filepath)
+    if not path.name.endswith(".weights.h5"):
+        raise ValueError(
+            f"Weights are saved to a file that ends in .weights.h5; got {str(path)!r}. "
+            "A whole model is saved with model.save, to a file that ends in .keras."
+        )
+    check_overwrite(path, overwrite)
+    _check_built(model, "saved")
+    with atomic_write(path) as stream:
+        _write_weights(model, stream)
+
+
+def load_model(
+    filepath: PathLike,
+    custom_objects: Mapping[str, Any] | None = None,
+    compile: bool = True,
+    safe_mode: bool = True,
+) -> Model:
+    """A model as it was saved, by anabranch or by Keras.
+
+    Args:
+        filepath: a ``.keras`` file, or one in Keras's old format (``.h5``, ``.hdf5``).
+        custom_objects: classes and functions of yours by name, beside those that are registered.
+        compile: whether to compile the model as it was, and take over the optimizer's state.
+        safe_mode: refuse files that hold code (lambdas). Turn it off for files that you trust.
+
+    Raises:
+        SavedFileError: (a ValueError) the file is damaged, or needs classes that are not here.
+        FileNotFoundError: there is none.
+    """
+    path = Path(filepath)
+    if path.suffix in LEGACY_SUFFIXES:
+        from .legacy_h5 import load_legacy_model
+
+        return load_legacy_model(path, custom_objects, compile, safe_mode)
+    archive = read_archive(path)
+    config = archive.config if compile else {**archive.config, "compile_config": None}
+    model = rebuild(path, config, custom_objects, safe_mode)
+    _load_weights(model, archive.weights, path, strict=True)
+    return model
+
+
+def load_weights(model: Model, filepath: PathLike, skip_mismatch: bool = False) -> None:
+    """Give a model the weights of a file. The optimizer's state comes too if both have one.
+
+    Args:
+        model: a model that is built, as the saved one was.
+        filepath: a ``.weights.h5``, ``.keras`` or old ``.h5`` file.
+        skip_mismatch: load what fits and warn about the rest, where otherwise nothing is loaded.
+
+    Raises:
+        SavedFileError: (a ValueError) the file is damaged, or does not fit the model; the message lists all
+            differences.
+        FileNotFoundError: there is none.
+    """
+    path = Path(filepath)
+    _check_built(model, "loaded")
+    if path.suffix == ".keras":
+        _load_weights(model, read_archive(path).weights, path, strict=False, skip_mismatch=skip_mismatch)
+        return
+    check_readable(path)
+    with open(path, "rb") as stream:
+        _load_weights(model, stream, path, strict=False, skip_mismatch=skip_mismatch)
+
+
+def rebuild(path: Path, config: Any, custom_objects: Mapping[str, Any] | None, safe_mode: bool) -> Model:
+    """The model that a config describes.
+
+    Raises:
+        SavedFileError: it describes none that can be made here.
+    """
+    from .model import Model
+
+    try:
+        with object_sharing_scope():
+            model = deserialize_keras_object(config, custom_objects, safe_mode)
+    except Exception as error:
+        raise SavedFileError(f"{str(path)!r}: the model can't be made from the saved configuration: {error}") from error
+    if not isinstance(model, Model):
+        raise SavedFileError(f"{str(path)!r} describes {model!r} of type {type(model).__name__}, not a model.")
+    return model
+
+
+def _check_built(model: Model, what: str) -> None:
+    if not model.built:
+        raise ValueError(
+            f"The weights of model {model.name!r} can't be {what}: it is not built and has none yet. "
+            "Call it on a batch of data, or model.build(input_shape), first."
+        )
+
+
+def _write_weights(model: Model, stream: BinaryIO) -> None:
+    from .state_tree import collect
+    from .weights_file import write_weights
+
+    write_weights(stream, collect(model))
+
+
+def _load_weights(model: Model, stream: BinaryIO, path: Path, strict: bool, skip_mismatch: bool = False) -> None:
+    """Compare, then assign.
+
+    Args:
+        model: the model.
+        stream: the HDF5 file.
+        path: the name of the file that the user gave.
+        strict: whether the optimizer's state has to fit, too.
+        skip_mismatch: whether to load what fits.
+    """
+    from .legacy_h5 import is_legacy, load_legacy_weights
+    from .weights_file import WeightsReader
+
+    with WeightsReader(stream, path) as reader:
+        if is_legacy(reader):
+            load_legacy_weights(model, reader)
+            return
+        _apply(model, reader, strict, skip_mismatch)
+
+
+def _apply(model: Model, reader: WeightsReader, strict: bool, skip_mismatch: bool) -> None:
+    from .state_tree import assign, describe, match
+
+    fit = match(model, reader)
+    name = f"{str(reader.path)!r} does not fit model {model.name!r}"
+    if strict and fit.optimizer_differences:
+        raise SavedFileError(
+            f"{name}:{describe(fit.optimizer_differences)}\n"
+            "Pass compile=False to load the model without its optimizer, and compile it anew."
+        )
+    if fit.differences and not skip_mismatch:
+        raise SavedFileError(
+            f"{name}, and nothing was loaded:{describe(fit.differences)}\n"
+            "Build the model as it was when it was saved, or load what fits with "
+            "model.load_weights(filepath, skip_mismatch=True)."
+        )
+    assign(fit.found, reader)
+    skipped = fit.differences + fit.optimizer_differences
+    if skipped:
+        warnings.warn(f"{name} in places, which were left as they are:{describe(skipped)}", stacklevel=4)
+
+
+__all__ = [
+    "SavedFileError",
+    "custom_object_scope",
+    "deserialize_keras_object",
+    "get_custom_objects",
+    "get_registered_name",
+    "get_registered_object",
+    "load_model",
+    "load_weights",
+    "register_keras_serializable",
+    "save_model",
+    "save_weights",
+    "serialize_keras_object",
+]

@@ -1,0 +1,187 @@
+"""Small helpers around training: seeds, sessions, one-hot labels, padding, splitting data."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..engine.graph.graph import reset_default_graph
+from ..engine.graph.nest import flatten, map_structure
+from ..engine.objects.names import reset_names
+from ..engine.ops.keys import set_global_seed
+from .data import PyDataset, pack_x_y_sample_weight, unpack_x_y_sample_weight
+from .saving import custom_object_scope, get_custom_objects, register_keras_serializable
+
+Array = NDArray[Any]
+
+
+def set_random_seed(seed: int) -> None:
+    """Seed everything random: Python's `random`, NumPy's global generator and the engine's.
+
+    Weights that are drawn, dropout and the order of shuffled data then repeat exactly.
+
+    Raises:
+        ValueError: the seed is no integer.
+    """
+    if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool):
+        raise ValueError(f"set_random_seed expects an integer, got {seed!r}.")
+    random.seed(int(seed))
+    np.random.seed(int(seed) % 2**32)
+    set_global_seed(int(seed))
+
+
+def clear_session(free_memory: bool = True) -> None:
+    """Start afresh: default names count from the beginning, and the graph that models are built in is let go.
+
+    Models that exist go on working; `Input` tensors made before can't be mixed with new ones.
+
+    Args:
+        free_memory: collect garbage at once.
+    """
+    reset_names()
+    reset_default_graph()
+    if free_memory:
+        import gc
+
+        gc.collect()
+
+
+def to_categorical(x: Any, num_classes: int | None = None) -> Array:
+    """Integer labels as one-hot rows.
+
+    Args:
+        x: labels ``[...]`` or ``[..., 1]``.
+        num_classes: the number of columns; by default the largest label + 1.
+
+    Returns:
+        float32 ``[..., num_classes]``.
+
+    Raises:
+        ValueError: a label is negative or not below `num_classes`.
+
+    >>> to_categorical([0, 2])
+    array([[1., 0., 0.],
+           [0., 0., 1.]], dtype=float32)
+    """
+    labels = np.asarray(x).astype("int64")
+    if labels.ndim > 1 and labels.shape[-1] == 1:
+        labels = labels[..., 0]
+    classes = int(labels.max(initial=-1)) + 1 if num_classes is None else num_classes
+    if labels.size and (labels.min() < 0 or labels.max() >= classes):
+        raise ValueError(
+            f"to_categorical: labels run from {labels.min()} to {labels.max()}, outside of 0 ... {classes - 1} "
+            f"(num_classes={classes})."
+        )
+    return np.eye(classes, dtype="float32")[labels]
+
+
+def pad_sequences(
+    sequences: Sequence[Any],
+    maxlen: int | None = None,
+    dtype: Any = "int32",
+    padding: str = "pre",
+    truncating: str = "pre",
+    value: Any = 0.0,
+) -> Array:
+    """Sequences of different lengths as one array.
+
+    Args:
+        sequences: a list of sequences; the elements of all of them have one shape.
+        maxlen: the length of the result; by default that of the longest sequence.
+        dtype: the dtype of the result.
+        padding: "pre" or "post": the side on which short sequences are filled up.
+        truncating: "pre" or "post": the side on which long ones are cut.
+        value: what fills them up.
+
+    Returns:
+        ``[len(sequences), maxlen, ...]``.
+
+    Raises:
+        ValueError: an option is neither "pre" nor "post", or elements differ in shape.
+
+    >>> pad_sequences([[1, 2, 3], [4]], maxlen=2)
+    array([[2, 3],
+           [0, 4]], dtype=int32)
+    """
+    for name, side in (("padding", padding), ("truncating", truncating)):
+        if side not in ("pre", "post"):
+            raise ValueError(f"{name} must be 'pre' or 'post', got {side!r}.")
+    arrays = [np.asarray(sequence) for sequence in sequences]
+    if any(array.ndim == 0 for array in arrays):
+        raise ValueError("pad_sequences expects a list of sequences, but one of its items is a single value.")
+    length = max((len(array) for array in arrays), default=0) if maxlen is None else maxlen
+    element = next((array.shape[1:] for array in arrays if len(array)), ())
+    padded = np.full((len(arrays), length, *element), value, dtype=dtype)
+    for row, array in zip(padded, arrays, strict=True):
+        if not len(array) or not length:
+            continue
+        if array.shape[1:] != element:
+            raise ValueError(f"pad_sequences: elements have shapes {element} and {array.shape[1:]}; expected one.")
+        kept = array[-length:] if truncating == "pre" else array[:length]
+        start = length - len(kept) if padding == "pre" else 0
+        row[start : start + len(kept)] = kept
+    return padded
+
+
+def split_dataset(
+    dataset: Any,
+    left_size: float | int | None = None,
+    right_size: float | int | None = None,
+    shuffle: bool = False,
+    seed: int | None = None,
+) -> tuple[Any, Any]:
+    """An array, or a structure of arrays, cut in two along the first axis.
+
+    Args:
+        dataset: an array, or a tuple, list or dict of arrays with one number of rows.
+        left_size, right_size: fractions (float) or numbers of rows (int); one of them may be left out.
+        shuffle: draw the rows at random; `seed` makes that repeatable.
+
+    Raises:
+        ValueError: the sizes are missing, or more than there is.
+
+    >>> left, right = split_dataset(np.arange(5), left_size=0.4)
+    >>> left, right
+    (array([0, 1]), array([2, 3, 4]))
+    """
+    rows = {len(array) for array in flatten(dataset)}
+    if len(rows) != 1:
+        raise ValueError(f"split_dataset: all arrays must have the same number of rows, got {sorted(rows)}.")
+    total = rows.pop()
+    left, right = _rows_of(left_size, total), _rows_of(right_size, total)
+    if left is None and right is None:
+        raise ValueError("split_dataset needs left_size or right_size.")
+    left = total - right if left is None and right is not None else left
+    right = total - left if right is None and left is not None else right
+    assert left is not None
+    assert right is not None
+    if left < 0 or right < 0 or left + right > total:
+        raise ValueError(f"split_dataset: {left} and {right} rows can't be taken from {total}.")
+    order = np.random.default_rng(seed).permutation(total) if shuffle else np.arange(total)
+    first = map_structure(lambda array: np.asarray(array)[order[:left]], dataset)
+    return first, map_structure(lambda array: np.asarray(array)[order[left : left + right]], dataset)
+
+
+def _rows_of(size: float | int | None, total: int) -> int | None:
+    if size is None:
+        return None
+    return round(size * total) if isinstance(size, float) else int(size)
+
+
+__all__ = [
+    "PyDataset",
+    "clear_session",
+    "custom_object_scope",
+    "get_custom_objects",
+    "pack_x_y_sample_weight",
+    "pad_sequences",
+    "register_keras_serializable",
+    "set_random_seed",
+    "split_dataset",
+    "to_categorical",
+    "unpack_x_y_sample_weight",
+]

@@ -1,0 +1,3 @@
+"""Layers."""
+
+from .layer import Layer

@@ -1,0 +1,169 @@
+"""What a layer call needs beside the layer: its arguments, masks, and the calls around it."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ..engine import ops
+from ..engine.graph import Tensor, TensorSpec, Variable, flatten
+from ..engine.graph.dtypes import is_floating
+from ..engine.ops.base import as_array
+
+
+@dataclass(frozen=True)
+class CallSignature:
+    """The parameters of a layer's `call`, without self."""
+
+    signature: inspect.Signature
+    names: tuple[str, ...] = field(init=False)
+    takes_anything: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        parameters = self.signature.parameters.values()
+        named = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        object.__setattr__(self, "names", tuple(named))
+        object.__setattr__(self, "takes_anything", any(p.kind == p.VAR_KEYWORD for p in parameters))
+
+    def takes(self, name: str) -> bool:
+        return name in self.names
+
+    def default(self, name: str) -> Any:
+        value = self.signature.parameters[name].default
+        return None if value is inspect.Parameter.empty else value
+
+
+@cache
+def signature_of(function: Any) -> CallSignature:
+    """The signature of a method, without self."""
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())[1:]
+    return CallSignature(signature.replace(parameters=parameters))
+
+
+# --- the calls around this one --------------------------------------------------------------------------------------
+
+
+@dataclass
+class ActiveCall:
+    """A layer whose `call` or `build` is running."""
+
+    path: str
+    training: bool | None = None
+    is_call: bool = True
+
+
+class _Calls(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[ActiveCall] = []
+
+
+_calls = _Calls()
+
+
+@contextmanager
+def active_call(name: str, training: bool | None = None, is_call: bool = True) -> Iterator[ActiveCall]:
+    """Note that the layer called `name` is being called or built."""
+    outer = _calls.stack[-1].path + "/" if _calls.stack else ""
+    active = ActiveCall(outer + name, training, is_call)
+    _calls.stack.append(active)
+    try:
+        yield active
+    finally:
+        _calls.stack.pop()
+
+
+def is_outermost() -> bool:
+    """Whether no layer's call or build is running around this point."""
+    return not _calls.stack
+
+
+def enclosing_path() -> str:
+    """The path of the layer that is being called or built, with a slash; empty if there is none."""
+    return _calls.stack[-1].path + "/" if _calls.stack else ""
+
+
+def enclosing_training() -> Any:
+    """The `training` argument of the calls around this one; None if none has one."""
+    for active in reversed(_calls.stack):
+        if active.training is not None:
+            return active.training
+    return None
+
+
+# --- arguments ------------------------------------------------------------------------------------------------------
+
+
+def map_leaves(function: Any, structure: Any) -> Any:
+    """`function` over the leaves of nested lists, tuples and dicts; None stays."""
+    if structure is None:
+        return None
+    if isinstance(structure, dict):
+        return {key: map_leaves(function, value) for key, value in structure.items()}
+    if isinstance(structure, (list, tuple)):
+        items = [map_leaves(function, item) for item in structure]
+        if hasattr(structure, "_fields"):
+            return type(structure)(*items)
+        return tuple(items) if isinstance(structure, tuple) else items
+    return function(structure)
+
+
+def tensors_in(structure: Any) -> list[Tensor]:
+    return [leaf for leaf in flatten(structure) if isinstance(leaf, Tensor)]
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether `leaf` is a concrete array (of NumPy or another library), rather than symbolic or a setting."""
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        return True
+    return not isinstance(leaf, (Tensor, Variable)) and hasattr(leaf, "__array__") and hasattr(leaf, "dtype")
+
+
+def numbers_to_arrays(structure: Any) -> Any:
+    """`structure` with nested lists of numbers, ``[[1, 2], [3, 4]]``, made into arrays; other lists stay lists."""
+    if isinstance(structure, (list, tuple)) and structure and not hasattr(structure, "_fields"):
+        leaves = flatten(structure)
+        if leaves and all(isinstance(leaf, (bool, int, float)) for leaf in leaves):
+            return as_array(structure)
+    if isinstance(structure, dict):
+        return {key: numbers_to_arrays(value) for key, value in structure.items()}
+    if isinstance(structure, (list, tuple)) and not hasattr(structure, "_fields"):
+        items = [numbers_to_arrays(item) for item in structure]
+        return tuple(items) if isinstance(structure, tuple) else items
+    return structure
+
+
+def to_tensors(arguments: Mapping[str, Any], dtype: Any) -> dict[str, Any]:
+    """The arguments with arrays and variables made tensors, and floating values of the layer's `dtype`.
+
+    Args:
+        arguments: by name of the parameter.
+        dtype: the layer's compute dtype; None leaves dtypes as they are.
+    """
+
+    def convert(leaf: Any) -> Any:
+        if isinstance(leaf, Variable) or is_array(leaf):
+            leaf = ops.convert_to_tensor(leaf)
+        if not isinstance(leaf, Tensor) or dtype is None or not isinstance(leaf.spec, TensorSpec):
+            return leaf
+        return ops.cast(leaf, dtype) if is_floating(leaf.dtype) and leaf.dtype != dtype else leaf
+
+    return {name: map_leaves(convert, value) for name, value in arguments.items()}
+
+
+def shapes_of(value: Any) -> Any:
+    """The shapes of the tensors in a structure, in that structure."""
+    return map_leaves(lambda leaf: leaf.shape if isinstance(leaf, Tensor) else None, value)
+
+
+def masks_of(value: Any) -> Any:
+    """The masks that the tensors of a structure carry, in that structure; None if none carries one."""
+    masks = map_leaves(lambda leaf: leaf.annotations.get("mask") if isinstance(leaf, Tensor) else None, value)
+    return masks if any(mask is not None for mask in flatten(masks)) else None

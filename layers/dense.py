@@ -1,0 +1,128 @@
+"""`Dense`: a matrix product."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..engine import ops
+from ..engine.graph import Tensor
+from ..engine.objects import activations, constraints, initializers, regularizers
+from .input_spec import InputSpec
+from .layer import Layer
+
+
+class Dense(Layer):
+    """``activation(inputs @ kernel + bias)``, over the last axis.
+
+    Args:
+        units: the size of the output's last axis, positive.
+        activation: a name or function; None for none.
+        use_bias: whether there is a bias.
+        kernel_initializer, bias_initializer: first values.
+        kernel_regularizer, bias_regularizer, activity_regularizer: penalties.
+        kernel_constraint, bias_constraint: projections after each update.
+
+    Shapes: ``(batch, ..., features)`` to ``(batch, ..., units)``. Weights: ``kernel (features, units)``,
+    ``bias (units,)``.
+
+    Raises:
+        ValueError: `units` is not positive, or at the first call the number of features is not known.
+
+    >>> import anabranch as ab
+    >>> ab.layers.Dense(2, kernel_initializer="ones")([[1.0, 2.0, 3.0]])
+    array([[6., 6.]], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        units: int,
+        activation: Any = None,
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        bias_constraint: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(activity_regularizer=activity_regularizer, **kwargs)
+        self.units = positive_int("Dense", "units", units)
+        self.activation = activations.get(activation)
+        self.use_bias = use_bias
+        self.kernel_initializer = initializers.get(kernel_initializer)
+        self.bias_initializer = initializers.get(bias_initializer)
+        self.kernel_regularizer = regularizers.get(kernel_regularizer)
+        self.bias_regularizer = regularizers.get(bias_regularizer)
+        self.kernel_constraint = constraints.get(kernel_constraint)
+        self.bias_constraint = constraints.get(bias_constraint)
+        self.input_spec = InputSpec(min_ndim=2)
+        self.supports_masking = True
+
+    def build(self, input_shape: Any) -> None:
+        features = known_features(self, input_shape)
+        self.kernel = self.add_weight(
+            shape=(features, self.units),
+            initializer=self.kernel_initializer,
+            regularizer=self.kernel_regularizer,
+            constraint=self.kernel_constraint,
+            name="kernel",
+        )
+        self.bias = None
+        if self.use_bias:
+            self.bias = self.add_weight(
+                shape=(self.units,),
+                initializer=self.bias_initializer,
+                regularizer=self.bias_regularizer,
+                constraint=self.bias_constraint,
+                name="bias",
+            )
+        self.input_spec = InputSpec(min_ndim=2, axes={-1: features})
+
+    def call(self, inputs: Any) -> Tensor:
+        outputs = ops.matmul(inputs, self.kernel)
+        if self.bias is not None:
+            outputs = outputs + self.bias
+        return self.activation(outputs)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "activation": activations.serialize(self.activation),
+            "use_bias": self.use_bias,
+            "kernel_initializer": initializers.serialize(self.kernel_initializer),
+            "bias_initializer": initializers.serialize(self.bias_initializer),
+            "kernel_regularizer": regularizers.serialize(self.kernel_regularizer),
+            "bias_regularizer": regularizers.serialize(self.bias_regularizer),
+            "activity_regularizer": regularizers.serialize(self.activity_regularizer),
+            "kernel_constraint": constraints.serialize(self.kernel_constraint),
+            "bias_constraint": constraints.serialize(self.bias_constraint),
+        }
+
+
+def positive_int(layer: str, name: str, value: Any) -> int:
+    """`value` as a positive int.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) and not hasattr(value, "__index__") or int(value) <= 0:
+        raise ValueError(f"{layer}: {name} must be a positive integer, got {name}={value!r}.")
+    return int(value)
+
+
+def known_features(layer: Layer, input_shape: Any) -> int:
+    """The size of the last axis.
+
+    Raises:
+        ValueError: it is not known.
+    """
+    features = input_shape[-1] if input_shape else None
+    if features is None:
+        raise ValueError(
+            f"Layer {layer.name!r} ({type(layer).__name__}) needs to know the size of its input's last axis to make "
+            f"its weights, got input shape {input_shape}. Give that axis a size in ab.Input, or where the input is made."
+        )
+    return int(features)

@@ -1,0 +1,93 @@
+"""Layers that act at random in training and not at all otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..engine import ops
+from ..engine.graph import Tensor
+from ..engine.ops import random
+from .input_spec import InputSpec
+from .layer import Layer
+
+
+class Dropout(Layer):
+    """In training, sets a random part of the elements to 0 and scales the others up (Srivastava et al., 2014).
+
+    Args:
+        rate: the part, from 0 to 1.
+        noise_shape: the shape of the random mask, which broadcasts to that of the inputs; None in it for their size.
+        seed: an integer, so that a new process draws the same masks.
+
+    Raises:
+        ValueError: `rate` is not within [0, 1].
+    """
+
+    def __init__(
+        self, rate: float, noise_shape: Sequence[int | None] | None = None, seed: int | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        if not 0 <= rate <= 1:
+            raise ValueError(f"{type(self).__name__}: rate must be within [0, 1], got rate={rate}.")
+        self.rate = rate
+        self.seed = seed
+        self.noise_shape = None if noise_shape is None else tuple(noise_shape)
+        self.supports_masking = True
+        self.seed_generator = random.SeedGenerator(seed)
+        self.built = True
+
+    def call(self, inputs: Any, training: Any = False) -> Tensor:
+        if not training or self.rate == 0:
+            return inputs
+        return random.dropout(inputs, self.rate, noise_shape=self._noise_shape(inputs), seed=self.seed_generator)
+
+    def _noise_shape(self, inputs: Tensor) -> Any:
+        return self.noise_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "rate": self.rate, "seed": self.seed, "noise_shape": self.noise_shape}
+
+
+class SpatialDropout1D(Dropout):
+    """In training, drops whole features: the same ones at each step of ``(batch, steps, features)``."""
+
+    def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
+        super().__init__(rate, seed=seed, **kwargs)
+        self.input_spec = InputSpec(ndim=3)
+
+    def _noise_shape(self, inputs: Tensor) -> Any:
+        return (None, 1, None)
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        config.pop("noise_shape")
+        return config
+
+
+class GaussianNoise(Layer):
+    """In training, adds normally distributed noise.
+
+    Args:
+        stddev: its standard deviation.
+        seed: an integer, so that a new process draws the same noise.
+    """
+
+    def __init__(self, stddev: float, seed: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if stddev < 0:
+            raise ValueError(f"GaussianNoise: stddev must not be negative, got stddev={stddev}.")
+        self.stddev = stddev
+        self.seed = seed
+        self.supports_masking = True
+        self.seed_generator = random.SeedGenerator(seed)
+        self.built = True
+
+    def call(self, inputs: Any, training: Any = False) -> Tensor:
+        if not training or self.stddev == 0:
+            return inputs
+        noise = random.normal(ops.shape(inputs), 0.0, self.stddev, self.compute_dtype, self.seed_generator)
+        return inputs + noise
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "stddev": self.stddev, "seed": self.seed}

@@ -1,0 +1,97 @@
+"""How a layer is written to a config, and made again from one."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, TypeVar
+
+from ..engine.objects.floats import layer_dtype
+from ..engine.objects.registry import deserialize_keras_object, is_serialized, serialize_keras_object
+from .layer_state import LayerState
+
+C = TypeVar("C", bound="LayerConfig")
+
+# Keyword arguments by which the first layer of a Sequential model may name its input's shape.
+SHAPE_ARGUMENTS = ("input_shape", "batch_shape", "batch_input_shape", "input_dim", "batch_size")
+
+
+class LayerConfig(LayerState):
+    """The describing half of `Layer`; see there."""
+
+    _constructor_call: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        instance = super().__new__(cls)
+        instance._constructor_call = (args, kwargs)  # from which get_config is made where a class defines none
+        return instance
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments, for JSON.
+
+        A class that does not override it gets the arguments that its instance was made with.
+
+        Raises:
+            NotImplementedError: one of these can't be written; the class has to override `get_config`.
+        """
+        config: dict[str, Any] = {"name": self.name, "trainable": self.trainable, "dtype": self.dtype}
+        if type(self).get_config is not LayerConfig.get_config:
+            return config
+        return {**config, **self._constructor_config()}
+
+    def _constructor_config(self) -> dict[str, Any]:
+        """The constructor's arguments, serialised."""
+        args, kwargs = self._constructor_call
+        signature = inspect.signature(type(self).__init__)
+        bound = signature.bind(self, *args, **kwargs)
+        found: dict[str, Any] = {}
+        for name, value in list(bound.arguments.items())[1:]:
+            kind = signature.parameters[name].kind
+            if kind == inspect.Parameter.VAR_POSITIONAL:
+                raise self._no_config(f"its constructor takes *{name}")
+            found.update(value if kind == inspect.Parameter.VAR_KEYWORD else {name: value})
+        for name in ("name", "trainable", "dtype", *SHAPE_ARGUMENTS[:3]):
+            found.pop(name, None)
+        try:
+            return {name: serialize_keras_object(value) for name, value in found.items()}
+        except (TypeError, ValueError) as error:
+            raise self._no_config(f"a constructor argument can't be written ({error})") from error
+
+    def _no_config(self, reason: str) -> NotImplementedError:
+        return NotImplementedError(
+            f"Layer {self.name!r} can't be saved: {reason}. Override get_config() of {type(self).__name__} to return "
+            "what its constructor needs: {**super().get_config(), 'units': self.units}."
+        )
+
+    @classmethod
+    def from_config(cls: type[C], config: dict[str, Any]) -> C:
+        """A layer (without weights) from what `get_config` gave.
+
+        Raises:
+            TypeError: the constructor does not take the config.
+        """
+        arguments = {name: _deserialized(value) for name, value in config.items() if name != "dtype"}
+        if "dtype" in config:
+            arguments["dtype"] = layer_dtype(config["dtype"])
+        parameters = inspect.signature(cls.__init__).parameters
+        leftover: dict[str, Any] = {}
+        if not any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values()):
+            for name in ("name", "trainable", "dtype"):
+                if name in arguments and name not in parameters:
+                    leftover[name] = arguments.pop(name)
+        layer = cls(**arguments)
+        layer.name = leftover.get("name", layer.name)
+        layer._trainable = leftover.get("trainable", layer._trainable)
+        layer._dtype = leftover.get("dtype", layer._dtype)
+        return layer
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} name={self.name}, built={self.built}>"
+
+
+def _deserialized(value: Any) -> Any:
+    """A config value with the objects in it made again."""
+    if is_serialized(value):
+        return deserialize_keras_object(value)
+    if isinstance(value, list) and any(is_serialized(item) for item in value):
+        return [_deserialized(item) for item in value]
+    return value

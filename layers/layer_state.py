@@ -1,0 +1,284 @@
+"""What a layer holds: weights, the layers inside it, losses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..engine.graph import Tensor, TensorSpec, Variable, as_dtype, flatten
+from ..engine.graph.graph import get_default_graph, in_explicit_graph
+from ..engine.objects import constraints, initializers, regularizers
+from ..engine.objects.floats import layer_dtype
+from ..engine.objects.names import name_for
+from .calling import enclosing_path
+from .node import Node
+from .tracking import held_by_attributes
+from .weight import Weight
+
+
+class LayerState:
+    """The holding half of `Layer`; see there."""
+
+    # Attributes that hold layers or variables which do not belong to this one.
+    untracked: ClassVar[frozenset[str]] = frozenset(
+        {"inbound_nodes", "_functions", "_added_losses", "_constructor_call", "_weights", "_build_shapes"}
+    )
+
+    def __init__(self, name: str | None, trainable: bool, dtype: Any) -> None:
+        if name is not None and (not isinstance(name, str) or "/" in name):
+            raise ValueError(f"A layer's name must be a string without '/', got name={name!r}.")
+        self.name = name or name_for(self)
+        self.built = False
+        self.inbound_nodes: list[Node] = []
+        self._dtype = layer_dtype(dtype)
+        self._trainable = bool(trainable)
+        self._path: str | None = None
+        self._weights: list[Weight] = []
+        self._added_losses: list[Any] = []
+
+    def add_weight(
+        self,
+        shape: Any = None,
+        initializer: Any = None,
+        dtype: Any = None,
+        trainable: bool = True,
+        autocast: bool = True,
+        regularizer: Any = None,
+        constraint: Any = None,
+        aggregation: str | None = None,
+        name: str | None = None,
+    ) -> Weight:
+        """Make a weight of this layer.
+
+        Args:
+            shape: its shape, all dimensions known; a scalar by default.
+            initializer: gives the first value from shape and dtype; by default Glorot's uniform for floats, else 0.
+            dtype: its dtype; by default the layer's.
+            trainable: whether optimizers update it.
+            autocast: accepted for Keras's sake; weights are used in their own dtype.
+            regularizer: a penalty added to the loss.
+            constraint: a projection applied after each update.
+            aggregation: how replicas agree on it.
+            name: its name within the layer.
+
+        Raises:
+            ValueError: a dimension of the shape is not known.
+        """
+        shape = (shape,) if isinstance(shape, int) else tuple(shape or ())
+        label = name or "variable"
+        if not all(isinstance(size, (int, np.integer)) and size >= 0 for size in shape):
+            raise ValueError(
+                f"Layer {self.name!r} can't make its weight {label!r} with shape {shape}: every dimension must be "
+                "known. Give the input a known size there (for a Dense or recurrent layer: its last axis)."
+            )
+        wanted = as_dtype(dtype or self.variable_dtype)
+        initializer = initializers.get(initializer or ("glorot_uniform" if wanted.kind not in "iub" else "zeros"))
+        weight = Weight(
+            initializer(tuple(int(size) for size in shape), dtype=wanted),
+            label,
+            f"{self.path}/{label}",
+            wanted,
+            trainable,
+            regularizers.get(regularizer),
+            constraints.get(constraint),
+            aggregation,
+        )
+        if tuple(weight.shape or ()) != shape:
+            raise ValueError(
+                f"Layer {self.name!r}: the initializer of weight {label!r} gave shape {weight.shape}, expected {shape}."
+            )
+        self._weights.append(weight)
+        return weight
+
+    # --- weights --------------------------------------------------------------------------------------------
+
+    def sublayers(self) -> list[Any]:
+        """The layers that are attributes of this one, also inside lists, tuples and dicts."""
+        return [layer for layer in held_by_attributes(self, LayerState, self.untracked) if layer is not self]
+
+    def _flatten_layers(self, include_self: bool = True, recursive: bool = True) -> list[Any]:
+        """This layer and all inside it, each once, outer before inner."""
+        found: dict[int, Any] = {id(self): self}
+        pending = self.sublayers()
+        while pending:
+            layer = pending.pop(0)
+            if id(layer) not in found:
+                found[id(layer)] = layer
+                pending = [*(layer.sublayers() if recursive else []), *pending]
+        return list(found.values())[0 if include_self else 1 :]
+
+    def own_variables(self) -> list[Variable]:
+        """The variables of this layer itself, without those of layers inside it: trainable ones first."""
+        found: dict[int, Variable] = {id(weight): weight for weight in self._weights}
+        for variable in held_by_attributes(self, Variable, self.untracked):
+            found.setdefault(id(variable), variable)
+        own = list(found.values())
+        return [v for v in own if v.trainable] + [v for v in own if not v.trainable]
+
+    @property
+    def weights(self) -> list[Variable]:
+        """All variables: of each layer the trainable ones, then the others, then those of the layers inside it."""
+        found = {id(v): v for v in self.own_variables()}
+        for layer in self.sublayers():
+            for variable in layer.weights:
+                found.setdefault(id(variable), variable)
+        return list(found.values())
+
+    @property
+    def variables(self) -> list[Variable]:
+        return self.weights
+
+    @property
+    def trainable_weights(self) -> list[Variable]:
+        """The variables that optimizers update; none if the layer is frozen."""
+        if not self.trainable:
+            return []
+        found = {id(v): v for v in self.own_variables() if v.trainable}
+        for layer in self.sublayers():
+            for variable in layer.trainable_weights:
+                found.setdefault(id(variable), variable)
+        return list(found.values())
+
+    @property
+    def trainable_variables(self) -> list[Variable]:
+        return self.trainable_weights
+
+    @property
+    def non_trainable_weights(self) -> list[Variable]:
+        trainable = {id(variable) for variable in self.trainable_weights}
+        return [variable for variable in self.weights if id(variable) not in trainable]
+
+    @property
+    def non_trainable_variables(self) -> list[Variable]:
+        return self.non_trainable_weights
+
+    @property
+    def trainable(self) -> bool:
+        """Whether optimizers update the weights. Setting it sets it on all layers inside, too."""
+        return self._trainable
+
+    @trainable.setter
+    def trainable(self, value: bool) -> None:
+        for layer in self._flatten_layers():
+            layer._trainable = bool(value)
+
+    def get_weights(self) -> list[Any]:
+        """The values of `weights`, as arrays."""
+        return [variable.numpy() for variable in self.weights]
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        """Set the values of `weights`, all or none.
+
+        Raises:
+            ValueError: their number or shapes differ from the layer's.
+        """
+        variables = self.weights
+        if len(weights) != len(variables):
+            raise ValueError(
+                f"Layer {self.name!r} has {len(variables)} weights, but set_weights was given {len(weights)}."
+                + ("" if self.built else " The layer is not built yet: call it once, or build(input_shape), first.")
+            )
+        assign_values(self.name, variables, weights)
+
+    def count_params(self) -> int:
+        """The number of elements of all weights.
+
+        Raises:
+            ValueError: the layer is not built.
+        """
+        if not self.built:
+            raise ValueError(
+                f"Layer {self.name!r} is not built, so that its weights can't be counted. Call it once, or build()."
+            )
+        return sum(math.prod(size or 0 for size in variable.shape or ()) for variable in self.weights)
+
+    def save_own_variables(self, store: Any) -> None:
+        """Write the variables of this layer itself (not of layers inside) into a mapping: ``"0"``, ``"1"``, ..."""
+        for position, variable in enumerate(self.own_variables()):
+            store[str(position)] = variable.numpy()
+
+    def load_own_variables(self, store: Any) -> None:
+        """Read what `save_own_variables` wrote.
+
+        Raises:
+            ValueError: the number or shapes of the arrays differ from the layer's.
+        """
+        own = self.own_variables()
+        names = sorted(store.keys(), key=int)
+        if len(names) != len(own):
+            raise ValueError(
+                f"Layer {self.name!r} ({type(self).__name__}) has {len(own)} variables of its own, but the file holds "
+                f"{len(names)} for it."
+                + ("" if self.built else " The layer is not built: call it once, or build(input_shape), first.")
+            )
+        assign_values(self.name, own, [np.asarray(store[name]) for name in names])
+
+    # --- losses ---------------------------------------------------------------------------------------------
+
+    def add_loss(self, loss: Any) -> None:
+        """Add a scalar (or several) to the model's loss, from inside `call`."""
+        self._added_losses.extend(flatten(loss))
+
+    @property
+    def losses(self) -> list[Any]:
+        """The losses that the latest call added, and the penalties of all trainable weights with a regularizer."""
+        added = [loss for layer in self._flatten_layers() for loss in layer._added_losses]
+        if in_explicit_graph():
+            graph = get_default_graph()
+            added = [loss for loss in added if not isinstance(loss, Tensor) or graph.sees(loss)]
+        regularized = [w for w in self.trainable_weights if isinstance(w, Weight) and w.regularizer is not None]
+        return [*added, *[w.regularizer(w) for w in regularized if w.regularizer is not None]]
+
+    def _clear_losses(self) -> None:
+        for layer in self._flatten_layers():
+            layer._added_losses = []
+
+    # --- facts ----------------------------------------------------------------------------------------------
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the weights."""
+        return self._dtype
+
+    @property
+    def variable_dtype(self) -> str:
+        return self._dtype
+
+    @property
+    def compute_dtype(self) -> str:
+        """The dtype in which the layer computes, and to which it casts floating inputs."""
+        return self._dtype
+
+    @property
+    def input_dtype(self) -> str:
+        return self._dtype
+
+    @property
+    def path(self) -> str:
+        """The names of the layers around this one and its own, joined by slashes, as at its first call."""
+        if self._path is None:
+            around = enclosing_path()
+            self._path = around.rstrip("/") if around.endswith(f"{self.name}/") else around + self.name
+        return self._path
+
+
+def assign_values(layer_name: str, variables: Sequence[Variable], values: Sequence[Any]) -> None:
+    """Set the variables at once, also while a graph is being built; all of them or none.
+
+    Raises:
+        ValueError: a value's shape differs from its variable's.
+    """
+    arrays = [np.asarray(value) for value in values]
+    for variable, array in zip(variables, arrays, strict=True):
+        expected = TensorSpec(variable.shape, variable.dtype)
+        if not expected.accepts(TensorSpec(array.shape, variable.dtype)):
+            raise ValueError(
+                f"Layer {layer_name!r}: weight {variable.name!r} has shape {variable.shape}, got a value of shape "
+                f"{array.shape}."
+            )
+    for variable, array in zip(variables, arrays, strict=True):
+        value = array.astype(variable.dtype, order="C", copy=True)
+        variable.write_value(value[()] if value.ndim == 0 else value)

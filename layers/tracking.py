@@ -1,0 +1,28 @@
+"""Which layers and variables an object's attributes hold, also inside lists, tuples and dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+
+def held(value: Any, kinds: tuple[type, ...] | type) -> Iterator[Any]:
+    """The instances of `kinds` that `value` is or holds, in order."""
+    if isinstance(value, kinds):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from held(item, kinds)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for item in value:
+            yield from held(item, kinds)
+
+
+def held_by_attributes(owner: object, kinds: tuple[type, ...] | type, without: frozenset[str]) -> list[Any]:
+    """The instances of `kinds` in the attributes of `owner`, each once, in the order in which they were first set."""
+    found: dict[int, Any] = {}
+    for name, value in vars(owner).items():
+        if name not in without:
+            for item in held(value, kinds):
+                found.setdefault(id(item), item)
+    return list(found.values())

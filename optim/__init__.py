@@ -1,0 +1,89 @@
+"""Optimizers: how gradients change variables. Each is a short composition of ops.
+
+>>> import anabranch as ab
+>>> w = ab.Variable([1.0, 2.0])
+>>> ab.optim.SGD(learning_rate=0.5).apply([[1.0, 1.0]], [w])
+>>> w.numpy()
+array([0.5, 1.5], dtype=float32)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..engine.objects.registry import (
+    deserialize_keras_object,
+    find_by_name,
+    get_registered_object,
+    register_builtins,
+    serialize_keras_object,
+)
+from . import schedules
+from .adam import Adam, Adamax, AdamW, Lamb, Nadam
+from .adaptive import Adadelta, Adagrad, Ftrl, Lion, RMSprop
+from .optimizer import Optimizer
+from .sgd import SGD, Momentum
+
+_CLASSES: dict[str, type[Optimizer]] = {
+    cls.__name__: cls
+    for cls in (SGD, Adadelta, Adagrad, Adam, AdamW, Adamax, Ftrl, Lamb, Lion, Momentum, Nadam, RMSprop)
+}
+_LOWER: dict[str, type[Optimizer]] = {name.lower(): cls for name, cls in _CLASSES.items()}
+register_builtins("keras.optimizers", _CLASSES)
+
+
+def get(identifier: Any) -> Any:
+    """The optimizer that `identifier` stands for: a name in any case, a config, an `Optimizer` or its class, or None.
+
+    Raises:
+        ValueError: nothing has that name, or the object is no optimizer.
+    """
+    if identifier is None or isinstance(identifier, Optimizer):
+        return identifier
+    if isinstance(identifier, dict):
+        return deserialize(identifier)
+    found = identifier
+    if isinstance(identifier, str):
+        known = get_registered_object(identifier) or _LOWER.get(identifier.lower())
+        found = known or find_by_name("optimizer", identifier, _LOWER)
+    if isinstance(found, type) and issubclass(found, Optimizer):
+        return found()
+    raise ValueError(
+        f"{identifier!r} of type {type(identifier).__name__} is no optimizer: expected a name such as 'adam', an "
+        "Optimizer, or a config."
+    )
+
+
+def serialize(optimizer: Optimizer) -> Any:
+    """The config of an optimizer."""
+    return serialize_keras_object(optimizer)
+
+
+def deserialize(config: dict[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Any:
+    """The optimizer that a config describes. The case of built-in names does not matter."""
+    builtin = _LOWER.get(str(config.get("class_name", "")).lower())
+    if builtin is not None and not config.get("registered_name"):
+        config = {**config, "class_name": builtin.__name__, "module": "keras.optimizers"}
+    return deserialize_keras_object(config, custom_objects)
+
+
+__all__ = [
+    "SGD",
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "Ftrl",
+    "Lamb",
+    "Lion",
+    "Momentum",
+    "Nadam",
+    "Optimizer",
+    "RMSprop",
+    "deserialize",
+    "get",
+    "schedules",
+    "serialize",
+]

@@ -1,0 +1,58 @@
+"""Clipping of gradients, by value and by norm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..engine import ops
+from ..engine.graph import Tensor
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """How gradients are clipped; at most one of the three is set.
+
+    Attributes:
+        clipnorm: the largest norm of each gradient.
+        clipvalue: the largest size of each element.
+        global_clipnorm: the largest norm of all gradients together.
+
+    Source of clipping by norm: Pascanu et al., "On the Difficulty of Training Recurrent Neural Networks", 2013.
+    """
+
+    clipnorm: float | None = None
+    clipvalue: float | None = None
+    global_clipnorm: float | None = None
+
+    def __post_init__(self) -> None:
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        if len(given) > 1:
+            raise ValueError(f"Only one of clipnorm, clipvalue and global_clipnorm can be set; got {given}.")
+        for name, value in given.items():
+            if value < 0:
+                raise ValueError(f"{name} must not be negative; got {value}.")
+
+    def apply(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """The clipped gradients."""
+        if self.clipnorm:
+            return [gradient * _factor(_square_sum(gradient), self.clipnorm) for gradient in gradients]
+        if self.global_clipnorm:
+            squares = _square_sum(gradients[0])
+            for gradient in gradients[1:]:
+                squares = squares + _square_sum(gradient)
+            norm = ops.sqrt(squares)
+            # An infinite norm makes NaNs, so that it is noticed.
+            factor = self.global_clipnorm / ops.maximum(norm, self.global_clipnorm) + (norm - norm)
+            return [gradient * factor for gradient in gradients]
+        if self.clipvalue:
+            return [ops.clip(gradient, -self.clipvalue, self.clipvalue) for gradient in gradients]
+        return list(gradients)
+
+
+def _square_sum(gradient: Tensor) -> Tensor:
+    return ops.sum(ops.square(gradient))
+
+
+def _factor(squares: Tensor, limit: float) -> Tensor:
+    return limit / ops.maximum(ops.sqrt(squares), limit)

@@ -1,0 +1,493 @@
+"""`Optimizer`, the base of all optimizers: from gradients to assignments in the graph."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from typing import Any, ClassVar, TypedDict, Unpack
+
+import numpy as np
+
+from ..engine import ops
+from ..engine.autodiff import gradients
+from ..engine.control_flow import cond
+from ..engine.graph import Operation, Tensor, Variable, graph_for, in_explicit_graph
+from ..engine.graph.spec import shape_text, shapes_compatible
+from ..engine.objects import initializers
+from ..engine.objects.names import name_for
+from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
+from ..engine.session import Function
+from .clipping import Clipping
+from .schedules import LearningRateSchedule
+
+LearningRate = float | LearningRateSchedule | Callable[[], Any]
+
+
+class OptimizerOptions(TypedDict, total=False):
+    """What every optimizer takes, beside its own hyperparameters. See `Optimizer`."""
+
+    weight_decay: float | None
+    clipnorm: float | None
+    clipvalue: float | None
+    global_clipnorm: float | None
+    use_ema: bool
+    ema_momentum: float
+    ema_overwrite_frequency: int | None
+    loss_scale_factor: float | None
+    gradient_accumulation_steps: int | None
+    name: str | None
+
+
+class Optimizer:
+    """An optimizer: it turns gradients into assignments. Subclasses define `build` and `update_step`.
+
+    Args:
+        learning_rate: a number, a schedule, or a function without arguments that gives a number or a tensor.
+        weight_decay: in each step, variables shrink by this share times the learning rate.
+        clipnorm: clip each gradient to this norm.
+        clipvalue: clip each element of each gradient to this size.
+        global_clipnorm: clip all gradients together to this norm.
+        use_ema: keep moving averages of the variables, which `finalize_variable_values` puts in their places.
+        ema_momentum: of these averages.
+        ema_overwrite_frequency: put them in place after so many steps, too.
+        loss_scale_factor: gradients are divided by it; `scale_loss` multiplies a loss by it.
+        gradient_accumulation_steps: add gradients up over so many steps, and then make one step with their mean.
+        name: for its variables; by default from the class.
+
+    In a graph that is being built (or given tensors), `apply` adds the assignments to it; given arrays it acts at
+    once. An optimizer of your own:
+
+    >>> import anabranch as ab
+    >>> class SignDescent(ab.optim.Optimizer):
+    ...     def update_step(self, gradient, variable, learning_rate):
+    ...         variable.assign(variable - learning_rate * ab.ops.sign(gradient))
+    >>> w = ab.Variable([1.0, 2.0])
+    >>> SignDescent(learning_rate=0.5).apply([[3.0, -4.0]], [w])
+    >>> w.numpy()
+    array([0.5, 2.5], dtype=float32)
+    """
+
+    hyperparameters: ClassVar[tuple[str, ...]] = ()  # attributes that get_config writes as constructor arguments
+
+    def __init__(self, learning_rate: LearningRate = 0.001, **options: Unpack[OptimizerOptions]) -> None:
+        unknown = set(options) - OptimizerOptions.__annotations__.keys()
+        if unknown:
+            raise TypeError(f"{type(self).__name__}() got an unexpected keyword argument {min(unknown)!r}.")
+        self.name: str = options.get("name") or name_for(self)
+        self.weight_decay = options.get("weight_decay")
+        self.clipping = Clipping(options.get("clipnorm"), options.get("clipvalue"), options.get("global_clipnorm"))
+        self.use_ema = bool(options.get("use_ema", False))
+        self.ema_momentum = options.get("ema_momentum", 0.99)
+        self.ema_overwrite_frequency = options.get("ema_overwrite_frequency")
+        self.loss_scale_factor = options.get("loss_scale_factor")
+        self.gradient_accumulation_steps = options.get("gradient_accumulation_steps")
+        self._check_options()
+        self.built = False
+        self._variables: list[Variable] = []
+        self._trainable_variables: list[Variable] = []
+        self._indices: dict[Variable, int] = {}
+        self._averages: list[Variable] = []
+        self._accumulated: list[Variable] = []
+        self._not_decayed: Callable[[Variable], bool] = lambda variable: False
+        self._iterations = self.add_variable((), dtype="int32", name="iteration")
+        self._learning_rate: Any = self._as_learning_rate(learning_rate)
+        self._compiled: dict[str, Function] = {}
+
+    def _check_options(self) -> None:
+        steps, frequency = self.gradient_accumulation_steps, self.ema_overwrite_frequency
+        if steps is not None and steps < 2:
+            raise ValueError(f"gradient_accumulation_steps must be at least 2, or None; got {steps}.")
+        if not 0 <= self.ema_momentum <= 1:
+            raise ValueError(f"ema_momentum must be in [0, 1]; got {self.ema_momentum}.")
+        if frequency is not None and (not isinstance(frequency, int) or frequency < 1):
+            raise ValueError(f"ema_overwrite_frequency must be a positive integer, or None; got {frequency!r}.")
+
+    # --- to be defined ----------------------------------------------------------------------------------------------
+
+    def build(self, variables: Sequence[Variable]) -> None:
+        """Make the optimizer's own variables for `variables`. Subclasses call this first, then make theirs."""
+        if self.built:
+            self._check_known(variables)
+            return
+        for position, variable in enumerate(variables):
+            if variable in self._indices:
+                raise ValueError(f"{self.name}: variable {path_of(variable)!r} was given twice.")
+            self._indices[variable] = position
+        self._trainable_variables = list(variables)
+        if self.use_ema:
+            self._averages = self.add_optimizer_variables(variables, "average")
+        if self.gradient_accumulation_steps:
+            self._accumulated = self.add_optimizer_variables(variables, "gradient_accumulator")
+        self.built = True
+
+    def begin_step(self, learning_rate: Tensor) -> Any:
+        """What all variables share in a step, computed once: `update_step` gets it as its third argument."""
+        return learning_rate
+
+    def update_step(self, gradient: Tensor, variable: Variable, learning_rate: Any) -> None:
+        """Assign to `variable`, and to the optimizer's variables for it."""
+        raise NotImplementedError(f"{type(self).__name__} must define update_step(gradient, variable, learning_rate).")
+
+    # --- its variables ----------------------------------------------------------------------------------------------
+
+    def add_variable(
+        self, shape: Any, initializer: Any = "zeros", dtype: Any = None, name: str | None = None
+    ) -> Variable:
+        """A variable of the optimizer."""
+        value = initializers.get(initializer)(tuple(shape), dtype=dtype or "float32")
+        variable = Variable(value, dtype=dtype or "float32", trainable=False, name=f"{self.name}/{name or 'variable'}")
+        self._variables.append(variable)
+        return variable
+
+    def add_variable_from_reference(
+        self, reference_variable: Variable, name: str | None = None, initializer: Any = "zeros"
+    ) -> Variable:
+        """A variable of the optimizer with the shape and dtype of a model's variable."""
+        full_name = f"{path_of(reference_variable).replace('/', '_')}_{name or 'variable'}"
+        shape = reference_variable.numpy().shape
+        return self.add_variable(shape, initializer, reference_variable.dtype, full_name)
+
+    def add_optimizer_variables(
+        self, trainable_variables: Sequence[Variable], name: Any, initializer: Any = "zeros"
+    ) -> Any:
+        """A variable of the optimizer for each model variable, as a list; for several names, a list for each."""
+        if isinstance(name, str):
+            return [self.add_variable_from_reference(each, name, initializer) for each in trainable_variables]
+        firsts = initializer if isinstance(initializer, (list, tuple)) else [initializer] * len(name)
+        rows = [
+            [self.add_variable_from_reference(each, *pair) for pair in zip(name, firsts, strict=True)]
+            for each in trainable_variables
+        ]
+        return tuple([row[column] for row in rows] for column in range(len(name)))
+
+    def _get_variable_index(self, variable: Variable) -> int:
+        """The position of a model's variable in the lists that `add_optimizer_variables` made."""
+        return self._indices[variable]
+
+    @property
+    def variables(self) -> list[Variable]:
+        """Its state, in the order in which it is saved: iteration, learning rate (unless scheduled), slots."""
+        return list(self._variables)
+
+    @property
+    def iterations(self) -> Any:
+        """The number of steps made; accumulated gradients make one step together."""
+        if not self.gradient_accumulation_steps:
+            return self._iterations
+        if in_explicit_graph():
+            return ops.floor_divide(self._iterations, self.gradient_accumulation_steps)
+        return self._iterations.numpy() // np.int32(self.gradient_accumulation_steps)
+
+    # --- the learning rate ------------------------------------------------------------------------------------------
+
+    def _as_learning_rate(self, learning_rate: Any) -> Any:
+        if isinstance(learning_rate, LearningRateSchedule) or callable(learning_rate):
+            return learning_rate
+        if isinstance(learning_rate, (int, float, np.number)):
+            return self.add_variable((), initializers.Constant(float(learning_rate)), name="learning_rate")
+        raise ValueError(
+            f"learning_rate must be a number, a LearningRateSchedule or a function without arguments; got "
+            f"{learning_rate!r} of type {type(learning_rate).__name__}."
+        )
+
+    @property
+    def learning_rate(self) -> Any:
+        """The variable that holds it, or the current value of the schedule."""
+        if isinstance(self._learning_rate, Variable) or in_explicit_graph():
+            return self._current_learning_rate()
+        return self._at_once("learning_rate", self._current_learning_rate)()
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        if callable(value):
+            self._compiled.pop("learning_rate", None)
+            self._compiled.pop("apply", None)
+            if isinstance(self._learning_rate, Variable):
+                self._variables = [variable for variable in self._variables if variable is not self._learning_rate]
+            self._learning_rate = value
+            return
+        if not isinstance(self._learning_rate, Variable):
+            raise TypeError(
+                f"The learning rate of {self.name} comes from {self._learning_rate!r}, so that it can't be set to "
+                f"{value!r}. Make the optimizer with a number as learning_rate to set it later."
+            )
+        self._learning_rate.assign(value)
+
+    def _current_learning_rate(self) -> Any:
+        if isinstance(self._learning_rate, LearningRateSchedule):
+            return self._learning_rate(self._iterations)
+        return self._learning_rate if isinstance(self._learning_rate, Variable) else self._learning_rate()
+
+    # --- a step -----------------------------------------------------------------------------------------------------
+
+    def minimize(self, loss: Tensor, var_list: Sequence[Variable]) -> Operation:
+        """Add a step that makes `loss` smaller to its graph.
+
+        Args:
+            loss: a scalar tensor.
+            var_list: the variables to change.
+
+        Returns:
+            The operation to run.
+
+        >>> import anabranch as ab
+        >>> with ab.Graph().as_default():
+        ...     w = ab.Variable(4.0)
+        ...     step = ab.optim.SGD(learning_rate=0.25).minimize(w * w, [w])
+        ...     ab.Session().run(step)
+        >>> float(w)
+        2.0
+        """
+        return self.apply(gradients(self.scale_loss(loss), list(var_list)), var_list)
+
+    def scale_loss(self, loss: Any) -> Any:
+        """`loss` times `loss_scale_factor`, if there is one."""
+        return loss if self.loss_scale_factor is None else loss * self.loss_scale_factor
+
+    def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Variable]]) -> Any:
+        """`apply`, with gradients and variables in pairs."""
+        pairs = list(grads_and_vars)
+        return self.apply([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
+
+    def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Variable] | None = None) -> Any:
+        """Make a step.
+
+        Args:
+            grads: a gradient for each variable, tensors or arrays; None for those on which the loss does not depend.
+            trainable_variables: the variables; by default those that the optimizer was built for.
+
+        Returns:
+            In a graph, the operation that runs when all assignments have; None where it acted at once.
+
+        Raises:
+            ValueError: all gradients are None; their number or shapes do not fit; a variable is not known.
+        """
+        given = list(grads)
+        variables = self._targets(given, None if trainable_variables is None else list(trainable_variables))
+        if in_explicit_graph() or any(isinstance(gradient, Tensor) for gradient in given):
+            return self._add_step(given, variables)
+        arrays = [None if gradient is None else np.asarray(gradient, "float32") for gradient in given]
+        if not any(array is not None for array in arrays):
+            raise ValueError(_NO_GRADIENTS)
+        return self._at_once("apply", self._add_step)(arrays, variables)
+
+    def _at_once(self, name: str, python_function: Callable[..., Any]) -> Function:
+        if name not in self._compiled:
+            self._compiled[name] = Function(python_function)
+        return self._compiled[name]
+
+    def _targets(self, given: list[Any], variables: list[Variable] | None) -> list[Variable]:
+        if variables is None and not self.built:
+            raise ValueError(f"{self.name} was not built: give apply() the variables, or call build(variables) first.")
+        if variables is None:
+            variables = self._trainable_variables
+        if len(given) != len(variables):
+            raise ValueError(f"{self.name}: {len(given)} gradients were given for {len(variables)} variables.")
+        if len(set(variables)) != len(variables):
+            twice = next(variable for variable in variables if variables.count(variable) > 1)
+            raise ValueError(f"{self.name}: variable {path_of(twice)!r} was given twice.")
+        self.build(variables)
+        return variables
+
+    def _check_known(self, variables: Sequence[Variable]) -> None:
+        unknown = [path_of(variable) for variable in variables if variable not in self._indices]
+        if unknown:
+            raise ValueError(
+                f"{self.name} does not know the variables {unknown}: it was built for "
+                f"{[path_of(variable) for variable in self._trainable_variables]}. Make a new optimizer for other "
+                "variables, or build it with all of them first: optimizer.build(variables)."
+            )
+
+    def _add_step(self, given: list[Any], variables: list[Variable]) -> Operation:
+        graph = graph_for([gradient for gradient in given if isinstance(gradient, Tensor)])
+        first = len(graph.operations)
+        with graph.as_default(), graph.name_scope(self.name):
+            pairs = [self._checked(g, v) for g, v in zip(given, variables, strict=True) if g is not None]
+            self._report_missing([v for g, v in zip(given, variables, strict=True) if g is None], len(pairs))
+            found, known = [g for g, _ in pairs], [v for _, v in pairs]
+            if self.loss_scale_factor is not None:
+                found = [gradient / self.loss_scale_factor for gradient in found]
+            if self.gradient_accumulation_steps:
+                self._accumulate_or_update(found, known)
+            else:
+                self._update(found, known)
+            self._update_averages()
+            for variable in known:
+                constraint = getattr(variable, "constraint", None)  # weights of layers may have one
+                if constraint is not None:
+                    variable.assign(constraint(variable))
+            writes = [operation for operation in graph.operations[first:] if operation.writes]
+            with graph.control_dependencies(writes):
+                return self._iterations.assign_add(1).operation
+
+    def _checked(self, gradient: Any, variable: Variable) -> tuple[Tensor, Variable]:
+        tensor = ops.convert_to_tensor(gradient, variable.dtype)
+        if not shapes_compatible(tensor.shape, variable.shape):
+            raise ValueError(
+                f"{self.name}: the gradient for variable {path_of(variable)!r} has shape {shape_text(tensor.shape)}, "
+                f"the variable {shape_text(variable.shape)}."
+            )
+        return tensor, variable
+
+    def _report_missing(self, missing: list[Variable], present: int) -> None:
+        if not present:
+            raise ValueError(_NO_GRADIENTS)
+        if missing:
+            warnings.warn(
+                f"Gradients do not exist for the variables {[path_of(variable) for variable in missing]}, which are "
+                "left as they are: the loss does not depend on them.",
+                stacklevel=4,
+            )
+
+    def _update(self, found: list[Tensor], variables: list[Variable]) -> None:
+        clipped = self.clipping.apply(found)
+        learning_rate = ops.convert_to_tensor(self._current_learning_rate(), "float32")
+        self._decay(variables, learning_rate)
+        shared = self.begin_step(learning_rate)
+        for gradient, variable in zip(clipped, variables, strict=True):
+            self.update_step(gradient, variable, shared)
+
+    def _accumulate_or_update(self, found: list[Tensor], variables: list[Variable]) -> None:
+        steps = self.gradient_accumulation_steps
+        assert steps is not None
+        sums = [self._accumulated[self._indices[variable]] for variable in variables]
+
+        def update() -> None:
+            self._update([(total + gradient) / steps for total, gradient in zip(sums, found, strict=True)], variables)
+            for total in self._accumulated:
+                total.assign(ops.zeros(total.shape, total.dtype))
+
+        def accumulate() -> None:
+            for total, gradient in zip(sums, found, strict=True):
+                total.assign(total + gradient)
+
+        cond(ops.equal((self._iterations + 1) % steps, 0), update, accumulate)
+
+    # --- weight decay and moving averages ---------------------------------------------------------------------------
+
+    def exclude_from_weight_decay(
+        self, var_list: Iterable[Variable] | None = None, var_names: Iterable[str] | None = None
+    ) -> None:
+        """Choose variables that `weight_decay` leaves alone.
+
+        Args:
+            var_list: the variables.
+            var_names: patterns; variables in whose names one is found.
+
+        Raises:
+            ValueError: the optimizer was built already.
+        """
+        if self.built:
+            raise ValueError(f"{self.name} was built already: call exclude_from_weight_decay() before the first step.")
+        listed = set(var_list or ())
+        pattern = re.compile("|".join(var_names)) if var_names else None
+
+        def excluded(variable: Variable) -> bool:
+            return variable in listed or (pattern is not None and pattern.search(variable.name) is not None)
+
+        self._not_decayed = excluded
+
+    def _decay(self, variables: list[Variable], learning_rate: Tensor) -> None:
+        if not self.weight_decay:
+            return
+        kept = 1.0 - self.weight_decay * learning_rate
+        for variable in variables:
+            if not self._not_decayed(variable):
+                variable.assign(variable * kept)
+
+    def _update_averages(self) -> None:
+        if not self.use_ema:
+            return
+        momentum = ops.where(ops.equal(self.iterations, 0), 0.0, self.ema_momentum)  # the first step is copied
+        for variable, average in zip(self._trainable_variables, self._averages, strict=True):
+            average.assign(momentum * average + (1.0 - momentum) * variable)
+        if self.ema_overwrite_frequency:
+            due = ops.equal((self.iterations + 1) % self.ema_overwrite_frequency, 0)
+            cond(due, self._assign_averages, lambda: None)
+
+    def _assign_averages(self) -> None:
+        for variable, average in zip(self._trainable_variables, self._averages, strict=True):
+            variable.assign(average)
+
+    def finalize_variable_values(self, var_list: Iterable[Variable] | None = None) -> None:
+        """Put the moving averages in the places of the variables, if `use_ema`; at the end of training."""
+        if not self.use_ema:
+            return
+        for variable in self._trainable_variables if var_list is None else var_list:
+            variable.assign(self._averages[self._indices[variable]].numpy())
+
+    # --- saving -----------------------------------------------------------------------------------------------------
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        """Set all its variables.
+
+        Raises:
+            ValueError: the number of values or a shape does not fit; nothing is changed then.
+        """
+        if len(weights) != len(self._variables):
+            raise ValueError(
+                f"{self.name} has {len(self._variables)} variables, but {len(weights)} values were given."
+                + ("" if self.built else " It was not built yet: call optimizer.build(variables) first.")
+            )
+        arrays = [np.asarray(weight) for weight in weights]
+        for variable, array in zip(self._variables, arrays, strict=True):
+            if array.shape != variable.shape:
+                raise ValueError(
+                    f"{variable.name!r} has shape {shape_text(variable.shape)}; a value of shape "
+                    f"{shape_text(array.shape)} was given."
+                )
+        for variable, array in zip(self._variables, arrays, strict=True):
+            variable.assign(array)
+
+    def save_own_variables(self, store: MutableMapping[str, Any]) -> None:
+        """Write its variables under "0", "1" and so on."""
+        for position, variable in enumerate(self._variables):
+            store[str(position)] = variable.numpy()
+
+    def load_own_variables(self, store: Mapping[str, Any]) -> None:
+        """Read what `save_own_variables` wrote.
+
+        Raises:
+            ValueError: the number of variables or a shape does not fit; nothing is changed then.
+        """
+        self.set_weights([store[str(position)] for position in range(len(store.keys()))])
+
+    def get_config(self) -> dict[str, Any]:
+        rate = self._learning_rate
+        own = {name: getattr(self, name) for name in self.hyperparameters}
+        return {
+            "name": self.name,
+            "learning_rate": float(rate.numpy()) if isinstance(rate, Variable) else serialize_keras_object(rate),
+            "weight_decay": self.weight_decay,
+            "clipnorm": self.clipping.clipnorm,
+            "global_clipnorm": self.clipping.global_clipnorm,
+            "clipvalue": self.clipping.clipvalue,
+            "use_ema": self.use_ema,
+            "ema_momentum": self.ema_momentum,
+            "ema_overwrite_frequency": self.ema_overwrite_frequency,
+            "loss_scale_factor": self.loss_scale_factor,
+            "gradient_accumulation_steps": self.gradient_accumulation_steps,
+            **own,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Any:
+        config = dict(config)
+        if isinstance(config.get("learning_rate"), dict):
+            config["learning_rate"] = deserialize_keras_object(config["learning_rate"], custom_objects)
+        return cls(**config)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} name={self.name}>"
+
+
+_NO_GRADIENTS = (
+    "No gradients: each of them is None, so the loss does not depend on any of the variables. "
+    "(Did stop_gradient, an integer op or argmax cut the way? Was the loss computed from the model's output?)"
+)
+
+
+def path_of(variable: Variable) -> str:
+    """The name by which a variable is known among all: weights of layers have a path."""
+    return getattr(variable, "path", variable.name)

@@ -1,0 +1,294 @@
+"""Random structured programs: graph, interpreter, compiled steps and gradients agree with plain NumPy.
+
+A failing program is printed as pseudocode and shrunk. Each chunk has a seed of its own, so that chunks run side by side.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, seed, settings
+from programs.building import Built, build
+from programs.generator import programs
+from programs.meaning import Evaluation
+from programs.primitives import UnsuitableError
+from programs.syntax import Choose, FillArray, Gradient, Grow, Loop, Program, Scan, SetVariable, Write
+
+import anabranch as ab
+from anabranch.engine.graph import TensorSpec
+from anabranch.engine.ops.array_value import ArrayValue
+from anabranch.engine.runtime.interpreter import Interpreter
+from anabranch.engine.runtime.program import Program as CompiledProgram
+
+CHUNKS = 10
+PROGRAMS_A_CHUNK = 30
+FIRST, SECOND, BOTH = 1, 2, 3  # the masks of a jet along two directions
+
+Coverage = Counter[str]
+
+
+@pytest.fixture(scope="module")
+def coverage(request: pytest.FixtureRequest) -> Iterator[Coverage]:
+    """What the programs of this module held, told at the end."""
+    found: Coverage = Counter()
+    yield found
+    reporter: Any = request.config.pluginmanager.getplugin("terminalreporter")
+    if reporter is None or not found["programs"]:
+        return  # a worker of pytest-xdist has no terminal
+    reporter.write_line("")
+    for construct, count in found.most_common():
+        reporter.write_line(f"  {count:5} {construct}")
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_random_programs(chunk: int, coverage: Coverage):
+    check_chunk(chunk, PROGRAMS_A_CHUNK, coverage)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", range(CHUNKS, 6 * CHUNKS))
+def test_many_random_programs(chunk: int, coverage: Coverage):
+    check_chunk(chunk, 2 * PROGRAMS_A_CHUNK, coverage)
+
+
+def check_chunk(chunk: int, count: int, coverage: Coverage) -> None:
+    found: Coverage = Counter()
+
+    @seed(chunk)
+    @settings(
+        max_examples=count, database=None, deadline=None, derandomize=False, suppress_health_check=list(HealthCheck)
+    )
+    @given(programs())
+    def check(program: Program) -> None:
+        check_program(program, found)
+
+    check()
+    coverage.update(found)
+    assert found["second order"] >= found["programs"] / 2
+    assert found["effect"] + found["TensorArray overwritten"] >= found["programs"] / 3
+    assert found["nested loop"] >= found["programs"] / 20
+    assert found["unsuitable: tie"] + found["unsuitable: overflow"] <= found["programs"]
+
+
+# --- the property ---------------------------------------------------------------------------------------------------
+
+
+def check_program(program: Program, coverage: Coverage) -> None:
+    try:
+        meaning = Evaluation(program, program.directions)
+    except UnsuitableError as reason:
+        coverage[f"unsuitable: {reason}"] += 1
+        assume(False)
+        raise
+    built = build(program)
+    gradient = _Gradients(program, built)
+    check_values(program, built, meaning)
+    check_compiled(program, built, gradient)
+    check_derivatives(program, built, gradient, meaning, coverage)
+    check_differences(program, built, gradient, meaning, coverage)
+    coverage["programs"] += 1
+    coverage.update(constructs(program))
+
+
+class _Gradients:
+    """Tensors for the first and second derivatives of the loss.
+
+    Attributes:
+        sources: the float inputs, and the variables for which a gradient is defined.
+        first: the gradient with respect to each source.
+        slope: the derivative along the program's first direction.
+        second: the gradient of `slope` with respect to each source.
+    """
+
+    def __init__(self, program: Program, built: Built) -> None:
+        free = {name: v for name, v in built.variables.items() if name not in program.written_inside()}
+        floats = {name: x for name, x in built.inputs.items() if x.dtype.kind == "f"}
+        self.sources: dict[str, Any] = {**floats, **free}
+        xs = list(self.sources.values())
+        with built.graph.as_default():
+            self.first = ab.gradients(built.loss, xs, unconnected_gradients="zero")
+            slope = ab.constant(0.0, program.precision)
+            for name, part in zip(self.sources, self.first, strict=True):
+                slope = slope + ab.ops.sum(part * program.directions[0][name].astype(program.precision))
+            self.slope = slope
+            self.second = ab.gradients(slope, xs, unconnected_gradients="zero")
+
+    @property
+    def tensors(self) -> list[ab.Tensor]:
+        return [*self.first, self.slope, *self.second]
+
+    def along(self, direction: dict[str, Any], parts: list[Any]) -> float:
+        return float(sum(np.sum(direction[n] * part) for n, part in zip(self.sources, parts, strict=True)))
+
+
+def interpret(program: Program, built: Built, targets: list[ab.Tensor], float64: bool = False) -> list[Any]:
+    built.reset(program)
+    values = Interpreter(float64).run(built.graph, [*targets, *built.effects], built.feeds(program))
+    return values[: len(targets)]
+
+
+def check_values(program: Program, built: Built, meaning: Evaluation) -> None:
+    """The interpreter, in double precision, finds what the evaluator finds."""
+    values = interpret(program, built, list(built.outputs.values()), float64=True)
+    for (name, expected), value in zip(meaning.outputs.items(), values, strict=True):
+        expected = getattr(expected, "value", expected)
+        np.testing.assert_allclose(value, expected, **tolerance(program), err_msg=f"output {name}")
+    for name, variable in built.variables.items():
+        expected = meaning.variables[name]
+        np.testing.assert_allclose(variable.numpy(), expected, **tolerance(program, 1e-6), err_msg=name)
+
+
+def check_compiled(program: Program, built: Built, gradient: _Gradients) -> None:
+    """The compiled step computes the interpreter's very bits, each time, and returns arrays of its own."""
+    fetches = [*built.outputs.values(), *gradient.tensors]
+    expected = interpret(program, built, fetches)
+    state = {name: variable.numpy() for name, variable in built.variables.items()}
+    feeds = built.feeds(program)
+    known = [TensorSpec(np.shape(value), tensor.dtype) for tensor, value in feeds.items()]
+    for specs in [None, known] if program.open_shapes else [None]:
+        step = CompiledProgram(built.graph, [*fetches, *built.effects], list(feeds), specs, kernels=False)
+        for _ in range(2):
+            built.reset(program)
+            values = step(*feeds.values())
+            for tensor, value, wanted in zip(fetches, values, expected, strict=True):
+                assert_same_bits(value, wanted, tensor.name)
+            for name, variable in built.variables.items():
+                assert_same_bits(variable.read_value(), state[name], name)
+            assert_own_memory(built, values, list(feeds.values()))
+    if program.kernels:
+        built.reset(program)
+        values = ab.Session(built.graph).run([*fetches, *built.effects], feeds)[: len(fetches)]
+        for tensor, value, wanted in zip(fetches, values, expected, strict=True):
+            relative = 1e-9 if program.precision == "float64" else 1e-3
+            np.testing.assert_allclose(value, wanted, rtol=relative, atol=relative, err_msg=tensor.name)
+        assert_own_memory(built, values, list(feeds.values()))
+
+
+def check_derivatives(
+    program: Program, built: Built, gradient: _Gradients, meaning: Evaluation, coverage: Coverage
+) -> None:
+    """First and second derivatives equal those of forward mode, along random directions."""
+    directions = [{name: d[name] for name in gradient.sources} for d in program.directions]
+    exact = Evaluation(program, directions) if len(directions[0]) < len(program.directions[0]) else meaning
+    first = interpret(program, built, gradient.first, float64=True)
+    second = interpret(program, built, gradient.second, float64=True)
+    for position, mask in enumerate((FIRST, SECOND)):
+        found, expected = gradient.along(directions[position], first), exact.loss.part(mask)
+        np.testing.assert_allclose(found, expected, **tolerance(program), err_msg="first order")
+    found, expected = gradient.along(directions[1], second), exact.loss.part(BOTH)
+    np.testing.assert_allclose(found, expected, **tolerance(program, 1e-6), err_msg="second order")
+    coverage["second order"] += bool(abs(expected) > 1e-12)
+    coverage["first order"] += bool(np.any([np.any(part) for part in first]))
+
+
+def check_differences(
+    program: Program, built: Built, gradient: _Gradients, meaning: Evaluation, coverage: Coverage
+) -> None:
+    """The same against central finite differences, where no branch or trip count changes on the way."""
+    step = 1e-5
+    direction = {name: program.directions[0][name] for name in gradient.sources}
+    try:
+        ahead, behind = (Evaluation(program, (), (s, direction), meaning.reads) for s in (step, -step))
+    except (UnsuitableError, IndexError):
+        coverage["differences: not comparable"] += 1
+        return
+    if not ahead.decisions == behind.decisions == meaning.decisions or program.precision != "float64":
+        coverage["differences: not comparable"] += 1
+        return
+    slope = (ahead.loss.value - behind.loss.value) / (2 * step)
+    (found,) = interpret(program, built, [gradient.slope])
+    scale = 1.0 + abs(float(meaning.loss.value))
+    np.testing.assert_allclose(found, slope, rtol=1e-4, atol=1e-4 * scale, err_msg="first order, differences")
+    coverage["differences: first order"] += 1
+    if not any(isinstance(s, SetVariable) for s, _ in program.statements()):
+        check_second_differences(program, built, gradient, step)
+        coverage["differences: second order"] += 1
+
+
+def check_second_differences(program: Program, built: Built, gradient: _Gradients, step: float) -> None:
+    """Differences of the engine's own first derivative; without effects, so that reads see the inputs only."""
+    session = ab.Session(built.graph)
+    slopes: list[float] = []
+    feeds = built.feeds(program)
+    for sign in (1, -1):
+        moved = dict(feeds)
+        for name, tensor in built.inputs.items():
+            if name in gradient.sources:
+                moved[tensor] = feeds[tensor] + sign * step * program.directions[1][name]
+        for name, variable in built.variables.items():
+            variable.assign(program.variables[name] + sign * step * program.directions[1][name])
+        slopes.append(float(session.run(gradient.slope, moved)))
+    built.reset(program)
+    expected = (slopes[0] - slopes[1]) / (2 * step)
+    found = gradient.along(program.directions[1], session.run(gradient.second, feeds))
+    scale = 1.0 + abs(slopes[0])
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * scale, err_msg="second order, differences")
+
+
+# --- helpers --------------------------------------------------------------------------------------------------------
+
+
+def tolerance(program: Program, relative: float = 1e-8) -> dict[str, float]:
+    """float32 variables round what is assigned to them, which then depends on the last bits of double precision."""
+    stores = program.precision == "float32" and any(isinstance(s, SetVariable) for s, _ in program.statements())
+    relative = 1e-4 if stores else relative
+    return {"rtol": relative, "atol": relative}
+
+
+def assert_same_bits(value: Any, expected: Any, name: str) -> None:
+    assert not isinstance(expected, ArrayValue)
+    assert value.dtype == expected.dtype, name
+    assert value.shape == expected.shape, name
+    if value.tobytes() != expected.tobytes():
+        np.testing.assert_array_equal(value, expected, err_msg=name)
+
+
+def assert_own_memory(built: Built, values: Sequence[Any], fed: list[Any]) -> None:
+    """Neither fetched values nor variables share memory with each other's or with what was fed."""
+    state = [variable.read_value() for variable in built.variables.values()]
+    fetched = [value for value in values if isinstance(value, np.ndarray)]
+    for value in fetched:
+        assert not any(np.may_share_memory(value, other) for other in (*state, *fed)), "a fetch shares memory"
+    for value in state:
+        assert not any(np.may_share_memory(value, other) for other in fed), "a variable shares memory with a feed"
+
+
+def constructs(program: Program) -> set[str]:
+    """What a program holds, for the coverage table."""
+    found = set(program.notes)
+    if program.open_shapes:
+        found.add("open shapes")
+    if program.kernels:
+        found.add("kernels")
+    found.add(program.precision)
+    for statement, around in program.statements():
+        inside = {type(outer) for outer in around}
+        match statement:
+            case Loop():
+                found.add("loop")
+                found.update(["nested loop"] if inside & {Loop, Scan} else [])
+                found.update(["loop in branch"] if Choose in inside else [])
+            case Choose():
+                found.add("branch")
+                found.update(["branch in loop"] if inside & {Loop, Scan} else [])
+            case Scan(carry=carry):
+                found.add("map_fn" if carry is None else "scan")
+            case SetVariable():
+                found.add("effect")
+                found.update(["effect inside"] if inside else [])
+            case Write():
+                found.add("TensorArray overwritten")
+                found.update(["TensorArray overwritten inside"] if inside else [])
+            case FillArray():
+                found.add("TensorArray filled by a loop")
+            case Gradient():
+                found.update(["gradient inside"] if inside else ["gradient of gradient"])
+            case Grow():
+                found.add("growing carry")
+            case _:
+                pass
+    return found
