@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..engine.objects.registry import custom_object_scope, deserialize_keras_object
+from ..layers.layer_state import assign_values
 from .archive import SavedFileError, check_readable, damaged
 from .state_tree import describe
 from .weights_file import Array, WeightsReader
@@ -54,7 +55,7 @@ def load_legacy_model(path: Path, custom_objects: Mapping[str, Any] | None, comp
                 f"{str(path)!r} holds no model, only arrays. Build the model, then model.load_weights(filepath)."
             )
         config = _json(path, attributes["model_config"])
-        model = rebuild(path, _modern(config), custom_objects, safe_mode)
+        model = rebuild(path, config, custom_objects, safe_mode)
         load_legacy_weights(model, reader)
     if not compile:
         return model
@@ -71,17 +72,6 @@ def _json(path: Path, text: Any) -> Any:
         return json.loads(text)
     except (TypeError, ValueError) as error:
         raise damaged(path, f"its configuration is no JSON ({error})") from error
-
-
-def _modern(config: Any) -> Any:
-    """Configs as they are today: `batch_input_shape` is now `batch_shape`."""
-    if isinstance(config, list):
-        return [_modern(item) for item in config]
-    if not isinstance(config, dict):
-        return config
-    renamed = {"batch_input_shape": "batch_shape"} if config.get("class_name") == "InputLayer" else {}
-    inner = {renamed.get(key, key): value for key, value in (config.get("config") or {}).items()} if renamed else None
-    return {key: inner if inner and key == "config" else _modern(value) for key, value in config.items()}
 
 
 def _compile(path: Path, model: Model, training: dict[str, Any]) -> None:
@@ -124,8 +114,7 @@ def load_legacy_weights(model: Model, reader: WeightsReader) -> None:
             f"{str(reader.path)!r} does not fit model {model.name!r}, and nothing was loaded:{describe(differences)}"
         )
     arrays: list[Array] = [reader.read_dataset(place) for _, place in pairs]
-    for (variable, _), array in zip(pairs, arrays, strict=True):
-        variable.assign(array)
+    assign_values(model.name, [variable for variable, _ in pairs], arrays)
 
 
 def _pair(

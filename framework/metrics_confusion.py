@@ -39,7 +39,8 @@ def update_counts(
         multi_label: count each position of the last axis by itself.
         label_weights: weights of the positions of the last axis.
     """
-    dtype = next(iter(counts.values())).dtype
+    some = next(iter(counts.values()))
+    dtype, width = some.dtype, int(some.numpy().shape[-1]) if multi_label else 1
     target, prediction = aligned("update_state", y_true, ops.cast(y_pred, dtype))
     target = ops.cast(ops.not_equal(target, 0), dtype)
     weight = _weights(target, sample_weight, label_weights)
@@ -47,7 +48,6 @@ def update_counts(
         prediction = _only_top(prediction, top_k)
     if class_id is not None:
         target, prediction, weight = _of_class(target, prediction, weight, class_id)
-    width = prediction.shape[-1] if multi_label and prediction.shape else 1
     rows = [ops.transpose(ops.reshape(part, (-1, width))) for part in (target, prediction)]
     weights = None if weight is None else ops.transpose(ops.reshape(_spread(weight, prediction), (-1, width)))
     found = _count(rows[0], rows[1], weights, thresholds)
@@ -83,7 +83,7 @@ def _of_class(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     if prediction.ndim == 1:
         raise ValueError(f"class_id={class_id} needs predictions of shape [batch, classes]; got shape [batch].")
-    if weight is not None and weight.ndim == prediction.ndim and weight.shape[-1] != 1:
+    if weight is not None and weight.shape and weight.ndim == prediction.ndim and weight.shape[-1] != 1:
         weight = weight[..., class_id, None]
     return target[..., class_id, None], prediction[..., class_id, None], weight
 
@@ -120,7 +120,7 @@ def _bucket_sums(prediction: Tensor, amounts: list[Tensor], thresholds: Sequence
     for amount in amounts:
         in_buckets = ops.bincount(bucket, weights=amount, minlength=size + 1)[:, 1 : size + 1]
         from_above = ops.flip(ops.cumsum(ops.flip(in_buckets, 1), axis=1), 1)
-        sums.append(ops.reshape(ops.transpose(from_above), (size, prediction.shape[0] or -1)))
+        sums.append(ops.transpose(ops.reshape(from_above, (-1, size))))
     return sums
 
 
@@ -245,7 +245,7 @@ class Precision(_Share):
 
     >>> import anabranch as ab
     >>> metric = ab.metrics.Precision()
-    >>> float(metric([0, 1, 1, 1], [1.0, 0.0, 1.0, 0.7]).round(4))
+    >>> round(float(metric([0, 1, 1, 1], [1.0, 0.0, 1.0, 0.7])), 4)
     0.6667
     """
 

@@ -53,7 +53,8 @@ def sparse_categorical_accuracy(y_true: Any, y_pred: Any) -> Tensor:
     prediction = ops.convert_to_tensor(y_pred)
     label = _class_numbers("sparse_categorical_accuracy", y_true, prediction)
     matches = _matches(label, ops.cast(ops.argmax(prediction, axis=-1), label.dtype))
-    return ops.squeeze(matches, -1) if matches.ndim and matches.ndim > 1 and matches.shape[-1] == 1 else matches
+    shape = matches.shape
+    return ops.squeeze(matches, -1) if shape is not None and len(shape) > 1 and shape[-1] == 1 else matches
 
 
 @computed_at_once

@@ -45,7 +45,7 @@ class Model(Trainer, Layer):
     ['input_layer', 'dense']
     """
 
-    untracked = Layer.untracked | {"_layer_graph", "_steps", "optimizer"}
+    untracked = Layer.untracked | {"_layer_graph", "_steps", "_trained_variables", "optimizer"}
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls is Model and is_functional_call(args, kwargs):
@@ -72,13 +72,14 @@ class Model(Trainer, Layer):
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
         """The outputs; subclasses define it, functional models have it."""
-        if self._layer_graph is None:
+        graph = self.layer_graph
+        if graph is None:
             raise NotImplementedError(
                 f"Model {self.name!r}: {type(self).__name__} defines no call(self, inputs). Define it, or make a "
                 "functional model with Model(inputs, outputs)."
             )
         masks = [mask] if mask is not None and not isinstance(mask, (list, tuple)) else mask
-        return self._layer_graph.run(inputs, masks, training)
+        return graph.run(inputs, masks, training)
 
     def build(self, input_shape: Any = None, **shapes: Any) -> None:
         """Make the weights, by calling the model on symbols.
@@ -87,7 +88,7 @@ class Model(Trainer, Layer):
             input_shape: the shape, with the batch, of the first argument of `call`, or a list or dict of shapes.
             **shapes: ``<argument>_shape`` of each argument, if there are several.
         """
-        if self.graph is not None or (input_shape is None and not shapes):
+        if self.layer_graph is not None or (input_shape is None and not shapes):
             return
         self.built = True  # the call makes the weights, and must not build the model again
         try:
@@ -113,7 +114,7 @@ class Model(Trainer, Layer):
         return None
 
     @property
-    def graph(self) -> LayerGraph | None:
+    def layer_graph(self) -> LayerGraph | None:
         """The layer calls between symbolic inputs and outputs; None where the model is Python code only."""
         return self._layer_graph
 
@@ -126,7 +127,7 @@ class Model(Trainer, Layer):
 
     def sublayers(self) -> list[Layer]:
         found = [layer for layer in held_by_attributes(self, Layer, self.untracked) if layer is not self]
-        graph = self.graph
+        graph = self.layer_graph
         if graph is None:
             return found
         own = graph.layers
@@ -154,22 +155,22 @@ class Model(Trainer, Layer):
     @property
     def inputs(self) -> Any:
         """The symbolic inputs of a functional model, flat; None for others."""
-        return None if self.graph is None else self.graph.inputs
+        return None if self.layer_graph is None else self.layer_graph.inputs
 
     @property
     def outputs(self) -> Any:
         """The symbolic outputs of a functional model, flat; None for others."""
-        return None if self.graph is None else self.graph.outputs
+        return None if self.layer_graph is None else self.layer_graph.outputs
 
     @property
     def input(self) -> Any:
         """The symbolic input of a functional model, in the structure in which it was given."""
-        return super().input if self.graph is None else self.graph.inputs_structure
+        return super().input if self.layer_graph is None else self.layer_graph.inputs_structure
 
     @property
     def output(self) -> Any:
         """The symbolic output of a functional model, in the structure in which it was given."""
-        return super().output if self.graph is None else self.graph.outputs_structure
+        return super().output if self.layer_graph is None else self.layer_graph.outputs_structure
 
     @property
     def input_shape(self) -> Any:
@@ -183,11 +184,11 @@ class Model(Trainer, Layer):
 
     @property
     def input_names(self) -> list[str] | None:
-        return None if self.graph is None else self.graph.input_names
+        return None if self.layer_graph is None else self.layer_graph.input_names
 
     @property
     def output_names(self) -> list[str] | None:
-        return None if self.graph is None else self.graph.output_names
+        return None if self.layer_graph is None else self.layer_graph.output_names
 
     # --- summary and files ----------------------------------------------------------------------------------
 
@@ -243,7 +244,7 @@ class Model(Trainer, Layer):
 
     def get_config(self) -> dict[str, Any]:
         """What `from_config` needs to make the model again (without weights)."""
-        graph = self.graph
+        graph = self.layer_graph
         if graph is None or not _constructor_is_functional(type(self)):
             inherited = super().get_config()
             return inherited if type(self).get_config is not Model.get_config else {**inherited, **self._constructor_config()}
@@ -261,7 +262,7 @@ class Model(Trainer, Layer):
         return super().from_config(config)
 
     def get_build_config(self) -> dict[str, Any] | None:
-        return None if self.graph is not None else super().get_build_config()
+        return None if self.layer_graph is not None else super().get_build_config()
 
 
 def is_functional_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -182,7 +182,13 @@ class CompiledLoss:
         given = self.loss_weights
         if isinstance(given, (int, float)) and len(names) == 1:
             given = [given]
-        return [None if w is None else float(w) for w in per_output(given, names, self.layer_names, "loss_weights")]
+        factors = per_output(given, names, self.layer_names, "loss_weights")
+        if any(isinstance(factor, str) or not isinstance(factor, (int, float, type(None))) for factor in factors):
+            raise ValueError(
+                f"compile(loss_weights={self.loss_weights!r}): expected a number for each output. If these are metrics, "
+                "pass them by name: metrics=[...]."
+            )
+        return [None if factor is None else float(factor) for factor in factors]
 
 
 def _weights_per_output(sample_weight: Any, names: Names, keys: Names | None) -> list[Any]:
@@ -321,7 +327,7 @@ def _log_name(metric_name: str, prefix: str, weighted: bool, used: dict[str, int
 
 
 def row_count(x: Any) -> Any:
-    """The number of rows of a batch: an int where it is static, else a tensor."""
+    """The number of rows of a batch: a float where it is static, else a tensor."""
     first = flatten(x)[0]
     rows = first.shape[0] if first.shape else None
-    return ops.cast(ops.shape(first)[0] if rows is None else rows, "float32")
+    return ops.cast(ops.shape(first)[0], "float32") if rows is None else float(rows)

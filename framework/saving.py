@@ -26,10 +26,10 @@ from ..engine.objects.registry import (
     serialize_keras_object,
 )
 from .archive import SavedFileError, atomic_write, check_overwrite, check_readable, read_archive, write_archive
+from .weights_file import WeightsReader, check_seal, seal, write_weights
 
 if TYPE_CHECKING:
     from .model import Model
-    from .weights_file import WeightsReader
 
 PathLike = str | os.PathLike[str]
 LEGACY_SUFFIXES = (".h5", ".hdf5")
@@ -97,6 +97,7 @@ def save_weights(model: Model, filepath: PathLike, overwrite: bool = True) -> No
     _check_built(model, "saved")
     with atomic_write(path) as stream:
         _write_weights(model, stream)
+        seal(stream)
 
 
 def load_model(
@@ -125,7 +126,7 @@ def load_model(
     archive = read_archive(path)
     config = archive.config if compile else {**archive.config, "compile_config": None}
     model = rebuild(path, config, custom_objects, safe_mode)
-    _load_weights(model, archive.weights, path, strict=True)
+    _load_weights(model, archive.weights, path, is_new=True)
     return model
 
 
@@ -145,11 +146,12 @@ def load_weights(model: Model, filepath: PathLike, skip_mismatch: bool = False) 
     path = Path(filepath)
     _check_built(model, "loaded")
     if path.suffix == ".keras":
-        _load_weights(model, read_archive(path).weights, path, strict=False, skip_mismatch=skip_mismatch)
+        _load_weights(model, read_archive(path).weights, path, skip_mismatch=skip_mismatch)
         return
     check_readable(path)
     with open(path, "rb") as stream:
-        _load_weights(model, stream, path, strict=False, skip_mismatch=skip_mismatch)
+        check_seal(stream, path)
+        _load_weights(model, stream, path, skip_mismatch=skip_mismatch)
 
 
 def rebuild(path: Path, config: Any, custom_objects: Mapping[str, Any] | None, safe_mode: bool) -> Model:
@@ -180,37 +182,37 @@ def _check_built(model: Model, what: str) -> None:
 
 def _write_weights(model: Model, stream: BinaryIO) -> None:
     from .state_tree import collect
-    from .weights_file import write_weights
 
     write_weights(stream, collect(model))
 
 
-def _load_weights(model: Model, stream: BinaryIO, path: Path, strict: bool, skip_mismatch: bool = False) -> None:
+def _load_weights(
+    model: Model, stream: BinaryIO, path: Path, is_new: bool = False, skip_mismatch: bool = False
+) -> None:
     """Compare, then assign.
 
     Args:
         model: the model.
         stream: the HDF5 file.
         path: the name of the file that the user gave.
-        strict: whether the optimizer's state has to fit, too.
+        is_new: whether the model was just made as the file says, so that the optimizer's state has to fit, too.
         skip_mismatch: whether to load what fits.
     """
     from .legacy_h5 import is_legacy, load_legacy_weights
-    from .weights_file import WeightsReader
 
     with WeightsReader(stream, path) as reader:
         if is_legacy(reader):
             load_legacy_weights(model, reader)
             return
-        _apply(model, reader, strict, skip_mismatch)
+        _apply(model, reader, is_new, skip_mismatch)
 
 
-def _apply(model: Model, reader: WeightsReader, strict: bool, skip_mismatch: bool) -> None:
+def _apply(model: Model, reader: WeightsReader, is_new: bool, skip_mismatch: bool) -> None:
     from .state_tree import assign, describe, match
 
-    fit = match(model, reader)
+    fit = match(model, reader, is_new=is_new)
     name = f"{str(reader.path)!r} does not fit model {model.name!r}"
-    if strict and fit.optimizer_differences:
+    if is_new and fit.optimizer_differences:
         raise SavedFileError(
             f"{name}:{describe(fit.optimizer_differences)}\n"
             "Pass compile=False to load the model without its optimizer, and compile it anew."

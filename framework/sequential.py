@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..engine.graph import Tensor, flatten
+from ..engine.graph import Tensor, TensorSpec, as_dtype, flatten
 from ..engine.objects.registry import deserialize_keras_object, register_builtins, serialize_keras_object
-from ..layers.calling import shapes_of
+from ..layers.calling import tensors_in
 from ..layers.input_layer import InputLayer
 from ..layers.layer import Layer
 from ..layers.tracking import held_by_attributes
@@ -39,6 +39,7 @@ class Sequential(Model):
         self._input_layer: InputLayer | None = None
         self._symbolic: list[Tensor] = []  # what each layer gives for the symbolic input
         self._has_own_input = False  # whether the input was declared, rather than seen in data
+        self._seen: TensorSpec | None = None
         if layers is not None and not isinstance(layers, (list, tuple)):
             layers = [layers]
         for layer in layers or []:
@@ -62,15 +63,21 @@ class Sequential(Model):
             self._start(InputLayer(batch_shape=layer.batch_input_shape, dtype=layer.input_dtype))
         self._stack.append(layer)
         self._changed()
-        if self._has_own_input:
-            try:
-                self._extend(layer)
-            except BaseException:
-                self._stack.pop()
-                raise
-        else:
-            self.built = False
-            self._input_layer = None
+        if not self._has_own_input:
+            self._forget_input()
+            return
+        try:
+            self._extend(layer)
+        except BaseException:
+            self._stack.pop()
+            raise
+
+    def _forget_input(self) -> None:
+        """Layers were added after the model saw data: they are built when it sees data again."""
+        self.built = False
+        self._input_layer = None
+        self._symbolic = []
+        self._seen = None
 
     def pop(self) -> Layer:
         """Take the last layer away.
@@ -110,52 +117,118 @@ class Sequential(Model):
             )
         self._symbolic.append(outputs[0])
 
+    # --- building and calling -------------------------------------------------------------------------------
+
     @property
-    def graph(self) -> LayerGraph | None:
+    def layer_graph(self) -> LayerGraph | None:
         """The symbolic calls, once the shape of the input is known."""
-        if self._layer_graph is None and self._input_layer is not None:
-            for layer in self._stack[len(self._symbolic) :]:
-                self._extend(layer)
-            output = self._symbolic[-1] if self._symbolic else self._input_layer.output
-            self._layer_graph = LayerGraph(self._input_layer.output, output, self.name)
+        if self._layer_graph is not None:
+            return self._layer_graph
+        if self._input_layer is None:
+            if self._seen is None:
+                return None
+            self._input_layer = InputLayer(batch_shape=self._seen.shape, dtype=self._seen.dtype)
+        for layer in self._stack[len(self._symbolic) :]:
+            self._extend(layer)
+        output = self._symbolic[-1] if self._symbolic else self._input_layer.output
+        self._layer_graph = LayerGraph(self._input_layer.output, output, self.name)
         return self._layer_graph
 
     def build(self, input_shape: Any = None, **shapes: Any) -> None:
         """Make the weights for inputs of a shape (with the batch); nothing to do if there was an `Input`."""
-        if self.built or input_shape is None:
+        if self._input_layer is not None or input_shape is None:
             return
         if not self._stack:
             raise ValueError(f"Model {self.name!r} has no layers, so there is nothing to build. Add layers first.")
-        self._note_input(tuple(input_shape), None)
-        assert self.graph is not None
+        shape = tuple(input_shape)
+        self._note_input(TensorSpec(shape, as_dtype(self._stack[0].input_dtype)))
+        assert self.layer_graph is not None
 
-    def _note_input(self, batch_shape: tuple[int | None, ...], dtype: Any) -> None:
-        self._input_layer = InputLayer(batch_shape=batch_shape, dtype=dtype or self._stack[0].input_dtype)
-        self._symbolic = []
-        self._layer_graph = None
-        self._build_shapes = {"input_shape": batch_shape}
+    def _note_input(self, spec: TensorSpec) -> None:
+        """Remember what inputs look like; the symbolic form is made when somebody asks for it."""
+        self._seen = spec
+        self._build_shapes = {"input_shape": spec.shape}
         self.built = True
 
     def _ensure_built(self, arguments: dict[str, Any]) -> None:
-        if self.built or type(self).build is not Sequential.build:
+        if self.built:
+            return
+        if type(self).build is not Sequential.build:
             super()._ensure_built(arguments)
             return
-        # The call itself makes the weights; the symbolic form is made when somebody asks for it.
-        shapes = flatten_shapes(arguments)
-        if len(shapes) == 1 and shapes[0][0] is not None:
-            shape, dtype = shapes[0]
-            self._build_shapes = {"input_shape": (None, *shape[1:])}
-            self._deferred_dtype = dtype
-        self.built = True
+        tensors = tensors_in(arguments.get("inputs"))
+        if len(tensors) == 1 and tensors[0].shape:
+            self._note_input(TensorSpec((None, *tensors[0].shape[1:]), tensors[0].dtype))
+        self.built = True  # the call that follows makes the weights
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
         if not self._stack and self._input_layer is None:
             raise ValueError(f"Model {self.name!r} has no layers, so it can't be called. Add layers first.")
         if self._has_own_input:
             return super().call(inputs, training, mask)
-        outputs = inputs
         if mask is not None and isinstance(inputs, Tensor):
             inputs.annotations["mask"] = mask
+        outputs = inputs
         for layer in self._stack:
             outputs = layer(outputs)
         return outputs
+
+    # --- layers ---------------------------------------------------------------------------------------------
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers, without the input."""
+        return list(self._stack)
+
+    def sublayers(self) -> list[Layer]:
+        held = held_by_attributes(self, Layer, self.untracked)
+        return [*self._stack, *[layer for layer in held if layer not in self._stack]]
+
+    @property
+    def output_names(self) -> list[str] | None:
+        return [self._stack[-1].name] if self._stack else None
+
+    # --- configs --------------------------------------------------------------------------------------------
+
+    def get_config(self) -> dict[str, Any]:
+        config: dict[str, Any] = {"name": self.name, "trainable": self.trainable, "dtype": self.dtype}
+        graph = self.layer_graph
+        inputs = [] if graph is None or self._input_layer is None else [self._input_layer]
+        config["layers"] = [serialize_keras_object(layer) for layer in [*inputs, *self._stack]]
+        if self._input_layer is not None:
+            config["build_input_shape"] = self._input_layer.batch_shape
+        return config
+
+    def get_build_config(self) -> dict[str, Any] | None:
+        return Layer.get_build_config(self)
+
+    @classmethod
+    def from_config(cls, config: Any) -> Any:
+        """A model from what `get_config` gave."""
+        if isinstance(config, list):  # as Keras wrote it long ago
+            config = {"layers": config}
+        options = {name: config[name] for name in ("name", "trainable") if config.get(name) is not None}
+        model = cls(**options)
+        for entry in config["layers"]:
+            model.add(deserialize_keras_object(entry))
+        shape = config.get("build_input_shape")
+        if shape and not model.built and isinstance(shape, (list, tuple)):
+            model.build(tuple(shape))
+        return model
+
+
+def _as_layer(item: Any) -> Layer:
+    """The layer that `item` is, or the `Input` that it comes from.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if isinstance(item, Tensor) and isinstance(getattr(item.annotations.get("history"), "layer", None), InputLayer):
+        return history(item).layer
+    if isinstance(item, Layer):
+        return item
+    hint = " Write the class's name with parentheses: Dense(3)." if isinstance(item, type) else ""
+    raise TypeError(f"Sequential: expected layers, got {item!r} of type {type(item).__name__}.{hint}")
+
+
+register_builtins("keras", {"Sequential": Sequential})

@@ -24,6 +24,7 @@ from ..engine.graph.dtypes import DType, is_floating
 from ..engine.graph.variable import Variable
 from ..engine.objects.names import to_snake_case
 from ..layers.layer import Layer
+from ..layers.layer_state import assign_values
 from ..optim.optimizer import Optimizer
 from .functional import Functional
 from .model import Model
@@ -73,7 +74,7 @@ def _name_in_container(child: Any) -> str | None:
 
 def _attributes(item: Saveable) -> Iterator[tuple[str, Any]]:
     """The attributes to look into, in Keras's order."""
-    skipped = _names_to_skip(_kind(item))
+    skipped = _names_to_skip(_kind(item)) | (type(item).untracked - {"optimizer"} if isinstance(item, Layer) else set())
     if isinstance(item, (Functional, Sequential)):
         yield "layers", item.layers
     names = [name for name in dir(item) if not name.startswith("__") and name not in skipped]
@@ -95,8 +96,7 @@ def _names_to_skip(kind: type) -> frozenset[str]:
         return frozenset(dir(Optimizer(learning_rate=0.0, name="bare")))
     names = set(dir(Layer(name="bare")))
     if kind is Model:
-        names |= set(dir(Model)) | {"_functional"}
-        names -= {"layers", "optimizer"}
+        names = (names | set(dir(Model))) - {"layers", "optimizer"}
     return frozenset(names)
 
 
@@ -121,11 +121,17 @@ class Match:
     optimizer_differences: list[str] = field(default_factory=list)
 
 
-def match(root: Saveable, reader: WeightsReader) -> Match:
+def match(root: Saveable, reader: WeightsReader, is_new: bool = False) -> Match:
     """Compare a model with a file. Nothing is read but shapes, and nothing is assigned.
 
     A file without an optimizer's state, or a model without the optimizer, are no difference: weights go to models
     that are trained otherwise, or not at all.
+
+    Args:
+        root: the model.
+        reader: the file.
+        is_new: whether the model was just made, so that its optimizer's slots are what they start with. Then they
+            need not be in the file, which may have been saved before the first step.
     """
     result = Match()
     claimed: set[str] = set()
@@ -135,6 +141,7 @@ def match(root: Saveable, reader: WeightsReader) -> Match:
         if isinstance(item, Optimizer):
             if stored:
                 _build_like(item, root, stored)
+                stored = _with_slots(item, stored) if is_new else stored
                 _compare(result, result.optimizer_differences, path, item, stored)
             continue
         _compare(result, result.differences, path, item, stored)
@@ -149,6 +156,14 @@ def _build_like(optimizer: Optimizer, root: Saveable, stored: dict[str, Stored])
     """Make the slots that the file has and an optimizer that made no step yet has not. New slots change no result."""
     if not optimizer.built and len(stored) > len(_store_of(optimizer)) and isinstance(root, Layer):
         optimizer.build(root.trainable_variables)
+
+
+def _with_slots(optimizer: Optimizer, stored: dict[str, Stored]) -> dict[str, Stored]:
+    """What is stored, and the slots where the file has the iteration and the learning rate only."""
+    if len(stored) > 2 or "0" not in stored:
+        return stored
+    present = {key: np.asarray(value) for key, value in _store_of(optimizer).items()}
+    return {**{key: Stored(array.shape, array.dtype) for key, array in present.items()}, **stored}
 
 
 def _store_of(item: Saveable) -> dict[str, Any]:
@@ -220,17 +235,31 @@ def describe(differences: list[str]) -> str:
     return "".join(f"\n  {line}" for line in lines)
 
 
+def _load(item: Saveable, arrays: dict[str, Array]) -> None:
+    if isinstance(item, Optimizer) and not _loads_itself(item):
+        # As layers do: `assign` would only add to a graph, where one is being built.
+        assign_values(item.name, item.variables, [arrays[str(position)] for position in range(len(arrays))])
+        return
+    item.load_own_variables(arrays)
+
+
+def _arrays_for(item: Saveable, path: str, reader: WeightsReader) -> dict[str, Array]:
+    """What the file has for an object; the slots of an optimizer saved before its first step stay as they are."""
+    arrays = reader.read(path)
+    return {**_store_of(item), **arrays} if isinstance(item, Optimizer) else arrays
+
+
 def assign(found: list[tuple[str, Saveable]], reader: WeightsReader) -> None:
     """Read everything, then give each object its arrays. After an error all variables are what they were.
 
     Objects with their own `load_own_variables` come first: they alone can still refuse.
     """
-    arrays = {path: reader.read(path) for path, _ in found}
+    arrays = {path: _arrays_for(item, path, reader) for path, item in found}
     variables = [variable for _, item in found for variable in item.variables]
     before = [variable.read_value() for variable in variables]
     try:
         for path, item in sorted(found, key=lambda pair: not _loads_itself(pair[1])):
-            item.load_own_variables(arrays.pop(path))
+            _load(item, arrays.pop(path))
     except BaseException:
         for variable, value in zip(variables, before, strict=True):
             variable.write_value(value)

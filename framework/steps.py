@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..engine.graph import Graph, Placeholder, Tensor, TensorSpec, flatten
-from ..engine.passes.prune import needed_operations
 from ..engine.runtime.program import Program
 from .data import Batch, Layout
 
@@ -101,8 +100,7 @@ def compile_step(build: Build, layout: Layout, specs: Sequence[TensorSpec]) -> P
         feeds = [graph.add(Placeholder(spec), (), name).outputs[0] for spec, name in zip(specs, names, strict=True)]
         fetches = build(layout, feeds)
     effects = [operation for operation in graph.operations if operation.writes]
-    operations = needed_operations(graph, [*fetches, *effects], feeds)
-    return Program(operations, feeds, fetches)
+    return Program(graph, [*fetches, *effects], feeds)
 
 
 def _names(layout: Layout, count: int) -> list[str]:

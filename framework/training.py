@@ -68,7 +68,7 @@ class Trainer:
         self._compiled_metrics: CompiledMetrics | None = None
         self._loss_tracker: Any = None
         self._read_logs_program: tuple[Program, list[str], Any] | None = None
-        self._trained_variables: tuple[int, ...] = ()
+        self._trained_variables: list[Variable] = []
         self._steps = {
             "train": StepPrograms(self._build_train_step),
             "test": StepPrograms(self._build_test_step),
@@ -143,10 +143,11 @@ class Trainer:
         """Check that the model is compiled; drop programs that were built for other trainable variables."""
         if not self.compiled:
             raise ValueError(f"Model {self.name!r} must be compiled before {what}(): call model.compile(...) first.")
-        trained = tuple(id(variable) for variable in self.trainable_variables)
-        if trained != self._trained_variables:
-            self._steps["train"].clear()
-            self._trained_variables = trained
+        if not what.endswith("_on_batch"):  # single steps must be quick; after a change of `trainable`, compile again
+            variables = self.trainable_variables
+            if [id(v) for v in variables] != [id(v) for v in self._trained_variables]:
+                self._steps["train"].clear()
+                self._trained_variables = variables
 
     def get_compile_config(self) -> dict[str, Any] | None:
         """The arguments of `compile`, for JSON; None if the model is not compiled."""
@@ -234,8 +235,8 @@ class Trainer:
         if not variables:
             raise ValueError(f"Model {self.name!r} has no trainable variables, so there is nothing that fit() can do.")
         self._loss_tracker.update_state(loss, sample_weight=row_count(x))
-        self._trained_variables = tuple(id(variable) for variable in variables)
-        self.optimizer.apply(gradients(loss, variables), variables)
+        self._trained_variables = variables
+        self.optimizer.apply(gradients(self.optimizer.scale_loss(loss), variables), variables)
         self.compute_metrics(x, y, y_pred, sample_weight)
         return []
 
@@ -333,12 +334,12 @@ class Trainer:
             logs = self.get_metrics_result() if done else {}
             if validation is not None and _is_due(epoch, validation_freq):
                 found = self._evaluate(Epochs(validation, validation_steps), hooks, None)
-                logs.update({f"val_{name}": value for name, value in found.items()})
+                logs = dict(sorted({**logs, **{f"val_{name}": value for name, value in found.items()}}.items()))
             progress.close(done, logs)
             hooks.on_epoch_end(epoch, logs)
             if self.stop_training or epochs_of_data.exhausted:
                 break
-        self.optimizer.finalize_variable_values(self.trainable_variables)
+        self.optimizer.finalize_variable_values(self._trained_variables)
         hooks.on_end("train", logs)
         return history
 

@@ -1,12 +1,14 @@
 """The HDF5 layer of ``.weights.h5`` files: groups of numbered arrays at paths, as Keras lays them out.
 
-``<path>/vars/<key>`` is a dataset; ``vars`` has the attribute ``name``. Two things are added, which Keras ignores: the
-file uses the version of HDF5 that keeps checksums of its own structure, and each dataset has the attribute ``crc32``
-of its content. Keras's own files have neither, and what is missing is not checked.
+``<path>/vars/<key>`` is a dataset; ``vars`` has the attribute ``name``. Behind HDF5's own end a file of ours has a line
+with a checksum, the seal: HDF5 ignores it when it reads and cuts it off when a file is changed on purpose. It is
+checked first, because HDF5 is not safe from damaged files: it may read wrong numbers, or never return. Files that Keras
+wrote have no seal.
 """
 
 from __future__ import annotations
 
+import io
 import math
 import zlib
 from collections.abc import Iterable
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
     import h5py
 
 VARIABLES = "vars"
-CHECKSUM = "crc32"
+SEAL = b"\nanabranch crc32 "
+_SEAL_LENGTH = len(SEAL) + 9
+_CHUNK = 1 << 20
 # Keras up to 2.13 called the list of a model's layers so.
 _OLD_LAYERS = "_layer_checkpoint_dependencies"
 _DEEPEST = 100
@@ -79,18 +83,53 @@ def _write_group(file: h5py.File, group: Group) -> None:
         dataset = variables.create_dataset(key, data=array)
         if array.dtype.name == "bfloat16":
             dataset.attrs["dtype"] = "bfloat16"  # HDF5 has no such type and stores two opaque bytes
-        dataset.attrs[CHECKSUM] = np.uint32(checksum(array))
 
 
-def checksum(array: Array) -> int:
-    """CRC-32 of an array's dtype, shape and content, little-endian in C order."""
-    little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-    head = f"{array.dtype.name}{list(array.shape)}".encode()
-    return zlib.crc32(little.reshape(-1).view(np.uint8).data, zlib.crc32(head))
+def seal(stream: BinaryIO) -> None:
+    """Append the checksum of what is in a stream."""
+    size = stream.seek(0, io.SEEK_END)
+    line = SEAL + f"{_crc32(stream, size):08x}\n".encode()
+    stream.seek(size)
+    stream.write(line)
+
+
+def check_seal(stream: BinaryIO, path: Path) -> None:
+    """Compare a file with its checksum, if it has one.
+
+    Raises:
+        SavedFileError: they differ, or something else stands in the checksum's place.
+    """
+    size = stream.seek(0, io.SEEK_END)
+    stream.seek(max(0, size - _SEAL_LENGTH))
+    line = stream.read()
+    if line.startswith(SEAL):
+        if line[len(SEAL) :] != f"{_crc32(stream, size - _SEAL_LENGTH):08x}\n".encode():
+            raise damaged(path, "its content does not match its checksum")
+    elif size > _end_of_hdf5(stream, size):
+        raise damaged(path, "its checksum can't be read")
+    stream.seek(0)
+
+
+def _crc32(stream: BinaryIO, size: int) -> int:
+    stream.seek(0)
+    value = 0
+    while size > 0 and (chunk := stream.read(min(size, _CHUNK))):
+        value = zlib.crc32(chunk, value)
+        size -= len(chunk)
+    return value
+
+
+def _end_of_hdf5(stream: BinaryIO, size: int) -> int:
+    """Where HDF5's part of a file ends, from the kind of superblock that `write_weights` makes; else its size."""
+    stream.seek(0)
+    block = stream.read(36)
+    if len(block) < 36 or block[8] not in (2, 3) or block[9] != 8:
+        return size
+    return int.from_bytes(block[28:36], "little")
 
 
 class WeightsReader:
-    """An open file of weights: `index` says what is there, `read` reads it and checks its sum.
+    """An open file of weights: `index` says what is there, `read` reads it.
 
     Args:
         stream: the content.
@@ -141,7 +180,7 @@ class WeightsReader:
         """The arrays of the object at `path`, by key; empty if it has none.
 
         Raises:
-            SavedFileError: the content is not what was written.
+            SavedFileError: HDF5 can't.
         """
         return {key: self.read_dataset(self._places[path, key]) for key in self.index.get(path, {})}
 
@@ -149,22 +188,14 @@ class WeightsReader:
         """The content of the dataset at `place`.
 
         Raises:
-            SavedFileError: it is not what was written.
+            SavedFileError: HDF5 can't read it.
         """
         try:
             dataset: Any = self._file[place]
             values = np.asarray(dataset[()])
-            wanted = dataset.attrs.get(CHECKSUM)
         except Exception as error:
             raise damaged(self.path, f"{place} can't be read ({_reason(error)})") from error
-        array = _as_native(values, self.datasets[place].dtype)
-        if wanted is not None and checksum(array) != int(wanted):
-            raise damaged(
-                self.path,
-                f"the content of {place} does not match its checksum (if you changed it on purpose, delete the "
-                f"dataset's attribute {CHECKSUM!r})",
-            )
-        return array
+        return _as_native(values, self.datasets[place].dtype)
 
     def _visit(self, group: h5py.Group, place: str, depth: int) -> None:
         """Note every dataset of a group, and go down. Links that leave the file are refused."""

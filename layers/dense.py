@@ -108,7 +108,7 @@ def positive_int(layer: str, name: str, value: Any) -> int:
     Raises:
         ValueError: it is none.
     """
-    if isinstance(value, bool) or not isinstance(value, int) and not hasattr(value, "__index__") or int(value) <= 0:
+    if isinstance(value, bool) or (not isinstance(value, int) and not hasattr(value, "__index__")) or int(value) <= 0:
         raise ValueError(f"{layer}: {name} must be a positive integer, got {name}={value!r}.")
     return int(value)
 

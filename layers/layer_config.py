@@ -69,6 +69,7 @@ class LayerConfig(LayerState):
         Raises:
             TypeError: the constructor does not take the config.
         """
+        config = {name: value for name, value in config.items() if not (name == "quantization_config" and value is None)}
         arguments = {name: _deserialized(value) for name, value in config.items() if name != "dtype"}
         if "dtype" in config:
             arguments["dtype"] = layer_dtype(config["dtype"])

@@ -42,7 +42,7 @@ class Merge(Layer):
         is_list = isinstance(input_shape, (list, tuple)) and all(
             shape is None or isinstance(shape, (list, tuple)) for shape in input_shape
         )
-        if not is_list or len(input_shape) < self.least or self.most is not None and len(input_shape) > self.most:
+        if not is_list or len(input_shape) < self.least or (self.most is not None and len(input_shape) > self.most):
             wanted = f"exactly {self.least}" if self.most == self.least else f"at least {self.least}"
             raise ValueError(
                 f"Layer {self.name!r} ({type(self).__name__}) takes a list of {wanted} inputs, got "

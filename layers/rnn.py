@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,23 +12,10 @@ from ..engine.control_flow import TensorArray, while_loop
 from ..engine.graph import Region, Tensor, TensorSpec, Variable, flatten, pack_as
 from ..engine.graph.graph import get_default_graph
 from ..engine.objects.registry import serialize_keras_object
-from .calling import enclosing_path, signature_of
-from .dropout_cell import DropoutCell
+from .calling import map_leaves
 from .layer import Layer
-from .stacked_rnn_cells import StackedRNNCells, cell_call, initial_states, output_size_of, step_shape
-
-
-@dataclass(frozen=True)
-class _Output:
-    """What is known of a cell's output before the loop is built.
-
-    Attributes:
-        spec: its dtype and shape.
-        state: the position, among the flattened new states, of a tensor that is the output itself; None if none is.
-    """
-
-    spec: TensorSpec
-    state: int | None
+from .recurrent_cell import RecurrentCell, StateSize, call_cell, initial_states, state_form
+from .stacked_rnn_cells import StackedRNNCells, check_cell
 
 
 class RNN(Layer):
@@ -90,7 +75,7 @@ class RNN(Layer):
     ) -> None:
         if isinstance(cell, (list, tuple)):
             cell = StackedRNNCells(cell)
-        _check_cell(cell)
+        check_cell(cell)
         super().__init__(**kwargs)
         self.cell = cell
         self.return_sequences = return_sequences
@@ -111,16 +96,18 @@ class RNN(Layer):
     # --- building -------------------------------------------------------------------------------------------
 
     def build(self, sequences_shape: Any, initial_state_shape: Any = None) -> None:
-        first = sequences_shape[0] if isinstance(sequences_shape, list) else sequences_shape
-        if first is None or len(first) < 3:
-            raise ValueError(
-                f"Layer {self.name!r} ({type(self).__name__}) takes sequences of shape (batch, steps, features), "
-                f"got input shape {first}."
-            )
+        is_list = isinstance(sequences_shape, list)
+        for shape in sequences_shape if is_list else [sequences_shape]:
+            if shape is None or len(shape) < 3:
+                raise ValueError(
+                    f"Layer {self.name!r} ({type(self).__name__}) takes sequences of shape (batch, steps, features), "
+                    f"got input shape {shape}."
+                )
+        steps = [(s[0], *s[2:]) for s in (sequences_shape if is_list else [sequences_shape])]
         if isinstance(self.cell, Layer) and not self.cell.built:
-            self.cell.build(_step_shapes(sequences_shape))
+            self.cell.build(steps if is_list else steps[0])
         if self.stateful and self.states is None:
-            self._make_states(first[0])
+            self._make_states(steps[0][0])
 
     def _make_states(self, batch_size: int | None) -> None:
         if batch_size is None:
@@ -128,11 +115,12 @@ class RNN(Layer):
                 f"Layer {self.name!r} is stateful, so that its batch size has to be known: give ab.Input a "
                 "batch_size, or the first layer a batch_shape."
             )
-        sizes = flatten([_state_shapes(self.state_size)])
-        path = f"{enclosing_path()}rnn_state"
-        values = [np.zeros((batch_size, *size.dims), self.variable_dtype) for size in sizes]
-        variables = [Variable(value, trainable=False, name=path) for value in values]
-        self.states = pack_as(_state_shapes(self.state_size), variables)
+
+        def variable(size: StateSize) -> Variable:
+            zeros = np.zeros((batch_size, *size.dims), self.variable_dtype)
+            return Variable(zeros, trainable=False, name=f"{self.path}/rnn_state")
+
+        self.states = map_leaves(variable, state_form(self.cell))
 
     def reset_state(self) -> None:
         """Set the states of a stateful layer to zeros."""
@@ -150,18 +138,15 @@ class RNN(Layer):
     # --- calling --------------------------------------------------------------------------------------------
 
     def call(self, sequences: Any, initial_state: Any = None, mask: Any = None, training: Any = False) -> Any:
-        leaves = flatten(sequences)
-        batch, steps = ops.shape(leaves[0])[:2]
+        batch, steps = ops.shape(flatten(sequences)[0])[:2]
         states = self._first_states(initial_state, batch)
-        mask = mask if not isinstance(mask, (list, tuple)) else next(iter(flatten(mask)), None)
-        with ExitStack() as masks:
-            for cell in _dropout_cells(self.cell):
-                masks.enter_context(cell.dropout_masks(batch, training))
-            last, outputs, final = self._loop(sequences, states, mask, steps, training)
+        draws = isinstance(self.cell, (RecurrentCell, StackedRNNCells))
+        with self.cell.dropout_masks(batch, training) if draws else nullcontext():
+            loop = _Loop(self, sequences, states, next(iter(flatten(mask)), None), steps, training)
+            output, final = loop.run(batch)
         if self.stateful:
             for variable, state in zip(flatten(self.states), flatten(final), strict=True):
                 variable.assign(state)
-        output = outputs if self.return_sequences else last
         return (output, *final) if self.return_state else output
 
     def _first_states(self, initial_state: Any, batch: Any) -> list[Any]:
@@ -169,8 +154,8 @@ class RNN(Layer):
             initial_state = self.states
         if initial_state is None:
             return self.get_initial_state(batch)
-        form = _state_shapes(self.state_size)
-        given, wanted = flatten(initial_state), flatten([form])
+        form = state_form(self.cell)
+        given, wanted = flatten([initial_state]), flatten(form)
         if len(given) != len(wanted):
             raise ValueError(
                 f"Layer {self.name!r} has {len(wanted)} states, of sizes {self.state_size}, but initial_state holds "
@@ -178,94 +163,34 @@ class RNN(Layer):
             )
         return pack_as(form, [ops.convert_to_tensor(state, self.compute_dtype) for state in given])
 
-    def _loop(
-        self, sequences: Any, states: list[Any], mask: Any, steps: Any, training: Any
-    ) -> tuple[Any, Any, list[Any]]:
-        """Run the cell over all steps: the last output, all outputs (if they are wanted), and the final states."""
-        arrays = [_steps_of(x) for x in flatten(sequences)]
-        mask_array = None if mask is None else TensorArray("bool", steps).unstack(_time_major(ops.cast(mask, "bool")))
-        step = self._step(training)
-        zero = self.zero_output_for_mask and self.return_sequences
-        holds = mask is not None and not zero  # masked steps repeat the output before
-        output = self._probe(step, arrays, sequences, states) if holds or not self.return_sequences else None
-        carries = output is not None and output.state is None
+    def step(self, x: Any, states: Any, training: Any) -> tuple[Tensor, Any]:
+        """One step of the cell; the new states come back in the form of the old ones.
 
-        def body(index: Any, states: Any, carried: Any) -> Any:
-            place = steps - 1 - index if self.go_backwards else index
-            x = pack_as(sequences, [array.read(place) for array in arrays]) if _is_nested(sequences) else (
-                arrays[0].read(place)
+        Raises:
+            TypeError, ValueError: the cell does not return a pair of an output and as many states as it was given.
+        """
+        cell = type(self.cell).__name__
+        result = call_cell(self.cell, x, states, training)
+        if not isinstance(result, (list, tuple)) or len(result) != 2:
+            count = f" of {len(result)}" if isinstance(result, (list, tuple)) else ""
+            raise TypeError(
+                f"The cell of layer {self.name!r} ({cell}) must return a pair (output, new states), got "
+                f"{type(result).__name__}{count}."
             )
-            y, new = step(x, states)
-            if mask_array is not None:
-                keep = mask_array.read(place)
-                new = pack_as(new, [_where(keep, n, o) for n, o in zip(flatten(new), flatten(states), strict=True)])
-                if zero:
-                    y = _where(keep, y, 0.0)
-                elif output is not None:
-                    y = flatten(new)[output.state] if output.state is not None else _where(keep, y, carried["last"])
-            return index + 1, new, self._carried(carried, index, y)
-
-        carried: dict[str, Any] = {}
-        if carries and output is not None:
-            carried["last"] = ops.zeros((ops.shape(flatten(sequences)[0])[0], *(output.spec.shape or ())[1:]), output.spec.dtype)
-        if self.return_sequences:
-            carried["outputs"] = TensorArray(self._output_dtype(output), steps)
-        _, final, carried = while_loop(lambda index, *_: index < steps, body, (0, states, carried), name="steps")
-        outputs = _batch_major(carried["outputs"].stack()) if self.return_sequences else None
-        if self.return_sequences:
-            return None, outputs, final
-        last = carried["last"] if carries else flatten(final)[output.state or 0] if output is not None else None
-        return last, outputs, final
-
-    def _carried(self, carried: dict[str, Any], index: Any, y: Any) -> dict[str, Any]:
-        updated = dict(carried)
-        if "last" in carried:
-            updated["last"] = y
-        if "outputs" in carried:
-            updated["outputs"] = carried["outputs"].write(index, y)
-        return updated
-
-    def _output_dtype(self, output: _Output | None) -> Any:
-        return self.compute_dtype if output is None else output.spec.dtype
-
-    def _step(self, training: Any) -> Callable[[Any, Any], tuple[Any, list[Any]]]:
-        """The cell as a function of input and states whose new states have the form of the old ones."""
-
-        def step(x: Any, states: Any) -> tuple[Any, list[Any]]:
-            result = cell_call(self.cell, x, states, training)
-            if not isinstance(result, (list, tuple)) or len(result) != 2:
-                raise TypeError(
-                    f"The cell of layer {self.name!r} ({type(self.cell).__name__}) must return a pair (output, new "
-                    f"states), got {type(result).__name__}{f' of {len(result)}' if _is_nested(result) else ''}."
-                )
-            y, new = result
-            leaves, wanted = flatten([new]), flatten(states)
-            if len(leaves) != len(wanted):
-                raise ValueError(
-                    f"The cell of layer {self.name!r} ({type(self.cell).__name__}) has {len(wanted)} states, but "
-                    f"returned {len(leaves)} new ones."
-                )
-            return y, pack_as(states, leaves)
-
-        return step
-
-    def _probe(self, step: Any, arrays: list[TensorArray], sequences: Any, states: list[Any]) -> _Output:
-        """What the cell's output is like, found by building one step in a region that is thrown away."""
-        region = Region(get_default_graph(), "probe")
-        with region.as_default():
-            read = [region.add_parameter(TensorSpec(array.element_shape, array.dtype), "x") for array in arrays]
-            inside = pack_as(states, [region.add_parameter(leaf.spec, "state") for leaf in flatten(states)])
-            y, new = step(pack_as(sequences, read) if _is_nested(sequences) else read[0], inside)
-            y = ops.convert_to_tensor(y)
-        positions = [i for i, leaf in enumerate(flatten(new)) if leaf is y]
-        return _Output(TensorSpec(y.shape, y.dtype), positions[0] if positions else None)
+        output, new = result
+        leaves, wanted = flatten([new]), flatten(states)
+        if len(leaves) != len(wanted):
+            raise ValueError(
+                f"The cell of layer {self.name!r} ({cell}) was given {len(wanted)} states, but returned {len(leaves)}."
+            )
+        return ops.convert_to_tensor(output), pack_as(states, leaves)
 
     # --- facts ----------------------------------------------------------------------------------------------
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
         """The steps' mask where all outputs are returned, else None."""
         mask = next(iter(flatten(previous_mask)), None) if self.return_sequences else None
-        return [mask] + [None] * len(flatten([_state_shapes(self.state_size)])) if self.return_state else mask
+        return [mask] + [None] * len(flatten(state_form(self.cell))) if self.return_state else mask
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -278,3 +203,108 @@ class RNN(Layer):
             "zero_output_for_mask": self.zero_output_for_mask,
             "cell": serialize_keras_object(self.cell),
         }
+
+
+class _Loop:
+    """The loop of one call of an `RNN`.
+
+    Its variables are the step's number, the cell's states, the outputs so far (if all are wanted) and the latest
+    output. The latter is left out where it is one of the new states anyway, as in most cells.
+    """
+
+    def __init__(self, rnn: RNN, sequences: Any, states: Any, mask: Any, steps: Any, training: Any) -> None:
+        self.rnn = rnn
+        self.sequences = sequences
+        self.states = states
+        self.steps = steps
+        self.training = training
+        self.inputs = [_unstack_steps(x, steps) for x in flatten(sequences)]
+        self.mask = None if mask is None else _unstack_steps(ops.cast(mask, "bool"), steps)
+        self.zeroes = rnn.zero_output_for_mask and rnn.return_sequences
+        self.output, self.state_position = self._probe()
+
+    def run(self, batch: Any) -> tuple[Tensor, Any]:
+        """The output (the last one, or all) and the final states."""
+        rnn, shape = self.rnn, self.output.shape
+        carried: dict[str, Any] = {}
+        if rnn.return_sequences:
+            carried["outputs"] = TensorArray(self.output.dtype, self.steps, element_shape=shape)
+        if self._carries_last:
+            carried["last"] = ops.zeros((batch, *(shape or ())[1:]), self.output.dtype)
+        _, final, carried = while_loop(
+            lambda index, *_: index < self.steps, self._body, (0, self.states, carried), name="steps"
+        )
+        if rnn.return_sequences:
+            return _batch_major(carried["outputs"].stack()), final
+        return carried["last"] if self._carries_last else flatten(final)[self.state_position or 0], final
+
+    @property
+    def _carries_last(self) -> bool:
+        """Whether the latest output is a loop variable of its own."""
+        if self.state_position is not None:
+            return False
+        return not self.rnn.return_sequences or (self.mask is not None and not self.zeroes)
+
+    def _body(self, index: Any, states: Any, carried: Any) -> tuple[Any, Any, Any]:
+        place = self.steps - 1 - index if self.rnn.go_backwards else index
+        output, new = self._step(place, states)
+        if self.mask is not None:
+            output, new = self._masked(self.mask.read(place), output, new, states, carried)
+        updated = dict(carried)
+        if "outputs" in carried:
+            updated["outputs"] = carried["outputs"].write(index, output)
+        if "last" in carried:
+            updated["last"] = output
+        return index + 1, new, updated
+
+    def _step(self, place: Any, states: Any) -> tuple[Tensor, Any]:
+        read = [array.read(place) for array in self.inputs]
+        return self.rnn.step(_packed_like(self.sequences, read), states, self.training)
+
+    def _masked(self, keep: Tensor, output: Tensor, new: Any, states: Any, carried: Any) -> tuple[Tensor, Any]:
+        """Output and states of a step, with those of the step before where the mask is False."""
+        kept = [_choose(keep, n, o) for n, o in zip(flatten(new), flatten(states), strict=True)]
+        if self.zeroes:
+            output = _choose(keep, output, ops.zeros_like(output))
+        elif self.state_position is not None:
+            output = kept[self.state_position]
+        else:
+            output = _choose(keep, output, carried["last"])
+        return output, pack_as(new, kept)
+
+    def _probe(self) -> tuple[TensorSpec, int | None]:
+        """What the cell's output is like, and which of the new states it is, if any.
+
+        One step is built in a region that is then thrown away.
+        """
+        region = Region(get_default_graph(), "probe")
+        with region.as_default():
+            specs = [TensorSpec(array.element_shape, array.dtype) for array in self.inputs]
+            read = [region.add_parameter(spec, "input") for spec in specs]
+            leaves = [region.add_parameter(ops.convert_to_tensor(s).spec, "state") for s in flatten(self.states)]
+            x, states = _packed_like(self.sequences, read), pack_as(self.states, leaves)
+            output, new = self.rnn.step(x, states, self.training)
+        positions = [position for position, leaf in enumerate(flatten(new)) if leaf is output]
+        return TensorSpec(output.shape, output.dtype), positions[0] if positions else None
+
+
+def _packed_like(sequences: Any, read: list[Tensor]) -> Any:
+    return pack_as(sequences, read) if isinstance(sequences, (list, tuple, dict)) else read[0]
+
+
+def _batch_major(x: Tensor) -> Tensor:
+    """The first two axes exchanged."""
+    return ops.transpose(x, (1, 0, *range(2, len(x.shape or ()))))
+
+
+def _unstack_steps(x: Tensor, steps: Any) -> TensorArray:
+    """``(batch, steps, ...)`` as an array of steps."""
+    return TensorArray(x.dtype, steps).unstack(_batch_major(x))
+
+
+def _choose(keep: Tensor, new: Any, old: Any) -> Tensor:
+    """`new` for the samples of which `keep`, ``(batch,)`` or ``(batch, 1)``, holds; otherwise `old`."""
+    new = ops.convert_to_tensor(new)
+    for _ in range(len(new.shape or ()) - len(keep.shape or ())):
+        keep = ops.expand_dims(keep, -1)
+    return ops.where(keep, new, old)

@@ -17,6 +17,7 @@ from ..engine.graph.spec import shape_text, shapes_compatible
 from ..engine.objects import initializers
 from ..engine.objects.names import name_for
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
+from ..engine.ops.base import as_array
 from ..engine.session import Function
 from .clipping import Clipping
 from .schedules import LearningRateSchedule
@@ -267,7 +268,7 @@ class Optimizer:
         variables = self._targets(given, None if trainable_variables is None else list(trainable_variables))
         if in_explicit_graph() or any(isinstance(gradient, Tensor) for gradient in given):
             return self._add_step(given, variables)
-        arrays = [None if gradient is None else np.asarray(gradient, "float32") for gradient in given]
+        arrays = [None if gradient is None else as_array(gradient) for gradient in given]
         if not any(array is not None for array in arrays):
             raise ValueError(_NO_GRADIENTS)
         return self._at_once("apply", self._add_step)(arrays, variables)

@@ -53,8 +53,10 @@ def _at_once(method: Any) -> Any:
     def call(self: LearningRateSchedule, step: Any) -> Any:
         if isinstance(step, (Tensor, Variable)) or in_explicit_graph():
             return method(self, step)
-        function = self.__dict__.setdefault("_function", Function(functools.partial(method, self)))
-        return function(np.asarray(step)[()])
+        functions: dict[Any, Function] = self.__dict__.setdefault("_functions", {})
+        if method not in functions:
+            functions[method] = Function(functools.partial(method, self))
+        return functions[method](np.asarray(step)[()])
 
     return call
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from ..graph.graph import Graph, Operation, ReadVariable, get_default_graph
-from ..graph.spec import FrameSpec
 from ..graph.tensor import Tensor
 from ..graph.variable import Variable
 from ..ops.cotangent import FrameCotangent, accumulate
@@ -116,7 +115,3 @@ def variable_reads(graph: Graph, operations: Iterable[Operation], variable: Vari
 def frame_cotangents(cotangent: Any) -> dict[Tensor, Any]:
     """The cotangents of inner values that reached a frame."""
     return cotangent.inner if isinstance(cotangent, FrameCotangent) else {}
-
-
-def is_frame(tensor: Tensor) -> bool:
-    return isinstance(tensor.spec, FrameSpec)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..graph.graph import Graph, Operation
+from ..graph.graph import Graph, Operation, ReadVariable
 from ..graph.nest import flatten
 from ..graph.region import Region
 from ..graph.spec import TensorSpec, shapes_compatible
 from ..graph.tensor import Tensor
 from ..graph.variable import Variable
 from ..ops.base import broadcast_like, convert_to_tensor, zeros_of
-from .backpropagate import backpropagate, reachable_operations, variable_reads
+from ..ops.cotangent import accumulate
+from .backpropagate import backpropagate, dependent_tensors, reachable_operations, variable_reads
 
 
 def gradients(
@@ -27,7 +28,8 @@ def gradients(
 
     Args:
         ys: a tensor, or a structure of them, all of one graph, of floating or complex dtypes.
-        xs: tensors or variables. The gradient with respect to a variable sums over all its reads.
+        xs: tensors or variables. The gradient with respect to a variable sums over all its reads. Inside a loop or
+            branch, xs may also lie outside it.
         grad_ys: cotangents of `ys`, of their shapes; ones by default.
         stop_gradients: tensors that count as constants here.
         unconnected_gradients: what is returned for an x on which no y depends: "none" gives None, "zero" zeros.
@@ -62,15 +64,52 @@ def gradients(
         if target.graph is not graph:
             raise ValueError(f"All ys must belong to one graph; {target!r} and {targets[0]!r} do not.")
     with graph.as_default(), graph.name_scope(name):
-        seeds = _seeds(targets, grad_ys)
-        operations = reachable_operations(graph, targets)
-        blocked = [tensor for leaf in flatten(stop_gradients) for tensor in _sources(graph, operations, leaf)]
-        sources = [_sources(graph, operations, x) for x in flatten(xs)]
-        found = backpropagate(graph, seeds, [t for group in sources for t in group], blocked=blocked)
+        seeds: dict[Tensor, Any] = dict(_seeds(targets, grad_ys))
+        sources, stops = [_as_source(x) for x in flatten(xs)], [_as_source(x) for x in flatten(stop_gradients)]
+        found = _found_outward(graph, seeds, sources, stops)
         return [
-            _total(group, found, x, unconnected_gradients == "zero")
-            for group, x in zip(sources, flatten(xs), strict=True)
+            _total(parts, x, unconnected_gradients == "zero") for parts, x in zip(found, flatten(xs), strict=True)
         ]
+
+
+def _found_outward(graph: Graph, seeds: dict[Tensor, Any], xs: list[Any], stops: list[Any]) -> list[list[Any]]:
+    """The cotangents of each x, from its own graph: from `graph` or, through what regions capture, one around it."""
+    found: list[list[Any]] = [[] for _ in xs]
+    dependent = _dependent_outside(graph, xs)
+    while seeds:
+        operations = reachable_operations(graph, seeds)
+        blocked = [tensor for stop in stops for tensor in _sources(graph, operations, stop)]
+        sources = [_sources(graph, operations, x) for x in xs]
+        captures = graph.captures if isinstance(graph, Region) else []
+        leaving = {parameter: outer for outer, parameter in captures if outer in dependent}
+        wanted = dict.fromkeys([*[t for group in sources for t in group], *leaving])
+        cotangents = backpropagate(graph, seeds, wanted, blocked=blocked)
+        for parts, group in zip(found, sources, strict=True):
+            parts.extend(cotangents[tensor] for tensor in group if tensor in cotangents)
+        seeds = {}
+        for parameter, outer in leaving.items():
+            if parameter in cotangents and parameter not in blocked:
+                seeds[outer] = accumulate(seeds.get(outer), cotangents[parameter])
+        if isinstance(graph, Region):
+            graph = graph.parent
+    return found
+
+
+def _dependent_outside(graph: Graph, xs: list[Any]) -> set[Tensor]:
+    """The tensors of the graphs around a region that depend on any of `xs`."""
+    around: list[Graph] = []
+    while isinstance(graph, Region):
+        graph = graph.parent
+        around.append(graph)
+    dependent: set[Tensor] = set()
+    for outer in reversed(around):
+        sources = {x for x in xs if isinstance(x, Tensor) and x.graph is outer}
+        sources |= {parameter for t, parameter in (outer.captures if isinstance(outer, Region) else ()) if t in dependent}
+        for operation in outer.operations:
+            if isinstance(operation.op, ReadVariable) and operation.op.variable in xs:
+                sources.add(operation.outputs[0])
+        dependent |= dependent_tensors(outer.operations, sources)
+    return dependent
 
 
 def _as_target(y: Any) -> Tensor:
@@ -103,28 +142,28 @@ def _leaves_with_none(structure: Any) -> Sequence[Any]:
     return structure if isinstance(structure, (list, tuple)) else [structure]
 
 
-def _sources(graph: Graph, operations: list[Operation], x: Any) -> list[Tensor]:
-    """The tensors of `graph` that stand for `x`: its local captures, or the reads of a variable."""
+def _as_source(x: Any) -> Tensor | Variable:
     x = getattr(x, "flow", x)
     if isinstance(x, Variable):
-        reads = variable_reads(graph, operations, x)
-        if isinstance(graph, Region):
-            reads.extend(graph.hoisted_read(x))
-        return reads
+        return x
     if not isinstance(x, Tensor):
         raise TypeError(f"gradients: xs must be tensors or variables, got {type(x).__name__}.")
     if not x.spec.differentiable:
         raise TypeError(f"gradients: {x!r} is of dtype {x.dtype}, so nothing has a derivative with respect to it.")
-    if x.graph is graph:
-        return [x]
-    return graph.captures_of(x) if isinstance(graph, Region) else []
+    return x
 
 
-def _total(group: list[Tensor], found: dict[Tensor, Any], x: Any, zero: bool) -> Any:
-    parts = [found[tensor] for tensor in group if tensor in found]
+def _sources(graph: Graph, operations: list[Operation], x: Tensor | Variable) -> list[Tensor]:
+    """The tensors of `graph` itself that stand for `x`: `x`, or the reads of a variable."""
+    if isinstance(x, Variable):
+        return variable_reads(graph, operations, x)
+    return [x] if x.graph is graph else []
+
+
+def _total(parts: list[Any], x: Any, zero: bool) -> Any:
     if parts:
         total = parts[0]
         for part in parts[1:]:
-            total = total + part
+            total = accumulate(total, part)
         return total
     return zeros_of(convert_to_tensor(x)) if zero else None

@@ -6,16 +6,15 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..graph.graph import graph_for
 from ..graph.nest import flatten_with_path, pack_as
 from ..graph.op import Effect, Op
 from ..graph.region import Region
-from ..graph.spec import Spec
+from ..graph.spec import ArraySpec, Spec
 from ..graph.tensor import Tensor
 from ..graph.variable import Variable
 from ..ops.base import broadcast_like, convert_to_tensor, zeros_of
 from ..ops.tensor_arrays import ArrayEmpty, array_spec
-from ..graph.graph import graph_for
-from ..graph.spec import ArraySpec
 from .tensor_array import TensorArray
 
 
@@ -24,6 +23,8 @@ class RegionOp(Op):
 
     def __init__(self, regions: Sequence[Region]) -> None:
         self.regions = tuple(regions)
+        for region in regions:
+            region.is_built = True
 
     def effects(self) -> list[Effect]:
         merged: dict[Any, bool] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..graph.dtypes import as_dtype
-from ..graph.spec import ArraySpec, TensorSpec, as_shape, shape_text, shapes_compatible
+from ..graph.spec import TensorSpec, as_shape, shape_text, shapes_compatible
 from ..graph.tensor import Tensor
 from ..ops.base import apply, as_array, convert_to_tensor, split_shape
 from ..ops.tensor_arrays import (
@@ -144,7 +144,7 @@ class TensorArray:
         return self.with_flow(self.flow)
 
     def _element(self, value: Any) -> Tensor:
-        is_number = isinstance(value, (bool, int, float)) or isinstance(value, (list, tuple))
+        is_number = isinstance(value, (bool, int, float, list, tuple))
         return convert_to_tensor(value, self.dtype if is_number else None)
 
     def _element_spec(self) -> TensorSpec:

@@ -6,7 +6,7 @@ type; an array's type never depends on its value. bfloat16 is imported only when
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ _LATTICE: dict[str, tuple[str, ...]] = {
 }
 
 
-@lru_cache(maxsize=None)
+@cache
 def _dtype_from_name(name: str) -> DType:
     if name == "bfloat16":
         import ml_dtypes  # registers the name with NumPy
@@ -94,7 +94,7 @@ def is_differentiable(dtype: DType) -> bool:
     return is_floating(dtype) or dtype.kind == "c"
 
 
-@lru_cache(maxsize=None)
+@cache
 def _ancestors(name: str) -> frozenset[str]:
     above = {name}
     for successor in _LATTICE[name]:

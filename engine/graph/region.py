@@ -29,6 +29,7 @@ class Region(Graph):
         parameters: the explicit inputs (loop variables), in order.
         captures: pairs (tensor of the parent, parameter here) of values used from outside.
         results: the outputs, in order.
+        is_built: whether an operation holds the region; from then on it captures nothing more.
 
     Reads of variables are taken out of the region optimistically: a read becomes a captured read of the parent, and
     turns back into a read of its own, in place, if the region writes that variable later on. So a loop reads a weight
@@ -48,6 +49,7 @@ class Region(Graph):
         self._local: dict[Tensor, Tensor] = {}
         self._hoisted: dict[Variable, Tensor] = {}
         self._device = parent._device
+        self.is_built = False
 
     def add_parameter(self, spec: Spec, name: str) -> Tensor:
         """Append an explicit input."""
@@ -69,7 +71,16 @@ class Region(Graph):
         return local
 
     def add_capture(self, outer: Tensor) -> Tensor:
-        """A new parameter that stands for `outer`, a tensor of the parent."""
+        """A new parameter that stands for `outer`, a tensor of the parent.
+
+        Raises:
+            ValueError: the loop or branch is built already, so that it can take in nothing more.
+        """
+        if self.is_built:
+            raise ValueError(
+                f"A value from inside a loop or branch is used outside it, together with {outer!r}. "
+                "Values inside a loop or branch leave it only as its results."
+            )
         with_controls, self._control_stack = self._control_stack, []
         parameter = self._append(Parameter(outer.spec), (), (outer.spec,), outer.operation.name).outputs[0]
         self._control_stack = with_controls
@@ -92,19 +103,6 @@ class Region(Graph):
             local = self._hoisted[variable] = self.add_capture(self.parent.read(variable))
         self._reads[variable] = local
         return local
-
-    def hoisted_read(self, variable: Variable) -> list[Tensor]:
-        """The parameter that stands for a read of `variable` outside, if there is one."""
-        return [self._hoisted[variable]] if variable in self._hoisted else []
-
-    def captures_of(self, tensor: Tensor) -> list[Tensor]:
-        """The parameters here that stand for `tensor`, which belongs to an enclosing graph."""
-        if tensor.operation.graph is self.parent:
-            return [parameter for outer, parameter in self.captures if outer is tensor]
-        if not isinstance(self.parent, Region):
-            return []
-        outers = set(self.parent.captures_of(tensor))
-        return [parameter for outer, parameter in self.captures if outer in outers]
 
     def keep_reads_inside(self, resource: object) -> None:
         """Turn a hoisted read of `resource` back into a read at its place: the region is run after writes to it."""

@@ -203,8 +203,7 @@ def _fill(shape: tuple[int | None, ...], known: Shape) -> Shape:
 
 def _call_initializer(initializer: Callable[..., Any], shape: Any, dtype: Any, name: str | None) -> Any:
     if shape is None:
-        value = initializer()
-        return value
+        return initializer()
     return initializer(as_shape(shape), dtype=as_dtype(dtype or "float32"))
 
 

@@ -136,7 +136,9 @@ class RandomInitializer(Initializer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Initializer:
-        return cls(**{name: deserialize_keras_object(value) for name, value in config.items()})
+        # Keras 3.15 writes input_axes and output_axes, None unless a layer has kernels of an unusual form.
+        known = {k: v for k, v in config.items() if not (k in ("input_axes", "output_axes") and v is None)}
+        return cls(**{name: deserialize_keras_object(value) for name, value in known.items()})
 
 
 def _checked_seed(seed: Any) -> Any:

@@ -337,14 +337,25 @@ def _construct(cls: Any, config: dict[str, Any]) -> Any:
     if not callable(getattr(cls, "from_config", None)):
         raise TypeError(f"{config['class_name']!r} can't be loaded: {cls!r} has no from_config() method.")
     try:
-        return cls.from_config(config["config"])
+        return cls.from_config(_understood(cls, config["config"]))
     except TypeError as error:
-        if "unexpected keyword" not in str(error) and "required" not in str(error):
+        is_outermost = "could not make the object" not in str(error)  # an object inside may have said it already
+        if not is_outermost or ("unexpected keyword" not in str(error) and "required" not in str(error)):
             raise
         raise TypeError(
             f"{cls.__name__}.from_config could not make the object from config {config['config']!r}: {error}. "
             "Expected get_config() to return what the constructor takes."
         ) from error
+
+
+def _understood(cls: Any, config: Any) -> Any:
+    """The config of a built-in class without what is None and not known: options of a newer Keras, not used."""
+    parameters = inspect.signature(cls.__init__).parameters.values()
+    if cls not in _builtin_modules or any(p.kind == p.VAR_KEYWORD for p in parameters) or not isinstance(config, dict):
+        return config
+    names = {parameter.name for parameter in parameters}
+    settings = cast("dict[str, Any]", config)
+    return {name: value for name, value in settings.items() if value is not None or name in names}
 
 
 def _deserialize_special(class_name: str, config: dict[str, Any]) -> Any:

@@ -4,7 +4,7 @@ Each op is one class in one place (see `anabranch.engine.graph.op.Op`), from whi
 """
 
 from ..graph.op import ErrorSample, Op, Sample, registered_ops
-from . import operators as _operators  # gives tensors their operators
+from . import operators as operators  # gives tensors their operators
 from .axes import *  # noqa: F403
 from .base import cast, constant, convert_to_tensor
 from .bitwise import *  # noqa: F403

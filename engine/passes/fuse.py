@@ -111,7 +111,38 @@ def _group(operations: Sequence[Operation], rule: FusionRule) -> list[_Group]:
         group.needs |= {other for other in below if other is not group}
         group_of[operation] = group
         behind[operation] = frozenset([group])
+        _merge_sources(operation, group, group_of, behind, groups)
     return groups
+
+
+def _merge_sources(
+    operation: Operation,
+    group: _Group,
+    group_of: dict[Operation, _Group],
+    behind: dict[Operation, frozenset[_Group]],
+    groups: list[_Group],
+) -> None:
+    """Join the groups of the other sources of `operation` to its own, where nothing lies between them."""
+    for tensor in operation.inputs:
+        other = group_of.get(tensor.operation)
+        if other is None or other is group or other.shape != group.shape:
+            continue
+        members = {*group.members, *other.members}
+        inputs = {t for m in members for t in m.inputs if t.operation not in members}
+        if len(inputs) + len(members) > 2 * _MOST_OPERANDS or len(inputs) > _MOST_OPERANDS:
+            continue
+        between = [need for need in group.needs if need is not other and need.depends_on(other)]
+        outside = [g for m in group.members for t in m.inputs if t.operation not in members
+                   for g in behind.get(t.operation, ())]  # fmt: skip
+        if between or any(g is other or g.depends_on(other) for g in outside) or other.depends_on(group):
+            continue
+        group.members = sorted(members, key=lambda member: member.index)
+        group.needs = (group.needs | other.needs) - {group, other}
+        for member in other.members:
+            group_of[member] = group
+        other.members = []
+        other.needs = {group}  # whatever depended on it depends on the whole
+        groups.remove(other)
 
 
 def _fusible_shape(operation: Operation, rule: FusionRule) -> tuple[int | None, ...] | None:
@@ -142,9 +173,9 @@ def _joinable(
             continue
         others = [g for s in sources if group_of.get(s) is not group for g in behind.get(s, ())]
         inputs = {t for m in (*group.members, operation) for t in m.inputs if group_of.get(t.operation) is not group}
-        if len(inputs) + len(group.members) <= 2 * _MOST_OPERANDS and len(inputs) <= _MOST_OPERANDS:
-            if not any(other.depends_on(group) for other in others):
-                return group
+        fits = len(inputs) + len(group.members) <= 2 * _MOST_OPERANDS and len(inputs) <= _MOST_OPERANDS
+        if fits and not any(other.depends_on(group) for other in others):
+            return group
     return None
 
 

@@ -29,9 +29,16 @@ def prepare(
     specs: Sequence[Spec] | None = None,
     rule: FusionRule | None = None,
 ) -> Step:
-    """Prune, specialise and rewrite what `targets` need, given `feeds` (of `specs`, if more is known than the graph says).
+    """Prune, specialise and rewrite what `targets` need, given `feeds`.
 
-    Effects that were asked for stay, in program order. Without a fusion `rule` nothing is fused.
+    Args:
+        graph: the graph to run.
+        targets: what is fetched, and operations to run.
+        feeds: the tensors that are fed.
+        specs: the specs of what is fed, if more is known than the graph says.
+        rule: what may be fused; without one nothing is.
+
+    Effects that were asked for stay, in program order.
     """
     pruned = needed_operations(graph, targets, feeds)
     given = dict(zip(feeds, specs or [tensor.spec for tensor in feeds], strict=True))

@@ -21,6 +21,7 @@ from ..graph.spec import Spec, TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.base import Constant
 from .prune import frame_users, needed_in_region
+from .simplify import simplify
 
 _LARGEST_SHARED_CONSTANT = 64  # elements; larger constants are one only if they are the same object
 
@@ -69,7 +70,13 @@ class Specialised:
         elif isinstance(op, Branch):
             new = self._copy_branch(op, operation, inputs, into, needed)
         else:
-            new = self._copy_plain(self._renewed(op), operation, inputs, into)
+            rewritten = simplify(op, inputs)
+            if isinstance(rewritten, Tensor):
+                self.tensors[operation.outputs[0]] = rewritten
+                return
+            if isinstance(rewritten, Constant):
+                inputs = []
+            new = self._copy_plain(rewritten or self._renewed(op), operation, inputs, into)
         self._operations[operation] = new
         fed = [tensor for tensor in operation.outputs if tensor in self.tensors]
         for old, fresh in zip(operation.outputs, new.outputs, strict=True):
@@ -100,7 +107,7 @@ class Specialised:
         return new
 
     def _inferred(self, op: Op, operation: Operation, inputs: list[Tensor]) -> tuple[Spec, ...]:
-        """Specs from what is fed. What can't work for these shapes may lie in a branch that is not taken: it is left to fail when it runs."""
+        """Specs from what is fed. What can't work for these shapes may never run, so it fails only when it does."""
         try:
             specs = op.infer(*[tensor.spec for tensor in inputs])
         except (TypeError, ValueError, IndexError):

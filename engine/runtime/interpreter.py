@@ -62,7 +62,8 @@ class Interpreter:
             except Exception as error:
                 annotate(error, operation, values)
                 raise
-            environment.update(zip(operation.outputs, results, strict=True))
+            for tensor, result in zip(operation.outputs, results, strict=True):
+                environment.setdefault(tensor, result)  # one of several outputs may have been fed
 
     def _run_operation(self, operation: Operation, values: list[Any], needed: Sequence[Operation]) -> Sequence[Any]:
         op = operation.op
@@ -79,7 +80,7 @@ class Interpreter:
         if isinstance(op, Placeholder):
             raise ValueError(f"Placeholder {operation.name!r} must be fed: pass feed_dict={{{operation.name}: value}}.")
         if isinstance(op, Assign):
-            return [op.run(np, self._narrow(_copied(values[0]), op.variable.dtype))]
+            return [self._widen(op.run(np, self._narrow(_copied(values[0]), op.variable.dtype)))]
         result = (_in_double(op) if self.float64 else op).run(np, *values)
         if isinstance(op, ReadVariable):
             result = _copied(result)

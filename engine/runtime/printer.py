@@ -23,11 +23,12 @@ from ..graph.graph import Operation, Parameter, Placeholder, ReadVariable
 from ..graph.region import Region
 from ..graph.spec import FrameSpec, TensorSpec
 from ..graph.tensor import Tensor
-from ..graph.variable import Assign
+from ..graph.variable import Assign, Variable
 from ..ops.array_value import ArrayValue
 from ..ops.base import Constant
 from ..ops.fused import Fused
 from ..passes.prune import frame_users, needed_in_region
+from .storage import assigned_in_place, reusable_tensors, reused_operands
 
 _DEEPEST_BLOCK = 12  # more than 20 nested blocks are a SyntaxError in Python
 _NOT_IN_NAMES = re.compile(r"\W+")
@@ -54,6 +55,7 @@ class Printer:
         self.kernels = kernels or {}
         self.bindings: dict[str, Any] = {"np": np}
         self.origins: dict[int, tuple[Operation, list[str]]] = {}
+        self.stored: set[Tensor] = set()  # values that variables hold without a copy
         self._functions: list[_Function] = []
         self._used: set[str] = {"np", "stats", "step", "copied", *dir(builtins)}
         self._bound: dict[int, str] = {}
@@ -92,7 +94,9 @@ class Printer:
             names[tensor] = self.fresh(tensor.operation.name)
         function.arguments = list(names.values())
         body = _Block(function, names, 1)
+        body.in_place = assigned_in_place(operations, fetches) if self.kernels else {}
         body.print_operations(operations, set(fetches))
+        copied = copied | self.stored
         results = [f"copied({names[t]})" if t in copied else names[t] for t in fetches]
         body.line(f"return ({', '.join(results)}{',' if len(results) == 1 else ''})")
         self._functions.append(function)
@@ -132,6 +136,7 @@ class _Block:
         self.names = names
         self.depth = depth
         self.frames: dict[Tensor, Frame] = {}
+        self.in_place: dict[Tensor, Variable] = {}
 
     def line(self, text: str, origin: tuple[Operation, list[str]] | None = None) -> None:
         self.function.lines.append(("    " * self.depth + text, origin))
@@ -140,10 +145,14 @@ class _Block:
         """Print `operations` in order, freeing what is not `kept` after its last use."""
         owned = {tensor for operation in operations for tensor in operation.outputs}
         dying = _last_uses(operations, owned - set(kept))
+        reusable = reusable_tensors(operations, [tensor for tensor in owned if is_fresh(tensor)])
         for operation in operations:
-            if isinstance(operation.op, Parameter) or operation.outputs and operation.outputs[0] in self.names:
+            if isinstance(operation.op, Parameter) or (operation.outputs and operation.outputs[0] in self.names):
                 continue
-            self._print_operation(operation, operations)
+            if operation in self.printer.kernels:
+                self._print_kernel(operation, reused_operands(operation, dying.get(operation, ()), reusable))
+            else:
+                self._print_operation(operation, operations)
             if free:
                 self._free(dying.get(operation, ()))
 
@@ -178,9 +187,6 @@ class _Block:
     def _print_plain(self, operation: Operation) -> None:
         op = operation.op
         arguments = [self.names[tensor] for tensor in operation.inputs]
-        if operation in self.printer.kernels:
-            self._print_kernel(operation, arguments)
-            return
         if isinstance(op, ReadVariable):
             self._assign(operation, f"{self.printer.bind(op.variable.name, op.variable)}._value")
             return
@@ -193,23 +199,40 @@ class _Block:
             expression = f"{run}({', '.join(arguments)})"
         self._assign(operation, expression, arguments)
 
-    def _print_kernel(self, operation: Operation, arguments: list[str]) -> None:
+    def _print_kernel(self, operation: Operation, reused: Mapping[Tensor, Tensor]) -> None:
         """A fused operation: buffers for the results, and the call of its kernel on the addresses of the arrays."""
         printer, kernel = self.printer, self.printer.kernels[operation]
+        arguments = [self.names[tensor] for tensor in operation.inputs]
+        buffers = [self._buffer(tensor, reused) for tensor in operation.outputs]
         outputs = [self._output_name(tensor) for tensor in operation.outputs]
-        for name, tensor in zip(outputs, operation.outputs, strict=True):
-            dtype = printer.bind(tensor.dtype.name, np.dtype(tensor.dtype.name))
-            self.line(f"{name} = np.empty({tensor.shape}, {dtype})", (operation, arguments))
+        for name, buffer in zip(outputs, buffers, strict=True):
+            self.line(f"{name} = {buffer}", (operation, arguments))
         entry = printer.bind("kernel", kernel.entry)
+        table = printer.bind("sizes", kernel.table)
         ids = ", ".join(f"id({name})" for name in [*arguments, *outputs])
         refit = printer.bind("refit", kernel.refit)
         passed = f"({', '.join(arguments)}{',' if arguments else ''}), ({', '.join(outputs)},)"
-        self.line(f"if {entry}({kernel.table}, {ids}): {refit}({passed})", (operation, arguments))
+        steps = ", ".join(step.type_name for step, _ in operation.op.steps) if isinstance(operation.op, Fused) else ""
+        self.line(f"if {entry}({table}, {ids}): {refit}({passed})  # {steps}", (operation, arguments))
+
+    def _buffer(self, tensor: Tensor, reused: Mapping[Tensor, Tensor]) -> str:
+        """Where a fused operation writes `tensor`."""
+        if tensor in self.in_place:
+            variable = self.in_place[tensor]
+            return f"{self.printer.bind(variable.name, variable)}._value"
+        if tensor in reused:
+            return self.names[reused[tensor]]
+        return f"np.empty({tensor.shape}, {self.printer.bind(tensor.dtype.name, np.dtype(tensor.dtype.name))})"
 
     def _print_assign(self, op: Assign, operation: Operation, value: str) -> None:
         source = operation.inputs[0]
-        if not is_fresh(source):
+        if source in self.in_place:
+            self.printer.stored.add(source)
+            self._assign(operation, value)
+            return
+        if not is_fresh(source) or source in self.printer.stored:
             value = f"copied({value})"
+        self.printer.stored.add(source)
         if isinstance(source.spec, TensorSpec) and source.spec.is_static and source.shape == op.variable.shape:
             name = self._output_name(operation.outputs[0])
             variable = self.printer.bind(op.variable.name, op.variable)
@@ -260,7 +283,7 @@ class _RegionPrinter:
         """A function over the inputs, which returns the results and what the frame records."""
         printer = self.outer.printer
         function = _Function(printer, printer.fresh(self.op.type_name))
-        passed = list(dict.fromkeys(name for name in self.arguments if name not in printer.bindings))
+        passed = [name for name in dict.fromkeys(self.arguments) if name not in printer.bindings and name != "None"]
         function.arguments = passed
         self.block = _Block(function, {}, 1)
         results = self._print_here()
@@ -403,7 +426,7 @@ def _last_uses(operations: Sequence[Operation], owned: set[Tensor]) -> dict[Oper
     """For each operation, the tensors among `owned` that nothing after it uses."""
     dying: dict[Operation, list[Tensor]] = {}
     alive_later: set[Tensor] = set()
-    aliases = _aliases(operations)
+    aliases = _unnamed(operations)
     for operation in reversed(operations):
         uses = [*operation.inputs, *operation.outputs]
         for tensor in uses:
@@ -415,7 +438,7 @@ def _last_uses(operations: Sequence[Operation], owned: set[Tensor]) -> dict[Oper
     return dying
 
 
-def _aliases(operations: Sequence[Operation]) -> set[Tensor]:
+def _unnamed(operations: Sequence[Operation]) -> set[Tensor]:
     """Tensors that have no Python variable of their own: constants, frames and saved values."""
     return {
         tensor

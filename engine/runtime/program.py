@@ -15,10 +15,10 @@ from ..graph.graph import Graph, Operation
 from ..graph.spec import Spec
 from ..graph.tensor import Tensor
 from ..ops.array_value import ArrayValue
-from .errors import annotate
 from ..ops.fused import Fused
 from ..passes.fuse import FusionRule, all_operations
 from ..passes.prepare import prepare
+from .errors import annotate
 from .printer import Printer, is_fresh
 
 _numbers = itertools.count(1)
@@ -87,7 +87,7 @@ class Program:
         self.filename = f"<anabranch step {next(_numbers)}>"
         self._origins = printer.origins
         namespace = dict(printer.bindings)
-        exec(compile(self.source, self.filename, "exec"), namespace)  # noqa: S102 - our own source
+        exec(compile(self.source, self.filename, "exec"), namespace)
         self._step = namespace["step"]
         linecache.cache[self.filename] = (len(self.source), None, self.source.splitlines(True), self.filename)
         weakref.finalize(self, linecache.cache.pop, self.filename, None).atexit = False

@@ -103,10 +103,8 @@ def function(python_function: Callable[..., Any] | None = None, **options: Any) 
 def _is_array(leaf: Any) -> bool:
     if isinstance(leaf, (bool, str, bytes)) or leaf is None or callable(leaf):
         return False
-    return (
-        isinstance(leaf, (int, float, complex))
-        or (hasattr(leaf, "dtype") and hasattr(leaf, "__array__"))
-        and not (hasattr(leaf, "assign"))
+    return isinstance(leaf, (int, float, complex)) or (
+        (hasattr(leaf, "dtype") and hasattr(leaf, "__array__")) and not (hasattr(leaf, "assign"))
     )
 
 

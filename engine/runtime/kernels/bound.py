@@ -11,7 +11,7 @@ import numpy as np
 from ...graph.op import Op
 from ...graph.spec import TensorSpec
 from ...ops.fused import Fused
-from .expression import Expression, ExpressionBuilder, Unsupported, llvm_type
+from .expression import Expression, ExpressionBuilder, UnsupportedError, llvm_type
 from .llvm import KernelSpec, Operand, table_layout
 
 Shape = tuple[int, ...]
@@ -54,7 +54,7 @@ def kernel_spec(op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[Tenso
     """The kernel of a fused op.
 
     Raises:
-        Unsupported: the kernel language lacks an op or a dtype.
+        UnsupportedError: the kernel language lacks an op or a dtype.
     """
     builder = ExpressionBuilder()
     values: list[Expression] = [builder.input(k, spec.dtype) for k, spec in enumerate(inputs)]
@@ -75,14 +75,14 @@ def expression_of(op: Op, builder: ExpressionBuilder, arguments: Sequence[Expres
     """An elementwise op as an expression.
 
     Raises:
-        Unsupported: it can't be expressed.
+        UnsupportedError: it can't be expressed.
     """
     expression: Any = getattr(op, "expression", None)
     if expression is None:
-        raise Unsupported(op.type_name)
+        raise UnsupportedError(op.type_name)
     result = expression(builder, *arguments)
     if not isinstance(result, Expression):
-        raise Unsupported(op.type_name)
+        raise UnsupportedError(op.type_name)
     return result
 
 
@@ -92,7 +92,7 @@ def can_fuse(op: Op, dtypes: Sequence[Any], result: Any) -> bool:
     try:
         arguments = [builder.input(k, dtype) for k, dtype in enumerate(dtypes)]
         return expression_of(op, builder, arguments).type == llvm_type(result)
-    except (Unsupported, TypeError):
+    except (UnsupportedError, TypeError):
         return False
 
 

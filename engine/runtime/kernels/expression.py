@@ -1,7 +1,7 @@
 """The scalar expression IR: what one element of a fused kernel computes.
 
 An `ExpressionBuilder` is the module-like ``e`` that an op's ``expression(e, x, y)`` is called with; expressions record
-what is done to them. Equal nodes are one. What the IR can't express raises `Unsupported`, and the op is not fused.
+what is done to them. Equal nodes are one. What the IR can't express raises `UnsupportedError`, and the op is not fused.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 _TYPES = {"float32": "float", "float64": "double", "int32": "i32", "bool": "i1"}
 
 
-class Unsupported(Exception):
+class UnsupportedError(Exception):
     """An operation or dtype that kernels do not have; the caller runs NumPy instead."""
 
 
@@ -30,12 +30,12 @@ def llvm_type(dtype: Any) -> str:
     """The LLVM type of an element.
 
     Raises:
-        Unsupported: kernels have no such type.
+        UnsupportedError: kernels have no such type.
     """
     try:
         return _TYPES[dtype.name]
     except KeyError:
-        raise Unsupported(f"dtype {dtype}") from None
+        raise UnsupportedError(f"dtype {dtype}") from None
 
 
 class Expression:
@@ -107,7 +107,7 @@ class ExpressionBuilder:
         self.nodes: list[Node] = []
         self._known: dict[Node, int] = {}
 
-    def node(self, kind: str, type: str, *arguments: Expression, value: Any = None) -> Expression:  # noqa: A002
+    def node(self, kind: str, type: str, *arguments: Expression, value: Any = None) -> Expression:
         entry = Node(kind, type, tuple(argument.index for argument in arguments), value)
         index = self._known.get(entry)
         if index is None:
@@ -119,7 +119,7 @@ class ExpressionBuilder:
         """Element of operand number `position`."""
         return self.node("input", llvm_type(dtype), value=position)
 
-    def constant(self, value: Any, type: str) -> Expression:  # noqa: A002
+    def constant(self, value: Any, type: str) -> Expression:
         """A number as a value of an LLVM type."""
         if type in ("float", "double"):
             return self.node("constant", type, value=float(np.float32(value)) if type == "float" else float(value))
@@ -131,7 +131,7 @@ class ExpressionBuilder:
         if not isinstance(y, Expression):
             y = self.constant(y, x.type)
         if x.type != y.type:
-            raise Unsupported(f"mixed types {x.type} and {y.type}")
+            raise UnsupportedError(f"mixed types {x.type} and {y.type}")
         return x, y
 
     # --- arithmetic and comparison --------------------------------------------------------------------------
@@ -139,18 +139,18 @@ class ExpressionBuilder:
     def arithmetic(self, kind: str, x: Any, y: Any) -> Expression:
         x, y = self._same(x, y)
         if x.type == "i1" or (x.type == "i32" and kind == "div"):
-            raise Unsupported(f"{kind} of {x.type}")
+            raise UnsupportedError(f"{kind} of {x.type}")
         return self.node(kind, x.type, x, y)
 
     def negative(self, x: Expression) -> Expression:
         if x.type == "i1":
-            raise Unsupported("negative of bool")
+            raise UnsupportedError("negative of bool")
         return self.node("neg", x.type, x)
 
     def compare(self, kind: str, x: Any, y: Any) -> Expression:
         x, y = self._same(x, y)
         if x.type == "i1" and kind not in ("eq", "ne"):
-            raise Unsupported(f"{kind} of bools")
+            raise UnsupportedError(f"{kind} of bools")
         return self.node(kind, "i1", x, y)
 
     def equal(self, x: Any, y: Any) -> Expression:
@@ -162,18 +162,18 @@ class ExpressionBuilder:
     def logical(self, kind: str, x: Any, y: Any) -> Expression:
         x, y = self._same(x, y)
         if x.type not in ("i1", "i32"):
-            raise Unsupported(f"{kind} of {x.type}")
+            raise UnsupportedError(f"{kind} of {x.type}")
         return self.node(kind, x.type, x, y)
 
     def logical_not(self, x: Expression) -> Expression:
         if x.type != "i1":
-            raise Unsupported(f"logical_not of {x.type}")
+            raise UnsupportedError(f"logical_not of {x.type}")
         return self.node("xor", "i1", x, self.constant(1, "i1"))
 
     def where(self, condition: Expression, x: Any, y: Any) -> Expression:
         x, y = self._same(x, y)
         if condition.type != "i1":
-            raise Unsupported(f"where over {condition.type}")
+            raise UnsupportedError(f"where over {condition.type}")
         return self.node("select", x.type, condition, x, y)
 
     def maximum(self, x: Any, y: Any) -> Expression:
@@ -204,14 +204,14 @@ class ExpressionBuilder:
         if wanted == "i1":
             return self.not_equal(x, 0)
         if wanted == "i32" and x.type in ("float", "double"):
-            raise Unsupported("float to integer")
+            raise UnsupportedError("float to integer")
         return self.node("cast", wanted, x)
 
     # --- functions of the hardware --------------------------------------------------------------------------
 
     def _intrinsic(self, name: str, x: Expression) -> Expression:
         if x.type not in ("float", "double"):
-            raise Unsupported(f"{name} of {x.type}")
+            raise UnsupportedError(f"{name} of {x.type}")
         return self.node("intrinsic", x.type, x, value=name)
 
     def absolute(self, x: Expression) -> Expression:
@@ -258,7 +258,7 @@ class ExpressionBuilder:
         from . import functions
 
         if x.type != "float":
-            raise Unsupported(f"{name} of {x.type}")
+            raise UnsupportedError(f"{name} of {x.type}")
         return getattr(functions, name)(self, x)
 
     def exp(self, x: Expression) -> Expression:
@@ -277,4 +277,4 @@ class ExpressionBuilder:
         return self._function("tanh", x)
 
     def __getattr__(self, name: str) -> Any:
-        raise Unsupported(name)
+        raise UnsupportedError(name)

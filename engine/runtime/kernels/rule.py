@@ -12,7 +12,7 @@ from ...graph.spec import TensorSpec
 from ...ops.fused import Fused
 from ...passes.fuse import FusionRule
 from .bound import BoundKernel, can_fuse, kernel_spec
-from .expression import Unsupported
+from .expression import UnsupportedError
 from .library import library
 
 
@@ -46,7 +46,7 @@ def bind_kernels(operations: Iterable[Operation]) -> dict[Operation, BoundKernel
         outputs = [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
         try:
             bound[operation] = BoundKernel(kernel_spec(operation.op, inputs, outputs), inputs, outputs)
-        except Unsupported:
+        except UnsupportedError:
             continue
     entries = library.get([kernel.spec for kernel in bound.values()])
     for kernel, entry in zip(bound.values(), entries, strict=True):

@@ -1,0 +1,67 @@
+"""Rewrites of single operations by what is known of their inputs: a table from op class to rule.
+
+A rule gets the op and its inputs and returns the op to use instead, a tensor that already has the value, or None to
+leave it as it is. All rules are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..graph.op import Op
+from ..graph.spec import TensorSpec
+from ..graph.tensor import Tensor
+from ..ops.base import BroadcastToShape, Cast, Constant, ReshapeToShape, ShapeOf, SumToShape, ZerosOfShape
+
+Rewrite = Op | Tensor | None
+
+
+def _constant_shape(tensor: Tensor) -> tuple[int, ...] | None:
+    """The shape that a shape vector holds, if it is a constant."""
+    op = tensor.operation.op
+    return tuple(int(dim) for dim in op.value) if isinstance(op, Constant) else None
+
+
+def _shape_of(op: ShapeOf, inputs: Sequence[Tensor]) -> Rewrite:
+    spec = inputs[0].spec
+    if isinstance(spec, TensorSpec) and spec.is_static:
+        return Constant(np.array(spec.shape, dtype="int32"))
+    return None
+
+
+def _to_shape(op: Any, inputs: Sequence[Tensor]) -> Rewrite:
+    """Summing, broadcasting or reshaping to the shape that a value has already is no work."""
+    x, wanted = inputs[0], _constant_shape(inputs[1])
+    if wanted is None:
+        return None
+    if x.shape == wanted:
+        return x
+    return type(op)(wanted) if op.shape != wanted else None
+
+
+def _zeros(op: ZerosOfShape, inputs: Sequence[Tensor]) -> Rewrite:
+    wanted = _constant_shape(inputs[0])
+    return ZerosOfShape(wanted, op.dtype) if wanted is not None and wanted != op.shape else None
+
+
+def _cast(op: Cast, inputs: Sequence[Tensor]) -> Rewrite:
+    return inputs[0] if inputs[0].dtype == op.dtype else None
+
+
+RULES: dict[type[Op], Callable[[Any, Sequence[Tensor]], Rewrite]] = {
+    BroadcastToShape: _to_shape,
+    Cast: _cast,
+    ReshapeToShape: _to_shape,
+    ShapeOf: _shape_of,
+    SumToShape: _to_shape,
+    ZerosOfShape: _zeros,
+}
+
+
+def simplify(op: Op, inputs: Sequence[Tensor]) -> Rewrite:
+    """The rewrite of `op` over `inputs` by its rule, if it has one that applies."""
+    rule = RULES.get(type(op))
+    return None if rule is None else rule(op, inputs)

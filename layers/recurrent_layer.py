@@ -1,0 +1,71 @@
+"""The base of `LSTM`, `GRU` and `SimpleRNN`: an `RNN` that makes its own cell."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from ..engine.objects import regularizers
+from .input_spec import InputSpec
+from .layer import Layer
+from .layer_config import SHAPE_ARGUMENTS
+from .recurrent_cell import RecurrentCell
+from .rnn import RNN
+
+# Arguments of Keras's constructors that choose between implementations; there is one here.
+_IGNORED = ("use_cudnn", "implementation")
+
+
+def _names(function: Callable[..., Any]) -> set[str]:
+    return set(inspect.signature(function).parameters)
+
+
+_LAYER_ARGUMENTS = ((_names(RNN.__init__) | _names(Layer.__init__)) - {"self", "cell", "kwargs"}) | set(SHAPE_ARGUMENTS)
+
+
+class RecurrentLayer(RNN):
+    """The base of the recurrent layers that are named after their cell."""
+
+    cell_class: ClassVar[type[RecurrentCell]]
+
+    def __init__(self, units: int, **kwargs: Any) -> None:
+        outer = {name: value for name, value in kwargs.items() if name in _LAYER_ARGUMENTS}
+        inner = {name: value for name, value in kwargs.items() if name not in outer and name not in _IGNORED}
+        cell_name = self._cell_name()
+        shared = {name: outer[name] for name in ("dtype", "trainable") if name in outer}
+        super().__init__(self.cell_class(units, name=cell_name, **inner, **shared), **outer)
+        self.input_spec = InputSpec(ndim=3)
+
+    @classmethod
+    def _cell_name(cls) -> str:
+        from ..engine.objects.names import to_snake_case
+
+        return to_snake_case(cls.cell_class.__name__)
+
+    @property
+    def units(self) -> int:
+        return self.cell.units
+
+    @property
+    def activation(self) -> Callable[..., Any]:
+        return self.cell.activation
+
+    @property
+    def use_bias(self) -> bool:
+        return self.cell.use_bias
+
+    @property
+    def dropout(self) -> float:
+        return self.cell.dropout
+
+    @property
+    def recurrent_dropout(self) -> float:
+        return self.cell.recurrent_dropout
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        inner = dict(config.pop("cell")["config"])
+        for name in ("name", "trainable", "dtype"):
+            inner.pop(name)
+        return {**config, **inner, "activity_regularizer": regularizers.serialize(self.activity_regularizer)}

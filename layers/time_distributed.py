@@ -1,0 +1,63 @@
+"""`TimeDistributed`: a layer applied to each step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..engine import ops
+from ..engine.graph import Tensor
+from ..engine.objects.registry import serialize_keras_object
+from .calling import map_leaves, signature_of
+from .layer import Layer
+
+
+class TimeDistributed(Layer):
+    """Applies a layer to each step of ``(batch, steps, ...)``, with the same weights.
+
+    Args:
+        layer: the layer. It sees all steps of all samples at once, as one larger batch.
+
+    Raises:
+        ValueError: `layer` is none, or at the call the input has fewer than three axes.
+    """
+
+    def __init__(self, layer: Any, **kwargs: Any) -> None:
+        if not isinstance(layer, Layer):
+            raise ValueError(f"TimeDistributed takes a layer, got {layer!r}.")
+        super().__init__(**kwargs)
+        self.layer = layer
+        self.supports_masking = True
+
+    def build(self, input_shape: Any) -> None:
+        if input_shape is None or len(input_shape) < 3:
+            raise ValueError(
+                f"Layer {self.name!r} (TimeDistributed) takes inputs of shape (batch, steps, ...) with at least three "
+                f"axes, got input shape {input_shape}."
+            )
+        if not self.layer.built:
+            self.layer.build((input_shape[0], *input_shape[2:]))
+            self.layer.built = True
+
+    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        batch, steps = ops.shape(inputs)[:2]
+        signature = signature_of(type(self.layer).call)
+        given: dict[str, Any] = {}
+        if signature.takes("training"):
+            given["training"] = training
+        if signature.takes("mask") and mask is not None:
+            given["mask"] = _merged(mask)
+        outputs = self.layer(_merged(inputs), **given)
+
+        def split(output: Tensor) -> Tensor:
+            return ops.reshape(output, (batch, steps, *ops.shape(output)[1:]))
+
+        return map_leaves(split, outputs)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "layer": serialize_keras_object(self.layer)}
+
+
+def _merged(x: Tensor) -> Tensor:
+    """``(batch, steps, ...)`` as ``(batch * steps, ...)``."""
+    batch, steps, *rest = ops.shape(x)
+    return ops.reshape(x, (batch * steps, *rest))

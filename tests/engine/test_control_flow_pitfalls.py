@@ -1,0 +1,776 @@
+"""The places where frameworks have got loops and branches wrong, one by one, against unrolled loops and known values.
+
+Each value is computed by the compiled step and by the reference interpreter.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import tracemalloc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import anabranch as ab
+from anabranch.engine.runtime.interpreter import Interpreter
+
+ops = ab.ops
+
+
+@pytest.fixture(autouse=True)
+def graph() -> Iterator[ab.Graph]:
+    with ab.Graph().as_default() as graph:
+        yield graph
+
+
+def run(fetches: list[Any], feeds: dict[Any, Any] | None = None) -> list[Any]:
+    """The values of `fetches`, from a compiled step; the interpreter has to agree."""
+    graph = ab.engine.graph.get_default_graph()
+    values = ab.Session(graph).run(fetches, feeds)
+    interpreted = Interpreter().run(graph, fetches, feeds)
+    for value, expected in zip(values, interpreted, strict=True):
+        if isinstance(value, np.ndarray | np.generic):
+            np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6)
+    return values
+
+
+def number(name: str = "x", dtype: str = "float64") -> ab.Tensor:
+    return ab.placeholder((), dtype, name)
+
+
+def repeat(count: Any, step: Callable[[Any, Any], Any], start: Any, **options: Any) -> Any:
+    """``step(i, value)``, `count` times, as a loop of the graph."""
+    return ab.while_loop(lambda i, _: i < count, lambda i, value: (i + 1, step(i, value)), (0, start), **options)[1]
+
+
+def unrolled(count: int, step: Callable[[Any, Any], Any], start: Any) -> Any:
+    for i in range(count):
+        start = step(i, start)
+    return start
+
+
+def derivatives(y: Any, xs: list[Any], order: int) -> list[Any]:
+    """y, and the first, second ... derivatives of the sums of all before, with respect to `xs`."""
+    found = [y]
+    target = ops.sum(y)
+    for _ in range(order):
+        parts = ab.gradients(target, xs, unconnected_gradients="zero")
+        found.extend(parts)
+        target = sum(ops.sum(part * (k + 1.0)) for k, part in enumerate(parts))
+    return found
+
+
+def assert_same(loop: list[Any], plain: list[Any], feeds: dict[Any, Any]) -> None:
+    for value, expected in zip(run(loop, feeds), run(plain, feeds), strict=True):
+        assert value.shape == expected.shape
+        np.testing.assert_allclose(value, expected, rtol=1e-9, atol=1e-12)
+
+
+# --- 1 to 3: trip counts, orders, bodies ----------------------------------------------------------------------------
+
+BODIES: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "acc * x": lambda i, acc, x: acc * x,
+    "acc * acc": lambda i, acc, x: acc * acc + 0.1 * x,
+    "x not used": lambda i, acc, x: ops.sin(acc),
+    "acc not used": lambda i, acc, x: x * x,
+    "x twice": lambda i, acc, x: ops.tanh(acc * x) + x * x,
+    "counter": lambda i, acc, x: acc * x + ops.cast(i, "float64"),
+}
+
+
+@pytest.mark.parametrize("trips", range(5))
+@pytest.mark.parametrize("body", BODIES)
+def test_derivatives_up_to_third_order(body: str, trips: int):
+    x, n = number(), ab.placeholder((), "int32", "n")
+
+    def step(i: Any, acc: Any) -> Any:
+        return BODIES[body](i, acc, x)
+
+    start = x * 0.7
+    loop = derivatives(repeat(n, step, start), [x], order=3)
+    plain = derivatives(unrolled(trips, step, start), [x], order=3)
+
+    assert_same(loop, plain, {x: 0.9, n: trips})
+
+
+def test_second_order_by_repeated_squaring():
+    x = number()
+    y = repeat(3, lambda i, h: h * h, x)  # x ** 8
+    (first,) = ab.gradients(y, [x])
+    (second,) = ab.gradients(first, [x])
+    (third,) = ab.gradients(second, [x])
+
+    assert run([y, first, second, third], {x: 2.0}) == [256.0, 1024.0, 3584.0, 10752.0]
+
+
+@pytest.mark.parametrize("trips", range(4))
+def test_jacobians_that_do_not_commute(trips: int):
+    a, b = ab.placeholder((3, 3), "float64", "a"), ab.placeholder((3, 3), "float64", "b")
+    n = ab.placeholder((), "int32", "n")
+
+    def step(i: Any, h: Any) -> Any:
+        return ops.tanh(a @ h) @ b + ops.cast(i, "float64") * (h @ a)
+
+    loop = derivatives(repeat(n, step, b), [a, b], order=2)
+    plain = derivatives(unrolled(trips, step, b), [a, b], order=2)
+
+    rng = np.random.default_rng(3)
+    assert_same(loop, plain, {a: rng.normal(size=(3, 3)), b: rng.normal(size=(3, 3)), n: trips})
+
+
+def test_gradient_of_a_loop_without_iterations_is_that_of_its_input():
+    x, n = number(), ab.placeholder((), "int32", "n")
+    y = repeat(n, lambda i, h: h * x * x, x)
+    (dx,) = ab.gradients(y, [x])
+
+    assert run([y, dx], {x: 2.0, n: 0}) == [2.0, 1.0]
+    assert run([y, dx], {x: 2.0, n: 1}) == [8.0, 12.0]
+
+
+# --- 2 and 4: nestings ----------------------------------------------------------------------------------------------
+
+
+def _loop_in_loop(x: Any, outer: Any, repeat: Any) -> Any:
+    """The inner trip count is the outer counter, so the first inner loop makes no iteration."""
+    return repeat(outer, lambda i, h: repeat(i, lambda j, g: ops.sin(g) * x + g, h) * x, x)
+
+
+def _loop_without_iterations_in_loop(x: Any, outer: Any, repeat: Any) -> Any:
+    return repeat(outer, lambda i, h: repeat(0, lambda j, g: g * x, h) * x, x)
+
+
+def _three_loops(x: Any, outer: Any, repeat: Any) -> Any:
+    return repeat(outer, lambda i, h: repeat(i, lambda j, g: repeat(j, lambda k, f: f * x * g, g) + h, h) * x, x)
+
+
+def _branch_in_loop(x: Any, outer: Any, repeat: Any) -> Any:
+    def step(i: Any, h: Any) -> Any:
+        return ab.cond(ops.equal(i % 2, 0), lambda: ops.sin(h) * x * x, lambda: h + x)
+
+    return repeat(outer, step, x)
+
+
+def _loop_in_branch(x: Any, outer: Any, repeat: Any) -> Any:
+    return ab.cond(x > 0.5, lambda: repeat(outer, lambda i, h: ops.sin(h * x), x), lambda: x * x)
+
+
+def _branch_in_branch_in_loop(x: Any, outer: Any, repeat: Any) -> Any:
+    def step(i: Any, h: Any) -> Any:
+        inner = lambda: ab.cond(h > 1.0, lambda: h * x, lambda: h * h * x)  # noqa: E731
+        return ab.cond(ops.equal(i % 3, 2), lambda: ops.tanh(h), inner)
+
+    return repeat(outer, step, x)
+
+
+def _switch_in_loop_in_loop(x: Any, outer: Any, repeat: Any) -> Any:
+    def step(i: Any, h: Any) -> Any:
+        branches = [lambda: h * x, lambda: ops.sin(h), lambda: repeat(i, lambda j, g: g * x * h, h)]
+        return ab.switch(i % 3, branches)
+
+    return repeat(outer, step, x)
+
+
+NESTINGS = [
+    _loop_in_loop,
+    _loop_without_iterations_in_loop,
+    _three_loops,
+    _branch_in_loop,
+    _loop_in_branch,
+    _branch_in_branch_in_loop,
+    _switch_in_loop_in_loop,
+]
+
+
+def _unrolled_over_tensors(count: Any, step: Callable[[Any, Any], Any], start: Any) -> Any:
+    return unrolled(count, lambda i, h: step(_Counter(i), h), start)
+
+
+class _Counter:
+    """A Python counter that choices take as a tensor, so that unrolled branches are branches still."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __index__(self) -> int:
+        return self.value
+
+    def __mod__(self, other: int) -> ab.Tensor:
+        return ab.constant(self.value % other)
+
+
+@pytest.mark.parametrize("trips", range(5))
+@pytest.mark.parametrize("nesting", NESTINGS)
+def test_nestings(nesting: Callable[..., Any], trips: int):
+    x, n = number(), ab.placeholder((), "int32", "n")
+
+    loop = derivatives(nesting(x, n, repeat), [x], order=2)
+    plain = derivatives(nesting(x, trips, _unrolled_over_tensors), [x], order=2)
+
+    for value in (0.8, -0.4):
+        assert_same(loop, plain, {x: value, n: trips})
+
+
+def test_gradient_of_a_nested_loop_over_rows_of_unknown_number():
+    x = ab.placeholder((None, None), "float64", "x")
+
+    def row_step(total: Any, row: Any) -> Any:
+        inner, _ = ab.scan(lambda c, e: (c * e + total, None), ops.sum(row), row)
+        return ops.sin(inner), inner
+
+    last, inners = ab.scan(row_step, ab.constant(0.3, "float64"), x)
+    loop = derivatives(last + ops.sum(inners), [x], order=2)
+
+    def plain(count: int, width: int) -> Any:
+        total, found = ab.constant(0.3, "float64"), []
+        for r in range(count):
+            c = ops.sum(x[r])
+            for k in range(width):
+                c = c * x[r, k] + total
+            found.append(c)
+            total = ops.sin(c)
+        return total + sum(found, ab.constant(0.0, "float64"))
+
+    rng = np.random.default_rng(0)
+    for shape in [(1, 1), (3, 2), (2, 4)]:
+        assert_same(loop, derivatives(plain(*shape), [x], order=2), {x: rng.normal(size=shape)})
+    zero = run(loop, {x: np.zeros((0, 3))})
+    assert zero[0] == pytest.approx(0.3)
+    assert [value.shape for value in zero[1:]] == [(0, 3)] * 2
+
+
+# --- 5 and 6: captures, unused outputs, integers ---------------------------------------------------------------------
+
+
+def test_captured_value_used_by_condition_body_and_branch():
+    x = ab.placeholder((2,), "float64", "x")
+    limit = ops.sum(x)
+
+    def body(i: Any, h: Any) -> Any:
+        return i + 1, ab.cond(h[0] > limit, lambda: h * x + x, lambda: h * x * x + limit)
+
+    _, y = ab.while_loop(lambda i, h: ops.logical_and(i < 3, ops.sum(h) < 10 * limit), body, (0, x))
+    (dx,) = ab.gradients(y, [x])
+
+    def plain(v: np.ndarray[Any, Any]) -> float:
+        h = v
+        for _ in range(3):
+            if not h.sum() < 10 * v.sum():
+                break
+            h = h * v + v if h[0] > v.sum() else h * v * v + v.sum()
+        return h.sum()
+
+    at = np.array([0.7, 0.4])
+    differences = [(plain(at + e) - plain(at - e)) / 2e-6 for e in np.eye(2) * 1e-6]
+    np.testing.assert_allclose(run([dx], {x: at})[0], differences, rtol=1e-6)
+
+
+def test_none_for_no_path_and_exact_zeros_for_paths_not_taken():
+    x, other, p = number("x"), number("other"), ab.placeholder((), "bool", "p")
+    n = ab.placeholder((), "int32", "n")
+    branch = ab.cond(p, lambda: x * other, lambda: other)
+    a, b = ab.while_loop(lambda i, a, b: i < n, lambda i, a, b: (i + 1, a * other, b * x), (0, other, x))[1:]
+
+    assert ab.gradients(x * x, [other]) == [None]
+    assert ab.gradients(a, [n * 1.0]) == [None]
+    unused = ab.gradients(a, [x], unconnected_gradients="zero")[0]
+    taken = [ab.gradients(branch, [x])[0], ab.gradients(b, [x])[0], unused]
+    assert run(taken, {x: 2.0, other: 3.0, p: True, n: 2}) == [3.0, 12.0, 0.0]
+    assert run(taken, {x: 2.0, other: 3.0, p: False, n: 0}) == [0.0, 1.0, 0.0]
+
+
+def test_branches_of_unknown_shape_that_are_not_taken():
+    x, p = ab.placeholder((None, None), "float64", "x"), ab.placeholder((), "bool", "p")
+
+    def step(i: Any, h: Any) -> Any:
+        return ab.cond(ops.logical_and(p, i > 0), lambda: ops.tanh(h * h) @ x, lambda: h + x)
+
+    both = derivatives(repeat(2, step, x), [x], order=2)
+    at = np.array([[0.1, -0.4], [0.3, 0.2]])
+
+    def plain(taken: bool) -> list[Any]:
+        h = x + x
+        return derivatives(ops.tanh(h * h) @ x if taken else h + x, [x], order=2)
+
+    assert_same(both, plain(True), {x: at, p: True})
+    assert_same(both, plain(False), {x: at, p: False})
+
+
+def test_integer_carries():
+    x = number()
+
+    def body(i: Any, power: Any, flag: Any, h: Any) -> Any:
+        return i + 1, power * 2, ops.logical_not(flag), h + ops.cast(power, "float64") * x * h
+
+    i, power, flag, y = ab.while_loop(lambda i, *_: i < 3, body, (0, 1, True, x))
+    (dx,) = ab.gradients(y, [x])
+    plain = derivatives(unrolled(3, lambda i, h: h + 2.0**i * x * h, x), [x], 1)
+
+    assert run([i, power, flag], {x: 0.5}) == [3, 8, False]
+    assert_same([y, dx], plain, {x: 0.5})
+    with pytest.raises(TypeError, match="int32, which has no derivative"):
+        ab.gradients(power, [x])
+
+
+# --- 8: TensorArrays ------------------------------------------------------------------------------------------------
+
+
+def test_array_written_twice():
+    x = number()
+    once = ab.TensorArray("float64", 2).write(0, x * x).write(1, x)
+    twice = once.write(0, 3.0 * x)
+    total = twice.read(0) + twice.read(1) + once.read(0)
+    (dx,) = ab.gradients(total, [x])
+    (of_twice,) = ab.gradients(twice.read(0), [x])
+
+    assert run([total, dx, of_twice], {x: 2.0}) == [12.0, 8.0, 3.0]
+
+
+def test_array_read_then_written_in_a_loop():
+    x = ab.placeholder((3,), "float64", "x")
+    array = ab.TensorArray("float64", 3).unstack(x)
+
+    def step(i: Any, array: Any) -> Any:
+        first = array.read(0)
+        return array.write(i, array.read(i) * first).write(0, first * 2.0)
+
+    def plain(i: int, values: list[Any]) -> list[Any]:
+        values = list(values)
+        first = values[0]
+        values[i] = values[i] * first
+        values[0] = first * 2.0
+        return values
+
+    loop = derivatives(repeat(3, step, array).stack(), [x], order=2)
+    straight = derivatives(ops.stack(unrolled(3, plain, [x[0], x[1], x[2]])), [x], order=2)
+    assert_same(loop, straight, {x: [0.5, -1.5, 2.0]})
+
+
+def test_array_gathered_repeatedly():
+    x = ab.placeholder((3,), "float64", "x")
+    array = ab.TensorArray("float64", 3).unstack(x)
+    picked = array.gather([2, 0, 2])
+    loop = derivatives(ops.sum(picked * picked * picked), [x], order=2)
+    plain = derivatives(2 * x[2] ** 3 + x[0] ** 3, [x], order=2)
+
+    assert_same(loop, plain, {x: [1.0, 2.0, 3.0]})
+
+
+def test_array_created_in_a_branch():
+    x, p = number(), ab.placeholder((), "bool", "p")
+
+    def squares() -> ab.TensorArray:
+        return ab.TensorArray("float64", 2).write(0, x * x).write(1, x)
+
+    def cubes() -> ab.TensorArray:
+        return ab.TensorArray("float64", 2).unstack(ops.stack([x * x * x, x * x]))
+
+    array = ab.cond(p, squares, cubes)
+    y = array.read(0) * array.read(1)
+    values = derivatives(y, [x], order=2)
+
+    assert run(values, {x: 2.0, p: True}) == [8.0, 12.0, 12.0]
+    assert run(values, {x: 2.0, p: False}) == [32.0, 80.0, 160.0]
+
+
+def test_two_gradient_calls_over_one_loop():
+    x, w = ab.placeholder((3,), "float64", "x"), number("w")
+    array = ab.TensorArray("float64", 3).unstack(x)
+
+    def body(i: Any, h: Any, written: Any) -> Any:
+        h = ops.sin(h * w) + array.read(i)
+        return i + 1, h, written.write(i, h * w)
+
+    _, h, written = ab.while_loop(lambda i, *_: i < 3, body, (0, w, ab.TensorArray("float64", 3)))
+    first = ab.gradients(h, [x, w])
+    second = ab.gradients(ops.sum(written.stack()), [x, w])
+    both = ab.gradients([h, written.stack()], [x, w])
+
+    values = run([*first, *second, *both], {x: [0.1, 0.2, 0.3], w: 0.7})
+    for a, b, together in zip(values[:2], values[2:4], values[4:], strict=True):
+        np.testing.assert_allclose(a + b, together, rtol=1e-12)
+
+
+def test_array_that_grows_and_keeps_older_values():
+    x = number()
+    empty = ab.TensorArray("float64", dynamic_size=True)
+    grown = repeat(4, lambda i, array: array.write(i, x * ops.cast(i + 1, "float64")), empty)
+    changed = grown.write(1, x * x)
+    totals = [ops.sum(grown.stack()), ops.sum(changed.stack())]
+    slopes = [ab.gradients(total, [x])[0] for total in totals]
+
+    assert run([*totals, *slopes, grown.size()], {x: 2.0}) == [20.0, 20.0, 10.0, 12.0, 4]
+
+
+# --- 9: shapes ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trips", range(4))
+def test_growing_carry(trips: int):
+    x, n = ab.placeholder((2,), "float64", "x"), ab.placeholder((), "int32", "n")
+
+    def step(i: Any, h: Any) -> Any:
+        return ops.concatenate([h, ops.sin(h[-2:] * x)])
+
+    grown = repeat(n, step, x)
+    assert grown.shape == (None,)
+    loop = derivatives(ops.sum(grown * grown), [x], order=2)
+    plain = unrolled(trips, step, x)
+    assert_same(loop, derivatives(ops.sum(plain * plain), [x], order=2), {x: [0.5, -0.8], n: trips})
+
+
+def test_unknown_batch_size():
+    x, w = ab.placeholder((None, 3), "float64", "x"), ab.placeholder((3, 3), "float64", "w")
+    y = repeat(3, lambda i, h: ops.tanh(h @ w), x)
+    assert y.shape == (None, 3)
+    plain = unrolled(3, lambda i, h: ops.tanh(h @ w), x)
+    loop, straight = derivatives(y, [x, w], order=2), derivatives(plain, [x, w], order=2)
+
+    rng = np.random.default_rng(5)
+    for batch in (1, 4, 0):
+        assert_same(loop, straight, {x: rng.normal(size=(batch, 3)), w: rng.normal(size=(3, 3))})
+
+
+# --- 10: parallel_iterations ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parallel_iterations", [1, 2, 10, 32])
+def test_parallel_iterations_change_nothing(parallel_iterations: int):
+    v = ab.Variable(1.0, dtype="float64", name="v")
+    x = number()
+
+    def step(i: Any, h: Any) -> Any:
+        with ab.control_dependencies([v.assign_add(x)]):
+            return h * x + v.value()
+
+    y = repeat(3, step, x, parallel_iterations=parallel_iterations)
+    (dx,) = ab.gradients(y, [x])
+    value, slope = ab.Session().run([y, dx], {x: 2.0})
+
+    assert (value, slope) == (16 + 4 * 3 + 2 * 5 + 7, 32.0 + 12 + 5 + 0)
+    assert v.numpy() == 7.0
+
+
+# --- 11: memory -----------------------------------------------------------------------------------------------------
+
+
+def test_inference_saves_nothing_and_training_what_it_needs():
+    x, w = ab.placeholder((4, 8), "float32", "x"), ab.placeholder((8, 8), "float32", "w")
+    y = repeat(10, lambda i, h: ops.tanh(h @ w), x)
+    (dw,) = ab.gradients(y, [w])
+    feeds = {x: np.ones((4, 8)), w: np.eye(8)}
+    session = ab.Session()
+
+    session.run(y, feeds)
+    assert session.statistics().saved_bytes == 0
+    session.run([y, dw], feeds)
+    assert 0 < session.statistics().saved_bytes <= 10 * 2 * 4 * 8 * 4  # h before and after each step, float32
+
+
+def test_shapes_are_saved_rather_than_values():
+    x = ab.placeholder((None,), "float32", "x")
+    y = repeat(10, lambda i, h: h + x * 2.0, x)
+    (dx,) = ab.gradients(y, [x])
+    session = ab.Session()
+
+    np.testing.assert_array_equal(session.run(dx, {x: np.ones(1000)}), np.full(1000, 21.0))
+    assert session.statistics().saved_bytes < 1000
+
+
+def test_memory_stays_flat_over_many_runs_and_errors():
+    x, n = ab.placeholder((50,), "float32", "x"), ab.placeholder((), "int32", "n")
+    array = ab.TensorArray("float32", 5)
+
+    def body(i: Any, h: Any, array: Any) -> Any:
+        h = ab.cond(ops.sum(h) > 0, lambda: ops.sin(h) * x, lambda: h * x)
+        return i + 1, h, array.write(i, h)
+
+    _, y, array = ab.while_loop(lambda i, *_: i < n, body, (0, x, array))
+    (dx,) = ab.gradients(ops.sum(y) + ops.sum(array.gather([0, 1])), [x])
+    session = ab.Session()
+    at = np.linspace(-1, 1, 50, dtype="float32")
+
+    def many_steps(count: int) -> None:
+        for _ in range(count):
+            session.run([y, dx], {x: at, n: 4})
+            with pytest.raises(IndexError):
+                session.run([y, dx], {x: at, n: 6})
+
+    many_steps(5)
+    gc.collect()
+    objects = len(gc.get_objects())
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        many_steps(100)
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 50_000  # one leaked history would be 100 times 4 * 200 bytes
+    assert len(gc.get_objects()) - objects < 100
+
+
+# --- 12: gradients inside bodies, and fed to other loops -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trips", range(4))
+def test_gradient_descent_inside_a_loop(trips: int):
+    """Newton-like steps whose gradient is taken in the body, then differentiated through."""
+    x, n = number(), ab.placeholder((), "int32", "n")
+
+    def step(i: Any, h: Any) -> Any:
+        energy = ops.sin(h * x) + h * h * x
+        (slope,) = ab.gradients(energy, [h])
+        (curvature,) = ab.gradients(slope, [h])
+        return h - 0.1 * slope + 0.01 * curvature * x
+
+    def plain(i: int, h: Any) -> Any:
+        slope = ops.cos(h * x) * x + 2 * h * x
+        curvature = -ops.sin(h * x) * x * x + 2 * x
+        return h - 0.1 * slope + 0.01 * curvature * x
+
+    loop = derivatives(repeat(n, step, x), [x], order=2)
+    assert_same(loop, derivatives(unrolled(trips, plain, x), [x], order=2), {x: 0.8, n: trips})
+
+
+def test_gradient_of_a_loop_inside_a_loop():
+    x = number()
+
+    def step(i: Any, h: Any) -> Any:
+        power = repeat(3, lambda j, g: g * h, h)  # h ** 4
+        (slope,) = ab.gradients(power, [h])
+        return slope * 0.25
+
+    y = repeat(2, step, x)  # (x ** 3) ** 3
+    assert run(derivatives(y, [x], order=2), {x: 1.5}) == pytest.approx([1.5**9, 9 * 1.5**8, 72 * 1.5**7])
+
+
+def test_gradient_inside_with_respect_to_values_outside():
+    x = number()
+    z = ops.sin(x) * x
+
+    def step(i: Any, h: Any) -> Any:
+        y = z * z * h * x
+        by_x, by_z = (ab.gradients(y, [source])[0] for source in (x, z))
+        return h + by_x + by_z
+
+    at = 0.6
+    z_at, slope = np.sin(at) * at, np.cos(at) * at + np.sin(at)
+    expected = 1.0
+    for _ in range(2):
+        by_z = 2 * z_at * expected * at
+        expected += by_z * slope + z_at**2 * expected + by_z
+    assert run([repeat(2, step, ab.constant(1.0, "float64"))], {x: at})[0] == pytest.approx(expected)
+
+
+def test_gradient_inside_with_respect_to_a_variable():
+    v = ab.Variable(0.5, dtype="float64", name="v")
+    x = number()
+
+    def step(i: Any, h: Any) -> Any:
+        (slope,) = ab.gradients(ops.sin(v * h) * v, [v])
+        return h + slope
+
+    y = repeat(2, step, x)
+    plain = unrolled(2, lambda i, h: h + ops.cos(v * h) * h * v + ops.sin(v * h), x)
+    assert_same(derivatives(y, [x, v], 2), derivatives(plain, [x, v], 2), {x: 0.3})
+
+
+def test_gradient_fed_to_another_loop():
+    x = number()
+    (slope,) = ab.gradients(repeat(3, lambda i, h: h * x, x), [x])  # 4 x ** 3
+    y = repeat(2, lambda i, h: h * slope, x)  # 16 x ** 7
+
+    assert run(derivatives(y, [x], order=2), {x: 1.5}) == pytest.approx([16 * 1.5**7, 112 * 1.5**6, 672 * 1.5**5])
+
+
+# --- 14: effects ----------------------------------------------------------------------------------------------------
+
+
+def test_only_the_branch_taken_has_effects():
+    v = ab.Variable(0.0, name="v")
+    x, p = number("x", "float32"), ab.placeholder((), "bool", "p")
+    y = ab.cond(p, lambda: v.assign_add(x) * x, lambda: x)
+    (dx,) = ab.gradients(y, [x])
+    session = ab.Session()
+
+    assert session.run([y, dx], {x: 2.0, p: False}) == [2.0, 1.0]
+    assert v.numpy() == 0.0
+    assert session.run([y, dx], {x: 2.0, p: True}) == [4.0, 4.0]
+    assert v.numpy() == 2.0
+
+
+def test_a_branch_not_taken_can_not_fail():
+    x, p = ab.placeholder((2,), "float32", "x"), ab.placeholder((), "bool", "p")
+    array = ab.TensorArray("float32", 1)
+    y = ab.cond(p, lambda: array.read(5) + x, lambda: x * 2)
+    (dx,) = ab.gradients(y, [x])
+
+    np.testing.assert_array_equal(run([dx], {x: [1, 2], p: False})[0], [2, 2])
+    with pytest.raises(IndexError, match="index 5"):
+        run([y], {x: [1, 2], p: True})
+
+
+def test_effects_of_loops_run_in_program_order():
+    v = ab.Variable(1.0, name="v")
+    before = v.value()
+    doubled = repeat(3, lambda i, h: v.assign(v * 2.0), ab.constant(0.0))
+    after = v.value()
+
+    assert run_once([before, doubled, after]) == [1.0, 8.0, 8.0]
+
+
+def test_condition_reads_a_variable_that_the_body_writes():
+    v = ab.Variable(5, dtype="int32", name="v")
+    steps = ab.while_loop(lambda i: v.value() > 2, lambda i: i + ops.sign(v.assign_sub(1)), (0,))[0]
+
+    assert run_once([steps, v.value()]) == [3, 2]
+
+
+def run_once(fetches: list[Any]) -> list[Any]:
+    return ab.Session().run(fetches)
+
+
+def test_what_is_fetched_is_not_what_a_variable_holds():
+    v, u = (ab.Variable(np.zeros(3, "float32"), name=name) for name in "vu")
+    x = ab.placeholder((3,), "float32", "x")
+    y = x + 1.0
+    assigned = v.assign(y)
+    other = u.assign(y)
+    fed = np.ones(3, "float32")
+    values = ab.Session().run([y, assigned, other, ops.reshape(x, (3,))], {x: fed})
+
+    for value in values:
+        value[0] = 99.0
+    np.testing.assert_array_equal(v.numpy(), [2, 2, 2])
+    np.testing.assert_array_equal(u.numpy(), [2, 2, 2])
+    np.testing.assert_array_equal(fed, [1, 1, 1])
+    assert not np.may_share_memory(v.read_value(), u.read_value())
+
+
+# --- depth and size -------------------------------------------------------------------------------------------------
+
+
+def test_forty_nested_loops_become_functions():
+    x = number()
+
+    def nested(depth: int, h: Any) -> Any:
+        return h if depth == 0 else repeat(1, lambda i, g: nested(depth - 1, g) * x, h)
+
+    y = nested(40, x)  # x ** 41
+    (dx,) = ab.gradients(y, [x])
+    source = ab.explain([y, dx], [x])
+
+    assert len(re.findall(r"^def ", source, re.MULTILINE)) > 3
+    assert max(len(line) - len(line.lstrip()) for line in source.splitlines()) < 20 * 4
+    assert run([y, dx], {x: 1.01}) == pytest.approx([1.01**41, 41 * 1.01**40])
+
+
+def test_placeholder_that_is_not_fed_deep_inside():
+    x = number()
+
+    def nested(depth: int, h: Any) -> Any:
+        return h * x if depth == 0 else repeat(1, lambda i, g: nested(depth - 1, g), h)
+
+    y = nested(20, ab.constant(1.0, "float64"))
+    with pytest.raises(ValueError, match="Placeholder 'x' must be fed"):
+        ab.Session().run(y)
+
+
+def test_chain_of_five_thousand_operations():
+    x = number()
+    y = x
+    for k in range(2500):
+        y = y * 1.0001 if k % 2 else y + x * 1e-4
+    (dx,) = ab.gradients(y, [x])
+    (d_dx,) = ab.gradients(dx * x, [x])
+    value, slope, curvature = ab.Session().run([y, dx, d_dx], {x: 2.0})
+
+    assert value == pytest.approx(2.0 * slope)
+    assert curvature == pytest.approx(slope)
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+
+def test_body_of_other_dtypes_is_told_all_differences():
+    def body(step: Any, state: Any) -> Any:
+        return ops.cast(step, "float32"), {"h": state["h"], "c": ops.cast(state["c"], "int32")}
+
+    with pytest.raises(TypeError) as caught:
+        ab.while_loop(lambda step, state: step < 3, body, (0, {"h": ab.constant(1.0), "c": ab.constant(2.0)}))
+    message = str(caught.value)
+    assert "step: went in as int32, came out as float32" in message
+    assert "state['c']: went in as float32, came out as int32" in message
+    assert "state['h']" not in message
+
+
+def test_body_of_other_structure_is_told_all_differences():
+    with pytest.raises(TypeError) as caught:
+        ab.while_loop(
+            lambda i, state: i < 3, lambda i, state: (i + 1, {"a": state["a"], "z": 1}), (0, {"a": 1.0, "b": 2.0})
+        )
+    assert "[1]['b'] is missing" in str(caught.value)
+    assert "[1]['z'] was not among the loop variables" in str(caught.value)
+    with pytest.raises(TypeError, match=r"3 loop variables \(i, left, right\), but the body returned 2 values"):
+        ab.while_loop(lambda i, left, right: i < 3, lambda i, left, right: (i + 1, left), (0, 1.0, 2.0))
+
+
+def test_branches_that_differ_are_told_all_differences():
+    x, p = number("x", "float32"), ab.placeholder((), "bool", "p")
+    with pytest.raises(TypeError) as caught:
+        ab.cond(
+            p,
+            lambda: {"a": x, "b": ops.cast(x, "int32"), "c": x},
+            lambda: {"a": ops.cast(x, "float64"), "b": x, "c": x},
+        )
+    message = str(caught.value)
+    assert "result['a']: true_fn float32[], false_fn float64[]" in message
+    assert "result['b']: true_fn int32[], false_fn float32[]" in message
+    assert "result['c']" not in message
+    with pytest.raises(TypeError, match="false_fn returns a value, true_fn does not"):
+        ab.cond(p, lambda: None, lambda: x)
+
+
+def test_element_that_was_never_written_names_operation_and_line():
+    array = ab.TensorArray("float32", 3, name="results").write(0, 1.0)
+    n = ab.placeholder((), "int32", "n")
+    total = repeat(n, lambda i, h: h + array.read(i, name="look_up"), ab.constant(0.0))  # the line that is named
+    line = test_element_that_was_never_written_names_operation_and_line.__code__.co_firstlineno + 3
+
+    assert run([total], {n: 1}) == [1.0]
+    for road in (lambda: ab.Session().run(total, {n: 2}), lambda: Interpreter().run(total.graph, [total], {n: 2})):
+        with pytest.raises(IndexError, match="element 1 is read but was never written") as caught:
+            road()
+        (note,) = caught.value.__notes__
+        assert "'look_up' (array_read)" in note
+        assert f"test_control_flow_pitfalls.py:{line}" in note
+
+
+def test_condition_that_is_no_scalar_bool():
+    with pytest.raises(TypeError, match="cond must return a scalar bool, got float32"):
+        ab.while_loop(lambda h: h, lambda h: h, (ab.constant(1.0),))
+    with pytest.raises(TypeError, match=r"scalar bool, got bool\[2\].*ops\.all"):
+        ab.while_loop(lambda h: h > 0, lambda h: h, (ab.constant([1.0, 2.0]),))
+    with pytest.raises(TypeError, match="no truth value"):
+        ab.while_loop(lambda h: h > 0 and h < 1, lambda h: h, (ab.constant(1.0),))
+
+
+def test_value_from_inside_does_not_leave():
+    leaked: list[Any] = []
+    x = number()
+    repeat(2, lambda i, h: leaked.append(h * 2.0) or h, x)
+
+    with pytest.raises(ValueError, match="leave it only as its results"):
+        leaked[0] + x
+
+
+def test_gradient_with_respect_to_a_variable_that_a_loop_writes():
+    v = ab.Variable(1.0, name="v")
+    y = repeat(2, lambda i, h: h * v.assign_add(1.0), ab.constant(2.0))
+
+    with pytest.raises(LookupError, match="writes that variable"):
+        ab.gradients(y, [v])
