@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
     model = build_model()
     model.summary()
     model.compile(optimizer=optim.Adam(3e-3), loss="sparse_categorical_crossentropy", metrics=["accuracy"])
-    model.fit(images[train], digits[train], batch_size=32, epochs=options.epochs, validation_split=0.1, verbose=2)
+    model.fit(images[train], digits[train], batch_size=32, epochs=options.epochs, validation_split=0.1)
 
     _, accuracy = model.evaluate(images[test], digits[test], verbose=0)
     guesses = model.predict(images[test[:10]], verbose=0).argmax(axis=-1)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ..engine.graph.nest import flatten_with_path, map_structure, pack_as
 from ..engine.ops.base import as_array
+from ..engine.ops.keys import global_generator, key_words
 from .config import floatx
 
 Array = NDArray[Any]
@@ -66,7 +67,7 @@ def layout_of(x: Any, y: Any = None, sample_weight: Any = None) -> Layout:
     key = repr(parts)
     known = _layouts.get(key)
     if known is None:
-        known = _layouts[key] = Layout(*parts, key)
+        known = _layouts[key] = Layout(parts[0], parts[1], parts[2], key)
     return known
 
 
@@ -143,8 +144,11 @@ def convert_structure(value: Any, name: str) -> Any:
 
 def _is_structure(value: Sequence[Any]) -> bool:
     """Whether a list holds several arrays, rather than being the rows of one."""
-    return any(hasattr(item, "__array__") and np.ndim(item) > 0 or isinstance(item, Mapping) for item in value) or any(
-        isinstance(item, (tuple, list)) and _is_structure(item) for item in value
+    return any(
+        isinstance(item, Mapping)
+        or (hasattr(item, "__array__") and np.ndim(item) > 0)
+        or (isinstance(item, (tuple, list)) and _is_structure(item))
+        for item in value
     )
 
 
@@ -264,7 +268,7 @@ class ArrayData(Data):
     Args:
         x, y, sample_weight: arrays or structures of arrays (already converted), all with the same number of rows.
         batch_size: rows in a batch.
-        shuffle: True draws a new order of the rows for each epoch from NumPy's global generator, which
+        shuffle: True draws a new order of the rows for each epoch from the global generator, which
             `utils.set_random_seed` seeds; "batch" shuffles the batches only.
     """
 
@@ -285,7 +289,7 @@ class ArrayData(Data):
 
     def epoch(self) -> Iterator[Batch]:
         if self.shuffle == "batch":
-            return self._slices([int(i) * self.batch_size for i in np.random.permutation(self.batches or 0)])
+            return self._slices([int(i) * self.batch_size for i in _permutation(self.batches or 0)])
         return self._gathered() if self.shuffle else self._slices(range(0, self.rows, self.batch_size))
 
     def _slices(self, starts: Iterable[int]) -> Iterator[Batch]:
@@ -296,10 +300,16 @@ class ArrayData(Data):
 
     def _gathered(self) -> Iterator[Batch]:
         arrays, layout, size = self.arrays, self.layout, self.batch_size
-        order = np.random.permutation(self.rows)
+        order = _permutation(self.rows)
         for start in range(0, self.rows, size):
             rows = order[start : start + size]
             yield Batch(layout, [array.take(rows, axis=0) for array in arrays], len(rows))
+
+
+def _permutation(count: int) -> Array:
+    """A random order, from the global generator that `utils.set_random_seed` seeds."""
+    bits = np.random.Philox(key=key_words(global_generator().next()))
+    return np.random.Generator(bits).permutation(count)
 
 
 Weigh = Callable[[Any, Any], Any]  # (y, sample_weight) to sample_weight
@@ -338,7 +348,7 @@ class PyDatasetData(Data):
         if count is None:
             order: Iterable[int] = iter(range(2**62))
         else:
-            order = (int(i) for i in np.random.permutation(count)) if self.shuffle else range(count)
+            order = (int(i) for i in _permutation(count)) if self.shuffle else range(count)
         for index in order:
             yield _weighed_batch(self.source[index], self.weigh)
 

@@ -62,6 +62,8 @@ def _node_config(node: Node, numbers: dict[Node, int]) -> dict[str, Any]:
         return serialize_keras_object(leaf)
 
     args, kwargs = node.arguments
+    if isinstance(node.layer, RawOp) and node.layer.key is not None:
+        args = (*args, node.layer.key)
     return {"args": [map_leaves(write, arg) for arg in args], "kwargs": map_leaves(write, kwargs)}
 
 
@@ -189,8 +191,7 @@ def _as_given(kwargs: dict[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in kwargs.items()
-        if not (value is None and (name == "mask" or name.endswith("_mask")))
-        and not (name == "training" and not value)
+        if not (value is None and (name == "mask" or name.endswith("_mask"))) and not (name == "training" and not value)
     }
 
 

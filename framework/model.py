@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-
 from ..engine.objects.registry import register_builtins
 from ..layers.calling import shapes_of, tensors_in
 from ..layers.layer import Layer
@@ -247,7 +246,11 @@ class Model(Trainer, Layer):
         graph = self.layer_graph
         if graph is None or not _constructor_is_functional(type(self)):
             inherited = super().get_config()
-            return inherited if type(self).get_config is not Model.get_config else {**inherited, **self._constructor_config()}
+            return (
+                inherited
+                if type(self).get_config is not Model.get_config
+                else {**inherited, **self._constructor_config()}
+            )
         from .functional_config import graph_config
 
         return {"name": self.name, "trainable": self.trainable, **graph_config(graph)}
@@ -271,7 +274,7 @@ def is_functional_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     if given < 2 or len(args) > 3:
         return False
     inputs, outputs = _inputs_and_outputs(args, kwargs)
-    return bool(tensors_in(inputs)) and bool(tensors_in(outputs)) or ("inputs" in kwargs and "outputs" in kwargs)
+    return (bool(tensors_in(inputs)) and bool(tensors_in(outputs))) or ("inputs" in kwargs and "outputs" in kwargs)
 
 
 def _inputs_and_outputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
@@ -292,10 +295,11 @@ def _any_batch(shapes: Any) -> Any:
     """Shapes, in their structure, with the batch left open."""
     if isinstance(shapes, dict):
         return {name: _any_batch(shape) for name, shape in shapes.items()}
-    if isinstance(shapes, list) or isinstance(shapes, tuple) and any(isinstance(size, (tuple, list)) for size in shapes):
+    if isinstance(shapes, list) or (
+        isinstance(shapes, tuple) and any(isinstance(size, (tuple, list)) for size in shapes)
+    ):
         return [_any_batch(shape) for shape in shapes]
     return (None, *shapes[1:]) if shapes else shapes
 
 
 register_builtins("keras", {"Model": Model})
-

@@ -70,9 +70,10 @@ def _by_name(value: dict[str, Any], names: Names, keys: Names | None, what: str)
 
 def _is_binary_or_sparse(y_true: Tensor, y_pred: Tensor) -> tuple[bool, bool]:
     """Whether one unit tells two classes apart; whether the targets are class numbers."""
-    true, pred = y_true.shape or (), y_pred.shape or ()
-    binary = bool(pred) and pred[-1] == 1
-    sparse = len(true) < len(pred) or (bool(true) and true[-1] == 1 and pred[-1] != 1)
+    true: tuple[int | None, ...] = y_true.shape or ()
+    pred: tuple[int | None, ...] = y_pred.shape or ()
+    binary = pred[-1:] == (1,)
+    sparse = len(true) < len(pred) or (true[-1:] == (1,) and not binary)
     return binary, sparse
 
 
@@ -185,8 +186,8 @@ class CompiledLoss:
         factors = per_output(given, names, self.layer_names, "loss_weights")
         if any(isinstance(factor, str) or not isinstance(factor, (int, float, type(None))) for factor in factors):
             raise ValueError(
-                f"compile(loss_weights={self.loss_weights!r}): expected a number for each output. If these are metrics, "
-                "pass them by name: metrics=[...]."
+                f"compile(loss_weights={self.loss_weights!r}): expected a number for each output. "
+                "If these are metrics, pass them by name: metrics=[...]."
             )
         return [None if factor is None else float(factor) for factor in factors]
 

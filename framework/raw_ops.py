@@ -12,17 +12,19 @@ from ..engine.graph import Op, Operation, Placeholder, ReadVariable, Tensor, Var
 from ..engine.objects.names import to_snake_case, unique_name
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
 from ..engine.ops.base import Constant
+from ..engine.ops.indexing import GetItem, Place, SliceItem
 from ..layers.node import Node
 
 # Ops without attributes that Keras knows by the same class name, so that its files and ours can be exchanged.
 _KERAS_MODULE = "keras.src.ops.numpy"
-_KERAS_OPS = frozenset(
-    """Abs Absolute Add Arccos Arccosh Arcsin Arcsinh Arctan Arctan2 Arctanh Ceil Conj Conjugate Cos Cosh Divide Equal
-    Exp Expm1 Floor FloorDivide Greater GreaterEqual Isfinite Isinf Isnan Less LessEqual Log Log10 Log1p Log2 Logaddexp
+_KERAS_OPS = """
+    Abs Absolute Add Arccos Arccosh Arcsin Arcsinh Arctan Arctan2 Arctanh Ceil Conj Conjugate Cos Cosh Divide Equal Exp
+    Expm1 Floor FloorDivide Greater GreaterEqual Isfinite Isinf Isnan Less LessEqual Log Log10 Log1p Log2 Logaddexp
     LogicalAnd LogicalNot LogicalOr LogicalXor Maximum Minimum Mod Multiply Negative NotEqual Power Reciprocal Sign Sin
-    Sinh Sqrt Square Subtract Tan Tanh TrueDivide""".split()
-)
+    Sinh Sqrt Square Subtract Tan Tanh TrueDivide
+""".split()  # noqa: SIM905 - shorter than the list
 _MODULE = "anabranch.engine.ops"
+_SLICE, _PLACE = "__slice_item__", "__place__"
 
 
 class RawOp:
@@ -44,6 +46,15 @@ class RawOp:
         tensors = [graph.read(arg) if isinstance(arg, Variable) else ops.convert_to_tensor(arg) for arg in args]
         return graph.add(self.op, tensors, self.name).outputs
 
+    @property
+    def key(self) -> Any:
+        """What stands between the brackets of ``x[...]``, as slices and integers, if no tensor is part of it."""
+        items = self.op.items if isinstance(self.op, GetItem) else (Place.INPUT,)
+        bounds = [b for item in items if isinstance(item, SliceItem) for b in (item.start, item.stop, item.step)]
+        if Place.INPUT in items or Place.INPUT in bounds:
+            return None
+        return [slice(item.start, item.stop, item.step) if isinstance(item, SliceItem) else item for item in items]
+
     def serialize(self) -> dict[str, Any]:
         """The op in a model's config.
 
@@ -51,10 +62,11 @@ class RawOp:
             ValueError: the op has attributes that can't be written.
         """
         class_name = type(self.op).__name__
-        fields = {field.name: getattr(self.op, field.name) for field in _fields(self.op)}
-        module = _KERAS_MODULE if class_name in _KERAS_OPS and not fields else _MODULE
+        fields = {} if self.key is not None else {f.name: getattr(self.op, f.name) for f in _fields(self.op)}
+        is_keras_op = self.key is not None or (class_name in _KERAS_OPS and not fields)
+        module = _KERAS_MODULE if is_keras_op else _MODULE
         try:
-            config = {name: serialize_keras_object(value) for name, value in fields.items()}
+            config = {name: _write(value) for name, value in fields.items()}
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"Op {self.name!r} ({class_name}) of the model can't be saved: {error}. Put the computation into the "
@@ -69,6 +81,24 @@ class RawOp:
 
     def __repr__(self) -> str:
         return f"<RawOp {self.name} ({type(self.op).__name__})>"
+
+
+def _write(value: Any) -> Any:
+    """An attribute of an op as JSON; those of an index hold values of classes of their own."""
+    if isinstance(value, tuple):
+        return [_write(item) for item in value]
+    if isinstance(value, SliceItem):
+        return {_SLICE: [_write(value.start), _write(value.stop), _write(value.step)]}
+    return {_PLACE: value.name} if isinstance(value, Place) else serialize_keras_object(value)
+
+
+def _read(value: Any) -> Any:
+    """The reverse of `_write`. JSON has no tuples; the attributes of ops have no lists."""
+    if isinstance(value, list):
+        return tuple(_read(item) for item in value)
+    if isinstance(value, dict) and _SLICE in value:
+        return SliceItem(*map(_read, value[_SLICE]))
+    return Place[value[_PLACE]] if isinstance(value, dict) and _PLACE in value else deserialize_keras_object(value)
 
 
 def _fields(op: Op) -> tuple[Any, ...]:
@@ -87,9 +117,8 @@ class SavedOp:
     def __init__(self, config: dict[str, Any]) -> None:
         self.class_name: str = config["class_name"]
         self.ours = config.get("module") == _MODULE
-        self.arguments = {
-            name: deserialize_keras_object(value) for name, value in config["config"].items() if name != "name"
-        }
+        given = {name: value for name, value in config["config"].items() if name != "name"}
+        self.arguments = {n: _read(v) if self.ours else deserialize_keras_object(v) for n, v in given.items()}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Apply the op.
@@ -99,6 +128,9 @@ class SavedOp:
         """
         if self.ours:
             return self._apply_own(args)
+        if self.class_name == "GetItem":
+            x, key = args
+            return x[tuple(key) if isinstance(key, list) else key]
         function = getattr(ops, to_snake_case(self.class_name), None)
         if function is None:
             raise ValueError(f"The saved model contains the op {self.class_name!r}, which anabranch.ops does not have.")
@@ -108,14 +140,8 @@ class SavedOp:
         found = next((cls for cls in ops.registered_ops().values() if cls.__name__ == self.class_name), None)
         if found is None:
             raise ValueError(f"The saved model contains the op {self.class_name!r}, which this version does not have.")
-        tuples = {name: _as_tuple(value) for name, value in self.arguments.items()}
-        outputs = RawOp(found(**tuples))(*args)
+        outputs = RawOp(found(**self.arguments))(*args)
         return outputs[0] if len(outputs) == 1 else outputs
-
-
-def _as_tuple(value: Any) -> Any:
-    """JSON has no tuples; the attributes of ops have no lists."""
-    return tuple(_as_tuple(item) for item in value) if isinstance(value, list) else value
 
 
 def as_nodes(outputs: Iterable[Tensor], inputs: Iterable[Tensor]) -> None:

@@ -21,9 +21,10 @@ from ..engine.objects.registry import (
     get_custom_objects,
     get_registered_name,
     get_registered_object,
-    object_sharing_scope,
     register_keras_serializable,
     serialize_keras_object,
+    shared_reading_scope,
+    shared_writing_scope,
 )
 from .archive import SavedFileError, atomic_write, check_overwrite, check_readable, read_archive, write_archive
 from .weights_file import WeightsReader, check_seal, seal, write_weights
@@ -67,7 +68,7 @@ def save_model(model: Model, filepath: PathLike, overwrite: bool = True) -> None
             f"Model {model.name!r} is saved before it is built, so without weights. Call it on data first.",
             stacklevel=2,
         )
-    with object_sharing_scope():
+    with shared_writing_scope():
         config = serialize_keras_object(model)
     weights = io.BytesIO()
     _write_weights(model, weights)
@@ -163,7 +164,7 @@ def rebuild(path: Path, config: Any, custom_objects: Mapping[str, Any] | None, s
     from .model import Model
 
     try:
-        with object_sharing_scope():
+        with shared_reading_scope():
             model = deserialize_keras_object(config, custom_objects, safe_mode)
     except Exception as error:
         raise SavedFileError(f"{str(path)!r}: the model can't be made from the saved configuration: {error}") from error

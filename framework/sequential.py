@@ -124,14 +124,14 @@ class Sequential(Model):
         """The symbolic calls, once the shape of the input is known."""
         if self._layer_graph is not None:
             return self._layer_graph
-        if self._input_layer is None:
-            if self._seen is None:
-                return None
+        if self._input_layer is None and self._seen is not None:
             self._input_layer = InputLayer(batch_shape=self._seen.shape, dtype=self._seen.dtype)
+        if self._input_layer is None:
+            return None
+        start = self._input_layer.output
         for layer in self._stack[len(self._symbolic) :]:
             self._extend(layer)
-        output = self._symbolic[-1] if self._symbolic else self._input_layer.output
-        self._layer_graph = LayerGraph(self._input_layer.output, output, self.name)
+        self._layer_graph = LayerGraph(start, self._symbolic[-1] if self._symbolic else start, self.name)
         return self._layer_graph
 
     def build(self, input_shape: Any = None, **shapes: Any) -> None:

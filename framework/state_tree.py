@@ -26,7 +26,6 @@ from ..engine.objects.names import to_snake_case
 from ..layers.layer import Layer
 from ..layers.layer_state import assign_values
 from ..optim.optimizer import Optimizer
-from .functional import Functional
 from .model import Model
 from .sequential import Sequential
 from .weights_file import Array, Group, Stored, WeightsReader
@@ -75,14 +74,24 @@ def _name_in_container(child: Any) -> str | None:
 def _attributes(item: Saveable) -> Iterator[tuple[str, Any]]:
     """The attributes to look into, in Keras's order."""
     skipped = _names_to_skip(_kind(item)) | (type(item).untracked - {"optimizer"} if isinstance(item, Layer) else set())
-    if isinstance(item, (Functional, Sequential)):
-        yield "layers", item.layers
+    layers = _computed_layers(item)
+    if layers is not None:
+        yield "layers", layers
+        skipped = skipped | {"layers"}
     names = [name for name in dir(item) if not name.startswith("__") and name not in skipped]
     for name in sorted(names, key=lambda name: f"~{name}" if name.startswith("_") else name):
         try:
             yield name, getattr(item, name)
         except Exception:
             continue  # a property that has no value yet; weights are not behind it
+
+
+def _computed_layers(item: Saveable) -> list[Layer] | None:
+    """The layers that a Sequential or functional model is made of, without those that are only its attributes."""
+    if isinstance(item, Sequential):
+        return item.layers
+    graph = item.layer_graph if isinstance(item, Model) else None
+    return None if graph is None else graph.layers
 
 
 def _kind(item: Saveable) -> type:

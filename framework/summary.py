@@ -40,7 +40,9 @@ def summary_text(
     columns = [("Layer (type)", 0), ("Output Shape", 1), ("Param #", 2)]
     columns += [("Connected to", 3)] if show_connected else []
     columns += [("Trainable", 4)] if show_trainable else []
-    table = _table([[title for title, _ in columns], *[[row[field] for _, field in columns] for row in rows]], line_length)
+    table = _table(
+        [[title for title, _ in columns], *[[row[field] for _, field in columns] for row in rows]], line_length
+    )
     return "\n".join([f'Model: "{model.name}"', *table, *_totals(model)])
 
 
@@ -63,7 +65,9 @@ def _rows(operation: Layer | RawOp, graph: LayerGraph | None, expand: bool, dept
     indent = "  " * depth
     if isinstance(operation, RawOp):
         shape = _shape_text(operation.inbound_nodes[0].output_tensors[0].shape)
-        yield _Row(f"{indent}{operation.name} ({type(operation.op).__name__})", shape, "0", _sources(operation, graph), "-")
+        yield _Row(
+            f"{indent}{operation.name} ({type(operation.op).__name__})", shape, "0", _sources(operation, graph), "-"
+        )
         return
     parameters = f"{_count(operation.weights):,}" if operation.built else "0 (unbuilt)"
     trained = "-" if not operation.weights else "Y" if operation.trainable_weights else "N"
@@ -104,7 +108,7 @@ def _open_batch(shape: Any) -> Any:
 def _shape_text(shape: Any) -> str:
     if isinstance(shape, dict):
         return ", ".join(f"{name}: {_shape_text(item)}" for name, item in shape.items())
-    if isinstance(shape, list) or isinstance(shape, tuple) and any(isinstance(item, (tuple, list)) for item in shape):
+    if isinstance(shape, list) or (isinstance(shape, tuple) and any(isinstance(item, (tuple, list)) for item in shape)):
         return ", ".join(_shape_text(item) for item in shape)
     return "?" if shape is None else str(tuple(shape))
 
@@ -125,8 +129,7 @@ def _sources(operation: Layer | RawOp, graph: LayerGraph | None) -> str:
 def _is_row_of_layers(graph: LayerGraph) -> bool:
     """Whether each call takes what the one before it gave, so that connections need not be shown."""
     return all(
-        node.input_tensors == before.output_tensors
-        for before, node in zip(graph.nodes, graph.nodes[1:], strict=False)
+        node.input_tensors == before.output_tensors for before, node in zip(graph.nodes, graph.nodes[1:], strict=False)
     )
 
 
@@ -166,5 +169,3 @@ def _size(variables: Sequence[Variable]) -> str:
             return f"{size:.2f} {unit}"
         size /= 1024
     raise AssertionError("the loop above returns")
-
-

@@ -16,11 +16,12 @@ import numpy as np
 from .. import optim
 from ..engine import ops
 from ..engine.autodiff import gradients
-from ..engine.graph import Tensor, Variable, flatten, pack_as
+from ..engine.graph import Tensor, Variable, flatten, in_explicit_graph, pack_as
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
 from ..engine.runtime.program import Program
 from . import metrics as metrics_module
 from .callbacks import Callback, CallbackList, History
+from .config import floatx
 from .data import (
     X_ONLY,
     ArrayData,
@@ -36,7 +37,6 @@ from .data import (
     train_validation_split,
     unpack_x_y_sample_weight,
 )
-from .config import floatx
 from .objectives import CompiledLoss, CompiledMetrics, object_name, row_count, sum_of
 from .progress import Progress, make_progress, resolve_verbose
 from .steps import StepPrograms, compile_step
@@ -143,6 +143,11 @@ class Trainer:
         """Check that the model is compiled; drop programs that were built for other trainable variables."""
         if not self.compiled:
             raise ValueError(f"Model {self.name!r} must be compiled before {what}(): call model.compile(...) first.")
+        if in_explicit_graph():
+            raise RuntimeError(
+                f"{what}() runs at once, but a graph is being built here, in which assignments would only be noted. "
+                "Call it outside of the `with graph.as_default():` or `with Session():` block."
+            )
         if not what.endswith("_on_batch"):  # single steps must be quick; after a change of `trainable`, compile again
             variables = self.trainable_variables
             if [id(v) for v in variables] != [id(v) for v in self._trained_variables]:
@@ -159,7 +164,9 @@ class Trainer:
     def compile_from_config(self, config: Mapping[str, Any]) -> None:
         """Compile as `get_compile_config` says."""
         known = {
-            name: value for name, value in config.items() if name in Trainer.compile.__annotations__ and name != "return"
+            name: value
+            for name, value in config.items()
+            if name in Trainer.compile.__annotations__ and name != "return"
         }
         self.compile(**deserialize_keras_object(known))
         if self.optimizer is not None and getattr(self, "built", False):
@@ -449,7 +456,7 @@ class Trainer:
         Args:
             x: inputs, as in `fit`.
             batch_size: rows in a step, 32 by default.
-            verbose: as in `fit`; "auto" shows nothing for a single batch.
+            verbose: as in `fit`; "auto" shows a bar in terminals and notebooks if there are several batches.
             steps: how many steps to run; by default one pass.
             callbacks: callbacks, or one.
 
@@ -460,7 +467,9 @@ class Trainer:
         if type(x) is np.ndarray and callbacks is None and steps is None and 0 < len(x) <= limit and x.ndim:
             return self._predict_batch(batch_of_x(x))  # one batch: no adapter, no bar, no callbacks
         data = Epochs(as_data(x, batch_size=batch_size), steps)
-        verbosity = resolve_verbose(verbose) if verbose != "auto" or data.steps != 1 else 0
+        verbosity = resolve_verbose(verbose)
+        if verbose == "auto" and (verbosity == 2 or data.steps == 1):
+            verbosity = 0
         hooks = self._callback_list(callbacks, verbose=verbosity, epochs=1, steps=data.steps)
         progress = make_progress(verbosity, "", data.steps, dict)
         hooks.on_begin("predict")
@@ -594,5 +603,3 @@ def _is_due(epoch: int, validation_freq: int | Sequence[int]) -> bool:
     if isinstance(validation_freq, int):
         return (epoch + 1) % validation_freq == 0
     return epoch + 1 in validation_freq
-
-

@@ -30,7 +30,7 @@ def set_random_seed(seed: int) -> None:
     if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool):
         raise ValueError(f"set_random_seed expects an integer, got {seed!r}.")
     random.seed(int(seed))
-    np.random.seed(int(seed) % 2**32)
+    np.random.seed(int(seed) % 2**32)  # noqa: NPY002 - users' own code may draw from it
     set_global_seed(int(seed))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -69,7 +69,7 @@ _calls = _Calls()
 
 
 @contextmanager
-def active_call(name: str, training: bool | None = None, is_call: bool = True) -> Iterator[ActiveCall]:
+def active_call(name: str, training: bool | None = None, is_call: bool = True) -> Generator[ActiveCall]:
     """Note that the layer called `name` is being called or built."""
     outer = _calls.stack[-1].path + "/" if _calls.stack else ""
     active = ActiveCall(outer + name, training, is_call)
@@ -116,6 +116,7 @@ def map_leaves(function: Any, structure: Any) -> Any:
 
 
 def tensors_in(structure: Any) -> list[Tensor]:
+    """The tensors among the leaves of a structure."""
     return [leaf for leaf in flatten(structure) if isinstance(leaf, Tensor)]
 
 

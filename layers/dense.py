@@ -123,6 +123,6 @@ def known_features(layer: Layer, input_shape: Any) -> int:
     if features is None:
         raise ValueError(
             f"Layer {layer.name!r} ({type(layer).__name__}) needs to know the size of its input's last axis to make "
-            f"its weights, got input shape {input_shape}. Give that axis a size in ab.Input, or where the input is made."
+            f"its weights, got input shape {input_shape}. Give that axis a size in ab.Input."
         )
     return int(features)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from ..engine import ops
 from ..engine.graph import Graph, Tensor, flatten, pack_as
 from ..engine.graph.graph import get_default_graph, graph_for, in_explicit_graph
 from ..engine.objects import regularizers
+from ..engine.ops.elementwise import identity as pass_on  # ops.identity is the matrix
 from ..engine.session import Function, placeholder
 from .calling import (
     CallSignature,
@@ -374,7 +374,7 @@ def _recorded_build(build: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def _scope_of(layer: Layer) -> Iterator[None]:
+def _scope_of(layer: Layer) -> Generator[None]:
     """The layer's place in paths; nothing if its call has already opened it."""
     if enclosing_path().endswith(f"{layer.name}/"):
         yield
@@ -417,7 +417,7 @@ def _batch_input_shape(kwargs: dict[str, Any]) -> tuple[int | None, ...] | None:
 
 
 @contextmanager
-def _graph_of(tensors: list[Tensor]) -> Iterator[Graph]:
+def _graph_of(tensors: list[Tensor]) -> Generator[Graph]:
     """Make the graph in which `tensors` can be used the current one."""
     current = get_default_graph()
     graph = graph_for(tensors) if tensors else current
@@ -454,7 +454,7 @@ def _positional(arguments: dict[str, Any]) -> list[Any]:
 
 def _keywords(arguments: dict[str, Any], signature: CallSignature) -> dict[str, Any]:
     skipped = len(_positional(arguments))
-    return {name: value for name, value in list(arguments.items())[skipped:]}
+    return dict(list(arguments.items())[skipped:])
 
 
 def _apart_from(outputs: Any, inputs: list[Tensor]) -> Any:
@@ -463,7 +463,7 @@ def _apart_from(outputs: Any, inputs: list[Tensor]) -> Any:
 
     def separate(leaf: Any) -> Any:
         if isinstance(leaf, Tensor) and (id(leaf) in known or "history" in leaf.annotations):
-            return ops.identity(leaf)
+            return pass_on(leaf)
         return leaf
 
     return map_leaves(separate, outputs)

@@ -15,6 +15,16 @@ C = TypeVar("C", bound="LayerConfig")
 SHAPE_ARGUMENTS = ("input_shape", "batch_shape", "batch_input_shape", "input_dim", "batch_size")
 
 
+# Options that Keras writes and that layers here do not have, with the values at which they are off.
+_OFF: dict[str, Any] = {
+    "quantization_config": None,
+    "renorm": False,
+    "renorm_clipping": None,
+    "renorm_momentum": 0.99,
+    "rms_scaling": False,
+}
+
+
 class LayerConfig(LayerState):
     """The describing half of `Layer`; see there."""
 
@@ -69,11 +79,11 @@ class LayerConfig(LayerState):
         Raises:
             TypeError: the constructor does not take the config.
         """
-        config = {name: value for name, value in config.items() if not (name == "quantization_config" and value is None)}
-        arguments = {name: _deserialized(value) for name, value in config.items() if name != "dtype"}
+        parameters = inspect.signature(cls.__init__).parameters
+        off = {name for name in _OFF.keys() - parameters.keys() if name in config and config[name] == _OFF[name]}
+        arguments = {name: _deserialized(value) for name, value in config.items() if name not in off | {"dtype"}}
         if "dtype" in config:
             arguments["dtype"] = layer_dtype(config["dtype"])
-        parameters = inspect.signature(cls.__init__).parameters
         leftover: dict[str, Any] = {}
         if not any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values()):
             for name in ("name", "trainable", "dtype"):

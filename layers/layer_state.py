@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..engine.graph import Tensor, TensorSpec, Variable, as_dtype, flatten
+from ..engine.graph import Region, Tensor, TensorSpec, Variable, as_dtype, flatten
 from ..engine.graph.graph import get_default_graph, in_explicit_graph
 from ..engine.objects import constraints, initializers, regularizers
 from ..engine.objects.floats import layer_dtype
@@ -219,8 +219,18 @@ class LayerState:
     # --- losses ---------------------------------------------------------------------------------------------
 
     def add_loss(self, loss: Any) -> None:
-        """Add a scalar (or several) to the model's loss, from inside `call`."""
-        self._added_losses.extend(flatten(loss))
+        """Add a scalar (or several) to the model's loss, from inside `call`.
+
+        Raises:
+            ValueError: it was computed inside a loop or branch, which its value can't leave.
+        """
+        for item in flatten(loss):
+            if isinstance(item, Tensor) and isinstance(item.graph, Region):
+                raise ValueError(
+                    f"Layer {self.name!r}: add_loss was called inside a loop or branch (such as an RNN's), whose "
+                    "values leave it only as its results. Return the loss as an output or a state, and add it outside."
+                )
+            self._added_losses.append(item)
 
     @property
     def losses(self) -> list[Any]:

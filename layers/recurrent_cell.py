@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,7 @@ from ..engine.objects import activations, constraints, initializers, regularizer
 from ..engine.ops import random
 from .calling import signature_of
 from .dense import known_features, positive_int
+from .input_spec import InputSpec
 from .layer import Layer
 from .weight import Weight
 
@@ -131,9 +132,10 @@ class RecurrentCell(Layer):
     # --- weights --------------------------------------------------------------------------------------------
 
     def build(self, input_shape: Any) -> None:
-        columns = self.gates * self.units
+        features, columns = known_features(self, input_shape), self.gates * self.units
+        self.input_spec = InputSpec(ndim=2, axes={-1: features})
         self.kernel = self.add_weight(
-            shape=(known_features(self, input_shape), columns),
+            shape=(features, columns),
             initializer=self.kernel_initializer,
             regularizer=self.kernel_regularizer,
             constraint=self.kernel_constraint,
@@ -168,7 +170,7 @@ class RecurrentCell(Layer):
     # --- dropout --------------------------------------------------------------------------------------------
 
     @contextmanager
-    def dropout_masks(self, batch_size: Any, training: Any) -> Iterator[None]:
+    def dropout_masks(self, batch_size: Any, training: Any) -> Generator[None]:
         """Draw the masks once, for all steps inside the block (Gal and Ghahramani, 2016)."""
         self._masks = self._draw_masks(batch_size, training)
         try:

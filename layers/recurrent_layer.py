@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from ..engine.objects import regularizers
+from ..engine.objects.names import to_snake_case
 from .input_spec import InputSpec
 from .layer import Layer
 from .layer_config import SHAPE_ARGUMENTS
@@ -30,18 +31,20 @@ class RecurrentLayer(RNN):
     cell_class: ClassVar[type[RecurrentCell]]
 
     def __init__(self, units: int, **kwargs: Any) -> None:
+        known = _LAYER_ARGUMENTS | _names(self.cell_class.__init__) | _names(RecurrentCell.__init__) | {*_IGNORED}
+        unknown = sorted(set(kwargs) - (known - {"self", "kwargs", "cell"}))
+        if unknown:
+            raise TypeError(f"{type(self).__name__}.__init__() got unexpected keyword arguments: {', '.join(unknown)}.")
         outer = {name: value for name, value in kwargs.items() if name in _LAYER_ARGUMENTS}
         inner = {name: value for name, value in kwargs.items() if name not in outer and name not in _IGNORED}
-        cell_name = self._cell_name()
+        cell_name = to_snake_case(self.cell_class.__name__)
         shared = {name: outer[name] for name in ("dtype", "trainable") if name in outer}
         super().__init__(self.cell_class(units, name=cell_name, **inner, **shared), **outer)
         self.input_spec = InputSpec(ndim=3)
 
-    @classmethod
-    def _cell_name(cls) -> str:
-        from ..engine.objects.names import to_snake_case
-
-        return to_snake_case(cls.cell_class.__name__)
+    def build(self, sequences_shape: Any, initial_state_shape: Any = None) -> None:
+        super().build(sequences_shape, initial_state_shape)
+        self.input_spec = InputSpec(ndim=3, axes={-1: sequences_shape[-1]})
 
     @property
     def units(self) -> int:

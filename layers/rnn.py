@@ -235,7 +235,10 @@ class _Loop:
             lambda index, *_: index < self.steps, self._body, (0, self.states, carried), name="steps"
         )
         if rnn.return_sequences:
-            return _batch_major(carried["outputs"].stack()), final
+            outputs = carried["outputs"].stack()
+            if not isinstance(batch, int):  # no steps leave no trace of the batch size
+                outputs = ops.reshape(outputs, (self.steps, batch, *ops.shape(outputs)[2:]))
+            return _batch_major(outputs), final
         return carried["last"] if self._carries_last else flatten(final)[self.state_position or 0], final
 
     @property

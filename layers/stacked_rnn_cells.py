@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -55,7 +55,7 @@ class StackedRNNCells(Layer):
         return inputs, new_states
 
     @contextmanager
-    def dropout_masks(self, batch_size: Any, training: Any) -> Iterator[None]:
+    def dropout_masks(self, batch_size: Any, training: Any) -> Generator[None]:
         """Draw the dropout masks of all cells once, for all steps inside the block."""
         with ExitStack() as stack:
             for cell in self.cells:

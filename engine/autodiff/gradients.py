@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..graph.graph import Graph, Operation, ReadVariable
-from ..graph.nest import flatten
+from ..graph.nest import flatten, is_sequence
 from ..graph.region import Region
 from ..graph.spec import TensorSpec, shapes_compatible
 from ..graph.tensor import Tensor
@@ -67,9 +67,7 @@ def gradients(
         seeds: dict[Tensor, Any] = dict(_seeds(targets, grad_ys))
         sources, stops = [_as_source(x) for x in flatten(xs)], [_as_source(x) for x in flatten(stop_gradients)]
         found = _found_outward(graph, seeds, sources, stops)
-        return [
-            _total(parts, x, unconnected_gradients == "zero") for parts, x in zip(found, flatten(xs), strict=True)
-        ]
+        return [_total(parts, x, unconnected_gradients == "zero") for parts, x in zip(found, flatten(xs), strict=True)]
 
 
 def _found_outward(graph: Graph, seeds: dict[Tensor, Any], xs: list[Any], stops: list[Any]) -> list[list[Any]]:
@@ -104,7 +102,9 @@ def _dependent_outside(graph: Graph, xs: list[Any]) -> set[Tensor]:
     dependent: set[Tensor] = set()
     for outer in reversed(around):
         sources = {x for x in xs if isinstance(x, Tensor) and x.graph is outer}
-        sources |= {parameter for t, parameter in (outer.captures if isinstance(outer, Region) else ()) if t in dependent}
+        sources |= {
+            parameter for t, parameter in (outer.captures if isinstance(outer, Region) else ()) if t in dependent
+        }
         for operation in outer.operations:
             if isinstance(operation.op, ReadVariable) and operation.op.variable in xs:
                 sources.add(operation.outputs[0])
@@ -139,7 +139,7 @@ def _seeds(targets: list[Tensor], grad_ys: Any) -> dict[Tensor, Any]:
 
 
 def _leaves_with_none(structure: Any) -> Sequence[Any]:
-    return structure if isinstance(structure, (list, tuple)) else [structure]
+    return structure if is_sequence(structure) else [structure]
 
 
 def _as_source(x: Any) -> Tensor | Variable:

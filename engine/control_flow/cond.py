@@ -9,7 +9,7 @@ import numpy as np
 
 from ..autodiff.backpropagate import backpropagate, frame_cotangents
 from ..graph.graph import Operation, get_default_graph
-from ..graph.nest import flatten, flatten_with_path
+from ..graph.nest import flatten, flatten_with_path, is_sequence
 from ..graph.region import Region
 from ..graph.spec import ArraySpec, FrameSpec, Spec, TensorSpec
 from ..graph.tensor import Tensor
@@ -175,7 +175,7 @@ def _without_operations(result: Any) -> Any:
     """A branch that returns an operation is run for its effect only: that is no value."""
     if isinstance(result, Operation):
         return None
-    if isinstance(result, (tuple, list)) and any(isinstance(item, Operation) for item in result):
+    if is_sequence(result) and any(isinstance(item, Operation) for item in result):
         return [_without_operations(item) for item in result]
     return result
 

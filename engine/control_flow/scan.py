@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from ..graph.nest import flatten, map_structure, pack_as
+from ..graph.nest import flatten, is_integer, is_sequence, map_structure, pack_as
 from ..graph.tensor import Tensor
 from ..ops.base import convert_to_tensor
 from ..ops.shaping import shape as shape_of
@@ -60,7 +58,10 @@ def scan(
         written = [array.write(position, leaf) for array, leaf in zip(outputs, leaves, strict=True)]
         return i + 1, carry, written
 
-    _, carry, outputs = while_loop(lambda i, *_: i < steps, body, (0, init, outputs))
+    def more(i: Any, *_: Any) -> Any:
+        return i < steps
+
+    _, carry, outputs = while_loop(more, body, (0, init, outputs))
     return carry, pack_as(example, [array.stack() for array in outputs])
 
 
@@ -97,7 +98,14 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init_
     """``for i in range(lower, upper): val = body_fun(i, val)`` (``keras.ops.fori_loop``)."""
     upper = convert_to_tensor(upper, "int32")
     start = convert_to_tensor(lower, "int32")
-    return while_loop(lambda i, _: i < upper, lambda i, value: (i + 1, body_fun(i, value)), (start, init_val))[1]
+
+    def more(i: Any, _: Any) -> Any:
+        return i < upper
+
+    def step(i: Any, value: Any) -> Any:
+        return i + 1, body_fun(i, value)
+
+    return while_loop(more, step, (start, init_val))[1]
 
 
 def _fold(name: str, f: Callable[[Any, Any], Any], xs: Any, initializer: Any, reverse: bool) -> Any:
@@ -117,16 +125,20 @@ def _length(name: str, sequences: list[Tensor], length: Any) -> Any:
     if not sequences:
         if length is None:
             raise ValueError(f"{name} needs xs or length: nothing says how many steps to make.")
-        return int(length) if isinstance(length, (int, np.integer)) else length
+        return int(length) if is_integer(length) else length
     for x in sequences:
         if x.shape == ():
             raise ValueError(f"{name} runs over the first axis of xs, but {x!r} is a scalar.")
     static = {x.shape[0] for x in sequences if x.shape is not None and x.shape[0] is not None}
-    if isinstance(length, (int, np.integer)):
+    if is_integer(length):
         static.add(int(length))
     if len(static) > 1:
         raise ValueError(f"{name}: the lengths of xs (and length) differ: {sorted(static)}.")
     return static.pop() if static else shape_of(sequences[0])[0]
+
+
+def _as_carry(leaf: Any) -> Any:
+    return leaf if isinstance(leaf, TensorArray) else convert_to_tensor(leaf)
 
 
 def _trace_outputs(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, inputs: list[TensorArray]) -> Any:
@@ -135,8 +147,8 @@ def _trace_outputs(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any,
     from ..graph.region import Region
 
     with Region(get_default_graph(), "scan_shapes").as_default():
-        carry = map_structure(lambda leaf: leaf if isinstance(leaf, TensorArray) else convert_to_tensor(leaf), init)
+        carry = map_structure(_as_carry, init)
         result = f(carry, pack_as(xs, [array.read(0) for array in inputs]))
-        if not isinstance(result, (tuple, list)) or len(result) != 2:  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not is_sequence(result) or len(result) != 2:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"scan: f must return (carry, y), got {type(result).__name__}.")
         return map_structure(convert_to_tensor, result[1])

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..autodiff.backpropagate import backpropagate, frame_cotangents
 from ..graph.graph import Graph, Operation, get_default_graph
-from ..graph.nest import flatten, flatten_with_path
+from ..graph.nest import flatten, flatten_with_path, is_mapping, is_sequence
 from ..graph.region import Mirror, Region
 from ..graph.spec import ArraySpec, FrameSpec, Spec, TensorSpec, as_shape, shape_accepts, shape_text
 from ..graph.tensor import Tensor
@@ -105,7 +105,7 @@ def while_loop(
     """
     if parallel_iterations < 1:
         raise ValueError(f"parallel_iterations must be at least 1, got {parallel_iterations}.")
-    single = not isinstance(loop_vars, (tuple, list))
+    single = not is_sequence(loop_vars)
     structure: Any = (loop_vars,) if single else loop_vars
     names = _variable_names(body, structure)
     inits = [as_component(leaf) for leaf in flatten(structure)]
@@ -239,12 +239,12 @@ def _invariant_leaves(invariants: Any) -> list[Any]:
     """Shapes are tuples themselves, so the structure ends at tuples of dimensions."""
     if invariants is None or hasattr(invariants, "shape") or _is_shape(invariants):
         return [invariants]
-    items = invariants.values() if isinstance(invariants, dict) else invariants
+    items: list[Any] = list(invariants.values() if is_mapping(invariants) else invariants)
     return [leaf for item in items for leaf in _invariant_leaves(item)]
 
 
 def _is_shape(value: Any) -> bool:
-    return isinstance(value, (tuple, list)) and all(dim is None or isinstance(dim, (int, np.integer)) for dim in value)
+    return is_sequence(value) and all(dim is None or isinstance(dim, (int, np.integer)) for dim in value)
 
 
 def _checked_result(result: Any, structure: Any, specs: list[Spec], names: list[str], single: bool) -> list[Tensor]:
@@ -253,9 +253,9 @@ def _checked_result(result: Any, structure: Any, specs: list[Spec], names: list[
     Raises:
         TypeError: it differs from the loop variables; the message lists every difference.
     """
-    if single and not (isinstance(result, (tuple, list)) and len(result) == 1):
+    if single and not (is_sequence(result) and len(result) == 1):
         result = (result,)
-    if len(structure) == 1 and not isinstance(result, (tuple, list)):
+    if len(structure) == 1 and not is_sequence(result):
         result = (result,)
     differences = _structure_differences(result, structure, names)
     if differences:
@@ -275,8 +275,8 @@ def _checked_result(result: Any, structure: Any, specs: list[Spec], names: list[
 
 
 def _structure_differences(result: Any, structure: Any, names: list[str]) -> list[str]:
-    if not isinstance(result, (tuple, list)) or len(result) != len(structure):
-        got = f"{len(result)} values" if isinstance(result, (tuple, list)) else f"one {type(result).__name__}"
+    if not is_sequence(result) or len(result) != len(structure):
+        got = f"{len(result)} values" if is_sequence(result) else f"one {type(result).__name__}"
         return [f"  It has {len(structure)} loop variables ({', '.join(names)}), but the body returned {got}."]
     want = [path for path, _ in flatten_with_path(structure)]
     have = [path for path, _ in flatten_with_path(result)]

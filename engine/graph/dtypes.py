@@ -7,7 +7,7 @@ type; an array's type never depends on its value. bfloat16 is imported only when
 from __future__ import annotations
 
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -55,6 +55,11 @@ def _dtype_from_name(name: str) -> DType:
     return np.dtype({"int": "int32", "float": "float32", "string": "str"}.get(name, name))
 
 
+def is_dtype(value: Any) -> TypeGuard[DType]:
+    """Whether `value` is a NumPy dtype."""
+    return isinstance(value, np.dtype)
+
+
 def as_dtype(dtype: DTypeLike) -> DType:
     """The NumPy dtype that `dtype` names.
 
@@ -66,7 +71,7 @@ def as_dtype(dtype: DTypeLike) -> DType:
     >>> as_dtype("float32"), as_dtype(float)
     (dtype('float32'), dtype('float32'))
     """
-    if isinstance(dtype, np.dtype):
+    if is_dtype(dtype):
         return dtype
     if isinstance(dtype, type) and dtype in _WEAK_BY_PYTHON_TYPE:
         weak = _WEAK_BY_PYTHON_TYPE[dtype]
@@ -106,7 +111,8 @@ def _ancestors(name: str) -> frozenset[str]:
 def _join(names: frozenset[str]) -> str:
     if len(names) == 1:
         return next(iter(names))
-    common = frozenset.intersection(*(_ancestors(name) for name in names))
+    first, *rest = [_ancestors(name) for name in names]
+    common: frozenset[str] = first.intersection(*rest)
     # The least common ancestor is the one from which every other common ancestor is reached.
     for candidate in common:
         if common <= _ancestors(candidate):

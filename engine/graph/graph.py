@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -120,7 +120,10 @@ class Graph:
     True
     """
 
-    parent: Graph | None = None
+    @property
+    def parent(self) -> Graph | None:
+        """The graph around this one: none, except for the region of a loop or branch."""
+        return None
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
@@ -213,7 +216,7 @@ class Graph:
                 return candidate
 
     @contextmanager
-    def name_scope(self, name: str) -> Iterator[str]:
+    def name_scope(self, name: str) -> Generator[str]:
         """Prefix the names of operations built inside with ``name/``."""
         before = self._name_scope
         self._name_scope = self.unique_name(name) + "/"
@@ -223,7 +226,7 @@ class Graph:
             self._name_scope = before
 
     @contextmanager
-    def device(self, device: str | None) -> Iterator[None]:
+    def device(self, device: str | None) -> Generator[None]:
         """Ask for `device` for the operations built inside; None lifts an outer request."""
         before = self._device
         self._device = device or ""
@@ -233,7 +236,7 @@ class Graph:
             self._device = before
 
     @contextmanager
-    def control_dependencies(self, operations: Sequence[Operation] | None) -> Iterator[None]:
+    def control_dependencies(self, operations: Sequence[Operation] | None) -> Generator[None]:
         """Operations built inside run after `operations`; None lifts outer ones."""
         before = self._control_stack
         self._control_stack = [] if operations is None else [*before, tuple(operations)]
@@ -254,7 +257,7 @@ class Graph:
     # --- the current graph ----------------------------------------------------------------------------------
 
     @contextmanager
-    def as_default(self) -> Iterator[Graph]:
+    def as_default(self) -> Generator[Graph]:
         """Make this the graph into which operations are built inside the block."""
         _context.stack.append(self)
         try:
@@ -330,7 +333,7 @@ def get_default_graph() -> Graph:
 
 
 def reset_default_graph() -> None:
-    """Let the default graph go and start a new one. What was built in the old one can't be mixed with new operations."""
+    """Let the default graph go and start a new one; what was built in the old one can't be mixed with the new."""
     global _default_graph
     _default_graph = Graph()
 

@@ -3,7 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeGuard
+
+import numpy as np
+
+
+def is_sequence(value: Any) -> TypeGuard[list[Any] | tuple[Any, ...]]:
+    """Whether `value` is a list or a tuple."""
+    return isinstance(value, (list, tuple))
+
+
+def is_mapping(value: Any) -> TypeGuard[dict[Any, Any]]:
+    """Whether `value` is a dict."""
+    return isinstance(value, dict)
+
+
+def is_integer(value: Any) -> TypeGuard[int]:
+    """Whether `value` is a Python or NumPy integer."""
+    return isinstance(value, (int, np.integer))
 
 
 def is_nested(structure: Any) -> bool:
@@ -24,10 +41,10 @@ def flatten_with_path(structure: Any, path: str = "") -> Iterator[tuple[str, Any
     """The leaves with the way to each, as it is written in Python: ``[0]['h']``."""
     if structure is None:
         return
-    if isinstance(structure, dict):
+    if is_mapping(structure):
         for key in _sorted_keys(structure):
             yield from flatten_with_path(structure[key], f"{path}[{key!r}]")
-    elif isinstance(structure, (tuple, list)):
+    elif is_sequence(structure):
         names = getattr(structure, "_fields", None)
         for position, item in enumerate(structure):
             step = f"[{position}]" if names is None else f".{names[position]}"
@@ -61,10 +78,10 @@ def map_structure(function: Callable[..., Any], structure: Any, *others: Any) ->
 def _pack(structure: Any, leaves: Iterator[Any]) -> Any:
     if structure is None:
         return None
-    if isinstance(structure, dict):
+    if is_mapping(structure):
         packed = {key: _pack(structure[key], leaves) for key in _sorted_keys(structure)}
         return {key: packed[key] for key in structure}
-    if isinstance(structure, (tuple, list)):
+    if is_sequence(structure):
         # `next` may raise StopIteration: a generator expression would turn it into a RuntimeError.
         items: list[Any] = []
         for item in structure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -127,4 +127,9 @@ def registered_ops() -> dict[str, type[Op]]:
 
 def as_scalar_or_array(value: Any) -> Any:
     """`value` with a rank-0 array replaced by its NumPy scalar, the form that programs compute with."""
-    return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
+    return value[()] if is_array(value) and value.ndim == 0 else value
+
+
+def is_array(value: Any) -> TypeGuard[np.ndarray[Any, Any]]:
+    """Whether `value` is a NumPy array (a NumPy scalar is none)."""
+    return isinstance(value, np.ndarray)

@@ -38,7 +38,7 @@ class Region(Graph):
 
     def __init__(self, parent: Graph, name: str, mirror: Mirror | None = None) -> None:
         super().__init__()
-        self.parent: Graph = parent
+        self._parent = parent
         self.name = name
         self.mirror = mirror
         self.parameters: list[Tensor] = []
@@ -50,6 +50,10 @@ class Region(Graph):
         self._hoisted: dict[Variable, Tensor] = {}
         self._device = parent._device
         self.is_built = False
+
+    @property
+    def parent(self) -> Graph:
+        return self._parent
 
     def add_parameter(self, spec: Spec, name: str) -> Tensor:
         """Append an explicit input."""

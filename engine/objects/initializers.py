@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -110,7 +110,7 @@ class Identity(Initializer):
     def __call__(self, shape: Sequence[int], dtype: Any = None) -> Array:
         if len(shape) != 2:
             raise ValueError(f"The identity initializer makes matrices only, got shape {tuple(shape)}.")
-        return (self.gain * np.eye(*shape)).astype(as_dtype(dtype or floatx()))
+        return (self.gain * np.eye(shape[0], shape[1])).astype(as_dtype(dtype or floatx()))
 
     def get_config(self) -> dict[str, Any]:
         return {"gain": self.gain}
@@ -141,11 +141,13 @@ class RandomInitializer(Initializer):
         return cls(**{name: deserialize_keras_object(value) for name, value in known.items()})
 
 
-def _checked_seed(seed: Any) -> Any:
+def _checked_seed(seed: Any) -> int | SeedGenerator | None:
     if isinstance(seed, dict):
         seed = deserialize_keras_object(seed)
-    if seed is None or isinstance(seed, (int, np.integer, SeedGenerator)):
+    if seed is None or isinstance(seed, (int, SeedGenerator)):
         return seed
+    if isinstance(seed, np.integer):
+        return int(cast("Any", seed))
     raise ValueError(f"seed must be an int, None or a SeedGenerator, got {seed!r}.")
 
 

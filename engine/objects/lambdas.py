@@ -6,7 +6,8 @@ import base64
 import marshal
 import types
 import warnings
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 
 def lambda_to_config(function: types.FunctionType) -> dict[str, Any]:
@@ -27,10 +28,11 @@ def lambda_from_config(config: Any) -> types.FunctionType:
     Raises:
         ValueError: the bytecode is not of this Python version.
     """
+    fields: Sequence[Any] = config  # older files hold a list of the three
     if isinstance(config, dict):
-        raw, defaults, closure = config["code"], config["defaults"], config["closure"]
-    else:
-        raw, defaults, closure = config
+        named = cast("dict[str, Any]", config)
+        fields = [named["code"], named["defaults"], named["closure"]]
+    raw, defaults, closure = fields
     try:
         code = marshal.loads(base64.b64decode(raw))
     except (ValueError, EOFError, TypeError) as error:

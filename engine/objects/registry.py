@@ -11,7 +11,7 @@ import difflib
 import inspect
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar, cast
@@ -32,7 +32,9 @@ _builtin_modules: dict[Any, str] = {}
 
 _scoped_objects: ContextVar[dict[str, Any] | None] = ContextVar("custom_objects", default=None)
 _safe_mode: ContextVar[bool] = ContextVar("safe_mode", default=True)
-_shared_objects: ContextVar[dict[Any, Any] | None] = ContextVar("shared_objects", default=None)
+# Apart, because objects may be written while others are read (a wrapper copies its layer), and their numbers differ.
+_numbers_written: ContextVar[dict[int, tuple[int, Any]] | None] = ContextVar("numbers_written", default=None)
+_objects_read: ContextVar[dict[int, Any] | None] = ContextVar("objects_read", default=None)
 
 
 # --- names ----------------------------------------------------------------------------------------------------------
@@ -99,7 +101,7 @@ def get_custom_objects() -> dict[str, Any]:
 
 
 @contextmanager
-def custom_object_scope(custom_objects: Mapping[str, Any]) -> Iterator[None]:
+def custom_object_scope(custom_objects: Mapping[str, Any]) -> Generator[None]:
     """Make names known inside the block: ``with custom_object_scope({"MyCell": MyCell}):``."""
     token = _scoped_objects.set({**(_scoped_objects.get() or {}), **custom_objects})
     try:
@@ -109,7 +111,7 @@ def custom_object_scope(custom_objects: Mapping[str, Any]) -> Iterator[None]:
 
 
 @contextmanager
-def safe_mode_scope(safe_mode: bool) -> Iterator[None]:
+def safe_mode_scope(safe_mode: bool) -> Generator[None]:
     """Whether code stored in files (lambdas) is refused inside the block."""
     token = _safe_mode.set(safe_mode)
     try:
@@ -119,13 +121,23 @@ def safe_mode_scope(safe_mode: bool) -> Iterator[None]:
 
 
 @contextmanager
-def object_sharing_scope() -> Iterator[None]:
-    """Inside the block, an object that is written or read twice stays one object."""
-    token = _shared_objects.set({})
+def shared_writing_scope() -> Generator[None]:
+    """Inside the block, an object that is written twice gets the same number both times."""
+    token = _numbers_written.set({})
     try:
         yield
     finally:
-        _shared_objects.reset(token)
+        _numbers_written.reset(token)
+
+
+@contextmanager
+def shared_reading_scope() -> Generator[None]:
+    """Inside the block, what has the same number is read as one object."""
+    token = _objects_read.set({})
+    try:
+        yield
+    finally:
+        _objects_read.reset(token)
 
 
 def find_by_name(kind: str, identifier: str, known: Mapping[str, Any]) -> Any:
@@ -214,7 +226,7 @@ def _special(class_name: str, **config: Any) -> dict[str, Any]:
 def _serialize_special(obj: Any) -> Any:
     """Bytes, arrays, slices, dtypes and the like; None for everything else."""
     if isinstance(obj, np.generic):
-        return obj.item()
+        return cast("np.generic[Any]", obj).item()
     if isinstance(obj, bytes):
         return _special("__bytes__", value=obj.decode("latin-1"))
     if isinstance(obj, np.ndarray):
@@ -264,9 +276,9 @@ def _serialize_object(obj: Any) -> dict[str, Any]:
         value = getter() if callable(getter) else None
         if value:
             config[key] = serialize_keras_object(value)
-    shared = _shared_objects.get()
-    if shared is not None:
-        config["shared_object_id"] = shared.setdefault(id(obj), len(shared) + 1)
+    written = _numbers_written.get()
+    if written is not None:  # the object is kept, so that no other one gets its id
+        config["shared_object_id"] = written.setdefault(id(obj), (len(written) + 1, obj))[0]
     return config
 
 
@@ -319,7 +331,7 @@ def _deserialize_object(config: dict[str, Any]) -> Any:
         return _deserialize_special(class_name, config)
     if class_name == "function":
         return _find_function(config)
-    shared, key = _shared_objects.get(), config.get("shared_object_id")
+    shared, key = _objects_read.get(), config.get("shared_object_id")
     if shared is not None and key is not None and key in shared:
         return shared[key]
     cls = _find_class(config)

@@ -192,9 +192,7 @@ class ArrayValue:
             ValueError: the elements differ in shape, or there are none and their shape is unknown.
         """
         if self.size == 0:
-            if element_shape is None or None in element_shape:
-                element_shape = tuple(dim or 0 for dim in element_shape or ())
-            return np.empty((0, *element_shape), dtype)
+            return np.empty((0, *[dim or 0 for dim in element_shape or ()]), dtype)
         for index in range(self.size):
             if not self.has(index):
                 self.read(index)

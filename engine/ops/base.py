@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 import numpy as np
 
 from ..graph import dtypes
 from ..graph.dtypes import DType, as_dtype, result_type
 from ..graph.graph import Graph, Operation, get_default_graph, graph_for
+from ..graph.nest import is_integer, is_sequence
 from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ..graph.spec import Shape, TensorSpec, as_shape, broadcast_shapes
 from ..graph.tensor import Tensor
@@ -71,7 +72,8 @@ def as_array(value: Any, dtype: Any = None) -> Any:
     if isinstance(value, Tensor):
         raise TypeError(f"{value!r} is symbolic: a concrete array was expected here. Run it with Session.run first.")
     wanted = None if dtype is None else as_dtype(dtype)
-    if isinstance(value, (np.ndarray, np.generic)):
+    array: np.ndarray[Any, Any]
+    if is_numpy(value):
         array = np.asarray(value)
     else:
         array = _array_from_python(value)
@@ -82,6 +84,11 @@ def as_array(value: Any, dtype: Any = None) -> Any:
     if wanted is not None and array.dtype != wanted:
         array = array.astype(wanted)
     return as_scalar_or_array(array)
+
+
+def is_numpy(value: Any) -> TypeGuard[np.ndarray[Any, Any]]:
+    """Whether `value` is a NumPy array or scalar."""
+    return isinstance(value, (np.ndarray, np.generic))
 
 
 def _array_from_python(value: Any) -> np.ndarray[Any, Any]:
@@ -95,8 +102,8 @@ def _array_from_python(value: Any) -> np.ndarray[Any, Any]:
 
 def _python_dtype(value: Any, array: np.ndarray[Any, Any]) -> DType | None:
     """The default dtype of Python data: weak, unless NumPy values stand among it."""
-    leaf = value
-    while isinstance(leaf, (list, tuple)) and leaf:
+    leaf: Any = value
+    while is_sequence(leaf) and leaf:
         leaf = leaf[0]
     if isinstance(leaf, (np.ndarray, np.generic)) or hasattr(leaf, "__array__"):
         return None
@@ -156,7 +163,7 @@ def convert_to_tensor(value: TensorLike, dtype: Any = None, name: str | None = N
         return value if wanted is None or value.dtype == wanted else cast(value, wanted)
     if isinstance(value, _PYTHON_SCALARS) and not isinstance(value, np.generic) and name is None:
         return _scalar_constant(value, wanted or result_type(type(value)), get_default_graph())
-    if isinstance(value, (list, tuple)) and _holds_symbols(value):
+    if is_sequence(value) and _holds_symbols(value):
         from .joining import stack  # a list of tensors becomes their stack
 
         return convert_to_tensor(stack(value), wanted)
@@ -164,7 +171,7 @@ def convert_to_tensor(value: TensorLike, dtype: Any = None, name: str | None = N
 
 
 def _holds_symbols(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
+    if is_sequence(value):
         return any(_holds_symbols(item) for item in value)
     return isinstance(value, (Tensor, Variable))
 
@@ -175,9 +182,9 @@ def dtype_of(value: TensorLike) -> Any:
         return value.dtype
     if isinstance(value, _PYTHON_SCALARS) and not isinstance(value, np.generic):
         return type(value)
-    if isinstance(value, (np.ndarray, np.generic)):
+    if is_numpy(value):
         return value.dtype
-    if isinstance(value, (list, tuple)) and _holds_symbols(value):
+    if is_sequence(value) and _holds_symbols(value):
         return convert_to_tensor(value).dtype
     return as_array(value).dtype
 
@@ -300,6 +307,7 @@ class SumToShape(Op):
     """
 
     shape: Shape
+    view: ClassVar[bool] = True  # x itself, if it has that shape
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(self.shape, inputs[0].dtype)
@@ -455,7 +463,7 @@ def split_shape(shape: ShapeLike) -> tuple[tuple[int | None, ...], list[Tensor]]
         if isinstance(dim, (Tensor, Variable)):
             static.append(None)
             dynamic.append(convert_to_tensor(dim, "int32"))
-        elif isinstance(dim, (int, np.integer)):
+        elif is_integer(dim):
             static.append(int(dim))
         else:
             raise TypeError(
@@ -493,7 +501,7 @@ def normalize_axes(axis: Any, rank: int | None) -> tuple[int, ...] | None:
     """
     if axis is None:
         return None if rank is None else tuple(range(rank))
-    axes = [normalize_axis(int(a), rank) for a in (axis if isinstance(axis, (tuple, list)) else (axis,))]
+    axes = [normalize_axis(int(a), rank) for a in (axis if is_sequence(axis) else (axis,))]
     if len(set(axes)) != len(axes):
         raise ValueError(f"axis={axis} names an axis twice.")
     return tuple(sorted(axes))

@@ -295,7 +295,7 @@ def reshape(x: TensorLike, newshape: ShapeLike) -> Tensor:
         return apply(ReshapeToShape(shape_from_vector(newshape)), tensor, newshape)
     static, dynamic = resolve_shape(newshape)
     static = _settle_remainder(tensor, static, dynamic)
-    if static == tensor.shape:
+    if static == tensor.shape and static.count(None) <= 1:  # two unknown sizes may have changed places
         return tensor
     return apply(Reshape(static), tensor, *dynamic)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ..control_flow.frames import History, Saved
 from ..control_flow.region_op import RegionOp
@@ -37,7 +38,7 @@ class _Group:
 
     def depends_on(self, other: _Group) -> bool:
         seen: set[_Group] = set()
-        pending = [self]
+        pending: list[_Group] = [self]
         while pending:
             group = pending.pop()
             if group is other:
@@ -96,9 +97,11 @@ def _group(operations: Sequence[Operation], rule: FusionRule) -> list[_Group]:
     group_of: dict[Operation, _Group] = {}
     behind: dict[Operation, frozenset[_Group]] = {}  # the groups on which an operation's results depend directly
     nothing: frozenset[_Group] = frozenset()
+    earlier = _earlier_effects(operations)
     for operation in operations:
         sources = [tensor.operation for tensor in operation.inputs]
-        below = frozenset().union(*[behind.get(source, nothing) for source in sources])
+        sources += [*operation.control_inputs, *earlier.get(operation, ())]
+        below = nothing.union(*[behind.get(source, nothing) for source in sources])
         behind[operation] = below
         shape = _fusible_shape(operation, rule)
         if shape is None:
@@ -224,9 +227,11 @@ def _reorder(graph: Graph, replaced: dict[Operation, Operation]) -> None:
     position = {operation: operation.index for operation in operations}
     users: dict[Operation, list[Operation]] = {operation: [] for operation in operations}
     waiting = dict.fromkeys(operations, 0)
+    earlier = _earlier_effects(operations)
     for operation in operations:
-        before = {tensor.operation for tensor in operation.inputs} | set(operation.control_inputs)
-        before |= _earlier_effects(operation, operations) if operation.effects else set()
+        controls = [replaced.get(source, source) for source in operation.control_inputs]
+        operation.control_inputs = tuple(dict.fromkeys(controls))
+        before = {tensor.operation for tensor in operation.inputs} | {*controls, *earlier.get(operation, ())}
         for source in before:
             if source in users:
                 users[source].append(operation)
@@ -249,12 +254,19 @@ def _reorder(graph: Graph, replaced: dict[Operation, Operation]) -> None:
         operation.index = index
 
 
-def _earlier_effects(operation: Operation, operations: Sequence[Operation]) -> set[Operation]:
-    """Operations before this one that touch one of its resources, where either writes."""
-    touched = {effect.resource: effect.writes for effect in operation.effects}
-    return {
-        other
-        for other in operations
-        if other.index < operation.index
-        and any(e.resource in touched and (e.writes or touched[e.resource]) for e in other.effects)
-    }
+def _earlier_effects(operations: Sequence[Operation]) -> dict[Operation, list[Operation]]:
+    """For each operation with effects, those that must come before it: a write stays behind all earlier accesses of
+    its resource, a read behind the latest write."""
+    writer: dict[Any, Operation] = {}
+    readers: dict[Any, list[Operation]] = {}  # since the latest write
+    earlier: dict[Operation, list[Operation]] = {}
+    for operation in operations:
+        for resource, writes in operation.effects:
+            before = earlier.setdefault(operation, [])
+            before += [writer[resource]] if resource in writer else []
+            if writes:
+                before += readers.pop(resource, [])
+                writer[resource] = operation
+            else:
+                readers.setdefault(resource, []).append(operation)
+    return earlier

@@ -45,11 +45,15 @@ def prepare(
     copy = Specialised()
     copy.copy_step(pruned, given)
     fetches = [copy.tensors[target] for target in targets if isinstance(target, Tensor)]
-    wanted = [copy.operation_of(target) for target in targets if isinstance(target, Operation)]
+    asked = [target for target in targets if isinstance(target, Operation)]
+    wanted = [copy.operations[operation] for operation in asked if operation in copy.operations]
+    # What was needed for a value is not needed for its shape alone, but its effects were asked for.
+    wanted += [operation for operation in copy.graph.operations if operation.writes]
     fed = [copy.tensors[tensor] for tensor in feeds]
     operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
     if rule is not None:
         fuse(copy.graph, operations, fetches, rule)
-        wanted = [operation for operation in wanted if operation in set(copy.graph.operations)]
+        remaining = set(copy.graph.operations)
+        wanted = [operation for operation in wanted if operation in remaining]
         operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
     return Step(operations, fed, fetches)

@@ -32,18 +32,15 @@ class Specialised:
     Attributes:
         graph: the new graph.
         tensors: from tensors of the original graph (and its regions) to the new ones.
+        operations: from original operations to their copies; those that are fed or simplified away have none.
     """
 
     def __init__(self, share: bool = True) -> None:
         self.graph = Graph()
         self.tensors: dict[Tensor, Tensor] = {}
         self.share = share
-        self._operations: dict[Operation, Operation] = {}
+        self.operations: dict[Operation, Operation] = {}
         self._known: dict[Graph, dict[Any, Operation]] = {}
-
-    def operation_of(self, operation: Operation) -> Operation:
-        """The copy of `operation`."""
-        return self._operations[operation]
 
     # --- steps ----------------------------------------------------------------------------------------------
 
@@ -70,14 +67,14 @@ class Specialised:
         elif isinstance(op, Branch):
             new = self._copy_branch(op, operation, inputs, into, needed)
         else:
-            rewritten = simplify(op, inputs)
+            rewritten = None if operation.control_inputs else simplify(op, inputs)
             if isinstance(rewritten, Tensor):
                 self.tensors[operation.outputs[0]] = rewritten
                 return
             if isinstance(rewritten, Constant):
                 inputs = []
             new = self._copy_plain(rewritten or self._renewed(op), operation, inputs, into)
-        self._operations[operation] = new
+        self.operations[operation] = new
         fed = [tensor for tensor in operation.outputs if tensor in self.tensors]
         for old, fresh in zip(operation.outputs, new.outputs, strict=True):
             if old not in fed:
@@ -100,7 +97,7 @@ class Specialised:
         if key is not None and key in known:
             return known[key]
         specs = self._inferred(op, operation, inputs)
-        controls = tuple(self._operations[c] for c in operation.control_inputs if c in self._operations)
+        controls = tuple(self.operations[c] for c in operation.control_inputs if c in self.operations)
         new = into.adopt(op, inputs, specs, operation, controls)
         if key is not None:
             known[key] = new
@@ -143,7 +140,7 @@ class Specialised:
     def _adopt_region_op(self, op: Any, own: Sequence[Tensor], operation: Operation, into: Graph) -> Operation:
         inputs = [*own, *op.captured_inputs()]
         specs = op.infer(*[tensor.spec for tensor in inputs])
-        controls = tuple(self._operations[c] for c in operation.control_inputs if c in self._operations)
+        controls = tuple(self.operations[c] for c in operation.control_inputs if c in self.operations)
         return into.adopt(op, inputs, specs, operation, controls)
 
     def _copy_region(self, region: Region, into: Graph, specs: Sequence[Spec], demanded: Iterable[Tensor]) -> Region:

@@ -17,11 +17,13 @@ from ..control_flow.frames import History, Saved, TripCount
 from ..control_flow.while_loop import While
 from ..graph import dtypes
 from ..graph.graph import Graph, Operation, Placeholder, ReadVariable
-from ..graph.op import Op, as_scalar_or_array
+from ..graph.nest import is_sequence
+from ..graph.op import Op, as_scalar_or_array, is_array
 from ..graph.region import Region
 from ..graph.tensor import Tensor
 from ..graph.variable import Assign
 from ..ops.array_value import ArrayValue
+from ..ops.base import is_numpy
 from ..passes.prune import frame_users, needed_in_region, needed_operations
 from .errors import annotate
 
@@ -84,7 +86,7 @@ class Interpreter:
         result = (_in_double(op) if self.float64 else op).run(np, *values)
         if isinstance(op, ReadVariable):
             result = _copied(result)
-        results = result if isinstance(result, tuple) else (result,)
+        results: Sequence[Any] = as_outputs(result)
         return [self._widen(value) for value in results]
 
     def _run_while(
@@ -127,7 +129,7 @@ class Interpreter:
         return [environment[result] for result in region.results], environment
 
     def _widen(self, value: Any) -> Any:
-        if self.float64 and isinstance(value, (np.ndarray, np.generic)) and dtypes.is_floating(value.dtype):
+        if self.float64 and is_numpy(value) and dtypes.is_floating(value.dtype):
             return value.astype("float64")
         return value
 
@@ -159,10 +161,15 @@ def _in_double(op: Op) -> Op:
     wide = {
         name: np.dtype("float64")
         for name, value in fields.items()
-        if isinstance(value, np.dtype) and dtypes.is_floating(value)
+        if dtypes.is_dtype(value) and dtypes.is_floating(value)
     }
     return dataclasses.replace(op, **wide) if wide else op
 
 
+def as_outputs(result: Any) -> Sequence[Any]:
+    """What an op's `run` returned, as one value for each output."""
+    return result if is_sequence(result) else (result,)
+
+
 def _copied(value: Any) -> Any:
-    return value.copy() if isinstance(value, np.ndarray) else value
+    return value.copy() if is_array(value) else value

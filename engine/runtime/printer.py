@@ -152,7 +152,7 @@ class _Block:
             if operation in self.printer.kernels:
                 self._print_kernel(operation, reused_operands(operation, dying.get(operation, ()), reusable))
             else:
-                self._print_operation(operation, operations)
+                self.print_operation(operation, operations)
             if free:
                 self._free(dying.get(operation, ()))
 
@@ -163,7 +163,7 @@ class _Block:
 
     # --- single operations ----------------------------------------------------------------------------------
 
-    def _print_operation(self, operation: Operation, needed: Sequence[Operation]) -> None:
+    def print_operation(self, operation: Operation, needed: Sequence[Operation]) -> None:
         op = operation.op
         if isinstance(op, Constant):
             self.names[operation.outputs[0]] = self.printer.bind("c", op.value)
@@ -204,7 +204,7 @@ class _Block:
         printer, kernel = self.printer, self.printer.kernels[operation]
         arguments = [self.names[tensor] for tensor in operation.inputs]
         buffers = [self._buffer(tensor, reused) for tensor in operation.outputs]
-        outputs = [self._output_name(tensor) for tensor in operation.outputs]
+        outputs = [self.output_name(tensor) for tensor in operation.outputs]
         for name, buffer in zip(outputs, buffers, strict=True):
             self.line(f"{name} = {buffer}", (operation, arguments))
         entry = printer.bind("kernel", kernel.entry)
@@ -234,7 +234,7 @@ class _Block:
             value = f"copied({value})"
         self.printer.stored.add(source)
         if isinstance(source.spec, TensorSpec) and source.spec.is_static and source.shape == op.variable.shape:
-            name = self._output_name(operation.outputs[0])
+            name = self.output_name(operation.outputs[0])
             variable = self.printer.bind(op.variable.name, op.variable)
             self.line(f"{name} = {variable}._value = {value}", (operation, [value]))
             return
@@ -242,13 +242,13 @@ class _Block:
         self._assign(operation, f"{run}({value})", [value])
 
     def _assign(self, operation: Operation, expression: str, arguments: list[str] | None = None) -> None:
-        names = [self._output_name(tensor) for tensor in operation.outputs]
+        names = [self.output_name(tensor) for tensor in operation.outputs]
         target = f"{', '.join(names)} = " if names else ""
         if len(names) == 1 and isinstance(operation.op, Fused):
             target = f"({names[0]},) = "
         self.line(target + expression, (operation, arguments or []))
 
-    def _output_name(self, tensor: Tensor) -> str:
+    def output_name(self, tensor: Tensor) -> str:
         name = self.names[tensor] = self.printer.fresh(tensor.operation.name)
         return name
 
@@ -292,7 +292,7 @@ class _RegionPrinter:
         returned = [*results, *extra]
         self.block.line(f"return ({', '.join(returned)}{',' if len(returned) == 1 else ''})")
         printer.add_function(function)
-        targets = [self.outer._output_name(tensor) for tensor in self.operation.outputs[:-1]] + extra
+        targets = [self.outer.output_name(tensor) for tensor in self.operation.outputs[:-1]] + extra
         call = f"{function.name}({', '.join(passed)})"
         self.outer.line(f"{', '.join(targets)}{',' if len(targets) == 1 else ''} = {call}" if targets else call)
 
@@ -349,7 +349,7 @@ class _LoopPrinter(_RegionPrinter):
         if len(working) == 1 and working[0].outputs == (result,):
             for operation in operations:
                 if isinstance(operation.op, Constant):
-                    inside._print_operation(operation, operations)
+                    inside.print_operation(operation, operations)
             arguments = [inside.names[tensor] for tensor in working[0].inputs]
             expression = working[0].op.emit(arguments)
             if expression is not None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.graph import Graph, Operation
+from ..graph.op import is_array
 from ..graph.spec import Spec
 from ..graph.tensor import Tensor
 from ..ops.array_value import ArrayValue
@@ -141,7 +142,7 @@ def _kernels(operations: Sequence[Operation]) -> dict[Operation, Any]:
 
 def copied_value(value: Any) -> Any:
     """A value that shares no memory with the program's state."""
-    return value.copy() if isinstance(value, np.ndarray) else value
+    return value.copy() if is_array(value) else value
 
 
 def as_fetched(value: Any) -> Any:

@@ -70,15 +70,30 @@ def _earlier_value_is_done_with(
 
 
 def reused_operands(operation: Operation, dying: Iterable[Tensor], reusable: set[Tensor]) -> dict[Tensor, Tensor]:
-    """For results of a fused operation, operands of the same spec that nothing else needs: they are overwritten."""
+    """For results of a fused operation, operands of the same spec that nothing else needs: they are overwritten.
+
+    Only the result that overwrites an operand may depend on it: a kernel may read it for another result afterwards.
+    """
     free = [tensor for tensor in dying if tensor in reusable and tensor in operation.inputs]
+    sources = _sources_of_results(operation)
     found: dict[Tensor, Tensor] = {}
     for result in operation.outputs:
-        match = next((tensor for tensor in free if tensor.spec == result.spec), None)
+        others = {tensor for other in operation.outputs if other is not result for tensor in sources[other]}
+        match = next((tensor for tensor in free if tensor.spec == result.spec and tensor not in others), None)
         if match is not None:
             found[result] = match
             free.remove(match)
     return found
+
+
+def _sources_of_results(operation: Operation) -> dict[Tensor, set[Tensor]]:
+    """For each result of a fused operation, the operands on which it depends."""
+    op = operation.op
+    assert isinstance(op, Fused)
+    values = [{tensor} for tensor in operation.inputs]
+    for _, arguments in op.steps:
+        values.append({source for k in arguments for source in values[k]})
+    return {result: values[k] for result, k in zip(operation.outputs, op.results, strict=True)}
 
 
 def reusable_tensors(operations: Sequence[Operation], fresh: Iterable[Tensor]) -> set[Tensor]:

@@ -96,7 +96,7 @@ def function(python_function: Callable[..., Any] | None = None, **options: Any) 
     5.0
     """
     if python_function is None:
-        return lambda given: Function(given, **options)
+        return functools.partial(Function, **options)
     return Function(python_function, **options)
 
 

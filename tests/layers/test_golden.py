@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from golden.loader import LayerCase, load_cases
 
 import anabranch as ab
 from anabranch.engine.graph import flatten
 from anabranch.engine.graph.graph import get_default_graph
+from golden.loader import LayerCase, load_cases
 
 CASES = load_cases("layers")
 

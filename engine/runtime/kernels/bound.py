@@ -136,7 +136,9 @@ def _size_table(spec: KernelSpec, inputs: Sequence[TensorSpec], outputs: Sequenc
     extents = [math.prod(space[axis] for axis in loop) for loop in loops]
     table: list[int] = []
     for kind, position, axis in table_layout(spec):
-        if kind == "extent":
+        if kind == "array":
+            table.append(id(np.ndarray))
+        elif kind == "extent":
             table.append(extents[axis])
         elif kind == "type":
             dtype = specs[position].dtype

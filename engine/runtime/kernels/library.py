@@ -15,7 +15,7 @@ import numpy as np
 from . import llvm as printer
 from .llvm import KernelSpec
 
-_VERSION = "1"  # raise it whenever the printed code changes
+_VERSION = "2"  # raise it whenever the printed code changes
 
 
 class Library:
@@ -45,7 +45,9 @@ class Library:
 
     def _start(self) -> bool:
         try:
-            import llvmlite.binding as binding
+            import llvmlite.binding as llvm_binding  # pyright: ignore[reportMissingTypeStubs]
+
+            binding: Any = llvm_binding
 
             binding.initialize_native_target()
             binding.initialize_native_asmprinter()

@@ -71,10 +71,10 @@ def print_kernel(spec: KernelSpec, name: str) -> str:
 def table_layout(spec: KernelSpec) -> list[tuple[str, int, int]]:
     """What stands in a kernel's table, in order: (kind, operand, axis).
 
-    Kinds: "extent" of a loop, "type" (address of the dtype or scalar type) of an operand, "dim" of an operand,
-    "stride" (elements) of an operand in an outer loop.
+    Kinds: "array" (address of NumPy's array type), "extent" of a loop, "type" (address of the dtype or scalar type) of
+    an operand, "dim" of an operand, "stride" (elements) of an operand in an outer loop.
     """
-    layout = [("extent", 0, loop) for loop in range(spec.loops)]
+    layout = [("array", 0, 0), *[("extent", 0, loop) for loop in range(spec.loops)]]
     for position, operand in enumerate(spec.operands):
         layout.append(("type", position, 0))
         layout.extend(("dim", position, axis) for axis in range(operand.rank or 0))
@@ -96,13 +96,12 @@ def _print_entry(spec: KernelSpec, name: str) -> str:
         label = "_".join(map(str, entry))
         lines.append(f"  %p_{label} = getelementptr i64, i64* %t, i64 {position}")
         lines.append(f"  %{label} = load i64, i64* %p_{label}")
-    checks: list[str] = []
-    for k, operand in enumerate(spec.operands):
-        checks += _print_operand(lines, k, operand)
-    lines.append("  %ok_0 = and i1 true, true")
-    for position, check in enumerate(checks):
-        lines.append(f"  %ok_{position + 1} = and i1 %ok_{position}, {check}")
-    lines.append(f"  br i1 %ok_{len(checks)}, label %run, label %refuse")
+    # One after the other, because nothing may be read of an object before it is known to be an array, and no dimension
+    # before the rank is known.
+    for stage in (_print_type, _print_header, _print_dimensions):
+        checks = [check for k, operand in enumerate(spec.operands) for check in stage(lines, k, operand)]
+        _print_checks(lines, checks, stage.__name__)
+    lines.append("  br label %run")
     lines.append("refuse:\n  ret i32 1")
     lines.append("run:")
     arguments = [f"{_pointer(operand)} %d{k}" for k, operand in enumerate(spec.operands)]
@@ -112,39 +111,65 @@ def _print_entry(spec: KernelSpec, name: str) -> str:
     return "\n".join(lines)
 
 
-def _print_operand(lines: list[str], k: int, operand: Operand) -> list[str]:
-    """Loads of an operand's fields; returns the names of the checks on them."""
+def _print_checks(lines: list[str], checks: list[str], stage: str) -> None:
+    """Refuse unless all `checks` hold."""
+    result = "true"
+    for position, check in enumerate(checks):
+        lines.append(f"  %ok{stage}{position} = and i1 {result}, {check}")
+        result = f"%ok{stage}{position}"
+    lines.append(f"  br i1 {result}, label %after{stage}, label %refuse")
+    lines.append(f"after{stage}:")
 
-    def field(label: str, offset: int, kind: str) -> str:
-        lines.append(f"  %a_{label}_{k} = add i64 %o{k}, {offset}")
-        lines.append(f"  %q_{label}_{k} = inttoptr i64 %a_{label}_{k} to {kind}*")
-        lines.append(f"  %{label}_{k} = load {kind}, {kind}* %q_{label}_{k}")
-        return f"%{label}_{k}"
 
-    def check(label: str, left: str, right: str, kind: str) -> str:
-        lines.append(f"  %c_{label}_{k} = icmp eq {kind} {left}, {right}")
-        return f"%c_{label}_{k}"
+def _print_field(lines: list[str], k: int, label: str, offset: int, kind: str) -> str:
+    """A field of the object that operand `k` is."""
+    lines.append(f"  %a_{label}_{k} = add i64 %o{k}, {offset}")
+    lines.append(f"  %q_{label}_{k} = inttoptr i64 %a_{label}_{k} to {kind}*")
+    lines.append(f"  %{label}_{k} = load {kind}, {kind}* %q_{label}_{k}")
+    return f"%{label}_{k}"
 
+
+def _print_equal(lines: list[str], k: int, label: str, left: str, right: str, kind: str) -> str:
+    lines.append(f"  %c_{label}_{k} = icmp eq {kind} {left}, {right}")
+    return f"%c_{label}_{k}"
+
+
+def _print_type(lines: list[str], k: int, operand: Operand) -> list[str]:
+    """The check that operand `k` is a scalar of its type, or an array."""
+    wanted = f"%type_{k}_0" if operand.rank is None else "%array_0_0"
+    return [_print_equal(lines, k, "kind", _print_field(lines, k, "kind", TYPE_OFFSET, "i64"), wanted, "i64")]
+
+
+def _print_header(lines: list[str], k: int, operand: Operand) -> list[str]:
+    """Where the data lies, and the checks of dtype, rank and layout."""
     if operand.rank is None:
         lines.append(f"  %a_data_{k} = add i64 %o{k}, {DATA_OFFSET}")
         lines.append(f"  %d{k} = inttoptr i64 %a_data_{k} to {_pointer(operand)}")
-        return [check("type", field("kind", TYPE_OFFSET, "i64"), f"%type_{k}_0", "i64")]
-    checks = [
-        check("descr", field("descr", DESCRIPTOR_OFFSET, "i64"), f"%type_{k}_0", "i64"),
-        check("rank", field("rank", RANK_OFFSET, "i32"), str(operand.rank), "i32"),
-    ]
-    flags = field("flags", FLAGS_OFFSET, "i32")
+        return []
+    data = _print_field(lines, k, "data", DATA_OFFSET, "i64")
+    lines.append(f"  %d{k} = inttoptr i64 {data} to {_pointer(operand)}")
+    dtype = _print_field(lines, k, "descr", DESCRIPTOR_OFFSET, "i64")
+    rank = _print_field(lines, k, "rank", RANK_OFFSET, "i32")
+    flags = _print_field(lines, k, "flags", FLAGS_OFFSET, "i32")
     lines.append(f"  %m_flags_{k} = and i32 {flags}, {_C_CONTIGUOUS_ALIGNED}")
-    checks.append(check("flags", f"%m_flags_{k}", str(_C_CONTIGUOUS_ALIGNED), "i32"))
-    lines.append(f"  %base_{k} = inttoptr i64 {field('dims', DIMENSIONS_OFFSET, 'i64')} to i64*")
+    return [
+        _print_equal(lines, k, "descr", dtype, f"%type_{k}_0", "i64"),
+        _print_equal(lines, k, "rank", rank, str(operand.rank), "i32"),
+        _print_equal(lines, k, "flags", f"%m_flags_{k}", str(_C_CONTIGUOUS_ALIGNED), "i32"),
+    ]
+
+
+def _print_dimensions(lines: list[str], k: int, operand: Operand) -> list[str]:
+    """The checks of the shape."""
+    if not operand.rank:
+        return []
+    dimensions = _print_field(lines, k, "dims", DIMENSIONS_OFFSET, "i64")
+    lines.append(f"  %base_{k} = inttoptr i64 {dimensions} to i64*")
+    checks: list[str] = []
     for axis in range(operand.rank):
-        # The rank may differ from what is expected: then nothing behind it may be read.
-        lines.append(f"  %x_{k}_{axis} = select i1 %c_rank_{k}, i64 {axis}, i64 0")
-        lines.append(f"  %y_{k}_{axis} = getelementptr i64, i64* %base_{k}, i64 %x_{k}_{axis}")
-        lines.append(f"  %z_{k}_{axis} = select i1 %c_rank_{k}, i64* %y_{k}_{axis}, i64* %t")
-        lines.append(f"  %v_{k}_{axis} = load i64, i64* %z_{k}_{axis}")
-        checks.append(check(f"dim{axis}", f"%v_{k}_{axis}", f"%dim_{k}_{axis}", "i64"))
-    lines.append(f"  %d{k} = inttoptr i64 {field('data', DATA_OFFSET, 'i64')} to {_pointer(operand)}")
+        lines.append(f"  %y_{k}_{axis} = getelementptr i64, i64* %base_{k}, i64 {axis}")
+        lines.append(f"  %v_{k}_{axis} = load i64, i64* %y_{k}_{axis}")
+        checks.append(_print_equal(lines, k, f"dim{axis}", f"%v_{k}_{axis}", f"%dim_{k}_{axis}", "i64"))
     return checks
 
 
@@ -217,9 +242,10 @@ def _print_body(lines: list[str], spec: KernelSpec) -> list[str]:
             continue
         name = f"%e_{position}"
         if node.kind == "input":
-            _print_load(lines, node.value, spec.inputs[node.value], name, spec.loops)
+            operand = int(node.value)
+            _print_load(lines, operand, spec.inputs[operand], name, spec.loops)
         else:
-            arguments = [values[k] for k in node.arguments]
+            arguments = [values[argument] for argument in node.arguments]
             types = [spec.nodes[k].type for k in node.arguments]
             lines.append(f"  {name} = {_instruction(node, arguments, types)}")
         values.append(name)

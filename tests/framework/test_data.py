@@ -1,0 +1,283 @@
+"""Data adapters: arrays, generators, iterables, PyDatasets, class weights, splits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import anabranch as ab
+from anabranch import layers
+from anabranch.framework.data import (
+    ArrayData,
+    Epochs,
+    as_data,
+    class_weights_to_sample_weights,
+    convert_structure,
+    train_validation_split,
+    unpack_x_y_sample_weight,
+)
+
+X = np.arange(20, dtype="float32").reshape(10, 2)
+Y = np.arange(10, dtype="int64")
+
+
+def leaves_of(data) -> list[list[np.ndarray]]:
+    return [batch.leaves for batch in data.epoch()]
+
+
+class Batches(ab.utils.PyDataset):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[int] = []
+        self.ended = 0
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int):
+        self.seen.append(index)
+        return X[2 * index : 2 * index + 2], Y[2 * index : 2 * index + 2]
+
+    def on_epoch_end(self) -> None:
+        self.ended += 1
+
+
+def counting_model() -> ab.Sequential:
+    model = ab.Sequential([ab.Input((2,)), layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+# --- arrays ---------------------------------------------------------------------------------------------------------
+
+
+def test_unshuffled_batches_are_views_of_the_array() -> None:
+    batches = leaves_of(as_data(X, Y, batch_size=4))
+    assert [len(x) for x, _ in batches] == [4, 4, 2]
+    assert all(np.shares_memory(x, X) for x, _ in batches)
+
+
+def test_shuffling_permutes_rows_together_and_anew_each_epoch() -> None:
+    ab.utils.set_random_seed(0)
+    data = as_data(X, Y, batch_size=4, shuffle=True)
+    epochs = [leaves_of(data) for _ in range(2)]
+    orders = [np.concatenate([y for _, y in batches]) for batches in epochs]
+    assert sorted(orders[0]) == sorted(orders[1]) == list(range(10))
+    assert list(orders[0]) != list(orders[1])
+    np.testing.assert_array_equal(np.concatenate([x for x, _ in epochs[0]]), X[orders[0]])
+
+
+def test_shuffling_batches_keeps_rows_in_their_batch() -> None:
+    ab.utils.set_random_seed(0)
+    batches = leaves_of(as_data(X, Y, batch_size=5, shuffle="batch"))
+    assert sorted(int(y[0]) for _, y in batches) == [0, 5]
+    assert all(list(y) == list(range(y[0], y[0] + 5)) for _, y in batches)
+
+
+def test_floats_are_converted_once_and_integers_stay() -> None:
+    data = as_data({"a": X.astype("float64"), "b": Y}, batch_size=4)
+    assert isinstance(data, ArrayData)
+    assert [array.dtype.name for array in data.arrays] == ["float32", "int64"]
+
+
+def test_rows_may_be_given_as_lists() -> None:
+    assert convert_structure([[1, 2], [3, 4]], "x").shape == (2, 2)
+    assert [a.shape for a in convert_structure([X, Y], "x")] == [(10, 2), (10,)]
+
+
+def test_structures_keep_their_form() -> None:
+    batch = next(as_data({"b": X, "a": (Y, X)}, [Y], batch_size=4).epoch())
+    x, y, weight = batch.layout.pack(batch.leaves)
+    assert set(x) == {"a", "b"}
+    assert x["a"][1].shape == (4, 2)
+    assert isinstance(y, list)
+    assert weight is None
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "error", "message"),
+    [
+        (X, Y[:4], ValueError, r"same number of rows.*x: 10, y: 4"),
+        (np.array([[1], [1, 2]], dtype=object), None, TypeError, "pad_sequences"),
+        (3.0, None, TypeError, "Expected arrays"),
+        (np.float32(3), None, ValueError, "single number"),
+        (X[:0], None, ValueError, "no rows"),
+        (iter([X]), Y, ValueError, "y must not be given"),
+    ],
+)
+def test_data_that_do_not_fit_are_refused(x, y, error, message) -> None:
+    with pytest.raises(error, match=message):
+        as_data(x, y)
+
+
+def test_batch_size_must_be_positive_and_is_not_for_generators() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        as_data(X, batch_size=0)
+    with pytest.raises(ValueError, match="batch_size must not be given"):
+        as_data(iter([X]), batch_size=3)
+
+
+# --- splits ---------------------------------------------------------------------------------------------------------
+
+
+def test_validation_rows_come_from_the_end() -> None:
+    train, validation = train_validation_split((X, Y, None), 0.3)
+    np.testing.assert_array_equal(train[1], np.arange(7))
+    np.testing.assert_array_equal(validation[1], [7, 8, 9])
+    assert train[2] is None
+
+
+@pytest.mark.parametrize("split", [1.5, -0.1, 0.999])
+def test_a_split_that_leaves_nothing_is_refused(split: float) -> None:
+    with pytest.raises(ValueError, match="validation_split"):
+        train_validation_split((X[:3], Y[:3], None), split)
+
+
+def test_validation_split_of_a_generator_is_refused() -> None:
+    with pytest.raises(ValueError, match="works on arrays only"):
+        counting_model().fit(iter([(X, Y)]), validation_split=0.5, verbose=0)
+
+
+# --- weights --------------------------------------------------------------------------------------------------------
+
+
+def test_class_weights_for_labels_of_every_form() -> None:
+    weights = {0: 0.5, 2: 3.0}
+    labels = np.array([0, 1, 2])
+    expected = [0.5, 1.0, 3.0]
+    np.testing.assert_array_equal(class_weights_to_sample_weights(labels, weights), expected)
+    np.testing.assert_array_equal(class_weights_to_sample_weights(labels[:, None], weights), expected)
+    np.testing.assert_array_equal(class_weights_to_sample_weights(np.eye(3)[labels], weights), expected)
+    steps = np.array([[0, 2], [1, 1]])
+    np.testing.assert_array_equal(class_weights_to_sample_weights(steps, weights, "indices"), [[0.5, 3], [1, 1]])
+
+
+def test_class_and_sample_weights_exclude_each_other() -> None:
+    with pytest.raises(ValueError, match="at the same time"):
+        as_data(X, Y, np.ones(10), class_weight={0: 1.0})
+
+
+def test_class_weights_reach_labels_of_sequences() -> None:
+    model = ab.Sequential([ab.Input((5, 2)), layers.Dense(3, "softmax")])
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    x, y = np.ones((4, 5, 2), "float32"), np.tile(np.array([0, 1, 2, 0, 1]), (4, 1))
+    model.optimizer.learning_rate = 0.0
+    weight = np.array([1.0, 2.0, 0.5])[y]
+    weighted = model.fit(x, y, class_weight={1: 2.0, 2: 0.5}, verbose=0).history["loss"][0]
+    assert weighted == pytest.approx(model.evaluate(x, y, sample_weight=weight, verbose=0), rel=1e-6)
+
+
+# --- generators and datasets ----------------------------------------------------------------------------------------
+
+
+def test_a_generator_goes_on_where_the_last_epoch_stopped() -> None:
+    served: list[int] = []
+
+    def batches():
+        for number in range(100):
+            served.append(number)
+            yield X[:2], Y[:2]
+
+    counting_model().fit(batches(), steps_per_epoch=3, epochs=4, verbose=0)
+    assert served == list(range(12))
+
+
+def test_a_generator_that_ends_early_stops_training_with_a_warning() -> None:
+    model = counting_model()
+    with pytest.warns(UserWarning, match="ended after 2 of 3 steps"):
+        history = model.fit(((X[:2], Y[:2]) for _ in range(5)), steps_per_epoch=3, epochs=4, verbose=0)
+    assert history.epoch == [0, 1]
+
+
+def test_an_exhausted_generator_is_noticed() -> None:
+    with pytest.warns(UserWarning, match="gave no batch"):
+        counting_model().fit(((X[:2], Y[:2]) for _ in range(5)), epochs=3, verbose=0)
+
+
+def test_lists_of_batches_start_anew_each_epoch() -> None:
+    history = counting_model().fit([(X[:4], Y[:4]), (X[4:], Y[4:])], epochs=3, verbose=0)
+    assert len(history.history["loss"]) == 3
+
+
+def test_arrays_wrap_around_when_an_epoch_is_longer_than_they_are() -> None:
+    epochs = Epochs(as_data(X, Y, batch_size=4), steps_per_epoch=5)
+    assert [batch.size for batch in epochs.epoch()] == [4, 4, 2, 4, 4]
+    assert [batch.size for batch in epochs.epoch()] == [2, 4, 4, 2, 4]
+
+
+def test_a_dataset_is_shuffled_by_batch_and_told_of_the_end() -> None:
+    ab.utils.set_random_seed(1)
+    data = Batches()
+    counting_model().fit(data, epochs=2, verbose=0)
+    assert sorted(data.seen[:5]) == list(range(5))
+    assert data.seen[:5] != data.seen[5:]
+    assert data.ended == 2
+
+
+def test_an_unshuffled_dataset_keeps_its_order_and_may_validate() -> None:
+    data = Batches()
+    history = counting_model().fit(data, shuffle=False, validation_data=Batches(), verbose=0).history
+    assert data.seen == list(range(5))
+    assert "val_loss" in history
+
+
+def test_anything_with_length_and_items_is_a_dataset() -> None:
+    class Plain:
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, index):
+            return X, Y, np.full(10, float(index))
+
+    assert [batch.leaves[2][0] for batch in as_data(Plain()).epoch()] == [0.0, 1.0]
+
+
+def test_batches_of_generators_are_unpacked() -> None:
+    assert unpack_x_y_sample_weight([X, Y])[2] is None
+    assert unpack_x_y_sample_weight(X)[1] is None
+    with pytest.raises(ValueError, match="a tuple of 4"):
+        unpack_x_y_sample_weight((X, X, X, X))
+
+
+# --- utils ----------------------------------------------------------------------------------------------------------
+
+
+def test_to_categorical() -> None:
+    assert ab.utils.to_categorical([[1], [0]], 3).tolist() == [[0, 1, 0], [1, 0, 0]]
+    with pytest.raises(ValueError, match="labels run from 0 to 4"):
+        ab.utils.to_categorical([0, 4], 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [[0, 0, 1], [1, 2, 3]]),
+        ({"padding": "post", "value": 9}, [[1, 9, 9], [1, 2, 3]]),
+        ({"maxlen": 2}, [[0, 1], [2, 3]]),
+        ({"maxlen": 2, "truncating": "post"}, [[0, 1], [1, 2]]),
+    ],
+)
+def test_pad_sequences(options, expected) -> None:
+    assert ab.utils.pad_sequences([[1], [1, 2, 3]], **options).tolist() == expected
+
+
+def test_split_dataset() -> None:
+    left, right = ab.utils.split_dataset((X, Y), left_size=3)
+    assert len(left[0]) == 3
+    np.testing.assert_array_equal(right[1], np.arange(3, 10))
+    with pytest.raises(ValueError, match="can't be taken"):
+        ab.utils.split_dataset(X, left_size=8, right_size=8)
+
+
+def test_config() -> None:
+    assert ab.config.backend() == "anabranch"
+    assert ab.config.list_devices("gpu") == []
+    with pytest.raises(ValueError, match="set_devices"):
+        ab.config.set_devices(["gpu:0"])
+    ab.config.set_devices(["cpu:0"])
+    assert ab.config.floatx() == "float32"
+    ab.config.set_floatx("float64")
+    try:
+        assert convert_structure(X, "x").dtype == np.float64
+    finally:
+        ab.config.set_floatx("float32")
