@@ -58,9 +58,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """
     target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
-        raise FileNotFoundError(
-            f"Can't write {str(path)!r}: the folder {str(target.parent)!r} does not exist. Make it."
-        )
+        raise FileNotFoundError(f"Can't write {str(path)!r}: there is no folder {str(target.parent)!r}. Make it first.")
     if target.is_dir():
         raise IsADirectoryError(f"Can't write {str(path)!r}: it is a folder. Give the name of a file.")
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
@@ -228,7 +226,7 @@ def _member(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
                 "Save it again with Keras's default weights format."
             )
         raise SavedFileError(
-            f"{str(path)!r} has no member {name!r}, so it is no Keras model or damaged; it has {listing}."
+            f"{str(path)!r} is damaged or no saved model: it has no member {name!r}, but {listing}. {SAVE_AGAIN}"
         )
     info = archive.getinfo(name)
     if info.file_size > max(_BOMB_BYTES, _BOMB_RATIO * info.compress_size):

@@ -32,6 +32,11 @@ class CallSignature:
         object.__setattr__(self, "names", tuple(named))
         object.__setattr__(self, "takes_anything", any(p.kind == p.VAR_KEYWORD for p in parameters))
 
+    @property
+    def required(self) -> list[str]:
+        """The parameters without a default."""
+        return [n for n in self.names if self.signature.parameters[n].default is inspect.Parameter.empty]
+
     def takes(self, name: str) -> bool:
         return name in self.names
 

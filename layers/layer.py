@@ -178,7 +178,9 @@ class Layer(LayerConfig):
         if "training" in kwargs and not takes_training and not signature.takes_anything:
             given = {name: value for name, value in kwargs.items() if name != "training"}
         try:
-            bound = signature.signature.bind(*args, **given)
+            named = signature.signature.bind_partial(*args, **given).arguments
+            automatic = [name for name in signature.required if name in ("training", "mask") and name not in named]
+            bound = signature.signature.bind(*args, **given, **dict.fromkeys(automatic))
         except TypeError as error:
             raise TypeError(
                 f"Layer {self.name!r}: {type(self).__name__}.call{signature.signature} can't take what it was given: "
@@ -286,10 +288,7 @@ class Layer(LayerConfig):
         if len(parameters.names) == 1:
             return {parameters.names[0]: first}
         shapes = {f"{name}_shape": shapes_of(value) for name, value in arguments.items() if tensors_in(value)}
-        required = [
-            n for n in parameters.names if parameters.signature.parameters[n].default is inspect.Parameter.empty
-        ]
-        missing = [name for name in required if name not in shapes]
+        missing = [name for name in parameters.required if name not in shapes]
         if missing:
             raise ValueError(
                 f"Layer {self.name!r}: build() of {type(self).__name__} asks for {', '.join(missing)}, but the call "

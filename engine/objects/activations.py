@@ -60,33 +60,28 @@ def gelu(x: Any, approximate: bool = False) -> Tensor:
     return ops.gelu(x, approximate=approximate)
 
 
-def _shared(name: str) -> Callable[..., Any]:
-    """The op called `name`, used as it is."""
-    return getattr(ops, name)
-
-
-softmax = _shared("softmax")
-log_softmax = _shared("log_softmax")
-tanh = _shared("tanh")
-softplus = _shared("softplus")
-softsign = _shared("softsign")
-elu = _shared("elu")
-selu = _shared("selu")
-celu = _shared("celu")
-silu = _shared("silu")
-relu6 = _shared("relu6")
-leaky_relu = _shared("leaky_relu")
-hard_sigmoid = _shared("hard_sigmoid")
-hard_silu = _shared("hard_silu")
-hard_tanh = _shared("hard_tanh")
-hard_shrink = _shared("hard_shrink")
-soft_shrink = _shared("soft_shrink")
-tanh_shrink = _shared("tanh_shrink")
-threshold = _shared("threshold")
-squareplus = _shared("squareplus")
-log_sigmoid = _shared("log_sigmoid")
-glu = _shared("glu")
-sparsemax = _shared("sparsemax")
+softmax = ops.softmax
+log_softmax = ops.log_softmax
+tanh = ops.tanh
+softplus = ops.softplus
+softsign = ops.softsign
+elu = ops.elu
+selu = ops.selu
+celu = ops.celu
+silu = ops.silu
+relu6 = ops.relu6
+leaky_relu = ops.leaky_relu
+hard_sigmoid = ops.hard_sigmoid
+hard_silu = ops.hard_silu
+hard_tanh = ops.hard_tanh
+hard_shrink = ops.hard_shrink
+soft_shrink = ops.soft_shrink
+tanh_shrink = ops.tanh_shrink
+threshold = ops.threshold
+squareplus = ops.squareplus
+log_sigmoid = ops.log_sigmoid
+glu = ops.glu
+sparsemax = ops.sparsemax
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "celu": celu,

@@ -355,9 +355,14 @@ def _construct(cls: Any, config: dict[str, Any]) -> Any:
         if not is_outermost or ("unexpected keyword" not in str(error) and "required" not in str(error)):
             raise
         raise TypeError(
-            f"{cls.__name__}.from_config could not make the object from config {config['config']!r}: {error}. "
+            f"{cls.__name__}.from_config could not make the object from config {_short(config['config'])}: {error}. "
             "Expected get_config() to return what the constructor takes."
         ) from error
+
+
+def _short(config: Any) -> str:
+    text = repr(config)
+    return text if len(text) <= 300 else f"{text[:300]}..."
 
 
 def _understood(cls: Any, config: Any) -> Any:

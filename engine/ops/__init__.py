@@ -3,6 +3,9 @@
 Each op is one class in one place (see `anabranch.engine.graph.op.Op`), from which its tests are generated.
 """
 
+import importlib
+from typing import Any
+
 from ..graph.op import ErrorSample, Op, Sample, registered_ops
 from . import operators as operators  # gives tensors their operators
 from .axes import *  # noqa: F403
@@ -36,3 +39,20 @@ __all__ = [
     "convert_to_tensor",
     "registered_ops",
 ]
+
+# keras.ops has control flow among its ops. Here it lies above the ops, so these names are looked up when asked for.
+_CONTROL_FLOW = {
+    "cond": "cond",
+    "fori_loop": "scan",
+    "map": "scan",
+    "scan": "scan",
+    "switch": "cond",
+    "while_loop": "while_loop",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _CONTROL_FLOW:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"..control_flow.{_CONTROL_FLOW[name]}", __name__)
+    return getattr(module, "map_fn" if name == "map" else name)

@@ -282,6 +282,7 @@ class ShapeOf(Op):
     def samples(cls) -> Iterable[Sample]:
         yield Sample(cls(), [np.zeros((2, 0, 3), "float32")], np.array([2, 0, 3], "int32"), label="empty axis")
         yield Sample(cls(), [np.float32(1)], np.zeros((0,), "int32"), label="scalar")
+        yield Sample(cls(), [np.zeros(3, "int32")], np.array([3], "int32"), label="vector")
 
 
 def runtime_shape(x: Tensor) -> Tensor:

@@ -282,7 +282,7 @@ def _check_pick(spec: TensorSpec, axis: int, item: Item, pick: TensorSpec | None
 
 
 def add_at(xp: Any, out: Any, key: tuple[Any, ...], values: Any) -> None:
-    """``out[key] += values`` in place, with repeated positions added up."""
+    """``out[key] += values`` in place, in a contiguous `out`, with repeated positions added up."""
     if values.size * 8 < out.size:
         xp.add.at(out, key, values)
         return
@@ -463,10 +463,10 @@ class AddItem(Op):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         base, *rest = inputs
-        return as_scalar_or_array(self.add_into(xp, xp.array(base), *rest))
+        return as_scalar_or_array(self.add_into(xp, xp.array(base, order="C"), *rest))
 
     def add_into(self, xp: Any, out: Any, *inputs: Any) -> Any:
-        """The same computed in place, in `out`: for a first input that nothing else uses."""
+        """The same computed in place, in the contiguous `out`: for a first input that nothing else uses."""
         values, *indices = inputs
         key = _resolve(self.items, indices)
         if self.repeats:

@@ -67,6 +67,10 @@ class SeedGenerator:
         """The arguments that make a generator with the same seed."""
         return {"seed": self._seed, "name": self.name}
 
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> SeedGenerator:
+        return cls(**config)
+
     def __repr__(self) -> str:
         return f"<SeedGenerator {self.name} seed={self._seed} counter={self._counter}>"
 

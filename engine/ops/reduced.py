@@ -108,7 +108,7 @@ class Sum(_Reduction):
         for x, axes, keepdims, label in reduction_cases():
             yield Sample(cls(axes, keepdims), [x], np.sum(x, axis=axes, keepdims=keepdims), (0,), label=label)
         nan = np.array([1, np.nan], "float32")
-        yield Sample(cls((0,)), [nan], np.float32(np.nan), label="NaN")
+        yield Sample(cls((0,)), [nan], np.float32(np.nan), (), label="NaN")
         many = np.ones(5000, "float16")
         yield Sample(cls((0,), False, dtypes.float32), [many], np.float16(5000), label="half precision")
 

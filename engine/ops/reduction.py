@@ -130,7 +130,7 @@ class Mean(_Reduction):
     def samples(cls) -> Iterable[Sample]:
         for x, axes, keepdims, label in reduction_cases():
             yield Sample(cls(axes, keepdims), [x], np.mean(x, axis=axes, keepdims=keepdims), (0,), label=label)
-        yield Sample(cls((0,)), [np.zeros((0, 2), "float32")], np.full(2, np.nan, "float32"), label="of nothing")
+        yield Sample(cls((0,)), [np.zeros((0, 2), "float32")], np.full(2, np.nan, "float32"), (), label="of nothing")
         large = np.full(4, 60000, "float16")
         yield Sample(cls((0,), False, dtypes.float32), [large], np.float16(60000), label="half precision")
 

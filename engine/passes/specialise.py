@@ -96,19 +96,26 @@ class Specialised:
         known = self._known.setdefault(into, {})
         if key is not None and key in known:
             return known[key]
-        specs = self._inferred(op, operation, inputs)
+        specs = self._inferred(op, operation, inputs, into)
         controls = tuple(self.operations[c] for c in operation.control_inputs if c in self.operations)
         new = into.adopt(op, inputs, specs, operation, controls)
         if key is not None:
             known[key] = new
         return new
 
-    def _inferred(self, op: Op, operation: Operation, inputs: list[Tensor]) -> tuple[Spec, ...]:
-        """Specs from what is fed. What can't work for these shapes may never run, so it fails only when it does."""
+    def _inferred(self, op: Op, operation: Operation, inputs: list[Tensor], into: Graph) -> tuple[Spec, ...]:
+        """Specs from what is fed. Inside a loop or branch, what can't work for these shapes may never run: there it
+        fails only when it does."""
         try:
             specs = op.infer(*[tensor.spec for tensor in inputs])
-        except (TypeError, ValueError, IndexError):
-            return tuple(tensor.spec for tensor in operation.outputs)
+        except (TypeError, ValueError, IndexError) as error:
+            if into is not self.graph:
+                return tuple(tensor.spec for tensor in operation.outputs)
+            shapes = ", ".join(str(tensor.spec) for tensor in inputs)
+            error.add_note(
+                f"In operation {operation.name!r} ({operation.type}); inputs: {shapes}; defined at {operation.location}"
+            )
+            raise
         return specs if isinstance(specs, tuple) else (specs,)
 
     # --- regions --------------------------------------------------------------------------------------------

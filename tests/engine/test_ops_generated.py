@@ -10,6 +10,7 @@ from anabranch.engine.graph import Graph
 from . import op_checks
 
 SAMPLES = [pytest.param(sample, id=name) for name, sample in op_checks.all_samples()]
+FIRST = [parameter for parameter in SAMPLES if f"{parameter.values[0].op.type_name}-0-" in str(parameter.id)]
 SMOOTH = [parameter for parameter in SAMPLES if op_checks.differentiable_positions(parameter.values[0])]
 ERRORS = [pytest.param(sample, id=name) for name, sample in op_checks.all_error_samples()]
 
@@ -64,6 +65,33 @@ def test_derivatives(sample: Any, known: str, cases: Any):
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_control_flow(sample: Any, cases: Any):
     cases(op_checks.check_control_flow(sample))
+
+
+@pytest.mark.parametrize("sample", FIRST)
+def test_session(sample: Any, cases: Any):
+    cases(op_checks.check_session(sample))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("known", op_checks.KNOWN)
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_session_exhaustively(sample: Any, known: str, cases: Any):
+    cases(op_checks.check_session(sample, known))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernels", [False, True])
+@pytest.mark.parametrize("known", op_checks.KNOWN)
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_control_flow_exhaustively(sample: Any, known: str, kernels: bool, cases: Any):
+    cases(op_checks.check_control_flow(sample, known, kernels))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("known", op_checks.KNOWN)
+@pytest.mark.parametrize("sample", SMOOTH)
+def test_derivatives_exhaustively(sample: Any, known: str, cases: Any):
+    cases(op_checks.check_derivatives(sample, known, directions=20))
 
 
 @pytest.mark.parametrize("sample", ERRORS)

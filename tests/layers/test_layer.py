@@ -430,6 +430,16 @@ def test_training_by_default() -> None:
     assert Eager()(np.ones((1, 1), "float32")) == 1
 
 
+def test_training_and_mask_without_defaults() -> None:
+    class Strict(layers.Layer):
+        def call(self, inputs: Any, training: Any, mask: Any) -> Any:
+            assert mask is None
+            return inputs * (1.0 if training else 0.0)
+
+    assert Strict()(np.ones((1, 1), "float32")) == 0
+    assert Strict()(np.ones((1, 1), "float32"), training=True) == 1
+
+
 # --- masks ----------------------------------------------------------------------------------------------------------
 
 

@@ -125,6 +125,7 @@ def test_constraints() -> None:
     [
         initializers.GlorotUniform(seed=1),
         initializers.VarianceScaling(2.0, "fan_out", "uniform"),
+        initializers.RandomNormal(seed=ab.random.SeedGenerator(3)),
         initializers.Constant(np.array([1.0, 2.0])),
         regularizers.L1L2(0.1, 0.2),
         constraints.MaxNorm(3, axis=[0, 1]),

@@ -38,11 +38,18 @@ class BoundKernel:
         Raises:
             RuntimeError: they do not have the shapes for which the program was compiled.
         """
+        specs = zip(operands, self._dtypes, self.spec.inputs, strict=False)
         fitted = [
             dtype.type(value) if operand.rank is None else np.ascontiguousarray(value, dtype=dtype)
-            for value, dtype, operand in zip(operands, self._dtypes, self.spec.inputs, strict=False)
+            for value, dtype, operand in specs
         ]
-        if self.entry(self.table, *map(id, fitted), *map(id, outputs)):
+        # A result may go into a dead operand's buffer, which need not be contiguous.
+        written = [out if out.flags.c_contiguous else np.empty(out.shape, out.dtype) for out in outputs]
+        refused = self.entry(self.table, *map(id, fitted), *map(id, written))
+        for out, result in zip(outputs, written, strict=True):
+            if out is not result and not refused:
+                out[...] = result
+        if refused:
             shapes = ", ".join(f"{value.dtype}{list(value.shape)}" for value in (*operands, *outputs))
             raise RuntimeError(
                 f"This is a bug in anabranch: an op's inferred shape or dtype differs from its result ({shapes}). "
@@ -64,8 +71,8 @@ def kernel_spec(op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[Tenso
     shapes = [_static(spec) for spec in (*inputs, *outputs)]
     loops = _loops(space, shapes)
     operands = [
-        Operand(llvm_type(spec.dtype), len(shape) or None, _steps(shape, space, loops))
-        for spec, shape in zip((*inputs, *outputs), shapes, strict=True)
+        Operand(llvm_type(spec.dtype), len(shape) or None, _steps(shape, space, loops), position >= len(inputs))
+        for position, (spec, shape) in enumerate(zip((*inputs, *outputs), shapes, strict=True))
     ]
     written = [(operand, values[k].index) for operand, k in zip(operands[len(inputs) :], op.results, strict=True)]
     return KernelSpec(tuple(builder.nodes), tuple(operands[: len(inputs)]), tuple(written), len(loops))

@@ -21,10 +21,12 @@ DIMENSIONS_OFFSET = 32
 DESCRIPTOR_OFFSET = 56
 FLAGS_OFFSET = 64
 _C_CONTIGUOUS_ALIGNED = 0x0001 | 0x0100
+_WRITEABLE = 0x0400
 
 _COMPARISONS = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
 _INTEGER_COMPARISONS = {"lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge", "eq": "eq", "ne": "ne"}
 _MEMORY = {"i1": "i8"}
+_IN_LOOP = ", !llvm.access.group !0"
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,13 @@ class Operand:
         type: the LLVM type of an element.
         rank: the rank of the array, or None for a NumPy scalar.
         steps: for each loop, whether the operand advances (True) or is broadcast (False).
+        is_written: whether it is an output.
     """
 
     type: str
     rank: int | None
     steps: tuple[bool, ...]
+    is_written: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,9 +102,9 @@ def _print_entry(spec: KernelSpec, name: str) -> str:
         lines.append(f"  %{label} = load i64, i64* %p_{label}")
     # One after the other, because nothing may be read of an object before it is known to be an array, and no dimension
     # before the rank is known.
-    for stage in (_print_type, _print_header, _print_dimensions):
+    for number, stage in enumerate((_print_type, _print_header, _print_dimensions)):
         checks = [check for k, operand in enumerate(spec.operands) for check in stage(lines, k, operand)]
-        _print_checks(lines, checks, stage.__name__)
+        _print_checks(lines, checks, number)
     lines.append("  br label %run")
     lines.append("refuse:\n  ret i32 1")
     lines.append("run:")
@@ -111,14 +115,14 @@ def _print_entry(spec: KernelSpec, name: str) -> str:
     return "\n".join(lines)
 
 
-def _print_checks(lines: list[str], checks: list[str], stage: str) -> None:
+def _print_checks(lines: list[str], checks: list[str], stage: int) -> None:
     """Refuse unless all `checks` hold."""
     result = "true"
     for position, check in enumerate(checks):
-        lines.append(f"  %ok{stage}{position} = and i1 {result}, {check}")
-        result = f"%ok{stage}{position}"
-    lines.append(f"  br i1 {result}, label %after{stage}, label %refuse")
-    lines.append(f"after{stage}:")
+        lines.append(f"  %ok{stage}_{position} = and i1 {result}, {check}")
+        result = f"%ok{stage}_{position}"
+    lines.append(f"  br i1 {result}, label %checked{stage}, label %refuse")
+    lines.append(f"checked{stage}:")
 
 
 def _print_field(lines: list[str], k: int, label: str, offset: int, kind: str) -> str:
@@ -151,11 +155,12 @@ def _print_header(lines: list[str], k: int, operand: Operand) -> list[str]:
     dtype = _print_field(lines, k, "descr", DESCRIPTOR_OFFSET, "i64")
     rank = _print_field(lines, k, "rank", RANK_OFFSET, "i32")
     flags = _print_field(lines, k, "flags", FLAGS_OFFSET, "i32")
-    lines.append(f"  %m_flags_{k} = and i32 {flags}, {_C_CONTIGUOUS_ALIGNED}")
+    needed = _C_CONTIGUOUS_ALIGNED | (_WRITEABLE if operand.is_written else 0)
+    lines.append(f"  %m_flags_{k} = and i32 {flags}, {needed}")
     return [
         _print_equal(lines, k, "descr", dtype, f"%type_{k}_0", "i64"),
         _print_equal(lines, k, "rank", rank, str(operand.rank), "i32"),
-        _print_equal(lines, k, "flags", f"%m_flags_{k}", str(_C_CONTIGUOUS_ALIGNED), "i32"),
+        _print_equal(lines, k, "flags", f"%m_flags_{k}", str(needed), "i32"),
     ]
 
 
@@ -176,7 +181,7 @@ def _print_dimensions(lines: list[str], k: int, operand: Operand) -> list[str]:
 def _print_loops(spec: KernelSpec, name: str) -> str:
     operands = spec.operands
     layout = [entry for entry in table_layout(spec) if entry[0] in ("extent", "stride")]
-    parameters = [f"{_pointer(operand)} noalias %d{k}" for k, operand in enumerate(operands)]
+    parameters = [f"{_pointer(o)} {'' if _may_be_shared(o) else 'noalias '}%d{k}" for k, o in enumerate(operands)]
     parameters += [f"i64 %{'_'.join(map(str, entry))}" for entry in layout]
     lines = [f"define internal void @{name}_loops({', '.join(parameters)}) noinline {{", "entry:"]
     depth = spec.loops
@@ -199,10 +204,19 @@ def _print_loops(spec: KernelSpec, name: str) -> str:
         lines.append(f"  br label %latch{loop}")
         lines.append(f"latch{loop}:")
         lines.append(f"  %n{loop} = add nsw i64 %i{loop}, 1")
-        lines.append(f"  br label %head{loop}")
+        lines.append(f"  br label %head{loop}{', !llvm.loop !2' if loop == depth - 1 else ''}")
         lines.append(f"done{loop}:")
     lines.append("  ret void\n}\n")
     return "\n".join(lines)
+
+
+def _may_be_shared(operand: Operand) -> bool:
+    """Whether an output may lie in the very memory of this operand (a value that dies, a variable that is updated).
+
+    That is said to LLVM instead of `noalias`; then it must not move loads behind stores. The iterations of the innermost
+    loop are independent all the same, as its metadata says, for element i of an output only ever replaces element i.
+    """
+    return operand.is_written or (operand.rank is not None and all(operand.steps))
 
 
 def _print_address(lines: list[str], k: int, operand: Operand, depth: int) -> str:
@@ -228,9 +242,9 @@ def _print_store(lines: list[str], k: int, operand: Operand, value: str, depth: 
     address = _print_address(lines, k, operand, depth)
     if operand.type == "i1":
         lines.append(f"  %w{k} = zext i1 {value} to i8")
-        lines.append(f"  store i8 %w{k}, i8* {address}")
+        lines.append(f"  store i8 %w{k}, i8* {address}{_IN_LOOP}")
     else:
-        lines.append(f"  store {operand.type} {value}, {operand.type}* {address}")
+        lines.append(f"  store {operand.type} {value}, {operand.type}* {address}{_IN_LOOP}")
 
 
 def _print_body(lines: list[str], spec: KernelSpec) -> list[str]:
@@ -255,10 +269,10 @@ def _print_body(lines: list[str], spec: KernelSpec) -> list[str]:
 def _print_load(lines: list[str], k: int, operand: Operand, name: str, depth: int) -> None:
     address = _print_address(lines, k, operand, depth)
     if operand.type == "i1":
-        lines.append(f"  {name}_byte = load i8, i8* {address}")
+        lines.append(f"  {name}_byte = load i8, i8* {address}{_IN_LOOP}")
         lines.append(f"  {name} = icmp ne i8 {name}_byte, 0")
     else:
-        lines.append(f"  {name} = load {operand.type}, {operand.type}* {address}")
+        lines.append(f"  {name} = load {operand.type}, {operand.type}* {address}{_IN_LOOP}")
 
 
 def _instruction(node: Node, arguments: Sequence[str], types: Sequence[str]) -> str:
@@ -306,8 +320,8 @@ def _literal(node: Node) -> str:
 
 
 def declarations() -> str:
-    """Declarations of the intrinsics that kernels call."""
-    lines: list[str] = []
+    """Declarations of the intrinsics that kernels call, and what is known of their loops."""
+    lines = ["!0 = distinct !{}", '!1 = !{!"llvm.loop.parallel_accesses", !0}', "!2 = distinct !{!2, !1}"]
     for kind, suffix in (("float", "f32"), ("double", "f64")):
         for name in ("fabs", "sqrt", "floor", "ceil", "trunc", "rint"):
             lines.append(f"declare {kind} @llvm.{name}.{suffix}({kind})")
