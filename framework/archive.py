@@ -138,7 +138,7 @@ def to_json(config: dict[str, Any]) -> str:
     try:
         return json.dumps(config)
     except (TypeError, ValueError) as error:
-        place, value = _first_unfit(config, "", set())
+        place, value = _first_unfit(config, "", frozenset())
         raise ValueError(
             f"The model can't be saved: its config holds {value!r} ({type(value).__name__}) at {place}, which JSON "
             "can't express. Let get_config() of that class return numbers, strings, lists and dicts, or objects that "
@@ -146,22 +146,24 @@ def to_json(config: dict[str, Any]) -> str:
         ) from error
 
 
-def _first_unfit(value: Any, place: str, above: set[int]) -> tuple[str, Any]:
-    """The place and value of the first thing in a config that JSON can't express."""
+def _first_unfit(value: Any, place: str, above: frozenset[int]) -> tuple[str, Any]:
+    """The place and value of the first thing in a config that JSON can't express; an empty place if there is none."""
     if isinstance(value, (str, int, float)) or value is None:
         return "", None
     if not isinstance(value, (dict, list, tuple)) or id(value) in above:
-        return place, value
-    names = _names_of(value)
-    for key, child in names:
-        found, unfit = _first_unfit(child, f"{place}.{key}" if place else str(key), above | {id(value)})
+        return place or "its top", value
+    for key, child in _children(value):
+        inner = f"{place}.{key}" if place else str(key)
+        if not isinstance(key, (str, int, float)) and key is not None:
+            return inner, key
+        found, unfit = _first_unfit(child, inner, above | {id(value)})
         if found:
             return found, unfit
     return "", None
 
 
-def _names_of(value: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> list[tuple[Any, Any]]:
-    """The children of a container, layers under their names."""
+def _children(value: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> list[tuple[Any, Any]]:
+    """The children of a container by key, where layers in a list go by their names."""
     if isinstance(value, dict):
         return list(value.items())
     return [(_name_in_config(child) or index, child) for index, child in enumerate(value)]

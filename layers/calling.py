@@ -61,8 +61,7 @@ class ActiveCall:
     """A layer whose `call` or `build` is running."""
 
     path: str
-    training: bool | None = None
-    is_call: bool = True
+    training: Any = None
 
 
 class _Calls(threading.local):
@@ -74,10 +73,10 @@ _calls = _Calls()
 
 
 @contextmanager
-def active_call(name: str, training: bool | None = None, is_call: bool = True) -> Generator[ActiveCall]:
+def active_call(name: str, training: Any = None) -> Generator[ActiveCall]:
     """Note that the layer called `name` is being called or built."""
     outer = _calls.stack[-1].path + "/" if _calls.stack else ""
-    active = ActiveCall(outer + name, training, is_call)
+    active = ActiveCall(outer + name, training)
     _calls.stack.append(active)
     try:
         yield active

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from ..engine import ops
@@ -108,9 +109,13 @@ def positive_int(layer: str, name: str, value: Any) -> int:
     Raises:
         ValueError: it is none.
     """
-    if isinstance(value, bool) or (not isinstance(value, int) and not hasattr(value, "__index__")) or int(value) <= 0:
+    try:
+        number = 0 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = 0
+    if number <= 0:
         raise ValueError(f"{layer}: {name} must be a positive integer, got {name}={value!r}.")
-    return int(value)
+    return number
 
 
 def known_features(layer: Layer, input_shape: Any) -> int:

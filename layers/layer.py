@@ -378,7 +378,7 @@ def _scope_of(layer: Layer) -> Generator[None]:
     if enclosing_path().endswith(f"{layer.name}/"):
         yield
         return
-    with active_call(layer.name, is_call=False):
+    with active_call(layer.name):
         yield
 
 

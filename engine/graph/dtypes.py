@@ -120,6 +120,14 @@ def _join(names: frozenset[str]) -> str:
     raise TypeError(f"No common dtype for {', '.join(sorted(names))}. Cast one of them explicitly with ops.cast.")
 
 
+def _weak_name(python_type: type) -> str:
+    """What a Python number brings to promotion; also one of a subclass, such as an enum's."""
+    for base in python_type.__mro__:
+        if base in _WEAK_BY_PYTHON_TYPE:
+            return _WEAK_BY_PYTHON_TYPE[base]
+    raise TypeError(f"A value of type {python_type.__name__} is no number.")
+
+
 def result_type(*types: Any) -> DType:
     """The dtype in which an operation over `types` is computed.
 
@@ -129,7 +137,7 @@ def result_type(*types: Any) -> DType:
     >>> result_type(np.dtype("float16"), float), result_type(np.dtype("int32"), float), result_type(int)
     (dtype('float16'), dtype('float32'), dtype('int32'))
     """
-    names = frozenset(_WEAK_BY_PYTHON_TYPE[t] if isinstance(t, type) else t.name for t in types)
+    names = frozenset(_weak_name(t) if isinstance(t, type) else t.name for t in types)
     unknown = names - _LATTICE.keys()
     if unknown:
         if len(names) == 1:

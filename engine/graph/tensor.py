@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -13,7 +14,15 @@ if TYPE_CHECKING:
 
 # What Python's operators mean for tensors. Ops lie above the graph, so they hand their functions down, once, through
 # `define_operators`; the names are those of the special methods without underscores.
-_operators: dict[str, Callable[..., Any]] = {}
+class _OperatorTable(dict[str, Callable[..., Any]]):
+    """Loads the ops, which fill it, at the first look-up: who uses a variable need not have used an op before."""
+
+    def __missing__(self, name: str) -> Callable[..., Any]:
+        importlib.import_module("..ops", __package__)
+        return dict(self)[name]
+
+
+_operators: dict[str, Callable[..., Any]] = _OperatorTable()
 
 
 def define_operators(table: dict[str, Callable[..., Any]]) -> None:

@@ -283,7 +283,11 @@ def _serialize_object(obj: Any) -> dict[str, Any]:
 
 
 def _config_of(obj: Any) -> Any:
-    return {key: serialize_keras_object(value) for key, value in obj.get_config().items()}
+    try:
+        return {key: serialize_keras_object(value) for key, value in obj.get_config().items()}
+    except Exception as error:
+        error.add_note(f"In the config of {type(obj).__name__} {getattr(obj, 'name', '')!r}.")
+        raise
 
 
 # --- reading --------------------------------------------------------------------------------------------------------

@@ -157,7 +157,7 @@ class Range(Op):
         start, stop, step = inputs
         if not step:
             raise ValueError(f"arange(start={start}, stop={stop}, step=0): the step must not be zero.")
-        return xp.arange(start, stop, step, dtype=start.dtype)
+        return _arange(xp, start, stop, step)
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
@@ -173,6 +173,8 @@ class Range(Op):
         down = [np.float32(1), np.float32(-0.7), np.float32(-0.5)]
         yield Sample(cls(None), down, np.array([1, 0.5, 0, -0.5], "float32"), differentiable=(0, 2), label="floats")
         yield Sample(cls(None), [ints[1], ints[0], ints[2]], np.zeros(0, "int32"), differentiable=(), label="empty")
+        wide = [np.int8(-100), np.int8(100), np.int8(100)]
+        yield Sample(cls(None), wide, np.array([-100, 0], "int8"), differentiable=(), label="wide")
 
     @classmethod
     def error_samples(cls) -> Iterable[ErrorSample]:
@@ -180,6 +182,13 @@ class Range(Op):
         yield ErrorSample(lambda: cls(None).infer(scalar, vector, scalar), ValueError, "must be scalars")
         zero = np.int32(0)
         yield ErrorSample(lambda: cls(None).run(np, zero, np.int32(3), zero), ValueError, "not be zero")
+
+
+def _arange(xp: Any, *limits: Any) -> Any:
+    """NumPy's arange over scalars of one dtype."""
+    # In small and unsigned types NumPy's own `stop - start` overflows: an empty range would become a huge one.
+    numbers = [limit.item() for limit in limits] if dtypes.is_integer(limits[0].dtype) else limits
+    return xp.arange(*numbers, dtype=limits[0].dtype)
 
 
 def arange(start: TensorLike, stop: TensorLike = None, step: TensorLike = None, dtype: Any = None) -> Tensor:
@@ -208,7 +217,7 @@ def arange(start: TensorLike, stop: TensorLike = None, step: TensorLike = None, 
         raise ValueError(f"arange(start={start}, stop={stop}, step=0): the step must not be zero.")
     if any(value is None for value in values):
         return convert_to_tensor(apply(Range(None), *inputs), wanted)
-    known = np.arange(*values, dtype=inputs[0].dtype)
+    known = _arange(np, *values)
     if known.size <= _LARGEST_CONSTANT:
         return make_constant(known.astype(wanted))
     return convert_to_tensor(apply(Range(known.size), *inputs), wanted)

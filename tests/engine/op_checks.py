@@ -17,7 +17,7 @@ from anabranch.engine.autodiff import gradients
 from anabranch.engine.control_flow import cond, while_loop
 from anabranch.engine.graph import Graph, Placeholder, Tensor, TensorSpec, as_dtype
 from anabranch.engine.graph.dtypes import is_floating
-from anabranch.engine.graph.op import ErrorSample, Op, Sample, registered_ops
+from anabranch.engine.graph.op import ErrorSample, Op, Sample, as_scalar_or_array, registered_ops
 from anabranch.engine.graph.spec import shape_accepts
 from anabranch.engine.ops.base import apply_multi, zeros_of
 from anabranch.engine.runtime.interpreter import Interpreter
@@ -35,21 +35,26 @@ EXEMPT = {
     **dict.fromkeys(["assign", "read_variable"], "hold a variable: test_variables"),
     "take_key": "holds a generator: test_ops_random",
     "fused": "is made by a pass out of ops that are tested here",
-    **{name: "takes TensorArrays, which have their own tests" for name in registered_ops() if name.startswith("array_")},
+    **{
+        name: "takes TensorArrays, which have their own tests" for name in registered_ops() if name.startswith("array_")
+    },
 }
 
 KNOWN = ("static", "dims", "nothing")
 FLOATS = ("bfloat16", "float16", "float32", "float64")
 INTEGERS = ("int8", "uint8", "int16", "int32", "uint32", "int64")
-# Their public functions make floating-point numbers of integers first, or refuse what such samples would ask.
+# Their public functions make floats of integers (or ints of bools) first, or refuse what such samples would ask.
 FLOATING_ONLY = {
     *("arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctanh", "cos", "cosh", "sin", "sinh", "tan", "tanh"),
     *("exp", "exp2", "expm1", "log", "log10", "log1p", "log2", "log_sum_exp", "mean", "round", "rsqrt", "sigmoid"),
     *("cholesky", "determinant", "inverse", "lower_half", "solve", "sparse_cross_entropy", "sqrt"),
-    *("max", "min", "power", "range"),
+    *("max", "min", "power", "range", "relu", "relu_grad", "sparse_cross_entropy_grad"),
 }
-# Their public functions compute these in float32 instead.
-NO_HALF: set[tuple[str, str]] = set()
+# NumPy computes these in no half precision; their public functions do it in float32.
+_FACTORISATIONS = {"cholesky", "determinant", "inverse", "solve"}
+NO_HALF = {"bfloat16": {*_FACTORISATIONS, "batch_matmul", "contraction", "matmul"}, "float16": _FACTORISATIONS}
+# The function in the expression of these is not in NumPy.
+LACKS_IN_NUMPY = {"cast", "erf", "erfinv"}
 # The shape of the result follows from values even where all inputs are floating-point numbers.
 DATA_DEPENDENT = {"argwhere", "nonzero", "range", "unique_positions"}
 # Inputs whose last axis must be known, because it says how many axes the indices name, or whose rank must be.
@@ -192,17 +197,11 @@ def check_emission(sample: Sample) -> int:
     op, inputs = sample.op, sample.inputs
     expected = op.run(np, *inputs)
     cases = _check_emitted(op, inputs, expected)
-    if op.elementwise and not op.type_name.startswith("erf"):  # NumPy has no erf
-        if op.type_name != "cast":
-            assert_identical(ops.base.as_scalar_or_array(op.expression(np, *inputs)), expected)
+    if op.elementwise and op.type_name not in LACKS_IN_NUMPY:
+        definition: Any = op
+        assert_identical(as_scalar_or_array(definition.expression(np, *inputs)), expected)
         cases += 1
-    source = op.emit_out(_names(inputs), "out")
-    if source is not None and isinstance(expected, np.ndarray):
-        out = _garbage(expected)
-        eval(source, {"np": np}, {**_scope(inputs), "out": out})
-        assert_identical(out, expected)
-        cases += 1
-    return cases
+    return cases + _check_emitted_into(op, inputs, expected)
 
 
 def _check_emitted(op: Op, inputs: Sequence[Any], expected: Any) -> int:
@@ -212,6 +211,16 @@ def _check_emitted(op: Op, inputs: Sequence[Any], expected: Any) -> int:
     emitted = as_tuple(eval(source, {"np": np}, _scope(inputs)))
     for value, wanted in zip(emitted, as_tuple(expected), strict=True):
         assert_identical(value, wanted)
+    return 1
+
+
+def _check_emitted_into(op: Op, inputs: Sequence[Any], expected: Any) -> int:
+    source = op.emit_out(_names(inputs), "out")
+    if source is None or not isinstance(expected, np.ndarray):
+        return 0
+    out = _garbage(expected)
+    eval(source, {"np": np}, {**_scope(inputs), "out": out})
+    assert_identical(out, expected)
     return 1
 
 
@@ -291,7 +300,7 @@ def check_dtypes(sample: Sample) -> int:
     base = as_tuple(sample.op.run(np, *sample.inputs))
     for dtype in FLOATS:
         inputs = _cast_where(sample.inputs, is_floating, dtype)
-        if inputs is None or (sample.op.type_name, dtype) in NO_HALF:
+        if inputs is None or sample.op.type_name in NO_HALF.get(dtype, ()):
             continue
         results = _run_if_taken(with_floats(sample.op, as_dtype(dtype)), inputs)
         assert results is not None, f"{dtype} is refused"
@@ -299,13 +308,13 @@ def check_dtypes(sample: Sample) -> int:
         if dtype == "float64" and _is_determined(sample):
             for value, wanted in zip(results, base, strict=True):
                 assert_close(value, wanted, max(sample.tolerance, 1e-5))
+    if sample.op.type_name not in FLOATING_ONLY:
+        for dtype in ("bool", *INTEGERS):
+            inputs = _cast_where(sample.inputs, is_floating, dtype)
+            cases += inputs is not None and _run_if_taken(sample.op, inputs) is not None
     for dtype in INTEGERS:
-        for kind in (is_floating, _is_integer):
-            if kind is is_floating and sample.op.type_name in FLOATING_ONLY:
-                continue
-            inputs = _cast_where(sample.inputs, kind, dtype)
-            if inputs is None or (kind is _is_integer and not _keeps_values(inputs, sample.inputs)):
-                continue
+        inputs = _cast_where(sample.inputs, _is_integer, dtype)
+        if inputs is not None and _keeps_values(inputs, sample.inputs):
             cases += _run_if_taken(sample.op, inputs) is not None
     return cases
 
@@ -329,7 +338,9 @@ def _cast_where(inputs: Sequence[Any], chosen: Callable[[Any], bool], dtype: str
 
 
 def _keeps_values(inputs: Sequence[Any], before: Sequence[Any]) -> bool:
-    return all(np.array_equal(x, y, equal_nan=True) for x, y in zip(inputs, before, strict=True) if _is_integer(x.dtype))
+    return all(
+        np.array_equal(x, y, equal_nan=True) for x, y in zip(inputs, before, strict=True) if _is_integer(x.dtype)
+    )
 
 
 def _run_if_taken(op: Op, inputs: Sequence[Any]) -> tuple[Any, ...] | None:
@@ -342,6 +353,7 @@ def _run_if_taken(op: Op, inputs: Sequence[Any]) -> tuple[Any, ...] | None:
     for value, spec in zip(as_tuple(result), specs, strict=True):
         assert_fits(value, spec)
     _check_emitted(op, inputs, result)
+    _check_emitted_into(op, inputs, result)
     return as_tuple(result)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from anabranch.engine.autodiff import gradients
 from anabranch.engine.control_flow import while_loop
-from anabranch.engine.graph import Graph, TensorSpec, Variable
+from anabranch.engine.graph import Graph, Variable
 from anabranch.engine.graph.spec import shape_accepts
 from anabranch.engine.ops import (
     axes,
@@ -23,33 +23,8 @@ from anabranch.engine.ops import (
     shaping,
     windows,
 )
-from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.session import Session
 from anabranch.engine.session.placeholder import placeholder
-
-MODULES = [axes, creation, gathering, indexing, joining, padding, positions, scattering, shaping, windows]
-CLASSES = sorted(
-    {
-        value
-        for module in MODULES
-        for value in vars(module).values()
-        if isinstance(value, type)
-        and issubclass(value, base.Op)
-        and value.__module__ == module.__name__
-        and not value.__name__.startswith("_")
-    },
-    key=lambda cls: cls.__name__,
-)
-SAMPLES = [
-    pytest.param(sample, id=f"{cls.__name__}-{number}-{sample.label}")
-    for cls in CLASSES
-    for number, sample in enumerate(cls.samples())
-]
-ERRORS = [
-    pytest.param(sample, id=f"{cls.__name__}-{number}-{sample.label}")
-    for cls in CLASSES
-    for number, sample in enumerate(cls.error_samples())
-]
 
 
 @pytest.fixture(autouse=True)
@@ -58,183 +33,13 @@ def graph():
         yield graph
 
 
-def spec_of(value: Any) -> TensorSpec:
-    return TensorSpec(tuple(value.shape), value.dtype)
-
-
-def as_tuple(value: Any) -> tuple[Any, ...]:
-    return value if isinstance(value, tuple) else (value,)
-
-
 def run(*fetches: Any, feeds: dict[Any, Any] | None = None) -> Any:
     values = Session().run(list(fetches), feeds or {})
     return values[0] if len(fetches) == 1 else values
 
 
-def symbol(value: Any, shape: Any = "static") -> Any:
-    value = np.asarray(value)
-    return placeholder(value.shape if shape == "static" else shape, value.dtype.name)
-
-
 def floats(*shape: int) -> Any:
     return np.random.default_rng(len(shape)).normal(size=shape).astype("float32")
-
-
-# --- every op: its samples ------------------------------------------------------------------------------------------
-
-
-def test_every_op_has_samples():
-    assert len(CLASSES) > 35
-    for cls in CLASSES:
-        assert len(list(cls.samples())) >= 2, cls
-
-
-@pytest.mark.parametrize("sample", SAMPLES)
-def test_sample_values(sample: Any):
-    actual = as_tuple(sample.op.run(np, *sample.inputs))
-    specs = as_tuple(sample.op.infer(*[spec_of(x) for x in sample.inputs]))
-
-    for value, expected, spec in zip(actual, as_tuple(sample.expected), specs, strict=True):
-        assert not (isinstance(value, np.ndarray) and value.ndim == 0)
-        assert spec.accepts(spec_of(value)), (spec, spec_of(value))
-        assert value.shape == np.shape(expected)
-        np.testing.assert_array_equal(value, expected)
-
-
-@pytest.mark.parametrize("sample", SAMPLES)
-def test_sample_leaves_its_inputs_as_they_were(sample: Any):
-    before = [x.tobytes() for x in sample.inputs]
-    frozen = [x.copy() for x in sample.inputs]
-    for x in frozen:
-        if isinstance(x, np.ndarray):
-            x.setflags(write=False)
-
-    results = as_tuple(sample.op.run(np, *frozen))
-
-    assert [x.tobytes() for x in frozen] == before
-    shared = any(np.shares_memory(x, y) for x in frozen for y in results)
-    assert sample.op.view or not shared
-
-
-@pytest.mark.parametrize("sample", SAMPLES)
-def test_sample_emit(sample: Any):
-    names = [f"a{number}" for number in range(len(sample.inputs))]
-    source = sample.op.emit(names)
-    if source is None:
-        sometimes = (axes.Flip, gathering.Take, joining.Split)
-        assert type(sample.op).emit is base.Op.emit or isinstance(sample.op, sometimes)
-        return
-
-    results = eval(source, {"np": np, **dict(zip(names, sample.inputs, strict=True))})
-
-    expectation = sample.op.run(np, *sample.inputs)
-    for actual, expected in zip(as_tuple(results), as_tuple(expectation), strict=True):
-        assert type(actual) is type(expected)
-        assert spec_of(actual) == spec_of(expected)
-        np.testing.assert_array_equal(actual, expected)
-
-
-@pytest.mark.parametrize("sample", SAMPLES)
-def test_sample_emit_out(sample: Any):
-    names = [f"a{number}" for number in range(len(sample.inputs))]
-    source = sample.op.emit_out(names, "o")
-    if source is None:
-        assert type(sample.op).emit_out is base.Op.emit_out or isinstance(sample.op, joining.Stack)
-        return
-    expected = sample.op.run(np, *sample.inputs)
-    out = np.empty_like(expected)
-
-    eval(source, {"np": np, "o": out, **dict(zip(names, sample.inputs, strict=True))})
-
-    np.testing.assert_array_equal(out, expected)
-
-
-@pytest.mark.parametrize("sample", SAMPLES)
-def test_sample_infers_with_less_known(sample: Any):
-    results = as_tuple(sample.op.run(np, *sample.inputs))
-    full = [spec_of(x) for x in sample.inputs]
-    for position in range(len(full)):
-        keep_depth = isinstance(sample.op, scattering._Scatter | scattering.GatherNd | scattering.GatherLast)
-        rank = len(full[position].shape or ())
-        weaker: list[Any] = [(None,) * rank, None]
-        if keep_depth and position == 1:
-            weaker = [(None,) * (rank - 1) + sample.inputs[position].shape[-1:]]
-        for shape in weaker:
-            specs = [*full]
-            specs[position] = TensorSpec(shape, full[position].dtype)
-
-            inferred = as_tuple(sample.op.infer(*specs))
-
-            for spec, result in zip(inferred, results, strict=True):
-                assert spec.dtype == result.dtype
-                assert shape_accepts(spec.shape, result.shape), (specs, spec, result.shape)
-
-
-@pytest.mark.parametrize("sample", ERRORS)
-def test_error_sample(sample: Any):
-    with pytest.raises(sample.error, match=sample.match):
-        sample.call()
-
-
-def differentiable_positions(sample: Any) -> list[int]:
-    chosen = range(len(sample.inputs)) if sample.differentiable is None else sample.differentiable
-    return [position for position in chosen if np.asarray(sample.inputs[position]).dtype.kind == "f"]
-
-
-def numeric(function: Any, x: Any) -> Any:
-    """The derivative of a scalar function at `x` by central differences."""
-    slope = np.zeros(x.shape)
-    for place in np.ndindex(x.shape):
-        step = np.zeros(x.shape)
-        step[place] = 1e-3
-        slope[place] = (function(x + step) - function(x - step)) / 2e-3
-    return slope
-
-
-@pytest.mark.parametrize("unknown", [False, True], ids=["static", "unknown"])
-@pytest.mark.parametrize("sample", SAMPLES)
-def test_sample_gradients(sample: Any, unknown: bool):
-    chosen = differentiable_positions(sample)
-    if not chosen:
-        specs = [spec_of(x) for x in sample.inputs]
-        results = as_tuple(sample.op.infer(*specs))
-        assert not (any(spec.differentiable for spec in specs) and any(spec.differentiable for spec in results))
-        return
-    values = [x.astype("float64") if x.dtype.kind == "f" else x for x in sample.inputs]
-    inputs: list[Any] = []
-    for position, value in enumerate(values):
-        shape = (None,) * value.ndim if unknown and position in chosen else value.shape
-        inputs.append(symbol(value, shape))
-    outputs = base.apply_multi(sample.op, *inputs)
-    results = [np.asarray(result) for result in as_tuple(sample.op.run(np, *values))]
-    rng = np.random.default_rng(0)
-    weights = [base.constant(rng.normal(size=result.shape)) for result in results]
-    loss = sum(
-        (reduction.sum(y * y * w) for y, w in zip(outputs[1:], weights[1:], strict=True)),
-        reduction.sum(outputs[0] * outputs[0] * weights[0]),
-    )
-    wanted = [inputs[position] for position in chosen]
-    first = gradients(loss, wanted)
-    pulls = [base.constant(rng.normal(size=values[position].shape)) for position in chosen]
-    second_loss = sum(
-        (reduction.sum(g * p) for g, p in zip(first[1:], pulls[1:], strict=True)), reduction.sum(first[0] * pulls[0])
-    )
-    second = gradients(second_loss, wanted, unconnected_gradients="zero")
-    interpreter = Interpreter()
-    found = interpreter.run(loss.graph, [*first, *second], dict(zip(inputs, values, strict=True)))
-
-    for number, position in enumerate(chosen):
-
-        def at(target: Any, x: Any, position: int = position) -> float:
-            fed = [*values]
-            fed[position] = x
-            return float(interpreter.run(loss.graph, [target], dict(zip(inputs, fed, strict=True)))[0])
-
-        gradient, curvature = found[number], found[len(chosen) + number]
-        assert gradient.shape == values[position].shape
-        np.testing.assert_allclose(gradient, numeric(lambda x: at(loss, x), values[position]), rtol=1e-5, atol=1e-6)
-        slope = numeric(lambda x: at(second_loss, x), values[position])
-        np.testing.assert_allclose(curvature, slope, rtol=1e-5, atol=1e-6)
 
 
 # --- functions against NumPy, with all, some or none of the shape known ---------------------------------------------

@@ -1,4 +1,4 @@
-"""Elementwise ops: known values, special cases, dtypes, and that `emit`, `expression` and `run` are one function."""
+"""Elementwise ops: promotion, known values, special cases, gradients at special points, errors."""
 
 import math
 from statistics import NormalDist
@@ -13,46 +13,7 @@ from anabranch.engine.ops import bitwise, comparison, elementwise, mathematics, 
 from anabranch.engine.ops.base import Constant, constant
 from anabranch.engine.session import Session
 
-MODULES = [elementwise, bitwise, comparison, mathematics, special, trigonometry]
-CLASSES = sorted(
-    {
-        value
-        for module in MODULES
-        for value in vars(module).values()
-        if isinstance(value, type)
-        and issubclass(value, elementwise._Elementwise)
-        and not value.__name__.startswith("_")
-    },
-    key=lambda cls: cls.__name__,
-)
-SAMPLES = [
-    pytest.param(sample, id=f"{cls.__name__}-{number}-{sample.label}")
-    for cls in CLASSES
-    for number, sample in enumerate(cls.samples())
-]
-ERRORS = [
-    pytest.param(sample, id=f"{cls.__name__}-{number}")
-    for cls in CLASSES
-    for number, sample in enumerate(cls.error_samples())
-]
-FLOATS = ["bfloat16", "float16", "float32", "float64"]
-OF_REALS = [cls for cls in CLASSES if not issubclass(cls, (bitwise._Bitwise, bitwise.LogicalNot))]
-ONLY_FLOATS = {
-    elementwise.Divide,
-    *(cls for cls in CLASSES if cls.__module__.rpartition(".")[2] in ("mathematics", "special", "trigonometry")),
-} - {mathematics.Power}
-OF_INTEGERS = [cls for cls in CLASSES if cls not in {*ONLY_FLOATS, bitwise.LogicalNot}]
-OF_BOOLS = [
-    bitwise.BitwiseAnd,
-    bitwise.BitwiseOr,
-    bitwise.BitwiseXor,
-    bitwise.LogicalNot,
-    comparison.Equal,
-    comparison.Less,
-    comparison.Where,
-    elementwise.Add,
-    elementwise.Multiply,
-]
+from .op_checks import assert_identical
 
 
 @pytest.fixture(autouse=True)
@@ -61,38 +22,8 @@ def graph():
         yield graph
 
 
-def spec_of(array: Any) -> TensorSpec:
-    return TensorSpec(array.shape, array.dtype)
-
-
 def run(op: Any, *inputs: Any) -> Any:
     return op.run(np, *inputs)
-
-
-def assert_identical(actual: Any, expected: Any):
-    """The same bits, but that all NaNs are one."""
-    assert type(actual) is type(expected)
-    assert actual.dtype == expected.dtype
-    assert actual.shape == expected.shape
-    if actual.dtype.kind in "fcV":
-        nan = np.isnan(expected)
-        np.testing.assert_array_equal(np.isnan(actual), nan)
-        actual, expected = np.where(nan, 0, actual), np.where(nan, 0, expected)
-    assert actual.tobytes() == expected.tobytes()
-
-
-def assert_close(actual: Any, expected: Any, tolerance: float):
-    np.testing.assert_allclose(np.asarray(actual, "float64"), np.asarray(expected, "float64"), tolerance, atol=1e-30)
-
-
-def arity(op: Any) -> int:
-    return len(next(iter(op.samples())).inputs)
-
-
-def inputs_for(op: Any, x: Any) -> list[Any]:
-    if isinstance(op, comparison.Where):
-        return [x > 0, x, x]
-    return [x] * arity(op)
 
 
 def value_of(tensor: Any) -> Any:
@@ -111,113 +42,7 @@ def graph_now() -> Graph:
     return constant(0).graph
 
 
-# --- run, infer, emit and expression --------------------------------------------------------------------------------
-
-
-def test_every_class_is_here():
-    assert len(CLASSES) > 55
-    assert {arity(cls()) for cls in CLASSES} == {1, 2, 3}
-
-
-@pytest.mark.parametrize("sample", SAMPLES)
-def test_sample_values(sample: Any):
-    actual = run(sample.op, *sample.inputs)
-
-    assert not (isinstance(actual, np.ndarray) and actual.ndim == 0)
-    assert spec_of(actual) == sample.op.infer(*[spec_of(x) for x in sample.inputs])
-    assert np.shape(sample.expected) == actual.shape
-    assert_close(actual, sample.expected, sample.tolerance)
-    np.testing.assert_array_equal(np.signbit(np.nan_to_num(actual)), np.signbit(np.nan_to_num(sample.expected)))
-
-
-@pytest.mark.parametrize("sample", SAMPLES)
-def test_sample_emit(sample: Any):
-    names = ["a", "b", "c"][: len(sample.inputs)]
-    source = sample.op.emit(names)
-    if source is None:
-        assert isinstance(sample.op, (special.Erf, special.Erfinv))
-        return
-
-    actual = eval(source, {"np": np, **dict(zip(names, sample.inputs, strict=True))})
-
-    assert_identical(actual, run(sample.op, *sample.inputs))
-
-
-@pytest.mark.parametrize("sample", SAMPLES)
-def test_sample_emit_out(sample: Any):
-    names = ["a", "b", "c"][: len(sample.inputs)]
-    expected = run(sample.op, *sample.inputs)
-    source = sample.op.emit_out(names, "o")
-    if source is None or not expected.shape:
-        return
-    out = np.zeros(expected.shape, expected.dtype)
-
-    returned = eval(source, {"np": np, "o": out, **dict(zip(names, sample.inputs, strict=True))})
-
-    assert returned is out
-    assert_identical(out, expected)
-
-
-@pytest.mark.parametrize("sample", SAMPLES)
-def test_sample_expression(sample: Any):
-    if isinstance(sample.op, (special.Erf, special.Erfinv)):
-        return  # NumPy has no erf
-    actual = elementwise.as_scalar_or_array(sample.op.expression(np, *sample.inputs))
-
-    assert_identical(actual, run(sample.op, *sample.inputs))
-
-
-@pytest.mark.parametrize("sample", ERRORS)
-def test_error_sample(sample: Any):
-    with pytest.raises(sample.error, match=sample.match):
-        sample.call()
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("cls", OF_REALS)
-def test_dtype_of_reals(cls: Any, dtype: str):
-    values = np.array([[0.25, 0.5], [0.75, 0.875]]).astype(as_dtype(dtype))
-    check_dtype_and_emission(cls(), values)
-
-
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64"])
-@pytest.mark.parametrize("cls", OF_INTEGERS)
-def test_dtype_of_integers(cls: Any, dtype: str):
-    check_dtype_and_emission(cls(), np.array([[1, 2], [3, 4]], dtype))
-
-
-@pytest.mark.parametrize("cls", OF_BOOLS)
-def test_dtype_of_bools(cls: Any):
-    values = np.array([True, False])
-    inputs = [values] * arity(cls())
-
-    assert spec_of(run(cls(), *inputs)) == cls().infer(*[spec_of(x) for x in inputs])
-    assert run(cls(), *[x[0] for x in inputs]).dtype == bool
-
-
-def check_dtype_and_emission(op: Any, values: Any):
-    for x in (values, values[0, 1], values[:0]):
-        inputs = inputs_for(op, x)
-        actual = run(op, *inputs)
-        assert spec_of(actual) == op.infer(*[spec_of(x) for x in inputs])
-        assert isinstance(actual, np.generic) == (x.ndim == 0)
-        source = op.emit(["a", "b", "c"][: len(inputs)])
-        if source is not None:
-            assert_identical(eval(source, {"np": np, **dict(zip("abc", inputs, strict=False))}), actual)
-        buffer_source = op.emit_out(["a", "b", "c"][: len(inputs)], "o")
-        if buffer_source is not None and x.ndim:
-            out = np.zeros(actual.shape, actual.dtype)
-            eval(buffer_source, {"np": np, "o": out, **dict(zip("abc", inputs, strict=False))})
-            assert_identical(out, actual)
-
-
-@pytest.mark.parametrize("cls", CLASSES)
-def test_unknown_shapes(cls: Any):
-    op = cls()
-    dtypes = [x.dtype for x in next(iter(op.samples())).inputs]
-
-    assert op.infer(*[TensorSpec(None, dtype) for dtype in dtypes]).shape is None
-    assert op.infer(*[TensorSpec((None, 3), dtype) for dtype in dtypes]).shape == (None, 3)
+# --- shapes ---------------------------------------------------------------------------------------------------------
 
 
 def test_unknown_sizes_broadcast():

@@ -1,17 +1,21 @@
 """Every op of the package, tested on its own samples; what is checked stands in `op_checks`."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
-from anabranch.engine.graph import Graph
+from anabranch.engine.graph import Graph, TensorSpec
+from anabranch.engine.graph.op import Op, Sample
+from anabranch.engine.ops import elementwise
 
 from . import op_checks
 
-SAMPLES = [pytest.param(sample, id=name) for name, sample in op_checks.all_samples()]
-FIRST = [parameter for parameter in SAMPLES if f"{parameter.values[0].op.type_name}-0-" in str(parameter.id)]
-SMOOTH = [parameter for parameter in SAMPLES if op_checks.differentiable_positions(parameter.values[0])]
+NAMED = list(op_checks.all_samples())
+SAMPLES = [pytest.param(sample, id=name) for name, sample in NAMED]
+FIRST = [pytest.param(sample, id=name) for name, sample in NAMED if name.startswith(f"{sample.op.type_name}-0-")]
+SMOOTH = [pytest.param(sample, id=name) for name, sample in NAMED if op_checks.differentiable_positions(sample)]
 ERRORS = [pytest.param(sample, id=name) for name, sample in op_checks.all_error_samples()]
 
 
@@ -98,3 +102,105 @@ def test_derivatives_exhaustively(sample: Any, known: str, cases: Any):
 def test_errors(sample: Any):
     with pytest.raises(sample.error, match=sample.match):
         sample.call()
+
+
+# --- the checks themselves: each finds an op that is wrong in one way -----------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Doubled(Op):
+    """Right in every way."""
+
+    def infer(self, *inputs: Any) -> Any:
+        return inputs[0]
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return inputs[0] + inputs[0]
+
+    def grad(self, node: Any, *cotangents: Any) -> Any:
+        return (cotangents[0] * 2,)
+
+
+class _WrongValue(_Doubled):
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return inputs[0] + 2
+
+
+class _WritesIntoItsInput(_Doubled):
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return xp.add(inputs[0], inputs[0], out=inputs[0])
+
+
+class _Alias(_Doubled):
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return inputs[0]
+
+
+class _ArrayOfRankZero(_Doubled):
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return xp.asarray(inputs[0] + inputs[0])
+
+
+class _WrongDtype(_Doubled):
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return (inputs[0] + inputs[0]).astype("float32")
+
+
+class _NeedsShape(_Doubled):
+    def infer(self, *inputs: Any) -> Any:
+        return TensorSpec(inputs[0].shape or (), inputs[0].dtype)
+
+
+class _ReadsMemoryInOrder(_Doubled):
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        (x,) = inputs
+        return 2 * x.ravel(order="K").reshape(x.shape)
+
+
+class _EmitsOtherBits(_Doubled):
+    def emit(self, arguments: Any) -> str:
+        return f"{arguments[0]} * 1.9999999"
+
+
+class _WrongGradient(_Doubled):
+    def grad(self, node: Any, *cotangents: Any) -> Any:
+        return (cotangents[0] * 2.001,)
+
+
+class _WrongSecondGradient(_Doubled):
+    def grad(self, node: Any, *cotangents: Any) -> Any:
+        return (2 * elementwise.stop_gradient(cotangents[0]),)
+
+
+class _CountsItsRuns(_Doubled):
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        _runs.append(1)
+        return inputs[0] + len(_runs)
+
+
+_runs: list[int] = []
+MATRIX = np.array([[1, 2, 4], [8, 16, 32]], "float32")
+
+
+@pytest.mark.parametrize(
+    ("check", "wrong", "x"),
+    [
+        (op_checks.check_value, _WrongValue, MATRIX),
+        (op_checks.check_value, _WritesIntoItsInput, MATRIX),
+        (op_checks.check_value, _Alias, MATRIX * 0),
+        (op_checks.check_value, _ArrayOfRankZero, MATRIX[0, 0]),
+        (op_checks.check_specs, _NeedsShape, MATRIX),
+        (op_checks.check_emission, _EmitsOtherBits, MATRIX),
+        (op_checks.check_layouts, _ReadsMemoryInOrder, MATRIX),
+        (op_checks.check_dtypes, _WrongDtype, MATRIX),
+        (lambda sample: op_checks.check_derivatives(sample, "static"), _WrongGradient, MATRIX),
+        (lambda sample: op_checks.check_derivatives(sample, "static"), _WrongSecondGradient, MATRIX),
+        (op_checks.check_control_flow, _CountsItsRuns, MATRIX),
+        (op_checks.check_session, _CountsItsRuns, MATRIX),
+    ],
+)
+def test_check_finds_what_is_wrong(check: Any, wrong: Any, x: Any):
+    check(Sample(_Doubled(), [x], x + x))
+
+    with pytest.raises((AssertionError, ValueError)):
+        check(Sample(wrong(), [x], x + x))

@@ -1,5 +1,6 @@
 """Random damage: a file either loads as it was, or is one clear error and changes nothing."""
 
+import functools
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import anabranch as ab
-from anabranch.saving import SavedFileError
+
+SavedFileError = ab.saving.SavedFileError
 
 
 def make() -> Any:
@@ -21,20 +23,23 @@ def make() -> Any:
     return model
 
 
-FOLDER = tempfile.TemporaryDirectory()
-SAVED = make()
-CONTENT: dict[str, bytes] = {}
-for suffix in (".keras", ".weights.h5"):
-    path = Path(FOLDER.name, f"whole{suffix}")
-    (SAVED.save if suffix == ".keras" else SAVED.save_weights)(path)
-    CONTENT[suffix] = path.read_bytes()
-
-
 def state(model: Any) -> list[bytes]:
     return [v.numpy().tobytes() for v in (*model.weights, *model.optimizer.variables)]
 
 
-WANTED = state(SAVED)
+@functools.cache
+def saved() -> tuple[dict[str, bytes], list[bytes]]:
+    """The content of a file of each kind, and what the model in them is."""
+    model = make()
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(Path(folder, "m.keras"))
+        model.save_weights(Path(folder, "m.weights.h5"))
+        return {suffix: Path(folder, f"m{suffix}").read_bytes() for suffix in (".keras", ".weights.h5")}, state(model)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("damage")
 
 
 def error_of(action: Callable[[], object]) -> str | None:
@@ -49,8 +54,8 @@ def error_of(action: Callable[[], object]) -> str | None:
 @st.composite
 def damages(draw: Any) -> tuple[str, bytes]:
     """A kind of file, and its content with something wrong."""
-    suffix = draw(st.sampled_from(sorted(CONTENT)))
-    content = bytearray(CONTENT[suffix])
+    suffix = draw(st.sampled_from([".keras", ".weights.h5"]))
+    content = bytearray(saved()[0][suffix])
     place = st.integers(0, len(content) - 1)
     kind = draw(st.sampled_from(["flip", "flips", "cut", "zeros", "gap", "insert", "swap"]))
     if kind in ("flip", "flips"):
@@ -72,9 +77,9 @@ def damages(draw: Any) -> tuple[str, bytes]:
 
 
 @given(damages())
-def test_damaged_files_load_whole_or_not_at_all(damage):
+def test_damaged_files_load_whole_or_not_at_all(folder, damage):
     suffix, content = damage
-    path = Path(FOLDER.name, f"damaged{suffix}")
+    path = Path(folder, f"damaged{suffix}")
     path.write_bytes(content)
     model = make()
     for variable in (*model.weights, *model.optimizer.variables):
@@ -82,31 +87,31 @@ def test_damaged_files_load_whole_or_not_at_all(damage):
     before = state(model)
     error = error_of(lambda: model.load_weights(path))
     if error is None:
-        assert state(model) == WANTED
+        assert state(model) == saved()[1]
     else:
         assert path.name in error
         assert state(model) == before
 
 
 @given(damages())
-def test_damaged_models_load_whole_or_not_at_all(damage):
+def test_damaged_models_load_whole_or_not_at_all(folder, damage):
     suffix, content = damage
     if suffix != ".keras":
         return
-    path = Path(FOLDER.name, "model.keras")
+    path = Path(folder, "model.keras")
     path.write_bytes(content)
     loaded: list[Any] = []
     error = error_of(lambda: loaded.append(ab.load_model(path)))
     if error is None:
-        assert state(loaded[0]) == WANTED
+        assert state(loaded[0]) == saved()[1]
     else:
         assert path.name in error
 
 
-@pytest.mark.parametrize("suffix", sorted(CONTENT))
-def test_undamaged_files_load(suffix):
+@pytest.mark.parametrize("suffix", [".keras", ".weights.h5"])
+def test_undamaged_files_load(folder, suffix):
     model = make()
-    path = Path(FOLDER.name, f"undamaged{suffix}")
-    path.write_bytes(CONTENT[suffix])
+    path = Path(folder, f"undamaged{suffix}")
+    path.write_bytes(saved()[0][suffix])
     model.load_weights(path)
-    assert state(model) == WANTED
+    assert state(model) == saved()[1]

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -210,3 +211,82 @@ def test_saves_a_zip_that_is_stored(tmp_path):
         assert archive.namelist() == ["metadata.json", "config.json", "model.weights.h5"]
         assert {info.compress_type for info in archive.infolist()} == {zipfile.ZIP_STORED}
         assert {"keras_version", "date_saved"} <= json.loads(archive.read("metadata.json")).keys()
+
+
+# --- the old format -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def legacy(tmp_path):
+    """A copy of the file in the old format, to be changed."""
+    return Path(shutil.copy(FILES["legacy"].path, tmp_path / "m.h5"))
+
+
+TRAINING = {
+    "loss": "mse",
+    "metrics": ["mae"],
+    "weighted_metrics": None,
+    "loss_weights": None,
+    "optimizer_config": {"class_name": "Adam", "config": {"name": "adam", "learning_rate": 0.25}},
+}
+
+
+def test_the_old_format_is_compiled_as_it_says(legacy):
+    with h5py.File(legacy, "r+") as file:
+        file.attrs["training_config"] = json.dumps(TRAINING)
+    model = ab.load_model(legacy)
+    assert float(model.optimizer.learning_rate) == 0.25
+    assert model.loss == "mse"
+    model.train_on_batch(FILES["legacy"].arrays["x"], FILES["legacy"].arrays["prediction"])
+
+
+def test_a_loss_of_the_old_format_that_is_not_here(legacy):
+    with h5py.File(legacy, "r+") as file:
+        file.attrs["training_config"] = json.dumps({**TRAINING, "loss": {"class_name": "Mine", "config": {}}})
+    with pytest.raises(ab.saving.SavedFileError, match=r"m\.h5.*can't be compiled.*Mine.*compile=False"):
+        ab.load_model(legacy)
+    assert not ab.load_model(legacy, compile=False).compiled
+
+
+def cut_weights(file: Any) -> None:
+    del file["model_weights/dense/sequential/dense/bias"]
+
+
+def change_shape(file: Any) -> None:
+    cut_weights(file)
+    file["model_weights/dense/sequential/dense/bias"] = np.zeros(7, "float32")
+
+
+def forget_a_layer(file: Any) -> None:
+    file["model_weights"].attrs["layer_names"] = ["dense"]
+
+
+def forget_a_weight(file: Any) -> None:
+    file["model_weights/dense"].attrs["weight_names"] = ["sequential/dense/kernel"]
+
+
+DAMAGES = {
+    cut_weights: "lists model_weights/dense/sequential/dense/bias, which is not there",
+    change_shape: r"layer 'dense.*': weight 'bias' has shape \(3,\) in the model, \(7,\) in the file",
+    forget_a_layer: "the model has 2 layers with weights .*, the file 1",
+    forget_a_weight: "has 2 weights, 'dense' in the file 1",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_misfits_of_the_old_format(damage, legacy):
+    with h5py.File(legacy, "r+") as file:
+        damage(file)
+    model = built(FILES["legacy"])
+    before = model.get_weights()
+    with pytest.raises(ab.saving.SavedFileError, match=DAMAGES[damage]):
+        model.load_weights(legacy)
+    for now, then in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(now, then)
+
+
+def test_an_hdf5_file_without_a_model(legacy):
+    with h5py.File(legacy, "r+") as file:
+        del file.attrs["model_config"]
+    with pytest.raises(ab.saving.SavedFileError, match="holds no model, only arrays"):
+        ab.load_model(legacy)

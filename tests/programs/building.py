@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -182,8 +183,11 @@ class _Builder:
             return {name: within[name] for name in changed}
 
         choice = self._tensor(self.value(choose.choice, scope))
-        functions = [lambda branch=branch: run(branch) for branch in choose.branches]
-        result = ab.switch(choice, functions) if choose.choice.type == INT else ab.cond(choice, *functions)
+        functions = [functools.partial(run, branch) for branch in choose.branches]
+        if choose.choice.type == INT:
+            result = ab.switch(choice, functions)
+        else:
+            result = ab.cond(choice, functions[0], functions[1])
         scope.update(result)
 
     def _scan(self, scan: Scan, scope: Scope) -> None:

@@ -44,8 +44,21 @@ INPUTS = {"s": SCALAR, "x": VECTOR, "m": MATRIX, "q": ROWS, "n": INT, "p": BOOL}
 VARIABLES = {"v": SCALAR, "w": VECTOR}
 _LETTERS = {SCALAR: "s", VECTOR: "v", MATRIX: "m", ROWS: "r"}
 # What a program is about: the statement that its first loop or branch is sure to hold.
-FOCUSES = ("update", "loop", "choose", "write", "set", "write", "set", "gradient", "scan", "grow")
-_INNER_KINDS = ("let", "update", "loop", "choose", "write", "set", "scan", "gradient", "grow", "array", "loop", "choose")
+FOCUSES = ("update", "loop", "choose", "write", "set", "write", "set", "gradient", "scan", "grow", "loop")
+_INNER_KINDS = (
+    "let",
+    "update",
+    "loop",
+    "choose",
+    "write",
+    "set",
+    "scan",
+    "gradient",
+    "grow",
+    "array",
+    "loop",
+    "choose",
+)
 _SIMPLE_KINDS = ("let", "update", "update", "write", "set")
 
 
@@ -81,7 +94,7 @@ class _Maker:
         return Call(picked, arguments, type_)
 
     def _leaves(self, type_: Type) -> list[Expression]:
-        leaves: list[Expression] = [Name(name, type_) for name in reversed(self.names(type_))][:4]
+        leaves: list[Expression] = [*[Name(name, type_) for name in reversed(self.names(type_))][:4]]
         leaves += [Read(variable, type_) for variable, held in VARIABLES.items() if held == type_]
         if type_ == SCALAR:
             leaves += [Literal(0.5, SCALAR), Literal(-1.25, SCALAR)]
@@ -293,7 +306,7 @@ def programs(draw: Callable[[st.SearchStrategy[Any]], Any]) -> Program:
     differentiable = {**{k: v for k, v in INPUTS.items() if v in FLOATS}, **VARIABLES}
     directions = [{name: _input_value(rng, type_) for name, type_ in differentiable.items()} for _ in range(2)]
     precision = maker.choice(("float64", "float64", "float32"))
-    open_shapes, kernels = maker.choice((False, False, True)), maker.choice((*[False] * 9, True))
+    open_shapes, kernels = maker.choice((False, False, True)), maker.choice((False, False, False, False, True))
     return Program(body, inputs, variables, outputs, weights, directions, precision, open_shapes, kernels)
 
 

@@ -102,7 +102,7 @@ class Choose:
 
 @dataclass(frozen=True)
 class Scan:
-    """`scan` over the rows of `xs`: `carry` is carried, `ys` gets the stacked values of `y`. Without carry: `map_fn`."""
+    """`scan` over the rows of `xs`: `carry` is carried, `ys` gets the stacked values of `y`; `map_fn` without carry."""
 
     carry: str | None
     element: str

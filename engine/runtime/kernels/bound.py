@@ -11,6 +11,7 @@ import numpy as np
 from ...graph.op import Op
 from ...graph.spec import TensorSpec
 from ...ops.fused import Fused
+from ..errors import describe_value
 from .expression import Expression, ExpressionBuilder, UnsupportedError, llvm_type
 from .llvm import KernelSpec, Operand, table_layout
 
@@ -27,7 +28,7 @@ class BoundKernel:
 
     def __init__(self, spec: KernelSpec, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
         self.spec = spec
-        self._dtypes = [operand.dtype for operand in (*inputs, *outputs)]
+        self._dtypes = [np.dtype(operand.dtype.name) for operand in (*inputs, *outputs)]
         self._table = _size_table(spec, inputs, outputs)
         self.table = self._table.ctypes.data
         self.entry: Any = None
@@ -35,26 +36,44 @@ class BoundKernel:
     def refit(self, operands: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
         """Call again with operands made contiguous, of the very dtype; they were refused as they are.
 
+        Outputs may be buffers in which NumPy laid out a value in its own way: they are filled afterwards.
+
         Raises:
             RuntimeError: they do not have the shapes for which the program was compiled.
         """
-        specs = zip(operands, self._dtypes, self.spec.inputs, strict=False)
+        count = len(operands)
         fitted = [
-            dtype.type(value) if operand.rank is None else np.ascontiguousarray(value, dtype=dtype)
-            for value, dtype, operand in specs
+            dtype.type(value) if operand.rank is None else _fitted(value, dtype)
+            for value, dtype, operand in zip(operands, self._dtypes, self.spec.inputs, strict=False)
         ]
-        # A result may go into a dead operand's buffer, which need not be contiguous.
-        written = [out if out.flags.c_contiguous else np.empty(out.shape, out.dtype) for out in outputs]
-        refused = self.entry(self.table, *map(id, fitted), *map(id, written))
-        for out, result in zip(outputs, written, strict=True):
-            if out is not result and not refused:
-                out[...] = result
-        if refused:
-            shapes = ", ".join(f"{value.dtype}{list(value.shape)}" for value in (*operands, *outputs))
+        results = [
+            value if _fits(value, dtype) and value.flags.writeable else np.empty(np.shape(value), dtype)
+            for value, dtype in zip(outputs, self._dtypes[count:], strict=True)
+        ]
+        if self.entry(self.table, *map(id, fitted), *map(id, results)):
+            shapes = ", ".join(map(describe_value, (*operands, *outputs)))
             raise RuntimeError(
                 f"This is a bug in anabranch: an op's inferred shape or dtype differs from its result ({shapes}). "
                 "Please report it; with ANABRANCH_KERNELS=0 in the environment the program runs on NumPy."
             )
+        for output, result in zip(outputs, results, strict=True):
+            if output is not result:
+                output[...] = result
+
+
+def _fits(value: Any, dtype: np.dtype[Any]) -> bool:
+    """Whether kernels take `value` as it is, if it has the right shape."""
+    return (
+        type(value) is np.ndarray and value.dtype is dtype and value.flags.c_contiguous and value.flags.aligned  # pyright: ignore[reportUnknownMemberType]
+    )
+
+
+def _fitted(value: Any, dtype: np.dtype[Any]) -> Any:
+    if _fits(value, dtype):
+        return value
+    fitted = np.empty(np.shape(value), dtype)
+    fitted[...] = value
+    return fitted
 
 
 def kernel_spec(op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> KernelSpec:
@@ -148,8 +167,8 @@ def _size_table(spec: KernelSpec, inputs: Sequence[TensorSpec], outputs: Sequenc
         elif kind == "extent":
             table.append(extents[axis])
         elif kind == "type":
-            dtype = specs[position].dtype
-            table.append(id(dtype.type) if spec.operands[position].rank is None else id(np.dtype(dtype.name)))
+            dtype = np.dtype(specs[position].dtype.name)
+            table.append(id(dtype.type) if spec.operands[position].rank is None else id(dtype))
         elif kind == "dim":
             table.append(shapes[position][axis])
         else:

@@ -6,6 +6,7 @@ what is done to them. Equal nodes are one. What the IR can't express raises `Uns
 
 from __future__ import annotations
 
+import struct
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,11 @@ class UnsupportedError(Exception):
 
 
 class Node(NamedTuple):
-    """One instruction: `kind` over earlier nodes, of LLVM type `type`."""
+    """One instruction: `kind` over earlier nodes, of LLVM type `type`.
+
+    The value of a floating constant is its bits as a double, in hexadecimal: so that 0.0 and -0.0 differ, and a NaN
+    equals itself.
+    """
 
     kind: str
     type: str
@@ -122,7 +127,10 @@ class ExpressionBuilder:
     def constant(self, value: Any, type: str) -> Expression:
         """A number as a value of an LLVM type."""
         if type in ("float", "double"):
-            return self.node("constant", type, value=float(np.float32(value)) if type == "float" else float(value))
+            number = float(np.float32(value)) if type == "float" else float(value)
+            return self.node("constant", type, value=struct.pack(">d", number).hex())
+        if int(value) != value:
+            raise UnsupportedError(f"{value} as {type}")
         return self.node("constant", type, value=int(value))
 
     def _same(self, x: Any, y: Any) -> tuple[Expression, Expression]:

@@ -13,6 +13,7 @@ _LN2_HIGH = 0.693359375  # few enough bits that products with exponents are exac
 _LN2_LOW = -2.12194440e-4
 _ROUNDING = 12582912.0  # 1.5 * 2**23: adding it rounds to an integer, which then lies in the low bits
 _ROUNDING_BITS = 0x4B400000
+_SIGN_BIT = -(2**31)
 # (e**r - 1 - r) / r**2 on [-ln2/2, ln2/2]
 _EXP = (5.00000001e-01, 1.66666665e-01, 4.16664574e-02, 8.33336183e-03, 1.39344967e-03, 1.98581270e-04)
 # (tanh(sqrt z) / sqrt z - 1) / z on [0, 0.625**2]
@@ -34,6 +35,11 @@ def _power_of_two(e: ExpressionBuilder, exponent: Expression) -> Expression:
     return e.from_bits(e.shift_left(exponent + 127, 23))
 
 
+def _with_sign(e: ExpressionBuilder, size: Expression, x: Expression) -> Expression:
+    """`size` (or minus it), with the sign of `x`, which may be that of a zero."""
+    return e.from_bits((e.bits(size) & ~_SIGN_BIT) | (e.bits(x) & _SIGN_BIT))
+
+
 def exp(e: ExpressionBuilder, x: Expression) -> Expression:
     """e**x: x = n ln 2 + r, a polynomial in r, and a scaling by 2**n in two steps (for subnormals)."""
     inside = e.where(x < -104.0, e.constant(-104.0, "float"), e.where(x > 89.0, e.constant(89.0, "float"), x))
@@ -49,15 +55,15 @@ def exp(e: ExpressionBuilder, x: Expression) -> Expression:
 def expm1(e: ExpressionBuilder, x: Expression) -> Expression:
     """e**x - 1 without cancellation near 0."""
     small = e.fma(x * x, _polynomial(e, x, _EXP), x)
-    return e.where(e.absolute(x) < 0.34, small, exp(e, x) - 1)
+    return _with_sign(e, e.where(e.absolute(x) < 0.34, small, exp(e, x) - 1), x)
 
 
 def tanh(e: ExpressionBuilder, x: Expression) -> Expression:
     """A polynomial near 0; 1 - 2 / (e**2|x| + 1) elsewhere."""
     size, z = e.absolute(x), x * x
-    near = e.fma(x * z, _polynomial(e, z, _TANH), x)
+    near = e.fma(size * z, _polynomial(e, z, _TANH), size)
     far = 1 - 2 / (exp(e, size + size) + 1)
-    return e.where(size < 0.625, near, e.where(x < 0.0, -far, far))
+    return _with_sign(e, e.where(size < 0.625, near, far), x)
 
 
 def log(e: ExpressionBuilder, x: Expression) -> Expression:

@@ -15,13 +15,18 @@ import numpy as np
 from . import llvm as printer
 from .llvm import KernelSpec
 
-_VERSION = "2"  # raise it whenever the printed code changes
+_VERSION = "3"  # raise it whenever the printed code changes
 
 
 class Library:
-    """The compiled kernels of this process. Without a working llvmlite it says so, and programs run on NumPy."""
+    """The compiled kernels of this process. Without a working llvmlite it says so, and programs run on NumPy.
 
-    def __init__(self) -> None:
+    Args:
+        folder: where object code is kept, if not in `cache_folder`.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
         self._functions: dict[KernelSpec, Any] = {}
         self._binding: Any = None
         self._machine: Any = None
@@ -65,7 +70,7 @@ class Library:
     def _compile(self, specs: list[KernelSpec]) -> None:
         names = [f"kernel_{k}" for k in range(len(specs))]
         digest = hashlib.sha256(repr((_VERSION, self._host, specs)).encode()).hexdigest()
-        path = cache_folder() / f"{digest}.o"
+        path = (self._folder or cache_folder()) / f"{digest}.o"
         machine_code = _read(path)
         if machine_code is None:
             machine_code = self._emit(specs, names)

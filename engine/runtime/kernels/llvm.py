@@ -7,7 +7,6 @@ returns 1 and the caller converts and tries again. Sizes are read from a table, 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -213,7 +212,7 @@ def _print_loops(spec: KernelSpec, name: str) -> str:
 def _may_be_shared(operand: Operand) -> bool:
     """Whether an output may lie in the very memory of this operand (a value that dies, a variable that is updated).
 
-    That is said to LLVM instead of `noalias`; then it must not move loads behind stores. The iterations of the innermost
+    That is said to LLVM instead of `noalias`; then it must not move loads behind stores. Iterations of the innermost
     loop are independent all the same, as its metadata says, for element i of an output only ever replaces element i.
     """
     return operand.is_written or (operand.rank is not None and all(operand.steps))
@@ -313,7 +312,7 @@ def _conversion(source: str, target: str, value: str) -> str:
 
 def _literal(node: Node) -> str:
     if node.type in ("float", "double"):
-        return "0x" + struct.pack(">d", node.value).hex().upper()
+        return f"0x{node.value.upper()}"
     if node.type == "i1":
         return "true" if node.value else "false"
     return str(node.value)
