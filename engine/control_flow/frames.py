@@ -61,12 +61,8 @@ class Saved(Op):
 
 def from_frame(frame: Tensor, op: Op, key: Any) -> Tensor:
     """`op` applied to `frame` in the graph where the frame lives, once for each key."""
-    graph = frame.operation.graph
-    memo_key = (type(op), frame, key)
-    known = graph.constants.get(memo_key)
-    if known is None:
-        known = graph.constants[memo_key] = graph.add(op, [frame], f"{frame.operation.name}/{op.type_name}").outputs[0]
-    return known
+    name = f"{frame.operation.name}/{op.type_name}"
+    return frame.operation.graph.add_shared((type(op), frame, key), op, [frame], name)
 
 
 class _MirrorBase:

@@ -133,7 +133,7 @@ class Graph:
         self._device: str = ""
         self._control_stack: list[tuple[Operation, ...]] = []
         self._reads: dict[Variable, Tensor] = {}
-        self.constants: dict[Any, Tensor] = {}  # Python scalars already made into constants here
+        self.constants: dict[Any, Tensor] = {}  # operations built once: Python scalars, shapes
 
     # --- building -------------------------------------------------------------------------------------------
 
@@ -153,6 +153,22 @@ class Graph:
             controls = tuple(dict.fromkeys(c for group in self._control_stack for c in group))
         name = self.unique_name(name or op.type_name)
         return self._link(Operation(self, op, inputs, specs, name, self._device, controls, user_location()))
+
+    def add_shared(self, key: Any, op: Op, inputs: Sequence[Tensor], name: str | None = None) -> Tensor:
+        """The output of an operation that is built at its first use, and found by `key` from then on.
+
+        It waits for its inputs alone: what holds where it happens to be used first must not hold for later users.
+        """
+        known = self.constants.get(key)
+        if known is None:
+            with self.control_dependencies(None):
+                known = self.constants[key] = self.add(op, inputs, name).outputs[0]
+        return known
+
+    @property
+    def in_control_block(self) -> bool:
+        """Whether `control_dependencies` hold for what is built now."""
+        return bool(self._control_stack)
 
     def adopt(
         self,
@@ -186,7 +202,12 @@ class Graph:
         )
 
     def read(self, variable: Variable) -> Tensor:
-        """The value of `variable` here; reads with no write between them are one operation."""
+        """The value of `variable` here; reads with no write between them are one operation.
+
+        Reads under control dependencies are apart: they wait for more than others do.
+        """
+        if self._control_stack:
+            return self.add_read(variable)
         known = self._reads.get(variable)
         if known is None:
             known = self._reads[variable] = self.add_read(variable)

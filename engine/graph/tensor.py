@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .dtypes import DType
     from .graph import Graph, Operation
 
+
 # What Python's operators mean for tensors. Ops lie above the graph, so they hand their functions down, once, through
 # `define_operators`; the names are those of the special methods without underscores.
 class _OperatorTable(dict[str, Callable[..., Any]]):
@@ -75,6 +76,9 @@ class Operators:
 
     def __divmod__(self, other: Any) -> tuple[Tensor, Tensor]:
         return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> tuple[Tensor, Tensor]:
+        return other // self, other % self
 
     def __pow__(self, other: Any) -> Tensor:
         return _operators["pow"](self, other)
@@ -144,6 +148,12 @@ class Operators:
 
     def __getitem__(self, key: Any) -> Tensor:
         return _operators["getitem"](self, key)
+
+    def __contains__(self, item: object) -> NoReturn:
+        raise TypeError(
+            f"`in` compares by identity, which is never what is meant for {self!r}. "
+            "Use ops.any(ops.equal(x, item)) for its elements, any(x is t for t in tensors) for lists of tensors."
+        )
 
 
 class Tensor(Operators):
@@ -232,20 +242,20 @@ class Tensor(Operators):
         return (self[position] for position in range(shape[0]))
 
     def __float__(self) -> NoReturn:
-        self._no_value("float")
+        self._no_value("a float")
 
     def __int__(self) -> NoReturn:
-        self._no_value("int")
+        self._no_value("an int")
 
     def __index__(self) -> NoReturn:
-        self._no_value("int")
+        self._no_value("an int")
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        self._no_value("NumPy array")
+        self._no_value("a NumPy array")
 
     def _no_value(self, wanted: str) -> NoReturn:
         raise TypeError(
-            f"Tensor {self.name} has no value while the graph is built, so it can't become a {wanted}. "
+            f"Tensor {self.name} has no value while the graph is built, so it can't become {wanted}. "
             "Run it with Session.run(tensor, feed_dict), or use anabranch ops instead of NumPy's."
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -150,6 +150,9 @@ class Variable(Operators):
 
     def __len__(self) -> int:
         return len(self._value)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self.value())
 
     def __bool__(self) -> bool:
         raise TypeError(f"Variable {self.name!r} has no truth value; compare v.numpy(), or use ab.cond in a graph.")

@@ -142,11 +142,10 @@ def make_constant(array: Any, name: str | None = None, graph: Graph | None = Non
 
 def _scalar_constant(value: Any, dtype: DType, graph: Graph) -> Tensor:
     scalar = np.asarray(value).astype(dtype)
-    key = (dtype, scalar.tobytes())
-    known = graph.constants.get(key)
-    if known is None:
-        known = graph.constants[key] = graph.add(Constant(scalar[()]), (), "constant").outputs[0]
-    return known
+    definition = Constant(scalar[()])
+    if graph.in_control_block:  # whoever fetches it means the block's dependencies to run
+        return graph.add(definition, (), "constant").outputs[0]
+    return graph.add_shared((dtype, scalar.tobytes()), definition, (), "constant")
 
 
 def convert_to_tensor(value: TensorLike, dtype: Any = None, name: str | None = None) -> Tensor:
@@ -292,12 +291,7 @@ def runtime_shape(x: Tensor) -> Tensor:
     """
     if isinstance(x.spec, TensorSpec) and x.spec.is_static:
         return make_constant(np.array(x.shape, dtype="int32"))
-    graph = x.operation.graph
-    key = ("shape of", x)
-    known = graph.constants.get(key)
-    if known is None:
-        known = graph.constants[key] = graph.add(ShapeOf(), [x], "shape").outputs[0]
-    return known
+    return x.operation.graph.add_shared(("shape of", x), ShapeOf(), [x], "shape")
 
 
 @dataclass(frozen=True)

@@ -131,12 +131,7 @@ class SizeOf(Op):
 
 def _once(x: Tensor, op: Op) -> Tensor:
     """`op` over `x`, built once, beside `x`: a backward loop then saves the number and not the value of `x`."""
-    graph = x.operation.graph
-    key = (op, x)
-    known = graph.constants.get(key)
-    if known is None:
-        known = graph.constants[key] = graph.add(op, [x]).outputs[0]
-    return known
+    return x.operation.graph.add_shared((op, x), op, [x])
 
 
 def dim(x: Tensor, axis: int) -> DimLike:

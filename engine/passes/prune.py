@@ -22,7 +22,7 @@ def needed_operations(
     pending = [_producer(target) for target in targets if not (isinstance(target, Tensor) and target in given)]
     while pending:
         operation = pending.pop()
-        if operation in needed:
+        if operation in needed or (operation.outputs and given.issuperset(operation.outputs)):
             continue
         needed.add(operation)
         pending.extend(operation.control_inputs)

@@ -21,14 +21,14 @@ from ..control_flow.region_op import RegionOp
 from ..control_flow.while_loop import While
 from ..graph.graph import Operation, Parameter, Placeholder, ReadVariable
 from ..graph.region import Region
-from ..graph.spec import FrameSpec, TensorSpec
+from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
-from ..graph.variable import Assign, Variable
+from ..graph.variable import Assign
 from ..ops.array_value import ArrayValue
 from ..ops.base import Constant
 from ..ops.fused import Fused
 from ..passes.prune import frame_users, needed_in_region
-from .storage import assigned_in_place, reusable_tensors, reused_operands
+from .storage import Buffer, is_fresh, last_uses
 
 _DEEPEST_BLOCK = 12  # more than 20 nested blocks are a SyntaxError in Python
 _NOT_IN_NAMES = re.compile(r"\W+")
@@ -51,8 +51,11 @@ class Printer:
         origins: for each line number, the operation that it computes and the names of its inputs.
     """
 
-    def __init__(self, kernels: Mapping[Operation, Any] | None = None) -> None:
+    def __init__(
+        self, kernels: Mapping[Operation, Any] | None = None, plan: Mapping[Tensor, Buffer] | None = None
+    ) -> None:
         self.kernels = kernels or {}
+        self.plan = plan or {}
         self.bindings: dict[str, Any] = {"np": np}
         self.origins: dict[int, tuple[Operation, list[str]]] = {}
         self.stored: set[Tensor] = set()  # values that variables hold without a copy
@@ -94,7 +97,6 @@ class Printer:
             names[tensor] = self.fresh(tensor.operation.name)
         function.arguments = list(names.values())
         body = _Block(function, names, 1)
-        body.in_place = assigned_in_place(operations, fetches) if self.kernels else {}
         body.print_operations(operations, set(fetches))
         copied = copied | self.stored
         results = [f"copied({names[t]})" if t in copied else names[t] for t in fetches]
@@ -136,23 +138,17 @@ class _Block:
         self.names = names
         self.depth = depth
         self.frames: dict[Tensor, Frame] = {}
-        self.in_place: dict[Tensor, Variable] = {}
 
     def line(self, text: str, origin: tuple[Operation, list[str]] | None = None) -> None:
         self.function.lines.append(("    " * self.depth + text, origin))
 
     def print_operations(self, operations: Sequence[Operation], kept: Iterable[Tensor], free: bool = True) -> None:
         """Print `operations` in order, freeing what is not `kept` after its last use."""
-        owned = {tensor for operation in operations for tensor in operation.outputs}
-        dying = _last_uses(operations, owned - set(kept))
-        reusable = reusable_tensors(operations, [tensor for tensor in owned if is_fresh(tensor)])
+        dying = last_uses(operations, kept)
         for operation in operations:
             if isinstance(operation.op, Parameter) or (operation.outputs and operation.outputs[0] in self.names):
                 continue
-            if operation in self.printer.kernels:
-                self._print_kernel(operation, reused_operands(operation, dying.get(operation, ()), reusable))
-            else:
-                self.print_operation(operation, operations)
+            self.print_operation(operation, operations)
             if free:
                 self._free(dying.get(operation, ()))
 
@@ -171,6 +167,8 @@ class _Block:
             _LoopPrinter(self, op, operation, needed).print()
         elif isinstance(op, Branch):
             _BranchPrinter(self, op, operation, needed).print()
+        elif operation in self.printer.kernels:
+            self._print_kernel(operation)
         elif isinstance(op, History):
             history = self.frames[operation.inputs[0]].histories[op.inner]
             self._assign(operation, f"{self.printer.bind('array_of', _array_of)}({history})")
@@ -199,11 +197,11 @@ class _Block:
             expression = f"{run}({', '.join(arguments)})"
         self._assign(operation, expression, arguments)
 
-    def _print_kernel(self, operation: Operation, reused: Mapping[Tensor, Tensor]) -> None:
+    def _print_kernel(self, operation: Operation) -> None:
         """A fused operation: buffers for the results, and the call of its kernel on the addresses of the arrays."""
         printer, kernel = self.printer, self.printer.kernels[operation]
         arguments = [self.names[tensor] for tensor in operation.inputs]
-        buffers = [self._buffer(tensor, reused) for tensor in operation.outputs]
+        buffers = [self._buffer(tensor) for tensor in operation.outputs]
         outputs = [self.output_name(tensor) for tensor in operation.outputs]
         for name, buffer in zip(outputs, buffers, strict=True):
             self.line(f"{name} = {buffer}", (operation, arguments))
@@ -215,22 +213,27 @@ class _Block:
         steps = ", ".join(step.type_name for step, _ in operation.op.steps) if isinstance(operation.op, Fused) else ""
         self.line(f"if {entry}({table}, {ids}): {refit}({passed})  # {steps}", (operation, arguments))
 
-    def _buffer(self, tensor: Tensor, reused: Mapping[Tensor, Tensor]) -> str:
+    def _buffer(self, tensor: Tensor) -> str:
         """Where a fused operation writes `tensor`."""
-        if tensor in self.in_place:
-            variable = self.in_place[tensor]
-            return f"{self.printer.bind(variable.name, variable)}._value"
-        if tensor in reused:
-            return self.names[reused[tensor]]
+        planned = self.printer.plan.get(tensor)
+        if planned is not None and planned.variable is not None:
+            return f"{self.printer.bind(planned.variable.name, planned.variable)}._value"
+        if planned is not None and planned.operand is not None:
+            return self.names[planned.operand]
         return f"np.empty({tensor.shape}, {self.printer.bind(tensor.dtype.name, np.dtype(tensor.dtype.name))})"
 
     def _print_assign(self, op: Assign, operation: Operation, value: str) -> None:
         source = operation.inputs[0]
-        if source in self.in_place:
+        planned = self.printer.plan.get(source)
+        if planned is not None and planned.variable is op.variable and source.operation in self.printer.kernels:
             self.printer.stored.add(source)
             self._assign(operation, value)
             return
-        if not is_fresh(source) or source in self.printer.stored:
+        if (
+            not is_fresh(source)
+            or source in self.printer.stored
+            or (planned is not None and planned.variable is not None)
+        ):
             value = f"copied({value})"
         self.printer.stored.add(source)
         if isinstance(source.spec, TensorSpec) and source.spec.is_static and source.shape == op.variable.shape:
@@ -414,38 +417,6 @@ class _BranchPrinter(_RegionPrinter):
         targets = [*results, *[self.frame.saved[tensor] for tensor in demanded]]
         values += [inside.names[tensor] for tensor in demanded]
         inside.line(f"{', '.join(targets)} = {', '.join(values)}" if targets else "pass")
-
-
-def is_fresh(tensor: Tensor) -> bool:
-    """Whether the value of `tensor` is an array that nothing else refers to when its operation has run."""
-    op = tensor.operation.op
-    return not op.view and not isinstance(op, (RegionOp, Parameter, Placeholder, History))
-
-
-def _last_uses(operations: Sequence[Operation], owned: set[Tensor]) -> dict[Operation, list[Tensor]]:
-    """For each operation, the tensors among `owned` that nothing after it uses."""
-    dying: dict[Operation, list[Tensor]] = {}
-    alive_later: set[Tensor] = set()
-    aliases = _unnamed(operations)
-    for operation in reversed(operations):
-        uses = [*operation.inputs, *operation.outputs]
-        for tensor in uses:
-            if tensor in alive_later:
-                continue
-            alive_later.add(tensor)
-            if tensor in owned and tensor not in aliases and not isinstance(operation.op, Constant):
-                dying.setdefault(operation, []).append(tensor)
-    return dying
-
-
-def _unnamed(operations: Sequence[Operation]) -> set[Tensor]:
-    """Tensors that have no Python variable of their own: constants, frames and saved values."""
-    return {
-        tensor
-        for operation in operations
-        for tensor in operation.outputs
-        if isinstance(operation.op, (Constant, Saved, Parameter, Placeholder)) or isinstance(tensor.spec, FrameSpec)
-    }
 
 
 def _worth_freeing(tensor: Tensor) -> bool:

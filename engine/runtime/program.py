@@ -20,7 +20,8 @@ from ..ops.fused import Fused
 from ..passes.fuse import FusionRule, all_operations
 from ..passes.prepare import prepare
 from .errors import annotate
-from .printer import Printer, is_fresh
+from .printer import Printer
+from .storage import is_fresh, plan_buffers
 
 _numbers = itertools.count(1)
 
@@ -79,7 +80,7 @@ class Program:
     ) -> None:
         step = prepare(graph, targets, feeds, specs, _fusion_rule(graph) if kernels else None)
         operations, fetches = step.operations, step.fetches
-        printer = Printer(_kernels(operations))
+        printer = _printer(operations, fetches)
         self.statistics = Statistics()
         copied = {tensor for tensor in fetches if not is_fresh(tensor)}
         printer.bindings["copied"] = copied_value
@@ -131,13 +132,15 @@ def _fusion_rule(graph: Graph) -> FusionRule | None:
     return fusion_rule()
 
 
-def _kernels(operations: Sequence[Operation]) -> dict[Operation, Any]:
+def _printer(operations: Sequence[Operation], fetches: Sequence[Tensor]) -> Printer:
+    """A printer that has kernels for the fused operations."""
     fused = [operation for operation in all_operations(operations) if isinstance(operation.op, Fused)]
     if not fused:
-        return {}
+        return Printer()
     from .kernels.rule import bind_kernels
 
-    return bind_kernels(fused)
+    plan = plan_buffers(operations, fetches)
+    return Printer(bind_kernels(fused), plan)
 
 
 def copied_value(value: Any) -> Any:

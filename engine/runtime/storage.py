@@ -5,17 +5,46 @@ Decided when a program is printed, from what is used where; nothing is checked a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
+from ..control_flow.frames import History, Saved
 from ..control_flow.region_op import RegionOp
-from ..graph.graph import Operation, ReadVariable
-from ..graph.spec import TensorSpec
+from ..graph.graph import Operation, Parameter, Placeholder, ReadVariable
+from ..graph.spec import FrameSpec, TensorSpec
 from ..graph.tensor import Tensor
 from ..graph.variable import Assign, Variable
+from ..ops.base import Constant
 from ..ops.fused import Fused
+from ..passes.prune import frame_users, needed_in_region
 
 
-def assigned_in_place(operations: Sequence[Operation], fetches: Iterable[Tensor]) -> dict[Tensor, Variable]:
+@dataclass(frozen=True)
+class Buffer:
+    """Where a result is written: into the memory of `operand`, of `variable`, or of both, which then are one."""
+
+    operand: Tensor | None = None
+    variable: Variable | None = None
+
+
+def plan_buffers(operations: Sequence[Operation], fetches: Iterable[Tensor]) -> dict[Tensor, Buffer]:
+    """The results of fused operations that need no new buffer."""
+    plan: dict[Tensor, Buffer] = {}
+    kept = list(fetches)
+    for block, outliving in blocks(operations, kept):
+        dying = last_uses(block, outliving)
+        owned = {tensor for operation in block for tensor in operation.outputs}
+        reusable = _reusable_tensors(block, [tensor for tensor in owned if is_fresh(tensor)])
+        for operation in block:
+            if isinstance(operation.op, Fused):
+                reused = _reused_operands(operation, dying.get(operation, ()), reusable)
+                plan.update((result, Buffer(operand)) for result, operand in reused.items())
+    for result, buffer in _assigned_in_place(operations, kept).items():
+        plan[result] = buffer
+    return plan
+
+
+def _assigned_in_place(operations: Sequence[Operation], fetches: Iterable[Tensor]) -> dict[Tensor, Buffer]:
     """Results of fused operations that may be written straight into the variable to which they are assigned.
 
     That needs: the step writes the variable once, outside of loops and branches; and no earlier value of it (nor
@@ -23,7 +52,7 @@ def assigned_in_place(operations: Sequence[Operation], fetches: Iterable[Tensor]
     """
     order = {operation: position for position, operation in enumerate(operations)}
     fetched = set(fetches)
-    found: dict[Tensor, Variable] = {}
+    found: dict[Tensor, Buffer] = {}
     for operation in operations:
         if not isinstance(operation.op, Assign):
             continue
@@ -33,8 +62,9 @@ def assigned_in_place(operations: Sequence[Operation], fetches: Iterable[Tensor]
             continue
         if value.spec != variable.spec or not _is_written_once(operations, variable):
             continue
-        if _earlier_value_is_done_with(operations, order, producer, operation, variable, fetched):
-            found[value] = variable
+        reads = _earlier_reads(operations, order, producer, operation, variable, fetched)
+        if reads is not None:
+            found[value] = Buffer(reads[0] if reads else None, variable)
     return found
 
 
@@ -44,59 +74,46 @@ def _is_written_once(operations: Sequence[Operation], variable: Variable) -> boo
     return len(writers) == 1 and not in_regions
 
 
-def _earlier_value_is_done_with(
+def _earlier_reads(
     operations: Sequence[Operation],
     order: dict[Operation, int],
     producer: Operation,
     assignment: Operation,
     variable: Variable,
     fetched: set[Tensor],
-) -> bool:
+) -> list[Tensor] | None:
+    """The read of the variable that the producer takes, if any; None if an earlier value is still needed."""
     reads: set[Tensor] = set()
     aliases: set[Tensor] = set()
     for operation in operations:
         if isinstance(operation.op, ReadVariable) and operation.op.variable is variable:
             if order[producer] < order[operation] < order[assignment]:
-                return False
+                return None
             if order[operation] < order[producer]:
                 reads.update(operation.outputs)
                 aliases.update(operation.outputs)
         elif (operation.op.view or isinstance(operation.op, RegionOp)) and aliases.intersection(operation.inputs):
             aliases.update(operation.outputs)
-    if aliases & fetched or not aliases.intersection(producer.inputs) <= reads:
-        return False
+    taken = [tensor for tensor in producer.inputs if tensor in aliases]
+    if aliases & fetched or len(taken) > 1 or not reads.issuperset(taken):
+        return None
     later = operations[order[producer] + 1 :]
-    return not any(aliases.intersection(operation.inputs) for operation in later)
+    return None if any(aliases.intersection(operation.inputs) for operation in later) else taken
 
 
-def reused_operands(operation: Operation, dying: Iterable[Tensor], reusable: set[Tensor]) -> dict[Tensor, Tensor]:
-    """For results of a fused operation, operands of the same spec that nothing else needs: they are overwritten.
-
-    Only the result that overwrites an operand may depend on it: a kernel may read it for another result afterwards.
-    """
+def _reused_operands(operation: Operation, dying: Iterable[Tensor], reusable: set[Tensor]) -> dict[Tensor, Tensor]:
+    """For results of a fused operation, operands of the same spec that nothing else needs: they are overwritten."""
     free = [tensor for tensor in dying if tensor in reusable and tensor in operation.inputs]
-    sources = _sources_of_results(operation)
     found: dict[Tensor, Tensor] = {}
     for result in operation.outputs:
-        others = {tensor for other in operation.outputs if other is not result for tensor in sources[other]}
-        match = next((tensor for tensor in free if tensor.spec == result.spec and tensor not in others), None)
+        match = next((tensor for tensor in free if tensor.spec == result.spec), None)
         if match is not None:
             found[result] = match
             free.remove(match)
     return found
 
 
-def _sources_of_results(operation: Operation) -> dict[Tensor, set[Tensor]]:
-    """For each result of a fused operation, the operands on which it depends."""
-    op = operation.op
-    assert isinstance(op, Fused)
-    values = [{tensor} for tensor in operation.inputs]
-    for _, arguments in op.steps:
-        values.append({source for k in arguments for source in values[k]})
-    return {result: values[k] for result, k in zip(operation.outputs, op.results, strict=True)}
-
-
-def reusable_tensors(operations: Sequence[Operation], fresh: Iterable[Tensor]) -> set[Tensor]:
+def _reusable_tensors(operations: Sequence[Operation], fresh: Iterable[Tensor]) -> set[Tensor]:
     """Those of `fresh` (values nothing else refers to) that no operation passes on as a view, nor into a region."""
     passed_on = {
         tensor
@@ -105,3 +122,47 @@ def reusable_tensors(operations: Sequence[Operation], fresh: Iterable[Tensor]) -
         for tensor in operation.inputs
     }
     return {t for t in fresh if t not in passed_on and isinstance(t.spec, TensorSpec) and t.spec.is_static and t.shape}
+
+
+# --- lifetimes ------------------------------------------------------------------------------------------------------
+
+
+def is_fresh(tensor: Tensor) -> bool:
+    """Whether the value of `tensor` is an array that nothing else refers to when its operation has run."""
+    op = tensor.operation.op
+    return not op.view and not isinstance(op, (RegionOp, Parameter, Placeholder, History))
+
+
+def last_uses(operations: Sequence[Operation], kept: Iterable[Tensor]) -> dict[Operation, list[Tensor]]:
+    """For each operation of a block, the tensors made in the block that nothing after it uses; `kept` ones live on."""
+    owned = {tensor for operation in operations for tensor in operation.outputs} - set(kept)
+    dying: dict[Operation, list[Tensor]] = {}
+    alive_later: set[Tensor] = set()
+    for operation in reversed(operations):
+        for tensor in (*operation.inputs, *operation.outputs):
+            if tensor in alive_later:
+                continue
+            alive_later.add(tensor)
+            if tensor in owned and _has_a_name(tensor):
+                dying.setdefault(operation, []).append(tensor)
+    return dying
+
+
+def _has_a_name(tensor: Tensor) -> bool:
+    """Whether `tensor` is a Python variable of its own: constants, frames and saved values are not."""
+    unnamed = isinstance(tensor.operation.op, (Constant, Saved, Parameter, Placeholder))
+    return not unnamed and not isinstance(tensor.spec, FrameSpec)
+
+
+def blocks(
+    operations: Sequence[Operation], kept: Iterable[Tensor]
+) -> Iterator[tuple[Sequence[Operation], set[Tensor]]]:
+    """The blocks of a step: its operations and those of every region inside, each with what outlives the block."""
+    yield operations, set(kept)
+    for operation in operations:
+        if not isinstance(operation.op, RegionOp):
+            continue
+        demanded = [u.op.inner for u in frame_users(operation, operations) if isinstance(u.op, (History, Saved))]
+        for region in operation.op.regions:
+            wanted = [tensor for tensor in demanded if tensor.graph is region]
+            yield from blocks(needed_in_region(region, wanted), [*region.results, *wanted])
