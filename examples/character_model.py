@@ -302,7 +302,7 @@ def generate(path: Path, length: int, temperature: float, seed: int) -> None:
 def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--characters", type=int, default=1_500_000, help="how much text to learn from")
+    parser.add_argument("--characters", type=int, default=1_200_000, help="how much text to learn from")
     parser.add_argument("--validation-characters", type=int, default=300_000, help="how much text to test on")
     parser.add_argument("--units", type=int, default=192, help="size of the cell")
     parser.add_argument("--batch", type=int, default=32, help="rows of text read at the same time")

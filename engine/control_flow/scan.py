@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
+import numpy as np
+
+from ..graph import dtypes
+from ..graph.graph import Operation
 from ..graph.nest import flatten, is_integer, is_sequence, map_structure, pack_as
+from ..graph.op import ErrorSample, Op, Sample
+from ..graph.spec import TensorSpec, shape_text
 from ..graph.tensor import Tensor
-from ..ops.base import convert_to_tensor
+from ..ops.base import apply, convert_to_tensor
 from ..ops.shaping import shape as shape_of
 from .tensor_array import TensorArray
 from .while_loop import while_loop
@@ -35,7 +42,7 @@ def scan(
         (last carry, ys stacked along a new first axis). For no steps the carry is `init`.
 
     Raises:
-        ValueError: the lengths differ, or none is given.
+        ValueError: the lengths differ, or none is given. Lengths that are not known before are compared by the run.
 
     >>> import anabranch as ab
     >>> last, sums = ab.scan(lambda s, x: (s + x, s + x), 0.0, ab.constant([1.0, 2.0, 3.0]))
@@ -46,7 +53,7 @@ def scan(
         raise ValueError(f"scan: unroll must be at least 1, got {unroll}.")
     sequences = [convert_to_tensor(leaf) for leaf in flatten(xs)]
     steps = _length("scan", sequences, length)
-    inputs = [TensorArray(x.dtype, steps).unstack(x) for x in sequences]
+    inputs = [TensorArray(x.dtype, steps).unstack(_of_length(x, steps)) for x in sequences]
     example = _trace_outputs(f, init, xs, inputs)
     outputs = [TensorArray(leaf.dtype, steps, element_shape=leaf.shape) for leaf in flatten(example)]
 
@@ -96,11 +103,10 @@ def foldr(f: Callable[[Any, Any], Any], xs: Any, initializer: Any = None) -> Any
 
 def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init_val: Any) -> Any:
     """``for i in range(lower, upper): val = body_fun(i, val)`` (``keras.ops.fori_loop``)."""
-    upper = convert_to_tensor(upper, "int32")
-    start = convert_to_tensor(lower, "int32")
+    start, end = _bound("lower", lower), _bound("upper", upper)
 
     def more(i: Any, _: Any) -> Any:
-        return i < upper
+        return i < end
 
     def step(i: Any, value: Any) -> Any:
         return i + 1, body_fun(i, value)
@@ -108,14 +114,21 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init_
     return while_loop(more, step, (start, init_val))[1]
 
 
+def _bound(name: str, value: Any) -> Tensor:
+    tensor = convert_to_tensor(value)
+    if not dtypes.is_integer(tensor.dtype) or tensor.shape not in ((), None):
+        raise TypeError(f"fori_loop: {name} must be a scalar integer, got {tensor.spec}.")
+    return convert_to_tensor(tensor, "int32")
+
+
 def _fold(name: str, f: Callable[[Any, Any], Any], xs: Any, initializer: Any, reverse: bool) -> Any:
     sequences = [convert_to_tensor(leaf) for leaf in flatten(xs)]
+    _length(name, sequences, None)
     if initializer is None:
         edge = -1 if reverse else 0
         initializer = pack_as(xs, [x[edge] for x in sequences])
         rest = slice(None, -1) if reverse else slice(1, None)
         xs = pack_as(xs, [x[rest] for x in sequences])
-    _length(name, sequences, None)
     carry, _ = scan(lambda carry, x: (f(carry, x), None), initializer, xs, reverse=reverse)
     return carry
 
@@ -134,7 +147,52 @@ def _length(name: str, sequences: list[Tensor], length: Any) -> Any:
         static.add(int(length))
     if len(static) > 1:
         raise ValueError(f"{name}: the lengths of xs (and length) differ: {sorted(static)}.")
-    return static.pop() if static else shape_of(sequences[0])[0]
+    if static:
+        return static.pop()
+    return shape_of(sequences[0])[0] if length is None else convert_to_tensor(length, "int32")
+
+
+@dataclass(frozen=True)
+class OfLength(Op):
+    """The first input, whose first axis must have the size that the second one says."""
+
+    view: ClassVar[bool] = True
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        return inputs[0]
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        x, length = inputs
+        if x.shape[:1] != (length,):
+            raise ValueError(
+                f"The lengths of xs (and length) differ: one is {int(length)}, but a sequence has shape "
+                f"{shape_text(x.shape)}. Cut the longer ones with x[:n]."
+            )
+        return x
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return cotangents[0], None
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        x = np.arange(6, dtype="float32").reshape(3, 2)
+        yield Sample(cls(), [x, np.int32(3)], x, (0,), label="matrix")
+        yield Sample(cls(), [x[0], np.int32(2)], x[0], (0,), label="vector")
+        yield Sample(cls(), [x[:0], np.int32(0)], x[:0], (0,), label="empty")
+
+    @classmethod
+    def error_samples(cls) -> Iterable[ErrorSample]:
+        x, two = np.zeros((3, 1), "float32"), np.int32(2)
+        yield ErrorSample(lambda: cls().run(np, x, two), ValueError, r"one is 2, but a sequence has shape \[3,1\]")
+        yield ErrorSample(lambda: cls().run(np, np.float32(1), two), ValueError, r"has shape \[\]", "scalar")
+
+
+def _of_length(x: Tensor, steps: Any) -> Tensor:
+    """`x`, whose length is compared by the run if it is not known before."""
+    known = isinstance(steps, int) and x.shape is not None and x.shape[0] is not None
+    if known or (isinstance(steps, Tensor) and steps is shape_of(x)[0]):
+        return x
+    return apply(OfLength(), x, convert_to_tensor(steps, "int32"))
 
 
 def _as_carry(leaf: Any) -> Any:

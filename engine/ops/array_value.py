@@ -8,7 +8,7 @@ place and leaves earlier values as they were. Only writing over a slot copies. W
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -211,6 +211,20 @@ class ArrayValue:
         for index in present:
             stacked[index] = store.get(index)
         return stacked
+
+    def map_rows(self, function: Callable[[Any], Any]) -> ArrayValue:
+        """A new array with `function` applied to the rows of all elements at once; unwritten slots stay unwritten."""
+        present = [index for index in range(self.size) if self.has(index)]
+        result = ArrayValue.empty(self.size)
+        if not present:
+            return result
+        elements = [self._store.get(index) for index in present]
+        mapped = function(np.concatenate(elements))
+        start = 0
+        for index, element in zip(present, elements, strict=True):
+            result = result.write(index, mapped[start : start + len(element)])
+            start += len(element)
+        return result
 
     def _checked(self, index: Any) -> int:
         index = int(index)

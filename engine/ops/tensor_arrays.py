@@ -451,6 +451,31 @@ class ArrayClearMany(Op):
         return apply(ArrayClearMany(), dy, node.inputs[1]), None
 
 
+@dataclass(frozen=True)
+class ArrayMatMul(Op):
+    """Inputs: array of matrices, matrix. Every element times the matrix (transposed first if asked), in one product.
+
+    Made by loop fission, after differentiation.
+    """
+
+    transpose: bool = False
+
+    def infer(self, *inputs: Any) -> Spec:
+        array, weight = inputs
+        columns = None if weight.shape is None else weight.shape[0 if self.transpose else 1]
+        rows = None if array.element_shape is None else array.element_shape[0]
+        return ArraySpec(TensorSpec((rows, columns), array.dtype), array.size)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        array, weight = inputs
+        factor = weight.T if self.transpose else weight
+
+        def multiply(rows: Any) -> Any:
+            return xp.matmul(rows, factor)
+
+        return array.map_rows(multiply)
+
+
 def read_or_zeros(array: Tensor, index: Tensor, like: Tensor) -> Tensor:
     """The element of a cotangent array that belongs to `like`; zero (or an empty array) if there is none."""
     if isinstance(like.spec, ArraySpec):

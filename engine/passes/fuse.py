@@ -6,10 +6,8 @@ operation whose result it takes, if they have one shape and nothing outside the 
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from ..control_flow.frames import History, Saved
 from ..control_flow.region_op import RegionOp
@@ -18,6 +16,7 @@ from ..graph.op import Op
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.fused import Fused
+from .order import earlier_effects, reorder
 from .prune import needed_in_region
 
 _MOST_OPERANDS = 28
@@ -86,7 +85,7 @@ def _fuse_block(graph: Graph, operations: Sequence[Operation], kept: set[Tensor]
     for group in groups:
         fused = _replace(graph, group, used)
         replaced.update((member, fused) for member in group.members)
-    _reorder(graph, replaced)
+    reorder(graph, replaced)
 
 
 # --- grouping -------------------------------------------------------------------------------------------------------
@@ -97,7 +96,7 @@ def _group(operations: Sequence[Operation], rule: FusionRule) -> list[_Group]:
     group_of: dict[Operation, _Group] = {}
     behind: dict[Operation, frozenset[_Group]] = {}  # the groups on which an operation's results depend directly
     nothing: frozenset[_Group] = frozenset()
-    earlier = _earlier_effects(operations)
+    earlier = earlier_effects(operations)
     for operation in operations:
         sources = [tensor.operation for tensor in operation.inputs]
         sources += [*operation.control_inputs, *earlier.get(operation, ())]
@@ -219,54 +218,3 @@ def _replace(graph: Graph, group: _Group, used: set[Tensor]) -> Operation:
         tensor.operation, tensor.index = fused, position
     fused.index = last.index
     return fused
-
-
-def _reorder(graph: Graph, replaced: dict[Operation, Operation]) -> None:
-    """Put the operations of `graph` into an order again in which inputs come first and effects keep their order."""
-    operations = list(dict.fromkeys(replaced.get(operation, operation) for operation in graph.operations))
-    position = {operation: operation.index for operation in operations}
-    users: dict[Operation, list[Operation]] = {operation: [] for operation in operations}
-    waiting = dict.fromkeys(operations, 0)
-    earlier = _earlier_effects(operations)
-    for operation in operations:
-        controls = [replaced.get(source, source) for source in operation.control_inputs]
-        operation.control_inputs = tuple(dict.fromkeys(controls))
-        before = {tensor.operation for tensor in operation.inputs} | {*controls, *earlier.get(operation, ())}
-        for source in before:
-            if source in users:
-                users[source].append(operation)
-                waiting[operation] += 1
-    ready = [(position[o], k, o) for k, o in enumerate(operations) if waiting[o] == 0]
-    heapq.heapify(ready)
-    order: list[Operation] = []
-    serial = len(operations)
-    while ready:
-        _, _, operation = heapq.heappop(ready)
-        order.append(operation)
-        for user in users[operation]:
-            waiting[user] -= 1
-            if waiting[user] == 0:
-                serial += 1
-                heapq.heappush(ready, (position[user], serial, user))
-    assert len(order) == len(operations), "This is a bug in anabranch: fusion made a cycle."
-    graph.operations = order
-    for index, operation in enumerate(order):
-        operation.index = index
-
-
-def _earlier_effects(operations: Sequence[Operation]) -> dict[Operation, list[Operation]]:
-    """For each operation with effects, those that must come before it: a write stays behind all earlier accesses of
-    its resource, a read behind the latest write."""
-    writer: dict[Any, Operation] = {}
-    readers: dict[Any, list[Operation]] = {}  # since the latest write
-    earlier: dict[Operation, list[Operation]] = {}
-    for operation in operations:
-        for resource, writes in operation.effects:
-            before = earlier.setdefault(operation, [])
-            before += [writer[resource]] if resource in writer else []
-            if writes:
-                before += readers.pop(resource, [])
-                writer[resource] = operation
-            else:
-                readers.setdefault(resource, []).append(operation)
-    return earlier

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..graph.graph import Graph, Operation
 from ..graph.spec import Spec
 from ..graph.tensor import Tensor
+from .fission import split_loops
 from .fuse import FusionRule, fuse
 from .prune import needed_operations
 from .specialise import Specialised
@@ -28,6 +29,7 @@ def prepare(
     feeds: Sequence[Tensor],
     specs: Sequence[Spec] | None = None,
     rule: FusionRule | None = None,
+    reassociate: bool = True,
 ) -> Step:
     """Prune, specialise and rewrite what `targets` need, given `feeds`.
 
@@ -37,6 +39,7 @@ def prepare(
         feeds: the tensors that are fed.
         specs: the specs of what is fed, if more is known than the graph says.
         rule: what may be fused; without one nothing is.
+        reassociate: allow rewrites that take sums in another order.
 
     Effects that were asked for stay, in program order.
     """
@@ -51,6 +54,9 @@ def prepare(
     wanted += [operation for operation in copy.graph.operations if operation.writes]
     fed = [copy.tensors[tensor] for tensor in feeds]
     operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
+    if reassociate:
+        split_loops(copy.graph, operations)
+        operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
     if rule is not None:
         fuse(copy.graph, operations, fetches, rule)
         remaining = set(copy.graph.operations)

@@ -67,7 +67,7 @@ class Specialised:
         elif isinstance(op, Branch):
             new = self._copy_branch(op, operation, inputs, into, needed)
         else:
-            rewritten = None if operation.control_inputs else simplify(op, inputs)
+            rewritten = simplify(op, inputs)
             if isinstance(rewritten, Tensor):
                 self.tensors[operation.outputs[0]] = rewritten
                 return

@@ -67,7 +67,7 @@ class Program:
         targets: tensors whose values are returned, and operations that run for their effects.
         feeds: the tensors whose values are passed in.
         specs: the specs of those values, if more is known than the graph says.
-        kernels: fuse elementwise ops into compiled kernels; without them NumPy computes all, to the interpreter's bits.
+        exact: only rewrites that keep the interpreter's bits: no fused kernels, no sums in another order.
     """
 
     def __init__(
@@ -76,9 +76,10 @@ class Program:
         targets: Sequence[Tensor | Operation],
         feeds: Sequence[Tensor],
         specs: Sequence[Spec] | None = None,
-        kernels: bool = True,
+        exact: bool = False,
     ) -> None:
-        step = prepare(graph, targets, feeds, specs, _fusion_rule(graph) if kernels else None)
+        rule = None if exact else _fusion_rule(graph)
+        step = prepare(graph, targets, feeds, specs, rule, reassociate=not exact)
         operations, fetches = step.operations, step.fetches
         printer = _printer(operations, fetches)
         self.statistics = Statistics()

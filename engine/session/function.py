@@ -46,13 +46,17 @@ class Function:
         paths = tuple(path for path, _ in flatten_with_path(arguments))
         key = (paths, statics, tuple(specs.items()))
         trace = self._traces.get(key)
-        if trace is None and len(self._traces) >= self.relax_shapes:
+        if trace is None and self._count_alike(key) >= self.relax_shapes:
             relaxed = {p: TensorSpec((None,) * len(s.shape or ()), s.dtype) for p, s in specs.items()}
             key = (paths, statics, tuple(relaxed.items()))
             trace, specs = self._traces.get(key), relaxed
         if trace is None:
             trace = self._traces[key] = _Trace(self.python_function, arguments, leaves, specs)
         return trace
+
+    def _count_alike(self, key: Any) -> int:
+        """The number of traces that differ from `key` in their array arguments alone."""
+        return sum(other[:2] == key[:2] for other in self._traces)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -64,6 +68,8 @@ class _Trace:
     def __init__(
         self, python_function: Callable[..., Any], arguments: Any, leaves: list[Any], specs: dict[int, TensorSpec]
     ) -> None:
+        # Kept, because the cache knows some of them by their id.
+        self._statics = [leaf for position, leaf in enumerate(leaves) if position not in specs]
         graph = Graph()
         with graph.as_default():
             feeds = {p: graph.add(Placeholder(spec), (), f"argument_{p}").outputs[0] for p, spec in specs.items()}

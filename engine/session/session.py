@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
+from ..graph.dtypes import is_integer
 from ..graph.graph import Graph, Operation, get_default_graph
 from ..graph.nest import flatten, pack_as
 from ..graph.spec import TensorSpec, shape_accepts, shape_text
@@ -53,10 +54,10 @@ class Session:
             ValueError: a placeholder that is needed was not fed, or a value has the wrong shape.
             TypeError: something can't be fetched or fed, or a value has the wrong dtype.
         """
-        feeds = {self._resolve(key): value for key, value in (feed_dict or {}).items()}
-        values = [checked_feed(tensor, value) for tensor, value in feeds.items()]
+        feeds = self._resolve_feeds(feed_dict or ())
+        values = [checked_feed(tensor, value) for tensor, value in zip(feeds, (feed_dict or {}).values(), strict=True)]
         leaves = [self._resolve(leaf) for leaf in flatten(fetches)]
-        program = self._prepare(tuple(leaves), tuple(feeds), values)
+        program = self._prepare(tuple(leaves), feeds, values)
         results = iter(program(*values))
         self._latest = program
         found = [as_fetched(next(results)) if isinstance(leaf, Tensor) else None for leaf in leaves]
@@ -64,7 +65,7 @@ class Session:
 
     def make_callable(self, fetches: Any, feed_list: Sequence[Any] = ()) -> Callable[..., Any]:
         """A function of the values of `feed_list` that returns the fetches; quicker than `run` for repeated steps."""
-        feeds = tuple(self._resolve(item) for item in feed_list)
+        feeds = self._resolve_feeds(feed_list)
         leaves = tuple(self._resolve(leaf) for leaf in flatten(fetches))
         programs = self._variants(leaves, feeds)
 
@@ -82,7 +83,7 @@ class Session:
     def program(self, fetches: Any, feeds: Sequence[Any] = ()) -> Program:
         """The compiled program for `fetches` given `feeds`, for values of any shape that the graph allows."""
         leaves = tuple(self._resolve(leaf) for leaf in flatten(fetches))
-        return self._variants(leaves, tuple(self._resolve(item) for item in feeds)).general()
+        return self._variants(leaves, self._resolve_feeds(feeds)).general()
 
     def statistics(self) -> Statistics:
         """What the latest step did: bytes saved for a backward pass, number of runs."""
@@ -101,6 +102,21 @@ class Session:
         if variants is None:
             variants = self._programs[leaves, feeds] = Variants(self.graph, leaves, feeds)
         return variants
+
+    def _resolve_feeds(self, items: Iterable[Any]) -> tuple[Tensor, ...]:
+        """The tensors that `items` name.
+
+        Raises:
+            TypeError: one of them is an operation. ValueError: a tensor is fed twice.
+        """
+        feeds = tuple([self._resolve(item) for item in items])
+        for feed in feeds:
+            if not isinstance(feed, Tensor):
+                raise TypeError(f"{feed!r} can't be fed: feed one of its outputs, such as '{feed.name}:0'.")
+        if len(set(feeds)) < len(feeds):
+            twice = next(feed for feed in feeds if feeds.count(feed) > 1)
+            raise ValueError(f"{twice!r} is fed twice, by itself and by its name or variable.")
+        return feeds
 
     def _resolve(self, item: Any) -> Any:
         """The tensor or operation of this session's graph that `item` names."""
@@ -135,7 +151,8 @@ def checked_feed(tensor: Tensor, value: Any) -> Any:
     """`value` as an array that fits `tensor`.
 
     Raises:
-        ValueError: its shape does not fit. TypeError: its dtype can't be cast safely.
+        ValueError: its shape does not fit, or integers lie outside the tensor's dtype.
+        TypeError: its dtype can't be cast safely.
     """
     spec = tensor.spec
     if type(value) is np.ndarray and value.dtype == spec.dtype and value.ndim:
@@ -157,12 +174,22 @@ def _cast_feed(tensor: Tensor, value: Any) -> Any:
     array = as_array(value)
     if array.dtype == tensor.dtype:
         return array
-    if not (array.size == 0 or np.can_cast(array.dtype, tensor.dtype, "same_kind")):
+    if is_integer(array.dtype) and is_integer(tensor.dtype):
+        _check_range(tensor, array)
+    elif not (array.size == 0 or np.can_cast(array.dtype, tensor.dtype, "same_kind")):
         raise TypeError(
             f"A value of dtype {array.dtype} was fed to {tensor.name!r}, which is {tensor.dtype}. "
             f"Convert it first, for instance with value.astype('{tensor.dtype}')."
         )
-    return array.astype(tensor.dtype)
+    return as_array(value, tensor.dtype)  # not by way of float32, where Python's own numbers are fed
+
+
+def _check_range(tensor: Tensor, array: Any) -> None:
+    """Integers go into any integer dtype that holds their values."""
+    limits = np.iinfo(tensor.dtype)
+    if array.size and (int(array.min()) < limits.min or int(array.max()) > limits.max):
+        wrong = next(value for value in (int(array.max()), int(array.min())) if not limits.min <= value <= limits.max)
+        raise ValueError(f"The value {wrong} was fed to {tensor.name!r}, which is {tensor.dtype} and can't hold it.")
 
 
 def _pack_fetches(fetches: Any, found: list[Any]) -> Any:

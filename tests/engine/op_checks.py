@@ -480,7 +480,7 @@ def check_control_flow(sample: Sample, known: str = "static", kernels: bool = Fa
             targets += [probe.derivatives(loss) for loss in _losses(probe, plain, flag, count, one)]
     values = len(plain)
     flat = [tensor for group in targets for tensor in group]
-    program = Program(graph, flat, [*probe.inputs, flag, count, one], kernels=kernels)
+    program = Program(graph, flat, [*probe.inputs, flag, count, one], exact=not kernels)
     for taken, times in ((True, TIMES), (False, 0)):
         feeds = {**probe.feeds, flag: np.bool_(taken), count: np.int32(times), one: np.float64(1)}
         found = probe.run(flat, feeds)

@@ -1,0 +1,151 @@
+"""Loop fission: what leaves loops, and that values stay what they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import anabranch as ab
+from anabranch.engine.runtime.program import Program
+
+ops = ab.ops
+RNG = np.random.default_rng(0)
+
+
+def draw(*shape: int) -> Any:
+    return RNG.uniform(-0.5, 0.5, shape).astype("float32")
+
+
+def recurrence(x: Any, w: Any, u: Any, b: Any, h: Any, steps: int, reverse: bool = False) -> Any:
+    """The outputs of a plain recurrent cell over x (steps, batch, inputs)."""
+    inputs = ab.TensorArray("float32", steps).unstack(x)
+    outputs = ab.TensorArray("float32", steps, element_shape=h.shape)
+
+    def body(t: Any, h: Any, outputs: Any) -> Any:
+        position = steps - 1 - t if reverse else t
+        h = ops.tanh(inputs.read(position) @ w + h @ u + b)
+        return t + 1, h, outputs.write(position, h)
+
+    return ab.while_loop(lambda t, *_: t < steps, body, (0, h, outputs))[2].stack()
+
+
+class Cell:
+    """A recurrence over fed values, its loss and gradients."""
+
+    def __init__(self, steps: int = 5, rows: int = 2, reverse: bool = False) -> None:
+        self.feeds = {
+            ab.placeholder(value.shape, "float32", name): value
+            for name, value in {
+                "x": draw(steps, rows, 3),
+                "w": draw(3, 4),
+                "u": draw(4, 4),
+                "b": draw(4),
+                "h": draw(rows, 4),
+            }.items()
+        }
+        self.loss = ops.sum(recurrence(*self.feeds, steps=steps, reverse=reverse) ** 2)
+        self.gradients = ab.gradients(self.loss, list(self.feeds))
+
+    def program(self, exact: bool = False) -> Program:
+        return Program(self.loss.graph, [self.loss, *self.gradients], list(self.feeds), exact=exact)
+
+    def check(self) -> None:
+        values = list(self.feeds.values())
+        for value, wanted in zip(self.program()(*values), self.program(exact=True)(*values), strict=True):
+            np.testing.assert_allclose(value, wanted, rtol=1e-4, atol=1e-5)
+
+
+def lines_in_loops(source: str) -> list[str]:
+    return [line.strip() for line in source.splitlines() if line.startswith("        ")]
+
+
+def products(lines: list[str]) -> int:
+    return sum("np.matmul" in line for line in lines)
+
+
+def test_weight_gradients_and_input_products_leave_the_loops():
+    cell = Cell()
+    inside = lines_in_loops(cell.program().source)
+    everything = cell.program().source.splitlines()
+
+    assert products(lines_in_loops(cell.program(exact=True).source)) == 6
+    assert products(inside) == 2  # h @ u forward, and its cotangent backward
+    # x @ w before the forward loop; the gradients of w and u after the backward loop, that of x over a whole array
+    assert products(everything) - products(inside) == 3
+    assert sum("run_array_mat_mul(" in line for line in everything) == 1
+    assert not any("sum_to_shape" in line for line in inside)  # the gradient of b
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 7])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_values_stay(steps: int, reverse: bool):
+    Cell(steps, reverse=reverse).check()
+
+
+def test_empty_batch():
+    Cell(rows=0).check()
+
+
+def test_number_of_steps_known_when_it_runs():
+    x, n = ab.placeholder((None, 2, 3), "float32", "x"), ab.placeholder((), "int32", "n")
+    w, u = ab.Variable(draw(3, 4)), ab.Variable(draw(4, 4))
+    inputs = ab.TensorArray("float32", ops.shape(x)[0]).unstack(x)
+
+    def body(t: Any, h: Any) -> Any:
+        return t + 1, ops.tanh(inputs.read(t) @ w + h @ u)
+
+    h = ab.while_loop(lambda t, _: t < n, body, (0, ops.zeros((2, 4))))[1]
+    fetches = [h, *ab.gradients(h, [w, u, x])]
+    for count in (0, 2, 5):
+        feeds = {x: draw(5, 2, 3), n: np.int32(count)}
+        exact = Program(h.graph, fetches, [x, n], exact=True)(*feeds.values())
+        for value, wanted in zip(ab.Session().run(fetches, feeds), exact, strict=True):
+            np.testing.assert_allclose(value, wanted, rtol=1e-4, atol=1e-5)
+
+
+def keeps_running_sum(sums: Any) -> tuple[Any, ...]:
+    """The running sum is used in the body as well, so it has to stay there."""
+    a = ab.constant(draw(3, 2))
+
+    def body(i: Any, s: Any, total: Any) -> Any:
+        s = s + ops.transpose(a) @ (a * ops.cast(i, "float32"))
+        return i + 1, s, total + ops.sum(s)
+
+    return ab.while_loop(lambda i, *_: i < 4, body, (0, sums, 0.0))[1:]
+
+
+def looks_at_sum(sums: Any) -> tuple[Any, ...]:
+    """The loop ends by the sum."""
+    a = ab.constant(draw(3, 2))
+    return ab.while_loop(
+        lambda i, s: ops.logical_and(i < 9, ops.max(s) < 1.0), lambda i, s: (i + 1, s + ops.transpose(a) @ a), (0, sums)
+    )
+
+
+@pytest.mark.parametrize("loop", [keeps_running_sum, looks_at_sum])
+def test_sums_that_the_loop_needs_stay(loop: Callable[[Any], tuple[Any, ...]]):
+    sums = ab.placeholder((2, 2), "float32", "sums")
+    fetches = list(loop(sums))
+    value = draw(2, 2)
+    exact = Program(fetches[0].graph, fetches, [sums], exact=True)(value)
+    for got, wanted in zip(ab.Session().run(fetches, {sums: value}), exact, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5)
+
+
+def test_nested_loops():
+    x = ab.placeholder((3, 4, 2, 3), "float32", "x")
+    w, u = ab.Variable(draw(3, 4)), ab.Variable(draw(4, 4))
+    rows = ab.TensorArray("float32", 3).unstack(x)
+
+    def outer(k: Any, total: Any) -> Any:
+        return k + 1, total + ops.sum(recurrence(rows.read(k), w, u, 0.0, ops.zeros((2, 4)), 4))
+
+    total = ab.while_loop(lambda k, _: k < 3, outer, (0, 0.0))[1]
+    fetches = [total, *ab.gradients(total, [w, u, x])]
+    value = draw(3, 4, 2, 3)
+    exact = Program(total.graph, fetches, [x], exact=True)(value)
+    for got, wanted in zip(ab.Session().run(fetches, {x: value}), exact, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
