@@ -308,7 +308,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=32, help="rows of text read at the same time")
     parser.add_argument("--window", type=int, default=64, help="characters from one update to the next")
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--learning-rate", type=float, default=1.2e-2)
+    parser.add_argument("--learning-rate", type=float, default=1.8e-2)
     parser.add_argument("--longest-gram", type=int, default=9, help="try n-grams up to this size, at most 9")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "output", help="folder for the model")
