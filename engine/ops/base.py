@@ -205,7 +205,20 @@ def promote(*values: TensorLike, floating: bool = False) -> list[Tensor]:
     joined = result_type(*[dtype_of(value) for value in values])
     if floating:
         joined = dtypes.float_type(joined)
-    return [convert_to_tensor(value, joined) for value in values]
+    elsewhere = _graph_elsewhere(values)
+    if elsewhere is None:
+        return [convert_to_tensor(value, joined) for value in values]
+    with elsewhere.as_default():
+        return [convert_to_tensor(value, joined) for value in values]
+
+
+def _graph_elsewhere(values: Sequence[TensorLike]) -> Graph | None:
+    """The graph of the tensors among `values`, if the current one does not see them: constants belong beside them."""
+    current = get_default_graph()
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    if all(tensor.operation.graph is current or current.sees(tensor) for tensor in tensors):
+        return None
+    return graph_for(tensors)
 
 
 def as_floating(value: TensorLike) -> Tensor:

@@ -46,8 +46,9 @@ def prepare(
     pruned = needed_operations(graph, targets, feeds)
     given = dict(zip(feeds, specs or [tensor.spec for tensor in feeds], strict=True))
     copy = Specialised()
-    copy.copy_step(pruned, given)
-    fetches = [copy.tensors[target] for target in targets if isinstance(target, Tensor)]
+    fetched = [target for target in targets if isinstance(target, Tensor)]
+    copy.copy_step(pruned, given, fetched)
+    fetches = [copy.tensors[target] for target in fetched]
     asked = [target for target in targets if isinstance(target, Operation)]
     wanted = [copy.operations[operation] for operation in asked if operation in copy.operations]
     # What was needed for a value is not needed for its shape alone, but its effects were asked for.

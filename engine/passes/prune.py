@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from ..control_flow.while_loop import While
 from ..graph.graph import Graph, Operation
 from ..graph.region import Region
 from ..graph.tensor import Tensor
@@ -30,10 +31,47 @@ def needed_operations(
     return sorted(needed, key=_position)
 
 
-def needed_in_region(region: Region, demanded: Iterable[Tensor] = ()) -> list[Operation]:
-    """The operations of a region that a run of it needs: for its results, its effects and the `demanded` tensors."""
+def needed_in_region(
+    region: Region, demanded: Iterable[Tensor] = (), results: Iterable[Tensor] | None = None
+) -> list[Operation]:
+    """The operations of a region that a run of it needs: for its results, its effects and the `demanded` tensors.
+
+    Args:
+        region: the body of a loop, a condition or a branch.
+        demanded: tensors inside that the frame records.
+        results: those of the region's results that anything needs; by default all.
+    """
     effectful = [operation for operation in region.operations if operation.writes]
-    return needed_operations(region, [*region.results, *effectful, *demanded])
+    return needed_operations(region, [*(region.results if results is None else results), *effectful, *demanded])
+
+
+def live_outputs(operation: Operation, used: set[Tensor], demanded: Sequence[Tensor]) -> list[int]:
+    """The positions of the results of a loop or branch that anything needs.
+
+    Args:
+        operation: the loop or branch.
+        used: what is used outside of it.
+        demanded: tensors inside that its frame records.
+
+    A variable of a loop is needed if its final value is used, or if its condition, an effect, what the frame records
+    or the next value of a needed variable takes it.
+    """
+    live = {position for position, output in enumerate(operation.outputs[:-1]) if output in used}
+    if not isinstance(operation.op, While):
+        return sorted(live)
+    condition, body = operation.op.condition, operation.op.body
+    live |= _parameters_among(condition, needed_in_region(condition))
+    while True:
+        needed = needed_in_region(body, demanded, [body.results[position] for position in live])
+        taken = _parameters_among(body, needed)
+        if taken <= live:
+            return sorted(live)
+        live |= taken
+
+
+def _parameters_among(region: Region, operations: Sequence[Operation]) -> set[int]:
+    needed = set(operations)
+    return {position for position, tensor in enumerate(region.parameters) if tensor.operation in needed}
 
 
 def _producer(target: Tensor | Operation) -> Operation:

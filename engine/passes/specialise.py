@@ -13,6 +13,7 @@ import numpy as np
 
 from ..control_flow.cond import Branch
 from ..control_flow.frames import History, Saved, TripCount
+from ..control_flow.region_op import RegionOp
 from ..control_flow.while_loop import While
 from ..graph.graph import Graph, Operation, Parameter, Placeholder
 from ..graph.op import Op
@@ -20,7 +21,7 @@ from ..graph.region import Region
 from ..graph.spec import Spec, TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.base import Constant
-from .prune import frame_users, needed_in_region
+from .prune import frame_users, live_outputs, needed_in_region
 from .simplify import simplify
 
 _LARGEST_SHARED_CONSTANT = 64  # elements; larger constants are one only if they are the same object
@@ -44,39 +45,44 @@ class Specialised:
 
     # --- steps ----------------------------------------------------------------------------------------------
 
-    def copy_step(self, operations: Sequence[Operation], feeds: Mapping[Tensor, Spec]) -> None:
+    def copy_step(
+        self, operations: Sequence[Operation], feeds: Mapping[Tensor, Spec], fetches: Iterable[Tensor]
+    ) -> None:
         """Copy pruned `operations`, with `feeds` as placeholders of the given specs."""
         for tensor, spec in feeds.items():
             op = Placeholder(spec if isinstance(spec, TensorSpec) else TensorSpec(None, tensor.dtype))
             self.tensors[tensor] = self.graph.adopt(op, (), (spec,), tensor.operation).outputs[0]
-        self._copy_all(operations, self.graph)
+        self._copy_all(operations, self.graph, fetches)
 
-    def _copy_all(self, operations: Sequence[Operation], into: Graph) -> None:
+    def _copy_all(self, operations: Sequence[Operation], into: Graph, wanted: Iterable[Tensor]) -> None:
+        used = {tensor for operation in operations for tensor in operation.inputs}.union(wanted)
         for operation in operations:
             if isinstance(operation.op, Parameter):
                 continue
             if operation.outputs and all(tensor in self.tensors for tensor in operation.outputs):
                 continue
-            self._copy(operation, into, operations)
+            if isinstance(operation.op, RegionOp):
+                self._copy_region_op(operation, into, operations, used)
+            else:
+                self._copy(operation, into)
 
-    def _copy(self, operation: Operation, into: Graph, needed: Sequence[Operation]) -> None:
+    def _copy(self, operation: Operation, into: Graph) -> None:
         op = operation.op
         inputs = [self._local(tensor, into) for tensor in operation.inputs]
-        if isinstance(op, While):
-            new = self._copy_while(op, operation, inputs, into, needed)
-        elif isinstance(op, Branch):
-            new = self._copy_branch(op, operation, inputs, into, needed)
-        else:
-            rewritten = simplify(op, inputs)
-            if isinstance(rewritten, Tensor):
-                self.tensors[operation.outputs[0]] = rewritten
-                return
-            if isinstance(rewritten, Constant):
-                inputs = []
-            new = self._copy_plain(rewritten or self._renewed(op), operation, inputs, into)
+        rewritten = simplify(op, inputs)
+        if isinstance(rewritten, Tensor):
+            self.tensors[operation.outputs[0]] = rewritten
+            return
+        if isinstance(rewritten, Constant):
+            inputs = []
+        new = self._copy_plain(rewritten or self._renewed(op), operation, inputs, into)
+        self._note_copy(operation, operation.outputs, new)
+
+    def _note_copy(self, operation: Operation, outputs: Sequence[Tensor], new: Operation) -> None:
+        """`new` gives `outputs` of `operation`, but for those that are fed."""
         self.operations[operation] = new
-        fed = [tensor for tensor in operation.outputs if tensor in self.tensors]
-        for old, fresh in zip(operation.outputs, new.outputs, strict=True):
+        fed = [tensor for tensor in outputs if tensor in self.tensors]
+        for old, fresh in zip(outputs, new.outputs, strict=True):
             if old not in fed:
                 self.tensors[old] = fresh
 
@@ -120,29 +126,46 @@ class Specialised:
 
     # --- regions --------------------------------------------------------------------------------------------
 
+    def _copy_region_op(
+        self, operation: Operation, into: Graph, needed: Sequence[Operation], used: set[Tensor]
+    ) -> None:
+        """Copy a loop or branch, without the results that nothing needs."""
+        op = operation.op
+        users = frame_users(operation, needed)
+        demanded = [user.op.inner for user in users if isinstance(user.op, (History, Saved))]
+        live = live_outputs(operation, used, demanded)
+        if isinstance(op, While):
+            new = self._copy_while(op, operation, into, live, demanded)
+        else:
+            assert isinstance(op, Branch)
+            new = self._copy_branch(op, operation, into, live, demanded)
+        self._note_copy(operation, [*[operation.outputs[k] for k in live], operation.outputs[-1]], new)
+
     def _copy_while(
-        self, op: While, operation: Operation, inputs: list[Tensor], into: Graph, needed: Sequence[Operation]
+        self, op: While, operation: Operation, into: Graph, live: Sequence[int], demanded: Sequence[Tensor]
     ) -> Operation:
-        demanded = [user.op.inner for user in frame_users(operation, needed) if isinstance(user.op, History)]
-        specs: list[Spec] = [tensor.spec for tensor in inputs[: op.carried]]
+        inits = [self._local(operation.inputs[k], into) for k in live]
+        specs: list[Spec] = [tensor.spec for tensor in inits]
+        wanted = [op.body.results[k] for k in live]
         while True:
-            body = self._copy_region(op.body, into, specs, demanded)
+            body = self._copy_region(op.body, into, _chosen(op.body.parameters, live, specs), wanted, demanded)
             results = [result.spec for result in body.results]
             if all(spec.accepts(result) for spec, result in zip(specs, results, strict=True)):
                 break
             specs = [spec.join(result) for spec, result in zip(specs, results, strict=True)]
-        condition = self._copy_region(op.condition, into, specs, ())
+        parameters = _chosen(op.condition.parameters, live, specs)
+        condition = self._copy_region(op.condition, into, parameters, op.condition.results)
         new = While(condition, body, op.parallel_iterations, op.swap_memory)
-        return self._adopt_region_op(new, inputs[: op.carried], operation, into)
+        return self._adopt_region_op(new, inits, operation, into)
 
     def _copy_branch(
-        self, op: Branch, operation: Operation, inputs: list[Tensor], into: Graph, needed: Sequence[Operation]
+        self, op: Branch, operation: Operation, into: Graph, live: Sequence[int], demanded: Sequence[Tensor]
     ) -> Operation:
-        demanded = [user.op.inner for user in frame_users(operation, needed) if isinstance(user.op, Saved)]
-        regions = [
-            self._copy_region(region, into, (), [t for t in demanded if t.graph is region]) for region in op.regions
-        ]
-        return self._adopt_region_op(Branch(regions), inputs[:1], operation, into)
+        regions: list[Region] = []
+        for region in op.regions:
+            recorded = [tensor for tensor in demanded if tensor.graph is region]
+            regions.append(self._copy_region(region, into, {}, [region.results[k] for k in live], recorded))
+        return self._adopt_region_op(Branch(regions), [self._local(operation.inputs[0], into)], operation, into)
 
     def _adopt_region_op(self, op: Any, own: Sequence[Tensor], operation: Operation, into: Graph) -> Operation:
         inputs = [*own, *op.captured_inputs()]
@@ -150,21 +173,33 @@ class Specialised:
         controls = tuple(self.operations[c] for c in operation.control_inputs if c in self.operations)
         return into.adopt(op, inputs, specs, operation, controls)
 
-    def _copy_region(self, region: Region, into: Graph, specs: Sequence[Spec], demanded: Iterable[Tensor]) -> Region:
+    def _copy_region(
+        self,
+        region: Region,
+        into: Graph,
+        parameters: Mapping[Tensor, Spec],
+        results: Sequence[Tensor],
+        demanded: Sequence[Tensor] = (),
+    ) -> Region:
+        """Copy what `results` and `demanded` need of a region, with the `parameters` that they take."""
         new = Region(into, region.name)
-        for parameter, spec in zip(region.parameters, specs, strict=True):
+        for parameter, spec in parameters.items():
             self.tensors[parameter] = new.add_parameter(spec, parameter.operation.name)
         outers = {parameter: outer for outer, parameter in region.captures}
-        needed = needed_in_region(region, demanded)
+        needed = needed_in_region(region, demanded, results)
         for operation in needed:
             for tensor in operation.outputs:
                 if tensor in outers:
                     self.tensors[tensor] = new.capture(self.tensors[outers[tensor]])
                 elif not isinstance(operation.op, Parameter):
                     self.tensors.pop(tensor, None)  # of an earlier try with narrower shapes
-        self._copy_all(needed, new)
-        new.results = [self.tensors[result] for result in region.results]
+        self._copy_all(needed, new, [*results, *demanded])
+        new.results = [self.tensors[result] for result in results]
         return new
+
+
+def _chosen(parameters: Sequence[Tensor], live: Sequence[int], specs: Sequence[Spec]) -> dict[Tensor, Spec]:
+    return {parameters[position]: spec for position, spec in zip(live, specs, strict=True)}
 
 
 def _sharing_key(op: Op, inputs: list[Tensor], operation: Operation) -> Any:

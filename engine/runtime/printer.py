@@ -31,7 +31,7 @@ from ..passes.prune import frame_users, needed_in_region
 from .storage import Buffer, is_fresh, last_uses
 
 _DEEPEST_BLOCK = 12  # more than 20 nested blocks are a SyntaxError in Python
-_NOT_IN_NAMES = re.compile(r"\W+")
+_NOT_IN_NAMES = re.compile(r"\W+", re.ASCII)
 
 
 class Frame:
@@ -99,7 +99,11 @@ class Printer:
         body = _Block(function, names, 1)
         body.print_operations(operations, set(fetches))
         copied = copied | self.stored
-        results = [f"copied({names[t]})" if t in copied else names[t] for t in fetches]
+        given = [names[tensor] for tensor in fetches]
+        results = [
+            f"copied({name})" if tensor in copied or name in given[:position] else name
+            for position, (tensor, name) in enumerate(zip(fetches, given, strict=True))
+        ]
         body.line(f"return ({', '.join(results)}{',' if len(results) == 1 else ''})")
         self._functions.append(function)
         return self._assemble()

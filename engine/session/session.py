@@ -202,8 +202,9 @@ def explain(fetches: Any, feeds: Sequence[Any] = ()) -> str:
     """The compiled program for `fetches`, as readable Python.
 
     >>> import anabranch as ab
-    >>> x = ab.placeholder((), "float32", "x")
-    >>> print(ab.explain(x + 1, [x]))
+    >>> with ab.Graph().as_default():
+    ...     x = ab.placeholder((), "float32", "x")
+    ...     print(ab.explain(x + 1, [x]))
     def step(x):
         add = x + c
         return (add,)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from anabranch.engine import ops
+from anabranch.engine import control_flow, ops
 from anabranch.engine.autodiff import gradients
 from anabranch.engine.control_flow import cond, while_loop
 from anabranch.engine.graph import Graph, Placeholder, Tensor, TensorSpec, as_dtype
@@ -24,8 +24,9 @@ from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 from anabranch.engine.session import Session
 
-for _module in pkgutil.iter_modules(ops.__path__):
-    importlib.import_module(f"{ops.__name__}.{_module.name}")
+for _package in (ops, control_flow):  # every op is registered when its module is imported
+    for _module in pkgutil.iter_modules(_package.__path__):
+        importlib.import_module(f"{_package.__name__}.{_module.name}")
 
 # Ops that are not made of arrays alone, with the tests that they have instead.
 EXEMPT = {

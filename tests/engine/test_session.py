@@ -441,3 +441,17 @@ def test_updates_of_two_variables_from_two_threads():
 
     in_threads(work)
     assert [v.numpy().tolist() for v in variables] == [[50] * 50] * 2
+
+
+def test_equal_operations_that_are_fetched_together_are_separate_arrays():
+    x = ab.placeholder((2,), "float32", "x")
+    first, second = ab.Session().run([x * 2, x * 2], {x: [1, 2]})
+    first[:] = 0
+    np.testing.assert_array_equal(second, [2, 4])
+
+
+def test_constants_lie_beside_the_tensors_they_go_with():
+    with ab.Graph().as_default():
+        x = ab.placeholder((), "float32", "x")
+    y = 2 * x + 1  # outside the block
+    assert ab.Session(x.graph).run(y, {x: 3.0}) == 7.0
