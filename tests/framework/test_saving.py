@@ -9,7 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from framework.saved_models import (
+from shared.saved_models import (
     MODELS,
     NAMES,
     X,

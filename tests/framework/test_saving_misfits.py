@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from framework.saved_models import assert_same, dense, refuses, replace_in_config, state
+from shared.saved_models import assert_same, dense, refuses, replace_in_config, state
 
 import anabranch as ab
 
