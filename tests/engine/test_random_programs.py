@@ -32,11 +32,18 @@ FIRST, SECOND, BOTH = 1, 2, 3  # the masks of a jet along two directions
 Coverage = Counter[str]
 
 
+LARGE_SAMPLE = 120  # programs from which shares of constructs are asserted
+
+
 @pytest.fixture(scope="module")
 def coverage(request: pytest.FixtureRequest) -> Iterator[Coverage]:
     """What the programs of this module held, told at the end."""
     found: Coverage = Counter()
     yield found
+    if found["programs"] >= LARGE_SAMPLE:
+        assert found["second order"] >= found["programs"] / 2
+        assert found["effect"] + found["TensorArray overwritten"] >= found["programs"] / 3
+        assert found["nested loop"] + found["branch in loop"] + found["loop in branch"] >= found["programs"] / 5
     reporter: Any = request.config.pluginmanager.getplugin("terminalreporter")
     if reporter is None or not found["programs"]:
         return  # a worker of pytest-xdist has no terminal
@@ -67,9 +74,9 @@ def check_chunk(chunk: int, count: int, coverage: Coverage) -> None:
 
     check()
     coverage.update(found)
-    assert found["second order"] >= found["programs"] / 2
-    assert found["effect"] + found["TensorArray overwritten"] >= found["programs"] / 3
-    assert found["nested loop"] + found["branch in loop"] + found["loop in branch"] >= found["programs"] / 5
+    # Shares of constructs are asserted by the fixture, over many programs: thirty differ too much from chunk to chunk.
+    assert found["second order"] > 0
+    assert found["effect"] + found["TensorArray overwritten"] > 0
     assert found["unsuitable: tie"] + found["unsuitable: overflow"] <= found["programs"]
 
 
