@@ -16,7 +16,7 @@ from ..graph.op import Op
 from ..graph.region import Region
 from ..graph.spec import ArraySpec, Spec, TensorSpec
 from ..graph.tensor import Tensor
-from ..ops.base import Constant, apply
+from ..ops.base import Constant
 from ..ops.cotangent import FrameCotangent
 from ..ops.tensor_arrays import ArrayRead
 
@@ -108,4 +108,4 @@ def trip_count(frame: Tensor) -> Tensor:
     return from_frame(frame, TripCount(), None)
 
 
-__all__ = ["BranchMirror", "History", "LoopMirror", "Saved", "TripCount", "apply", "from_frame", "trip_count"]
+__all__ = ["BranchMirror", "History", "LoopMirror", "Saved", "TripCount", "from_frame", "trip_count"]

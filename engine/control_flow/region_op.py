@@ -9,11 +9,10 @@ from typing import Any
 from ..graph.graph import graph_for
 from ..graph.nest import flatten_with_path, pack_as
 from ..graph.op import Effect, Op
-from ..graph.region import Region
+from ..graph.region import Region, merged_effects
 from ..graph.spec import ArraySpec, Spec
 from ..graph.tensor import Tensor
-from ..graph.variable import Variable
-from ..ops.base import broadcast_like, convert_to_tensor, zeros_of
+from ..ops.base import convert_to_tensor, zeros_of
 from ..ops.tensor_arrays import ArrayEmpty, array_spec
 from .tensor_array import TensorArray
 
@@ -27,11 +26,7 @@ class RegionOp(Op):
             region.is_built = True
 
     def effects(self) -> list[Effect]:
-        merged: dict[Any, bool] = {}
-        for region in self.regions:
-            for effect in region.collect_effects():
-                merged[effect.resource] = merged.get(effect.resource, False) or effect.writes
-        return [Effect(resource, writes) for resource, writes in merged.items()]
+        return merged_effects(effect for region in self.regions for effect in region.collect_effects())
 
     def captured_inputs(self) -> list[Tensor]:
         """The outer tensors of all captures, in the order of the inputs."""
@@ -111,9 +106,7 @@ def zeros_cotangent(tensor: Tensor) -> Tensor:
 
 __all__ = [
     "RegionOp",
-    "Variable",
     "as_component",
-    "broadcast_like",
     "component",
     "parameter_names",
     "rebuild",

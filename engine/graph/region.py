@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from .graph import Graph, Operation, Parameter, ReadVariable
@@ -131,8 +131,12 @@ class Region(Graph):
 
     def collect_effects(self) -> list[Effect]:
         """The effects of everything inside, each resource once, as a write if anything writes it."""
-        writes: dict[object, bool] = {}
-        for operation in self.operations:
-            for effect in operation.effects:
-                writes[effect.resource] = writes.get(effect.resource, False) or effect.writes
-        return [Effect(resource, written) for resource, written in writes.items()]
+        return merged_effects(effect for operation in self.operations for effect in operation.effects)
+
+
+def merged_effects(effects: Iterable[Effect]) -> list[Effect]:
+    """Each resource once, as a write if anything writes it."""
+    writes: dict[object, bool] = {}
+    for effect in effects:
+        writes[effect.resource] = writes.get(effect.resource, False) or effect.writes
+    return [Effect(resource, written) for resource, written in writes.items()]

@@ -146,15 +146,14 @@ class _Block:
     def line(self, text: str, origin: tuple[Operation, list[str]] | None = None) -> None:
         self.function.lines.append(("    " * self.depth + text, origin))
 
-    def print_operations(self, operations: Sequence[Operation], kept: Iterable[Tensor], free: bool = True) -> None:
+    def print_operations(self, operations: Sequence[Operation], kept: Iterable[Tensor]) -> None:
         """Print `operations` in order, freeing what is not `kept` after its last use."""
         dying = last_uses(operations, kept)
         for operation in operations:
             if isinstance(operation.op, Parameter) or (operation.outputs and operation.outputs[0] in self.names):
                 continue
             self.print_operation(operation, operations)
-            if free:
-                self._free(dying.get(operation, ()))
+            self._free(dying.get(operation, ()))
 
     def _free(self, tensors: Iterable[Tensor]) -> None:
         names = [self.names[t] for t in tensors if t in self.names and _worth_freeing(t)]
@@ -259,9 +258,9 @@ class _Block:
         name = self.names[tensor] = self.printer.fresh(tensor.operation.name)
         return name
 
-    def inner(self, names: Mapping[Tensor, str], deeper: int = 1) -> _Block:
+    def inner(self, names: Mapping[Tensor, str]) -> _Block:
         """A block inside this one, for a region whose parameters have `names`."""
-        return _Block(self.function, dict(names), self.depth + deeper)
+        return _Block(self.function, dict(names), self.depth + 1)
 
 
 class _RegionPrinter:

@@ -57,11 +57,7 @@ class Session:
         feeds = self._resolve_feeds(feed_dict or ())
         values = [checked_feed(tensor, value) for tensor, value in zip(feeds, (feed_dict or {}).values(), strict=True)]
         leaves = [self._resolve(leaf) for leaf in flatten(fetches)]
-        program = self._prepare(tuple(leaves), feeds, values)
-        results = iter(program(*values))
-        self._latest = program
-        found = [as_fetched(next(results)) if isinstance(leaf, Tensor) else None for leaf in leaves]
-        return _pack_fetches(fetches, found)
+        return self._run(self._variants(tuple(leaves), feeds), fetches, leaves, values)
 
     def make_callable(self, fetches: Any, feed_list: Sequence[Any] = ()) -> Callable[..., Any]:
         """A function of the values of `feed_list` that returns the fetches; quicker than `run` for repeated steps."""
@@ -73,10 +69,7 @@ class Session:
             if len(values) != len(feeds):
                 raise TypeError(f"This callable takes {len(feeds)} values, got {len(values)}.")
             checked = [checked_feed(tensor, value) for tensor, value in zip(feeds, values, strict=True)]
-            program = self._latest = programs.get(checked)
-            results = iter(program(*checked))
-            found = [as_fetched(next(results)) if isinstance(leaf, Tensor) else None for leaf in leaves]
-            return _pack_fetches(fetches, found)
+            return self._run(programs, fetches, leaves, checked)
 
         return call
 
@@ -94,8 +87,14 @@ class Session:
         self._programs.clear()
         self._latest = None
 
-    def _prepare(self, leaves: tuple[Tensor | Operation, ...], feeds: tuple[Tensor, ...], values: list[Any]) -> Program:
-        return self._variants(leaves, feeds).get(values)
+    def _run(
+        self, programs: Variants, fetches: Any, leaves: Sequence[Tensor | Operation], values: Sequence[Any]
+    ) -> Any:
+        """Run the program for `values`; the fetched leaves in the structure of `fetches`."""
+        program = self._latest = programs.get(values)
+        results = iter(program(*values))
+        found = [as_fetched(next(results)) if isinstance(leaf, Tensor) else None for leaf in leaves]
+        return _pack_fetches(fetches, found)
 
     def _variants(self, leaves: tuple[Tensor | Operation, ...], feeds: tuple[Tensor, ...]) -> Variants:
         variants = self._programs.get((leaves, feeds))
