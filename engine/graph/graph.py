@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .op import Effect, Op
 from .provenance import Location, user_location
@@ -71,6 +71,8 @@ class Operation:
 class Parameter(Op):
     """An input of a region: a loop variable or a captured value."""
 
+    no_samples: ClassVar[str] = "is given its value: test_session"
+
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
 
@@ -80,6 +82,8 @@ class Parameter(Op):
 
 class Placeholder(Op):
     """A value that the caller feeds."""
+
+    no_samples: ClassVar[str] = "is given its value: test_session"
 
     def __init__(self, spec: TensorSpec) -> None:
         self.spec = spec
@@ -91,6 +95,7 @@ class Placeholder(Op):
 class ReadVariable(Op):
     """The value of a variable at this point of the program."""
 
+    no_samples: ClassVar[str] = "holds a variable: test_variables"
     view = True
 
     def __init__(self, variable: Variable) -> None:
@@ -182,6 +187,11 @@ class Graph:
         return self._link(
             Operation(self, op, tuple(inputs), specs, like.name, like.device, control_inputs, like.location)
         )
+
+    def take(self, operation: Operation) -> None:
+        """Append an operation that another graph held so far (for passes)."""
+        operation.graph = self
+        self._link(operation)
 
     def _link(self, node: Operation) -> Operation:
         node.index = len(self.operations)

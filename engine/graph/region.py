@@ -91,6 +91,10 @@ class Region(Graph):
         self.captures.append((outer, parameter))
         return parameter
 
+    def move_into(self, parent: Graph) -> None:
+        """Lie in another graph from now on (for passes, which see to the captures)."""
+        self._parent = parent
+
     def sees(self, tensor: Tensor) -> bool:
         graph = tensor.operation.graph
         if graph is self or (self.mirror is not None and graph is self.mirror.region):

@@ -11,6 +11,7 @@ from ..graph.tensor import Tensor
 from .fission import split_loops
 from .fuse import FusionRule, fuse
 from .prune import needed_operations
+from .sink import sink_into_branches
 from .specialise import Specialised
 
 
@@ -54,6 +55,8 @@ def prepare(
     # What was needed for a value is not needed for its shape alone, but its effects were asked for.
     wanted += [operation for operation in copy.graph.operations if operation.writes]
     fed = [copy.tensors[tensor] for tensor in feeds]
+    operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
+    sink_into_branches(copy.graph, operations, [*fetches, *wanted])
     operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
     if reassociate:
         split_loops(copy.graph, operations)

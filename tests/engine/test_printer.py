@@ -178,18 +178,12 @@ def test_gradient_of_a_branch(x: Tensor):
         """
         def step(x):
             greater = x > c
-            saved_sin = None
-            if greater:
-                sin = np.sin(x)
-                saved_sin = sin
-            else:
-                pass
-            stats.note_saved(saved_sin)
             if greater:
                 multiply = c_2 * x
-                multiply_1 = c_2 * saved_sin
                 cos = np.cos(x)
                 multiply_2 = multiply * cos
+                sin = np.sin(x)
+                multiply_1 = c_2 * sin
                 add = multiply_1 + multiply_2
                 cond = add
             else:

@@ -1,0 +1,226 @@
+"""Lazy branches: what only one branch of a `cond` needs runs only when that branch is taken, wherever it was written.
+
+Works on a step's own graph, loop bodies and branches included. An operation sinks if it is pure and everything that uses
+it lies in one branch, or in the same branch of several constructs with the same choice: a `cond` and its gradient. Then it
+runs in the first of them, and the others take the value that was saved there. Effects, and reads of variables, stay where
+they were written; nothing enters a loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..control_flow.cond import Branch
+from ..control_flow.frames import History, Saved, TripCount
+from ..control_flow.region_op import RegionOp
+from ..graph.graph import Graph, Operation, Parameter, Placeholder
+from ..graph.region import Region
+from ..graph.tensor import Tensor
+from ..ops.base import Constant
+from .order import reorder
+from .prune import needed_in_region
+
+_Place = tuple[Tensor, int]  # the choice, and the number of the branch
+
+
+def sink_into_branches(graph: Graph, operations: Sequence[Operation], kept: Iterable[Tensor | Operation]) -> None:
+    """Sink in `graph`, of which `operations` are needed, and in all regions inside.
+
+    Args:
+        kept: tensors and operations that are wanted from outside.
+    """
+    wanted = set(kept)
+    _sink_in_block(graph, operations, wanted | _recorded(operations))
+
+
+def _recorded(operations: Iterable[Operation]) -> set[Tensor | Operation]:
+    """The tensors inside loops and branches whose values frames record."""
+    found: set[Tensor | Operation] = set()
+    for operation in operations:
+        if isinstance(operation.op, (History, Saved)):
+            found.add(operation.op.inner)
+        elif isinstance(operation.op, RegionOp):
+            for region in operation.op.regions:
+                found |= _recorded(region.operations)
+    return found
+
+
+def _sink_in_block(graph: Graph, operations: Sequence[Operation], kept: set[Tensor | Operation]) -> None:
+    if not any(isinstance(operation.op, RegionOp) for operation in operations):
+        return
+    places = _places(operations, kept)
+    if places:
+        _Sinking(graph, operations, places).run()
+    for operation in list(graph.operations):
+        if isinstance(operation.op, RegionOp):
+            for region in operation.op.regions:
+                demanded = [t for t in kept if isinstance(t, Tensor) and t.graph is region]
+                _sink_in_block(region, needed_in_region(region, demanded), kept | set(region.results))
+
+
+def _places(operations: Sequence[Operation], kept: set[Tensor | Operation]) -> dict[Operation, _Place]:
+    """The branch into which each operation that can sink does."""
+    found: dict[Operation, _Place] = {}
+    uses: dict[Operation, set[_Place | None]] = {}  # None: needed outside of branches
+    for operation in reversed(operations):
+        among = uses.get(operation, set())
+        if len(among) == 1 and None not in among and _can_move(operation, kept):
+            (place,) = among
+            assert place is not None
+            found[operation] = place
+        for position, tensor in enumerate(operation.inputs):
+            uses.setdefault(tensor.operation, set()).add(found.get(operation) or _entered(operation, position))
+        for source in operation.control_inputs:
+            uses.setdefault(source, set()).add(found.get(operation))
+    return {o: place for o, place in found.items() if not _takes_frame(o) or o.inputs[0].operation in found}
+
+
+def _takes_frame(operation: Operation) -> bool:
+    """Whether it is bound to the loop or branch from whose frame it takes something."""
+    return isinstance(operation.op, (History, Saved, TripCount))
+
+
+def _can_move(operation: Operation, kept: set[Tensor | Operation]) -> bool:
+    if isinstance(operation.op, (Constant, Parameter, Placeholder)) or operation.effects or not operation.outputs:
+        return False
+    return operation not in kept and kept.isdisjoint(operation.outputs)
+
+
+def _entered(operation: Operation, position: int) -> _Place | None:
+    """The branch that takes input number `position` of `operation`, if it is a choice between branches."""
+    if not isinstance(operation.op, Branch) or position == 0:
+        return None
+    start = 1
+    for number, region in enumerate(operation.op.regions):
+        start += len(region.captures)
+        if position < start:
+            return operation.inputs[0], number
+    return None
+
+
+class _Sinking:
+    """One block under rewriting."""
+
+    def __init__(self, graph: Graph, operations: Sequence[Operation], places: dict[Operation, _Place]) -> None:
+        self.graph = graph
+        self.operations = operations
+        self.places = places
+        self.homes = self._homes()
+        self.moved: dict[Tensor, Tensor] = {}  # from tensors of the graph to those inside their home
+        self.inlined: set[Tensor] = set()  # tensors of branches whose operations now lie in an outer one
+        self.saved: dict[Tensor, Tensor] = {}  # the same values, in the graph, after the home has run
+
+    def run(self) -> None:
+        for operation in self.operations:
+            if operation in self.homes:
+                self._move(operation)
+        branches = [operation for operation in self.operations if isinstance(operation.op, Branch)]
+        for node in branches:
+            self._settle(node)
+        self.graph.operations = [operation for operation in self.graph.operations if operation not in self.homes]
+        reorder(self.graph, {})
+
+    def _homes(self) -> dict[Operation, Operation]:
+        """For each operation that sinks, the branching operation into which it does: the first that needs it."""
+        homes: dict[Operation, Operation] = {}
+
+        def note(source: Operation, home: Operation) -> None:
+            known = homes.get(source)
+            if source in self.places and (known is None or home.index < known.index):
+                homes[source] = home
+
+        for operation in reversed(self.operations):
+            home = homes.get(operation)
+            if home is None and isinstance(operation.op, Branch):
+                home = operation
+            if home is not None:
+                for source in [*(tensor.operation for tensor in operation.inputs), *operation.control_inputs]:
+                    note(source, home)
+        for operation in homes:
+            if _takes_frame(operation):
+                homes[operation] = homes[operation.inputs[0].operation]
+        return homes
+
+    def _region(self, operation: Operation) -> Region:
+        op = self.homes[operation].op
+        assert isinstance(op, Branch)
+        return op.regions[self.places[operation][1]]
+
+    def _move(self, operation: Operation) -> None:
+        region, home = self._region(operation), self.homes[operation]
+        waits = [source for source in operation.control_inputs if source not in self.homes]
+        home.control_inputs = tuple(dict.fromkeys([*home.control_inputs, *waits]))
+        if isinstance(operation.op, Saved) and operation.op.inner in self.inlined:
+            self.moved[operation.outputs[0]] = operation.op.inner
+            return
+        if isinstance(operation.op, Branch) and operation.inputs[0] is self.places[operation][0]:
+            self._inline(operation.op.regions[self.places[operation][1]], operation, home, region)
+            return
+        specs = tuple(tensor.spec for tensor in operation.outputs)
+        inputs = [self._local(tensor, home, region) for tensor in operation.inputs]
+        new = region.adopt(operation.op, inputs, specs, operation)
+        if isinstance(operation.op, RegionOp):
+            for inner in operation.op.regions:
+                inner.captures = [(self._local(outer, home, region), parameter) for outer, parameter in inner.captures]
+                inner.move_into(region)
+        self.moved.update(zip(operation.outputs, new.outputs, strict=True))
+
+    def _inline(self, branch: Region, operation: Operation, home: Operation, region: Region) -> None:
+        """Take the operations of `branch`, the one of `operation` that is taken wherever `region` is, into `region`."""
+        inside = {parameter: self._local(outer, home, region) for outer, parameter in branch.captures}
+        _replace(branch, inside)
+        for inner in branch.operations:
+            region.take(inner)
+            if isinstance(inner.op, RegionOp):
+                for innermost in inner.op.regions:
+                    innermost.move_into(region)
+            self.inlined.update(inner.outputs)
+        self.moved.update(zip(operation.outputs, branch.results, strict=False))
+
+    def _local(self, tensor: Tensor, home: Operation, region: Region) -> Tensor:
+        """What stands for `tensor` inside a region of `home`."""
+        if self.homes.get(tensor.operation) is home:
+            return self.moved[tensor]
+        outer = self._outside(tensor)
+        known = next((parameter for source, parameter in region.captures if source is outer), None)
+        if known is not None:
+            return known
+        region.is_built = False  # the inputs of its operation are brought into line afterwards
+        parameter = region.add_capture(outer)
+        region.is_built = True
+        return parameter
+
+    def _outside(self, tensor: Tensor) -> Tensor:
+        """`tensor` itself, or the value that was saved where it is computed now."""
+        if tensor.operation not in self.homes:
+            return tensor
+        known = self.saved.get(tensor)
+        if known is None:
+            frame = self.homes[tensor.operation].outputs[-1]
+            op = Saved(self.moved[tensor])
+            known = self.saved[tensor] = self.graph.adopt(op, [frame], (tensor.spec,), tensor.operation).outputs[0]
+        return known
+
+    def _settle(self, node: Operation) -> None:
+        """Let a branching operation use what sank, instead of capturing it, and bring its inputs into line."""
+        op = node.op
+        assert isinstance(op, Branch)
+        for region in op.regions:
+            inside = {p: self.moved[outer] for outer, p in region.captures if self.homes.get(outer.operation) is node}
+            region.captures = [(self._outside(outer), p) for outer, p in region.captures if p not in inside]
+            if inside:
+                _replace(region, inside)
+                reorder(region, {})
+        node.inputs = (node.inputs[0], *op.captured_inputs())
+
+
+def _replace(region: Region, replaced: dict[Tensor, Tensor]) -> None:
+    """Let everything in `region` use other tensors, and leave out the parameters that these take the place of."""
+    gone = {tensor.operation for tensor in replaced}
+    region.operations = [operation for operation in region.operations if operation not in gone]
+    for operation in region.operations:
+        operation.inputs = tuple([replaced.get(tensor, tensor) for tensor in operation.inputs])
+        if isinstance(operation.op, RegionOp):
+            for inner in operation.op.regions:
+                inner.captures = [(replaced.get(outer, outer), parameter) for outer, parameter in inner.captures]
+    region.results = [replaced.get(tensor, tensor) for tensor in region.results]
