@@ -10,6 +10,7 @@ import numpy as np
 
 from ..graph import dtypes
 from ..graph.graph import Operation
+from ..graph.lifting import Creations
 from ..graph.nest import flatten, is_integer, is_sequence, map_structure, pack_as
 from ..graph.op import ErrorSample, Op, Sample
 from ..graph.spec import TensorSpec, shape_text
@@ -54,7 +55,9 @@ def scan(
     sequences = [convert_to_tensor(leaf) for leaf in flatten(xs)]
     steps = _length("scan", sequences, length)
     inputs = [TensorArray(x.dtype, steps).unstack(_of_length(x, steps)) for x in sequences]
-    example = _trace_outputs(f, init, xs, inputs)
+    creations = Creations()
+    with creations.replay():
+        example = _trace_outputs(f, init, xs, inputs)
     outputs = [TensorArray(leaf.dtype, steps, element_shape=leaf.shape) for leaf in flatten(example)]
 
     def body(i: Any, carry: Any, outputs: list[TensorArray]) -> Any:
@@ -68,7 +71,8 @@ def scan(
     def more(i: Any, *_: Any) -> Any:
         return i < steps
 
-    _, carry, outputs = while_loop(more, body, (0, init, outputs))
+    with creations.replay():
+        _, carry, outputs = while_loop(more, body, (0, init, outputs))
     return carry, pack_as(example, [array.stack() for array in outputs])
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..autodiff.backpropagate import backpropagate, frame_cotangents
 from ..graph.graph import Graph, Operation, get_default_graph
+from ..graph.lifting import Creations
 from ..graph.nest import flatten, flatten_with_path, is_mapping, is_sequence
 from ..graph.region import Mirror, Region
 from ..graph.spec import ArraySpec, FrameSpec, Spec, TensorSpec, as_shape, shape_accepts, shape_text
@@ -140,8 +141,10 @@ def build_while(
     """Trace the loop over flat lists of tensors, widening what changes its shape, and append it to the graph."""
     graph = get_default_graph()
     current = list(specs or [init.spec for init in inits])
+    creations = Creations()
     for _ in range(_MOST_RETRACES):
-        body = _trace(graph, "body", current, names, mirror, step)
+        with creations.replay():
+            body = _trace(graph, "body", current, names, mirror, step)
         found = [result.spec for result in body.results]
         if all(spec.accepts(result) for spec, result in zip(current, found, strict=True)):
             break

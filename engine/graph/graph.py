@@ -132,6 +132,7 @@ class Graph:
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
+        self.captures: list[tuple[Tensor, Tensor]] = []  # only regions capture
         self._by_name: dict[str, Operation] = {}
         self._name_counts: dict[str, int] = {}
         self._name_scope = ""

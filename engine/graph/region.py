@@ -42,7 +42,6 @@ class Region(Graph):
         self.name = name
         self.mirror = mirror
         self.parameters: list[Tensor] = []
-        self.captures: list[tuple[Tensor, Tensor]] = []
         self.results: list[Tensor] = []
         self.outer_controls: list[Operation] = []
         self.written: set[object] = set()

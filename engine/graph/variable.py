@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from .dtypes import DType, as_dtype
 from .graph import get_default_graph, in_explicit_graph
+from .lifting import created, outside
 from .op import Effect, Op, as_scalar_or_array
 from .spec import Shape, TensorSpec, as_shape, shape_accepts, shape_text
 from .tensor import Operators, Tensor, _operators  # pyright: ignore[reportPrivateUsage]
 
 
-class Variable(Operators):
+class _CreatedOnce(type):
+    """Makes a variable unless an earlier trace of the same loop body or branch has made it."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        create = super().__call__
+        return created(lambda: create(*args, **kwargs))
+
+
+class Variable(Operators, metaclass=_CreatedOnce):
     """A mutable value. It has its first value at once: there is nothing to initialise.
 
     Args:
@@ -27,6 +36,9 @@ class Variable(Operators):
     Used in an expression, a variable is read at that place of the program. `assign`, `assign_add` and `assign_sub`
     build operations where a graph is being built (inside ``with graph.as_default():``, a `Session`'s block, a
     function, a loop or a branch, or with a tensor as the value); from plain Python they act at once.
+
+    Made inside a loop body, a branch or a function, a variable belongs to none of them: it exists once, with its initial
+    value (which must not depend on what a loop carries), and is shared by all iterations.
 
     >>> import anabranch as ab
     >>> v = ab.Variable([1.0, 2.0], name="v")
@@ -48,7 +60,7 @@ class Variable(Operators):
         if isinstance(initial_value, Variable):
             initial_value = initial_value.numpy()
         if isinstance(initial_value, Tensor):
-            initial_value = initial_value.eval()
+            initial_value = outside(initial_value, name or "variable").eval()
         value = _operators["as_array"](initial_value, dtype)
         static: Shape = tuple(value.shape) if shape is None else as_shape(shape)
         if not shape_accepts(static, tuple(value.shape)):
@@ -170,6 +182,7 @@ class Variable(Operators):
 class Assign(Op):
     """Write a variable; the output is the value written."""
 
+    no_samples: ClassVar[str] = "holds a variable: test_variables"
     view = True
 
     def __init__(self, variable: Variable) -> None:
