@@ -57,6 +57,10 @@ class While(RegionOp):
         """How many loop variables there are."""
         return len(self.body.parameters)
 
+    def attributes(self) -> dict[str, Any]:
+        defaults = {"parallel_iterations": 32, "swap_memory": False}
+        return {name: getattr(self, name) for name, default in defaults.items() if getattr(self, name) != default}
+
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
         return (*[parameter.spec for parameter in self.body.parameters], FrameSpec())
 

@@ -2,10 +2,13 @@
 
 Promotion follows JAX's lattice (the one that ``keras.ops`` uses): Python scalars are *weak* and take the tensor's
 type; an array's type never depends on its value. bfloat16 is imported only when it is first named.
+
+Text is ``"string"``: NumPy's variable-width strings. They do not mix with numbers. ``docs/dtypes.md`` has the tables.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Any, TypeGuard
 
@@ -19,6 +22,7 @@ int32 = np.dtype("int32")
 int64 = np.dtype("int64")
 float32 = np.dtype("float32")
 float64 = np.dtype("float64")
+string: DType = np.dtypes.StringDType()
 
 _WEAK_BY_PYTHON_TYPE: dict[type, str] = {bool: "bool", int: "int*", float: "float*", complex: "complex*"}
 _WEAK_DEFAULT = {"int*": "int32", "float*": "float32", "complex*": "complex64"}
@@ -48,11 +52,13 @@ _LATTICE: dict[str, tuple[str, ...]] = {
 
 @cache
 def _dtype_from_name(name: str) -> DType:
+    if name in ("string", "str", string.name):
+        return string
     if name == "bfloat16":
         import ml_dtypes  # registers the name with NumPy
 
         return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype({"int": "int32", "float": "float32", "string": "str"}.get(name, name))
+    return np.dtype({"int": "int32", "float": "float32"}.get(name, name))
 
 
 def is_dtype(value: Any) -> TypeGuard[DType]:
@@ -63,7 +69,8 @@ def is_dtype(value: Any) -> TypeGuard[DType]:
 def as_dtype(dtype: DTypeLike) -> DType:
     """The NumPy dtype that `dtype` names.
 
-    Python's own ``int`` and ``float`` mean int32 and float32, as everywhere in anabranch.
+    Python's own ``int`` and ``float`` mean int32 and float32, as everywhere in anabranch, and every kind of text
+    (``str``, NumPy's ``<U`` and ``S``) means "string".
 
     Raises:
         TypeError: `dtype` names no known type.
@@ -72,16 +79,31 @@ def as_dtype(dtype: DTypeLike) -> DType:
     (dtype('float32'), dtype('float32'))
     """
     if is_dtype(dtype):
-        return dtype
+        return string if dtype.kind in "TUS" else dtype
     if isinstance(dtype, type) and dtype in _WEAK_BY_PYTHON_TYPE:
         weak = _WEAK_BY_PYTHON_TYPE[dtype]
         return np.dtype(_WEAK_DEFAULT.get(weak, weak))
     try:
-        return _dtype_from_name(dtype) if isinstance(dtype, str) else np.dtype(dtype)
+        found = _dtype_from_name(dtype) if isinstance(dtype, str) else np.dtype(dtype)
+        return string if found.kind in "TUS" else found
     except TypeError as error:
         raise TypeError(
             f"Unknown dtype {dtype!r}. Expected a name such as 'float32', 'int32' or 'bool', or a NumPy dtype."
         ) from error
+
+
+def name_of(dtype: DType) -> str:
+    """The name by which messages, configurations and `as_dtype` know `dtype`.
+
+    >>> name_of(as_dtype("string")), name_of(as_dtype("float32"))
+    ('string', 'float32')
+    """
+    return "string" if dtype.kind == "T" else dtype.name
+
+
+def is_string(dtype: DType) -> bool:
+    """Whether `dtype` holds text."""
+    return dtype.kind == "T"
 
 
 def is_floating(dtype: DType) -> bool:
@@ -137,16 +159,38 @@ def result_type(*types: Any) -> DType:
     >>> result_type(np.dtype("float16"), float), result_type(np.dtype("int32"), float), result_type(int)
     (dtype('float16'), dtype('float32'), dtype('int32'))
     """
-    names = frozenset(_weak_name(t) if isinstance(t, type) else t.name for t in types)
+    names = frozenset([_weak_name(t) if isinstance(t, type) else t.name for t in types])
     unknown = names - _LATTICE.keys()
     if unknown:
-        if len(names) == 1:
-            return types[0]
-        raise TypeError(f"dtypes {sorted(names)} do not mix: {sorted(unknown)[0]} takes part in no promotion.")
+        return _alone(types)
     joined = _join(names)
     return _dtype_from_name(_WEAK_DEFAULT.get(joined, joined))
 
 
+def _alone(types: Sequence[Any]) -> DType:
+    """The dtype of values that take part in no promotion, if it is one.
+
+    Raises:
+        TypeError: there are several.
+    """
+    names = [_weak_name(t).rstrip("*") if isinstance(t, type) else name_of(t) for t in types]
+    if len(set(names)) == 1:
+        return types[0]
+    if "string" in names:
+        raise TypeError(
+            f"Strings and numbers do not mix; got {' and '.join(dict.fromkeys(names))}. Convert one kind first, with "
+            "ops.strings.to_number or ops.strings.as_string."
+        )
+    wrong = next(name for name in names if name not in _LATTICE)
+    raise TypeError(f"dtypes {sorted(set(names))} do not mix: {wrong} takes part in no promotion.")
+
+
 def float_type(dtype: DType) -> DType:
-    """`dtype` itself if it is floating or complex, otherwise float32: the type of a mean or a true division."""
+    """`dtype` itself if it is floating or complex, otherwise float32: the type of a mean or a true division.
+
+    Raises:
+        TypeError: it is "string".
+    """
+    if is_string(dtype):
+        raise TypeError("Numbers were expected; got strings. Convert them with ops.strings.to_number.")
     return dtype if is_differentiable(dtype) else float32

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from .op import Effect, Op
 from .provenance import Location, user_location
 from .spec import Spec, TensorSpec
-from .tensor import Tensor
+from .tensor import Tensor, _operators  # pyright: ignore[reportPrivateUsage]
 
 if TYPE_CHECKING:
     from .variable import Variable
@@ -194,6 +194,22 @@ class Graph:
         operation.graph = self
         self._link(operation)
 
+    def restore(
+        self,
+        op: Op,
+        inputs: Sequence[Tensor],
+        specs: tuple[Spec, ...],
+        name: str,
+        device: str,
+        control_inputs: tuple[Operation, ...],
+        location: Location | None,
+    ) -> Operation:
+        """Append an operation as it was in another graph, under its very name (for saved graphs)."""
+        parts = name.split("/")
+        for end in range(1, len(parts) + 1):
+            self._name_counts.setdefault("/".join(parts[:end]), 0)
+        return self._link(Operation(self, op, tuple(inputs), specs, name, device, control_inputs, location))
+
     def _link(self, node: Operation) -> Operation:
         node.index = len(self.operations)
         self.operations.append(node)
@@ -297,7 +313,28 @@ class Graph:
         finally:
             _context.stack.pop()
 
+    # --- saving ---------------------------------------------------------------------------------------------
+
+    def save(self, path: Any) -> None:
+        """Write the graph to one file, with its regions, constants and the values of its variables.
+
+        `anabranch.load_graph` reads it. Nothing is evaluated, and nothing is pickled.
+
+        Raises:
+            ValueError: an operation holds something that can't be written, such as a Python function.
+            FileNotFoundError: the folder does not exist.
+        """
+        _operators["save_graph"](self, path)
+
     # --- looking things up ----------------------------------------------------------------------------------
+
+    @property
+    def variables(self) -> list[Variable]:
+        """The variables that the graph reads or writes, in the order in which it first does."""
+        from .variable import Variable
+
+        resources = dict.fromkeys(effect.resource for node in self.operations for effect in node.effects)
+        return [resource for resource in resources if isinstance(resource, Variable)]
 
     def get_operations(self) -> list[Operation]:
         return list(self.operations)
@@ -324,6 +361,33 @@ class Graph:
         if not position.isdigit() or int(position) >= len(outputs):
             raise KeyError(f"No tensor {name!r}: write 'operation:output'; {operation!r} has {len(outputs)} outputs.")
         return outputs[int(position)]
+
+    def dump(self, fetches: Any = None, locations: bool = False) -> str:
+        """The graph as typed text, regions of loops and branches included, one line an operation.
+
+        Args:
+            fetches: print only what these tensors and operations need; by default everything.
+            locations: add the line that built each operation.
+
+        >>> import anabranch as ab
+        >>> with ab.Graph().as_default() as graph:
+        ...     x = ab.placeholder((None,), "float32", "x")
+        ...     y = ab.cond(ab.ops.sum(x) > 0, lambda: x * 2, lambda: x)
+        >>> print(graph.dump())
+        x: float32[?] = placeholder()
+        sum: float32[] = sum(x)
+        greater: bool[] = greater(sum, 0.0)
+        cond/cond: float32[?] = cond(greater)
+            true_fn(; x):
+                multiply: float32[?] = multiply(x, 2.0)
+                return multiply
+            false_fn(; x):
+                return x
+        <BLANKLINE>
+        """
+        from .dump import dump
+
+        return dump(self, fetches, locations)
 
     def sees(self, tensor: Tensor) -> bool:
         """Whether `capture` can bring `tensor` into this graph."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeGuard
 
 import numpy as np
 
+from .dtypes import string
+
 if TYPE_CHECKING:
     from .graph import Operation
+    from .region import Region
     from .spec import Spec
     from .tensor import Tensor
 
@@ -20,6 +24,9 @@ class Effect(NamedTuple):
 
     resource: Any
     writes: bool
+
+
+OUTSIDE_WORLD = "the outside world"  # the resource of ops that print, check or call Python, which keep their order
 
 
 @dataclass
@@ -65,16 +72,25 @@ class Op:
         type_name: the op's name in graphs and dumps; from the class name unless it is given.
         view: the result may share memory with an input.
         expression: for elementwise ops, the scalar function over ``e`` (see ``passes``), printed into fused kernels.
+        shape_from_values: the result's shape follows from values of inputs, so that it may be unknown though all
+            shapes of inputs are known.
+        needs_known: for the position of an input, what `infer` has to know of it: its "rank", or its "last axis".
+        no_samples: why the op has no samples, and which tests it has instead; empty where it has some.
     """
 
     type_name: ClassVar[str] = ""
     view: ClassVar[bool] = False
     elementwise: ClassVar[bool] = False
+    shape_from_values: ClassVar[bool] = False
+    needs_known: ClassVar[Mapping[int, str]] = MappingProxyType({})
+    no_samples: ClassVar[str] = ""
+
+    regions: tuple[Region, ...] = ()  # those of a loop or branch
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "type_name" not in cls.__dict__:
-            cls.type_name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+            cls.type_name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()
         if not cls.__name__.startswith("_"):
             _registry[cls.type_name] = cls
 
@@ -87,7 +103,10 @@ class Op:
         raise NotImplementedError(f"{type(self).__name__} must define infer().")
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        """Compute the output(s) on arrays of module `xp` (numpy or cupy). Rank-0 results are NumPy scalars."""
+        """Compute the output(s) on arrays of module `xp` (numpy or cupy). Rank-0 results are NumPy scalars.
+
+        Strings of rank 0 are arrays of rank 0, or ``str``, of which the runtime makes such arrays.
+        """
         raise NotImplementedError(f"{type(self).__name__} must define run().")
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
@@ -96,6 +115,14 @@ class Op:
             f"No gradient is defined for op {node.name!r} ({self.type_name}). "
             "Wrap what should be constant in ops.stop_gradient, or define `grad` in its class."
         )
+
+    def attributes(self) -> dict[str, Any]:
+        """What `Graph.dump` prints of the definition: its fields, without those that have their defaults."""
+        if not is_dataclass(self):
+            return {name: value for name, value in vars(self).items() if name not in ("regions", "spec")}
+        defaults = {known.name: known.default for known in fields(self)}
+        found = {name: getattr(self, name) for name in defaults}
+        return {name: value for name, value in found.items() if not _is_default(value, defaults[name])}
 
     def emit(self, arguments: Sequence[str]) -> str | None:
         """The call as a Python expression over ``np`` and the names of the inputs, or None to call `run`."""
@@ -125,9 +152,28 @@ def registered_ops() -> dict[str, type[Op]]:
     return dict(_registry)
 
 
+def _is_default(value: Any, default: Any) -> bool:
+    return type(value) is type(default) and value == default
+
+
 def as_scalar_or_array(value: Any) -> Any:
-    """`value` with a rank-0 array replaced by its NumPy scalar, the form that programs compute with."""
-    return value[()] if is_array(value) and value.ndim == 0 else value
+    """`value` in the form that programs compute with: of rank 0, a NumPy scalar.
+
+    Strings are the exception. Their scalars are Python's ``str``, which have no dtype and no shape, so that they stay
+    arrays of rank 0.
+    """
+    if is_array(value):
+        return value if value.ndim or value.dtype.kind == "T" else value[()]
+    return np.array(value, string) if isinstance(value, str) else value
+
+
+def without_bare_strings(result: Any) -> Any:
+    """What an op's `run` returned, with every ``str`` that NumPy took out of an array put back into one."""
+    if isinstance(result, str):
+        return as_scalar_or_array(result)
+    if isinstance(result, tuple):
+        return tuple([as_scalar_or_array(value) for value in result])  # pyright: ignore[reportUnknownVariableType]
+    return result
 
 
 def is_array(value: Any) -> TypeGuard[np.ndarray[Any, Any]]:

@@ -50,7 +50,7 @@ class TensorSpec:
         return TensorSpec(join_shapes(self.shape, other.shape), self.dtype) if isinstance(other, TensorSpec) else self
 
     def __str__(self) -> str:
-        return f"{self.dtype.name}{shape_text(self.shape)}"
+        return f"{dtypes.name_of(self.dtype)}{shape_text(self.shape)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..graph.dtypes import name_of
 from ..graph.graph import Operation
 
 
@@ -13,15 +14,28 @@ def describe_value(value: Any) -> str:
     dtype = getattr(value, "dtype", None)
     if dtype is None:
         return type(value).__name__
-    return f"{dtype}[{','.join(str(dim) for dim in value.shape)}]"
+    return f"{name_of(dtype)}[{','.join(str(dim) for dim in value.shape)}]"
 
 
-def annotate(error: BaseException, operation: Operation, values: Sequence[Any], where: str = "") -> None:
-    """Note on `error`, once, which operation raised it."""
+def annotate(
+    error: BaseException,
+    operation: Operation,
+    values: Sequence[Any],
+    iterations: Sequence[tuple[Operation, int]] = (),
+) -> None:
+    """Note on `error`, once, which operation raised it.
+
+    Args:
+        error: the error, which keeps its type.
+        operation: the operation that was run.
+        values: its inputs.
+        iterations: the loops around it, innermost first, with the number of the iteration, from 0.
+    """
     if getattr(error, "_anabranch_operation", None) is not None:
         return
     inputs = ", ".join(describe_value(value) for value in values) or "none"
+    loops = "".join(f", iteration {count} of {loop.name!r}" for loop, count in iterations)
     error.add_note(
-        f"In operation {operation.name!r} ({operation.type}){where}; inputs: {inputs}; defined at {operation.location}"
+        f"In operation {operation.name!r} ({operation.type}){loops}; inputs: {inputs}; defined at {operation.location}"
     )
     error._anabranch_operation = operation.name  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ from ..control_flow.while_loop import While
 from ..graph import dtypes
 from ..graph.graph import Graph, Operation, Placeholder, ReadVariable
 from ..graph.nest import is_sequence
-from ..graph.op import Op, as_scalar_or_array, is_array
+from ..graph.op import Op, as_scalar_or_array, is_array, without_bare_strings
 from ..graph.region import Region
 from ..graph.tensor import Tensor
 from ..graph.variable import Assign
@@ -39,6 +39,7 @@ class Interpreter:
 
     def __init__(self, float64: bool = False) -> None:
         self.float64 = float64
+        self._loops: list[tuple[Operation, int]] = []  # those that run, each with the number of its iteration
 
     def run(
         self, graph: Graph, targets: Sequence[Tensor | Operation], feeds: Mapping[Tensor, Any] | None = None
@@ -48,6 +49,7 @@ class Interpreter:
         Raises:
             ValueError: a placeholder that is needed was not fed.
         """
+        self._loops.clear()
         environment: Environment = {t: self._widen(as_scalar_or_array(np.asarray(v))) for t, v in (feeds or {}).items()}
         needed = needed_operations(graph, targets, environment)
         with np.errstate(all="ignore"):
@@ -62,7 +64,7 @@ class Interpreter:
             try:
                 results = self._run_operation(operation, values, operations)
             except Exception as error:
-                annotate(error, operation, values)
+                annotate(error, operation, values, self._loops[::-1])
                 raise
             for tensor, result in zip(operation.outputs, results, strict=True):
                 environment.setdefault(tensor, result)  # one of several outputs may have been fed
@@ -86,7 +88,7 @@ class Interpreter:
         result = (_in_double(op) if self.float64 else op).run(np, *values)
         if isinstance(op, ReadVariable):
             result = _copied(result)
-        results: Sequence[Any] = as_outputs(result)
+        results: Sequence[Any] = as_outputs(without_bare_strings(result))
         return [self._widen(value) for value in results]
 
     def _run_while(
@@ -97,11 +99,14 @@ class Interpreter:
         carried = values[: op.carried]
         in_condition = values[op.carried : op.carried + len(op.condition.captures)]
         in_body = values[op.carried + len(op.condition.captures) :]
+        self._loops.append((operation, 0))
         while self._run_region(op.condition, carried, in_condition)[0][0]:
             carried, inside = self._run_region(op.body, carried, in_body, frame.histories)
             for tensor, history in frame.histories.items():
                 history.append(inside[tensor])
             frame.trips += 1
+            self._loops[-1] = (operation, frame.trips)
+        self._loops.pop()
         return [*carried, frame]
 
     def _run_branch(

@@ -10,8 +10,8 @@ import builtins
 import functools
 import keyword
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,18 +20,34 @@ from ..control_flow.frames import History, Saved, TripCount
 from ..control_flow.region_op import RegionOp
 from ..control_flow.while_loop import While
 from ..graph.graph import Operation, Parameter, Placeholder, ReadVariable
+from ..graph.op import Op, without_bare_strings
 from ..graph.region import Region
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
 from ..graph.variable import Assign
 from ..ops.array_value import ArrayValue
 from ..ops.base import Constant
+from ..ops.elementwise import Add, Subtract
 from ..ops.fused import Fused
 from ..passes.prune import frame_users, needed_in_region
 from .storage import Buffer, is_fresh, last_uses
 
 _DEEPEST_BLOCK = 12  # more than 20 nested blocks are a SyntaxError in Python
 _NOT_IN_NAMES = re.compile(r"\W+", re.ASCII)
+
+
+class Origin(NamedTuple):
+    """What a line of the program computes.
+
+    Attributes:
+        operation: the operation.
+        arguments: the names of its inputs.
+        loops: the loops around it, innermost first, each with the expression that counts its iterations.
+    """
+
+    operation: Operation
+    arguments: Sequence[str]
+    loops: tuple[tuple[Operation, str], ...]
 
 
 class Frame:
@@ -49,15 +65,24 @@ class Printer:
     Attributes:
         bindings: the globals of the program.
         origins: for each line number, the operation that it computes and the names of its inputs.
+
+    Args:
+        kernels: compiled kernels of fused operations.
+        plan: buffers that results are written into.
+        guard: called after each operation with it, its inputs and its outputs.
     """
 
     def __init__(
-        self, kernels: Mapping[Operation, Any] | None = None, plan: Mapping[Tensor, Buffer] | None = None
+        self,
+        kernels: Mapping[Operation, Any] | None = None,
+        plan: Mapping[Tensor, Buffer] | None = None,
+        guard: Callable[..., None] | None = None,
     ) -> None:
+        self.guard = guard
         self.kernels = kernels or {}
         self.plan = plan or {}
         self.bindings: dict[str, Any] = {"np": np}
-        self.origins: dict[int, tuple[Operation, list[str]]] = {}
+        self.origins: dict[int, Origin] = {}
         self.stored: set[Tensor] = set()  # values that variables hold without a copy
         self._functions: list[_Function] = []
         self._used: set[str] = {"np", "stats", "step", "copied", *dir(builtins)}
@@ -130,21 +155,29 @@ class _Function:
         self.printer = printer
         self.name = name
         self.arguments: list[str] = []
-        self.lines: list[tuple[str, tuple[Operation, list[str]] | None]] = []
+        self.lines: list[tuple[str, Origin | None]] = []
 
 
 class _Block:
     """Lines at one indentation, over one graph or region."""
 
-    def __init__(self, function: _Function, names: dict[Tensor, str], depth: int) -> None:
+    def __init__(
+        self,
+        function: _Function,
+        names: dict[Tensor, str],
+        depth: int,
+        loops: tuple[tuple[Operation, str], ...] = (),
+    ) -> None:
         self.function = function
         self.printer = function.printer
         self.names = names
         self.depth = depth
+        self.loops = loops
         self.frames: dict[Tensor, Frame] = {}
 
-    def line(self, text: str, origin: tuple[Operation, list[str]] | None = None) -> None:
-        self.function.lines.append(("    " * self.depth + text, origin))
+    def line(self, text: str, origin: tuple[Operation, Sequence[str]] | None = None) -> None:
+        known = None if origin is None else Origin(*origin, self.loops)
+        self.function.lines.append(("    " * self.depth + text, known))
 
     def print_operations(self, operations: Sequence[Operation], kept: Iterable[Tensor]) -> None:
         """Print `operations` in order, freeing what is not `kept` after its last use."""
@@ -153,12 +186,23 @@ class _Block:
             if isinstance(operation.op, Parameter) or (operation.outputs and operation.outputs[0] in self.names):
                 continue
             self.print_operation(operation, operations)
+            if self.printer.guard is not None:
+                self._print_guard(operation, self.printer.guard)
             self._free(dying.get(operation, ()))
 
     def _free(self, tensors: Iterable[Tensor]) -> None:
         names = [self.names[t] for t in tensors if t in self.names and _worth_freeing(t)]
         if names:
             self.line(f"del {', '.join(names)}")
+
+    def _print_guard(self, operation: Operation, guard: Callable[..., None]) -> None:
+        if isinstance(operation.op, (Constant, RegionOp, History, Saved)):
+            return
+        if any(tensor.spec.differentiable for tensor in operation.outputs):
+            inputs = [self.names[tensor] for tensor in operation.inputs if tensor in self.names]
+            outputs = [self.names[tensor] for tensor in operation.outputs]
+            checked = self.printer.bind("check", functools.partial(guard, operation))
+            self.line(f"{checked}([{', '.join(inputs)}], [{', '.join(outputs)}])", (operation, inputs))
 
     # --- single operations ----------------------------------------------------------------------------------
 
@@ -194,9 +238,11 @@ class _Block:
         if isinstance(op, Assign):
             self._print_assign(op, operation, arguments[0])
             return
-        expression = op.emit(arguments)
+        gives_strings = any(tensor.dtype.kind == "T" for tensor in operation.outputs)
+        expression = None if gives_strings else op.emit(arguments)
         if expression is None:
-            run = self.printer.bind(f"run_{op.type_name}", functools.partial(op.run, np))
+            run = functools.partial(_run_on_strings, op) if gives_strings else functools.partial(op.run, np)
+            run = self.printer.bind(f"run_{op.type_name}", run)
             expression = f"{run}({', '.join(arguments)})"
         self._assign(operation, expression, arguments)
 
@@ -260,7 +306,7 @@ class _Block:
 
     def inner(self, names: Mapping[Tensor, str]) -> _Block:
         """A block inside this one, for a region whose parameters have `names`."""
-        return _Block(self.function, dict(names), self.depth + 1)
+        return _Block(self.function, dict(names), self.depth + 1, self.loops)
 
 
 class _RegionPrinter:
@@ -291,7 +337,7 @@ class _RegionPrinter:
         function = _Function(printer, printer.fresh(self.op.type_name))
         passed = [name for name in dict.fromkeys(self.arguments) if name not in printer.bindings and name != "None"]
         function.arguments = passed
-        self.block = _Block(function, {}, 1)
+        self.block = _Block(function, {}, 1, self.outer.loops)
         results = self._print_here()
         extra = [*self.frame.histories.values(), *self.frame.saved.values()]
         extra += [self.frame.trips] if self.frame.trips else []
@@ -330,6 +376,7 @@ class _LoopPrinter(_RegionPrinter):
     def _print_here(self) -> list[str]:
         op, block, printer = self.op, self.block, self.outer.printer
         variables = [printer.fresh(parameter.operation.name) for parameter in op.body.parameters]
+        counter = self._counter(variables)
         if variables:
             initial = self.arguments[: op.carried]
             block.line(f"{', '.join(variables)} = {', '.join(initial)}", (self.operation, initial))
@@ -341,17 +388,45 @@ class _LoopPrinter(_RegionPrinter):
         condition_names = dict(zip(op.condition.parameters, variables, strict=True))
         condition_names |= self.capture_names(op.condition, op.carried)
         body_names = dict(zip(op.body.parameters, variables, strict=True)) | self.capture_names(op.body, body_start)
-        self._print_condition(condition_names)
-        self._print_body(body_names, variables)
+        counted = ((self.operation, counter), *block.loops) if counter else block.loops
+        self._print_condition(condition_names, counted)
+        self._print_body(body_names, variables, counted)
         self.note_saved(list(self.frame.histories.values()))
         return variables
 
-    def _print_condition(self, names: dict[Tensor, str]) -> None:
+    def _counter(self, variables: Sequence[str]) -> str | None:
+        """An expression for the number of the iteration, for errors; None where nothing can fail."""
+        if self.frame.trips is None:
+            known = next(filter(None, map(self._counted_by, range(self.op.carried), variables)), None)
+            if known is not None or not self._can_fail():
+                return known
+            self.frame.trips = self.outer.printer.fresh("trips")
+        return self.frame.trips
+
+    def _counted_by(self, position: int, variable: str) -> str | None:
+        """How loop variable `position` counts iterations, if it does: upward from a constant, or down from the last."""
+        parameter, update = self.op.body.parameters[position], self.op.body.results[position].operation
+        if not isinstance(update.op, (Add, Subtract)) or update.inputs[0] is not parameter:
+            return None
+        step, start = update.inputs[1].operation.op, self.operation.inputs[position].operation
+        if parameter.dtype.kind != "i" or not isinstance(step, Constant) or step.value != 1:
+            return None
+        if isinstance(update.op, Subtract):
+            from_end = isinstance(start.op, Subtract) and isinstance(start.inputs[0].operation.op, TripCount)
+            return variable if from_end else None
+        return f"{variable} - {start.op.value}" if isinstance(start.op, Constant) else None
+
+    def _can_fail(self) -> bool:
+        inside = [o for region in self.op.regions for o in needed_in_region(region, self.frame.histories)]
+        return any(not o.op.elementwise for o in inside if not isinstance(o.op, (Parameter, Constant)))
+
+    def _print_condition(self, names: dict[Tensor, str], loops: tuple[tuple[Operation, str], ...]) -> None:
         """``while test:`` if the test is one expression, otherwise computed inside and left by ``break``."""
         operations = needed_in_region(self.op.condition)
         result = self.op.condition.results[0]
         working = [o for o in operations if not isinstance(o.op, (Parameter, Constant))]
         inside = self.block.inner(names)
+        inside.loops = loops
         if len(working) == 1 and working[0].outputs == (result,):
             for operation in operations:
                 if isinstance(operation.op, Constant):
@@ -365,10 +440,13 @@ class _LoopPrinter(_RegionPrinter):
         inside.print_operations(operations, [result])
         inside.line(f"if not {inside.names[result]}: break")
 
-    def _print_body(self, names: dict[Tensor, str], variables: list[str]) -> None:
+    def _print_body(
+        self, names: dict[Tensor, str], variables: list[str], loops: tuple[tuple[Operation, str], ...]
+    ) -> None:
         body = self.op.body
         demanded = list(self.frame.histories)
         inside = self.block.inner(names)
+        inside.loops = loops
         inside.print_operations(needed_in_region(body, demanded), [*body.results, *demanded])
         for tensor, history in self.frame.histories.items():
             inside.line(f"{history}.append({inside.names[tensor]})")
@@ -424,6 +502,10 @@ class _BranchPrinter(_RegionPrinter):
 
 def _worth_freeing(tensor: Tensor) -> bool:
     return tensor.shape != ()
+
+
+def _run_on_strings(op: Op, *values: Any) -> Any:
+    return without_bare_strings(op.run(np, *values))
 
 
 def _array_of(history: list[Any]) -> ArrayValue:

@@ -6,7 +6,7 @@ import itertools
 import linecache
 import weakref
 from collections.abc import Sequence
-from types import TracebackType
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from ..ops.array_value import ArrayValue
 from ..ops.fused import Fused
 from ..passes.fuse import FusionRule, all_operations
 from ..passes.prepare import prepare
+from . import numerics
 from .errors import annotate
 from .printer import Printer
 from .storage import is_fresh, plan_buffers
@@ -68,6 +69,8 @@ class Program:
         feeds: the tensors whose values are passed in.
         specs: the specs of those values, if more is known than the graph says.
         exact: only rewrites that keep the interpreter's bits: no fused kernels, no sums in another order.
+        guard: check what every operation gives for NaN and infinity. (A program without does so too while
+            `enable_check_numerics` holds, by way of a second one.)
     """
 
     def __init__(
@@ -77,12 +80,16 @@ class Program:
         feeds: Sequence[Tensor],
         specs: Sequence[Spec] | None = None,
         exact: bool = False,
+        guard: bool = False,
     ) -> None:
+        self.statistics = Statistics()
+        self._origin = (graph, targets, feeds, specs)
+        self._guards = guard
+        self._guarded: Program | None = None
         rule = None if exact else _fusion_rule(graph)
         step = prepare(graph, targets, feeds, specs, rule, reassociate=not exact)
         operations, fetches = step.operations, step.fetches
-        printer = _printer(operations, fetches)
-        self.statistics = Statistics()
+        printer = Printer(guard=self._check) if guard else _printer(operations, fetches)
         copied = {tensor for tensor in fetches if not is_fresh(tensor)}
         printer.bindings["copied"] = copied_value
         printer.bindings["stats"] = self.statistics
@@ -97,7 +104,12 @@ class Program:
 
     def __call__(self, *values: Any) -> tuple[Any, ...]:
         """Run the step on checked feeds; returns the fetches in order."""
+        if numerics.is_enabled() and not self._guards:
+            return self._with_guard()(*values)
         self.statistics.start()
+        if self._guards:
+            for tensor, value in zip(self._origin[2], values, strict=True):
+                numerics.check_fed(tensor.name, value)
         with np.errstate(all="ignore"):
             try:
                 return self._step(*values)
@@ -105,19 +117,41 @@ class Program:
                 self._annotate(error)
                 raise
 
+    def _with_guard(self) -> Program:
+        """The same step with the NaN guard; what it does counts as done by this program."""
+        if self._guarded is None:
+            self._guarded = Program(*self._origin, exact=True, guard=True)
+            self._guarded.statistics = self.statistics
+        return self._guarded
+
+    def _check(self, operation: Operation, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        numerics.check_results(operation, self.statistics.runs, inputs, outputs)
+
     def _annotate(self, error: Exception) -> None:
-        """Find the operation whose line raised, and note it on the error."""
-        innermost: TracebackType | None = None
+        """Find the operation whose line raised, and note it on the error; let go of what the step had saved."""
+        frames: list[tuple[FrameType, int]] = []
         traceback = error.__traceback__
         while traceback is not None:
             if traceback.tb_frame.f_code.co_filename == self.filename:
-                innermost = traceback
+                frames.append((traceback.tb_frame, traceback.tb_lineno))
             traceback = traceback.tb_next
-        if innermost is None or innermost.tb_lineno not in self._origins:
+        if not frames:
             return
-        operation, arguments = self._origins[innermost.tb_lineno]
-        scope = {**innermost.tb_frame.f_globals, **innermost.tb_frame.f_locals}
-        annotate(error, operation, [scope[name] for name in arguments if name in scope])
+        scope: dict[str, Any] = {}  # names are unique in the whole program
+        for frame, _ in frames:
+            scope |= {**frame.f_globals, **frame.f_locals}
+        origin = self._origins.get(frames[-1][1])
+        if origin is not None:
+            values = [scope[name] for name in origin.arguments if name in scope]
+            annotate(error, origin.operation, values, [(loop, _evaluated(count, scope)) for loop, count in origin.loops])
+        for frame, _ in frames:
+            frame.clear()
+
+
+def _evaluated(count: str, scope: dict[str, Any]) -> int:
+    """The value of a loop's counting expression: a name, or a name less a number."""
+    name, _, start = count.partition(" - ")
+    return int(scope[name]) - int(start or 0)
 
 
 def _has_arrays(graph: Graph) -> bool:
@@ -150,7 +184,9 @@ def copied_value(value: Any) -> Any:
 
 
 def as_fetched(value: Any) -> Any:
-    """A fetched value as the caller gets it: TensorArrays as lists of their elements."""
+    """A fetched value as the caller gets it: TensorArrays as lists of their elements, a single string as a str."""
     if isinstance(value, ArrayValue):
-        return [as_fetched(value.read_or_none(index)) for index in range(value.size)]
+        return [copied_value(as_fetched(value.read_or_none(index))) for index in range(value.size)]
+    if is_array(value) and not value.ndim:
+        return value[()]
     return value

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.dtypes import is_integer
+from ..graph.dtypes import is_integer, name_of
 from ..graph.graph import Graph, Operation, get_default_graph
 from ..graph.nest import flatten, pack_as
 from ..graph.spec import TensorSpec, shape_accepts, shape_text
@@ -18,6 +18,7 @@ from ..ops.base import as_array
 from ..passes.prune import needed_operations
 from ..runtime.program import Program, Statistics, as_fetched
 from ..runtime.variants import Variants
+from .inside import fetched_from, find_by_name
 
 
 class Session:
@@ -47,7 +48,9 @@ class Session:
 
         Args:
             fetches: tensors, operations (whose value is None), variables, names, TensorArrays, or nested
-                structures of these.
+                structures of these. A tensor inside a loop body gives a list with its value in each iteration (in
+                nested loops a list of lists), one inside a branch its value, or None where another was taken. By
+                name it is ``loop/body/name:0``, as `Graph.dump` prints it.
             feed_dict: values for placeholders, or for any other tensor, which then is not computed.
 
         Raises:
@@ -56,13 +59,13 @@ class Session:
         """
         feeds = self._resolve_feeds(feed_dict or ())
         values = [checked_feed(tensor, value) for tensor, value in zip(feeds, (feed_dict or {}).values(), strict=True)]
-        leaves = [self._resolve(leaf) for leaf in flatten(fetches)]
+        leaves = self._resolve_fetches(fetches)
         return self._run(self._variants(tuple(leaves), feeds), fetches, leaves, values)
 
     def make_callable(self, fetches: Any, feed_list: Sequence[Any] = ()) -> Callable[..., Any]:
         """A function of the values of `feed_list` that returns the fetches; quicker than `run` for repeated steps."""
         feeds = self._resolve_feeds(feed_list)
-        leaves = tuple(self._resolve(leaf) for leaf in flatten(fetches))
+        leaves = tuple(self._resolve_fetches(fetches))
         programs = self._variants(leaves, feeds)
 
         def call(*values: Any) -> Any:
@@ -75,7 +78,7 @@ class Session:
 
     def program(self, fetches: Any, feeds: Sequence[Any] = ()) -> Program:
         """The compiled program for `fetches` given `feeds`, for values of any shape that the graph allows."""
-        leaves = tuple(self._resolve(leaf) for leaf in flatten(fetches))
+        leaves = tuple(self._resolve_fetches(fetches))
         return self._variants(leaves, self._resolve_feeds(feeds)).general()
 
     def statistics(self) -> Statistics:
@@ -112,6 +115,10 @@ class Session:
         for feed in feeds:
             if not isinstance(feed, Tensor):
                 raise TypeError(f"{feed!r} can't be fed: feed one of its outputs, such as '{feed.name}:0'.")
+            if feed.graph is not self.graph:
+                raise ValueError(
+                    f"{feed!r} lies inside a loop or branch and can't be fed: feed a placeholder outside and use it there."
+                )
         if len(set(feeds)) < len(feeds):
             twice = next(feed for feed in feeds if feeds.count(feed) > 1)
             raise ValueError(f"{twice!r} is fed twice, by itself and by its name or variable.")
@@ -120,7 +127,7 @@ class Session:
     def _resolve(self, item: Any) -> Any:
         """The tensor or operation of this session's graph that `item` names."""
         if isinstance(item, str):
-            return self.graph.get_tensor_by_name(item) if ":" in item else self.graph.get_operation_by_name(item)
+            item = find_by_name(self.graph, item)
         item = getattr(item, "flow", item)
         if isinstance(item, Variable):
             return self.graph.read(item)
@@ -129,10 +136,20 @@ class Session:
                 f"{item!r} of type {type(item).__name__} can be neither fetched nor fed: give tensors, operations, "
                 "variables or names. (Variable.assign outside a graph acts at once and leaves nothing to run.)"
             )
-        if item.graph is not self.graph:
-            where = "lies inside a loop, branch or function" if item.graph.root is self.graph else "is of another graph"
-            raise ValueError(f"{item!r} {where}, not of this session's graph; only the graph's own values can be used.")
+        if item.graph.root is not self.graph:
+            raise ValueError(f"{item!r} is of another graph than this session's; only its own values can be used.")
         return item
+
+    def _resolve_fetches(self, fetches: Any) -> list[Any]:
+        """What is fetched, as tensors and operations of the graph itself."""
+        leaves = [self._resolve(leaf) for leaf in flatten(fetches)]
+        for leaf in leaves:
+            if isinstance(leaf, Operation) and leaf.graph is not self.graph:
+                raise ValueError(
+                    f"{leaf!r} lies inside a loop or branch and runs with it: fetch one of its outputs, such as "
+                    f"'{leaf.name}:0', or the loop."
+                )
+        return [fetched_from(self.graph, leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
 
     def __enter__(self) -> Session:
         context = self.graph.as_default()
@@ -173,12 +190,20 @@ def _cast_feed(tensor: Tensor, value: Any) -> Any:
     array = as_array(value)
     if array.dtype == tensor.dtype:
         return array
+    if array.size == 0:
+        return as_array(array, tensor.dtype)
+    wanted = name_of(tensor.dtype)
+    if "T" in (array.dtype.kind, tensor.dtype.kind):
+        raise TypeError(
+            f"A value of dtype {name_of(array.dtype)} was fed to {tensor.name!r}, which is {wanted}. "
+            "Strings and numbers are not converted into each other; feed values of the placeholder's kind."
+        )
     if is_integer(array.dtype) and is_integer(tensor.dtype):
         _check_range(tensor, array)
-    elif not (array.size == 0 or np.can_cast(array.dtype, tensor.dtype, "same_kind")):
+    elif not np.can_cast(array.dtype, tensor.dtype, "same_kind"):
         raise TypeError(
-            f"A value of dtype {array.dtype} was fed to {tensor.name!r}, which is {tensor.dtype}. "
-            f"Convert it first, for instance with value.astype('{tensor.dtype}')."
+            f"A value of dtype {array.dtype} was fed to {tensor.name!r}, which is {wanted}. "
+            f"Convert it first, for instance with value.astype('{wanted}')."
         )
     return as_array(value, tensor.dtype)  # not by way of float32, where Python's own numbers are fed
 
@@ -210,9 +235,10 @@ def explain(fetches: Any, feeds: Sequence[Any] = ()) -> str:
     <BLANKLINE>
     """
     leaves = [getattr(leaf, "flow", leaf) for leaf in flatten(fetches)]
-    graph = next((leaf.graph for leaf in leaves if isinstance(leaf, (Tensor, Operation))), get_default_graph())
+    graph = next((leaf.graph for leaf in leaves if isinstance(leaf, (Tensor, Operation))), get_default_graph()).root
     session = Session(graph)
-    given = list(feeds) or _placeholders(graph, leaves)
+    inside = [fetched_from(graph, leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    given = list(feeds) or _placeholders(graph, inside)
     return session.program(fetches, given).source
 
 

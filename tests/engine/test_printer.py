@@ -86,6 +86,7 @@ def test_loop_with_a_condition_of_several_operations():
         """
         def step(x):
             a = x
+            trips = 0
             while True:
                 sin = np.sin(a)
                 less = sin < c
@@ -95,6 +96,7 @@ def test_loop_with_a_condition_of_several_operations():
                 if not all_true: break
                 cos = np.cos(a)
                 a = cos
+                trips += 1
             return (copied(a),)
         """,
     )

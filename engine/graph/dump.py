@@ -1,0 +1,149 @@
+"""Graphs as typed text that a person reads: one line an operation, regions indented below the operation that holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .dtypes import is_dtype
+from .nest import flatten, is_mapping, is_sequence
+from .op import is_array
+from .spec import FrameSpec
+from .tensor import Tensor
+from .variable import Variable
+
+if TYPE_CHECKING:
+    from .graph import Graph, Operation
+    from .region import Region
+
+_MOST_ELEMENTS = 6  # of a constant; more are told by shape and range
+
+
+def dump(graph: Graph, fetches: Any = None, locations: bool = False) -> str:
+    """`graph`, or what `fetches` need of it, as text. See `Graph.dump`.
+
+    Raises:
+        ValueError: a fetch belongs to another graph.
+    """
+    operations = graph.operations if fetches is None else _needed(graph, flatten(fetches))
+    lines: list[str] = []
+    _Writer(lines, locations).write(operations, 0)
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def _needed(graph: Graph, fetches: Iterable[Any]) -> list[Operation]:
+    pending: list[Operation] = []
+    for fetch in fetches:
+        fetch = getattr(fetch, "flow", fetch)
+        operation = graph.read(fetch).operation if isinstance(fetch, Variable) else getattr(fetch, "operation", fetch)
+        if getattr(operation, "graph", None) is not graph:
+            raise ValueError(f"dump: {fetch!r} is no tensor or operation of this graph.")
+        pending.append(operation)
+    found: set[Operation] = set()
+    while pending:
+        operation = pending.pop()
+        if operation not in found:
+            found.add(operation)
+            pending.extend([*(tensor.operation for tensor in operation.inputs), *operation.control_inputs])
+    return sorted(found, key=lambda operation: operation.index)
+
+
+class _Writer:
+    def __init__(self, lines: list[str], locations: bool) -> None:
+        self.lines = lines
+        self.locations = locations
+        self.literals: dict[Tensor, str] = {}  # captured numbers
+
+    def write(self, operations: Sequence[Operation], depth: int) -> None:
+        used = {tensor for operation in operations for tensor in operation.inputs}
+        for operation in operations:
+            if not _is_literal(operation):
+                self._write_operation(operation, depth, used)
+
+    def _write_operation(self, operation: Operation, depth: int, used: set[Tensor]) -> None:
+        outputs = [t for t in operation.outputs if t in used or not isinstance(t.spec, FrameSpec)]
+        results = ", ".join(f"{_reference(tensor)}: {tensor.spec}" for tensor in outputs)
+        own = operation.inputs[: len(operation.inputs) - sum(len(region.captures) for region in operation.op.regions)]
+        call = f"{operation.type}{_attributes(operation.op.attributes())}({', '.join(map(self._reference, own))})"
+        text = f"{results} = {call}" if results else f"{operation.name}: {call}"
+        self._line(depth, text + self._remarks(operation))
+        for region in operation.op.regions:
+            self._write_region(region, depth + 1)
+
+    def _remarks(self, operation: Operation) -> str:
+        device = f" @ {operation.device}" if operation.device else ""
+        after = f" after {', '.join(source.name for source in operation.control_inputs)}" if operation.control_inputs else ""
+        return device + after + (f"  # {operation.location}" if self.locations else "")
+
+    def _write_region(self, region: Region, depth: int) -> None:
+        parameters = ", ".join(f"{_reference(tensor)}: {tensor.spec}" for tensor in region.parameters)
+        self.literals |= {inner: self._reference(outer) for outer, inner in region.captures if self._is_literal(outer)}
+        captures = ", ".join(self._capture(*pair) for pair in region.captures if pair[1] not in self.literals)
+        self._line(depth, f"{region.name}({parameters}{'; ' if captures else ''}{captures}):")
+        given = {tensor.operation for tensor in (*region.parameters, *(inner for _, inner in region.captures))}
+        self.write([operation for operation in region.operations if operation not in given], depth + 1)
+        self._line(depth + 1, f"return {', '.join(map(self._reference, region.results))}".rstrip())
+
+    def _is_literal(self, tensor: Tensor) -> bool:
+        return tensor in self.literals or _is_literal(tensor.operation)
+
+    def _reference(self, tensor: Tensor) -> str:
+        return self.literals.get(tensor) or _reference(tensor)
+
+    def _capture(self, outer: Tensor, inner: Tensor) -> str:
+        name, source = _reference(inner), self._reference(outer)
+        return name if name == source else f"{name} = {source}"
+
+    def _line(self, depth: int, text: str) -> None:
+        self.lines.append("    " * depth + text)
+
+
+def _is_literal(operation: Operation) -> bool:
+    """Whether it is a Python number in the user's code: those are printed where they are used."""
+    if operation.type != "constant" or operation.control_inputs:
+        return False
+    spec = operation.outputs[0].spec
+    return spec.shape == () and spec.dtype.name in ("bool", "int32", "float32")
+
+
+def _reference(tensor: Tensor) -> str:
+    """How a tensor is called: by its operation, with the number of the output where there are several."""
+    operation = tensor.operation
+    if _is_literal(operation):
+        return str(operation.op.attributes()["value"])
+    several = sum(not isinstance(output.spec, FrameSpec) for output in operation.outputs) > 1
+    frame = isinstance(tensor.spec, FrameSpec) and len(operation.outputs) > 1
+    return f"{operation.name}:{'frame' if frame else tensor.index}" if several or frame else operation.name
+
+
+def _attributes(attributes: Mapping[str, Any]) -> str:
+    if not attributes:
+        return ""
+    return f"[{', '.join(f'{name}={_text(value)}' for name, value in attributes.items())}]"
+
+
+def _text(value: Any) -> str:
+    if is_dtype(value):
+        return value.name
+    if isinstance(value, Tensor):
+        return _reference(value)
+    if isinstance(value, Variable):
+        return value.name
+    if is_array(value) or isinstance(value, np.generic):
+        return _array_text(np.asarray(value))
+    if is_sequence(value):
+        items = ", ".join(_text(item) for item in value)
+        return f"({items},)" if len(value) == 1 else f"({items})"
+    if is_mapping(value):
+        return "{" + ", ".join(f"{key}: {_text(item)}" for key, item in value.items()) + "}"
+    return getattr(value, "__qualname__", None) or str(value)
+
+
+def _array_text(value: np.ndarray[Any, Any]) -> str:
+    if value.size <= _MOST_ELEMENTS:
+        return str(value.tolist())
+    if value.dtype.kind not in "biuf":
+        return f"{value.size} elements"
+    return f"{value.size} elements from {value.min()} to {value.max()}"

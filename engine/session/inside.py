@@ -1,0 +1,79 @@
+"""Fetching from inside loops and branches: a tensor of a loop body as its history, one of a branch as its value there."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from ..control_flow.frames import History, Saved, from_frame
+from ..control_flow.region_op import RegionOp
+from ..control_flow.while_loop import While
+from ..graph.graph import Graph, Operation
+from ..graph.region import Region
+from ..graph.tensor import Tensor
+
+
+def fetched_from(graph: Graph, tensor: Tensor) -> Tensor:
+    """The tensor of `graph` that holds what `tensor`, which lies in a region anywhere inside, was in a run.
+
+    In a loop body that is its history, in nested loops a history of histories, in a branch its value (None where another
+    branch was taken).
+
+    Raises:
+        ValueError: it lies in a condition, or in a trace of a body that is no part of the graph.
+    """
+    while isinstance(tensor.graph, Region):
+        tensor = _one_level_out(tensor, tensor.graph)
+    if tensor.graph is not graph:
+        raise ValueError(f"{tensor!r} is of another graph than this session's; only its own values can be fetched.")
+    return tensor
+
+
+def _one_level_out(tensor: Tensor, region: Region) -> Tensor:
+    holder = _holder(region)
+    if holder is None:
+        raise ValueError(
+            f"{tensor!r} lies in a trace that is no part of the graph. A body is traced again when the shapes that it "
+            "carries turn out to vary, and by `scan`: keep the tensor of the last trace, or fetch it by name."
+        )
+    frame = holder.outputs[-1]
+    if not isinstance(holder.op, While):
+        return from_frame(frame, Saved(tensor), tensor)
+    if region is holder.op.condition:
+        raise ValueError(
+            f"{tensor!r} lies in the condition of the loop {holder.name!r}. Compute it in the body to fetch its history."
+        )
+    return from_frame(frame, History(tensor), tensor)
+
+
+def _holder(region: Region) -> Operation | None:
+    """The loop or branch to which `region` belongs."""
+    for operation in reversed(region.parent.operations):
+        if isinstance(operation.op, RegionOp) and region in operation.op.regions:
+            return operation
+    return None
+
+
+def find_by_name(graph: Graph, name: str) -> Any:
+    """The tensor (``operation:output``) or operation called `name`; inside a loop or branch as ``loop/region/name``.
+
+    Raises:
+        KeyError: there is none.
+    """
+    found = _find_inside(graph, name)
+    if found is not None:
+        return found
+    return graph.get_tensor_by_name(name) if ":" in name else graph.get_operation_by_name(name)
+
+
+def _find_inside(graph: Graph, name: str) -> Any:
+    """What `name` says, if it leads into a loop or branch of `graph`."""
+    for operation in graph.operations:
+        if not isinstance(operation.op, RegionOp) or not name.startswith(operation.name + "/"):
+            continue
+        rest = name[len(operation.name) + 1 :]
+        for region in operation.op.regions:
+            if rest.startswith(region.name + "/"):
+                with contextlib.suppress(KeyError):
+                    return find_by_name(region, rest[len(region.name) + 1 :])
+    return None
