@@ -1,5 +1,6 @@
 """Graph, Operation, Tensor, specs, variables and provenance: what a program is before anything runs."""
 
+from .container import Container, container
 from .device import canonical_device
 from .dtypes import DType, as_dtype, result_type
 from .graph import (
@@ -25,6 +26,7 @@ from .variable import Assign, Variable
 __all__ = [
     "ArraySpec",
     "Assign",
+    "Container",
     "DType",
     "Effect",
     "ErrorSample",
@@ -47,6 +49,7 @@ __all__ = [
     "as_shape",
     "broadcast_shapes",
     "canonical_device",
+    "container",
     "control_dependencies",
     "define_operators",
     "device",

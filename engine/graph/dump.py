@@ -1,4 +1,4 @@
-"""Graphs as typed text that a person reads: one line an operation, regions indented below the operation that holds them."""
+"""Graphs as typed text that a person reads: one line an operation, regions indented below what holds them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ class _Writer:
 
     def _remarks(self, operation: Operation) -> str:
         device = f" @ {operation.device}" if operation.device else ""
-        after = f" after {', '.join(source.name for source in operation.control_inputs)}" if operation.control_inputs else ""
+        waits = ", ".join(source.name for source in operation.control_inputs)
+        after = f" after {waits}" if waits else ""
         return device + after + (f"  # {operation.location}" if self.locations else "")
 
     def _write_region(self, region: Region, depth: int) -> None:
@@ -131,8 +132,8 @@ def _text(value: Any) -> str:
         return _reference(value)
     if isinstance(value, Variable):
         return value.name
-    if is_array(value) or isinstance(value, np.generic):
-        return _array_text(np.asarray(value))
+    if is_array(value):
+        return _array_text(value)
     if is_sequence(value):
         items = ", ".join(_text(item) for item in value)
         return f"({items},)" if len(value) == 1 else f"({items})"

@@ -1,7 +1,8 @@
 """Variables that are created while a loop body or branch is traced: they outlive it, and tracing anew finds them again.
 
-A body may be traced several times, until the shapes of what it carries have settled. What it creates in the second trace
-are the variables of the first, in the same order; so a variable made in a body exists once, with its initial value.
+A body may be traced several times, until the shapes of what it carries have settled. What it creates in the second
+trace are the variables of the first, in the same order; so a variable made in a body exists once, with its initial
+value.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def _copied(tensor: Tensor, region: Graph, around: Graph, name: str) -> Tensor:
 
 
 def _copy(operation: Operation, copies: dict[Tensor, Tensor], graph: Graph, name: str) -> tuple[Tensor, ...]:
-    if isinstance(operation.op, Parameter) or operation.effects or hasattr(operation.op, "regions"):
+    if isinstance(operation.op, Parameter) or operation.effects or operation.op.regions:
         raise ValueError(
             f"Variable {name!r} is made inside a loop or branch, but its initial value depends on {operation!r}, "
             "whose value is known only when that runs. Give an initial value that is known outside: an array, an "

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from .container import current_container
 from .dtypes import DType, as_dtype
 from .graph import get_default_graph, in_explicit_graph
 from .lifting import created, outside
@@ -33,12 +34,14 @@ class Variable(Operators, metaclass=_CreatedOnce):
         trainable: whether optimizers are to update it.
         name: a name for messages and checkpoints.
 
+    Made inside ``with ab.container(name):``, it lives as long as the process, or until that container is cleared.
+
     Used in an expression, a variable is read at that place of the program. `assign`, `assign_add` and `assign_sub`
     build operations where a graph is being built (inside ``with graph.as_default():``, a `Session`'s block, a
     function, a loop or a branch, or with a tensor as the value); from plain Python they act at once.
 
-    Made inside a loop body, a branch or a function, a variable belongs to none of them: it exists once, with its initial
-    value (which must not depend on what a loop carries), and is shared by all iterations.
+    Made inside a loop body, a branch or a function, a variable belongs to none of them: it exists once, with its
+    initial value (which must not depend on what a loop carries), and is shared by all iterations.
 
     >>> import anabranch as ab
     >>> v = ab.Variable([1.0, 2.0], name="v")
@@ -72,6 +75,9 @@ class Variable(Operators, metaclass=_CreatedOnce):
         self.name = name or "variable"
         self.trainable = trainable
         self._value: Any = _own(value)
+        holder = current_container()
+        if holder is not None:
+            self.name = holder.hold(self)
 
     @property
     def shape(self) -> Shape:

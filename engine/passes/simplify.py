@@ -1,7 +1,7 @@
 """Rewrites of single operations by what is known of their inputs: a table from op class to rule.
 
-A rule gets the op and its inputs and returns the op to use instead, a tensor that already has the value, or None to
-leave it as it is. All rules are exact.
+A rule gets the op and its inputs and returns the op to use instead, a tensor that already has the value (a tuple with
+one for each output, where there may be several), or None to leave it as it is. All rules are exact.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from ..autodiff.custom_gradient import CustomGradient
 from ..graph.op import Op
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.base import BroadcastToShape, Cast, Constant, ReshapeToShape, ShapeOf, SumToShape, ZerosOfShape
 
-Rewrite = Op | Tensor | None
+Rewrite = Op | Tensor | tuple[Tensor, ...] | None
 
 
 def _constant_shape(tensor: Tensor) -> tuple[int, ...] | None:
@@ -51,9 +52,15 @@ def _cast(op: Cast, inputs: Sequence[Tensor]) -> Rewrite:
     return inputs[0] if inputs[0].dtype == op.dtype else None
 
 
+def _custom_gradient(op: CustomGradient, inputs: Sequence[Tensor]) -> Rewrite:
+    """Once gradients are built, only the values are left; what else it takes need not be computed for it."""
+    return tuple(inputs[: op.rule.results])
+
+
 RULES: dict[type[Op], Callable[[Any, Sequence[Tensor]], Rewrite]] = {
     BroadcastToShape: _to_shape,
     Cast: _cast,
+    CustomGradient: _custom_gradient,
     ReshapeToShape: _to_shape,
     ShapeOf: _shape_of,
     SumToShape: _to_shape,

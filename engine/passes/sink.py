@@ -1,9 +1,9 @@
 """Lazy branches: what only one branch of a `cond` needs runs only when that branch is taken, wherever it was written.
 
-Works on a step's own graph, loop bodies and branches included. An operation sinks if it is pure and everything that uses
-it lies in one branch, or in the same branch of several constructs with the same choice: a `cond` and its gradient. Then it
-runs in the first of them, and the others take the value that was saved there. Effects, and reads of variables, stay where
-they were written; nothing enters a loop.
+Works on a step's own graph, loop bodies and branches included. An operation sinks if it is pure and everything that
+uses it lies in one branch, or in the same branch of several constructs with the same choice: a `cond` and its gradient.
+Then it runs in the first of them, and the others take the value that was saved there. Effects, and reads of variables,
+stay where they were written; nothing enters a loop.
 """
 
 from __future__ import annotations

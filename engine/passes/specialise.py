@@ -73,6 +73,10 @@ class Specialised:
         if isinstance(rewritten, Tensor):
             self.tensors[operation.outputs[0]] = rewritten
             return
+        if isinstance(rewritten, tuple):
+            for old, fresh in zip(operation.outputs, rewritten, strict=True):
+                self.tensors.setdefault(old, fresh)  # one of several outputs may have been fed
+            return
         if isinstance(rewritten, Constant):
             inputs = []
         new = self._copy_plain(rewritten or self._renewed(op), operation, inputs, into)

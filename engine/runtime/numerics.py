@@ -1,4 +1,4 @@
-"""The NaN guard: on demand, every operation of every step is checked, and the first that makes a NaN or infinity is named."""
+"""The NaN guard: on demand every operation is checked, and the first that makes a NaN or infinity is named."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from ..graph.dtypes import is_differentiable
 from ..graph.graph import Operation, ReadVariable
-
+from ..ops.base import is_numpy
 
 __all__ = ["check_numerics", "disable_check_numerics", "enable_check_numerics"]
 
@@ -89,8 +89,7 @@ def check_results(operation: Operation, run: int, inputs: Sequence[Any], outputs
 
 
 def _is_checked(value: Any) -> bool:
-    dtype = getattr(value, "dtype", None)
-    return dtype is not None and dtype != object and is_differentiable(dtype)
+    return is_numpy(value) and is_differentiable(value.dtype)
 
 
 def _subject(operation: Operation) -> str:

@@ -143,7 +143,8 @@ class Program:
         origin = self._origins.get(frames[-1][1])
         if origin is not None:
             values = [scope[name] for name in origin.arguments if name in scope]
-            annotate(error, origin.operation, values, [(loop, _evaluated(count, scope)) for loop, count in origin.loops])
+            iterations = [(loop, _evaluated(count, scope)) for loop, count in origin.loops]
+            annotate(error, origin.operation, values, iterations)
         for frame, _ in frames:
             frame.clear()
 

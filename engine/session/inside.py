@@ -1,4 +1,4 @@
-"""Fetching from inside loops and branches: a tensor of a loop body as its history, one of a branch as its value there."""
+"""Fetching from inside loops and branches: a tensor of a body as its history, one of a branch as its value there."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ..graph.tensor import Tensor
 def fetched_from(graph: Graph, tensor: Tensor) -> Tensor:
     """The tensor of `graph` that holds what `tensor`, which lies in a region anywhere inside, was in a run.
 
-    In a loop body that is its history, in nested loops a history of histories, in a branch its value (None where another
-    branch was taken).
+    In a loop body that is its history, in nested loops a history of histories, in a branch its value (None where
+    another branch was taken).
 
     Raises:
         ValueError: it lies in a condition, or in a trace of a body that is no part of the graph.
@@ -41,7 +41,8 @@ def _one_level_out(tensor: Tensor, region: Region) -> Tensor:
         return from_frame(frame, Saved(tensor), tensor)
     if region is holder.op.condition:
         raise ValueError(
-            f"{tensor!r} lies in the condition of the loop {holder.name!r}. Compute it in the body to fetch its history."
+            f"{tensor!r} lies in the condition of the loop {holder.name!r}. Compute it in the body to fetch its "
+            "history."
         )
     return from_frame(frame, History(tensor), tensor)
 

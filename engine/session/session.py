@@ -19,6 +19,7 @@ from ..passes.prune import needed_operations
 from ..runtime.program import Program, Statistics, as_fetched
 from ..runtime.variants import Variants
 from .inside import fetched_from, find_by_name
+from .partial import PartialRun
 
 
 class Session:
@@ -40,6 +41,7 @@ class Session:
     def __init__(self, graph: Graph | None = None) -> None:
         self.graph = graph or get_default_graph()
         self._programs: dict[Any, Variants] = {}
+        self._pieces: dict[Any, dict[Any, Any]] = {}
         self._latest: Program | None = None
         self._contexts: list[Any] = []
 
@@ -76,6 +78,44 @@ class Session:
 
         return call
 
+    def partial_run_setup(self, fetches: Any, feeds: Sequence[Any] = ()) -> PartialRun:
+        """Announce a step that will be run in several calls of `partial_run`.
+
+        Args:
+            fetches: everything that will be fetched.
+            feeds: everything that will be fed.
+
+        Abadi et al., "TensorFlow: Large-Scale Machine Learning on Heterogeneous Distributed Systems" (2015),
+        section 4.2 (partial execution).
+
+        >>> import anabranch as ab
+        >>> a, b = ab.placeholder((), "float32", "a"), ab.placeholder((), "float32", "b")
+        >>> first, second = a * 2, a * 2 + b
+        >>> session = ab.Session()
+        >>> step = session.partial_run_setup([first, second], [a, b])
+        >>> y = session.partial_run(step, first, {a: 3.0})
+        >>> float(y), float(session.partial_run(step, second, {b: y + 1}))
+        (6.0, 13.0)
+        """
+        leaves, given = tuple(self._resolve_fetches(fetches)), self._resolve_feeds(feeds)
+        pieces = self._pieces.setdefault((leaves, given), {})
+        return PartialRun(self.graph, leaves, given, pieces)
+
+    def partial_run(self, handle: PartialRun, fetches: Any, feed_dict: dict[Any, Any] | None = None) -> Any:
+        """Go on with a step: the values of `fetches`, which need what is fed now and what was fed before.
+
+        Operations run at most once in a step, when something first needs them; effects on one resource keep their
+        order.
+
+        Raises:
+            ValueError: something was not announced to `partial_run_setup`, was fed or fetched before in this step, or
+                needs what is not fed yet.
+        """
+        feeds = self._resolve_feeds(feed_dict or ())
+        given = {t: checked_feed(t, value) for t, value in zip(feeds, (feed_dict or {}).values(), strict=True)}
+        found = handle.run(self._resolve_fetches(fetches), given)
+        return _pack_fetches(fetches, [as_fetched(value) for value in found])
+
     def program(self, fetches: Any, feeds: Sequence[Any] = ()) -> Program:
         """The compiled program for `fetches` given `feeds`, for values of any shape that the graph allows."""
         leaves = tuple(self._resolve_fetches(fetches))
@@ -88,6 +128,7 @@ class Session:
     def close(self) -> None:
         """Forget the compiled programs."""
         self._programs.clear()
+        self._pieces.clear()
         self._latest = None
 
     def _run(
@@ -117,7 +158,8 @@ class Session:
                 raise TypeError(f"{feed!r} can't be fed: feed one of its outputs, such as '{feed.name}:0'.")
             if feed.graph is not self.graph:
                 raise ValueError(
-                    f"{feed!r} lies inside a loop or branch and can't be fed: feed a placeholder outside and use it there."
+                    f"{feed!r} lies inside a loop or branch and can't be fed: feed a placeholder outside and use it "
+                    "there."
                 )
         if len(set(feeds)) < len(feeds):
             twice = next(feed for feed in feeds if feeds.count(feed) > 1)

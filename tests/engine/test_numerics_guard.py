@@ -54,7 +54,7 @@ def test_names_the_step(x: Tensor):
     with ab.debugging.check_numerics():
         for _ in range(3):
             session.run(y, {x: [1]})
-        with pytest.raises(FloatingPointError, match="gives an infinity in 1 of 1 elements.*in run 4 of this step"):
+        with pytest.raises(FloatingPointError, match=r"gives an infinity in 1 of 1 elements.*in run 4 of this step"):
             session.run(y, {x: [0]})
 
 
@@ -120,11 +120,9 @@ def in_a_loop(count: int, start: int = 0) -> tuple[Tensor, Tensor]:
 def test_errors_in_loops_name_the_iteration(compiled: bool, start: int):
     y, data = in_a_loop(9, start)
     value = np.ones(5, "float32")
+    run = ab.Session().run if compiled else lambda y, feeds: Interpreter().run(y.graph, [y], feeds)
     with pytest.raises(IndexError) as info:
-        if compiled:
-            ab.Session().run(y, {data: value})
-        else:
-            Interpreter().run(y.graph, [y], {data: value})
+        run(y, {data: value})
     (note,) = info.value.__notes__
     assert f", iteration {5 - start} of 'loop/while'; inputs: float32[5], int32[]; defined at" in note
 
@@ -166,7 +164,8 @@ def test_what_a_failed_step_saved_is_let_go():
         return array
 
     def body(i: Tensor, v: Tensor) -> Any:
-        kept = ops.numpy_function(keep, [v], "float32", shape=(1000,), stateful=False, grad=lambda xs, ys, dys: [dys[0]])
+        pass_on = lambda xs, ys, dys: [dys[0]]  # noqa: E731
+        kept = ops.numpy_function(keep, [v], "float32", shape=(1000,), stateful=False, grad=pass_on)
         return i + 1, ops.tanh(kept) * data[i]
 
     _, out = ab.while_loop(lambda i, _: i < 9, body, (0, x))
