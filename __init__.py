@@ -24,6 +24,7 @@ _EXPORTS: dict[str, str] = {
             "Operation",
             "Tensor",
             "Variable",
+            "container",
             "control_dependencies",
             "device",
             "get_default_graph",
@@ -34,9 +35,14 @@ _EXPORTS: dict[str, str] = {
     **dict.fromkeys(["TensorArray", "case", "cond", "switch", "while_loop"], ".engine.control_flow"),
     **dict.fromkeys(["constant", "convert_to_tensor"], ".engine.ops"),
     **dict.fromkeys(["Session", "explain"], ".engine.session"),
-    "gradients": ".engine.autodiff",
+    **dict.fromkeys(["custom_gradient", "gradients", "jvp", "vjp"], ".engine.autodiff"),
+    **dict.fromkeys(["batch_jacobian", "hessian", "jacobian"], ".engine.control_flow.jacobian"),
+    **dict.fromkeys(["batched_cond", "batched_switch"], ".engine.control_flow.batched_cond"),
+    "associative_scan": ".engine.control_flow.associative_scan",
+    **dict.fromkeys(["vectorize", "vectorized_map"], ".engine.control_flow.vectorized_map"),
     "placeholder": ".engine.session.placeholder",
     "function": ".engine.session.function",
+    "load_graph": ".engine.saving",
     **dict.fromkeys(["foldl", "foldr", "map_fn", "scan", "fori_loop"], ".engine.control_flow.scan"),
     **dict.fromkeys(["Input", "Model", "Sequential", "load_model"], ".framework.models"),
 }
@@ -45,6 +51,7 @@ _MODULES: dict[str, str] = {
     "activations": ".engine.objects.activations",
     "callbacks": ".framework.callbacks",
     "config": ".framework.config",
+    "debugging": ".engine.runtime.numerics",
     "initializers": ".engine.objects.initializers",
     "losses": ".framework.losses",
     "metrics": ".framework.metrics",
@@ -53,6 +60,7 @@ _MODULES: dict[str, str] = {
     "optimizers": ".optim",
     "random": ".engine.ops.random",
     "saving": ".framework.saving",
+    "testing": ".engine.testing",
     "utils": ".framework.utils",
 }
 _PACKAGES = ("distribute", "engine", "framework", "layers", "optim")
@@ -60,22 +68,29 @@ _PACKAGES = ("distribute", "engine", "framework", "layers", "optim")
 if TYPE_CHECKING:
     from . import distribute, engine, framework, layers, optim
     from . import optim as optimizers
-    from .engine import ops
-    from .engine.autodiff import gradients
+    from .engine import ops, testing
+    from .engine.autodiff import custom_gradient, gradients, jvp, vjp
     from .engine.control_flow import TensorArray, case, cond, switch, while_loop
+    from .engine.control_flow.associative_scan import associative_scan
+    from .engine.control_flow.batched_cond import batched_cond, batched_switch
+    from .engine.control_flow.jacobian import batch_jacobian, hessian, jacobian
     from .engine.control_flow.scan import foldl, foldr, fori_loop, map_fn, scan
+    from .engine.control_flow.vectorized_map import vectorize, vectorized_map
     from .engine.graph import (
         Graph,
         Operation,
         Tensor,
         Variable,
+        container,
         control_dependencies,
         device,
         get_default_graph,
         name_scope,
     )
     from .engine.objects import activations, initializers
+    from .engine.runtime import numerics as debugging
     from .engine.ops import constant, convert_to_tensor, random
+    from .engine.saving import load_graph
     from .engine.session import Session, explain
     from .engine.session.function import function
     from .engine.session.placeholder import placeholder
@@ -140,13 +155,20 @@ __all__ = [
     "TensorArray",
     "Variable",
     "activations",
+    "associative_scan",
+    "batch_jacobian",
+    "batched_cond",
+    "batched_switch",
     "callbacks",
     "case",
     "cond",
     "config",
     "constant",
+    "container",
     "control_dependencies",
     "convert_to_tensor",
+    "custom_gradient",
+    "debugging",
     "device",
     "distribute",
     "engine",
@@ -158,8 +180,12 @@ __all__ = [
     "function",
     "get_default_graph",
     "gradients",
+    "hessian",
     "initializers",
+    "jacobian",
+    "jvp",
     "layers",
+    "load_graph",
     "load_model",
     "losses",
     "map_fn",
@@ -174,6 +200,10 @@ __all__ = [
     "saving",
     "scan",
     "switch",
+    "testing",
     "utils",
+    "vectorize",
+    "vectorized_map",
+    "vjp",
     "while_loop",
 ]

@@ -8,7 +8,16 @@ from typing import Any
 
 from ..engine import ops
 from ..engine.control_flow.region_op import RegionOp
-from ..engine.graph import Op, Operation, Placeholder, ReadVariable, Tensor, Variable, get_default_graph
+from ..engine.graph import (
+    Op,
+    Operation,
+    Placeholder,
+    ReadVariable,
+    Tensor,
+    Variable,
+    as_dtype,
+    get_default_graph,
+)
 from ..engine.objects.names import to_snake_case, unique_name
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
 from ..engine.ops.base import Constant
@@ -101,6 +110,17 @@ def _read(value: Any) -> Any:
     return Place[value[_PLACE]] if isinstance(value, dict) and _PLACE in value else deserialize_keras_object(value)
 
 
+def _with_dtypes(cls: type[Op], arguments: dict[str, Any]) -> dict[str, Any]:
+    """The attributes of an op, with names of dtypes (which is what Keras writes) read as dtypes where it has those."""
+    annotations = (
+        {field.name: str(field.type) for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
+    )
+    return {
+        name: as_dtype(value) if isinstance(value, str) and "DType" in annotations.get(name, "") else value
+        for name, value in arguments.items()
+    }
+
+
 def _fields(op: Op) -> tuple[Any, ...]:
     return dataclasses.fields(op) if dataclasses.is_dataclass(op) else ()
 
@@ -140,7 +160,7 @@ class SavedOp:
         found = next((cls for cls in ops.registered_ops().values() if cls.__name__ == self.class_name), None)
         if found is None:
             raise ValueError(f"The saved model contains the op {self.class_name!r}, which this version does not have.")
-        outputs = RawOp(found(**self.arguments))(*args)
+        outputs = RawOp(found(**_with_dtypes(found, self.arguments)))(*args)
         return outputs[0] if len(outputs) == 1 else outputs
 
 

@@ -6,13 +6,13 @@ sweeps over their regions with the same function.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from ..graph.graph import Graph, Operation, ReadVariable, get_default_graph
 from ..graph.tensor import Tensor
 from ..graph.variable import Variable
-from ..ops.cotangent import FrameCotangent, accumulate
+from ..ops.cotangent import FrameCotangent, accumulate, resolved
 
 
 @runtime_checkable
@@ -50,6 +50,7 @@ def backpropagate(
     sources: Iterable[Tensor],
     start: Mapping[Tensor, Any] | None = None,
     blocked: Iterable[Tensor] = (),
+    sparse: Collection[Tensor] = (),
 ) -> dict[Tensor, Any]:
     """Cotangents of `sources`, built into the current default graph.
 
@@ -59,6 +60,7 @@ def backpropagate(
         sources: the tensors whose cotangents are wanted; those that no gradient reaches are left out of the result.
         start: cotangents to which those of sources are added, the running sums of an enclosing backward loop.
         blocked: tensors through which nothing flows back.
+        sparse: sources whose cotangents may be `IndexedSlices`, where only rows of them were used.
     """
     wanted = list(sources)
     operations = reachable_operations(graph, seeds)
@@ -69,7 +71,7 @@ def backpropagate(
         cotangents[tensor] = accumulate(cotangents.get(tensor), seed)
     for operation in reversed(operations):
         _backpropagate_through(operation, cotangents, dependent, stopped)
-    return {tensor: cotangents[tensor] for tensor in wanted if tensor in cotangents}
+    return {t: resolved(cotangents[t], t in sparse) for t in wanted if t in cotangents}
 
 
 def _backpropagate_through(
@@ -82,6 +84,7 @@ def _backpropagate_through(
     if all(cotangent is None for cotangent in outputs):
         return
     with get_default_graph().device(operation.device):
+        outputs = [resolved(cotangent, operation.op.takes_slices) for cotangent in outputs]
         if isinstance(operation.op, DifferentiatesItself):
             contributions = operation.op.backward(operation, outputs, needed)
         else:

@@ -8,11 +8,13 @@ from typing import Any
 from ..graph.graph import Graph, Operation, ReadVariable
 from ..graph.nest import flatten, is_sequence
 from ..graph.region import Region
+from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec, shapes_compatible
 from ..graph.tensor import Tensor
 from ..graph.variable import Variable
 from ..ops.base import broadcast_like, convert_to_tensor, zeros_of
-from ..ops.cotangent import accumulate
+from ..ops.complex_numbers import conjugated
+from ..ops.cotangent import accumulate, resolved
 from .backpropagate import backpropagate, dependent_tensors, reachable_operations, variable_reads
 
 
@@ -36,13 +38,17 @@ def gradients(
         name: the name scope of the new operations.
 
     Returns:
-        A list with one entry for each x, of its shape and dtype. Loops that run no iteration, branches that are not
+        A list with one entry for each x, of its shape and dtype. For a variable of which only rows are used (by `take`,
+        `gather`, ``table[ids]``) it is an `IndexedSlices`. Loops that run no iteration, branches that are not
         taken and unused outputs contribute exact zeros; None means that no path exists in the graph at all.
 
     Raises:
         TypeError: a y or an x is not of a differentiable dtype, or is no tensor.
         LookupError: an op on the way defines no gradient.
         ValueError: the number or shapes of `grad_ys` do not fit.
+
+    The gradient of a real y with respect to a complex x is dy/d(real x) + i dy/d(imag x), as in TensorFlow; see
+    `engine.ops.complex_numbers`. Inside, ops pass on its conjugate, so that none but this function conjugates.
 
     Gradients may be taken of gradients, through loops and branches, to any order (Yu et al., "Dynamic Control Flow
     in Large-Scale Machine Learning", EuroSys 2018, section 5).
@@ -56,7 +62,7 @@ def gradients(
     """
     if unconnected_gradients not in ("none", "zero"):
         raise ValueError(f"unconnected_gradients must be 'none' or 'zero', got {unconnected_gradients!r}.")
-    targets = [_as_target(y) for y in flatten(ys)]
+    targets = [_as_target(y) for y in flatten(_dense(ys))]
     if not targets:
         raise ValueError("gradients() needs at least one y.")
     graph = targets[0].graph
@@ -64,7 +70,7 @@ def gradients(
         if target.graph is not graph:
             raise ValueError(f"All ys must belong to one graph; {target!r} and {targets[0]!r} do not.")
     with graph.as_default(), graph.name_scope(name):
-        seeds: dict[Tensor, Any] = dict(_seeds(targets, grad_ys))
+        seeds: dict[Tensor, Any] = {y: conjugated(seed) for y, seed in _seeds(targets, grad_ys).items()}
         sources, stops = [_as_source(x) for x in flatten(xs)], [_as_source(x) for x in flatten(stop_gradients)]
         found = _found_outward(graph, seeds, sources, stops)
         return [_total(parts, x, unconnected_gradients == "zero") for parts, x in zip(found, flatten(xs), strict=True)]
@@ -81,7 +87,8 @@ def _found_outward(graph: Graph, seeds: dict[Tensor, Any], xs: list[Any], stops:
         captures = graph.captures if isinstance(graph, Region) else []
         leaving = {parameter: outer for outer, parameter in captures if outer in dependent}
         wanted = dict.fromkeys([*[t for group in sources for t in group], *leaving])
-        cotangents = backpropagate(graph, seeds, wanted, blocked=blocked)
+        rows = {t for group, x in zip(sources, xs, strict=True) if isinstance(x, Variable) for t in group}
+        cotangents = backpropagate(graph, seeds, wanted, blocked=blocked, sparse=rows | leaving.keys())
         for parts, group in zip(found, sources, strict=True):
             parts.extend(cotangents[tensor] for tensor in group if tensor in cotangents)
         seeds = {}
@@ -112,6 +119,13 @@ def _dependent_outside(graph: Graph, xs: list[Any]) -> set[Tensor]:
     return dependent
 
 
+def _dense(structure: Any) -> Any:
+    """`structure` with tensors in the place of `IndexedSlices`."""
+    if isinstance(structure, IndexedSlices):
+        return structure.to_dense()
+    return [_dense(item) for item in structure] if is_sequence(structure) else structure
+
+
 def _as_target(y: Any) -> Tensor:
     flow = getattr(y, "flow", y)
     tensor = convert_to_tensor(flow)
@@ -139,7 +153,7 @@ def _seeds(targets: list[Tensor], grad_ys: Any) -> dict[Tensor, Any]:
 
 
 def _leaves_with_none(structure: Any) -> Sequence[Any]:
-    return structure if is_sequence(structure) else [structure]
+    return structure if is_sequence(structure) and not isinstance(structure, IndexedSlices) else [structure]
 
 
 def _as_source(x: Any) -> Tensor | Variable:
@@ -165,5 +179,8 @@ def _total(parts: list[Any], x: Any, zero: bool) -> Any:
         total = parts[0]
         for part in parts[1:]:
             total = accumulate(total, part)
-        return total
+        total = resolved(total, sparse=isinstance(x, Variable))
+        if isinstance(total, IndexedSlices):
+            return total.map_values(conjugated)
+        return conjugated(total) if isinstance(total, Tensor) else total
     return zeros_of(convert_to_tensor(x)) if zero else None

@@ -11,12 +11,14 @@ from ..autodiff.backpropagate import backpropagate, frame_cotangents
 from ..graph.graph import Operation, get_default_graph
 from ..graph.nest import flatten, flatten_with_path, is_sequence
 from ..graph.region import Region
+from ..graph.slices import IndexedSlices
 from ..graph.spec import ArraySpec, FrameSpec, Spec, TensorSpec
 from ..graph.tensor import Tensor
-from ..ops.base import convert_to_tensor
+from ..ops.base import convert_to_tensor, runtime_shape
 from ..ops.cotangent import accumulate
 from .frames import BranchMirror
 from .region_op import RegionOp, as_component, component, rebuild, zeros_cotangent
+from .sparse_captures import is_table, rows_of
 
 
 class Branch(RegionOp):
@@ -36,21 +38,37 @@ class Branch(RegionOp):
         """The same choice between backward branches; each yields the cotangents of what any branch captured."""
         inner = frame_cotangents(cotangents[-1])
         wanted = list(dict.fromkeys(t for t, want in zip(node.inputs[1:], needed[1:], strict=True) if want))
-        regions = [self._backward_region(region, node, cotangents[:-1], inner, wanted) for region in self.regions]
+        tables = [tensor for tensor in wanted if self._is_table(tensor)]
+        dense = [tensor for tensor in wanted if tensor not in tables]
+        regions = [self._backward_region(r, node, cotangents[:-1], inner, dense, tables) for r in self.regions]
         with get_default_graph().name_scope("cond_grad"):
             backward = build_branch(regions, node.inputs[0])
-        found = dict(zip(wanted, backward.outputs[:-1], strict=True))
+        found: dict[Tensor, Any] = dict(zip(dense, backward.outputs, strict=False))
+        rows = backward.outputs[len(dense) : -1]
+        for tensor, values, indices in zip(tables, rows[::2], rows[1::2], strict=True):
+            found[tensor] = IndexedSlices(values, indices, runtime_shape(tensor))
         # A tensor captured by several branches is several inputs: its whole cotangent is given to the first of them.
         result: list[Any] = [None]
         for tensor in node.inputs[1:]:
             result.append(found.pop(tensor, None))
         return result
 
+    def _is_table(self, outer: Tensor) -> bool:
+        """Whether no branch uses more than rows of a captured tensor."""
+        inner = [p for region in self.regions for source, p in region.captures if source is outer]
+        return all(is_table(p) for p in inner)
+
     def _backward_region(
-        self, region: Region, node: Operation, cotangents: list[Any], inner: dict[Tensor, Any], wanted: list[Tensor]
+        self,
+        region: Region,
+        node: Operation,
+        cotangents: list[Any],
+        inner: dict[Tensor, Any],
+        dense: list[Tensor],
+        tables: list[Tensor],
     ) -> Region:
         backward = Region(get_default_graph(), f"{region.name}_grad", BranchMirror(region, node.outputs[-1]))
-        captures = {parameter: outer for outer, parameter in region.captures if outer in set(wanted)}
+        captures = {parameter: outer for outer, parameter in region.captures if outer in {*dense, *tables}}
         with backward.as_default():
             seeds: dict[Tensor, Any] = {}
             for result, cotangent in zip(region.results, cotangents, strict=True):
@@ -59,14 +77,15 @@ class Branch(RegionOp):
             for tensor, cotangent in inner.items():
                 if tensor.graph is region:
                     seeds[tensor] = accumulate(seeds.get(tensor), backward.capture(cotangent))
-            found = backpropagate(region, seeds, list(captures))
+            found = backpropagate(region, seeds, list(captures), sparse=[p for p, t in captures.items() if t in tables])
             totals: dict[Tensor, Any] = {}
             for parameter, cotangent in found.items():
                 outer = captures[parameter]
                 totals[outer] = accumulate(totals.get(outer), cotangent)
-            backward.results = [
-                backward.capture(totals[outer] if outer in totals else zeros_cotangent(outer)) for outer in wanted
-            ]
+            results = [totals[outer] if outer in totals else zeros_cotangent(outer) for outer in dense]
+            for outer in tables:
+                results += rows_of(totals.get(outer), outer)
+            backward.results = [backward.capture(result) for result in results]
         return backward
 
 

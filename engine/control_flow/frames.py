@@ -8,7 +8,7 @@ unless such an op is part of the step: what the backward pass needs decides what
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from ..graph import dtypes
 from ..graph.graph import Operation, Parameter
@@ -24,6 +24,8 @@ from ..ops.tensor_arrays import ArrayRead
 class History(Op):
     """The values that tensor `inner` of a loop body had, one element for each iteration. Input: the loop's frame."""
 
+    no_samples: ClassVar[str] = "takes a frame: test_control_flow_pitfalls"
+
     def __init__(self, inner: Tensor) -> None:
         self.inner = inner
 
@@ -37,6 +39,8 @@ class History(Op):
 class TripCount(Op):
     """How many iterations a loop made, int32. Input: the loop's frame."""
 
+    no_samples: ClassVar[str] = "takes a frame: test_control_flow_pitfalls"
+
     def infer(self, *inputs: Any) -> Spec:
         return TensorSpec((), dtypes.int32)
 
@@ -47,6 +51,7 @@ class TripCount(Op):
 class Saved(Op):
     """The value of tensor `inner` of a branch; there is none if another branch was taken. Input: the frame."""
 
+    no_samples: ClassVar[str] = "takes a frame: test_control_flow_pitfalls"
     view = True
 
     def __init__(self, inner: Tensor) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from ..graph.graph import graph_for
 from ..graph.nest import flatten_with_path, pack_as
@@ -19,6 +19,8 @@ from .tensor_array import TensorArray
 
 class RegionOp(Op):
     """An op that holds regions. Its inputs are its own, then the captured values of each region in turn."""
+
+    no_samples: ClassVar[str] = "holds regions: test_control_flow_pitfalls, test_random_programs"
 
     def __init__(self, regions: Sequence[Region]) -> None:
         self.regions = tuple(regions)

@@ -158,8 +158,12 @@ def _length(name: str, sequences: list[Tensor], length: Any) -> Any:
 
 @dataclass(frozen=True)
 class OfLength(Op):
-    """The first input, whose first axis must have the size that the second one says."""
+    """The first input, whose first axis must have the size that the second one says; `message` tells if it has not."""
 
+    message: str = (
+        "The lengths of xs (and length) differ: one is {length}, but a sequence has shape {shape}. Cut the longer ones "
+        "with x[:n]."
+    )
     view: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
@@ -168,10 +172,7 @@ class OfLength(Op):
     def run(self, xp: Any, *inputs: Any) -> Any:
         x, length = inputs
         if x.shape[:1] != (length,):
-            raise ValueError(
-                f"The lengths of xs (and length) differ: one is {int(length)}, but a sequence has shape "
-                f"{shape_text(x.shape)}. Cut the longer ones with x[:n]."
-            )
+            raise ValueError(self.message.format(length=int(length), shape=shape_text(x.shape)))
         return x
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:

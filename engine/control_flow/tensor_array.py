@@ -7,6 +7,7 @@ from typing import Any
 from ..graph.dtypes import as_dtype
 from ..graph.spec import TensorSpec, as_shape, shape_text, shapes_compatible
 from ..graph.tensor import Tensor
+from ..ops.array_rows import ArrayConcat, ArraySplit
 from ..ops.base import apply, as_array, convert_to_tensor, split_shape
 from ..ops.tensor_arrays import (
     ArrayGather,
@@ -134,6 +135,28 @@ class TensorArray:
         op = ArrayScatter(self.dynamic_size)
         indices = convert_to_tensor(indices, "int32")
         return self.with_flow(apply(op, self.flow, indices, self._element(value), name=name or "array_scatter"))
+
+    def concat(self, name: str | None = None) -> Tensor:
+        """The elements end to end along their first axes, whose lengths may differ.
+
+        At run time, IndexError: an element was never written. ValueError: there is none, and no element_shape is known.
+        """
+        return apply(ArrayConcat(self._element_spec()), self.flow, name=name or "array_concat")
+
+    def split(self, value: Any, lengths: Any, name: str | None = None) -> TensorArray:
+        """An array whose elements are pieces of `value`, of these `lengths` along its first axis.
+
+        At run time, ValueError: the lengths do not add up to that axis.
+        """
+        tensor, sizes = self._element(value), convert_to_tensor(lengths, "int32")
+        flow = apply(ArraySplit(), tensor, sizes, name=name or "array_split")
+        shape = array_spec(flow).element_shape
+        if not shapes_compatible(shape, self._declared):
+            raise ValueError(
+                f"TensorArray.split: the elements were declared as {shape_text(self._declared)}, "
+                f"but the pieces of the value have shape {shape_text(shape)}."
+            )
+        return self.with_flow(flow)
 
     def size(self, name: str | None = None) -> Tensor:
         """The number of elements, int32."""

@@ -12,9 +12,10 @@ from ..graph.graph import Graph, Operation, get_default_graph
 from ..graph.lifting import Creations
 from ..graph.nest import flatten, flatten_with_path, is_mapping, is_sequence
 from ..graph.region import Mirror, Region
+from ..graph.slices import IndexedSlices
 from ..graph.spec import ArraySpec, FrameSpec, Spec, TensorSpec, as_shape, shape_accepts, shape_text
 from ..graph.tensor import Tensor
-from ..ops.base import convert_to_tensor
+from ..ops.base import convert_to_tensor, runtime_shape
 from ..ops.comparison import logical_and
 from ..ops.cotangent import accumulate
 from ..ops.tensor_arrays import read_or_zeros
@@ -27,6 +28,8 @@ from .region_op import (
     settle_variables,
     zeros_cotangent,
 )
+from .sparse_captures import is_table, rows_of
+from .tensor_array import TensorArray
 
 _MOST_RETRACES = 8
 
@@ -303,12 +306,19 @@ def _explain(differences: list[str]) -> str:
 # --- the gradient ---------------------------------------------------------------------------------------------------
 
 
+def _row_arrays(table: Tensor, size: Tensor) -> tuple[TensorArray, TensorArray]:
+    """Arrays for the rows of a table's cotangent, and for the positions of these, of each iteration."""
+    row = (table.shape or ())[1:]
+    return TensorArray(table.dtype, size, element_shape=(None, *row)), TensorArray("int64", size, element_shape=(None,))
+
+
 class _LoopGradient:
     """Builds the backward loop of one `While`.
 
     It counts down from the last iteration. Its variables are the iteration number, the cotangents of the loop
-    variables, and running sums for the cotangents of captured values. Values of the forward body are looked up in
-    histories (`LoopMirror`), which only then exist.
+    variables, and running sums for the cotangents of captured values; of tables, of which iterations use nothing but
+    rows, TensorArrays gather the rows instead. Values of the forward body are looked up in histories (`LoopMirror`),
+    which only then exist.
     """
 
     def __init__(self, op: While, node: Operation, cotangents: list[Any], needed: list[bool]) -> None:
@@ -325,6 +335,8 @@ class _LoopGradient:
             for (_, parameter), wanted in zip(self.body.captures, needed[first_capture:], strict=True)
             if wanted
         ]
+        self.tables = [parameter for parameter in self.captures if is_table(parameter)]
+        self.sums = [parameter for parameter in self.captures if parameter not in self.tables]
         self.carried = self._carried_positions()
 
     def build(self) -> list[Any]:
@@ -332,12 +344,14 @@ class _LoopGradient:
         frame = node.outputs[-1]
         mirror = LoopMirror(body, frame)
         carried = self.carried
-        running = {p: outer for outer, p in body.captures}
+        outers = {p: outer for outer, p in body.captures}
         inits = [
             trip_count(frame) - 1,
             *[zeros_cotangent(node.outputs[k]) if self.outputs[k] is None else self.outputs[k] for k in carried],
-            *[zeros_cotangent(running[parameter]) for parameter in self.captures],
+            *[zeros_cotangent(outers[parameter]) for parameter in self.sums],
+            *[array.flow for parameter in self.tables for array in _row_arrays(parameter, trip_count(frame))],
         ]
+        first_table = 1 + len(carried) + len(self.sums)
 
         def condition(values: Sequence[Tensor]) -> Any:
             return values[0] >= 0
@@ -346,20 +360,35 @@ class _LoopGradient:
             index = values[0]
             mirror.index = index
             incoming = dict(zip(carried, values[1:], strict=False))
-            sums = dict(zip(self.captures, values[1 + len(carried) :], strict=True))
+            sums = dict(zip(self.sums, values[1 + len(carried) :], strict=False))
             found = self._sweep(index, incoming, sums)
             next_carried = [
                 found[body.parameters[k]] if body.parameters[k] in found else zeros_cotangent(body.parameters[k])
                 for k in carried
             ]
-            return [index - 1, *next_carried, *[found.get(p, sums[p]) for p in self.captures]]
+            next_rows = self._written(values[first_table:], index, found)
+            return [index - 1, *next_carried, *[found.get(p, sums[p]) for p in self.sums], *next_rows]
 
         with get_default_graph().name_scope("while_grad"):
             specs = [init.spec for init in inits]
             backward = build_while(
                 condition, step, inits, specs, (), self.op.parallel_iterations, self.op.swap_memory, mirror
             )
-        return self._as_input_cotangents(backward.outputs[1:-1])
+        results: list[Any] = list(backward.outputs[1:first_table])
+        arrays = backward.outputs[first_table:-1]
+        for parameter, values, indices in zip(self.tables, arrays[::2], arrays[1::2], strict=True):
+            rows, places = (TensorArray.from_flow(flow).concat() for flow in (values, indices))
+            results.append(IndexedSlices(rows, places, runtime_shape(outers[parameter])))
+        return self._as_input_cotangents(results)
+
+    def _written(self, arrays: Sequence[Tensor], index: Tensor, found: dict[Tensor, Any]) -> list[Tensor]:
+        """The arrays with this iteration's rows of tables."""
+        flows: list[Tensor] = []
+        for position, parameter in enumerate(self.tables):
+            pair = arrays[2 * position : 2 * position + 2]
+            for flow, rows in zip(pair, rows_of(found.get(parameter), parameter), strict=True):
+                flows.append(TensorArray.from_flow(flow).write(index, rows).flow)
+        return flows
 
     def _sweep(self, index: Tensor, incoming: dict[int, Tensor], sums: dict[Tensor, Tensor]) -> dict[Tensor, Any]:
         """One iteration backward: cotangents of the body's parameters, and the sums increased."""
@@ -370,7 +399,7 @@ class _LoopGradient:
         for tensor, history in self.inner.items():
             seeds[tensor] = accumulate(seeds.get(tensor), read_or_zeros(history, index, tensor))
         sources = [*[self.body.parameters[k] for k in self.carried], *self.captures]
-        return backpropagate(self.body, seeds, sources, start=sums)
+        return backpropagate(self.body, seeds, sources, start=sums, sparse=self.tables)
 
     def _carried_positions(self) -> list[int]:
         """The loop variables whose cotangents matter: something flows in, and something needed comes out."""
@@ -399,11 +428,11 @@ class _LoopGradient:
                 pending.extend(source for source in tensor.operation.inputs if source.spec.differentiable)
         return reached
 
-    def _as_input_cotangents(self, results: Sequence[Tensor]) -> list[Any]:
+    def _as_input_cotangents(self, results: Sequence[Any]) -> list[Any]:
         found: list[Any] = [None] * len(self.node.inputs)
         for k, cotangent in zip(self.carried, results, strict=False):
             found[k] = cotangent
         positions = {parameter: i for i, (_, parameter) in enumerate(self.body.captures)}
-        for parameter, cotangent in zip(self.captures, results[len(self.carried) :], strict=True):
+        for parameter, cotangent in zip([*self.sums, *self.tables], results[len(self.carried) :], strict=True):
             found[self.first_capture + positions[parameter]] = cotangent
         return found

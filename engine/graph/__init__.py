@@ -19,6 +19,7 @@ from .graph import (
 from .nest import flatten, map_structure, pack_as
 from .op import Effect, ErrorSample, Op, Sample, registered_ops
 from .region import Mirror, Region
+from .slices import IndexedSlices
 from .spec import ArraySpec, FrameSpec, Shape, Spec, TensorSpec, as_shape, broadcast_shapes
 from .tensor import Tensor, define_operators
 from .variable import Assign, Variable
@@ -32,6 +33,7 @@ __all__ = [
     "ErrorSample",
     "FrameSpec",
     "Graph",
+    "IndexedSlices",
     "Mirror",
     "Op",
     "Operation",

@@ -22,7 +22,7 @@ int32 = np.dtype("int32")
 int64 = np.dtype("int64")
 float32 = np.dtype("float32")
 float64 = np.dtype("float64")
-string: DType = np.dtypes.StringDType()
+string: DType = np.dtype("T")  # NumPy's StringDType
 
 _WEAK_BY_PYTHON_TYPE: dict[type, str] = {bool: "bool", int: "int*", float: "float*", complex: "complex*"}
 _WEAK_DEFAULT = {"int*": "int32", "float*": "float32", "complex*": "complex64"}

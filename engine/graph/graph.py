@@ -375,7 +375,7 @@ class Graph:
         ...     y = ab.cond(ab.ops.sum(x) > 0, lambda: x * 2, lambda: x)
         >>> print(graph.dump())
         x: float32[?] = placeholder()
-        sum: float32[] = sum(x)
+        sum: float32[] = sum[axes=(0,)](x)
         greater: bool[] = greater(sum, 0.0)
         cond/cond: float32[?] = cond(greater)
             true_fn(; x):

@@ -67,6 +67,8 @@ class Op:
     """The definition of an operation: attributes as dataclass fields, shape inference, execution and gradient.
 
     Subclasses are frozen dataclasses. A definition holds no tensors; the same one may be used by many operations.
+    A class is registered by being defined (unless its name starts with an underscore); `anabranch.testing.check_op`
+    tests it from its samples.
 
     Class attributes:
         type_name: the op's name in graphs and dumps; from the class name unless it is given.
@@ -75,6 +77,7 @@ class Op:
         shape_from_values: the result's shape follows from values of inputs, so that it may be unknown though all
             shapes of inputs are known.
         needs_known: for the position of an input, what `infer` has to know of it: its "rank", or its "last axis".
+        takes_slices: whether `grad` takes a cotangent that is an `IndexedSlices` as it is; otherwise it gets it dense.
         no_samples: why the op has no samples, and which tests it has instead; empty where it has some.
     """
 
@@ -83,6 +86,7 @@ class Op:
     elementwise: ClassVar[bool] = False
     shape_from_values: ClassVar[bool] = False
     needs_known: ClassVar[Mapping[int, str]] = MappingProxyType({})
+    takes_slices: ClassVar[bool] = False
     no_samples: ClassVar[str] = ""
 
     regions: tuple[Region, ...] = ()  # those of a loop or branch

@@ -41,7 +41,10 @@ class _Store:
             self.buffer[index] = value
 
     def get(self, index: int) -> Any:
-        return self.buffer[index] if self.items is None else self.items[index]
+        if self.items is not None:
+            return self.items[index]
+        # A row of a vector of strings would be a str: with the Ellipsis it is an array of rank 0.
+        return self.buffer[index, ...] if self.buffer.dtype.kind == "T" else self.buffer[index]
 
     def grow(self, size: int) -> None:
         extra = size - len(self.written_at)

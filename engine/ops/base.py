@@ -13,9 +13,11 @@ from ..graph.dtypes import DType, as_dtype, result_type
 from ..graph.graph import Graph, Operation, get_default_graph, graph_for
 from ..graph.nest import is_integer, is_sequence
 from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
+from ..graph.slices import IndexedSlices
 from ..graph.spec import Shape, TensorSpec, as_shape, broadcast_shapes
 from ..graph.tensor import Tensor
 from ..graph.variable import Variable
+from .text import as_strings
 
 TensorLike = Any  # a Tensor, a Variable, a NumPy array or scalar, a Python number, or nested sequences of these
 
@@ -63,9 +65,12 @@ def as_array(value: Any, dtype: Any = None) -> Any:
     """`value` as a NumPy array, or as a NumPy scalar where it has no axes.
 
     Python ints become int32 and Python floats float32 unless `dtype` says otherwise; NumPy values keep their dtype.
+    Text of every kind (``str``, ``bytes`` in UTF-8, NumPy's ``<U`` and ``S``, objects that are all text) becomes
+    "string", of which values without axes stay arrays of rank 0.
 
     Raises:
-        TypeError: it is symbolic, ragged, or of a kind that tensors can't hold.
+        TypeError: it is symbolic, ragged, or of a kind that tensors can't hold; or text where numbers are asked for.
+        ValueError: bytes are no UTF-8.
     """
     if isinstance(value, Variable):
         value = value.numpy()
@@ -77,13 +82,33 @@ def as_array(value: Any, dtype: Any = None) -> Any:
         array = np.asarray(value)
     else:
         array = _array_from_python(value)
+        if wanted == np.uint64 and array.dtype.kind == "f" and array.max(initial=0) >= 2**63:
+            array = np.asarray(value, wanted)  # NumPy takes large and small Python ints together for floats
         if wanted is None and array.dtype.kind in "iufc":
             wanted = _python_dtype(value, array)
+    if array.dtype.kind in "OSTU":
+        array = as_strings(array if is_numpy(value) or array.dtype.kind == "T" else np.asarray(value, dtype=object))
     if array.dtype == object:
         raise TypeError(f"A value of type {type(value).__name__} can't become a tensor: its elements are no numbers.")
     if wanted is not None and array.dtype != wanted:
-        array = array.astype(wanted)
+        if array.size:
+            check_castable(array.dtype, wanted)
+            array = array.astype(wanted)
+        else:
+            array = np.empty(array.shape, wanted)
     return as_scalar_or_array(array)
+
+
+def check_castable(source: DType, wanted: DType) -> None:
+    """Refuse a cast between strings and numbers.
+
+    Raises:
+        TypeError: one of the dtypes is "string" and the other is not.
+    """
+    if dtypes.is_string(source) and not dtypes.is_string(wanted):
+        raise TypeError(f"Strings can't be cast to {wanted.name}; parse them with ops.strings.to_number.")
+    if dtypes.is_string(wanted) and not dtypes.is_string(source):
+        raise TypeError(f"{source.name} can't be cast to strings; print the numbers with ops.strings.as_string.")
 
 
 def is_numpy(value: Any) -> TypeGuard[np.ndarray[Any, Any]]:
@@ -94,6 +119,8 @@ def is_numpy(value: Any) -> TypeGuard[np.ndarray[Any, Any]]:
 def _array_from_python(value: Any) -> np.ndarray[Any, Any]:
     try:
         return np.asarray(value)
+    except UnicodeDecodeError:  # bytes beside str, which NumPy takes for ASCII
+        return np.asarray(value, dtype=object)
     except ValueError as error:
         raise TypeError(
             f"A nested {type(value).__name__} can't become a tensor: its rows differ in length or shape. ({error})"
@@ -140,7 +167,19 @@ def make_constant(array: Any, name: str | None = None, graph: Graph | None = Non
     return (graph or get_default_graph()).add(Constant(array), (), name or "constant").outputs[0]
 
 
+def check_numbers(op: Op, *specs: Any) -> None:
+    """Refuse strings, for ops that compute with numbers.
+
+    Raises:
+        TypeError: one of the specs is of strings.
+    """
+    if any(spec.dtype.kind == "T" for spec in specs):
+        raise TypeError(f"{op.type_name} takes numbers; got {' and '.join(str(spec) for spec in specs)}.")
+
+
 def _scalar_constant(value: Any, dtype: DType, graph: Graph) -> Tensor:
+    if dtypes.is_string(dtype):
+        check_castable(result_type(type(value)), dtype)
     scalar = np.asarray(value).astype(dtype)
     definition = Constant(scalar[()])
     if graph.in_control_block:  # whoever fetches it means the block's dependencies to run
@@ -160,6 +199,8 @@ def convert_to_tensor(value: TensorLike, dtype: Any = None, name: str | None = N
         value = get_default_graph().read(value)
     if isinstance(value, Tensor):
         return value if wanted is None or value.dtype == wanted else cast(value, wanted)
+    if isinstance(value, IndexedSlices):
+        return convert_to_tensor(value.to_dense() if isinstance(value.values, Tensor) else np.asarray(value), wanted)
     if isinstance(value, _PYTHON_SCALARS) and not isinstance(value, np.generic) and name is None:
         return _scalar_constant(value, wanted or result_type(type(value)), get_default_graph())
     if is_sequence(value) and _holds_symbols(value):
@@ -177,7 +218,7 @@ def _holds_symbols(value: Any) -> bool:
 
 def dtype_of(value: TensorLike) -> Any:
     """What `value` brings to promotion: its dtype, or its Python type if it is a weak scalar."""
-    if isinstance(value, (Tensor, Variable)):
+    if isinstance(value, (Tensor, Variable, IndexedSlices)):
         return value.dtype
     if isinstance(value, _PYTHON_SCALARS) and not isinstance(value, np.generic):
         return type(value)
@@ -231,16 +272,24 @@ def as_floating(value: TensorLike) -> Tensor:
 
 @dataclass(frozen=True)
 class Cast(Op):
-    """Values of another dtype. Float to integer truncates toward zero; to bool asks for non-zero."""
+    """Values of another dtype. Float to integer truncates toward zero; to bool asks for non-zero.
+
+    A complex number loses its imaginary part; to bool it asks for either part.
+    """
 
     dtype: DType
     elementwise: ClassVar[bool] = True
+    takes_slices: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
+        check_castable(inputs[0].dtype, self.dtype)
         return TensorSpec(inputs[0].shape, self.dtype)
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        return inputs[0].astype(self.dtype)
+        (x,) = inputs
+        if x.dtype.kind == "c" and self.dtype.kind not in "cb":
+            x = x.real  # astype would warn that it drops the imaginary part
+        return x.astype(self.dtype)
 
     def expression(self, e: Any, x: Any) -> Any:
         return e.cast(x, self.dtype)
@@ -248,7 +297,9 @@ class Cast(Op):
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
         source = node.inputs[0].dtype
-        return (cast(dy, source) if dy is not None and dtypes.is_differentiable(source) else None,)
+        if dy is None or not dtypes.is_differentiable(source):
+            return (None,)
+        return (dy.map_values(lambda v: cast(v, source)) if isinstance(dy, IndexedSlices) else cast(dy, source),)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -412,7 +463,7 @@ class ZerosOfShape(Op):
 
 def zeros_of(x: Tensor) -> Tensor:
     """Zeros of the dtype and shape of `x`; of `x` only the shape is used."""
-    if isinstance(x.spec, TensorSpec) and x.spec.is_static and x.shape == ():
+    if isinstance(x.spec, TensorSpec) and x.spec.is_static and x.shape == () and not dtypes.is_string(x.dtype):
         return _scalar_constant(0, x.dtype, get_default_graph())
     return apply(ZerosOfShape(x.shape, x.dtype), runtime_shape(x))
 
@@ -533,6 +584,8 @@ __all__ = [
     "broadcast_like",
     "broadcast_shapes",
     "cast",
+    "check_castable",
+    "check_numbers",
     "constant",
     "convert_to_tensor",
     "dtype_of",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -42,7 +42,9 @@ from .elementwise import (
 
 @dataclass(frozen=True)
 class _Comparison(_Elementwise):
-    """Base: bools from two values."""
+    """Base: bools from two values. Strings are in the order of their characters' code points."""
+
+    takes_strings: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(self.broadcast(*inputs), dtypes.bool_)
@@ -215,6 +217,7 @@ class Where(_Elementwise):
     """
 
     source = "np.where({0}, {1}, {2})[()]"
+    takes_strings = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         condition, x, y = inputs

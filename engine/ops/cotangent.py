@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..graph.graph import graph_for
+from ..graph.slices import IndexedSlices
 from ..graph.spec import ArraySpec
 from ..graph.tensor import Tensor
 
@@ -32,8 +33,56 @@ class FrameCotangent(Contribution):
         return FrameCotangent(merged)
 
 
+@dataclass(frozen=True)
+class SlicesSum(Contribution):
+    """A cotangent that consists of rows so far: a sum of `IndexedSlices`, joined when it is looked at."""
+
+    parts: tuple[IndexedSlices, ...]
+
+    def add_to(self, current: Any) -> Any:
+        if current is None:
+            return self
+        if isinstance(current, SlicesSum):
+            return SlicesSum(current.parts + self.parts)
+        return self.added_to(current)
+
+    def added_to(self, dense: Tensor) -> Tensor:
+        """A dense cotangent with these rows added."""
+        from .base import apply
+        from .gathering import AddRows
+
+        joined = self.joined()
+        return apply(AddRows(0, True), dense, joined.values, joined.indices)
+
+    def joined(self) -> IndexedSlices:
+        """All parts as one."""
+        if len(self.parts) == 1:
+            return self.parts[0]
+        from .base import cast
+        from .joining import concatenate
+
+        dtype = "int64" if any(part.indices.dtype.itemsize > 4 for part in self.parts) else "int32"
+        indices = [cast(part.indices, dtype) for part in self.parts]
+        values = concatenate([part.values for part in self.parts], axis=0)
+        return IndexedSlices(values, concatenate(indices, axis=0), self.parts[0].dense_shape)
+
+
+def resolved(cotangent: Any, sparse: bool = False) -> Any:
+    """An accumulated cotangent as a tensor; as `IndexedSlices` if it consists of rows and these are welcome."""
+    if not isinstance(cotangent, SlicesSum):
+        return cotangent
+    joined = cotangent.joined()
+    return joined if sparse else joined.to_dense()
+
+
 def accumulate(current: Any, contribution: Any) -> Any:
     """The sum of a cotangent (None: zero) and one more contribution."""
+    if isinstance(contribution, IndexedSlices):
+        contribution = SlicesSum((contribution,))
+    if isinstance(current, SlicesSum) and isinstance(contribution, Tensor):
+        return current.added_to(contribution)
+    if isinstance(current, SlicesSum) and not isinstance(contribution, SlicesSum):
+        return accumulate(resolved(current), contribution)
     if isinstance(contribution, Contribution):
         return contribution.add_to(current)
     if current is None:

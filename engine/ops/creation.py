@@ -106,8 +106,9 @@ def full(shape: ShapeLike, fill_value: TensorLike, dtype: Any = None) -> Tensor:
 
 
 def zeros(shape: ShapeLike, dtype: Any = None) -> Tensor:
-    """Zeros of `shape`; of float32 unless `dtype` says otherwise."""
-    return full(shape, 0, as_dtype(dtype or "float32"))
+    """Zeros of `shape`; of float32 unless `dtype` says otherwise. The zero of strings is ""."""
+    wanted = as_dtype(dtype or "float32")
+    return full(shape, "" if dtypes.is_string(wanted) else 0, wanted)
 
 
 def ones(shape: ShapeLike, dtype: Any = None) -> Tensor:
@@ -145,12 +146,15 @@ def full_like(x: TensorLike, fill_value: TensorLike, dtype: Any = None) -> Tenso
 class Range(Op):
     """start, start + step, ... up to stop, which is left out. Inputs: start, stop, step, scalars of one dtype."""
 
+    shape_from_values: ClassVar[bool] = True
     size: int | None
 
     def infer(self, *inputs: Any) -> TensorSpec:
         for spec in inputs:
             if spec.shape not in (None, ()):
                 raise ValueError(f"arange: start, stop and step must be scalars; got {spec}.")
+            if spec.dtype.kind in "bc":
+                raise TypeError(f"arange: start, stop and step must be real numbers; got {spec}.")
         return TensorSpec((self.size,), inputs[0].dtype)
 
     def run(self, xp: Any, *inputs: Any) -> Any:

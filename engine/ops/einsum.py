@@ -23,6 +23,7 @@ from .base import (
     apply,
     as_scalar_or_array,
     cast,
+    check_numbers,
     normalize_axis,
     promote,
     sum_like,
@@ -48,6 +49,9 @@ class Contraction(Op):
 
     def infer(self, *inputs: Any) -> TensorSpec:
         sizes: dict[str, Dim] = {}
+        check_numbers(self, *inputs)
+        if inputs[0].dtype.name == "bfloat16":
+            raise TypeError(f"{self}: products are not computed in bfloat16; cast both operands to 'float32'.")
         for labels, spec in zip((self.a, self.b), inputs, strict=True):
             self._note_sizes(sizes, labels, spec.shape)
         return TensorSpec(tuple(sizes[label] for label in self.out), inputs[0].dtype)

@@ -27,6 +27,7 @@ from .base import (
     as_scalar_or_array,
     broadcast_shapes,
     cast,
+    check_numbers,
     convert_to_tensor,
     promote,
     sum_like,
@@ -43,13 +44,19 @@ class _Elementwise(Op):
         source: the call as Python source over ``np`` with places {0}, {1} for the inputs; None where only
             `expression` defines it.
         ufunc: the name of the NumPy ufunc that writes into ``out=``, if there is one.
+        floating: takes floating-point (or complex) numbers only; the public function makes them of integers.
+        takes_strings: it is defined on strings.
     """
 
     elementwise: ClassVar[bool] = True
     source: ClassVar[str | None] = None
     ufunc: ClassVar[str | None] = None
+    floating: ClassVar[bool] = False
+    takes_strings: ClassVar[bool] = False
 
     def infer(self, *inputs: Any) -> TensorSpec:
+        if self.floating:
+            check_floating(self, inputs[0])
         return TensorSpec(self.broadcast(*inputs), inputs[0].dtype)
 
     def broadcast(self, *inputs: Any) -> Any:
@@ -60,6 +67,8 @@ class _Elementwise(Op):
             TypeError: their dtypes differ.
         """
         first = inputs[0].dtype
+        if not self.takes_strings:
+            check_numbers(self, *inputs)
         if any(spec.dtype != first for spec in inputs[1:]):
             raise TypeError(
                 f"{self.type_name} takes inputs of one dtype; got {' and '.join(str(spec) for spec in inputs)}. "
@@ -118,6 +127,15 @@ def check_dtype(op: Op, spec: Any, allowed: Callable[[DType], bool], expected: s
         raise TypeError(f"{op.type_name} takes {expected}; got {spec}. {remedy}")
 
 
+def check_floating(op: Op, spec: Any) -> None:
+    """Refuse integers and bools, of which `run` would make another dtype.
+
+    Raises:
+        TypeError: the input holds no floating-point or complex numbers.
+    """
+    check_dtype(op, spec, dtypes.is_differentiable, "floating-point numbers", "Cast it with ops.cast.")
+
+
 def is_real(dtype: DType) -> bool:
     """Whether `dtype` holds real numbers or bools."""
     return dtype.kind != "c"
@@ -136,8 +154,11 @@ def promote_numbers(*values: TensorLike) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class Add(_Elementwise):
+    """The sum; of strings, one behind the other."""
+
     source = "{0} + {1}"
     ufunc = "add"
+    takes_strings = True
 
     def expression(self, e: Any, *inputs: Any) -> Any:
         x, y = inputs
@@ -361,6 +382,7 @@ class Sign(_Function):
 class Identity(_Elementwise):
     view = True
     source = "{0}"
+    takes_strings = True
 
     def expression(self, e: Any, *inputs: Any) -> Any:
         return inputs[0]
@@ -377,6 +399,7 @@ class Identity(_Elementwise):
 class StopGradient(_Elementwise):
     view = True
     source = "{0}"
+    takes_strings = True
 
     def expression(self, e: Any, *inputs: Any) -> Any:
         return inputs[0]
@@ -516,6 +539,10 @@ def negative(x: TensorLike) -> Tensor:
 def absolute(x: TensorLike) -> Tensor:
     """The absolute value. Its gradient at 0 is 0."""
     tensor = convert_to_tensor(x)
+    if tensor.dtype.kind == "c":
+        from .complex_numbers import magnitude
+
+        return magnitude(tensor)
     return tensor if tensor.dtype == dtypes.bool_ else apply(Absolute(), tensor)
 
 

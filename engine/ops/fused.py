@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ..graph.spec import Spec
 from .base import Op
@@ -21,6 +21,7 @@ class Fused(Op):
         results: the numbers of the values that are outputs.
     """
 
+    no_samples: ClassVar[str] = "is made by a pass out of ops that are tested themselves"
     input_count: int
     steps: tuple[tuple[Op, tuple[int, ...]], ...]
     results: tuple[int, ...]

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..graph import dtypes
 from ..graph.graph import Operation
+from ..graph.nest import is_integer
 from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ..graph.spec import Shape, TensorSpec, broadcast_shapes, shape_text
 from ..graph.tensor import Tensor
@@ -309,7 +310,23 @@ class _Indexing(Op):
         (dy,) = cotangents
         assert dy is not None
         x, *indices = node.inputs
+        rows = self._rows(indices) if self.takes_rows(indices) else None
+        if rows is not None and x.shape is not None:
+            from .indexed_slices import slices_of  # which builds on this module
+
+            return slices_of(x, rows, dy), *[None] * len(indices)
         return ItemContribution(x, self.items, tuple(indices), dy), *[None] * len(indices)
+
+
+    def takes_rows(self, indices: Sequence[Tensor]) -> bool:
+        """Whether the key is nothing but integers for the first axis."""
+        (item, *more) = self.items or (None,)
+        if more or item is not Place.INPUT:
+            return not more and is_integer(item)
+        return dtypes.is_integer(indices[0].dtype)
+
+    def _rows(self, indices: Sequence[Tensor]) -> Tensor:
+        return indices[0] if indices else convert_to_tensor(self.items[0], "int32")
 
 
 @dataclass(frozen=True)

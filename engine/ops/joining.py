@@ -11,6 +11,7 @@ import numpy as np
 from ..graph import dtypes
 from ..graph.graph import Operation
 from ..graph.op import ErrorSample, Op, Sample
+from ..graph.slices import IndexedSlices
 from ..graph.spec import Shape, TensorSpec, meet_shapes, shape_text
 from ..graph.tensor import Tensor
 from .axes import moveaxis
@@ -49,6 +50,7 @@ class Concatenate(Op):
     """The inputs one after the other along an axis that they have."""
 
     axis: int
+    takes_slices: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         dtype = inputs[0].dtype
@@ -86,6 +88,12 @@ class Concatenate(Op):
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
         assert dy is not None
+        if isinstance(dy, IndexedSlices):
+            if self.axis == 0:
+                from .indexed_slices import parts_of_rows  # which builds on this module
+
+                return parts_of_rows(dy, node.inputs)
+            dy = dy.to_dense()
         return _split(dy, [dim(x, self.axis) for x in node.inputs], self.axis)
 
     @classmethod

@@ -6,7 +6,7 @@ import secrets
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -115,6 +115,7 @@ def key_words(key: Any) -> Any:
 class TakeKey(Op):
     """The next key of a generator, as an int64 vector of 2. Each run advances the generator."""
 
+    no_samples: ClassVar[str] = "holds a generator: test_ops_random"
     generator: SeedGenerator
 
     def infer(self, *inputs: Any) -> TensorSpec:

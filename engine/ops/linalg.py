@@ -1,7 +1,12 @@
-"""Matrix products and norms. Contractions by subscripts are in `einsum`, inverses and factorisations in `matrices`."""
+"""Matrix products, norms and distances.
+
+Contractions by subscripts are in `einsum`, inverses in `matrices`, factorisations there, in `factorisations` and
+`spectral`.
+"""
 
 from __future__ import annotations
 
+import builtins
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -24,13 +29,15 @@ from .base import (
     apply,
     as_floating,
     cast,
+    check_numbers,
     normalize_axis,
     promote,
     reshape_like,
     runtime_shape,
     sum_like,
 )
-from .comparison import not_equal
+from .comparison import equal, not_equal, where
+from .complex_numbers import conjugated, part_type
 from .creation import diagonal, zeros_like
 from .einsum import einsum, tensordot
 from .elementwise import absolute, multiply
@@ -38,7 +45,8 @@ from .joining import concatenate, stack
 from .mathematics import power, sqrt
 from .matrices import cholesky, det, inv, solve, solve_triangular
 from .reduction import max, min, sum
-from .shaping import axes_argument, expand_dims, ravel, reshape, squeeze
+from .shaping import axes_argument, dim, expand_dims, ravel, reshape, squeeze
+from .spectral import svd
 
 
 @dataclass(frozen=True)
@@ -65,8 +73,11 @@ class _Product(Op):
         return rows, columns
 
     def _check_dtypes(self, a: TensorSpec, b: TensorSpec) -> None:
+        check_numbers(self, a, b)
         if a.dtype != b.dtype:
             raise TypeError(f"matmul: dtypes {a.dtype.name} and {b.dtype.name} differ; cast one with ops.cast.")
+        if a.dtype.name == "bfloat16":
+            raise TypeError("matmul: products are not computed in bfloat16; cast both operands to 'float32'.")
 
     def _gradients(self, build: Any, a: Tensor, b: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
         """The cotangents of the operands as products: a transposed operand is one more flag, never a copy."""
@@ -341,9 +352,9 @@ def dot(x1: TensorLike, x2: TensorLike) -> Tensor:
 
 
 def vdot(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """The dot product of the flattened inputs."""
+    """The dot product of the flattened inputs, of which the first is conjugated."""
     a, b = promote(x1, x2)
-    return matmul(ravel(a), ravel(b))
+    return matmul(ravel(conjugated(a)), ravel(b))
 
 
 def inner(x1: TensorLike, x2: TensorLike) -> Tensor:
@@ -367,6 +378,62 @@ def outer(x1: TensorLike, x2: TensorLike) -> Tensor:
 def trace(x: TensorLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     """The sum along a diagonal of the matrices in `axis1` and `axis2`."""
     return sum(diagonal(x, offset=offset, axis1=axis1, axis2=axis2), axis=-1)
+
+
+def kron(x1: TensorLike, x2: TensorLike) -> Tensor:
+    """The Kronecker product: `x2` once for each element of `x1`, multiplied by it.
+
+    Axes that one operand lacks at the front count as axes of size 1; the sizes of the axes multiply.
+
+    Raises:
+        ValueError: a rank is unknown.
+
+    >>> import anabranch as ab
+    >>> ab.Session().run(ab.ops.kron([1, 10], [1, 2, 3]))
+    array([ 1,  2,  3, 10, 20, 30], dtype=int32)
+    """
+    a, b = promote(x1, x2)
+    if a.ndim is None or b.ndim is None:
+        raise ValueError("kron needs operands of known rank; give the placeholder a shape.")
+    rank = builtins.max(a.ndim, b.ndim)
+    a, b = (expand_dims(x, tuple(range(rank - int(x.ndim or 0)))) if x.ndim != rank else x for x in (a, b))
+    sizes = [dim(a, axis) * dim(b, axis) for axis in range(rank)]
+    left = expand_dims(a, tuple(range(1, 2 * rank, 2))) if rank else a
+    right = expand_dims(b, tuple(range(0, 2 * rank, 2))) if rank else b
+    return reshape(multiply(left, right), sizes)
+
+
+def cdist(x: TensorLike, y: TensorLike) -> Tensor:
+    """The Euclidean distances between all pairs of rows.
+
+    The gradient at distance 0 is 0.
+
+    Args:
+        x: [..., m, d].
+        y: [..., n, d]; leading axes broadcast.
+
+    Returns:
+        [..., m, n].
+
+    Raises:
+        ValueError: an operand has less than two axes, or the last axes differ.
+
+    >>> import anabranch as ab
+    >>> ab.Session().run(ab.ops.cdist([[0.0, 0.0]], [[3.0, 4.0], [0.0, 1.0]]))
+    array([[5., 1.]], dtype=float32)
+    """
+    a, b = promote(x, y, floating=True)
+    for tensor in (a, b):
+        if tensor.ndim in (0, 1):
+            raise ValueError(
+                f"cdist takes rows in the last two axes; got shapes {shape_text(a.shape)} and {shape_text(b.shape)}."
+            )
+    first, second = (None if tensor.shape is None else tensor.shape[-1] for tensor in (a, b))
+    if first is not None and second is not None and first != second:
+        raise ValueError(f"cdist: there is no distance between rows of {first} and of {second} elements.")
+    total = sum(_squared(expand_dims(a, -2) - expand_dims(b, -3)), -1)
+    same = equal(total, 0)
+    return where(same, zeros_like(total), sqrt(where(same, 1, total)))
 
 
 def cross(
@@ -405,7 +472,8 @@ def norm(x: TensorLike, ord: Any = None, axis: Any = None, keepdims: bool = Fals
     """The norm of vectors (one `axis`) or matrices (two), as `numpy.linalg.norm`.
 
     Args:
-        ord: for vectors a number (None: 2, infinities allowed); for matrices None or "fro", 1, -1, inf or -inf.
+        ord: for vectors a number (None: 2, infinities allowed); for matrices None or "fro", "nuc" (the sum of the
+            singular values), 2 or -2 (the largest or smallest of them), 1, -1, inf or -inf.
         axis: None takes all of `x`, as one vector if `ord` is None.
 
     Raises:
@@ -435,7 +503,7 @@ def _vector_norm(x: Tensor, ord: Any, axis: int, keepdims: bool) -> Tensor:
     if isinstance(ord, str):
         raise ValueError(f"norm: ord={ord!r} is no norm of vectors; it takes two axes.")
     if ord == 0:
-        return sum(cast(not_equal(x, 0), x.dtype), axis, keepdims)
+        return sum(cast(not_equal(x, 0), part_type(x.dtype)), axis, keepdims)
     if ord == 2:
         return sqrt(sum(_squared(x), axis, keepdims))
     size = absolute(x)
@@ -451,8 +519,12 @@ def _vector_norm(x: Tensor, ord: Any, axis: int, keepdims: bool) -> Tensor:
 def _matrix_norm(x: Tensor, ord: Any, axes: tuple[int, ...], keepdims: bool) -> Tensor:
     if ord == "fro":
         return sqrt(sum(_squared(x), axes, keepdims))
-    if ord not in (1, -1, math.inf, -math.inf):
-        raise ValueError(f"norm: ord={ord!r} is no norm of matrices here; expected 'fro', 1, -1, inf or -inf.")
+    if ord not in ("nuc", 1, -1, 2, -2, math.inf, -math.inf):
+        raise ValueError(f"norm: ord={ord!r} is no norm of matrices; expected 'fro', 'nuc', 1, -1, 2, -2, inf or -inf.")
+    if ord in ("nuc", 2, -2):
+        values = svd(moveaxis(x, axes, (-2, -1)), compute_uv=False)
+        total = sum(values, -1) if ord == "nuc" else max(values, -1) if ord == 2 else min(values, -1)
+        return expand_dims(total, axes) if keepdims else total
     row, column = (normalize_axis(axis, x.ndim) for axis in axes)
     summed, kept = (row, column) if ord in (1, -1) else (column, row)
     reduce = max if ord in (1, math.inf) else min
@@ -461,6 +533,7 @@ def _matrix_norm(x: Tensor, ord: Any, axes: tuple[int, ...], keepdims: bool) -> 
 
 
 __all__ = [
+    "cdist",
     "cholesky",
     "cross",
     "det",
@@ -468,6 +541,7 @@ __all__ = [
     "einsum",
     "inner",
     "inv",
+    "kron",
     "matmul",
     "norm",
     "outer",

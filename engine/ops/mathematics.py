@@ -67,6 +67,8 @@ class Power(_Elementwise):
         x, y = node.inputs
         assert dy is not None
         dx = dy * y * power(x, _reduced_exponent(x, y))
+        if x.dtype.kind == "c":
+            return sum_like(dx, x), sum_like(dy * node.outputs[0] * log(x), y)
         positive = greater(x, 0)
         logarithm = where(positive, log(where(positive, x, 1)), 0)
         return sum_like(dx, x), sum_like(dy * node.outputs[0] * logarithm, y)
@@ -99,6 +101,7 @@ def _reduced_exponent(x: Tensor, y: Tensor) -> Any:
 @dataclass(frozen=True)
 class Sqrt(_Function):
     function = "sqrt"
+    floating = True
 
     def pullback(self, dy: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return dy * 0.5 / y
@@ -114,6 +117,7 @@ class Sqrt(_Function):
 @dataclass(frozen=True)
 class Rsqrt(_Elementwise):
     source = "1 / np.sqrt({0})"
+    floating = True
 
     def expression(self, e: Any, *inputs: Any) -> Any:
         return 1 / e.sqrt(inputs[0])
@@ -173,6 +177,7 @@ class Hypot(_Elementwise):
 @dataclass(frozen=True)
 class Exp(_Function):
     function = "exp"
+    floating = True
 
     def pullback(self, dy: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return dy * y
@@ -187,6 +192,7 @@ class Exp(_Function):
 @dataclass(frozen=True)
 class Expm1(_Function):
     function = "expm1"
+    floating = True
 
     def pullback(self, dy: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return dy * (y + 1)
@@ -201,6 +207,7 @@ class Expm1(_Function):
 @dataclass(frozen=True)
 class Exp2(_Function):
     function = "exp2"
+    floating = True
 
     def pullback(self, dy: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return dy * y * math.log(2)
@@ -213,6 +220,7 @@ class Exp2(_Function):
 @dataclass(frozen=True)
 class Log(_Function):
     function = "log"
+    floating = True
 
     def pullback(self, dy: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return dy / x
@@ -228,6 +236,7 @@ class Log(_Function):
 @dataclass(frozen=True)
 class Log1p(_Function):
     function = "log1p"
+    floating = True
 
     def pullback(self, dy: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return dy / (x + 1)
@@ -242,6 +251,7 @@ class Log1p(_Function):
 @dataclass(frozen=True)
 class Log2(_Function):
     function = "log2"
+    floating = True
 
     def pullback(self, dy: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return dy / (x * math.log(2))
@@ -254,6 +264,7 @@ class Log2(_Function):
 @dataclass(frozen=True)
 class Log10(_Function):
     function = "log10"
+    floating = True
 
     def pullback(self, dy: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return dy / (x * math.log(10))
@@ -351,6 +362,7 @@ class Round(_Rounding):
     """To the nearest integer, halves to the even one."""
 
     function = "rint"
+    floating = True
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:

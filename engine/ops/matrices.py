@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..graph.dtypes import DType
 from ..graph.spec import Dim, Shape, broadcast_shapes, shape_text
 from .axes import swapaxes
 from .base import (
@@ -28,21 +29,62 @@ from .base import (
     promote,
     sum_like,
 )
+from .complex_numbers import conjugated
 from .creation import tril, triu
+from .elementwise import check_dtype, check_floating
 from .shaping import expand_dims, squeeze
 
 
-def _check_square(name: str, shape: Shape) -> None:
+def check_matrices(name: str, shape: Shape) -> None:
+    """Refuse shapes of fewer than two axes.
+
+    Raises:
+        ValueError: as it says.
+    """
+    if shape is not None and len(shape) < 2:
+        raise ValueError(f"{name}: expected matrices in the last two axes; got shape {shape_text(shape)}.")
+
+
+def check_square(name: str, shape: Shape) -> None:
+    """Refuse shapes whose last two axes are known to differ.
+
+    Raises:
+        ValueError: as it says.
+    """
+    check_matrices(name, shape)
     if shape is None:
         return
-    if len(shape) < 2:
-        raise ValueError(f"{name}: expected matrices in the last two axes; got shape {shape_text(shape)}.")
     rows, columns = shape[-2:]
     if rows is not None and columns is not None and rows != columns:
         raise ValueError(f"{name}: expected square matrices; got shape {shape_text(shape)}.")
 
 
-def _product(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
+def check_factorised(op: Op, name: str, spec: TensorSpec) -> None:
+    """Refuse what LAPACK does not factorise: other dtypes than single and double precision, and what is not square."""
+    check_precision(op, spec)
+    check_square(name, spec.shape)
+
+
+def check_precision(op: Op, spec: TensorSpec) -> None:
+    """Refuse dtypes other than single and double precision, real or complex.
+
+    Raises:
+        TypeError: as it says.
+    """
+    check_dtype(op, spec, _is_factorised, "single and double precision", "Cast it to 'float32' with ops.cast.")
+
+
+def _is_factorised(dtype: DType) -> bool:
+    return dtype.kind in "fc" and dtype.name != "float16"
+
+
+def adjoint(x: Tensor) -> Tensor:
+    """The conjugate transposes of matrices."""
+    return conjugated(swapaxes(x, -1, -2))
+
+
+def matrix_product(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
+    """The products of the matrices in the last two axes, transposed first where that is said."""
     from .linalg import BatchMatMul
 
     return apply(BatchMatMul(transpose_a, transpose_b), a, b)
@@ -53,7 +95,7 @@ class Inverse(Op):
     """The inverses of square matrices."""
 
     def infer(self, *inputs: Any) -> TensorSpec:
-        _check_square("inv", inputs[0].shape)
+        check_factorised(self, "inv", inputs[0])
         return inputs[0]
 
     def run(self, xp: Any, *inputs: Any) -> Any:
@@ -63,7 +105,7 @@ class Inverse(Op):
         (dy,) = cotangents
         y = node.outputs[0]
         assert dy is not None
-        return (-_product(_product(y, dy, transpose_a=True), y, transpose_b=True),)
+        return (-matrix_product(matrix_product(y, dy, transpose_a=True), y, transpose_b=True),)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -72,6 +114,8 @@ class Inverse(Op):
         yield Sample(cls(), [x], expected, (0,), label="stack")
         yield Sample(cls(), [x[0]], expected[0], (0,), label="matrix")
         yield Sample(cls(), [x[:0]], x[:0], (0,), label="empty")
+        z = np.array([[1j, 2], [0, 1 - 1j]], "complex64")
+        yield Sample(cls(), [z], np.array([[-1j, -1 + 1j], [0, 0.5 + 0.5j]], "complex64"), (0,), label="complex")
 
     @classmethod
     def error_samples(cls) -> Iterable[ErrorSample]:
@@ -85,7 +129,7 @@ class Solve(Op):
 
     def infer(self, *inputs: Any) -> TensorSpec:
         a, b = inputs
-        _check_square("solve", a.shape)
+        check_factorised(self, "solve", a)
         if a.shape is None or b.shape is None:
             return TensorSpec(None, b.dtype)
         size: Dim = a.shape[-1] if a.shape[-1] is not None else a.shape[-2]
@@ -103,7 +147,7 @@ class Solve(Op):
         x = node.outputs[0]
         assert dx is not None
         db = apply(Solve(), swapaxes(a, -1, -2), dx)
-        return sum_like(-_product(db, x, transpose_b=True), a), sum_like(db, b)
+        return sum_like(-matrix_product(db, x, transpose_b=True), a), sum_like(db, b)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -112,6 +156,8 @@ class Solve(Op):
         yield Sample(cls(), [a[0], b], np.array([[1, 1], [1, -1]], "float32"), (0, 1), label="matrix")
         yield Sample(cls(), [a, b], np.array([[[1, 1], [1, -1]], [[3, 1], [0.5, 0]]], "float32"), (0, 1), label="stack")
         yield Sample(cls(), [a[0], b[:, :0]], b[:, :0], (0, 1), label="empty")
+        z, y = np.array([[1j, 2], [0, 1 - 1j]], "complex64"), np.array([[2 + 1j], [1 - 1j]], "complex64")
+        yield Sample(cls(), [z, y], np.array([[1], [1]], "complex64"), (0, 1), label="complex")
 
     @classmethod
     def error_samples(cls) -> Iterable[ErrorSample]:
@@ -124,7 +170,7 @@ class Determinant(Op):
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs
-        _check_square("det", x.shape)
+        check_factorised(self, "det", x)
         return TensorSpec(None if x.shape is None else x.shape[:-2], x.dtype)
 
     def run(self, xp: Any, *inputs: Any) -> Any:
@@ -143,28 +189,30 @@ class Determinant(Op):
         yield Sample(cls(), [x], np.array([1, 4], "float32"), (0,), label="stack")
         yield Sample(cls(), [x[1]], np.float32(4), (0,), label="matrix")
         yield Sample(cls(), [x[:0]], np.zeros(0, "float32"), (0,), label="empty")
+        z = np.array([[1j, 2], [1, 1 - 1j]], "complex64")
+        yield Sample(cls(), [z], np.complex64(-1 + 1j), (0,), label="complex")
 
 
 @dataclass(frozen=True)
 class Cholesky(Op):
-    """The lower triangular L with L L^T = A for symmetric, positive definite A (of which the symmetric part counts)."""
+    """The lower triangular L with L L^H = A for Hermitian, positive definite A (of which the Hermitian part counts)."""
 
     def infer(self, *inputs: Any) -> TensorSpec:
-        _check_square("cholesky", inputs[0].shape)
+        check_factorised(self, "cholesky", inputs[0])
         return inputs[0]
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         (x,) = inputs
-        return xp.linalg.cholesky((x + x.swapaxes(-1, -2)) / 2)
+        return xp.linalg.cholesky(hermitian_part(x))
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
         lower = node.outputs[0]
         assert dy is not None
         inverse = apply(Inverse(), lower)
-        middle = apply(LowerHalf(), _product(lower, dy, transpose_a=True))
-        da = _product(_product(inverse, middle, transpose_a=True), inverse)
-        return ((da + swapaxes(da, -1, -2)) * 0.5,)
+        middle = apply(LowerHalf(), matrix_product(conjugated(lower), conjugated(dy), transpose_a=True))
+        da = matrix_product(matrix_product(conjugated(inverse), middle, transpose_a=True), inverse)
+        return (conjugated((da + adjoint(da)) * 0.5),)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
@@ -172,6 +220,14 @@ class Cholesky(Op):
         yield Sample(cls(), [lower @ lower.T], lower, (0,), label="matrix")
         yield Sample(cls(), [np.stack([np.eye(3, dtype="float32"), lower @ lower.T])], None, (0,), label="stack")
         yield Sample(cls(), [np.zeros((0, 2, 2), "float32")], np.zeros((0, 2, 2), "float32"), (0,), label="empty")
+        lower = np.array([[2, 0, 0], [1 - 1j, 1, 0], [3j, -1 + 2j, 2]], "complex64")
+        yield Sample(cls(), [lower @ lower.conj().T], lower, (0,), label="complex")
+
+
+def hermitian_part(x: Any) -> Any:
+    """Half the sum of arrays of matrices and their conjugate transposes."""
+    flipped = x.swapaxes(-1, -2)
+    return (x + (flipped.conj() if x.dtype.kind == "c" else flipped)) / 2
 
 
 @dataclass(frozen=True)
@@ -179,6 +235,7 @@ class LowerHalf(Op):
     """The lower triangle with its diagonal halved (the function Phi of Murray's paper)."""
 
     def infer(self, *inputs: Any) -> TensorSpec:
+        check_floating(self, inputs[0])
         return inputs[0]
 
     def run(self, xp: Any, *inputs: Any) -> Any:
@@ -203,7 +260,7 @@ class LowerHalf(Op):
 # --- functions ------------------------------------------------------------------------------------------------------
 
 
-def _widened(*values: TensorLike) -> tuple[list[Tensor], Any]:
+def widened(*values: TensorLike) -> tuple[list[Tensor], DType]:
     """The values in a dtype that factorisations know, and the dtype of the result."""
     tensors = promote(*values, floating=True)
     dtype = tensors[0].dtype
@@ -219,7 +276,7 @@ def inv(x: TensorLike) -> Tensor:
         ValueError: the matrices are not square.
         numpy.linalg.LinAlgError: (at run time) one of them is singular.
     """
-    (tensor,), dtype = _widened(x)
+    (tensor,), dtype = widened(x)
     return cast(apply(Inverse(), tensor), dtype)
 
 
@@ -229,23 +286,23 @@ def det(x: TensorLike) -> Tensor:
     Raises:
         ValueError: the matrices are not square.
     """
-    (tensor,), dtype = _widened(x)
+    (tensor,), dtype = widened(x)
     return cast(apply(Determinant(), tensor), dtype)
 
 
 def cholesky(x: TensorLike, upper: bool = False) -> Tensor:
-    """The Cholesky factors of the symmetric, positive definite matrices in the last two axes.
+    """The Cholesky factors of the Hermitian (if real, symmetric), positive definite matrices in the last two axes.
 
     Args:
-        upper: the upper factor U with U^T U = A instead of the lower L with L L^T = A.
+        upper: the upper factor U with U^H U = A instead of the lower L with L L^H = A.
 
     Raises:
         ValueError: the matrices are not square.
         numpy.linalg.LinAlgError: (at run time) one of them is not positive definite.
     """
-    (tensor,), dtype = _widened(x)
+    (tensor,), dtype = widened(x)
     lower = cast(apply(Cholesky(), tensor), dtype)
-    return swapaxes(lower, -1, -2) if upper else lower
+    return adjoint(lower) if upper else lower
 
 
 def solve(a: TensorLike, b: TensorLike) -> Tensor:
@@ -259,7 +316,7 @@ def solve(a: TensorLike, b: TensorLike) -> Tensor:
         ValueError: the shapes do not fit.
         numpy.linalg.LinAlgError: (at run time) a matrix is singular.
     """
-    (left, right), dtype = _widened(a, b)
+    (left, right), dtype = widened(a, b)
     if left.ndim is not None and right.ndim == left.ndim - 1:
         return cast(squeeze(apply(Solve(), left, expand_dims(right, -1)), -1), dtype)
     return cast(apply(Solve(), left, right), dtype)

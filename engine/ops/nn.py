@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..graph import dtypes
+from ..graph.dtypes import DType
 from ..graph.spec import shape_text
 from .axes import flip
 from .base import (
@@ -17,6 +18,7 @@ from .base import (
     Sample,
     Tensor,
     TensorLike,
+    TensorSpec,
     apply,
     as_floating,
     cast,
@@ -27,6 +29,7 @@ from .crossentropy import binary_crossentropy, categorical_crossentropy, sparse_
 from .elementwise import (
     _Elementwise,  # pyright: ignore[reportPrivateUsage]
     absolute,
+    check_dtype,
     unary_samples,
 )
 from .linalg import norm
@@ -45,11 +48,19 @@ _SELU_ALPHA = 1.6732632423543772848170429916717
 _SELU_SCALE = 1.0507009873554804934193349852946
 
 
+def _is_no_bool(dtype: DType) -> bool:
+    return dtype.kind != "b"
+
+
 @dataclass(frozen=True)
 class Relu(_Elementwise):
     """``max(x, 0)``; the gradient passes where the result is positive."""
 
     source = "np.maximum({0}, 0)"
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        check_dtype(self, inputs[0], _is_no_bool, "numbers", "Cast the bools to 'int32'.")
+        return super().infer(*inputs)
 
     def expression(self, e: Any, *inputs: Any) -> Any:
         return e.maximum(inputs[0], 0)
@@ -77,6 +88,10 @@ class ReluGrad(_Elementwise):
     """The first input where the second is positive, 0 elsewhere."""
 
     source = "np.where({1} > 0, {0}, 0)[()]"
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        check_dtype(self, inputs[0], _is_no_bool, "numbers", "Cast the bools to 'int32'.")
+        return super().infer(*inputs)
 
     def expression(self, e: Any, *inputs: Any) -> Any:
         dy, y = inputs

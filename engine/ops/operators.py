@@ -7,6 +7,7 @@ from typing import Any
 from ..graph.tensor import Tensor, define_operators
 from . import axes, bitwise, comparison, elementwise, indexing, linalg, mathematics
 from .base import as_array, convert_to_tensor
+from .indexed_slices import to_dense
 
 
 def _is_bool(x: Any) -> bool:
@@ -35,11 +36,19 @@ def _eval(tensor: Tensor, feed_dict: dict[Any, Any] | None) -> Any:
     return Session(tensor.graph).run(tensor, feed_dict)
 
 
+def _save_graph(graph: Any, path: Any) -> None:
+    from ..saving.files import save_graph
+
+    save_graph(graph, path)
+
+
 define_operators(
     {
         "convert": convert_to_tensor,
         "as_array": as_array,
         "eval": _eval,
+        "to_dense": to_dense,
+        "save_graph": _save_graph,
         "add": elementwise.add,
         "sub": elementwise.subtract,
         "mul": elementwise.multiply,

@@ -234,7 +234,7 @@ class RepeatPositions(Op):
         size, repeats = inputs
         if repeats.shape != (int(size),):
             raise ValueError(f"repeat: an axis of size {size} needs as many repeats; got {repeats.shape[0]}.")
-        return xp.repeat(xp.arange(int(size), dtype="int32"), repeats)
+        return xp.repeat(xp.arange(int(size), dtype="int32"), repeats.astype("int64"))
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         return None, None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -86,6 +86,7 @@ def one_hot(x: TensorLike, num_classes: int, axis: int = -1, dtype: Any = None, 
 class Nonzero(Op):
     """The positions of the elements that are not zero, in row-major order: one vector of indices for each axis."""
 
+    shape_from_values: ClassVar[bool] = True
     rank: int
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
@@ -116,6 +117,8 @@ class Nonzero(Op):
 @dataclass(frozen=True)
 class Argwhere(Op):
     """The positions of the elements that are not zero, in row-major order, as the rows of a matrix."""
+
+    shape_from_values: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec((None, inputs[0].rank), dtypes.int32)
@@ -157,8 +160,13 @@ def argwhere(x: TensorLike) -> Tensor:
     return apply(Argwhere(), convert_to_tensor(x))
 
 
-def boolean_mask(tensor: TensorLike, mask: TensorLike, axis: int = 0) -> Tensor:
+def boolean_mask(tensor: TensorLike, mask: TensorLike, axis: int | None = None) -> Tensor:
     """The parts of `tensor` where `mask` is true; the axes of the mask, from `axis` on, become one.
+
+    Args:
+        tensor: a tensor.
+        mask: bools of a known rank, and of the shape of these axes of `tensor`.
+        axis: the first of these axes; None for 0.
 
     Raises:
         TypeError: the mask is not of bools, or of unknown rank.
@@ -167,7 +175,7 @@ def boolean_mask(tensor: TensorLike, mask: TensorLike, axis: int = 0) -> Tensor:
     values, chosen = convert_to_tensor(tensor), convert_to_tensor(mask)
     if chosen.dtype != dtypes.bool_:
         raise TypeError(f"boolean_mask: the mask must be of bools, got {chosen!r}. Compare, or cast it with ops.cast.")
-    first = normalize_axis(axis, values.ndim)
+    first = normalize_axis(axis or 0, values.ndim)
     return values[(slice(None),) * first + (chosen,)]
 
 

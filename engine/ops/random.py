@@ -14,6 +14,7 @@ gives four 64-bit words. From bits to numbers, element by element in row-major o
 - normal: Box and Muller's (1958) transformation of pairs of uniforms. For n numbers, h = (n + 1) // 2 uniforms u come
   first and h uniforms v next; the first h numbers are r cos(2 pi v), the others r sin(2 pi v), r = sqrt(-2 log(1 - u)).
 - normal, truncated at 2 standard deviations: sqrt(2) erfinv(erf(sqrt(2)) (2 u - 1)) of float64 uniforms u.
+- gamma, beta, binomial: see `distributions`.
 """
 
 from __future__ import annotations
@@ -41,40 +42,24 @@ from .base import (
     as_floating,
     as_scalar_or_array,
     convert_to_tensor,
-    fill_shape,
+)
+from .bits import (
+    _Random,  # pyright: ignore[reportPrivateUsage]
+    element_count,
+    floating_dtype,
+    half_words,
+    is_number,
+    raw_words,
+    unit_numbers,
 )
 from .comparison import where
+from .distributions import beta, binomial, draw_beta, draw_binomial, draw_gamma, gamma
 from .gathering import take
-from .keys import SeedGenerator, global_generator, key_words, set_global_seed, take_key
+from .keys import SeedGenerator, global_generator, set_global_seed, take_key
 from .shaping import dim, resolve_shape, shape
 from .special import erfinv_values
 
 # --- drawing, on concrete values ------------------------------------------------------------------------------------
-
-
-def _raw(key: Any, count: int) -> Any:
-    """`count` 64-bit words."""
-    return np.random.Philox(key=key_words(key)).random_raw(count)
-
-
-def _halves(key: Any, count: int) -> Any:
-    """`count` 32-bit words: the halves of 64-bit words, the lower one first."""
-    return _raw(key, (count + 1) // 2).astype("<u8", copy=False).view("<u4")[:count]
-
-
-def _unit(key: Any, count: int, dtype: DType) -> Any:
-    """`count` uniforms in [0, 1), in float64 or (for narrower types, too) in float32."""
-    if dtype == dtypes.float64:
-        words = _raw(key, count)
-        words >>= 11
-        return words.astype("float64") * 2.0**-53
-    halves = _halves(key, count)
-    halves >>= 8
-    return halves.astype("float32") * np.float32(2.0**-24)
-
-
-def _size(shape: Sequence[int]) -> int:
-    return math.prod(shape)
 
 
 def _narrowed(values: Any, dtype: DType, low: float, high: float) -> Any:
@@ -94,7 +79,7 @@ def draw_uniform(key: Any, shape: Sequence[int], dtype: Any = "float32", low: fl
         key: two integers, as from `SeedGenerator.next`.
     """
     wanted = as_dtype(dtype)
-    values = _unit(key, _size(shape), wanted)
+    values = unit_numbers(key, element_count(shape), wanted)
     if (low, high) != (0.0, 1.0):
         values = values * values.dtype.type(high - low) + values.dtype.type(low)
     if high > low and (wanted != values.dtype or (low, high) != (0.0, 1.0)):
@@ -104,7 +89,7 @@ def draw_uniform(key: Any, shape: Sequence[int], dtype: Any = "float32", low: fl
 
 def _standard_normal(key: Any, count: int, dtype: DType) -> Any:
     half = (count + 1) // 2
-    unit = _unit(key, 2 * half, dtype)
+    unit = unit_numbers(key, 2 * half, dtype)
     radius = np.sqrt(-2 * np.log1p(-unit[:half]))
     angle = unit[half:] * unit.dtype.type(2 * math.pi)
     return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
@@ -113,7 +98,7 @@ def _standard_normal(key: Any, count: int, dtype: DType) -> Any:
 def draw_normal(key: Any, shape: Sequence[int], dtype: Any = "float32", mean: float = 0.0, stddev: float = 1.0) -> Any:
     """Normally distributed numbers, as an array. See `draw_uniform`."""
     wanted = as_dtype(dtype)
-    values = _standard_normal(key, _size(shape), wanted)
+    values = _standard_normal(key, element_count(shape), wanted)
     values = values * values.dtype.type(stddev) + values.dtype.type(mean)
     return as_scalar_or_array(values.astype(wanted, copy=False).reshape(tuple(shape)))
 
@@ -125,7 +110,7 @@ def draw_truncated_normal(
     key: Any, shape: Sequence[int], dtype: Any = "float32", mean: float = 0.0, stddev: float = 1.0
 ) -> Any:
     """Normally distributed numbers within 2 standard deviations of the mean, as an array. See `draw_uniform`."""
-    unit = _unit(key, _size(shape), dtypes.float64)
+    unit = unit_numbers(key, element_count(shape), dtypes.float64)
     values = erfinv_values(np, (2 * unit - 1) * _CENTRAL) * math.sqrt(2)
     values = np.clip(values, -2, 2) * stddev + mean
     return as_scalar_or_array(values.astype(as_dtype(dtype)).reshape(tuple(shape)))
@@ -133,7 +118,7 @@ def draw_truncated_normal(
 
 def draw_integers(key: Any, shape: Sequence[int], low: int, high: int, dtype: Any = "int32") -> Any:
     """Uniform integers in [low, high), as an array. See `draw_uniform`."""
-    wanted, words = as_dtype(dtype), _raw(key, _size(shape))
+    wanted, words = as_dtype(dtype), raw_words(key, element_count(shape))
     if high - low < 2**64:
         words %= np.uint64(high - low)
     words += np.uint64(low % 2**64)  # wraps around to negative numbers
@@ -142,35 +127,6 @@ def draw_integers(key: Any, shape: Sequence[int], low: int, high: int, dtype: An
 
 
 # --- ops ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Random(Op):
-    """Base: numbers of `dtype` from a key (first input); further inputs fill the Nones of `shape`."""
-
-    shape: tuple[int | None, ...]
-    dtype: DType
-
-    def infer(self, *inputs: Any) -> TensorSpec:
-        return TensorSpec(self.shape, self.dtype)
-
-    def run(self, xp: Any, *inputs: Any) -> Any:
-        key, *dynamic = inputs
-        return xp.asarray(self.draw(key, fill_shape(self.shape, dynamic)))[()]
-
-    def draw(self, key: Any, shape: tuple[int, ...]) -> Any:
-        raise NotImplementedError(f"{type(self).__name__} must define draw().")
-
-    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
-        return (None,) * len(node.inputs)  # random numbers are constants
-
-    @classmethod
-    def _samples(cls, *attributes: Any) -> Iterable[Sample]:
-        key = np.array([1, 2], "int64")
-        yield Sample(cls((2, 3), *attributes), [key], None, (), label="matrix")
-        yield Sample(cls((), *attributes), [key], None, (), label="0-d")
-        yield Sample(cls((0, 3), *attributes), [key], None, (), label="empty")
-        yield Sample(cls((None, 3), *attributes), [key, np.int32(2)], None, (), label="dynamic")
 
 
 @dataclass(frozen=True)
@@ -254,7 +210,7 @@ class RandomKeep(_Random):
     rate: float = 0.5
 
     def draw(self, key: Any, shape: tuple[int, ...]) -> Any:
-        kept = _halves(key, _size(shape)) >= np.uint32(min(round(self.rate * 2**32), 2**32 - 1))
+        kept = half_words(key, element_count(shape)) >= np.uint32(min(round(self.rate * 2**32), 2**32 - 1))
         scale = 1.0 / (1.0 - self.rate)
         return as_scalar_or_array((kept * np.float32(scale)).astype(self.dtype, copy=False).reshape(shape))
 
@@ -274,7 +230,7 @@ class RandomPermutation(Op):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         key, size = inputs
-        return xp.asarray(np.argsort(_raw(key, int(size)), kind="stable").astype(np.int32))
+        return xp.asarray(np.argsort(raw_words(key, int(size)), kind="stable").astype(np.int32))
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         return None, None
@@ -296,6 +252,8 @@ class RandomCategories(Op):
 
     def infer(self, *inputs: Any) -> TensorSpec:
         logits = inputs[1]
+        if logits.dtype.kind == "c":
+            raise TypeError(f"categorical: logits must be real numbers; got {logits}.")
         if logits.rank not in (None, 2):
             raise ValueError(f"categorical: logits must have shape [batch, classes]; got {shape_text(logits.shape)}.")
         return TensorSpec((None if logits.shape is None else logits.shape[0], self.samples_per_row), self.dtype)
@@ -307,7 +265,7 @@ class RandomCategories(Op):
         scores = logits.astype("float64")
         weights = xp.exp(scores - xp.max(scores, axis=1, keepdims=True, initial=-np.inf))
         edges = xp.cumsum(weights, axis=1)
-        unit = xp.asarray(_unit(key, len(edges) * int(count), dtypes.float64)).reshape(len(edges), int(count))
+        unit = xp.asarray(unit_numbers(key, len(edges) * int(count), dtypes.float64)).reshape(len(edges), int(count))
         places = unit * edges[:, -1:]
         chosen = xp.empty(places.shape, dtype=self.dtype)
         last = logits.shape[1] - 1 - xp.argmax(weights[:, ::-1] > 0, axis=1)  # rounding may reach the very end
@@ -331,17 +289,6 @@ class RandomCategories(Op):
 # --- functions ------------------------------------------------------------------------------------------------------
 
 
-def _floating_dtype(name: str, dtype: Any) -> DType:
-    wanted = as_dtype(dtype or "float32")
-    if not dtypes.is_floating(wanted):
-        raise ValueError(f"random.{name} draws floating-point numbers; got dtype={wanted.name}.")
-    return wanted
-
-
-def _is_number(*values: Any) -> bool:
-    return all(isinstance(value, (int, float, np.number)) for value in values)
-
-
 def uniform(
     shape: ShapeLike, minval: TensorLike = 0.0, maxval: TensorLike = 1.0, dtype: Any = None, seed: Any = None
 ) -> Tensor:
@@ -360,9 +307,9 @@ def uniform(
     >>> ab.random.uniform((2, 3), seed=1).shape
     (2, 3)
     """
-    wanted = _floating_dtype("uniform", dtype)
+    wanted = floating_dtype("uniform", dtype)
     static, dynamic = resolve_shape(shape)
-    if _is_number(minval, maxval):
+    if is_number(minval, maxval):
         return apply(RandomUniform(static, wanted, float(minval), float(maxval)), take_key(seed), *dynamic)
     unit = apply(RandomUniform(static, wanted), take_key(seed), *dynamic)
     low = convert_to_tensor(minval, wanted)
@@ -383,9 +330,9 @@ def normal(
     Raises:
         ValueError: `dtype` is not floating.
     """
-    wanted = _floating_dtype("normal", dtype)
+    wanted = floating_dtype("normal", dtype)
     static, dynamic = resolve_shape(shape)
-    if _is_number(mean, stddev):
+    if is_number(mean, stddev):
         return apply(RandomNormal(static, wanted, float(mean), float(stddev)), take_key(seed), *dynamic)
     standard = apply(RandomNormal(static, wanted), take_key(seed), *dynamic)
     return standard * convert_to_tensor(stddev, wanted) + convert_to_tensor(mean, wanted)
@@ -395,9 +342,9 @@ def truncated_normal(
     shape: ShapeLike, mean: TensorLike = 0.0, stddev: TensorLike = 1.0, dtype: Any = None, seed: Any = None
 ) -> Tensor:
     """Normally distributed numbers within 2 standard deviations of the mean; arguments as for `normal`."""
-    wanted = _floating_dtype("truncated_normal", dtype)
+    wanted = floating_dtype("truncated_normal", dtype)
     static, dynamic = resolve_shape(shape)
-    if _is_number(mean, stddev):
+    if is_number(mean, stddev):
         op = RandomTruncatedNormal(static, wanted, float(mean), float(stddev))
         return apply(op, take_key(seed), *dynamic)
     standard = apply(RandomTruncatedNormal(static, wanted), take_key(seed), *dynamic)
@@ -487,12 +434,18 @@ def _noise_shape(x: Tensor, noise_shape: Any) -> Any:
 __all__ = [
     "SeedGenerator",
     "bernoulli",
+    "beta",
+    "binomial",
     "categorical",
+    "draw_beta",
+    "draw_binomial",
+    "draw_gamma",
     "draw_integers",
     "draw_normal",
     "draw_truncated_normal",
     "draw_uniform",
     "dropout",
+    "gamma",
     "global_generator",
     "normal",
     "randint",

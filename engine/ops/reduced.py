@@ -23,6 +23,7 @@ from .base import (
     TensorSpec,
     apply,
     as_scalar_or_array,
+    check_numbers,
     normalize_axes,
     runtime_shape,
 )
@@ -73,6 +74,7 @@ class _Reduction(Op):
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs
+        check_numbers(self, x)
         return TensorSpec(reduced_shape(x.shape, self.axes, self.keepdims), self.output_dtype(x.dtype))
 
 

@@ -29,6 +29,7 @@ from .base import (
     promote,
     runtime_shape,
 )
+from .elementwise import absolute, check_dtype, check_floating
 from .mathematics import exp, sqrt
 from .reduced import (
     Axes,
@@ -94,6 +95,10 @@ class Mean(_Reduction):
     """The mean over axes, accumulated in `accumulator`; NaN where there is nothing to average."""
 
     accumulator: DType | None = None
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        check_floating(self, inputs[0])
+        return super().infer(*inputs)
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         (x,) = inputs
@@ -208,6 +213,11 @@ class TieShare(_Reduction):
         yield Sample(cls((1,)), [x[:0], x[:0, 0]], x[:0], (), label="empty")
 
 
+def _holds(dtype: DType, value: float) -> bool:
+    limits = np.iinfo(dtype)
+    return int(limits.min) <= value <= int(limits.max)
+
+
 @dataclass(frozen=True)
 class _Extremum(_Reduction):
     """Base: maximum or minimum; the gradient is split equally among the elements that attain it."""
@@ -221,6 +231,11 @@ class _Extremum(_Reduction):
             raise ValueError(
                 f"The {self.ufunc} of an input of shape {shape_text(x.shape)} over axes {self.axes} does not exist: "
                 "there are no elements. Pass initial=... to define it."
+            )
+        if dtypes.is_integer(x.dtype) and self.initial is not None and not _holds(x.dtype, self.initial):
+            raise TypeError(
+                f"The {self.ufunc} of {x} with initial={self.initial}: {x.dtype} does not hold that value. "
+                "Pass one that it holds, or cast the input."
             )
         return super().infer(x)
 
@@ -376,6 +391,10 @@ class ArgMin(_ArgExtremum):
 class LogSumExp(_Reduction):
     """``log(sum(exp(x)))`` without overflow: the maximum is taken out first. -inf for no elements."""
 
+    def infer(self, *inputs: Any) -> TensorSpec:
+        check_dtype(self, inputs[0], dtypes.is_floating, "floating-point numbers", "Cast it with ops.cast.")
+        return super().infer(*inputs)
+
     def run(self, xp: Any, *inputs: Any) -> Any:
         (x,) = inputs
         wide = x.astype(np.float32) if accumulator_of(x.dtype) else x
@@ -522,6 +541,9 @@ def var(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
     tensor = as_floating(x)
     wide = cast(tensor, accumulator_of(tensor.dtype) or tensor.dtype)
     deviation = wide - mean(wide, axis, keepdims=True)
+    if tensor.dtype.kind == "c":
+        deviation = absolute(deviation)
+        return mean(deviation * deviation, axis, keepdims)
     return cast(mean(deviation * deviation, axis, keepdims), tensor.dtype)
 
 

@@ -9,7 +9,19 @@ from typing import Any
 import numpy as np
 
 from ..graph import dtypes
-from .base import Op, Operation, Sample, Tensor, TensorLike, TensorSpec, apply, cast, convert_to_tensor, normalize_axis
+from .base import (
+    Op,
+    Operation,
+    Sample,
+    Tensor,
+    TensorLike,
+    TensorSpec,
+    apply,
+    cast,
+    check_numbers,
+    convert_to_tensor,
+    normalize_axis,
+)
 from .reduced import accumulator_of
 from .shaping import ravel
 
@@ -48,6 +60,7 @@ class _Running(Op):
     reverse: bool = False
 
     def infer(self, *inputs: Any) -> TensorSpec:
+        check_numbers(self, *inputs)
         return inputs[0]
 
     def _accumulate(self, xp: Any, x: Any, function: Any, first: float) -> Any:

@@ -1,22 +1,30 @@
-"""Several indices for each part: gather_nd, scatter, scatter_update."""
+"""Several indices for each part: gather_nd, scatter, scatter_update, and TensorFlow's tensor_scatter_nd family."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..graph import dtypes
 from ..graph.graph import Operation
 from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
-from ..graph.spec import TensorSpec, shape_text
+from ..graph.spec import TensorSpec, shape_text, shapes_compatible
 from ..graph.tensor import Tensor
-from .base import ShapeLike, TensorLike, apply, convert_to_tensor, zeros_of
-from .creation import zeros
+from .axes import moveaxis
+from .base import ShapeLike, TensorLike, apply, convert_to_tensor, reshape_like, runtime_shape, zeros_of
+from .comparison import maximum, minimum
+from .creation import arange, zeros
+from .elementwise import multiply, negative
 from .gathering import add_rows, checked_positions, integers
+from .joining import concatenate
+from .reduction import prod
+from .segments import merge_axes, segment_max, segment_min, segment_prod
+from .shaping import broadcast_to, dim, expand_dims, ravel, shape
+from .shaping import size as size_of
 
 
 def _depth(x: TensorSpec, indices: TensorSpec, what: str) -> int:
@@ -53,6 +61,8 @@ def _flat_rows(x: Any, depth: int) -> Any:
 @dataclass(frozen=True)
 class GatherNd(Op):
     """Inputs: x, indices (..., k). The parts of x named by k indices each."""
+
+    needs_known: ClassVar[Mapping[int, str]] = {1: "last axis"}
 
     def infer(self, *inputs: Any) -> TensorSpec:
         x, indices = inputs
@@ -115,6 +125,8 @@ def _check_updates(updates: TensorSpec, wanted: tuple[int | None, ...], what: st
 class ScatterAdd(_Scatter):
     """Inputs: x, indices (..., k), updates. x with the updates added to the parts that the indices name."""
 
+    needs_known: ClassVar[Mapping[int, str]] = {1: "last axis"}
+
     def run(self, xp: Any, *inputs: Any) -> Any:
         x, indices, updates = inputs
         out, depth = xp.array(x, order="C"), indices.shape[-1]
@@ -149,6 +161,8 @@ class ScatterAdd(_Scatter):
 @dataclass(frozen=True)
 class ScatterUpdate(_Scatter):
     """Inputs: x, indices (..., k), updates. x with the parts that the indices name replaced; the last one counts."""
+
+    needs_known: ClassVar[Mapping[int, str]] = {1: "last axis"}
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         x, indices, updates = inputs
@@ -189,6 +203,8 @@ def _last_writes(xp: Any, places: Any, size: int) -> Any:
 class GatherLast(Op):
     """As `GatherNd`, with zeros for each index that is named again further on: the gradient of `ScatterUpdate`."""
 
+    needs_known: ClassVar[Mapping[int, str]] = {1: "last axis"}
+
     def infer(self, *inputs: Any) -> TensorSpec:
         return GatherNd().infer(*inputs)
 
@@ -218,20 +234,105 @@ class GatherLast(Op):
         yield Sample(cls(), [x, pairs[:0]], x[0, :0], differentiable=(0,), label="empty")
 
 
-def gather_nd(params: TensorLike, indices: TensorLike) -> Tensor:
+@dataclass(frozen=True)
+class FlatPlaces(Op):
+    """Inputs: indices (..., k), a shape of k or more axes. Each index as a position in row-major order, as int64."""
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        indices = inputs[0]
+        if indices.shape == ():
+            raise ValueError(f"flat_places: the last axis of the indices names the axes; got a scalar, {indices}.")
+        return TensorSpec(None if indices.shape is None else indices.shape[:-1], dtypes.int64)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        indices, sizes = inputs
+        depth = indices.shape[-1]
+        if depth > len(sizes):
+            raise ValueError(f"Indices of {depth} axes do not fit the shape {[int(size) for size in sizes]}.")
+        places = _flat_places(xp, indices, [int(size) for size in sizes[:depth]])
+        return as_scalar_or_array(places.astype(np.int64, copy=False))
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return None, None
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        pairs, sizes = np.array([[0, 1], [1, 2], [0, 1]], "int32"), np.array([2, 3], "int32")
+        yield Sample(cls(), [pairs, sizes], np.array([1, 5, 1], "int64"), (), label="pairs")
+        yield Sample(cls(), [pairs[:, :1], sizes], np.array([0, 1, 0], "int64"), (), label="rows")
+        yield Sample(cls(), [pairs[1], sizes], np.int64(5), (), label="0-d")
+        yield Sample(cls(), [pairs[:, :0], sizes], np.zeros(3, "int64"), (), label="no axes")
+        yield Sample(cls(), [pairs[:0], sizes], np.zeros(0, "int64"), (), label="empty")
+
+    @classmethod
+    def error_samples(cls) -> Iterable[ErrorSample]:
+        pairs, sizes = np.array([[0, 3]], "int32"), np.array([2, 3], "int32")
+        yield ErrorSample(lambda: cls().run(np, pairs, sizes), IndexError, "index 3 .* axis 1 with size 3", "range")
+        yield ErrorSample(lambda: cls().run(np, pairs, sizes[:1]), ValueError, r"2 axes .* \[2\]", "depth")
+        spec = TensorSpec((), dtypes.int32)
+        yield ErrorSample(lambda: cls().infer(spec, spec), ValueError, "got a scalar", "scalar")
+
+
+def gather_nd(params: TensorLike, indices: TensorLike, batch_dims: int = 0) -> Tensor:
     """The parts of `params` that the last axis of `indices` names.
 
     Args:
         params: a tensor of rank r.
-        indices: integers of shape (..., k) with k from 1 to r. Negative ones are errors.
+        indices: integers of shape (..., k) with k from 1 to r - batch_dims. Negative ones are errors.
+        batch_dims: how many leading axes both have in common: each of their elements is indexed on its own.
 
     Returns:
-        A tensor of shape ``indices.shape[:-1] + params.shape[k:]``.
+        A tensor of shape ``indices.shape[:-1] + params.shape[batch_dims + k:]``.
 
     Raises:
         IndexError: an index is out of bounds (when the graph runs).
+        ValueError: the shapes do not fit.
+
+    >>> import anabranch as ab
+    >>> ab.Session().run(ab.ops.gather_nd([[1, 2], [3, 4]], [[1], [0]], batch_dims=1))
+    array([2, 3], dtype=int32)
     """
-    return apply(GatherNd(), convert_to_tensor(params), integers(indices, "gather_nd"))
+    tensor, places = convert_to_tensor(params), integers(indices, "gather_nd")
+    return apply(GatherNd(), tensor, _with_batches(tensor, places, batch_dims, "gather_nd"))
+
+
+def _with_batches(x: Tensor, indices: Tensor, batch_dims: int, what: str) -> Tensor:
+    """Indices (..., k) of each element of a batch, with the element's own place put before them."""
+    if batch_dims == 0:
+        return indices
+    if indices.shape is None:
+        raise ValueError(f"{what}(batch_dims={batch_dims}) needs indices of known rank; got {indices!r}.")
+    rank = len(indices.shape) - 1
+    count = batch_dims + rank if batch_dims < 0 else batch_dims
+    if not 0 <= count <= rank or (x.shape is not None and count >= len(x.shape)):
+        raise ValueError(f"{what}: batch_dims={batch_dims} are too many for {x!r} and indices {indices!r}.")
+    if x.shape is not None and not shapes_compatible(x.shape[:count], indices.shape[:count]):
+        have, want = shape_text(x.shape[:count]), shape_text(indices.shape[:count])
+        raise ValueError(f"{what}: the first {count} axes, those of the batch, must agree; got {have} and {want}.")
+    sizes = [dim(indices, axis) for axis in range(rank)]
+    columns: list[Tensor] = []
+    for axis in range(count):
+        others = [other for other in range(rank + 1) if other != axis]
+        numbers = expand_dims(arange(sizes[axis], dtype=indices.dtype), others)
+        columns.append(broadcast_to(numbers, (*sizes, 1)))
+    return concatenate([*columns, indices], -1)
+
+
+def gather_batches(params: Tensor, indices: Tensor, axis: int, batch_dims: int) -> Tensor:
+    """`gather` along `axis` for each element of a batch by indices of its own."""
+    if indices.shape is None:
+        raise ValueError(f"gather(batch_dims={batch_dims}) needs indices of known rank; got {indices!r}.")
+    rank = len(indices.shape)
+    count = batch_dims + rank if batch_dims < 0 else batch_dims
+    if not 0 <= count <= rank or axis < count:
+        raise ValueError(f"gather: batch_dims={batch_dims} must be at most axis={axis} and the indices' rank, {rank}.")
+    moved = moveaxis(params, axis, count)
+    parts = apply(GatherNd(), moved, _with_batches(moved, expand_dims(indices, -1), count, "gather"))
+    between = axis - count
+    if not between:
+        return parts
+    inner = range(count, rank)
+    return moveaxis(parts, tuple(inner), tuple(place + between for place in inner))
 
 
 def scatter(indices: TensorLike, values: TensorLike, shape: ShapeLike) -> Tensor:
@@ -260,20 +361,97 @@ def scatter_add(inputs: TensorLike, indices: TensorLike, updates: TensorLike) ->
     return apply(ScatterAdd(), tensor, integers(indices, "scatter_add"), convert_to_tensor(updates, tensor.dtype))
 
 
-def scatter_update(inputs: TensorLike, indices: TensorLike, updates: TensorLike) -> Tensor:
-    """`inputs` with the parts that the last axis of `indices` names replaced by `updates`.
+_REDUCTIONS: dict[str, tuple[Any, Any]] = {
+    "max": (segment_max, maximum),
+    "min": (segment_min, minimum),
+    "mul": (segment_prod, multiply),
+}
+
+
+def scatter_update(
+    inputs: TensorLike, indices: TensorLike, updates: TensorLike, reduction: str | None = None
+) -> Tensor:
+    """`inputs` with the parts that the last axis of `indices` names replaced by `updates`, or combined with them.
 
     Args:
         inputs: a tensor of rank r.
-        indices: integers of shape (..., k) with k from 1 to r; of repeated ones the last counts.
+        indices: integers of shape (..., k) with k from 1 to r.
         updates: of shape ``indices.shape[:-1] + inputs.shape[k:]``.
+        reduction: None replaces (of repeated indices the last counts); "add", "max", "min" and "mul" combine what is
+            there with all updates. The gradients of "max" and "min" are shared among what attains them.
 
     Raises:
         IndexError: an index is out of bounds (when the graph runs).
-        ValueError: the shapes do not fit.
+        ValueError: the shapes do not fit, or there is no such reduction.
+
+    >>> import anabranch as ab
+    >>> ab.Session().run(ab.ops.scatter_update([0.0, 5.0], [[0], [0], [1]], [1.0, 3.0, 2.0], reduction="max"))
+    array([3., 5.], dtype=float32)
     """
-    tensor = convert_to_tensor(inputs)
-    return apply(ScatterUpdate(), tensor, integers(indices, "scatter_update"), convert_to_tensor(updates, tensor.dtype))
+    tensor, places = convert_to_tensor(inputs), integers(indices, "scatter_update")
+    values = convert_to_tensor(updates, tensor.dtype)
+    if reduction is None:
+        return apply(ScatterUpdate(), tensor, places, values)
+    kind = reduction.lower()
+    if kind == "add":
+        return apply(ScatterAdd(), tensor, places, values)
+    if kind not in _REDUCTIONS:
+        raise ValueError(f"scatter_update: reduction must be None, 'add', 'max', 'min' or 'mul'; got {reduction!r}.")
+    return _scatter_reduced(tensor, places, values, *_REDUCTIONS[kind])
 
 
-__all__ = ["gather_nd", "scatter", "scatter_add", "scatter_update"]
+def _scatter_reduced(x: Tensor, indices: Tensor, updates: Tensor, reduce: Any, combine: Any) -> Tensor:
+    ScatterUpdate().infer(x.spec, indices.spec, updates.spec)  # checks the shapes
+    assert indices.shape is not None
+    depth = indices.shape[-1] or 0
+    sizes = shape(x)
+    count = prod(sizes[:depth]) if isinstance(sizes, Tensor) else math.prod(sizes[:depth])
+    places = apply(FlatPlaces(), indices, runtime_shape(x))
+    rows = merge_axes(updates, len(indices.shape) - 1, size_of(places))
+    reduced = reduce(rows, ravel(places), count)
+    return reshape_like(combine(merge_axes(x, depth, count), reduced), x)
+
+
+def scatter_nd(indices: TensorLike, updates: TensorLike, shape: ShapeLike) -> Tensor:
+    """TensorFlow's name for `scatter`: zeros of `shape` with `updates` added at `indices`."""
+    return scatter(indices, updates, shape)
+
+
+def tensor_scatter_nd_add(tensor: TensorLike, indices: TensorLike, updates: TensorLike) -> Tensor:
+    """TensorFlow's name for `scatter_update` with ``reduction="add"``."""
+    return scatter_add(tensor, indices, updates)
+
+
+def tensor_scatter_nd_sub(tensor: TensorLike, indices: TensorLike, updates: TensorLike) -> Tensor:
+    """`tensor` with `updates` taken away from the parts that the last axis of `indices` names."""
+    target = convert_to_tensor(tensor)
+    return scatter_add(target, indices, negative(convert_to_tensor(updates, target.dtype)))
+
+
+def tensor_scatter_nd_update(tensor: TensorLike, indices: TensorLike, updates: TensorLike) -> Tensor:
+    """TensorFlow's name for `scatter_update`."""
+    return scatter_update(tensor, indices, updates)
+
+
+def tensor_scatter_nd_max(tensor: TensorLike, indices: TensorLike, updates: TensorLike) -> Tensor:
+    """TensorFlow's name for `scatter_update` with ``reduction="max"``."""
+    return scatter_update(tensor, indices, updates, "max")
+
+
+def tensor_scatter_nd_min(tensor: TensorLike, indices: TensorLike, updates: TensorLike) -> Tensor:
+    """TensorFlow's name for `scatter_update` with ``reduction="min"``."""
+    return scatter_update(tensor, indices, updates, "min")
+
+
+__all__ = [
+    "gather_nd",
+    "scatter",
+    "scatter_add",
+    "scatter_nd",
+    "scatter_update",
+    "tensor_scatter_nd_add",
+    "tensor_scatter_nd_max",
+    "tensor_scatter_nd_min",
+    "tensor_scatter_nd_sub",
+    "tensor_scatter_nd_update",
+]

@@ -21,6 +21,7 @@ from .base import (
     as_scalar_or_array,
     runtime_shape,
 )
+from .elementwise import check_floating
 from .gathering import take_along_axis
 from .mathematics import exp
 from .reduced import Axes, accumulator_of
@@ -174,6 +175,7 @@ class SparseCrossEntropy(Op):
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
         x, labels = inputs
+        check_floating(self, x)
         _check_classes("sparse_categorical_crossentropy", x, labels)
         return TensorSpec(_label_shape(x, labels), x.dtype), x
 
@@ -226,6 +228,7 @@ class SparseCrossEntropyGrad(Op):
     """``(softmax - one_hot(label)) * dloss``, from softmax [..., classes], class numbers [...] and dloss [...]."""
 
     def infer(self, *inputs: Any) -> TensorSpec:
+        check_floating(self, inputs[0])
         return inputs[0]
 
     def run(self, xp: Any, *inputs: Any) -> Any:

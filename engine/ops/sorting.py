@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..graph import dtypes
 from ..graph.spec import Dim, Shape, shape_text
+from .axes import moveaxis
 from .base import (
     ErrorSample,
     Op,
@@ -27,11 +28,13 @@ from .base import (
     as_scalar_or_array,
     convert_to_tensor,
     promote,
+    reshape_like,
     sum_like,
 )
 from .gathering import take, take_along_axis
+from .joining import concatenate
 from .running import axis_attribute, cumprod, cumsum
-from .shaping import ravel
+from .shaping import broadcast_to, dim, ravel, reshape, shape
 
 # --- sorting --------------------------------------------------------------------------------------------------------
 
@@ -150,6 +153,27 @@ def argsort(x: TensorLike, axis: int | None = -1) -> Tensor:
     if axis is None:
         return apply(ArgSort(0), ravel(tensor))
     return apply(ArgSort(axis_attribute(axis, tensor.ndim)), tensor)
+
+
+def argpartition(x: TensorLike, kth: int | Sequence[int], axis: int | None = -1) -> Tensor:
+    """The int32 positions that bring element `kth` of `x` to its place in order, smaller ones before it.
+
+    Args:
+        x: a tensor.
+        kth: the place, or places, in order. (As it is, all elements come in order.)
+        axis: the axis to order; None flattens.
+
+    Raises:
+        ValueError: `kth` lies outside the axis.
+    """
+    tensor = convert_to_tensor(x)
+    if axis is None:
+        tensor, axis = ravel(tensor), 0
+    size = None if tensor.shape is None else tensor.shape[axis_attribute(axis, tensor.ndim)]
+    for place in kth if isinstance(kth, Sequence) else (kth,):
+        if size is not None and not -size <= place < size:
+            raise ValueError(f"argpartition: kth={place} lies outside of axis {axis}, which has {size} elements.")
+    return argsort(tensor, axis)
 
 
 def top_k(x: TensorLike, k: int, sorted: bool = True) -> tuple[Tensor, Tensor]:
@@ -275,23 +299,33 @@ def digitize(x: TensorLike, bins: TensorLike) -> Tensor:
 
 @dataclass(frozen=True)
 class UniquePositions(Op):
-    """Outputs: the position of the first occurrence of each distinct element of a vector, in the order in which they
-    come up; and for each element, which of these it is."""
+    """Outputs, for the parts of the input along axis 0: where each distinct one comes up first; for each part, which of
+    these it is; and how often each comes up. In ascending (lexicographic) order, or in that in which they come up."""
+
+    ascending: bool = True
+    shape_from_values: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
         (x,) = inputs
-        if x.rank not in (None, 1):
-            raise ValueError(f"unique: expected a vector; got shape {shape_text(x.shape)}. Reshape it to (-1,) first.")
-        shape = (None,) if x.shape is None else x.shape
-        count = 0 if shape == (0,) else None
-        return TensorSpec((count,), dtypes.int32), TensorSpec(shape, dtypes.int32)
+        if x.rank == 0:
+            raise ValueError(f"unique: expected at least one axis; got {x}.")
+        size = None if x.shape is None else x.shape[0]
+        found = TensorSpec((0 if size == 0 else None,), dtypes.int32)
+        return found, TensorSpec((size,), dtypes.int32), found
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        _, first, inverse = xp.unique(inputs[0], return_index=True, return_inverse=True)
-        order = xp.argsort(first)  # from ascending values to order of appearance
-        rank = xp.empty_like(order)
-        rank[order] = xp.arange(len(order))
-        return first[order].astype(np.int32), rank[inverse].astype(np.int32)
+        (x,) = inputs
+        rows = x if x.ndim == 1 else x.reshape(x.shape[0], math.prod(x.shape[1:]))
+        axis = None if x.ndim == 1 else 0
+        wanted = {"return_index": True, "return_inverse": True, "return_counts": True, "equal_nan": False}
+        _, first, inverse, counts = xp.unique(rows, axis=axis, **wanted)
+        inverse = inverse.reshape(-1)
+        if not self.ascending:
+            order = xp.argsort(first)
+            rank = xp.empty_like(order)
+            rank[order] = xp.arange(len(order))
+            first, inverse, counts = first[order], rank[inverse], counts[order]
+        return first.astype(np.int32), inverse.astype(np.int32), counts.astype(np.int32)
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         return (None,)
@@ -299,29 +333,77 @@ class UniquePositions(Op):
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         x = np.array([3, 1, 3, 2, 1], "int32")
-        want = (np.array([0, 1, 3], "int32"), np.array([0, 1, 0, 2, 1], "int32"))
+        want = (np.array([1, 3, 0], "int32"), np.array([2, 0, 2, 1, 0], "int32"), np.array([2, 1, 2], "int32"))
         yield Sample(cls(), [x], want, (), label="ints")
         yield Sample(cls(), [x.astype("float32")], want, (), label="floats")
-        yield Sample(cls(), [x[:0]], (x[:0], x[:0]), (), label="empty")
+        want = (np.array([0, 1, 3], "int32"), np.array([0, 1, 0, 2, 1], "int32"), np.array([2, 2, 1], "int32"))
+        yield Sample(cls(False), [x], want, (), label="order of appearance")
+        rows = np.array([[1, 0], [0, 1], [1, 0]], "int32")
+        want = (np.array([1, 0], "int32"), np.array([1, 0, 1], "int32"), np.array([1, 2], "int32"))
+        yield Sample(cls(), [rows], want, (), label="rows")
+        yield Sample(cls(), [x[:0]], (x[:0], x[:0], x[:0]), (), label="empty")
 
     @classmethod
     def error_samples(cls) -> Iterable[ErrorSample]:
-        yield ErrorSample(lambda: unique([[1]]), ValueError, r"expected a vector; got shape \[1,1\]", "matrix")
+        yield ErrorSample(lambda: unique([1, 2], axis=1), ValueError, "axis=1 is out of range", "axis")
+        yield ErrorSample(lambda: unique([1, 2], size=-1), ValueError, "size must not be negative", "size")
 
 
-def unique(x: TensorLike) -> tuple[Tensor, Tensor]:
-    """The distinct elements of a vector in the order in which they first come up, and each element's number among them.
+def unique(
+    x: TensorLike,
+    sorted: bool = True,
+    return_index: bool = False,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    axis: int | None = None,
+    size: int | None = None,
+    fill_value: Any = None,
+) -> Any:
+    """The distinct elements of `x`, or its distinct parts along an axis. NaNs all differ.
+
+    Args:
+        x: a tensor.
+        sorted: whether they come in ascending (for parts: lexicographic) order, or in that in which they come up.
+        return_index: also return where each one comes up first.
+        return_inverse: also return, for each element or part, which of the distinct ones it is.
+        return_counts: also return how often each one comes up.
+        axis: whose parts are compared; None for the elements.
+        size: return so many: the first ones, or with `fill_value` behind them (and with index 1 and count 0).
+        fill_value: 0 by default.
 
     Returns:
-        (values, int32 indices) with ``values[indices] == x``. How many values there are is known at run time only.
+        The values, or a tuple of them and of what else was asked for, as int32. Without `size`, how many there are is
+        known at run time only. Gradients flow to where each value comes up first.
+
+    Raises:
+        ValueError: there is no such axis, or `size` is negative.
 
     >>> import anabranch as ab
-    >>> ab.Session().run(ab.ops.unique([3, 1, 3]))
-    (array([3, 1], dtype=int32), array([0, 1, 0], dtype=int32))
+    >>> ab.Session().run(ab.ops.unique([3, 1, 3], return_counts=True))
+    (array([1, 3], dtype=int32), array([1, 2], dtype=int32))
     """
+    if size is not None and size < 0:
+        raise ValueError(f"unique: size must not be negative; got size={size}.")
     tensor = convert_to_tensor(x)
-    positions, indices = apply_multi(UniquePositions(), tensor)
-    return take(tensor, positions, axis=0), indices
+    items = ravel(tensor) if axis is None else moveaxis(tensor, axis_attribute(axis, tensor.ndim), 0)
+    positions, inverse, counts = apply_multi(UniquePositions(sorted), items)
+    picked = positions
+    if size is not None:
+        filler = broadcast_to(convert_to_tensor(fill_value or 0, items.dtype), [1, *shape(items)[1:]])
+        picked, positions = _sized(positions, size, dim(items, 0)), _sized(positions, size, 1)
+        counts, items = _sized(counts, size, 0), concatenate([items, filler])
+    values = take(items, picked, axis=0)
+    outputs = [values if axis is None else moveaxis(values, 0, axis)]
+    outputs += [positions] if return_index else []
+    outputs += [reshape_like(inverse, tensor) if axis is None else inverse] if return_inverse else []
+    outputs += [counts] if return_counts else []
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def _sized(values: Tensor, size: int, filler: Any) -> Tensor:
+    """The first `size` of `values`, with `filler` behind them where there are fewer."""
+    rest = broadcast_to(convert_to_tensor(filler, values.dtype), (size,))
+    return reshape(concatenate([values, rest])[:size], (size,))
 
 
 @dataclass(frozen=True)
@@ -333,6 +415,8 @@ class BinCount(Op):
     def infer(self, *inputs: Any) -> TensorSpec:
         shape: Shape = inputs[0].shape
         dtype = inputs[1].dtype if len(inputs) == 2 else dtypes.int32
+        if dtype.kind == "c":
+            raise TypeError(f"bincount: weights must be real numbers; got {inputs[1]}.")
         if shape is None:
             return TensorSpec(None, dtype)
         if len(shape) not in (1, 2):
@@ -347,7 +431,7 @@ class BinCount(Op):
         bins = max(self.minlength, int(x.max()) + 1 if x.size else 0)
         rows = x.reshape(-1, x.shape[-1]) if x.size else x.reshape(math.prod(x.shape[:-1]), 0)
         offsets = xp.arange(len(rows), dtype="int64")[:, None] * bins
-        places = (rows + offsets).reshape(-1)
+        places = (rows.astype("int64") + offsets).reshape(-1)
         counts = xp.bincount(places, *[weight.reshape(-1) for weight in weights], minlength=len(rows) * bins)
         return counts.reshape((*x.shape[:-1], bins)).astype(weights[0].dtype if weights else np.int32)
 
@@ -371,21 +455,25 @@ class BinCount(Op):
     @classmethod
     def error_samples(cls) -> Iterable[ErrorSample]:
         yield ErrorSample(lambda: bincount([1.5]), TypeError, "integers", "floats")
+        yield ErrorSample(lambda: bincount([1], sparse=True), ValueError, "not supported", "sparse")
         yield ErrorSample(lambda: bincount(3), ValueError, "vector or a matrix", "scalar")
 
 
-def bincount(x: TensorLike, weights: TensorLike = None, minlength: int = 0) -> Tensor:
+def bincount(x: TensorLike, weights: TensorLike = None, minlength: int = 0, sparse: bool = False) -> Tensor:
     """How often each value 0, 1, 2, ... occurs in the integers `x`, or the sum of their weights.
 
     Args:
         x: non-negative integers, [n] or [batch, n] (counted row by row).
         weights: of the shape of `x`.
         minlength: the least number of bins.
+        sparse: sparse results are not supported.
 
     Raises:
         TypeError: `x` does not hold integers.
-        ValueError: `x` is neither a vector nor a matrix, or (at run time) holds a negative number.
+        ValueError: `x` is neither a vector nor a matrix, or (at run time) holds a negative number; or `sparse` is true.
     """
+    if sparse:
+        raise ValueError("bincount(sparse=True): sparse tensors are not supported. Leave `sparse` out.")
     tensor = convert_to_tensor(x)
     if not dtypes.is_integer(tensor.dtype):
         raise TypeError(f"bincount counts integers; got dtype {tensor.dtype.name}.")
@@ -395,6 +483,7 @@ def bincount(x: TensorLike, weights: TensorLike = None, minlength: int = 0) -> T
 
 
 __all__ = [
+    "argpartition",
     "argsort",
     "bincount",
     "cumprod",

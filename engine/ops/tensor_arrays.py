@@ -39,8 +39,14 @@ class ElementContribution(Contribution):
         return apply(ArrayAddAt(), current, self.index, self.value)
 
 
+class ArrayOp(Op):
+    """Base: ops that take or give TensorArrays."""
+
+    no_samples: ClassVar[str] = "takes TensorArrays, which have their own tests"
+
+
 @dataclass(frozen=True)
-class ArrayEmpty(Op):
+class ArrayEmpty(ArrayOp):
     """An array of no elements: the zero among cotangents."""
 
     spec: ArraySpec
@@ -56,7 +62,7 @@ class ArrayEmpty(Op):
 
 
 @dataclass(frozen=True)
-class ArrayNew(Op):
+class ArrayNew(ArrayOp):
     """A new array of as many unwritten elements as the input says."""
 
     element: TensorSpec
@@ -74,7 +80,7 @@ class ArrayNew(Op):
 
 
 @dataclass(frozen=True)
-class ArrayWrite(Op):
+class ArrayWrite(ArrayOp):
     """Inputs: array, index, value. A new array with the value at the index."""
 
     dynamic_size: bool = False
@@ -102,7 +108,7 @@ class ArrayWrite(Op):
 
 
 @dataclass(frozen=True)
-class ArrayRead(Op):
+class ArrayRead(ArrayOp):
     """Inputs: array, index. The element at the index."""
 
     view: ClassVar[bool] = True
@@ -124,7 +130,7 @@ class ArrayRead(Op):
 
 
 @dataclass(frozen=True)
-class ArrayReadOrZeros(Op):
+class ArrayReadOrZeros(ArrayOp):
     """Inputs: array, index, shape. The element, or zeros of the shape if it was never written."""
 
     spec: TensorSpec
@@ -148,7 +154,7 @@ class ArrayReadOrZeros(Op):
 
 
 @dataclass(frozen=True)
-class ArrayReadOrEmpty(Op):
+class ArrayReadOrEmpty(ArrayOp):
     """Inputs: array of arrays, index. The element, or an empty array if it was never written."""
 
     spec: ArraySpec
@@ -169,7 +175,7 @@ class ArrayReadOrEmpty(Op):
 
 
 @dataclass(frozen=True)
-class ArrayAddAt(Op):
+class ArrayAddAt(ArrayOp):
     """Inputs: array, index, value. A new array with the value added to one element."""
 
     def infer(self, *inputs: Any) -> Spec:
@@ -190,7 +196,7 @@ class ArrayAddAt(Op):
 
 
 @dataclass(frozen=True)
-class ArrayClear(Op):
+class ArrayClear(ArrayOp):
     """Inputs: array, index. A new array without the element at the index."""
 
     def infer(self, *inputs: Any) -> Spec:
@@ -209,7 +215,7 @@ class ArrayClear(Op):
 
 
 @dataclass(frozen=True)
-class ArraySum(Op):
+class ArraySum(ArrayOp):
     """The elementwise sum of two arrays; unwritten elements count as zero."""
 
     def infer(self, *inputs: Any) -> Spec:
@@ -224,7 +230,7 @@ class ArraySum(Op):
 
 
 @dataclass(frozen=True)
-class ArrayStack(Op):
+class ArrayStack(ArrayOp):
     """All elements along a new first axis; `element` tells the shape where there are none."""
 
     element: TensorSpec
@@ -244,7 +250,7 @@ class ArrayStack(Op):
 
 
 @dataclass(frozen=True)
-class ArrayUnstack(Op):
+class ArrayUnstack(ArrayOp):
     """The rows of a tensor as the elements of an array."""
 
     view: ClassVar[bool] = True
@@ -272,7 +278,7 @@ class ArrayUnstack(Op):
 
 
 @dataclass(frozen=True)
-class ArrayStackLike(Op):
+class ArrayStackLike(ArrayOp):
     """Inputs: array, shape. All elements along a new first axis, zeros where nothing was written."""
 
     shape: Shape
@@ -293,7 +299,7 @@ class ArrayStackLike(Op):
 
 
 @dataclass(frozen=True)
-class ArraySize(Op):
+class ArraySize(ArrayOp):
     """The number of elements, int32."""
 
     def infer(self, *inputs: Any) -> Spec:
@@ -307,7 +313,7 @@ class ArraySize(Op):
 
 
 @dataclass(frozen=True)
-class ArrayGather(Op):
+class ArrayGather(ArrayOp):
     """Inputs: array, indices (vector). The elements at the indices, stacked."""
 
     element: TensorSpec
@@ -332,7 +338,7 @@ class ArrayGather(Op):
 
 
 @dataclass(frozen=True)
-class ArrayScatterAdd(Op):
+class ArrayScatterAdd(ArrayOp):
     """Inputs: array, indices (vector), values. The rows of the values added to the elements at the indices."""
 
     def infer(self, *inputs: Any) -> Spec:
@@ -352,7 +358,7 @@ class ArrayScatterAdd(Op):
 
 
 @dataclass(frozen=True)
-class ArrayGatherLike(Op):
+class ArrayGatherLike(ArrayOp):
     """Inputs: array, indices, shape. The elements at the indices as an array of the shape; zeros if unwritten."""
 
     shape: Shape
@@ -378,7 +384,7 @@ class ArrayGatherLike(Op):
 
 
 @dataclass(frozen=True)
-class ArrayScatter(Op):
+class ArrayScatter(ArrayOp):
     """Inputs: array, indices (vector), values. A new array with the rows of the values at the indices."""
 
     dynamic_size: bool = False
@@ -433,7 +439,7 @@ class ArrayScatterGrad(ArrayGatherLike):
 
 
 @dataclass(frozen=True)
-class ArrayClearMany(Op):
+class ArrayClearMany(ArrayOp):
     """Inputs: array, indices. A new array without the elements at the indices."""
 
     def infer(self, *inputs: Any) -> Spec:
@@ -452,7 +458,7 @@ class ArrayClearMany(Op):
 
 
 @dataclass(frozen=True)
-class ArrayMatMul(Op):
+class ArrayMatMul(ArrayOp):
     """Inputs: array of matrices, matrix. Every element times the matrix (transposed first if asked), in one product.
 
     Made by loop fission, after differentiation.

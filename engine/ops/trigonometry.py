@@ -23,6 +23,7 @@ from .mathematics import sqrt
 @dataclass(frozen=True)
 class Sin(_Function):
     function = "sin"
+    floating = True
 
     def pullback(self, dy: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return dy * cos(x)
@@ -35,6 +36,7 @@ class Sin(_Function):
 @dataclass(frozen=True)
 class Cos(_Function):
     function = "cos"
+    floating = True
 
     def pullback(self, dy: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return -(dy * sin(x))
@@ -47,6 +49,7 @@ class Cos(_Function):
 @dataclass(frozen=True)
 class Tan(_Function):
     function = "tan"
+    floating = True
 
     def pullback(self, dy: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return dy * (1 + y * y)
@@ -59,6 +62,7 @@ class Tan(_Function):
 @dataclass(frozen=True)
 class Arcsin(_Function):
     function = "arcsin"
+    floating = True
 
     def pullback(self, dy: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return dy / sqrt((1 - x) * (1 + x))
@@ -71,6 +75,7 @@ class Arcsin(_Function):
 @dataclass(frozen=True)
 class Arccos(_Function):
     function = "arccos"
+    floating = True
 
     def pullback(self, dy: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return -(dy / sqrt((1 - x) * (1 + x)))
@@ -83,6 +88,7 @@ class Arccos(_Function):
 @dataclass(frozen=True)
 class Arctan(_Function):
     function = "arctan"
+    floating = True
 
     def pullback(self, dy: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return dy / (1 + x * x)
@@ -95,6 +101,7 @@ class Arctan(_Function):
 @dataclass(frozen=True)
 class Sinh(_Function):
     function = "sinh"
+    floating = True
 
     def pullback(self, dy: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return dy * cosh(x)
@@ -107,6 +114,7 @@ class Sinh(_Function):
 @dataclass(frozen=True)
 class Cosh(_Function):
     function = "cosh"
+    floating = True
 
     def pullback(self, dy: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return dy * sinh(x)
@@ -119,6 +127,7 @@ class Cosh(_Function):
 @dataclass(frozen=True)
 class Tanh(_Function):
     function = "tanh"
+    floating = True
 
     def pullback(self, dy: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return dy * (1 - y * y)  # the result is kept rather than the input
@@ -131,6 +140,7 @@ class Tanh(_Function):
 @dataclass(frozen=True)
 class Arcsinh(_Function):
     function = "arcsinh"
+    floating = True
 
     def pullback(self, dy: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return dy / sqrt(x * x + 1)
@@ -143,8 +153,11 @@ class Arcsinh(_Function):
 @dataclass(frozen=True)
 class Arccosh(_Function):
     function = "arccosh"
+    floating = True
 
     def pullback(self, dy: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        if x.dtype.kind == "c":  # one root would lie on the wrong branch in half of the plane
+            return dy / (sqrt(x - 1) * sqrt(x + 1))
         return dy / sqrt((x - 1) * (x + 1))
 
     @classmethod
@@ -155,6 +168,7 @@ class Arccosh(_Function):
 @dataclass(frozen=True)
 class Arctanh(_Function):
     function = "arctanh"
+    floating = True
 
     def pullback(self, dy: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return dy / ((1 - x) * (1 + x))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -83,6 +83,8 @@ class Slice(Op):
 @dataclass(frozen=True)
 class SliceUpdate(Op):
     """The first input with a window replaced. Inputs: the whole, the window's start as a vector, the new values."""
+
+    needs_known: ClassVar[Mapping[int, str]] = {2: "rank"}
 
     def infer(self, *inputs: Any) -> TensorSpec:
         _check_window(inputs[0], inputs[2].shape)

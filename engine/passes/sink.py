@@ -153,7 +153,7 @@ class _Sinking:
         if isinstance(operation.op, Saved) and operation.op.inner in self.inlined:
             self.moved[operation.outputs[0]] = operation.op.inner
             return
-        if isinstance(operation.op, Branch) and operation.inputs[0] is self.places[operation][0]:
+        if isinstance(operation.op, Branch) and self._is_decided(operation):
             self._inline(operation.op.regions[self.places[operation][1]], operation, home, region)
             return
         specs = tuple(tensor.spec for tensor in operation.outputs)
@@ -164,6 +164,16 @@ class _Sinking:
                 inner.captures = [(self._local(outer, home, region), parameter) for outer, parameter in inner.captures]
                 inner.move_into(region)
         self.moved.update(zip(operation.outputs, new.outputs, strict=True))
+
+    def _is_decided(self, operation: Operation) -> bool:
+        """Whether a branching operation lies where its choice is known, and nothing looks into its other branches."""
+        choice, taken = self.places[operation]
+        if operation.inputs[0] is not choice:
+            return False
+        region = operation.op.regions[taken]
+        frame = operation.outputs[-1]
+        looked_at = [user.op for user in self.operations if frame in user.inputs]
+        return all(isinstance(op, Saved) and op.inner.graph is region for op in looked_at)
 
     def _inline(self, branch: Region, operation: Operation, home: Operation, region: Region) -> None:
         """Take the operations of `branch`, the one of `operation` that is taken wherever `region` is, into `region`."""

@@ -31,8 +31,8 @@ def enable_check_numerics() -> None:
     step, and the user's line. Steps run without fused kernels meanwhile, so they are slower.
 
     >>> import anabranch as ab
-    >>> x = ab.placeholder((), "float32", "x")
-    >>> with ab.debugging.check_numerics():
+    >>> with ab.Graph().as_default(), ab.debugging.check_numerics():
+    ...     x = ab.placeholder((), "float32", "x")
     ...     ab.Session().run(ab.ops.log(x) * 2, {x: 0.0})
     Traceback (most recent call last):
     FloatingPointError: 'log' (log) gives an infinity from finite numbers, in run 1 of this step.

@@ -161,7 +161,7 @@ def test_conditions_are_refused(n: Tensor):
         return tests[-1]
 
     ab.while_loop(more, lambda i: (i + 1,), (0,), name="count")
-    with pytest.raises(ValueError, match="lies in the condition of the loop 'count/while'. Compute it in the body"):
+    with pytest.raises(ValueError, match=r"lies in the condition of the loop 'count/while'\. Compute it in the body"):
         ab.Session().run(tests[-1], {n: 2})
 
 

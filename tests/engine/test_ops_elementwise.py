@@ -12,8 +12,7 @@ from anabranch.engine.graph import Graph, Placeholder, TensorSpec, as_dtype
 from anabranch.engine.ops import bitwise, comparison, elementwise, mathematics, special, trigonometry
 from anabranch.engine.ops.base import Constant, constant
 from anabranch.engine.session import Session
-
-from .op_checks import assert_identical
+from anabranch.engine.testing.comparing import assert_identical
 
 
 @pytest.fixture(autouse=True)

@@ -344,8 +344,8 @@ def test_norm_errors():
         ops.norm(x, ord=1)
     with pytest.raises(ValueError, match="no norm of vectors"):
         ops.norm(x, ord="fro", axis=1)
-    with pytest.raises(ValueError, match="'nuc' is no norm of matrices"):
-        ops.norm(x, ord="nuc", axis=(0, 1))
+    with pytest.raises(ValueError, match="'other' is no norm of matrices"):
+        ops.norm(x, ord="other", axis=(0, 1))
     with pytest.raises(ValueError, match=r"one axis .* or two"):
         ops.norm(x, axis=(0, 1, 2))
 

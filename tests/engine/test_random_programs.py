@@ -116,12 +116,16 @@ class _Gradients:
         self.sources: dict[str, Any] = {**floats, **free}
         xs = list(self.sources.values())
         with built.graph.as_default():
-            self.first = ab.gradients(built.loss, xs, unconnected_gradients="zero")
+            self.first = self._gradients(built.loss, xs)
             slope = ab.constant(0.0, program.precision)
             for name, part in zip(self.sources, self.first, strict=True):
                 slope = slope + ab.ops.sum(part * program.directions[0][name].astype(program.precision))
             self.slope = slope
-            self.second = ab.gradients(slope, xs, unconnected_gradients="zero")
+            self.second = self._gradients(slope, xs)
+
+    def _gradients(self, y: ab.Tensor, xs: list[Any]) -> list[ab.Tensor]:
+        """Dense ones: of a variable of which only elements are used they are IndexedSlices."""
+        return [ab.convert_to_tensor(part) for part in ab.gradients(y, xs, unconnected_gradients="zero")]
 
     @property
     def tensors(self) -> list[ab.Tensor]:

@@ -171,7 +171,7 @@ def test_feeds_are_converted(dtype: str, value: Any, found: Any):
         ("int32", 1.5, TypeError, "dtype float32 was fed to 'x:0', which is int32. Convert it first"),
         ("float32", 1j, TypeError, "complex64"),
         ("bool", 1, TypeError, "int32 was fed to 'x:0', which is bool"),
-        ("float32", "text", TypeError, "<U4"),
+        ("float32", "text", TypeError, "dtype string was fed to 'x:0', which is float32"),
         ("float32", None, TypeError, "NoneType"),
         ("float32", [[1.0], [1.0, 2.0]], TypeError, "rows differ"),
         ("int32", 2**40, ValueError, "The value 1099511627776 was fed to 'x:0', which is int32"),

@@ -259,7 +259,7 @@ def test_a_loop_that_makes_no_iteration_may_be_impossible():
     feeds = {x: values(2), y: values(3)}
     check([z], {**feeds, trips: 0})
     notes = check_refused(z, {**feeds, trips: np.int32(1)}, ValueError, "broadcast")
-    assert "'multiply' (multiply); inputs: float32[2], float32[3]" in notes[0]
+    assert "'multiply' (multiply), iteration 0 of 'while/while'; inputs: float32[2], float32[3]" in notes[0]
 
 
 # --- common subexpressions ------------------------------------------------------------------------------------------

@@ -156,6 +156,14 @@ def test_raw_ops_are_parts_of_the_model() -> None:
     np.testing.assert_allclose(reloaded(model)(data), expected, rtol=1e-5, atol=1e-6)
 
 
+def test_a_dtype_among_the_attributes_of_a_raw_op_survives_a_config() -> None:
+    x = ab.Input((2,))
+    model = ab.Model(x, ab.ops.cast(ab.ops.cast(x * 1.5, "int32"), "float32"))
+    again = reloaded(model)
+    np.testing.assert_array_equal(again(np.ones((1, 2), "float32")), [[1, 1]])
+    assert again.outputs[0].dtype == np.dtype("float32")
+
+
 def test_an_index_with_a_tensor_in_it_survives_a_config() -> None:
     x, at = ab.Input((5,)), ab.Input(batch_shape=(), dtype="int32")
     model = ab.Model([x, at], layers.Dense(1)(ab.ops.reshape(x[:, at:][:, 0], (-1, 1))))

@@ -1,0 +1,509 @@
+"""How each op is done for a batch of examples at once: a table from op class to rule.
+
+A rule gets the batch, the operation and the values of its inputs, at least one of which is batched. It returns the
+values of the outputs, or None where it does not apply: then the operation is looped over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..graph.graph import Operation
+from ..graph.spec import ArraySpec, TensorSpec
+from ..graph.tensor import Tensor
+from ..ops.axes import Flip, Roll, Transpose, moveaxis
+from ..ops.base import (
+    BroadcastToShape,
+    ReshapeToShape,
+    ShapeOf,
+    SumToShape,
+    apply,
+    apply_multi,
+    convert_to_tensor,
+    make_constant,
+)
+from ..ops.creation import Diagonal, Fill, PutDiagonal, Triangle, arange
+from ..ops.einsum import Contraction
+from ..ops.gathering import AddRows, PutAlongAxis, PutRows, Take, TakeAlongAxis, take
+from ..ops.indexing import GetItems
+from ..ops.joining import Concatenate, Split, Stack, Unstack, concatenate
+from ..ops.linalg import BatchMatMul, FlattenRows, MatMul, UnflattenRows, matmul
+from ..ops.matrices import Cholesky, Determinant, Inverse, LowerHalf, Solve
+from ..ops.padding import Pad
+from ..ops.positions import OneHot
+from ..ops.random import _Random  # pyright: ignore[reportPrivateUsage]
+from ..ops.reduced import BroadcastReduced, _Reduction  # pyright: ignore[reportPrivateUsage]
+from ..ops.reduction import _ArgExtremum, prod  # pyright: ignore[reportPrivateUsage]
+from ..ops.running import CumProd, CumSum, LinearScan, Shift
+from ..ops.scattering import GatherLast, GatherNd, ScatterAdd, ScatterUpdate
+from ..ops.shaping import (
+    BroadcastTo,
+    DimOf,
+    ExpandDims,
+    Reshape,
+    SizeOf,
+    Squeeze,
+    broadcast_to,
+    dim,
+    expand_dims,
+    reshape,
+    squeeze,
+)
+from ..ops.softmax import (
+    PlaceClass,
+    SelectClass,
+    SparseCrossEntropy,
+    SparseCrossEntropyGrad,
+    _Normalised,  # pyright: ignore[reportPrivateUsage]
+)
+from ..ops.sorting import ArgSort, SearchSorted, Sort, TopKIndices
+from ..ops.tensor_arrays import (
+    ArrayAddAt,
+    ArrayClear,
+    ArrayRead,
+    ArrayReadOrEmpty,
+    ArrayReadOrZeros,
+    ArraySize,
+    ArrayStack,
+    ArrayStackLike,
+    ArraySum,
+    ArrayUnstack,
+    ArrayWrite,
+)
+from ..ops.windows import Slice, SliceUpdate
+from . import batching_items as items
+from . import batching_stacks as stacks
+from .batching import Batch, Rule, Value, changed
+
+Values = list[Value]
+Found = Sequence[Value] | None
+
+
+def batched(*tensors: Tensor) -> list[Value]:
+    """What has a batch axis."""
+    return [Value(tensor, batched=True) for tensor in tensors]
+
+
+# --- the general rules ----------------------------------------------------------------------------------------------
+
+
+def elementwise(batch: Batch, node: Operation, values: Values) -> Found:
+    """Inputs that broadcast: those with fewer axes get axes of size 1 behind the batch."""
+    ranks = [tensor.ndim for tensor in node.inputs]
+    if None in ranks:
+        return None
+    known = [rank or 0 for rank in ranks]
+    tensors = [batch.aligned(value, rank, max(known)) for value, rank in zip(values, known, strict=True)]
+    return batched(*apply_multi(node.op, *tensors))
+
+
+@dataclass(frozen=True)
+class Shifted:
+    """An op over axes: they lie one further back. Also ops over the last axes, which may have any before them.
+
+    Attributes:
+        axes: the names of the attributes that hold axes: an int, several, or None for all.
+        takes: the positions of the inputs that get the batch axis; None means all. Others must be the same for all.
+        shape: the position of the input that holds the result's shape, where there is one.
+        permutes: the attribute is a permutation, in which the batch stays in front.
+    """
+
+    axes: tuple[str, ...] = ()
+    takes: tuple[int, ...] | None = (0,)
+    shape: int | None = None
+    permutes: bool = False
+
+    def __call__(self, batch: Batch, node: Operation, values: Values) -> Found:
+        rank = (node.inputs[0] if self.shape is None else node.outputs[0]).ndim
+        takes = range(len(values)) if self.takes is None else self.takes
+        if rank is None or any(value.batched for k, value in enumerate(values) if k not in takes):
+            return None
+        tensors = [batch.batched(value) if k in takes else value.tensor for k, value in enumerate(values)]
+        changes: dict[str, Any] = {name: self._moved(getattr(node.op, name), rank) for name in self.axes}
+        if self.shape is not None:
+            tensors[self.shape] = batch.shape_vector(tensors[self.shape])
+            changes["shape"] = batch.shape(_shape_attribute(node))
+        return batched(*apply_multi(changed(node.op, **changes), *tensors))
+
+    def _moved(self, axes: Any, rank: int) -> Any:
+        if self.permutes:
+            return (0, *(1 + axis % rank for axis in (axes if axes is not None else reversed(range(rank)))))
+        if isinstance(axes, int):
+            return axes + 1 if axes >= 0 else axes
+        return tuple(1 + axis % rank for axis in (range(rank) if axes is None else axes))
+
+
+def _shape_attribute(node: Operation) -> Any:
+    op: Any = node.op
+    return op.shape
+
+
+LAST_AXES = Shifted(takes=None)
+
+
+def first_place(batch: Batch, node: Operation, values: Values) -> Found:
+    """The position of an extremum; without an axis it counts through the whole example, which is no axis."""
+    assert isinstance(node.op, _ArgExtremum)
+    return None if node.op.axes is None else Shifted(("axes",))(batch, node, values)
+
+
+# --- shapes ---------------------------------------------------------------------------------------------------------
+
+
+def shape_of(batch: Batch, node: Operation, values: Values) -> Found:
+    """The shape of an example is the same for all."""
+    whole = apply(ShapeOf(), values[0].tensor)
+    return [Value(whole[1:], batched=False)]
+
+
+def dim_of(batch: Batch, node: Operation, values: Values) -> Found:
+    assert isinstance(node.op, DimOf)
+    axis = node.op.axis
+    return [Value(apply(DimOf(axis + 1 if axis >= 0 else axis), values[0].tensor), batched=False)]
+
+
+def size_of(batch: Batch, node: Operation, values: Values) -> Found:
+    return [Value(prod(apply(ShapeOf(), values[0].tensor)[1:]), batched=False)]
+
+
+def to_shape(batch: Batch, node: Operation, values: Values) -> Found:
+    """Sums, broadcasts and reshapes to a shape that a vector holds."""
+    x, shape = values
+    rank, wanted = node.inputs[0].ndim, node.outputs[0].ndim
+    if shape.batched or rank is None or wanted is None:
+        return None
+    vector = batch.shape_vector(shape.tensor)
+    op: Any = type(node.op)
+    known = batch.shape(node.outputs[0].shape)
+    tensor = x.tensor
+    if op is BroadcastToShape and wanted > rank:
+        tensor = batch.aligned(x, rank, wanted)
+    if op is SumToShape and rank > wanted:
+        ones = (1,) * (rank - wanted)
+        padded = concatenate([vector[:1], np.ones(rank - wanted, "int32"), vector[1:]])
+        tensor = apply(SumToShape((known[0], *ones, *known[1:])), tensor, padded)
+        return batched(squeeze(tensor, tuple(range(1, 1 + rank - wanted))))
+    return batched(apply(op(known), tensor, vector))
+
+
+def into_shape(batch: Batch, node: Operation, values: Values) -> Found:
+    """Shapes that are attributes, whose Nones further inputs fill."""
+    x, *sizes = values
+    rank = node.inputs[0].ndim
+    shape: tuple[int | None, ...] = _shape_attribute(node)
+    if rank is None or any(size.batched for size in sizes):
+        return None
+    given = [size.tensor for size in sizes]
+    if isinstance(node.op, Reshape):
+        return batched(reshape(x.tensor, (batch.size, *_settled(x.tensor, node.outputs[0].shape, shape, given))))
+    op = BroadcastTo(batch.shape(shape))
+    return batched(apply(op, batch.aligned(x, rank, len(shape)), *batch.dims(), *given))
+
+
+def _settled(x: Tensor, known: Any, shape: tuple[int | None, ...], given: list[Tensor]) -> list[Any]:
+    """A shape with what its -1 stands for, which could not be told of no examples."""
+    remaining = iter(given)
+    sizes: list[Any] = [next(remaining) if size is None else size for size in shape]
+    if -1 not in shape:
+        return sizes
+    place = shape.index(-1)
+    if known[place] is not None:
+        return [*sizes[:place], known[place], *sizes[place + 1 :]]
+    others = _product([*sizes[:place], *sizes[place + 1 :]])
+    rest = _product([dim(x, axis) for axis in range(1, len(x.shape or ()))]) // others
+    return [*sizes[:place], rest, *sizes[place + 1 :]]
+
+
+def _product(sizes: Sequence[Any]) -> Any:
+    total: Any = 1
+    for size in sizes:
+        total = total * size
+    return total
+
+
+def expanded(batch: Batch, node: Operation, values: Values) -> Found:
+    assert isinstance(node.op, ExpandDims)
+    axes = tuple(axis + 1 if axis >= 0 else axis for axis in node.op.axes)
+    return batched(apply(ExpandDims(axes), values[0].tensor))
+
+
+def squeezed(batch: Batch, node: Operation, values: Values) -> Found:
+    assert isinstance(node.op, Squeeze)
+    axes, shape = node.op.axes, node.inputs[0].shape
+    if axes is None:
+        if shape is None or None in shape:
+            return None
+        axes = tuple(axis for axis, size in enumerate(shape) if size == 1)
+    if not axes:
+        return values
+    return batched(apply(Squeeze(tuple(axis + 1 if axis >= 0 else axis for axis in axes)), values[0].tensor))
+
+
+def flattened_rows(batch: Batch, node: Operation, values: Values) -> Found:
+    rows, columns = node.outputs[0].shape or (None, None)
+    x = values[0].tensor
+    if node.inputs[0].ndim is None:
+        return None
+    sizes = (batch.size, -1 if rows is None else rows, dim(x, -1) if columns is None else columns)
+    return batched(reshape(x, sizes))
+
+
+def unflattened_rows(batch: Batch, node: Operation, values: Values) -> Found:
+    rows, shape = values
+    if shape.batched or node.outputs[0].ndim is None:
+        return None
+    last = convert_to_tensor([dim(rows.tensor, -1)], "int32")
+    vector = concatenate([batch.shape_vector(shape.tensor)[:-1], last])
+    return batched(apply(ReshapeToShape(batch.shape(node.outputs[0].shape)), rows.tensor, vector))
+
+
+def stacked(batch: Batch, node: Operation, values: Values) -> Found:
+    """Inputs along a new axis."""
+    op = node.op
+    assert isinstance(op, Stack)
+    axis = op.axis + 1 if op.axis >= 0 else op.axis
+    return batched(apply(Stack(axis), *[batch.batched(value) for value in values]))
+
+
+def padded(batch: Batch, node: Operation, values: Values) -> Found:
+    op = node.op
+    assert isinstance(op, Pad)
+    if any(value.batched for value in values[1:]):
+        return None
+    return batched(apply(Pad(((0, 0), *op.widths)), *[value.tensor for value in values]))
+
+
+def window(batch: Batch, node: Operation, values: Values) -> Found:
+    """Windows that start at the same place in all examples."""
+    op = node.op
+    whole, starts, *rest = values
+    if starts.batched or (isinstance(op, Slice) and any(size.batched for size in rest)):
+        return None
+    zero = make_constant(np.zeros(1, starts.tensor.dtype))
+    tensors = [batch.batched(whole), concatenate([zero, starts.tensor])]
+    if isinstance(op, SliceUpdate):
+        return batched(apply(op, *tensors, batch.batched(rest[0])))
+    assert isinstance(op, Slice)
+    return batched(apply(Slice(batch.shape(op.sizes)), *tensors, *batch.dims(), *[size.tensor for size in rest]))
+
+
+# --- products -------------------------------------------------------------------------------------------------------
+
+
+def product(batch: Batch, node: Operation, values: Values) -> Found:
+    op, (a, b) = node.op, values
+    assert isinstance(op, (MatMul, BatchMatMul))
+    ranks = [tensor.ndim for tensor in node.inputs]
+    if None in ranks:
+        return None
+    if isinstance(op, MatMul) and not b.batched and not op.transpose_a:
+        # One product over the rows of all examples.
+        return batched(matmul(a.tensor, apply(Transpose(None), b.tensor) if op.transpose_b else b.tensor))
+    known = [rank or 2 for rank in ranks]
+    tensors = [batch.aligned(value, rank, max(known)) for value, rank in zip(values, known, strict=True)]
+    return batched(apply(BatchMatMul(op.transpose_a, op.transpose_b), *tensors))
+
+
+def contraction(batch: Batch, node: Operation, values: Values) -> Found:
+    op, (a, b) = node.op, values
+    assert isinstance(op, Contraction)
+    label = next(c for c in map(chr, range(65, 1000)) if c.isalpha() and c not in op.a + op.b + op.out)
+    labelled = Contraction(label + op.a if a.batched else op.a, label + op.b if b.batched else op.b, label + op.out)
+    return batched(apply(labelled, a.tensor, b.tensor))
+
+
+def solution(batch: Batch, node: Operation, values: Values) -> Found:
+    ranks = [tensor.ndim or 0 for tensor in node.inputs]
+    if 0 in ranks:
+        return None
+    tensors = [expand_rank(batch.batched(v), rank, max(ranks)) for v, rank in zip(values, ranks, strict=True)]
+    return batched(apply(Solve(), *tensors))
+
+
+def expand_rank(tensor: Tensor, rank: int, wanted: int) -> Tensor:
+    return tensor if rank == wanted else expand_dims(tensor, tuple(range(1, 1 + wanted - rank)))
+
+
+# --- places ---------------------------------------------------------------------------------------------------------
+
+
+def taken(batch: Batch, node: Operation, values: Values) -> Found:
+    op, (x, indices) = node.op, values
+    assert isinstance(op, Take)
+    rank = node.inputs[0].ndim
+    if rank is None or node.inputs[1].ndim is None:
+        return None
+    axis = op.axis % rank
+    if not indices.batched:
+        return batched(apply(Take(axis + 1, op.wrap), x.tensor, indices.tensor))
+    if not x.batched:
+        return batched(moveaxis(apply(Take(axis, op.wrap), x.tensor, indices.tensor), axis, 0))
+    if not op.wrap:
+        return None  # an index below zero would be one of the example before
+    key = (*[items.WHOLE] * axis, items.PLACE)
+    return batched(items.get(batch, x, key, [node.inputs[1]], [indices], rank))
+
+
+def put_rows(batch: Batch, node: Operation, values: Values) -> Found:
+    op, (rows, indices, shape) = node.op, values
+    assert isinstance(op, PutRows)
+    if op.shape is None or shape.batched or node.inputs[1].ndim is None:
+        return None
+    axis = op.axis % len(op.shape)
+    vector = batch.shape_vector(shape.tensor)
+    if not indices.batched:
+        put = PutRows(axis + 1, op.wrap, batch.shape(op.shape))
+        return batched(apply(put, batch.batched(rows), indices.tensor, vector))
+    key = (*[items.WHOLE] * axis, items.PLACE)
+    return batched(items.put(batch, rows, key, True, op.shape, vector, [node.inputs[1]], [indices]))
+
+
+def coordinates(batch: Batch, node: Operation, values: Values) -> Found:
+    """Parts named by their coordinates: the example's number is one more."""
+    index = node.inputs[1]
+    if index.ndim is None or node.inputs[0].ndim is None:
+        return None
+    x, indices, *rest = [batch.batched(value) for value in values]
+    count = reshape(arange(0, batch.size, dtype=index.dtype), (batch.size, *[1] * index.ndim))
+    numbers = broadcast_to(count, (*[dim(indices, axis) for axis in range(index.ndim)], 1))
+    return batched(apply(node.op, x, concatenate([numbers, indices], -1), *rest))
+
+
+def searched(batch: Batch, node: Operation, values: Values) -> Found:
+    """Any number of values may be looked up in one sequence."""
+    return None if values[0].batched else batched(apply(node.op, *[value.tensor for value in values]))
+
+
+def drawn(batch: Batch, node: Operation, values: Values) -> Found:
+    """Random numbers for all examples are drawn together."""
+    op = node.op
+    assert isinstance(op, _Random)
+    key, *sizes = values
+    if not key.fresh or any(size.batched for size in sizes):
+        return None
+    tensors = [key.tensor, *batch.dims(), *[size.tensor for size in sizes]]
+    return batched(apply(changed(op, shape=batch.shape(op.shape)), *tensors))
+
+
+# --- arrays of tensors ----------------------------------------------------------------------------------------------
+
+
+def array_op(batch: Batch, node: Operation, values: Values) -> Found:
+    """Arrays hold the examples in each element, so what is done with whole elements stays as it is."""
+    places: tuple[int, ...] = (1,)
+    if isinstance(node.op, ArraySum):
+        places = ()
+    elif isinstance(node.op, ArrayReadOrZeros):
+        places = (1, 2)
+    if any(values[k].batched for k in places):
+        return None
+    tensors = [value.tensor if k in places else batch.batched(value) for k, value in enumerate(values)]
+    op: Any = node.op
+    if isinstance(op, (ArrayReadOrZeros, ArrayReadOrEmpty)):
+        op = changed(op, spec=batch.spec(op.spec))
+    if isinstance(op, ArrayReadOrZeros):
+        tensors[2] = batch.shape_vector(values[2].tensor)
+    return batched(apply(op, *tensors))
+
+
+def array_size(batch: Batch, node: Operation, values: Values) -> Found:
+    return [Value(apply(ArraySize(), values[0].tensor), batched=False)]
+
+
+def array_read(batch: Batch, node: Operation, values: Values) -> Found:
+    array, index = values
+    if not index.batched:
+        element = array.followed(apply(ArrayRead(), array.tensor, index.tensor), "read", index.identity)
+        if array.rows is None or isinstance(element.tensor.spec, ArraySpec):
+            return [changed(element, rows=array.rows)]
+        return batched(take(element.tensor, array.rows, axis=0))
+    spec = array.tensor.spec
+    if array.part is not None or not isinstance(spec, ArraySpec) or not isinstance(spec.element, TensorSpec):
+        return None
+    # Built once, where the array lives, and not at each iteration of a loop that reads it.
+    rows = array.tensor.graph.add_shared(("stack of", array.tensor), ArrayStack(spec.element), [array.tensor])
+    if not array.batched:
+        return batched(apply(GetItems((items.PLACE,)), rows, index.tensor))
+    numbers = arange(0, batch.size, dtype="int32") if array.rows is None else array.rows
+    return batched(apply(GetItems((items.PLACE, items.PLACE)), rows, index.tensor, numbers))
+
+
+def array_stack(batch: Batch, node: Operation, values: Values) -> Found:
+    op = node.op
+    if isinstance(op, ArrayStackLike):
+        if op.shape is None or values[1].batched:
+            return None
+        vector = values[1].tensor
+        wanted = concatenate([vector[:1], batch.shape_vector(vector[1:])])
+        shape = (op.shape[0], batch.static_size, *op.shape[1:])
+        return batched(moveaxis(apply(ArrayStackLike(shape, op.dtype), values[0].tensor, wanted), 0, 1))
+    assert isinstance(op, ArrayStack)
+    if op.element.shape is None:
+        return None
+    return batched(moveaxis(apply(ArrayStack(batch.spec(op.element)), values[0].tensor), 0, 1))
+
+
+def array_unstack(batch: Batch, node: Operation, values: Values) -> Found:
+    return None if node.inputs[0].ndim is None else batched(apply(ArrayUnstack(), moveaxis(values[0].tensor, 1, 0)))
+
+
+# --- the table ------------------------------------------------------------------------------------------------------
+
+RULES: dict[type[Any], Rule] = {
+    # shapes
+    ShapeOf: shape_of,
+    DimOf: dim_of,
+    SizeOf: size_of,
+    **dict.fromkeys([BroadcastToShape, ReshapeToShape, SumToShape], to_shape),
+    **dict.fromkeys([BroadcastTo, Fill, Reshape], into_shape),
+    ExpandDims: expanded,
+    Squeeze: squeezed,
+    FlattenRows: flattened_rows,
+    UnflattenRows: unflattened_rows,
+    # axes
+    **dict.fromkeys([_Reduction, _Normalised, Flip], Shifted(("axes",), takes=None)),
+    _ArgExtremum: first_place,
+    BroadcastReduced: Shifted(("axes",), shape=1),
+    Roll: Shifted(("axes",)),
+    Transpose: Shifted(("axes",), permutes=True),
+    **dict.fromkeys([CumSum, CumProd, Shift, Sort, ArgSort, Unstack, Split, OneHot], Shifted(("axis",))),
+    **dict.fromkeys([Concatenate, LinearScan, TakeAlongAxis], Shifted(("axis",), takes=None)),
+    PutAlongAxis: Shifted(("axis",), takes=(0, 1), shape=2),
+    Diagonal: Shifted(("axis1", "axis2")),
+    PutDiagonal: Shifted(("axis1", "axis2"), shape=1),
+    Stack: stacked,
+    Pad: padded,
+    **dict.fromkeys([Slice, SliceUpdate], window),
+    # the last axes, with any before them
+    **dict.fromkeys([Cholesky, Determinant, Inverse, LowerHalf, Triangle, TopKIndices], LAST_AXES),
+    **dict.fromkeys([SelectClass, SparseCrossEntropy, SparseCrossEntropyGrad], LAST_AXES),
+    **dict.fromkeys(stacks.OF_LAST_AXES, LAST_AXES),
+    **dict.fromkeys(stacks.OF_FIRST_INPUT, Shifted()),
+    **dict.fromkeys(stacks.TO_SHAPE, Shifted(shape=1)),
+    PlaceClass: Shifted(takes=(0, 1), shape=2),
+    **stacks.RULES,
+    # products
+    **dict.fromkeys([MatMul, BatchMatMul], product),
+    Contraction: contraction,
+    Solve: solution,
+    # places
+    Take: taken,
+    PutRows: put_rows,
+    AddRows: Shifted(("axis",), takes=(0, 1)),
+    **dict.fromkeys([GatherNd, GatherLast, ScatterAdd, ScatterUpdate], coordinates),
+    **items.RULES,
+    SearchSorted: searched,
+    _Random: drawn,
+    # arrays of tensors
+    **dict.fromkeys([ArrayAddAt, ArrayClear, ArrayReadOrEmpty, ArrayReadOrZeros, ArraySum, ArrayWrite], array_op),
+    ArrayRead: array_read,
+    ArraySize: array_size,
+    **dict.fromkeys([ArrayStack, ArrayStackLike], array_stack),
+    ArrayUnstack: array_unstack,
+}
+
+__all__ = ["RULES", "Shifted", "batched", "elementwise"]

@@ -1,0 +1,152 @@
+"""Batching of ops that know stacks already: of matrices and rows in their last axes, of images along their first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..graph.graph import Operation
+from ..graph.tensor import Tensor
+from ..ops.axes import moveaxis
+from ..ops.base import apply, convert_to_tensor
+from ..ops.comparison import maximum
+from ..ops.complex_numbers import Conjugate, ImaginaryPart, RealPart
+from ..ops.convolution import Conv, ConvFilterGrad, ConvInputGrad
+from ..ops.creation import zeros
+from ..ops.factorisations import LuFactor, PseudoInverse, Qr, SlogDet
+from ..ops.fourier import (
+    FourierTransform,
+    InverseRealTransform,
+    InverseRealTransformBack,
+    RealTransform,
+    RealTransformBack,
+)
+from ..ops.joining import concatenate
+from ..ops.pooling import AveragePool, AveragePoolGrad, MaxPool, MaxPoolGather, MaxPoolGrad, MaxPoolPlaces
+from ..ops.shaping import dim, reshape
+from ..ops.spectral import Eig, Eigh, SingularValues, Svd
+from .batching import Batch, Rule, Value, changed
+
+# Ops over the last axes, with any before them; they need nothing but the batch in front.
+OF_LAST_AXES: tuple[type[Any], ...] = (
+    Conjugate,
+    Eig,
+    Eigh,
+    FourierTransform,
+    ImaginaryPart,
+    InverseRealTransform,
+    LuFactor,
+    Qr,
+    RealPart,
+    RealTransform,
+    SingularValues,
+    SlogDet,
+    Svd,
+)
+
+
+@dataclass(frozen=True)
+class Merged:
+    """An op whose first axis is a batch of its own: the two become one for it.
+
+    Attributes:
+        takes: the positions of the inputs with that axis. Others must be the same for all.
+        shape: the position of the input that holds the result's shape, where there is one.
+    """
+
+    takes: tuple[int, ...] = (0,)
+    shape: int | None = None
+
+    def __call__(self, batch: Batch, node: Operation, values: list[Value]) -> Sequence[Value] | None:
+        if any(value.batched for k, value in enumerate(values) if k not in self.takes):
+            return None
+        if any(node.inputs[k].ndim is None for k in self.takes):
+            return None
+        tensors = [batch.batched(value) if k in self.takes else value.tensor for k, value in enumerate(values)]
+        count = dim(tensors[self.takes[0]], 1)
+        for k in self.takes:
+            tensors[k] = _merged(tensors[k], batch.size * count)
+        op: Any = node.op
+        if self.shape is not None:
+            shape = op.shape
+            total = convert_to_tensor([batch.size * count], "int32")
+            tensors[self.shape] = concatenate([total, tensors[self.shape][1:]])
+            known = tensors[self.takes[0]].shape
+            op = changed(op, shape=None if shape is None or known is None else (known[0], *shape[1:]))
+        found = apply(op, *tensors)
+        sizes = [dim(found, axis) for axis in range(1, len(found.shape or ()))]
+        return [Value(reshape(found, (batch.size, count, *sizes)), batched=True)]
+
+
+def _merged(tensor: Tensor, total: Any) -> Tensor:
+    return reshape(tensor, (total, *[dim(tensor, axis) for axis in range(2, len(tensor.shape or ()))]))
+
+
+# --- convolutions whose kernels differ ------------------------------------------------------------------------------
+
+
+def convolution(batch: Batch, node: Operation, values: list[Value]) -> Sequence[Value] | None:
+    """With one kernel the examples are more images; with a kernel each, they are groups of channels."""
+    if values[1].batched:
+        return of_groups(batch, node, values)
+    return Merged((0,), None if isinstance(node.op, Conv) else 2)(batch, node, values)
+
+
+def of_groups(batch: Batch, node: Operation, values: list[Value]) -> Sequence[Value] | None:
+    """A convolution, or a gradient of one, whose operands all differ: the examples lie side by side as channels."""
+    first, second, *shape = values
+    if None in (node.inputs[0].ndim, node.inputs[1].ndim) or any(value.batched for value in shape):
+        return None
+    if batch.size == 0:
+        return None
+    size = maximum(batch.size, 1) if isinstance(batch.size, Tensor) else batch.size  # there are no 0 groups
+    tensors = [_side_by_side(batch, value, size) for value in (first, second)]
+    op: Any = node.op
+    if shape:
+        vector, static = shape[0].tensor, op.shape
+        tensors.append(concatenate([vector[:-1], reshape(vector[-1] * size, (1,))]))
+        op = changed(op, shape=None if static is None else (*static[:-1], _times(static[-1], size)))
+    found = apply(op, *tensors)
+    rank = len(found.shape or ())
+    sizes = [dim(found, axis) for axis in range(rank - 1)]
+    channels = (node.outputs[0].shape or (None,))[-1]
+    own = dim(found, rank - 1) // size if channels is None else channels
+    parts = moveaxis(reshape(found, (*sizes, size, own)), rank - 1, 0)
+    return [Value(parts if size is batch.size else parts[: batch.size], batched=True)]
+
+
+def _times(channels: int | None, size: Any) -> int | None:
+    return channels * size if isinstance(channels, int) and isinstance(size, int) else None
+
+
+def _side_by_side(batch: Batch, value: Value, size: Any) -> Tensor:
+    """The examples' channels, one after the other, in the last axis; of no examples one of zeros."""
+    tensor = batch.batched(value)
+    rank = len(tensor.shape or ())
+    if size is not batch.size:
+        filling = zeros((size - batch.size, *[dim(tensor, axis) for axis in range(1, rank)]), tensor.dtype)
+        tensor = concatenate([tensor, filling])
+    moved = moveaxis(tensor, 0, rank - 2)
+    sizes = [dim(moved, axis) for axis in range(rank)]
+    return reshape(moved, (*sizes[:-2], size * dim(tensor, rank - 1)))
+
+
+RULES: dict[type[Any], Rule] = {
+    Conv: convolution,
+    ConvInputGrad: convolution,
+    ConvFilterGrad: of_groups,
+    AveragePool: Merged(),
+    AveragePoolGrad: Merged(shape=1),
+    MaxPool: Merged(),
+    MaxPoolPlaces: Merged((0, 1)),
+    MaxPoolGather: Merged((0, 1)),
+    MaxPoolGrad: Merged((0, 1), shape=2),
+}
+
+# Ops over the last axes, with the result's shape as an input.
+TO_SHAPE: tuple[type[Any], ...] = (InverseRealTransformBack, RealTransformBack)
+# Ops over the last axes of their first input.
+OF_FIRST_INPUT: tuple[type[Any], ...] = (PseudoInverse,)
+
+__all__ = ["OF_FIRST_INPUT", "OF_LAST_AXES", "RULES", "TO_SHAPE", "Merged"]

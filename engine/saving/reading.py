@@ -1,0 +1,151 @@
+"""A graph from its document and arrays: every operation as it was, with the same names, specs and places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..graph.graph import Graph
+from ..graph.nest import is_sequence
+from ..graph.op import Op, registered_ops
+from ..graph.provenance import Location
+from ..graph.region import Region
+from ..graph.spec import Spec
+from ..graph.tensor import Tensor
+from ..graph.variable import Variable
+from ..ops.keys import SeedGenerator
+from .values import SavedGraphError, ValueReader, field_names, read_spec, restored
+from .writing import FORMAT, VERSION
+
+
+def rebuild(document: Any, array: Callable[[int], Any], source: str) -> Graph:
+    """The graph that a document describes.
+
+    Args:
+        document: what `describe` made.
+        array: gives an array by its number.
+        source: what the document comes from, for messages.
+
+    Raises:
+        SavedGraphError: it is no such document, of a later version, damaged, or holds ops that are not known here.
+    """
+    if not isinstance(document, dict) or document.get("format") != FORMAT:  # pyright: ignore[reportUnknownMemberType]
+        raise SavedGraphError(f"{source} holds no saved graph. Give what graph.save or graph_to_dict has written.")
+    if document["version"] > VERSION:
+        raise SavedGraphError(
+            f"{source} holds a graph of format version {document['version']}; this version of anabranch reads up to "
+            f"{VERSION}. Load it with a newer one."
+        )
+    return _GraphReader(document, array, source).graph
+
+
+class _GraphReader:
+    def __init__(self, document: Any, array: Callable[[int], Any], source: str) -> None:
+        self._document = document
+        self._source = source
+        self._load_array = array
+        self._known = registered_ops()
+        self._graphs: dict[int, Graph] = {}
+        self._parents: list[Graph] = []
+        self._values = ValueReader(self._tensor, self._region, self._resource, self._array)
+        try:
+            self._resources = [self._made(resource) for resource in document["resources"]]
+            self.graph = self._graphs[0] = Graph()
+            self._fill(self.graph, document["blocks"][0])
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            if isinstance(error, SavedGraphError):
+                raise
+            raise SavedGraphError(f"{source} is damaged: {type(error).__name__}: {error}. Save it again.") from error
+
+    def _fill(self, graph: Graph, block: Any) -> None:
+        self._parents.append(graph)
+        for description in block["operations"]:
+            self._operation(graph, description)
+        self._parents.pop()
+
+    def _operation(self, graph: Graph, description: Any) -> None:
+        op = self._definition(description)
+        inputs = [self._tensor(reference) for reference in description["inputs"]]
+        specs = tuple(read_spec(spec) for spec in description["outputs"])
+        self._check(op, description, inputs, specs)
+        location = description["location"]
+        graph.restore(
+            op,
+            inputs,
+            specs,
+            description["name"],
+            description["device"],
+            tuple([graph.operations[int(place)] for place in description["controls"]]),
+            None if location is None else Location(*location),
+        )
+
+    def _definition(self, description: Any) -> Op:
+        what = f"{self._source}: operation {description['name']!r} is of type {description['type']!r}"
+        cls = self._known.get(description["type"])
+        if cls is None:
+            raise SavedGraphError(
+                f"{what}, which is not known here. If it is an op of your own, import its module before you load the "
+                "graph; otherwise load it with a newer version of anabranch."
+            )
+        wanted, found = field_names(cls), description["fields"]
+        unknown = [name for name in found if name not in wanted]
+        if unknown:
+            raise SavedGraphError(
+                f"{what}, and has the attributes {', '.join(found)}, of which {cls.__qualname__} does not know "
+                f"{', '.join(unknown)}. Load it with the version of the op that has them."
+            )
+        try:
+            make: Any = cls
+            return make(**{name: self._values.read(value, cls) for name, value in found.items()})
+        except (TypeError, SavedGraphError) as error:
+            raise SavedGraphError(f"{what}, which can't be made again from its attributes: {error}.") from error
+
+    def _check(self, op: Op, description: Any, inputs: list[Tensor], specs: tuple[Spec, ...]) -> None:
+        """What the op infers now goes with what was saved."""
+        inferred: Any = op.infer(*[tensor.spec for tensor in inputs])
+        now: list[Spec] = list(inferred) if is_sequence(inferred) else [inferred]
+        fits = len(now) == len(specs) and all(
+            new.accepts(old) or old.accepts(new) for new, old in zip(now, specs, strict=True)
+        )
+        if not fits:
+            raise SavedGraphError(
+                f"{self._source}: operation {description['name']!r} ({op.type_name}) gave "
+                f"{', '.join(map(str, specs))} when it was saved, and gives {', '.join(map(str, now))} here. The file "
+                "is damaged, or the op has changed since."
+            )
+
+    # --- what attributes refer to ---------------------------------------------------------------------------
+
+    def _tensor(self, reference: Any) -> Tensor:
+        block: int
+        place: int
+        output: int
+        block, place, output = reference
+        return self._graphs[block].operations[place].outputs[output]
+
+    def _region(self, number: int) -> Region:
+        block = self._document["blocks"][number]
+        region = Region(self._parents[-1], block["name"])
+        self._graphs[number] = region
+        self._fill(region, block)
+        region.parameters = [self._tensor(reference) for reference in block["parameters"]]
+        region.captures = [(self._tensor(outer), self._tensor(inner)) for outer, inner in block["captures"]]
+        region.results = [self._tensor(reference) for reference in block["results"]]
+        return region
+
+    def _resource(self, number: int) -> Any:
+        return self._resources[number]
+
+    def _array(self, number: int) -> Any:
+        array = restored(self._load_array(number), self._document["dtypes"][number])
+        array.setflags(write=False)
+        return array
+
+    def _made(self, description: Any) -> Any:
+        if description["kind"] == "generator":
+            generator = SeedGenerator(0, description["name"])
+            generator.state = description["state"]
+            return generator
+        value = self._array(description["value"])
+        shape = description["shape"]
+        return Variable(value, shape, value.dtype, trainable=description["trainable"], name=description["name"])

@@ -1,0 +1,126 @@
+"""A graph as a document of plain values, and the arrays that belong to it. Nothing is evaluated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..graph.dtypes import name_of
+from ..graph.graph import Graph, Operation
+from ..graph.op import registered_ops
+from ..graph.region import Region
+from ..graph.tensor import Tensor
+from ..graph.variable import Variable
+from .values import SavedGraphError, ValueWriter, field_names, write_spec
+
+FORMAT = "anabranch graph"
+VERSION = 1
+
+
+def describe(graph: Graph) -> tuple[dict[str, Any], list[Any]]:
+    """A document of JSON values, and the arrays that it refers to by their numbers.
+
+    Raises:
+        SavedGraphError: an operation holds something that can't be written; the message names it and its line.
+    """
+    if graph.parent is not None:
+        raise SavedGraphError("This is the inside of a loop or branch. Save the graph around it: graph.root.save(...).")
+    writer = _GraphWriter(graph)
+    return writer.document, writer.arrays
+
+
+class _GraphWriter:
+    """Numbers blocks (the graph, then each region), operations in them, resources and arrays."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.arrays: list[Any] = []
+        self._array_numbers: dict[int, int] = {}
+        self._resources: dict[Any, int] = {}
+        self._block_numbers: dict[Graph, int] = {}
+        self._places: dict[Operation, int] = {}
+        self._known = registered_ops()
+        self._values = ValueWriter(self._tensor, self._region, self._resource, self._array)
+        self._blocks: list[Any] = []
+        self._block(graph)
+        self.document: dict[str, Any] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "blocks": self._blocks,
+            "resources": [self._described(resource) for resource in self._resources],
+        }
+        self.document["dtypes"] = [name_of(array.dtype) for array in self.arrays]
+
+    def _block(self, graph: Graph) -> int:
+        number = self._block_numbers[graph] = len(self._blocks)
+        block: dict[str, Any] = {}
+        self._blocks.append(block)
+        for place, operation in enumerate(graph.operations):
+            self._places[operation] = place
+        block["operations"] = [self._operation(operation) for operation in graph.operations]
+        return number
+
+    def _region(self, region: Region) -> int:
+        number = self._block(region)
+        self._blocks[number].update(
+            name=region.name,
+            parameters=[self._tensor(parameter) for parameter in region.parameters],
+            captures=[[self._tensor(outer), self._tensor(parameter)] for outer, parameter in region.captures],
+            results=[self._tensor(result) for result in region.results],
+        )
+        return number
+
+    def _operation(self, operation: Operation) -> dict[str, Any]:
+        cls = type(operation.op)
+        try:
+            if self._known.get(operation.type) is not cls:
+                raise SavedGraphError(
+                    f"the class {cls.__qualname__} is not the one that is registered as {operation.type!r}, so that it "
+                    "would not be found again. Give each class of ops a name of its own, without a leading underscore"
+                )
+            fields = {name: self._values.write(getattr(operation.op, name), cls, name) for name in field_names(cls)}
+        except (SavedGraphError, AttributeError) as error:
+            if isinstance(error, _LocatedError):
+                raise
+            raise _LocatedError(
+                f"Operation {operation.name!r} ({operation.type}), defined at {operation.location}, can't be saved: "
+                f"{error}."
+            ) from error
+        return {
+            "name": operation.name,
+            "type": operation.type,
+            "fields": fields,
+            "inputs": [self._tensor(tensor) for tensor in operation.inputs],
+            "outputs": [write_spec(tensor.spec) for tensor in operation.outputs],
+            "device": operation.device,
+            "controls": [self._places[control] for control in operation.control_inputs],
+            "location": None if operation.location is None else list(operation.location),
+        }
+
+    def _tensor(self, tensor: Tensor) -> list[int]:
+        operation = tensor.operation
+        return [self._block_numbers[operation.graph], self._places[operation], tensor.index]
+
+    def _array(self, value: Any) -> int:
+        number = self._array_numbers.get(id(value))
+        if number is None:
+            number = self._array_numbers[id(value)] = len(self.arrays)
+            self.arrays.append(value)
+        return number
+
+    def _resource(self, resource: Any) -> int:
+        return self._resources.setdefault(resource, len(self._resources))
+
+    def _described(self, resource: Any) -> dict[str, Any]:
+        if not isinstance(resource, Variable):
+            return {"kind": "generator", "name": resource.name, "state": [int(part) for part in resource.state]}
+        shape = resource.shape
+        return {
+            "kind": "variable",
+            "name": resource.name,
+            "shape": None if shape is None else list(shape),
+            "trainable": resource.trainable,
+            "value": self._array(resource.numpy()),
+        }
+
+
+class _LocatedError(SavedGraphError):
+    """An error that says already which operation is meant."""

@@ -1,0 +1,231 @@
+"""How quickly graphs are built and made ready to run.
+
+`anabranch_ops`: operations a second through the public functions and operators, one after the other.
+
+The other rows: an Inception-v3 in several replicas that share their variables, its gradient and SGD updates, from
+nothing to the compiled program of a training step - built, differentiated, pruned, specialised, fused, printed, compiled,
+its kernels bound. `_cold_cache` rows compile the kernels too; the others find them on disk. The time depends on the
+number of operations, not on what they compute, so the images and layers are small. One step is run afterwards, unmeasured,
+to show that the program is a sound one.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from common import BUDGET, rss_mb
+
+import anabranch as ab
+from anabranch.engine.runtime.kernels.library import Library, library
+
+Record = dict[str, Any]
+_THINNER = 8  # channels are an eighth of the original's
+_CLASSES = 100
+_IMAGES, _SIZE = 2, 75
+
+
+# --- operations a second --------------------------------------------------------------------------------------------
+
+
+def _mixed(x: Any, matrix: Any, row: Any) -> Any:
+    """25 operations of many kinds, the cheap and the dear ones, over matrices of 8 x 8."""
+    h = ab.ops.tanh(x @ matrix + row)  # 3
+    h = h * 0.5 - x / 3.0  # 3
+    centred = h - ab.ops.mean(h, axis=-1, keepdims=True)  # 2
+    spread = ab.ops.sum(centred * centred, axis=1)  # 2
+    scaled = centred * ab.ops.expand_dims(ab.ops.rsqrt(spread + 1e-3), -1)  # 4
+    gate = ab.ops.sigmoid(ab.ops.matmul(scaled, matrix))  # 2
+    chosen = ab.ops.where(gate > row, ab.ops.maximum(gate, x), -x)  # 4
+    joined = ab.ops.concatenate([chosen, ab.ops.transpose(gate)], axis=0)  # 2
+    top = joined[:8]  # 1
+    return ab.ops.reshape(top, (8, 8)) + ab.ops.max(top)  # 3
+
+
+def anabranch_ops(params: dict[str, Any]) -> Record:
+    wanted = params["n"]
+    seconds: list[float] = []
+    built = 0
+    for _ in range(max(3, round(7 * BUDGET))):
+        with ab.Graph().as_default() as graph:
+            x, matrix = ab.placeholder((8, 8), "float32", "x"), ab.constant(np.eye(8, dtype="float32"))
+            row = ab.constant(np.zeros(8, "float32"))
+            start = time.perf_counter()
+            while len(graph.operations) < wanted:
+                x = _mixed(x, matrix, row)
+            seconds.append((time.perf_counter() - start) * wanted / len(graph.operations))
+            built = len(graph.operations)
+    return _record(seconds, seconds[0], [], operations=built)
+
+
+# --- an Inception-v3 ------------------------------------------------------------------------------------------------
+
+
+class _Layers:
+    """Convolutions whose variables are made in the first replica and used again in the later ones."""
+
+    def __init__(self) -> None:
+        self.variables: list[Any] = []
+        self._position = 0
+        self._random = np.random.default_rng(0)
+
+    def start_replica(self) -> None:
+        self._position = 0
+
+    def variable(self, make: Callable[[], Any]) -> Any:
+        if self._position == len(self.variables):
+            self.variables.append(ab.Variable(make(), name=f"v{self._position}"))
+        self._position += 1
+        return self.variables[self._position - 1]
+
+    def weights(self, *shape: int) -> Any:
+        scale = np.sqrt(2.0 / np.prod(shape[:-1]))
+        return self.variable(lambda: (self._random.standard_normal(shape) * scale).astype("float32"))
+
+    def conv(self, x: Any, filters: int, rows: int, columns: int, strides: int = 1, padding: str = "same") -> Any:
+        """Convolution, batch normalisation over the batch, ReLU."""
+        filters = max(filters // _THINNER, 2)
+        y = ab.ops.conv(x, self.weights(rows, columns, x.shape[-1], filters), strides, padding)
+        centred = y - ab.ops.mean(y, (0, 1, 2))
+        variance = ab.ops.mean(ab.ops.square(centred), (0, 1, 2))
+        offset = self.variable(lambda: np.zeros(filters, "float32"))
+        return ab.ops.relu(centred * ab.ops.rsqrt(variance + 1e-3) + offset)
+
+    def dense(self, x: Any, units: int) -> Any:
+        return x @ self.weights(x.shape[-1], units) + self.variable(lambda: np.zeros(units, "float32"))
+
+
+def _joined(*parts: Any) -> Any:
+    return ab.ops.concatenate(parts, axis=-1)
+
+
+def _block_a(n: _Layers, x: Any, pooled: int) -> Any:
+    wide = n.conv(n.conv(x, 48, 1, 1), 64, 5, 5)
+    twice = n.conv(n.conv(n.conv(x, 64, 1, 1), 96, 3, 3), 96, 3, 3)
+    pool = n.conv(ab.ops.average_pool(x, 3, 1, "same"), pooled, 1, 1)
+    return _joined(n.conv(x, 64, 1, 1), wide, twice, pool)
+
+
+def _block_b(n: _Layers, x: Any) -> Any:
+    twice = n.conv(n.conv(n.conv(x, 64, 1, 1), 96, 3, 3), 96, 3, 3, 2, "valid")
+    return _joined(n.conv(x, 384, 3, 3, 2, "valid"), twice, ab.ops.max_pool(x, 3, 2))
+
+
+def _block_c(n: _Layers, x: Any, inner: int) -> Any:
+    once = n.conv(n.conv(n.conv(x, inner, 1, 1), inner, 1, 7), 192, 7, 1)
+    twice = n.conv(x, inner, 1, 1)
+    for rows, columns, filters in ((7, 1, inner), (1, 7, inner), (7, 1, inner), (1, 7, 192)):
+        twice = n.conv(twice, filters, rows, columns)
+    pool = n.conv(ab.ops.average_pool(x, 3, 1, "same"), 192, 1, 1)
+    return _joined(n.conv(x, 192, 1, 1), once, twice, pool)
+
+
+def _block_d(n: _Layers, x: Any) -> Any:
+    once = n.conv(n.conv(x, 192, 1, 1), 320, 3, 3, 2, "valid")
+    cross = n.conv(n.conv(n.conv(x, 192, 1, 1), 192, 1, 7), 192, 7, 1)
+    return _joined(once, n.conv(cross, 192, 3, 3, 2, "valid"), ab.ops.max_pool(x, 3, 2))
+
+
+def _block_e(n: _Layers, x: Any) -> Any:
+    once = n.conv(x, 384, 1, 1)
+    twice = n.conv(n.conv(x, 448, 1, 1), 384, 3, 3)
+    split = [n.conv(part, 384, *size) for part in (once, twice) for size in ((1, 3), (3, 1))]
+    pool = n.conv(ab.ops.average_pool(x, 3, 1, "same"), 192, 1, 1)
+    return _joined(n.conv(x, 320, 1, 1), *split, pool)
+
+
+def _inception(n: _Layers, x: Any) -> Any:
+    """Logits of images. Szegedy et al., "Rethinking the Inception Architecture for Computer Vision" (2015): 94
+    convolutions."""
+    x = n.conv(n.conv(n.conv(x, 32, 3, 3, 2, "valid"), 32, 3, 3, 1, "valid"), 64, 3, 3)
+    x = ab.ops.max_pool(x, 3, 2)
+    x = ab.ops.max_pool(n.conv(n.conv(x, 80, 1, 1), 192, 3, 3, 1, "valid"), 3, 2)
+    for pooled in (32, 64, 64):
+        x = _block_a(n, x, pooled)
+    x = _block_b(n, x)
+    for inner in (128, 160, 160, 192):
+        x = _block_c(n, x, inner)
+    x = _block_d(n, x)
+    for _ in range(2):
+        x = _block_e(n, x)
+    return n.dense(ab.ops.mean(x, (1, 2)), _CLASSES)
+
+
+def _training_step(replicas: int) -> tuple[Any, list[Any], list[Any], dict[str, float]]:
+    """(loss, updates, feeds, seconds of each stage) of a step over several replicas, in the default graph."""
+    marks = [time.perf_counter()]
+    layers, losses, feeds = _Layers(), [], []
+    for replica in range(replicas):
+        layers.start_replica()
+        images = ab.placeholder((_IMAGES, _SIZE, _SIZE, 3), "float32", f"images_{replica}")
+        labels = ab.placeholder((_IMAGES,), "int32", f"labels_{replica}")
+        scores = _inception(layers, images)
+        losses.append(ab.ops.mean(ab.ops.sparse_categorical_crossentropy(labels, scores, from_logits=True)))
+        feeds += [images, labels]
+    loss = ab.ops.mean(ab.ops.stack(losses))
+    marks.append(time.perf_counter())
+    found = ab.gradients(loss, layers.variables)
+    marks.append(time.perf_counter())
+    updates = [v.assign_sub(0.01 * gradient) for v, gradient in zip(layers.variables, found, strict=True)]
+    marks.append(time.perf_counter())
+    names = ("forward_s", "gradients_s", "updates_s")
+    return loss, updates, feeds, {k: round(b - a, 3) for k, a, b in zip(names, marks, marks[1:], strict=False)}
+
+
+def _made_ready(replicas: int) -> tuple[float, float, Record]:
+    """(wall seconds, processor seconds, particulars) of one graph from nothing to its compiled program."""
+    library.__dict__.update(Library().__dict__)  # nothing compiled in this process yet
+    start, busy = time.perf_counter(), time.process_time()
+    with ab.Graph().as_default() as graph:
+        loss, updates, feeds, stages = _training_step(replicas)
+        built = time.perf_counter()
+        session = ab.Session(graph)
+        program = session.program([loss, *updates], feeds)
+        ready = time.perf_counter()
+        busy = time.process_time() - busy
+        stages["program_s"] = round(ready - built, 3)
+        images = np.random.default_rng(1).standard_normal((_IMAGES, _SIZE, _SIZE, 3)).astype("float32")
+        values = [value for _ in range(replicas) for value in (images, np.arange(_IMAGES, dtype="int32"))]
+        first_loss = float(program(*values)[0])
+    return ready - start, busy, {"operations": len(graph.operations), "stages": stages, "loss_check": [first_loss]}
+
+
+def _ready(replicas: int, cold: bool) -> Callable[[dict[str, Any]], Record]:
+    def measure(params: dict[str, Any]) -> Record:
+        runs = []
+        with tempfile.TemporaryDirectory() as folder:
+            for run in range(1 + max(1, round(params["runs"] * BUDGET))):
+                os.environ["ANABRANCH_CACHE_DIR"] = os.path.join(folder, str(run) if cold else "0")
+                runs.append(_made_ready(replicas))
+        seconds, busy, facts = [wall for wall, _, _ in runs[1:]], [busy for _, busy, _ in runs[1:]], runs[-1][2]
+        return _record(seconds, runs[0][0], facts.pop("loss_check"), busy_s=round(statistics.median(busy), 3), **facts)
+
+    return measure
+
+
+def _record(seconds: list[float], first: float, check: list[float], **facts: Any) -> Record:
+    times = sorted(1e3 * value for value in seconds)
+    return {
+        "median_ms": round(statistics.median(times), 2),
+        "p10": round(times[0], 2),
+        "p90": round(times[-1], 2),
+        "reps": len(times),
+        "peak_rss_mb": round(rss_mb()),
+        "compile_or_first_step_s": round(first, 3),
+        "loss_check": check,
+        **facts,
+    }
+
+
+_REPLICAS = {"9k": 2, "18k": 4, "36k": 8, "72k": 16}
+
+OURS = {
+    "anabranch_ops": anabranch_ops,
+    **{f"anabranch_{name}": _ready(replicas, cold=False) for name, replicas in _REPLICAS.items()},
+    "anabranch_36k_cold_cache": _ready(_REPLICAS["36k"], cold=True),
+}
