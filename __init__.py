@@ -57,6 +57,7 @@ _MODULES: dict[str, str] = {
     "metrics": ".framework.metrics",
     "models": ".framework.models",
     "ops": ".engine.ops",
+    **dict.fromkeys([f"ops.{name}" for name in ("image", "linalg", "nn", "numpy", "sparse", "strings")], ".engine.ops"),
     "optimizers": ".optim",
     "random": ".engine.ops.random",
     "saving": ".framework.saving",
@@ -109,18 +110,20 @@ class _LazyModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name != "__all__":
             raise AttributeError(name)
-        module = _load(self.__name__.rpartition(".")[2], self.__dict__["_target"])
-        return getattr(module, name)
+        return getattr(_load(self.__name__.removeprefix(f"{__package__}."), self.__dict__["_target"]), name)
 
     def __dir__(self) -> list[str]:
-        return dir(_load(self.__name__.rpartition(".")[2], self.__dict__["_target"]))
+        return dir(_load(self.__name__.removeprefix(f"{__package__}."), self.__dict__["_target"]))
 
 
 def _load(name: str, target: str) -> ModuleType:
     """Import the module behind a public name and put it in the name's place."""
-    module = importlib.import_module(target, __name__)
+    package, _, own = name.rpartition(".")
+    if package:  # a namespace that is an attribute of another module
+        module = getattr(_load(package, _MODULES[package]), own)
+    else:
+        module = globals()[name] = importlib.import_module(target, __name__)
     sys.modules[f"{__name__}.{name}"] = module
-    globals()[name] = module
     return module
 
 

@@ -79,10 +79,8 @@ def accumulate(current: Any, contribution: Any) -> Any:
     """The sum of a cotangent (None: zero) and one more contribution."""
     if isinstance(contribution, IndexedSlices):
         contribution = SlicesSum((contribution,))
-    if isinstance(current, SlicesSum) and isinstance(contribution, Tensor):
-        return current.added_to(contribution)
-    if isinstance(current, SlicesSum) and not isinstance(contribution, SlicesSum):
-        return accumulate(resolved(current), contribution)
+    if isinstance(current, SlicesSum):
+        return _added_to_rows(current, contribution)
     if isinstance(contribution, Contribution):
         return contribution.add_to(current)
     if current is None:
@@ -92,3 +90,11 @@ def accumulate(current: Any, contribution: Any) -> Any:
 
         return graph_for([current, contribution]).add(ArraySum(), [current, contribution]).outputs[0]
     return current + contribution
+
+
+def _added_to_rows(current: SlicesSum, contribution: Any) -> Any:
+    if isinstance(contribution, Tensor):
+        return current.added_to(contribution)
+    if isinstance(contribution, SlicesSum):
+        return contribution.add_to(current)
+    return accumulate(resolved(current), contribution)
