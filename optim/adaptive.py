@@ -82,6 +82,7 @@ class Adagrad(Optimizer):
     """
 
     hyperparameters = ("initial_accumulator_value", "epsilon")
+    updates_rows = True
 
     def __init__(
         self,
@@ -102,8 +103,8 @@ class Adagrad(Optimizer):
             start = Constant(self.initial_accumulator_value)
             self._accumulators = self.add_optimizer_variables(variables, "accumulator", start)
 
-    def update_step(self, gradient: Tensor, variable: Variable, learning_rate: Any) -> None:
-        slot = self._accumulators[self._get_variable_index(variable)]
+    def update_step(self, gradient: Tensor, variable: Any, learning_rate: Any) -> None:
+        slot = self.slot_for(variable, self._accumulators)
         squares = slot + ops.square(gradient)
         slot.assign(squares)
         variable.assign(variable - gradient * learning_rate / ops.sqrt(squares + self.epsilon))

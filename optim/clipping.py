@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..engine import ops
-from ..engine.graph import Tensor
+from ..engine.graph import IndexedSlices, Tensor
+
+Gradient = Tensor | IndexedSlices
+
+
+def on_values(gradient: Gradient, change: Callable[[Tensor], Tensor]) -> Gradient:
+    """The gradient with its elements changed by a function that keeps zero zero."""
+    return gradient.map_values(change) if isinstance(gradient, IndexedSlices) else change(gradient)
 
 
 @dataclass(frozen=True)
@@ -33,10 +40,10 @@ class Clipping:
             if value < 0:
                 raise ValueError(f"{name} must not be negative; got {value}.")
 
-    def apply(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        """The clipped gradients."""
+    def apply(self, gradients: Sequence[Gradient]) -> list[Gradient]:
+        """The clipped gradients. `IndexedSlices`, which must name each row once, stay what they are."""
         if self.clipnorm:
-            return [gradient * _factor(_square_sum(gradient), self.clipnorm) for gradient in gradients]
+            return [_scaled(gradient, _factor(_square_sum(gradient), self.clipnorm)) for gradient in gradients]
         if self.global_clipnorm:
             squares = _square_sum(gradients[0])
             for gradient in gradients[1:]:
@@ -44,14 +51,19 @@ class Clipping:
             norm = ops.sqrt(squares)
             # An infinite norm makes NaNs, so that it is noticed.
             factor = self.global_clipnorm / ops.maximum(norm, self.global_clipnorm) + (norm - norm)
-            return [gradient * factor for gradient in gradients]
+            return [_scaled(gradient, factor) for gradient in gradients]
         if self.clipvalue:
-            return [ops.clip(gradient, -self.clipvalue, self.clipvalue) for gradient in gradients]
+            limit = self.clipvalue
+            return [on_values(gradient, lambda g: ops.clip(g, -limit, limit)) for gradient in gradients]
         return list(gradients)
 
 
-def _square_sum(gradient: Tensor) -> Tensor:
-    return ops.sum(ops.square(gradient))
+def _scaled(gradient: Gradient, factor: Tensor) -> Gradient:
+    return on_values(gradient, lambda g: g * factor)
+
+
+def _square_sum(gradient: Gradient) -> Tensor:
+    return ops.sum(ops.square(gradient.values if isinstance(gradient, IndexedSlices) else gradient))
 
 
 def _factor(squares: Tensor, limit: float) -> Tensor:

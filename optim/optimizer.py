@@ -12,14 +12,24 @@ import numpy as np
 from ..engine import ops
 from ..engine.autodiff import gradients
 from ..engine.control_flow import cond
-from ..engine.graph import Operation, Tensor, Variable, graph_for, in_explicit_graph
+from ..engine.graph import (
+    IndexedSlices,
+    Operation,
+    Tensor,
+    Variable,
+    VariableRows,
+    flatten,
+    graph_for,
+    in_explicit_graph,
+)
 from ..engine.graph.spec import shape_text, shapes_compatible
 from ..engine.objects import initializers
 from ..engine.objects.names import name_for
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
 from ..engine.ops.base import as_array
+from ..engine.ops.indexed_slices import deduplicated
 from ..engine.session import Function
-from .clipping import Clipping
+from .clipping import Clipping, Gradient, on_values
 from .schedules import LearningRateSchedule
 
 LearningRate = float | LearningRateSchedule | Callable[[], Any]
@@ -67,9 +77,16 @@ class Optimizer:
     >>> SignDescent(learning_rate=0.5).apply([[3.0, -4.0]], [w])
     >>> w.numpy()
     array([0.5, 2.5], dtype=float32)
+
+    Where ``updates_rows`` is true, `update_step` may be called with some rows of a table: `variable` is a
+    `VariableRows` then, and `slot_for` gives the same rows of the optimizer's variables. Otherwise, and with weight
+    decay or accumulated gradients, the gradients of tables are made dense.
     """
 
     hyperparameters: ClassVar[tuple[str, ...]] = ()  # attributes that get_config writes as constructor arguments
+    # Whether `update_step` leaves alone what has a gradient of zero, the optimizer's own variables included. Then of a
+    # table of which a step uses some rows (its gradient is an `IndexedSlices`) nothing but these rows is touched.
+    updates_rows: bool = False
 
     def __init__(self, learning_rate: LearningRate = 0.001, **options: Unpack[OptimizerOptions]) -> None:
         unknown = set(options) - OptimizerOptions.__annotations__.keys()
@@ -126,8 +143,14 @@ class Optimizer:
         """What all variables share in a step, computed once: `update_step` gets it as its third argument."""
         return learning_rate
 
-    def update_step(self, gradient: Tensor, variable: Variable, learning_rate: Any) -> None:
-        """Assign to `variable`, and to the optimizer's variables for it."""
+    def update_step(self, gradient: Tensor, variable: Any, learning_rate: Any) -> None:
+        """Assign to `variable`, and to the optimizer's variables for it.
+
+        Args:
+            gradient: of the variable's shape.
+            variable: a `Variable`, or with `updates_rows` maybe a `VariableRows`.
+            learning_rate: what `begin_step` returned.
+        """
         raise NotImplementedError(f"{type(self).__name__} must define update_step(gradient, variable, learning_rate).")
 
     # --- its variables ----------------------------------------------------------------------------------------------
@@ -165,6 +188,15 @@ class Optimizer:
     def _get_variable_index(self, variable: Variable) -> int:
         """The position of a model's variable in the lists that `add_optimizer_variables` made."""
         return self._indices[variable]
+
+    def slot_for(self, variable: Any, slots: Sequence[Variable]) -> Any:
+        """The optimizer's variable for a model's variable, out of a list that `add_optimizer_variables` made.
+
+        For some rows of a variable it is the same rows.
+        """
+        if isinstance(variable, VariableRows):
+            return variable.rows_of(slots[self._indices[variable.variable]])
+        return slots[self._indices[variable]]
 
     @property
     def variables(self) -> list[Variable]:
@@ -255,7 +287,8 @@ class Optimizer:
         """Make a step.
 
         Args:
-            grads: a gradient for each variable, tensors or arrays; None for those on which the loss does not depend.
+            grads: a gradient for each variable, tensors, arrays or `IndexedSlices` of these; None for those on which
+                the loss does not depend.
             trainable_variables: the variables; by default those that the optimizer was built for.
 
         Returns:
@@ -266,9 +299,9 @@ class Optimizer:
         """
         given = list(grads)
         variables = self._targets(given, None if trainable_variables is None else list(trainable_variables))
-        if in_explicit_graph() or any(isinstance(gradient, Tensor) for gradient in given):
+        if in_explicit_graph() or any(isinstance(part, Tensor) for part in flatten(given)):
             return self._add_step(given, variables)
-        arrays = [None if gradient is None else as_array(gradient) for gradient in given]
+        arrays = [None if gradient is None else _as_arrays(gradient) for gradient in given]
         if not any(array is not None for array in arrays):
             raise ValueError(_NO_GRADIENTS)
         return self._at_once("apply", self._add_step)(arrays, variables)
@@ -301,14 +334,14 @@ class Optimizer:
             )
 
     def _add_step(self, given: list[Any], variables: list[Variable]) -> Operation:
-        graph = graph_for([gradient for gradient in given if isinstance(gradient, Tensor)])
+        graph = graph_for([part for part in flatten(given) if isinstance(part, Tensor)])
         first = len(graph.operations)
         with graph.as_default(), graph.name_scope(self.name):
             pairs = [self._checked(g, v) for g, v in zip(given, variables, strict=True) if g is not None]
             self._report_missing([v for g, v in zip(given, variables, strict=True) if g is None], len(pairs))
             found, known = [g for g, _ in pairs], [v for _, v in pairs]
             if self.loss_scale_factor is not None:
-                found = [gradient / self.loss_scale_factor for gradient in found]
+                found = [on_values(gradient, self._unscaled) for gradient in found]
             if self.gradient_accumulation_steps:
                 self._accumulate_or_update(found, known)
             else:
@@ -322,14 +355,18 @@ class Optimizer:
             with graph.control_dependencies(writes):
                 return self._iterations.assign_add(1).operation
 
-    def _checked(self, gradient: Any, variable: Variable) -> tuple[Tensor, Variable]:
-        tensor = ops.convert_to_tensor(gradient, variable.dtype)
-        if not shapes_compatible(tensor.shape, variable.shape):
+    def _checked(self, gradient: Any, variable: Variable) -> tuple[Gradient, Variable]:
+        by_rows = isinstance(gradient, IndexedSlices)
+        checked = _rows_once(gradient, variable) if by_rows else ops.convert_to_tensor(gradient, variable.dtype)
+        if not shapes_compatible(checked.shape, variable.shape):
             raise ValueError(
-                f"{self.name}: the gradient for variable {path_of(variable)!r} has shape {shape_text(tensor.shape)}, "
+                f"{self.name}: the gradient for variable {path_of(variable)!r} has shape {shape_text(checked.shape)}, "
                 f"the variable {shape_text(variable.shape)}."
             )
-        return tensor, variable
+        return checked, variable
+
+    def _unscaled(self, gradient: Tensor) -> Tensor:
+        return gradient / self.loss_scale_factor
 
     def _report_missing(self, missing: list[Variable], present: int) -> None:
         if not present:
@@ -341,15 +378,18 @@ class Optimizer:
                 stacklevel=4,
             )
 
-    def _update(self, found: list[Tensor], variables: list[Variable]) -> None:
+    def _update(self, found: Sequence[Gradient], variables: list[Variable]) -> None:
         clipped = self.clipping.apply(found)
         learning_rate = ops.convert_to_tensor(self._current_learning_rate(), "float32")
         self._decay(variables, learning_rate)
         shared = self.begin_step(learning_rate)
         for gradient, variable in zip(clipped, variables, strict=True):
-            self.update_step(gradient, variable, shared)
+            if isinstance(gradient, IndexedSlices) and self.updates_rows and not self._is_decayed(variable):
+                self.update_step(gradient.values, VariableRows(variable, gradient.indices), shared)
+            else:
+                self.update_step(ops.convert_to_tensor(gradient), variable, shared)
 
-    def _accumulate_or_update(self, found: list[Tensor], variables: list[Variable]) -> None:
+    def _accumulate_or_update(self, found: Sequence[Gradient], variables: list[Variable]) -> None:
         steps = self.gradient_accumulation_steps
         assert steps is not None
         sums = [self._accumulated[self._indices[variable]] for variable in variables]
@@ -361,7 +401,10 @@ class Optimizer:
 
         def accumulate() -> None:
             for total, gradient in zip(sums, found, strict=True):
-                total.assign(total + gradient)
+                if isinstance(gradient, IndexedSlices):
+                    VariableRows(total, gradient.indices).assign_add(gradient.values)
+                else:
+                    total.assign(total + gradient)
 
         cond(ops.equal((self._iterations + 1) % steps, 0), update, accumulate)
 
@@ -389,12 +432,15 @@ class Optimizer:
 
         self._not_decayed = excluded
 
+    def _is_decayed(self, variable: Variable) -> bool:
+        return bool(self.weight_decay) and not self._not_decayed(variable)
+
     def _decay(self, variables: list[Variable], learning_rate: Tensor) -> None:
         if not self.weight_decay:
             return
         kept = 1.0 - self.weight_decay * learning_rate
         for variable in variables:
-            if not self._not_decayed(variable):
+            if self._is_decayed(variable):
                 variable.assign(variable * kept)
 
     def _update_averages(self) -> None:
@@ -487,6 +533,18 @@ _NO_GRADIENTS = (
     "No gradients: each of them is None, so the loss does not depend on any of the variables. "
     "(Did stop_gradient, an integer op or argmax cut the way? Was the loss computed from the model's output?)"
 )
+
+
+def _rows_once(gradient: IndexedSlices, variable: Variable) -> IndexedSlices:
+    """A gradient in the variable's dtype, in which each row is named once: clipping looks at whole rows."""
+    values, indices = ops.convert_to_tensor(gradient.values, variable.dtype), ops.convert_to_tensor(gradient.indices)
+    return deduplicated(IndexedSlices(values, indices, gradient.dense_shape))
+
+
+def _as_arrays(gradient: Any) -> Any:
+    if not isinstance(gradient, IndexedSlices):
+        return as_array(gradient)
+    return IndexedSlices(*[as_array(field) for field in gradient])
 
 
 def path_of(variable: Variable) -> str:

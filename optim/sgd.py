@@ -35,6 +35,7 @@ class SGD(Optimizer):
         super().__init__(learning_rate, **options)
         self.momentum = momentum
         self.nesterov = nesterov
+        self.updates_rows = not momentum  # with it, rows go on moving
         self._velocities: list[Variable] = []
 
     def build(self, variables: Sequence[Variable]) -> None:
@@ -43,7 +44,7 @@ class SGD(Optimizer):
         if first and self.momentum:
             self._velocities = self.add_optimizer_variables(variables, "momentum")
 
-    def update_step(self, gradient: Tensor, variable: Variable, learning_rate: Any) -> None:
+    def update_step(self, gradient: Tensor, variable: Any, learning_rate: Any) -> None:
         step = gradient * learning_rate
         if not self.momentum:
             variable.assign(variable - step)

@@ -6,20 +6,27 @@ sweeps over their regions with the same function.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Protocol, runtime_checkable
+import heapq
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from ..graph.graph import Graph, Operation, ReadVariable, get_default_graph
+from ..graph.spec import FrameSpec
 from ..graph.tensor import Tensor
 from ..graph.variable import Variable
 from ..ops.cotangent import FrameCotangent, accumulate, resolved
 
 
-@runtime_checkable
-class DifferentiatesItself(Protocol):
-    """An op with regions: it is told which of its inputs need a cotangent."""
+class DifferentiatesItself:
+    """Base of ops with regions: instead of `grad`, `backward` is called."""
 
-    def backward(self, node: Operation, cotangents: list[Any], needed: list[bool]) -> list[Any]: ...
+    def backward(self, node: Operation, cotangents: list[Any], needed: list[bool]) -> list[Any]:
+        """Cotangents of the inputs, from those of the outputs; of inputs that are not `needed`, they are not used."""
+        raise NotImplementedError(f"{type(self).__name__} must define backward().")
+
+    def backward_within(self, node: Operation, cotangents: list[Any], needed: list[bool], sweep: Sweep) -> list[Any]:
+        """As `backward`, for ops that may go on with the sweep inside their own regions (`Sweep.owned_by`)."""
+        return self.backward(node, cotangents, needed)
 
 
 def reachable_operations(graph: Graph, targets: Iterable[Tensor]) -> list[Operation]:
@@ -51,6 +58,7 @@ def backpropagate(
     start: Mapping[Tensor, Any] | None = None,
     blocked: Iterable[Tensor] = (),
     sparse: Collection[Tensor] = (),
+    among: Sequence[Operation] | None = None,
 ) -> dict[Tensor, Any]:
     """Cotangents of `sources`, built into the current default graph.
 
@@ -61,58 +69,132 @@ def backpropagate(
         start: cotangents to which those of sources are added, the running sums of an enclosing backward loop.
         blocked: tensors through which nothing flows back.
         sparse: sources whose cotangents may be `IndexedSlices`, where only rows of them were used.
+        among: sweep over these operations only, given in program order.
     """
     wanted = list(sources)
-    operations = reachable_operations(graph, seeds)
-    dependent = dependent_tensors(operations, wanted)
-    stopped = set(blocked)
-    cotangents: dict[Tensor, Any] = dict(start or {})
+    operations = reachable_operations(graph, seeds) if among is None else among
+    sweep = Sweep(graph, dependent_tensors(operations, wanted), set(blocked), {*wanted, *seeds})
+    sweep.cotangents.update(start or {})
     for tensor, seed in seeds.items():
-        cotangents[tensor] = accumulate(cotangents.get(tensor), seed)
+        sweep.add(tensor, seed)
     for operation in reversed(operations):
-        _backpropagate_through(operation, cotangents, dependent, stopped)
-    return {t: resolved(cotangents[t], t in sparse) for t in wanted if t in cotangents}
+        sweep.go_through(operation)
+    return {t: resolved(sweep.cotangents[t], t in sparse) for t in wanted if t in sweep.cotangents}
 
 
-def _backpropagate_through(
-    operation: Operation, cotangents: dict[Tensor, Any], dependent: set[Tensor], stopped: set[Tensor]
-) -> None:
-    needed = [tensor in dependent and tensor.spec.differentiable for tensor in operation.inputs]
-    if not any(needed):
-        return
-    outputs = [None if tensor in stopped else cotangents.get(tensor) for tensor in operation.outputs]
-    if all(cotangent is None for cotangent in outputs):
-        return
-    with get_default_graph().device(operation.device):
-        outputs = [resolved(cotangent, operation.op.takes_slices) for cotangent in outputs]
-        if isinstance(operation.op, DifferentiatesItself):
-            contributions = operation.op.backward(operation, outputs, needed)
-        else:
-            contributions = list(operation.op.grad(operation, *outputs))
-    for tensor, contribution, wanted in zip(operation.inputs, contributions, needed, strict=True):
-        if wanted and contribution is not None:
-            cotangents[tensor] = accumulate(cotangents.get(tensor), contribution)
+class Sweep:
+    """A reverse sweep over one graph, under way.
+
+    Attributes:
+        cotangents: those accumulated so far.
+        dependent: the tensors through which a gradient can reach the sources.
+        stopped: tensors through which nothing flows back.
+        ends: where the sweep begins and ends: seeds and sources.
+    """
+
+    def __init__(self, graph: Graph, dependent: set[Tensor], stopped: set[Tensor], ends: set[Tensor]) -> None:
+        self.graph = graph
+        self.cotangents: dict[Tensor, Any] = {}
+        self.dependent = dependent
+        self.stopped = stopped
+        self.ends = ends
+        self._size = len(graph.operations)  # what is built by the sweep itself does not count as a user
+        self._users: dict[Operation, list[tuple[Operation, int]]] | None = None
+
+    def add(self, tensor: Tensor, contribution: Any) -> None:
+        """Add to the cotangent of `tensor`."""
+        self.cotangents[tensor] = accumulate(self.cotangents.get(tensor), contribution)
+
+    def flows_to(self, tensor: Tensor) -> bool:
+        """Whether the cotangent of `tensor` is needed."""
+        return tensor in self.dependent and tensor.spec.differentiable
+
+    def go_through(self, operation: Operation) -> None:
+        """Add what the cotangents of an operation's outputs contribute to those of its inputs."""
+        needed = [self.flows_to(tensor) for tensor in operation.inputs]
+        if not any(needed):
+            return
+        outputs = [None if tensor in self.stopped else self.cotangents.get(tensor) for tensor in operation.outputs]
+        if all(cotangent is None for cotangent in outputs):
+            return
+        with get_default_graph().device(operation.device):
+            outputs = [resolved(cotangent, operation.op.takes_slices) for cotangent in outputs]
+            if isinstance(operation.op, DifferentiatesItself):
+                contributions = operation.op.backward_within(operation, outputs, needed, self)
+            else:
+                contributions = list(operation.op.grad(operation, *outputs))
+        for tensor, contribution, wanted in zip(operation.inputs, contributions, needed, strict=True):
+            if wanted and contribution is not None:
+                self.add(tensor, contribution)
+
+    def owned_by(self, node: Operation, number: int) -> list[Operation]:
+        """The pure operations before a branching one that nothing needs but its branch `number`, in program order.
+
+        (The same branch of others with the same choice may need them, too.) Where a branch is not taken, they have no
+        cotangent: their part of the sweep belongs into the branch's own.
+        """
+        choice, owned = node.inputs[0], set[Operation]()
+        latest_first = [-tensor.operation.index for tensor in node.op.regions[number].outer_tensors()]
+        heapq.heapify(latest_first)
+        while latest_first:
+            operation = self.graph.operations[-heapq.heappop(latest_first)]
+            if operation not in owned and self._is_owned(operation, owned, choice, number):
+                owned.add(operation)
+                for tensor in operation.inputs:
+                    heapq.heappush(latest_first, -tensor.operation.index)
+        return sorted(owned, key=lambda operation: operation.index)
+
+    def _is_owned(self, operation: Operation, owned: set[Operation], choice: Tensor, number: int) -> bool:
+        if not operation.inputs or operation.effects:
+            return False
+        if any(isinstance(tensor.spec, FrameSpec) for tensor in operation.inputs):
+            return False  # the cotangents of records are no values that a branch could hand on
+        if not self.ends.isdisjoint(operation.outputs) or not self.stopped.isdisjoint(operation.outputs):
+            return False
+        return all(user in owned or _enters(user, position, choice, number) for user, position in self._uses(operation))
+
+    def _uses(self, operation: Operation) -> list[tuple[Operation, int]]:
+        if self._users is None:
+            self._users = {}
+            for user in self.graph.operations[: self._size]:
+                for position, tensor in enumerate(user.inputs):
+                    self._users.setdefault(tensor.operation, []).append((user, position))
+        return self._users.get(operation, [])
 
 
-def variable_reads(graph: Graph, operations: Iterable[Operation], variable: Variable) -> list[Tensor]:
-    """The tensors of `graph` that hold the value of `variable`, among `operations`.
+def _enters(user: Operation, position: int, choice: Tensor, number: int) -> bool:
+    """Whether input `position` of `user` is captured by branch `number` of a construct with that choice."""
+    regions = user.op.regions
+    if not regions or user.inputs[0] is not choice or position == 0 or not user.op.is_choice:
+        return False
+    start = 1 + sum(len(region.captures) for region in regions[:number])
+    return start <= position < start + len(regions[number].captures)
+
+
+def variable_reads(operations: Iterable[Operation], variables: Iterable[Variable]) -> dict[Variable, list[Tensor]]:
+    """For each of `variables` the results of those `operations` that read it.
 
     Raises:
-        LookupError: a loop or branch among them both reads and writes it, so that its value there is no single one.
+        LookupError: a loop or branch among them both reads and writes one, so that its value there is no single one.
     """
-    reads: list[Tensor] = []
+    reads: dict[Variable, list[Tensor]] = {variable: [] for variable in variables}
     for operation in operations:
-        if isinstance(operation.op, ReadVariable):
-            if operation.op.variable is variable:
-                reads.append(operation.outputs[0])
-        elif isinstance(operation.op, DifferentiatesItself) and any(
-            effect.resource is variable and effect.writes for effect in operation.effects
-        ):
+        op = operation.op
+        if isinstance(op, ReadVariable):
+            if op.variable in reads:
+                reads[op.variable].append(operation.outputs[0])
+        elif isinstance(op, DifferentiatesItself):
+            _check_writes_none(operation, reads)
+    return reads
+
+
+def _check_writes_none(operation: Operation, variables: Collection[Variable]) -> None:
+    for effect in operation.effects:
+        if effect.writes and effect.resource in variables:
             raise LookupError(
-                f"The gradient with respect to {variable!r} is not defined: {operation!r} writes that variable. "
+                f"The gradient with respect to {effect.resource!r} is not defined: {operation!r} writes that variable. "
                 "Carry its value as a loop variable instead, and assign it after the loop."
             )
-    return reads
 
 
 def frame_cotangents(cotangent: Any) -> dict[Tensor, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..graph.graph import Graph, Operation, ReadVariable
+from ..graph.graph import Graph, ReadVariable
 from ..graph.nest import flatten, is_sequence
 from ..graph.region import Region
 from ..graph.slices import IndexedSlices
@@ -82,8 +82,9 @@ def _found_outward(graph: Graph, seeds: dict[Tensor, Any], xs: list[Any], stops:
     dependent = _dependent_outside(graph, xs)
     while seeds:
         operations = reachable_operations(graph, seeds)
-        blocked = [tensor for stop in stops for tensor in _sources(graph, operations, stop)]
-        sources = [_sources(graph, operations, x) for x in xs]
+        reads = variable_reads(operations, [x for x in (*xs, *stops) if isinstance(x, Variable)])
+        blocked = {tensor for stop in stops for tensor in _sources(graph, reads, stop)}
+        sources = [_sources(graph, reads, x) for x in xs]
         captures = graph.captures if isinstance(graph, Region) else []
         leaving = {parameter: outer for outer, parameter in captures if outer in dependent}
         wanted = dict.fromkeys([*[t for group in sources for t in group], *leaving])
@@ -107,13 +108,14 @@ def _dependent_outside(graph: Graph, xs: list[Any]) -> set[Tensor]:
         graph = graph.parent
         around.append(graph)
     dependent: set[Tensor] = set()
+    variables = {x for x in xs if isinstance(x, Variable)}
     for outer in reversed(around):
         sources = {x for x in xs if isinstance(x, Tensor) and x.graph is outer}
         sources |= {
             parameter for t, parameter in (outer.captures if isinstance(outer, Region) else ()) if t in dependent
         }
         for operation in outer.operations:
-            if isinstance(operation.op, ReadVariable) and operation.op.variable in xs:
+            if isinstance(operation.op, ReadVariable) and operation.op.variable in variables:
                 sources.add(operation.outputs[0])
         dependent |= dependent_tensors(outer.operations, sources)
     return dependent
@@ -167,10 +169,10 @@ def _as_source(x: Any) -> Tensor | Variable:
     return x
 
 
-def _sources(graph: Graph, operations: list[Operation], x: Tensor | Variable) -> list[Tensor]:
+def _sources(graph: Graph, reads: dict[Variable, list[Tensor]], x: Tensor | Variable) -> list[Tensor]:
     """The tensors of `graph` itself that stand for `x`: `x`, or the reads of a variable."""
     if isinstance(x, Variable):
-        return variable_reads(graph, operations, x)
+        return reads[x]
     return [x] if x.graph is graph else []
 
 

@@ -10,11 +10,12 @@ from typing import Any
 from ..graph.nest import flatten, flatten_with_path, map_structure, pack_as
 from ..graph.spec import TensorSpec, shape_text, shapes_compatible
 from ..graph.tensor import Tensor
-from ..ops.axes import flip
+from ..ops.axes import flip, moveaxis
 from ..ops.base import convert_to_tensor, normalize_axis
 from ..ops.indexing import getitem
 from ..ops.joining import concatenate, stack
 from ..ops.shaping import dim, reshape, shape
+from .scan import _of_length  # pyright: ignore[reportPrivateUsage]
 from .while_loop import while_loop
 
 
@@ -49,6 +50,8 @@ def associative_scan(f: Callable[[Any, Any], Any], elems: Any, reverse: bool = F
         raise ValueError("associative_scan: elems holds no tensors.")
     axes = _axes(leaves, elems, axis)
     length = _length(leaves, axes, elems)
+    if len(leaves) > 1:
+        leaves = [_checked_length(leaf, a, length) for leaf, a in zip(leaves, axes, strict=True)]
     along = _Along(f, pack_as(elems, leaves), axes)
     if reverse:
         leaves = [flip(leaf, a) for leaf, a in zip(leaves, axes, strict=True)]
@@ -80,6 +83,13 @@ def _length(leaves: Sequence[Tensor], axes: Sequence[int], elems: Any) -> Any:
         )
         raise ValueError(f"associative_scan: the elems differ in length along the axis ({listed}).")
     return known[0] if known else sizes[0]
+
+
+def _checked_length(leaf: Tensor, axis: int, length: Any) -> Tensor:
+    """`leaf`, whose length is compared by the run if it is not known before."""
+    if dim(leaf, axis) is length or isinstance(dim(leaf, axis), int):
+        return leaf
+    return moveaxis(_of_length(moveaxis(leaf, axis, 0), length), 0, axis)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..autodiff.backpropagate import backpropagate, frame_cotangents
+from ..autodiff.backpropagate import Sweep, backpropagate, frame_cotangents
 from ..graph.graph import Operation, get_default_graph
 from ..graph.nest import flatten, flatten_with_path, is_sequence
 from ..graph.region import Region
@@ -15,10 +15,11 @@ from ..graph.slices import IndexedSlices
 from ..graph.spec import ArraySpec, FrameSpec, Spec, TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.base import convert_to_tensor, runtime_shape
-from ..ops.cotangent import accumulate
+from ..ops.cotangent import accumulate, resolved
+from .call import NotKnownYet
 from .frames import BranchMirror
 from .region_op import RegionOp, as_component, component, rebuild, zeros_cotangent
-from .sparse_captures import is_table, rows_of
+from .sparse_captures import is_table, rows_of, takes_rows_only
 
 
 class Branch(RegionOp):
@@ -29,64 +30,98 @@ class Branch(RegionOp):
     """
 
     type_name = "cond"
+    is_choice = True
 
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
         columns = zip(*[[result.spec for result in region.results] for region in self.regions], strict=True)
         return (*[_joined(column) for column in columns], FrameSpec())
 
-    def backward(self, node: Operation, cotangents: list[Any], needed: list[bool]) -> list[Any]:
-        """The same choice between backward branches; each yields the cotangents of what any branch captured."""
-        inner = frame_cotangents(cotangents[-1])
-        wanted = list(dict.fromkeys(t for t, want in zip(node.inputs[1:], needed[1:], strict=True) if want))
-        tables = [tensor for tensor in wanted if self._is_table(tensor)]
-        dense = [tensor for tensor in wanted if tensor not in tables]
-        regions = [self._backward_region(r, node, cotangents[:-1], inner, dense, tables) for r in self.regions]
-        with get_default_graph().name_scope("cond_grad"):
-            backward = build_branch(regions, node.inputs[0])
-        found: dict[Tensor, Any] = dict(zip(dense, backward.outputs, strict=False))
-        rows = backward.outputs[len(dense) : -1]
-        for tensor, values, indices in zip(tables, rows[::2], rows[1::2], strict=True):
-            found[tensor] = IndexedSlices(values, indices, runtime_shape(tensor))
-        # A tensor captured by several branches is several inputs: its whole cotangent is given to the first of them.
-        result: list[Any] = [None]
-        for tensor in node.inputs[1:]:
-            result.append(found.pop(tensor, None))
-        return result
+    def backward_within(self, node: Operation, cotangents: list[Any], needed: list[bool], sweep: Sweep) -> list[Any]:
+        return _BranchGradient(self, node, cotangents, sweep).build()
+
+
+class _BranchGradient:
+    """Builds the backward branches of one `Branch`: the same choice between regions that sweep over its own.
+
+    Each yields the cotangents of what any branch captured. What nothing but one branch needs (`Sweep.owned_by`) is
+    swept over in that one's region, so that it costs nothing where another branch was taken.
+    """
+
+    def __init__(self, op: Branch, node: Operation, cotangents: list[Any], sweep: Sweep) -> None:
+        self.op = op
+        self.node = node
+        self.outputs = cotangents[:-1]
+        self.inner = frame_cotangents(cotangents[-1])
+        self.sweep = sweep
+        self.owned = [sweep.owned_by(node, number) for number in range(len(op.regions))]
+        inside = {operation for operations in self.owned for operation in operations}
+        captured = [outer for region in op.regions for outer in region.outer_tensors()]
+        beyond = [tensor for operations in self.owned for operation in operations for tensor in operation.inputs]
+        self.wanted = [
+            tensor
+            for tensor in dict.fromkeys([*captured, *beyond])
+            if tensor.operation not in inside and sweep.flows_to(tensor)
+        ]
+        self.tables = [tensor for tensor in self.wanted if self._is_table(tensor)]
+        self.dense = [tensor for tensor in self.wanted if tensor not in self.tables]
 
     def _is_table(self, outer: Tensor) -> bool:
-        """Whether no branch uses more than rows of a captured tensor."""
-        inner = [p for region in self.regions for source, p in region.captures if source is outer]
-        return all(is_table(p) for p in inner)
+        """Whether no branch uses more than rows of a tensor."""
+        inner = [p for region in self.op.regions for source, p in region.captures if source is outer]
+        return all(is_table(p) for p in inner) and takes_rows_only(outer, [o for group in self.owned for o in group])
 
-    def _backward_region(
-        self,
-        region: Region,
-        node: Operation,
-        cotangents: list[Any],
-        inner: dict[Tensor, Any],
-        dense: list[Tensor],
-        tables: list[Tensor],
-    ) -> Region:
-        backward = Region(get_default_graph(), f"{region.name}_grad", BranchMirror(region, node.outputs[-1]))
-        captures = {parameter: outer for outer, parameter in region.captures if outer in {*dense, *tables}}
+    def build(self) -> list[Any]:
+        """The cotangents of the inputs; those of other tensors are added to the sweep's."""
+        node, count = self.node, len(self.dense)
+        regions = [self._backward_region(number, region) for number, region in enumerate(self.op.regions)]
+        with get_default_graph().name_scope("cond_grad"):
+            backward = build_branch(regions, node.inputs[0])
+        found: dict[Tensor, Any] = dict(zip(self.dense, backward.outputs, strict=False))
+        rows = backward.outputs[count:-1]
+        for tensor, values, indices in zip(self.tables, rows[::2], rows[1::2], strict=True):
+            found[tensor] = IndexedSlices(values, indices, runtime_shape(tensor))
+        for tensor, cotangent in found.items():
+            self.sweep.add(tensor, cotangent)
+        return [None] * len(node.inputs)
+
+    def _backward_region(self, number: int, region: Region) -> Region:
+        mirror = BranchMirror(region, self.node.outputs[-1])
+        backward = Region(get_default_graph(), f"{region.name}_grad", mirror)
         with backward.as_default():
-            seeds: dict[Tensor, Any] = {}
-            for result, cotangent in zip(region.results, cotangents, strict=True):
-                if cotangent is not None:
-                    seeds[result] = accumulate(seeds.get(result), backward.capture(cotangent))
-            for tensor, cotangent in inner.items():
-                if tensor.graph is region:
-                    seeds[tensor] = accumulate(seeds.get(tensor), backward.capture(cotangent))
-            found = backpropagate(region, seeds, list(captures), sparse=[p for p, t in captures.items() if t in tables])
-            totals: dict[Tensor, Any] = {}
-            for parameter, cotangent in found.items():
-                outer = captures[parameter]
-                totals[outer] = accumulate(totals.get(outer), cotangent)
-            results = [totals[outer] if outer in totals else zeros_cotangent(outer) for outer in dense]
-            for outer in tables:
+            totals = self._swept(region, self._seeds(region, backward))
+            owned = self.owned[number]
+            if owned:
+                outputs = {tensor for operation in owned for tensor in operation.outputs}
+                seeds = {tensor: totals.pop(tensor) for tensor in list(totals) if tensor in outputs}
+                graph, stopped = self.node.graph, self.sweep.stopped
+                more = backpropagate(graph, seeds, self.wanted, None, stopped, self.tables, among=owned)
+                for tensor, cotangent in more.items():
+                    totals[tensor] = accumulate(totals.get(tensor), cotangent)
+            results = [resolved(totals[t]) if t in totals else zeros_cotangent(t) for t in self.dense]
+            for outer in self.tables:
                 results += rows_of(totals.get(outer), outer)
             backward.results = [backward.capture(result) for result in results]
         return backward
+
+    def _seeds(self, region: Region, backward: Region) -> dict[Tensor, Any]:
+        seeds: dict[Tensor, Any] = {}
+        for result, cotangent in zip(region.results, self.outputs, strict=True):
+            if cotangent is not None:
+                seeds[result] = accumulate(seeds.get(result), backward.capture(cotangent))
+        for tensor, cotangent in self.inner.items():
+            if tensor.graph is region:
+                seeds[tensor] = accumulate(seeds.get(tensor), backward.capture(cotangent))
+        return seeds
+
+    def _swept(self, region: Region, seeds: dict[Tensor, Any]) -> dict[Tensor, Any]:
+        """The cotangents of what the region captured."""
+        captures = {parameter: outer for outer, parameter in region.captures if self.sweep.flows_to(outer)}
+        rows = [parameter for parameter, outer in captures.items() if outer in self.tables]
+        totals: dict[Tensor, Any] = {}
+        for parameter, cotangent in backpropagate(region, seeds, list(captures), sparse=rows).items():
+            outer = captures[parameter]
+            totals[outer] = accumulate(totals.get(outer), cotangent)
+        return totals
 
 
 def _joined(specs: tuple[Spec, ...]) -> Spec:
@@ -177,12 +212,19 @@ def _branches(choice: Tensor, functions: list[tuple[str, Callable[[], Any]]], na
     graph = get_default_graph()
     regions: list[Region] = []
     structures: list[Any] = []
+    unknown: NotKnownYet | None = None
     for label, function in functions:
         region = Region(graph, label)
-        with region.as_default():
-            structures.append(_without_operations(function()))
+        try:
+            with region.as_default():
+                structures.append(_without_operations(function()))
+        except NotKnownYet as missing:  # a call of a function that is being traced: the other branches say what it gives
+            unknown = missing
+            continue
         regions.append(region)
-    labels = [label for label, _ in functions]
+    if unknown is not None and not regions:
+        raise unknown
+    labels = [region.name for region in regions]
     _check_structures(structures, labels)
     _settle_results(regions, structures, labels)
     with graph.name_scope(name):

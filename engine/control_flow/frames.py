@@ -70,7 +70,7 @@ def from_frame(frame: Tensor, op: Op, key: Any) -> Tensor:
     return frame.operation.graph.add_shared((type(op), frame, key), op, [frame], name)
 
 
-class _MirrorBase:
+class MirrorBase:
     """Forward values for a backward region: captures and constants are taken over, the rest is looked up."""
 
     def __init__(self, region: Region, frame: Tensor) -> None:
@@ -90,7 +90,7 @@ class _MirrorBase:
         raise NotImplementedError
 
 
-class LoopMirror(_MirrorBase):
+class LoopMirror(MirrorBase):
     """Values of a loop body at the iteration whose number is parameter `index` of the backward body."""
 
     index: Tensor | None = None
@@ -101,7 +101,7 @@ class LoopMirror(_MirrorBase):
         return into.add(ArrayRead(), [history, self.index], f"{tensor.operation.name}/saved").outputs[0]
 
 
-class BranchMirror(_MirrorBase):
+class BranchMirror(MirrorBase):
     """Values of the branch that was taken."""
 
     def look_up(self, into: Region, tensor: Tensor) -> Tensor:
@@ -113,4 +113,4 @@ def trip_count(frame: Tensor) -> Tensor:
     return from_frame(frame, TripCount(), None)
 
 
-__all__ = ["BranchMirror", "History", "LoopMirror", "Saved", "TripCount", "from_frame", "trip_count"]
+__all__ = ["BranchMirror", "History", "LoopMirror", "MirrorBase", "Saved", "TripCount", "from_frame", "trip_count"]

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+from ..autodiff.backpropagate import DifferentiatesItself
 from ..graph.graph import graph_for
 from ..graph.nest import flatten_with_path, pack_as
 from ..graph.op import Effect, Op
@@ -13,11 +14,12 @@ from ..graph.region import Region, merged_effects
 from ..graph.spec import ArraySpec, Spec
 from ..graph.tensor import Tensor
 from ..ops.base import convert_to_tensor, zeros_of
+from ..ops.records import RecordSpec, empty_record
 from ..ops.tensor_arrays import ArrayEmpty, array_spec
 from .tensor_array import TensorArray
 
 
-class RegionOp(Op):
+class RegionOp(DifferentiatesItself, Op):
     """An op that holds regions. Its inputs are its own, then the captured values of each region in turn."""
 
     no_samples: ClassVar[str] = "holds regions: test_control_flow_pitfalls, test_random_programs"
@@ -101,6 +103,8 @@ def parameter_names(function: Callable[..., Any], count: int) -> list[str]:
 
 def zeros_cotangent(tensor: Tensor) -> Tensor:
     """Zero, as a cotangent of `tensor`."""
+    if isinstance(tensor.spec, RecordSpec):
+        return empty_record()
     if isinstance(tensor.spec, ArraySpec):
         return graph_for([tensor]).add(ArrayEmpty(array_spec(tensor)), []).outputs[0]
     return zeros_of(tensor)

@@ -24,19 +24,31 @@ def is_table(tensor: Tensor) -> bool:
     Rows are taken by `Take` and by indexing with integers, also of what several tables are joined to along their first
     axis, of copies in another dtype, and inside loops and branches that capture it.
     """
-    shape = tensor.shape
-    if not shape or None in shape[1:] or not isinstance(tensor.spec, TensorSpec):
-        return False
     graph = tensor.operation.graph
-    if isinstance(graph, Region) and tensor in graph.results:
+    if not _has_rows(tensor) or (isinstance(graph, Region) and tensor in graph.results):
         return False
-    uses = [
-        _takes_rows(operation, position)
-        for operation in graph.operations
+    uses = _uses(tensor, graph.operations)
+    return bool(uses) and all(_takes_rows(*use) for use in uses)
+
+
+def takes_rows_only(tensor: Tensor, operations: Sequence[Operation]) -> bool:
+    """Whether some `operations` of the graph of `tensor` do nothing with it but take rows of it."""
+    return _has_rows(tensor) and all(_takes_rows(*use) for use in _uses(tensor, operations))
+
+
+def _has_rows(tensor: Tensor) -> bool:
+    shape = tensor.shape
+    return bool(shape) and None not in shape[1:] and isinstance(tensor.spec, TensorSpec)
+
+
+def _uses(tensor: Tensor, operations: Sequence[Operation]) -> list[tuple[Operation, int]]:
+    """The operations that take `tensor` and give something differentiable, and as which of their inputs."""
+    return [
+        (operation, position)
+        for operation in operations
         for position, source in enumerate(operation.inputs)
         if source is tensor and any(output.spec.differentiable for output in operation.outputs)
     ]
-    return bool(uses) and all(uses)
 
 
 def rows_of(cotangent: Any, table: Tensor) -> tuple[Tensor, Tensor]:

@@ -20,7 +20,7 @@ from ..ops.shaping import DimLike, broadcast_to, dim, expand_dims, reshape
 from .batching import Batch, CannotBatchError, Rules, Value, check_effects
 from .batching_regions import STRUCTURAL
 from .batching_rules import RULES, elementwise
-from .scan import map_fn
+from .scan import _of_length, map_fn  # pyright: ignore[reportPrivateUsage]
 
 _logger = logging.getLogger(__name__)
 
@@ -61,8 +61,9 @@ def vectorized_map(function: Callable[..., Any], elements: Any, fallback_to_whil
 
 def batched_map(function: Callable[..., Any], elements: Any) -> tuple[Any, list[str]]:
     """`vectorized_map`, with what had to be looped over as a second result."""
-    leaves = [convert_to_tensor(leaf) for leaf in flatten(elements)]
-    size = _common_size(leaves)
+    given = [convert_to_tensor(leaf) for leaf in flatten(elements)]
+    size = _common_size(given)
+    leaves = [_of_length(leaf, size) for leaf in given]
     graph = get_default_graph()
     region = Region(graph, "vectorized_map")
     with region.as_default():
@@ -77,7 +78,7 @@ def batched_map(function: Callable[..., Any], elements: Any) -> tuple[Any, list[
         check_effects(region)
         found = [batch.batched(value) for value in batch.run(region)]
     except CannotBatchError as error:
-        return map_fn(_dense_results(function), elements), [str(error)]
+        return map_fn(_dense_results(function), pack_as(elements, given)), [str(error)]
     looped = [
         f"{operation.name!r} ({kind}, defined at {operation.location})" for kind, operation in rules.fallbacks.items()
     ]

@@ -19,6 +19,7 @@ from ..ops.base import convert_to_tensor, runtime_shape
 from ..ops.comparison import logical_and
 from ..ops.cotangent import accumulate
 from ..ops.tensor_arrays import read_or_zeros
+from .call import NotKnownYet
 from .frames import LoopMirror, trip_count
 from .region_op import (
     RegionOp,
@@ -150,8 +151,11 @@ def build_while(
     current = list(specs or [init.spec for init in inits])
     creations = Creations()
     for _ in range(_MOST_RETRACES):
-        with creations.replay():
-            body = _trace(graph, "body", current, names, mirror, step)
+        try:
+            with creations.replay():
+                body = _trace(graph, "body", current, names, mirror, step)
+        except NotKnownYet:  # a call of a function that is being traced: as far as is known, the loop ends at once
+            body = _trace(graph, "body", current, names, mirror, list)
         found = [result.spec for result in body.results]
         if all(spec.accepts(result) for spec, result in zip(current, found, strict=True)):
             break

@@ -22,7 +22,7 @@ from .region import Mirror, Region
 from .slices import IndexedSlices
 from .spec import ArraySpec, FrameSpec, Shape, Spec, TensorSpec, as_shape, broadcast_shapes
 from .tensor import Tensor, define_operators
-from .variable import Assign, Variable
+from .variable import Assign, Variable, VariableRows
 
 __all__ = [
     "ArraySpec",
@@ -47,6 +47,7 @@ __all__ = [
     "Tensor",
     "TensorSpec",
     "Variable",
+    "VariableRows",
     "as_dtype",
     "as_shape",
     "broadcast_shapes",

@@ -90,6 +90,7 @@ class Op:
     no_samples: ClassVar[str] = ""
 
     regions: tuple[Region, ...] = ()  # those of a loop or branch
+    is_choice: ClassVar[bool] = False  # the first input says which region is run
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

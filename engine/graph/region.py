@@ -132,6 +132,10 @@ class Region(Graph):
         self.outer_controls.extend(own)
         self.parent.note_outer_controls([operation for operation in operations if operation.graph is not self.parent])
 
+    def outer_tensors(self) -> list[Tensor]:
+        """The captured tensors, of the graph around this one."""
+        return [outer for outer, _ in self.captures]
+
     def collect_effects(self) -> list[Effect]:
         """The effects of everything inside, each resource once, as a write if anything writes it."""
         return merged_effects(effect for operation in self.operations for effect in operation.effects)

@@ -12,6 +12,7 @@ from .dtypes import DType, as_dtype
 from .graph import get_default_graph, in_explicit_graph
 from .lifting import created, outside
 from .op import Effect, Op, as_scalar_or_array
+from .slices import IndexedSlices
 from .spec import Shape, TensorSpec, as_shape, shape_accepts, shape_text
 from .tensor import Operators, Tensor, _operators  # pyright: ignore[reportPrivateUsage]
 
@@ -145,6 +146,39 @@ class Variable(Operators, metaclass=_CreatedOnce):
         array = _operators["as_array"](delta, self.dtype)
         return self.assign(self._value + array if operator == "add" else self._value - array)
 
+    def scatter_update(self, sparse_delta: IndexedSlices, name: str | None = None) -> Any:
+        """Set rows: ``v[indices[k]] = values[k]``; of rows named several times the last one counts.
+
+        Args:
+            sparse_delta: the rows and their positions; negative ones count from the end. Its `dense_shape` is not used.
+            name: a name for the operation.
+
+        Returns:
+            Where a graph is being built (see the class), the new value of the variable; None where it acted at once.
+            Either way nothing but the rows is written, unless the program still needs an earlier value.
+
+        Raises:
+            IndexError: a position is out of range (when it runs).
+            ValueError: the rows have other shapes than the variable's, or the variable has none.
+
+        >>> import anabranch as ab
+        >>> v = ab.Variable([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
+        >>> v.scatter_update(IndexedSlices([[9.0, 8.0]], [-1], [3, 2]))
+        >>> v.numpy()
+        array([[1., 1.],
+               [2., 2.],
+               [9., 8.]], dtype=float32)
+        """
+        return _operators["scatter"](self, sparse_delta, "update", name)
+
+    def scatter_add(self, sparse_delta: IndexedSlices, name: str | None = None) -> Any:
+        """Add to rows: ``v[indices[k]] += values[k]``, each time that a row is named; as `scatter_update`."""
+        return _operators["scatter"](self, sparse_delta, "add", name)
+
+    def scatter_sub(self, sparse_delta: IndexedSlices, name: str | None = None) -> Any:
+        """Subtract from rows: ``v[indices[k]] -= values[k]``, each time that a row is named; as `scatter_update`."""
+        return _operators["scatter"](self, sparse_delta, "subtract", name)
+
     def _assign_tensor(self, value: Tensor) -> Tensor:
         from .graph import graph_for
 
@@ -183,6 +217,55 @@ class Variable(Operators, metaclass=_CreatedOnce):
 
     def __repr__(self) -> str:
         return f"<Variable {self.name} {self.spec}>"
+
+
+class VariableRows(Operators):
+    """Some rows of a variable, read and assigned like a variable of their own: for optimizers' updates of tables.
+
+    Args:
+        variable: the whole.
+        indices: ``(n,)`` integer tensor, the positions of the rows, each of them once.
+    """
+
+    __slots__ = ("indices", "variable")
+
+    def __init__(self, variable: Variable, indices: Tensor) -> None:
+        self.variable = variable
+        self.indices = indices
+
+    @property
+    def shape(self) -> Shape:
+        """``(n, ...)``, as far as it is known."""
+        whole, count = self.variable.shape, self.indices.shape
+        return None if whole is None or count is None else (*count, *whole[1:])
+
+    @property
+    def dtype(self) -> DType:
+        return self.variable.dtype
+
+    @property
+    def ndim(self) -> int | None:
+        return self.variable.ndim
+
+    def value(self) -> Tensor:
+        """The rows at this place of the program."""
+        return _operators["take_rows"](self.variable, self.indices)
+
+    def assign(self, value: Any) -> Tensor:
+        """Set the rows; the new value of the whole variable."""
+        return self.variable.scatter_update(IndexedSlices(value, self.indices, self.variable.shape))
+
+    def assign_add(self, delta: Any) -> Tensor:
+        """Add `delta` to the rows."""
+        return self.assign(self + delta)
+
+    def assign_sub(self, delta: Any) -> Tensor:
+        """Subtract `delta` from the rows."""
+        return self.assign(self - delta)
+
+    def rows_of(self, other: Variable) -> VariableRows:
+        """The rows of another variable at the same positions."""
+        return VariableRows(other, self.indices)
 
 
 class Assign(Op):

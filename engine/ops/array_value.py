@@ -33,8 +33,8 @@ class _Store:
     def put(self, index: int, value: Any) -> None:
         if self.items is None and not self._fits_buffer(value):
             self._become_list()
-        if self.items is not None:
-            self.items[index] = value
+        if self.items is not None:  # a copy, as in the buffer: the memory of `value` may be used again
+            self.items[index] = value.copy() if isinstance(value, np.ndarray) else value
         elif isinstance(value, np.ndarray):
             self.buffer[index, ...] = value
         else:
@@ -58,7 +58,7 @@ class _Store:
             self.buffer = larger
 
     def _fits_buffer(self, value: Any) -> bool:
-        if isinstance(value, ArrayValue) or value is None:
+        if not isinstance(value, (np.ndarray, np.generic)):
             return False
         if self.buffer is None:
             self.buffer = np.empty((len(self.written_at), *value.shape), value.dtype)

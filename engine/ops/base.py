@@ -16,7 +16,7 @@ from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ..graph.slices import IndexedSlices
 from ..graph.spec import Shape, TensorSpec, as_shape, broadcast_shapes
 from ..graph.tensor import Tensor
-from ..graph.variable import Variable
+from ..graph.variable import Variable, VariableRows
 from .text import as_strings
 
 TensorLike = Any  # a Tensor, a Variable, a NumPy array or scalar, a Python number, or nested sequences of these
@@ -195,8 +195,8 @@ def convert_to_tensor(value: TensorLike, dtype: Any = None, name: str | None = N
     dtype('float32')
     """
     wanted = None if dtype is None else as_dtype(dtype)
-    if isinstance(value, Variable):
-        value = get_default_graph().read(value)
+    if isinstance(value, (Variable, VariableRows)):
+        value = value.value()
     if isinstance(value, Tensor):
         return value if wanted is None or value.dtype == wanted else cast(value, wanted)
     if isinstance(value, IndexedSlices):
@@ -218,7 +218,7 @@ def _holds_symbols(value: Any) -> bool:
 
 def dtype_of(value: TensorLike) -> Any:
     """What `value` brings to promotion: its dtype, or its Python type if it is a weak scalar."""
-    if isinstance(value, (Tensor, Variable, IndexedSlices)):
+    if isinstance(value, (Tensor, Variable, VariableRows, IndexedSlices)):
         return value.dtype
     if isinstance(value, _PYTHON_SCALARS) and not isinstance(value, np.generic):
         return type(value)

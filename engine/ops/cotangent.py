@@ -8,7 +8,7 @@ from typing import Any
 
 from ..graph.graph import graph_for
 from ..graph.slices import IndexedSlices
-from ..graph.spec import ArraySpec
+from ..graph.spec import ArraySpec, FrameSpec
 from ..graph.tensor import Tensor
 
 
@@ -85,6 +85,10 @@ def accumulate(current: Any, contribution: Any) -> Any:
         return contribution.add_to(current)
     if current is None:
         return contribution
+    if isinstance(contribution.spec, FrameSpec):
+        from .records import record_sum
+
+        return record_sum(current, contribution)
     if isinstance(contribution.spec, ArraySpec):
         from .tensor_arrays import ArraySum
 

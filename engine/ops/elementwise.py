@@ -7,7 +7,7 @@ the NumPy execution and fused kernels come: one definition, two printers. Consta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -32,6 +32,7 @@ from .base import (
     promote,
     sum_like,
 )
+from .dtype_checks import check_dtype, check_floating, is_real
 
 # --- bases ----------------------------------------------------------------------------------------------------------
 
@@ -115,30 +116,6 @@ class _Function(_Elementwise):
     def pullback(self, dy: Tensor, x: Tensor, y: Tensor) -> Any:
         """The cotangent of the input `x`, from that of the output `y`; None where nothing flows."""
         raise NotImplementedError(f"{type(self).__name__} must define pullback().")
-
-
-def check_dtype(op: Op, spec: Any, allowed: Callable[[DType], bool], expected: str, remedy: str) -> None:
-    """Refuse an input whose dtype `op` cannot compute with.
-
-    Raises:
-        TypeError: `allowed` is false for the dtype.
-    """
-    if not allowed(spec.dtype):
-        raise TypeError(f"{op.type_name} takes {expected}; got {spec}. {remedy}")
-
-
-def check_floating(op: Op, spec: Any) -> None:
-    """Refuse integers and bools, of which `run` would make another dtype.
-
-    Raises:
-        TypeError: the input holds no floating-point or complex numbers.
-    """
-    check_dtype(op, spec, dtypes.is_differentiable, "floating-point numbers", "Cast it with ops.cast.")
-
-
-def is_real(dtype: DType) -> bool:
-    """Whether `dtype` holds real numbers or bools."""
-    return dtype.kind != "c"
 
 
 def promote_numbers(*values: TensorLike) -> list[Tensor]:

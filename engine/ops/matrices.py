@@ -31,7 +31,7 @@ from .base import (
 )
 from .complex_numbers import conjugated
 from .creation import tril, triu
-from .elementwise import check_dtype, check_floating
+from .dtype_checks import check_dtype, check_floating
 from .shaping import expand_dims, squeeze
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from ..graph.tensor import Tensor, define_operators
 from . import axes, bitwise, comparison, elementwise, indexing, linalg, mathematics
 from .base import as_array, convert_to_tensor
-from .indexed_slices import to_dense
+from .indexed_slices import scatter, take_rows, to_dense
 
 
 def _is_bool(x: Any) -> bool:
@@ -48,6 +48,8 @@ define_operators(
         "as_array": as_array,
         "eval": _eval,
         "to_dense": to_dense,
+        "scatter": scatter,
+        "take_rows": take_rows,
         "save_graph": _save_graph,
         "add": elementwise.add,
         "sub": elementwise.subtract,

@@ -29,7 +29,8 @@ from .base import (
     promote,
     runtime_shape,
 )
-from .elementwise import absolute, check_dtype, check_floating
+from .dtype_checks import check_dtype, check_floating, check_holds
+from .elementwise import absolute
 from .mathematics import exp, sqrt
 from .reduced import (
     Axes,
@@ -213,11 +214,6 @@ class TieShare(_Reduction):
         yield Sample(cls((1,)), [x[:0], x[:0, 0]], x[:0], (), label="empty")
 
 
-def _holds(dtype: DType, value: float) -> bool:
-    limits = np.iinfo(dtype)
-    return int(limits.min) <= value <= int(limits.max)
-
-
 @dataclass(frozen=True)
 class _Extremum(_Reduction):
     """Base: maximum or minimum; the gradient is split equally among the elements that attain it."""
@@ -232,11 +228,7 @@ class _Extremum(_Reduction):
                 f"The {self.ufunc} of an input of shape {shape_text(x.shape)} over axes {self.axes} does not exist: "
                 "there are no elements. Pass initial=... to define it."
             )
-        if dtypes.is_integer(x.dtype) and self.initial is not None and not _holds(x.dtype, self.initial):
-            raise TypeError(
-                f"The {self.ufunc} of {x} with initial={self.initial}: {x.dtype} does not hold that value. "
-                "Pass one that it holds, or cast the input."
-            )
+        check_holds(self, x, self.initial, "initial")
         return super().infer(x)
 
     def run(self, xp: Any, *inputs: Any) -> Any:

@@ -21,7 +21,7 @@ from .base import (
     as_scalar_or_array,
     runtime_shape,
 )
-from .elementwise import check_floating
+from .dtype_checks import check_floating
 from .gathering import take_along_axis
 from .mathematics import exp
 from .reduced import Axes, accumulator_of

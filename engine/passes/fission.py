@@ -37,37 +37,33 @@ from ..ops.tensor_arrays import (
     ArrayUnstack,
 )
 from .order import reorder
-from .prune import needed_in_region
+from .prune import frame_users, needed_in_region
 
 
 def split_loops(graph: Graph, operations: Sequence[Operation]) -> None:
     """Apply fission to the loops among `operations` of `graph`, and to loops inside their regions."""
-    changed = False
+    changed, users = False, frame_users(graph.operations)
     for operation in operations:
         if not isinstance(operation.op, RegionOp):
             continue
         for region in operation.op.regions:
             split_loops(region, list(region.operations))
         if isinstance(operation.op, While):
-            changed |= _Loop(graph, operation).split()
+            changed |= _Loop(graph, operation, users.get(operation.outputs[-1], ())).split()
     if changed:
         reorder(graph, {})
 
 
 class _Loop:
-    """One loop under rewriting."""
+    """One loop under rewriting; `users` take values from its frame."""
 
-    def __init__(self, graph: Graph, node: Operation) -> None:
+    def __init__(self, graph: Graph, node: Operation, users: Sequence[Operation]) -> None:
         assert isinstance(node.op, While)
         self.graph = graph
         self.node = node
         self.op = node.op
         self.body = node.op.body
-        self.demanded = [
-            user.op.inner
-            for user in graph.operations
-            if node.outputs[-1] in user.inputs and isinstance(user.op, History)
-        ]
+        self.demanded = [user.op.inner for user in users if isinstance(user.op, History)]
         self.users = self._count_users()
         self._histories: dict[Tensor, Tensor] = {}
         self._rows: dict[Tensor, Tensor] = {}

@@ -6,6 +6,7 @@ operation whose result it takes, if they have one shape and nothing outside the 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 
@@ -16,10 +17,14 @@ from ..graph.op import Op
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.fused import Fused
+from .acyclic import Dependent
 from .order import earlier_effects, reorder
 from .prune import needed_in_region
 
 _MOST_OPERANDS = 28
+_MOST_BEHIND = 16
+
+_Behind = dict[Operation, frozenset[Dependent]]  # the groups on which an operation's results depend directly
 
 
 class FusionRule:
@@ -29,23 +34,13 @@ class FusionRule:
         raise NotImplementedError
 
 
-class _Group:
-    def __init__(self, shape: tuple[int | None, ...]) -> None:
+class _Group(Dependent):
+    """Operations that may become one; it depends on groups whose results it needs."""
+
+    def __init__(self, order: int, shape: tuple[int | None, ...]) -> None:
+        super().__init__(order)
         self.shape = shape
         self.members: list[Operation] = []
-        self.needs: set[_Group] = set()  # groups whose results this one depends on
-
-    def depends_on(self, other: _Group) -> bool:
-        seen: set[_Group] = set()
-        pending: list[_Group] = [self]
-        while pending:
-            group = pending.pop()
-            if group is other:
-                return True
-            if group not in seen:
-                seen.add(group)
-                pending.extend(group.needs)
-        return False
 
 
 def fuse(graph: Graph, operations: Sequence[Operation], kept: Iterable[Tensor], rule: FusionRule) -> None:
@@ -94,35 +89,43 @@ def _fuse_block(graph: Graph, operations: Sequence[Operation], kept: set[Tensor]
 def _group(operations: Sequence[Operation], rule: FusionRule) -> list[_Group]:
     groups: list[_Group] = []
     group_of: dict[Operation, _Group] = {}
-    behind: dict[Operation, frozenset[_Group]] = {}  # the groups on which an operation's results depend directly
-    nothing: frozenset[_Group] = frozenset()
+    behind: _Behind = {}
+    nothing: frozenset[Dependent] = frozenset()
+    order = itertools.count()
     earlier = earlier_effects(operations)
     for operation in operations:
         sources = [tensor.operation for tensor in operation.inputs]
         sources += [*operation.control_inputs, *earlier.get(operation, ())]
         below = nothing.union(*[behind.get(source, nothing) for source in sources])
+        if len(below) > _MOST_BEHIND:
+            below = frozenset([_all_of(below, next(order))])
         behind[operation] = below
         shape = _fusible_shape(operation, rule)
         if shape is None:
             continue
         group = _joinable(operation, shape, group_of, behind)
         if group is None:
-            group = _Group(shape)
+            group = _Group(next(order), shape)
             groups.append(group)
         group.members.append(operation)
-        group.needs |= {other for other in below if other is not group}
+        for other in below:
+            group.add_need(other)
         group_of[operation] = group
         behind[operation] = frozenset([group])
-        _merge_sources(operation, group, group_of, behind, groups)
-    return groups
+        _merge_sources(operation, group, group_of, behind)
+    return [group for group in groups if group.members]
+
+
+def _all_of(parts: Iterable[Dependent], order: int) -> Dependent:
+    """Something that depends on all `parts`, to stand for them."""
+    whole = Dependent(order)
+    for part in parts:
+        whole.add_need(part)
+    return whole
 
 
 def _merge_sources(
-    operation: Operation,
-    group: _Group,
-    group_of: dict[Operation, _Group],
-    behind: dict[Operation, frozenset[_Group]],
-    groups: list[_Group],
+    operation: Operation, group: _Group, group_of: dict[Operation, _Group], behind: _Behind
 ) -> None:
     """Join the groups of the other sources of `operation` to its own, where nothing lies between them."""
     for tensor in operation.inputs:
@@ -133,18 +136,16 @@ def _merge_sources(
         inputs = {t for m in members for t in m.inputs if t.operation not in members}
         if len(inputs) + len(members) > 2 * _MOST_OPERANDS or len(inputs) > _MOST_OPERANDS:
             continue
-        between = [need for need in group.needs if need is not other and need.depends_on(other)]
+        between = [need for need in group.needs if need is not other and need.may_depend_on(other)]
         outside = [g for m in group.members for t in m.inputs if t.operation not in members
                    for g in behind.get(t.operation, ())]  # fmt: skip
-        if between or any(g is other or g.depends_on(other) for g in outside) or other.depends_on(group):
+        if between or any(g.may_depend_on(other) for g in outside) or other.may_depend_on(group):
             continue
         group.members = sorted(members, key=lambda member: member.index)
-        group.needs = (group.needs | other.needs) - {group, other}
         for member in other.members:
             group_of[member] = group
         other.members = []
-        other.needs = {group}  # whatever depended on it depends on the whole
-        groups.remove(other)
+        group.take_over(other)
 
 
 def _fusible_shape(operation: Operation, rule: FusionRule) -> tuple[int | None, ...] | None:
@@ -165,7 +166,7 @@ def _joinable(
     operation: Operation,
     shape: tuple[int | None, ...],
     group_of: dict[Operation, _Group],
-    behind: dict[Operation, frozenset[_Group]],
+    behind: _Behind,
 ) -> _Group | None:
     """A group that `operation` can join: one of a source, not also reached around some other way."""
     sources = [tensor.operation for tensor in operation.inputs]
@@ -176,7 +177,7 @@ def _joinable(
         others = [g for s in sources if group_of.get(s) is not group for g in behind.get(s, ())]
         inputs = {t for m in (*group.members, operation) for t in m.inputs if group_of.get(t.operation) is not group}
         fits = len(inputs) + len(group.members) <= 2 * _MOST_OPERANDS and len(inputs) <= _MOST_OPERANDS
-        if fits and not any(other.depends_on(group) for other in others):
+        if fits and not any(other.may_depend_on(group) for other in others):
             return group
     return None
 

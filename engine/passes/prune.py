@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ..control_flow.call import Body, Recorded, Recursion
+from ..control_flow.frames import History, Saved
 from ..control_flow.while_loop import While
 from ..graph.graph import Graph, Operation
 from ..graph.region import Region
+from ..graph.spec import FrameSpec
 from ..graph.tensor import Tensor
 
 
@@ -43,6 +46,41 @@ def needed_in_region(
     """
     effectful = [operation for operation in region.operations if operation.writes]
     return needed_operations(region, [*(region.results if results is None else results), *effectful, *demanded])
+
+
+def recorded_tensors(operations: Sequence[Operation]) -> dict[Body, list[Tensor]]:
+    """For the bodies of recursions among `operations` of a step, and inside, what the frames of their calls record.
+
+    A body records the union of what is asked of any of its calls. What one body records may need what another one
+    does, so that it takes a fixpoint.
+    """
+    recorded: dict[Body, dict[Tensor, None]] = {}
+    while True:
+        found: dict[Body, dict[Tensor, None]] = {}
+        _gather_recorded(operations, recorded, found)
+        if all(tensors.keys() == recorded.get(body, {}).keys() for body, tensors in found.items()):
+            return {body: list(tensors) for body, tensors in found.items()}
+        recorded = found
+
+
+def _gather_recorded(
+    operations: Sequence[Operation], recorded: dict[Body, dict[Tensor, None]], found: dict[Body, dict[Tensor, None]]
+) -> None:
+    for operation in operations:
+        op = operation.op
+        if isinstance(op, Recorded):
+            body = op.inner.graph
+            assert isinstance(body, Body)
+            found.setdefault(body, {})[op.inner] = None
+        for region in op.regions:
+            demanded = recorded.get(op.body, ()) if isinstance(op, Recursion) else demanded_of(region, operation, operations)
+            _gather_recorded(needed_in_region(region, demanded), recorded, found)
+
+
+def demanded_of(region: Region, operation: Operation, needed: Iterable[Operation]) -> list[Tensor]:
+    """The tensors in a region of a loop or branch that its frame records for operations among `needed`."""
+    users = [user.op for user in frame_users(operation, needed)]
+    return [op.inner for op in users if isinstance(op, (History, Saved)) and op.inner.graph is region]
 
 
 def live_outputs(operation: Operation, used: set[Tensor], demanded: Sequence[Tensor]) -> list[int]:
@@ -82,7 +120,11 @@ def _position(operation: Operation) -> int:
     return operation.index
 
 
-def frame_users(operation: Operation, needed: Iterable[Operation]) -> list[Operation]:
-    """The operations among `needed` that take values from the frame of a loop or branch."""
-    frame = operation.outputs[-1]
-    return [user for user in needed if frame in user.inputs]
+def frame_users(needed: Iterable[Operation]) -> dict[Tensor, list[Operation]]:
+    """For the frame of a loop or branch the operations among `needed` that take values from it."""
+    users: dict[Tensor, list[Operation]] = {}
+    for user in needed:
+        for tensor in user.inputs:
+            if isinstance(tensor.spec, FrameSpec):
+                users.setdefault(tensor, []).append(user)
+    return users

@@ -56,13 +56,14 @@ class Specialised:
 
     def _copy_all(self, operations: Sequence[Operation], into: Graph, wanted: Iterable[Tensor]) -> None:
         used = {tensor for operation in operations for tensor in operation.inputs}.union(wanted)
+        users = frame_users(operations)
         for operation in operations:
             if isinstance(operation.op, Parameter):
                 continue
             if operation.outputs and all(tensor in self.tensors for tensor in operation.outputs):
                 continue
             if isinstance(operation.op, RegionOp):
-                self._copy_region_op(operation, into, operations, used)
+                self._copy_region_op(operation, into, users.get(operation.outputs[-1], ()), used)
             else:
                 self._copy(operation, into)
 
@@ -131,11 +132,10 @@ class Specialised:
     # --- regions --------------------------------------------------------------------------------------------
 
     def _copy_region_op(
-        self, operation: Operation, into: Graph, needed: Sequence[Operation], used: set[Tensor]
+        self, operation: Operation, into: Graph, users: Sequence[Operation], used: set[Tensor]
     ) -> None:
-        """Copy a loop or branch, without the results that nothing needs."""
+        """Copy a loop or branch, from whose frame `users` take values, without the results that nothing needs."""
         op = operation.op
-        users = frame_users(operation, needed)
         demanded = [user.op.inner for user in users if isinstance(user.op, (History, Saved))]
         live = live_outputs(operation, used, demanded)
         if isinstance(op, While):

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..control_flow.call import Body, Call, Recorded, Recursion
 from ..control_flow.cond import Branch
 from ..control_flow.frames import History, Saved, TripCount
 from ..control_flow.while_loop import While
@@ -24,10 +25,12 @@ from ..graph.tensor import Tensor
 from ..graph.variable import Assign
 from ..ops.array_value import ArrayValue
 from ..ops.base import is_numpy
-from ..passes.prune import frame_users, needed_in_region, needed_operations
+from ..passes.prune import frame_users, needed_in_region, needed_operations, recorded_tensors
+from .deep_calls import FRAMES_OF_INTERPRETER, deep_calls, too_deep
 from .errors import annotate
 
 Environment = dict[Tensor, Any]
+_FrameUsers = Mapping[Tensor, Sequence[Operation]]
 
 
 class Interpreter:
@@ -40,6 +43,8 @@ class Interpreter:
     def __init__(self, float64: bool = False) -> None:
         self.float64 = float64
         self._loops: list[tuple[Operation, int]] = []  # those that run, each with the number of its iteration
+        self._recorded: dict[Body, list[Tensor]] = {}  # what the frames of calls record
+        self._depth = 0  # how many calls run
 
     def run(
         self, graph: Graph, targets: Sequence[Tensor | Operation], feeds: Mapping[Tensor, Any] | None = None
@@ -52,34 +57,38 @@ class Interpreter:
         self._loops.clear()
         environment: Environment = {t: self._widen(as_scalar_or_array(np.asarray(v))) for t, v in (feeds or {}).items()}
         needed = needed_operations(graph, targets, environment)
-        with np.errstate(all="ignore"):
+        self._recorded, self._depth = recorded_tensors(needed), 0
+        with np.errstate(all="ignore"), deep_calls(FRAMES_OF_INTERPRETER):
             self._run_operations(needed, environment)
         return [environment[t] if isinstance(t, Tensor) else None for t in targets]
 
     def _run_operations(self, operations: Sequence[Operation], environment: Environment) -> None:
+        users = frame_users(operations)
         for operation in operations:
             if operation.outputs and all(tensor in environment for tensor in operation.outputs):
                 continue  # fed, or a parameter of the region
             values = [environment[tensor] for tensor in operation.inputs]
             try:
-                results = self._run_operation(operation, values, operations)
+                results = self._run_operation(operation, values, users)
             except Exception as error:
                 annotate(error, operation, values, self._loops[::-1])
                 raise
             for tensor, result in zip(operation.outputs, results, strict=True):
                 environment.setdefault(tensor, result)  # one of several outputs may have been fed
 
-    def _run_operation(self, operation: Operation, values: list[Any], needed: Sequence[Operation]) -> Sequence[Any]:
+    def _run_operation(self, operation: Operation, values: list[Any], users: _FrameUsers) -> Sequence[Any]:
         op = operation.op
         if isinstance(op, While):
-            return self._run_while(op, operation, values, needed)
+            return self._run_while(op, operation, values, users.get(operation.outputs[-1], ()))
         if isinstance(op, Branch):
-            return self._run_branch(op, operation, values, needed)
+            return self._run_branch(op, operation, values, users.get(operation.outputs[-1], ()))
+        if isinstance(op, (Recursion, Call)):
+            return self._run_call(op.body, operation, values)
         if isinstance(op, History):
             return [ArrayValue.from_list(values[0].histories[op.inner])]
         if isinstance(op, TripCount):
             return [np.int32(values[0].trips)]
-        if isinstance(op, Saved):
+        if isinstance(op, (Saved, Recorded)):
             return [values[0].saved.get(op.inner)]
         if isinstance(op, Placeholder):
             raise ValueError(f"Placeholder {operation.name!r} must be fed: pass feed_dict={{{operation.name}: value}}.")
@@ -92,9 +101,8 @@ class Interpreter:
         return [self._widen(value) for value in results]
 
     def _run_while(
-        self, op: While, operation: Operation, values: list[Any], needed: Sequence[Operation]
+        self, op: While, operation: Operation, values: list[Any], users: Sequence[Operation]
     ) -> Sequence[Any]:
-        users = frame_users(operation, needed)
         frame = _Frame({user.op.inner: [] for user in users if isinstance(user.op, History)})
         carried = values[: op.carried]
         in_condition = values[op.carried : op.carried + len(op.condition.captures)]
@@ -110,16 +118,28 @@ class Interpreter:
         return [*carried, frame]
 
     def _run_branch(
-        self, op: Branch, operation: Operation, values: list[Any], needed: Sequence[Operation]
+        self, op: Branch, operation: Operation, values: list[Any], users: Sequence[Operation]
     ) -> Sequence[Any]:
         choice, captured = values[0], values[1:]
         position = branch_position(choice, len(op.regions))
         start = sum(len(region.captures) for region in op.regions[:position])
         region = op.regions[position]
-        users = frame_users(operation, needed)
         demanded = [u.op.inner for u in users if isinstance(u.op, Saved) and u.op.inner.graph is region]
         inputs = captured[start : start + len(region.captures)]
         results, inside = self._run_region(region, [], inputs, demanded)
+        frame = _Frame({})
+        frame.saved = {tensor: inside[tensor] for tensor in demanded}
+        return [*results, frame]
+
+    def _run_call(self, body: Body, operation: Operation, values: list[Any]) -> Sequence[Any]:
+        arguments, captured = values[: len(body.parameters)], values[len(body.parameters) :]
+        demanded = self._recorded.get(body, [])
+        self._depth += 1
+        try:
+            results, inside = self._run_region(body, arguments, captured, demanded)
+        except RecursionError as error:
+            raise too_deep(error, body.name, self._depth) from None
+        self._depth -= 1
         frame = _Frame({})
         frame.saved = {tensor: inside[tensor] for tensor in demanded}
         return [*results, frame]

@@ -10,7 +10,7 @@ import builtins
 import functools
 import keyword
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +29,7 @@ from ..ops.array_value import ArrayValue
 from ..ops.base import Constant
 from ..ops.elementwise import Add, Subtract
 from ..ops.fused import Fused
+from ..ops.indexed_slices import AssignRows
 from ..passes.prune import frame_users, needed_in_region
 from .storage import Buffer, is_fresh, last_uses
 
@@ -70,6 +71,7 @@ class Printer:
         kernels: compiled kernels of fused operations.
         plan: buffers that results are written into.
         guard: called after each operation with it, its inputs and its outputs.
+        rows_in_place: writes of rows of variables that need no copy of these.
     """
 
     def __init__(
@@ -77,15 +79,18 @@ class Printer:
         kernels: Mapping[Operation, Any] | None = None,
         plan: Mapping[Tensor, Buffer] | None = None,
         guard: Callable[..., None] | None = None,
+        rows_in_place: Collection[Operation] = (),
     ) -> None:
         self.guard = guard
+        self.rows_in_place = rows_in_place
         self.kernels = kernels or {}
         self.plan = plan or {}
         self.bindings: dict[str, Any] = {"np": np}
         self.origins: dict[int, Origin] = {}
         self.stored: set[Tensor] = set()  # values that variables hold without a copy
         self._functions: list[_Function] = []
-        self._used: set[str] = {"np", "stats", "step", "copied", *dir(builtins)}
+        # Names in use; those that were wanted again, with the number up to which there are others like them.
+        self._used: dict[str, int] = dict.fromkeys(("np", "stats", "step", "copied", *dir(builtins)), 1)
         self._bound: dict[int, str] = {}
 
     # --- names ----------------------------------------------------------------------------------------------
@@ -95,11 +100,12 @@ class Printer:
         name = _NOT_IN_NAMES.sub("_", hint.rpartition("/")[2]) or "value"
         if name[0].isdigit() or keyword.iskeyword(name):
             name = f"v_{name}"
-        candidate, count = name, 1
+        candidate, count = name, self._used.get(name, 0)
         while candidate in self._used:
             count += 1
             candidate = f"{name}_{count}"
-        self._used.add(candidate)
+        self._used[name] = count
+        self._used[candidate] = 1
         return candidate
 
     def bind(self, hint: str, value: Any) -> str:
@@ -125,8 +131,9 @@ class Printer:
         body.print_operations(operations, set(fetches))
         copied = copied | self.stored
         given = [names[tensor] for tensor in fetches]
+        first = {name: position for position, name in reversed(list(enumerate(given)))}
         results = [
-            f"copied({name})" if tensor in copied or name in given[:position] else name
+            f"copied({name})" if tensor in copied or first[name] < position else name
             for position, (tensor, name) in enumerate(zip(fetches, given, strict=True))
         ]
         body.line(f"return ({', '.join(results)}{',' if len(results) == 1 else ''})")
@@ -181,11 +188,11 @@ class _Block:
 
     def print_operations(self, operations: Sequence[Operation], kept: Iterable[Tensor]) -> None:
         """Print `operations` in order, freeing what is not `kept` after its last use."""
-        dying = last_uses(operations, kept)
+        dying, users = last_uses(operations, kept), frame_users(operations)
         for operation in operations:
             if isinstance(operation.op, Parameter) or (operation.outputs and operation.outputs[0] in self.names):
                 continue
-            self.print_operation(operation, operations)
+            self.print_operation(operation, users.get(operation.outputs[-1], ()) if operation.outputs else ())
             if self.printer.guard is not None:
                 self._print_guard(operation, self.printer.guard)
             self._free(dying.get(operation, ()))
@@ -206,14 +213,15 @@ class _Block:
 
     # --- single operations ----------------------------------------------------------------------------------
 
-    def print_operation(self, operation: Operation, needed: Sequence[Operation]) -> None:
+    def print_operation(self, operation: Operation, users: Sequence[Operation] = ()) -> None:
+        """Print one operation; if it is a loop or branch, `users` take values from its frame."""
         op = operation.op
         if isinstance(op, Constant):
             self.names[operation.outputs[0]] = self.printer.bind("c", op.value)
         elif isinstance(op, While):
-            _LoopPrinter(self, op, operation, needed).print()
+            _LoopPrinter(self, op, operation, users).print()
         elif isinstance(op, Branch):
-            _BranchPrinter(self, op, operation, needed).print()
+            _BranchPrinter(self, op, operation, users).print()
         elif operation in self.printer.kernels:
             self._print_kernel(operation)
         elif isinstance(op, History):
@@ -237,6 +245,10 @@ class _Block:
             return
         if isinstance(op, Assign):
             self._print_assign(op, operation, arguments[0])
+            return
+        if isinstance(op, AssignRows) and operation in self.printer.rows_in_place:
+            run = self.printer.bind("write_rows", op.write_in_place)
+            self._assign(operation, f"{run}({', '.join(arguments[1:])})", arguments)
             return
         gives_strings = any(tensor.dtype.kind == "T" for tensor in operation.outputs)
         expression = None if gives_strings else op.emit(arguments)
@@ -312,12 +324,12 @@ class _Block:
 class _RegionPrinter:
     """What printing loops and branches has in common: captures, and a function of its own where nesting is deep."""
 
-    def __init__(self, block: _Block, op: RegionOp, operation: Operation, needed: Sequence[Operation]) -> None:
+    def __init__(self, block: _Block, op: RegionOp, operation: Operation, users: Sequence[Operation]) -> None:
         self.outer = block
         self.block = block
         self.op = op
         self.operation = operation
-        self.users = frame_users(operation, needed)
+        self.users = users
         self.frame = Frame()
         block.frames[operation.outputs[-1]] = self.frame
         self.arguments = [block.names[tensor] for tensor in operation.inputs]
@@ -430,7 +442,7 @@ class _LoopPrinter(_RegionPrinter):
         if len(working) == 1 and working[0].outputs == (result,):
             for operation in operations:
                 if isinstance(operation.op, Constant):
-                    inside.print_operation(operation, operations)
+                    inside.print_operation(operation)
             arguments = [inside.names[tensor] for tensor in working[0].inputs]
             expression = working[0].op.emit(arguments)
             if expression is not None:

@@ -22,6 +22,7 @@ from ..passes.prepare import prepare
 from . import numerics
 from .errors import annotate
 from .printer import Printer
+from .row_writes import rows_in_place
 from .storage import is_fresh, plan_buffers
 
 _numbers = itertools.count(1)
@@ -171,12 +172,13 @@ def _fusion_rule(graph: Graph) -> FusionRule | None:
 def _printer(operations: Sequence[Operation], fetches: Sequence[Tensor]) -> Printer:
     """A printer that has kernels for the fused operations."""
     fused = [operation for operation in all_operations(operations) if isinstance(operation.op, Fused)]
+    in_place = rows_in_place(operations, fetches)
     if not fused:
-        return Printer()
+        return Printer(rows_in_place=in_place)
     from .kernels.rule import bind_kernels
 
     plan = plan_buffers(operations, fetches)
-    return Printer(bind_kernels(fused), plan)
+    return Printer(bind_kernels(fused), plan, rows_in_place=in_place)
 
 
 def copied_value(value: Any) -> Any:

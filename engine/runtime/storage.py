@@ -5,7 +5,7 @@ Decided when a program is printed, from what is used where; nothing is checked a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..control_flow.frames import History, Saved
@@ -52,6 +52,7 @@ def _assigned_in_place(operations: Sequence[Operation], fetches: Iterable[Tensor
     """
     order = {operation: position for position, operation in enumerate(operations)}
     fetched = set(fetches)
+    accesses, users = _accesses(operations), _users(operations)
     found: dict[Tensor, Buffer] = {}
     for operation in operations:
         if not isinstance(operation.op, Assign):
@@ -60,45 +61,73 @@ def _assigned_in_place(operations: Sequence[Operation], fetches: Iterable[Tensor
         producer = value.operation
         if value in found or not isinstance(producer.op, Fused) or producer not in order:
             continue
-        if value.spec != variable.spec or not _is_written_once(operations, variable):
+        if value.spec != variable.spec or not _is_written_once(accesses[variable]):
             continue
-        reads = _earlier_reads(operations, order, producer, operation, variable, fetched)
+        reads = _earlier_reads(accesses[variable], users, order, producer, operation, fetched)
         if reads is not None:
             found[value] = Buffer(reads[0] if reads else None, variable)
     return found
 
 
-def _is_written_once(operations: Sequence[Operation], variable: Variable) -> bool:
-    writers = [o for o in operations if any(e.resource is variable and e.writes for e in o.effects)]
-    in_regions = any(e.resource is variable for o in operations if isinstance(o.op, RegionOp) for e in o.effects)
-    return len(writers) == 1 and not in_regions
+def _accesses(operations: Sequence[Operation]) -> dict[object, list[Operation]]:
+    """For each resource the operations that touch it."""
+    found: dict[object, list[Operation]] = {}
+    for operation in operations:
+        for effect in operation.effects:
+            found.setdefault(effect.resource, []).append(operation)
+    return found
+
+
+def _users(operations: Sequence[Operation]) -> dict[Tensor, list[Operation]]:
+    """For each tensor the operations that take it."""
+    found: dict[Tensor, list[Operation]] = {}
+    for operation in operations:
+        for tensor in dict.fromkeys(operation.inputs):
+            found.setdefault(tensor, []).append(operation)
+    return found
+
+
+def _is_written_once(accesses: Sequence[Operation]) -> bool:
+    return sum(o.writes for o in accesses) == 1 and not any(isinstance(o.op, RegionOp) for o in accesses)
 
 
 def _earlier_reads(
-    operations: Sequence[Operation],
+    accesses: Sequence[Operation],
+    users: dict[Tensor, list[Operation]],
     order: dict[Operation, int],
     producer: Operation,
     assignment: Operation,
-    variable: Variable,
     fetched: set[Tensor],
 ) -> list[Tensor] | None:
     """The read of the variable that the producer takes, if any; None if an earlier value is still needed."""
     reads: set[Tensor] = set()
-    aliases: set[Tensor] = set()
-    for operation in operations:
-        if isinstance(operation.op, ReadVariable) and operation.op.variable is variable:
+    for operation in accesses:
+        if isinstance(operation.op, ReadVariable):
             if order[producer] < order[operation] < order[assignment]:
                 return None
             if order[operation] < order[producer]:
                 reads.update(operation.outputs)
-                aliases.update(operation.outputs)
-        elif (operation.op.view or isinstance(operation.op, RegionOp)) and aliases.intersection(operation.inputs):
-            aliases.update(operation.outputs)
+    aliases = _with_views(reads, users)
     taken = [tensor for tensor in producer.inputs if tensor in aliases]
     if aliases & fetched or len(taken) > 1 or not reads.issuperset(taken):
         return None
-    later = operations[order[producer] + 1 :]
-    return None if any(aliases.intersection(operation.inputs) for operation in later) else taken
+    used_later = any(order[user] > order[producer] for tensor in aliases for user in users.get(tensor, ()))
+    return None if used_later else taken
+
+
+def _with_views(tensors: Iterable[Tensor], users: dict[Tensor, list[Operation]]) -> set[Tensor]:
+    """`tensors` and all that may share their memory."""
+    found: set[Tensor] = set()
+    pending = list(tensors)
+    while pending:
+        tensor = pending.pop()
+        if tensor in found:
+            continue
+        found.add(tensor)
+        for user in users.get(tensor, ()):
+            if user.op.view or isinstance(user.op, RegionOp):
+                pending.extend(user.outputs)
+    return found
 
 
 def _reused_operands(operation: Operation, dying: Iterable[Tensor], reusable: set[Tensor]) -> dict[Tensor, Tensor]:
@@ -159,10 +188,19 @@ def blocks(
 ) -> Iterator[tuple[Sequence[Operation], set[Tensor]]]:
     """The blocks of a step: its operations and those of every region inside, each with what outlives the block."""
     yield operations, set(kept)
+    users = frame_users(operations)
     for operation in operations:
-        if not isinstance(operation.op, RegionOp):
-            continue
-        demanded = [u.op.inner for u in frame_users(operation, operations) if isinstance(u.op, (History, Saved))]
-        for region in operation.op.regions:
-            wanted = [tensor for tensor in demanded if tensor.graph is region]
-            yield from blocks(needed_in_region(region, wanted), [*region.results, *wanted])
+        for inner, outliving in inner_blocks(operation, users):
+            yield from blocks(inner, outliving)
+
+
+def inner_blocks(
+    operation: Operation, users: Mapping[Tensor, Sequence[Operation]]
+) -> Iterator[tuple[Sequence[Operation], set[Tensor]]]:
+    """The blocks of a loop's or branch's regions, each with what outlives it; `users` are those of frames."""
+    if not isinstance(operation.op, RegionOp):
+        return
+    demanded = [u.op.inner for u in users.get(operation.outputs[-1], ()) if isinstance(u.op, (History, Saved))]
+    for region in operation.op.regions:
+        wanted = [tensor for tensor in demanded if tensor.graph is region]
+        yield needed_in_region(region, wanted), {*region.results, *wanted}

@@ -6,12 +6,14 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from ..control_flow.tensor_array import TensorArray
 from ..graph.graph import Graph, Operation, Placeholder
 from ..graph.nest import flatten, flatten_with_path, is_nested, pack_as
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.base import as_array, convert_to_tensor
 from ..runtime.program import Program, as_fetched
+from .recursion import call_on_tensors, meets_itself, mentions, static_key
 
 
 class Function:
@@ -30,19 +32,24 @@ class Function:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves = flatten((args, kwargs))
-        if any(isinstance(leaf, Tensor) for leaf in leaves):
-            return self.python_function(*args, **kwargs)
+        if any(isinstance(leaf, (Tensor, TensorArray)) for leaf in leaves) or meets_itself(self, args, kwargs):
+            return call_on_tensors(self, args, kwargs)
         arrays = {position: as_array(leaf) for position, leaf in enumerate(leaves) if _is_array(leaf)}
         specs = {position: TensorSpec(tuple(a.shape), a.dtype) for position, a in arrays.items()}
         trace = self._trace((args, kwargs), leaves, specs)
         return trace.run(list(arrays.values()))
+
+    @functools.cached_property
+    def may_recurse(self) -> bool:
+        """Whether a look at the function's names says that it may call itself, directly or by way of others."""
+        return mentions(self.python_function, self, Function)
 
     def trace_count(self) -> int:
         """How many graphs were traced so far."""
         return len(self._traces)
 
     def _trace(self, arguments: Any, leaves: list[Any], specs: dict[int, TensorSpec]) -> _Trace:
-        statics = tuple(_static_key(leaf) for position, leaf in enumerate(leaves) if position not in specs)
+        statics = tuple(static_key(leaf) for position, leaf in enumerate(leaves) if position not in specs)
         paths = tuple(path for path, _ in flatten_with_path(arguments))
         key = (paths, statics, tuple(specs.items()))
         trace = self._traces.get(key)
@@ -51,7 +58,7 @@ class Function:
             key = (paths, statics, tuple(relaxed.items()))
             trace, specs = self._traces.get(key), relaxed
         if trace is None:
-            trace = self._traces[key] = _Trace(self.python_function, arguments, leaves, specs)
+            trace = self._traces[key] = _Trace(self, arguments, leaves, specs)
         return trace
 
     def _count_alike(self, key: Any) -> int:
@@ -66,7 +73,7 @@ class _Trace:
     """One traced graph, compiled. Effects inside always run, whether or not the result depends on them."""
 
     def __init__(
-        self, python_function: Callable[..., Any], arguments: Any, leaves: list[Any], specs: dict[int, TensorSpec]
+        self, function: Function, arguments: Any, leaves: list[Any], specs: dict[int, TensorSpec]
     ) -> None:
         # Kept, because the cache knows some of them by their id.
         self._statics = [leaf for position, leaf in enumerate(leaves) if position not in specs]
@@ -75,7 +82,7 @@ class _Trace:
             feeds = {p: graph.add(Placeholder(spec), (), f"argument_{p}").outputs[0] for p, spec in specs.items()}
             symbols = [feeds.get(position, leaf) for position, leaf in enumerate(leaves)]
             args, kwargs = pack_as(arguments, symbols)
-            self.result = python_function(*args, **kwargs)
+            self.result = call_on_tensors(function, args, kwargs)
             fetches = [_as_fetch(leaf) for leaf in flatten(self.result)]
         effects: list[Operation] = [operation for operation in graph.operations if operation.writes]
         self._is_value = [fetch is not None for fetch in fetches]
@@ -112,14 +119,6 @@ def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, (int, float, complex)) or (
         (hasattr(leaf, "dtype") and hasattr(leaf, "__array__")) and not (hasattr(leaf, "assign"))
     )
-
-
-def _static_key(leaf: Any) -> Any:
-    try:
-        hash(leaf)
-    except TypeError:
-        return id(leaf)
-    return leaf
 
 
 def _as_fetch(leaf: Any) -> Tensor | None:

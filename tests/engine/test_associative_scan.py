@@ -151,3 +151,13 @@ def test_keras_name_and_example():
 def test_errors(f: Any, elems: Any, axis: int, error: Any, message: str):
     with pytest.raises(error, match=message):
         ab.associative_scan(f, elems, axis=axis)
+
+
+@pytest.mark.parametrize(
+    ("known", "message"), [(True, "must have the same shape"), (False, r"one is 3, but a sequence has shape \[1,2\]")]
+)
+def test_lengths_that_only_the_run_knows(known: bool, message: str):
+    a, b = ab.placeholder((2, 3 if known else None), "float64"), ab.placeholder((2, None), "float64")
+    found = ab.associative_scan(lambda x, y: (x[0] + y[0], x[1] * y[1]), (a, b), axis=1)
+    with pytest.raises(ValueError, match=message):
+        ab.Session().run(found, {a: np.ones((2, 3)), b: np.ones((2, 1))})

@@ -35,7 +35,9 @@ class _Counted(Op):
         return inputs[0] * 2
 
     def grad(self, node: Any, *cotangents: Tensor | None) -> Any:
-        return (None if cotangents[0] is None else cotangents[0] * 2,)
+        (dy,) = cotangents
+        assert dy is not None
+        return (apply(_Counted(f"gradient of {self.label}"), dy),)
 
 
 class _CountedEffect(_Counted):
@@ -208,6 +210,56 @@ def test_what_two_branches_with_one_choice_need_runs_once(x: Tensor, flag: Tenso
     second = ab.cond(flag, lambda: y * first, lambda: first)
     assert run([first, second], {x: 1, flag: taken}) == ([3, 6] if taken else [1, 1])
     assert _runs == ({"y": 1} if taken else {})
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_gradients_of_what_one_branch_needs_run_in_it(x: Tensor, flag: Tensor, taken: bool):
+    y = counted(counted(ops.sin(x), "first") * x, "second")
+    z = ab.cond(flag, lambda: y * x, lambda: x * 3)
+    (dz,) = ab.gradients(z * z, [x])
+    run([z, dz], {x: 0.5, flag: taken})
+    wanted = ["first", "second", "gradient of first", "gradient of second"] if taken else []
+    assert _runs == dict.fromkeys(wanted, 1)
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_gradients_of_whole_loops_run_in_their_branch(x: Tensor, flag: Tensor, taken: bool):
+    _, power = ab.while_loop(lambda i, _: i < 3, lambda i, t: (i + 1, counted(t) * x), (0, x))
+    z = ab.cond(flag, lambda: power, lambda: x)
+    (dz,) = ab.gradients(z, [x])
+    (ddz,) = ab.gradients(dz, [x])
+    assert run([dz, ddz], {x: 2, flag: taken}) == ([8 * 4 * 8, 8 * 4 * 3 * 4] if taken else [1, 0])
+    run(dz, {x: 2, flag: taken})
+    assert bool(_runs) == taken
+
+
+def test_gradients_in_branches_inside_loops(x: Tensor):
+    def body(i: Tensor, total: Tensor) -> Any:
+        y = counted(total * x)
+        return i + 1, ab.cond(i > 1, lambda: y, lambda: total * x)
+
+    _, total = ab.while_loop(lambda i, _: i < 4, body, (0, x))
+    (dx,) = ab.gradients(total, [x])
+    assert run([total, dx], {x: 1.5}) == [4 * 1.5**5, 4 * 5 * 1.5**4]
+    assert _runs["gradient of y"] == 2
+
+
+def test_what_a_gradient_is_asked_for_stays_outside(x: Tensor, flag: Tensor):
+    y = counted(x)
+    z = ab.cond(flag, lambda: y * y, lambda: x)
+    dy, dx = ab.gradients(z, [y, x])
+    assert run([dy, dx], {x: 3, flag: True}) == [12, 24]
+    assert run([dy, dx], {x: 3, flag: False}) == [0, 1]
+
+
+def test_tables_of_which_one_branch_takes_rows(flag: Tensor):
+    table = ab.Variable(np.arange(6.0, dtype="float32").reshape(3, 2), name="table")
+    rows = ops.take(table, [2, 0, 2], axis=0)
+    z = ab.cond(flag, lambda: ops.sum(rows * rows), lambda: 1.0)
+    (dt,) = ab.gradients(z, [table])
+    session = ab.Session()
+    assert session.run(dt, {flag: False}).values.shape == (0, 2)
+    np.testing.assert_array_equal(np.asarray(session.run(dt, {flag: True})), [[0, 2], [0, 0], [16, 20]])
 
 
 def test_opposite_branches_with_one_choice(x: Tensor, flag: Tensor):

@@ -1,0 +1,87 @@
+"""Dependencies that are found step by step, in a topological order that is kept up to date.
+
+So that asking whether one thing depends on another looks no further back than that other one lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+_FARTHEST = 500  # places in the order
+
+
+class Dependent:
+    """Something that may depend on others of its kind; a cycle must not be made.
+
+    `order` numbers are such that whatever a thing needs has a smaller one. Pearce and Kelly, "A Dynamic Topological
+    Sort Algorithm for Directed Acyclic Graphs" (2006).
+    """
+
+    def __init__(self, order: int) -> None:
+        self.order = order
+        self._needs: set[Dependent] = set()
+        self._users: set[Dependent] = set()
+
+    @property
+    def needs(self) -> Set[Dependent]:
+        """What this depends on directly."""
+        return self._needs
+
+    def may_depend_on(self, other: Dependent) -> bool:
+        """Whether this is `other` or depends on it; also true where they lie so far apart that it is not worth asking."""
+        if self.order - other.order > _FARTHEST:
+            return True
+        return other in self._behind(other.order)
+
+    def add_need(self, other: Dependent) -> None:
+        """Depend on `other` too, which does not depend on this."""
+        if other is self or other in self._needs:
+            return
+        self._needs.add(other)
+        other._users.add(self)
+        if other.order > self.order:
+            _rearrange(other._behind(self.order), self._ahead(other.order))
+
+    def take_over(self, other: Dependent) -> None:
+        """Depend on what `other` does, and let it, and so all that depends on it, depend on this."""
+        needs, other._needs = other._needs, set()
+        for need in needs:
+            need._users.discard(other)
+        self._needs.discard(other)
+        other._users.discard(self)
+        for need in needs:
+            self.add_need(need)
+        other.add_need(self)
+
+    def _behind(self, lowest: int) -> set[Dependent]:
+        """This and all that it depends on, down to the order number `lowest`."""
+        found: set[Dependent] = set()
+        pending = [self]
+        while pending:
+            item = pending.pop()
+            if item.order >= lowest and item not in found:
+                found.add(item)
+                pending.extend(item._needs)
+        return found
+
+    def _ahead(self, highest: int) -> set[Dependent]:
+        """This and all that depends on it, up to the order number `highest`."""
+        found: set[Dependent] = set()
+        pending = [self]
+        while pending:
+            item = pending.pop()
+            if item.order <= highest and item not in found:
+                found.add(item)
+                pending.extend(item._users)
+        return found
+
+
+def _rearrange(first: set[Dependent], then: set[Dependent]) -> None:
+    """Share out the order numbers anew, so that all of `first` come before all of `then`."""
+    items = [*sorted(first, key=_order), *sorted(then, key=_order)]
+    for item, order in zip(items, sorted(map(_order, items)), strict=True):
+        item.order = order
+
+
+def _order(item: Dependent) -> int:
+    return item.order

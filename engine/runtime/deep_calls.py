@@ -1,0 +1,51 @@
+"""Room for recursion: calls of a recursive function are calls of Python functions, of which Python allows 1000.
+
+Such calls need no room on the C stack, so the limit is no more than a number. It is raised while a step with
+recursion runs: a compiled step comes down to 100,000 calls, where one call is one Python function (deeply nested loops
+and branches inside take further ones); the reference interpreter, which takes about ten, to more than 10,000.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+
+FRAMES_OF_PROGRAM = 100_000
+FRAMES_OF_INTERPRETER = 200_000
+
+_lock = threading.Lock()
+_users: list[int] = []  # the limits asked for now, by all threads
+_before = 0
+
+
+@contextmanager
+def deep_calls(frames: int) -> Generator[None]:
+    """Inside, Python functions may call each other `frames` deep."""
+    global _before
+    with _lock:
+        if not _users:
+            _before = sys.getrecursionlimit()
+        _users.append(frames)
+        sys.setrecursionlimit(max(_before, *_users))
+    try:
+        yield
+    finally:
+        with _lock:
+            _users.remove(frames)
+            sys.setrecursionlimit(max([_before, *_users]))
+
+
+class CallsTooDeep(RecursionError):
+    """A recursive function called itself so often that there is no room for more."""
+
+
+def too_deep(error: RecursionError, name: str, depth: int) -> CallsTooDeep:
+    """What is raised instead of Python's own error, which knows nothing of the function."""
+    if isinstance(error, CallsTooDeep):
+        return error
+    return CallsTooDeep(
+        f"Function {name!r} called itself {depth} calls deep, which is deeper than there is room for. "
+        "Does every path come to an end for these arguments? If it does, write it as a loop, with ab.while_loop."
+    )

@@ -1,0 +1,87 @@
+"""Which writes of rows of a variable need no copy of the whole: those behind which no earlier value of it is needed.
+
+Decided when a program is printed, as in `storage`. Writes in loops and branches count too: nothing around these may
+hold an earlier value then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ..control_flow.region_op import RegionOp
+from ..graph.graph import Operation, ReadVariable
+from ..graph.tensor import Tensor
+from ..graph.variable import Assign, Variable
+from ..ops.indexed_slices import AssignRows
+from ..passes.prune import frame_users
+from .storage import inner_blocks
+
+
+def rows_in_place(operations: Sequence[Operation], fetches: Iterable[Tensor]) -> set[Operation]:
+    """The writes of rows that need not copy the variable: nothing that may share its memory is used afterwards."""
+    found: set[Operation] = set()
+    _find_rows_in_place(operations, set(fetches), (), found)
+    return found
+
+
+def _find_rows_in_place(
+    block: Sequence[Operation], outliving: set[Tensor], around: tuple[_Place, ...], found: set[Operation]
+) -> None:
+    users = frame_users(block)
+    for position, operation in enumerate(block):
+        op = operation.op
+        here = _Place(block, position, outliving)
+        places = (*around, here)
+        if isinstance(op, AssignRows) and _takes_current_value(operation, op.variable) and not any(
+            place.needs_earlier_value(op.variable, is_inside=depth > 0) for depth, place in enumerate(places)
+        ):
+            found.add(operation)
+        if operation.writes:
+            for inner, kept in inner_blocks(operation, users):
+                _find_rows_in_place(inner, kept, (*around, here), found)
+
+
+def _takes_current_value(operation: Operation, variable: Variable) -> bool:
+    """Whether a write of rows changes the value that `variable` has; otherwise a value was fed in the place of it."""
+    source = operation.inputs[0].operation.op
+    return isinstance(source, (ReadVariable, Assign, AssignRows)) and source.variable is variable
+
+
+@dataclass(frozen=True, eq=False)
+class _Place:
+    """An operation, by its position in its block; some tensors outlive that block."""
+
+    block: Sequence[Operation]
+    position: int
+    outliving: set[Tensor]
+
+    def needs_earlier_value(self, variable: Variable, is_inside: bool) -> bool:
+        """Whether something that may share the memory of `variable` is used by the operation, or after it.
+
+        Args:
+            variable: the variable.
+            is_inside: the block is a region's. It may run again, with what it leaves now.
+        """
+        operation = self.block[self.position]
+        earlier = self.block if is_inside else self.block[: self.position]
+        aliases = _memory_of(earlier, variable)
+        taken = operation.inputs[1:] if isinstance(operation.op, AssignRows) else operation.inputs
+        if not aliases.isdisjoint(self.outliving) or not aliases.isdisjoint(taken):
+            return True
+        before = _memory_of(self.block[: self.position], variable)
+        return any(not before.isdisjoint(later.inputs) for later in self.block[self.position + 1 :])
+
+
+def _memory_of(operations: Sequence[Operation], variable: Variable) -> set[Tensor]:
+    """What may share memory with the value that the variable has before, between or after `operations`."""
+    aliases: set[Tensor] = set()
+    for operation in operations:
+        if isinstance(operation.op, Assign) and operation.op.variable is variable:
+            aliases.update(operation.inputs)
+    for operation in operations:
+        passes_on = operation.op.view or isinstance(operation.op, RegionOp)
+        touches = any(effect.resource is variable for effect in operation.effects)
+        if touches or (passes_on and aliases.intersection(operation.inputs)):
+            aliases.update(operation.outputs)
+    return aliases
