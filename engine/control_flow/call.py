@@ -79,6 +79,12 @@ class Body(Region):
         local = self._hoisted[variable] = self._reads[variable] = self.capture(self.outer_reads[variable])
         return local
 
+    def note_arguments(self, arguments: Sequence[Tensor]) -> None:
+        """Take note of a call inside with these arguments."""
+        specs = [argument.spec for argument in arguments]
+        joined = [known.join(spec) for known, spec in zip(self.argument_specs, specs, strict=True)]
+        self.argument_specs, self.is_called = joined, True
+
     def inner_inputs(self) -> list[Tensor]:
         """What stands inside for each input of a call."""
         return [*self.parameters, *[parameter for _, parameter in self.captures]]
@@ -289,9 +295,7 @@ def call_again(body: Body, arguments: Sequence[Tensor]) -> Operation:
     Raises:
         NotKnownYet: the body is traced for the first time, and its results are not known.
     """
-    body.is_called = True
-    specs = [argument.spec for argument in arguments]
-    body.argument_specs = [known.join(spec) for known, spec in zip(body.argument_specs, specs, strict=True)]
+    body.note_arguments(arguments)
     if body.result_specs is None:
         raise NotKnownYet(body)
     return get_default_graph().add(Call(body), [*arguments, *body.passed_on], body.name)

@@ -14,11 +14,12 @@ from . import strings as strings
 from .adaptive_pooling import *  # noqa: F403
 from .attention import *  # noqa: F403
 from .axes import *  # noqa: F403
-from .base import cast, constant, convert_to_tensor
+from .base import cast, constant
 from .bitwise import *  # noqa: F403
 from .checks import *  # noqa: F403
 from .comparison import *  # noqa: F403
 from .complex_numbers import *  # noqa: F403
+from .conversion import *  # noqa: F403
 from .convolution import *  # noqa: F403
 from .creation import *  # noqa: F403
 from .ctc import *  # noqa: F403
@@ -69,7 +70,6 @@ __all__ = [
     "SparseTensor",
     "cast",
     "constant",
-    "convert_to_tensor",
     "embedding_lookup_sparse",
     "linalg",
     "nn",

@@ -2,8 +2,9 @@
 
 A value is (store, version). A store keeps, for every slot, the version at which it was written and the version at
 which it was cleared, so one store serves a whole chain of values: writing a slot that no version holds happens in
-place and leaves earlier values as they were. Only writing over a slot copies. What a value shows never changes, so
-`read` and `stack` may return views.
+place and leaves earlier values as they were. What is written over a slot is kept beside it, with the version from which
+it holds; as soon as that is as much as the array itself, the next such write copies the array, so that a write costs
+the same on average, whatever it hits. What a value shows never changes, so `read` and `stack` may return views.
 """
 
 from __future__ import annotations
@@ -16,12 +17,19 @@ import numpy as np
 from ..graph.op import as_scalar_or_array
 
 _NEVER = 1 << 62
+_CLEARED = None  # stands among changes for a slot that holds nothing from then on
 
 
 class _Store:
-    """Slots, in one contiguous buffer while all elements have one shape, else in a list."""
+    """Slots, in one contiguous buffer while all elements have one shape, else in a list.
 
-    __slots__ = ("buffer", "cleared_at", "items", "latest", "written_at")
+    Attributes:
+        written_at, cleared_at: for each slot the versions from which, and up to which, its first element is there.
+        changes: for slots that were written again, what they hold from which version on.
+        changed: how many such changes there are.
+    """
+
+    __slots__ = ("buffer", "changed", "changes", "cleared_at", "items", "latest", "written_at")
 
     def __init__(self, size: int) -> None:
         self.buffer: Any = None
@@ -29,6 +37,21 @@ class _Store:
         self.written_at = [_NEVER] * size
         self.cleared_at = [_NEVER] * size
         self.latest = 0
+        self.changes: dict[int, list[tuple[int, Any]]] = {}
+        self.changed = 0
+
+    def change(self, index: int, value: Any) -> None:
+        """Put a value beside a slot that was written before; it holds from the latest version on."""
+        kept = value.copy() if isinstance(value, np.ndarray) else value
+        self.changes.setdefault(index, []).append((self.latest, kept))
+        self.changed += 1
+
+    def at(self, index: int, version: int) -> Any:
+        """What slot `index` holds at `version`; None for nothing."""
+        for since, value in reversed(self.changes.get(index, ())):
+            if since <= version:
+                return value
+        return self.get(index) if self.written_at[index] <= version < self.cleared_at[index] else _CLEARED
 
     def put(self, index: int, value: Any) -> None:
         if self.items is None and not self._fits_buffer(value):
@@ -112,13 +135,20 @@ class ArrayValue:
     @property
     def nbytes(self) -> int:
         """Bytes held by the written elements. (A history may hold None, for branches that were not taken.)"""
-        elements = [self._store.get(i) for i in range(self.size) if self.has(i)]
+        elements = [self._at(i) for i in range(self.size)]
         return sum(int(element.nbytes) for element in elements if element is not None)
+
+    def _at(self, index: int) -> Any:
+        return self._store.at(index, self._version)
 
     def has(self, index: int) -> bool:
         """Whether slot `index` holds an element."""
         store = self._store
-        return index < self.size and store.written_at[index] <= self._version < store.cleared_at[index]
+        if index >= self.size:
+            return False
+        if index in store.changes and store.changes[index][0][0] <= self._version:
+            return self._at(index) is not _CLEARED
+        return store.written_at[index] <= self._version < store.cleared_at[index]
 
     def read(self, index: Any) -> Any:
         """The element at `index`.
@@ -127,18 +157,17 @@ class ArrayValue:
             IndexError: it lies outside the array, or was never written.
         """
         index = self._checked(index)
-        store = self._store
-        if not store.written_at[index] <= self._version < store.cleared_at[index]:
+        if not self.has(index):
             raise IndexError(
                 f"TensorArray element {index} is read but was never written (size {self.size}). "
                 "Write it first; `write` returns the new array, which has to be kept."
             )
-        return store.get(index)
+        return self._at(index) if self._store.changed else self._store.get(index)
 
     def read_or_none(self, index: Any) -> Any:
         """The element at `index`, or None if it was never written."""
         index = int(index)
-        return self._store.get(index) if index < self.size and self.has(index) else None
+        return self._at(index) if index < self.size else None
 
     def write(self, index: Any, value: Any, dynamic_size: bool = False) -> ArrayValue:
         """A new array with `value` at `index`.
@@ -150,16 +179,27 @@ class ArrayValue:
             return self._grown(int(index) + 1).write(index, value)
         index = self._checked(index)
         store = self._store
-        if self._version != store.latest or store.written_at[index] != _NEVER:
-            return self._copy()._write_in_place(index, value)
-        return self._write_in_place(index, value)
-
-    def _write_in_place(self, index: int, value: Any) -> ArrayValue:
-        store = self._store
+        if self._version != store.latest:
+            return self._copy().write(index, value)
+        if store.written_at[index] != _NEVER:
+            return self._changed(index, value)
         store.put(index, value)
         store.latest += 1
         store.written_at[index] = store.latest
-        store.cleared_at[index] = _NEVER
+        return ArrayValue(store, store.latest, self.size)
+
+    def _changed(self, index: int, value: Any) -> ArrayValue:
+        """The latest value with another element, or none, in a slot that was written before."""
+        store = self._store
+        if store.changed >= len(store.written_at):
+            copied = self._copy()
+            if value is _CLEARED:
+                return copied.clear(index)
+            # The copy is nobody else's, so that the slot may be made free.
+            copied._store.written_at[index] = _NEVER
+            return copied.write(index, value)
+        store.latest += 1
+        store.change(index, value)
         return ArrayValue(store, store.latest, self.size)
 
     def add_at(self, index: Any, value: Any) -> ArrayValue:
@@ -173,8 +213,10 @@ class ArrayValue:
         if not self.has(index):
             return self
         store = self._store
-        if self._version != store.latest or store.cleared_at[index] != _NEVER:
+        if self._version != store.latest:
             return self._copy().clear(index)
+        if index in store.changes or store.cleared_at[index] != _NEVER:
+            return self._changed(index, _CLEARED)
         store.latest += 1
         store.cleared_at[index] = store.latest
         return ArrayValue(store, store.latest, self.size)
@@ -200,19 +242,19 @@ class ArrayValue:
             if not self.has(index):
                 self.read(index)
         store = self._store
-        if store.items is None:
+        if store.items is None and not store.changed:
             return store.buffer[: self.size]
-        return _stack_items([store.items[index] for index in range(self.size)])
+        return _stack_items([self._at(index) for index in range(self.size)])
 
     def stack_like(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """All elements along a new first axis as an array of `shape`; zeros where nothing was written."""
         store = self._store
         present = [index for index in range(min(self.size, shape[0])) if self.has(index)]
-        if len(present) == shape[0] == self.size and store.items is None and self.size:
+        if len(present) == shape[0] == self.size and store.items is None and not store.changed and self.size:
             return store.buffer[: self.size]
         stacked = np.zeros(shape, dtype)
         for index in present:
-            stacked[index] = store.get(index)
+            stacked[index] = self._at(index)
         return stacked
 
     def map_rows(self, function: Callable[[Any], Any]) -> ArrayValue:
@@ -221,7 +263,7 @@ class ArrayValue:
         result = ArrayValue.empty(self.size)
         if not present:
             return result
-        elements = [self._store.get(index) for index in present]
+        elements = [self._at(index) for index in present]
         mapped = function(np.concatenate(elements))
         start = 0
         for index, element in zip(present, elements, strict=True):
@@ -252,11 +294,14 @@ class ArrayValue:
         source = self._store
         visible = [index for index in range(self.size) if self.has(index)]
         if source.items is not None:
-            store.items = [source.items[index] if self.has(index) else None for index in range(self.size)]
+            store.items = [source.items[index] for index in range(self.size)]
         elif source.buffer is not None:
             store.buffer = np.array(source.buffer[: self.size])
         for index in visible:
             store.written_at[index] = 0
+        for index in source.changes:
+            if index < self.size and store.written_at[index] == 0:
+                store.put(index, self._at(index))
         return ArrayValue(store, 0, self.size)
 
     def __repr__(self) -> str:

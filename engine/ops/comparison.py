@@ -401,8 +401,8 @@ def logical_not(x: TensorLike) -> Tensor:
     return apply(LogicalNot(), cast(x, dtypes.bool_))
 
 
-def where(condition: TensorLike, x1: TensorLike = None, x2: TensorLike = None) -> Tensor:
-    """`x1` where `condition` is true, elsewhere `x2`; all three broadcast.
+def where(condition: TensorLike, x1: TensorLike = None, x2: TensorLike = None) -> Any:
+    """`x1` where `condition` is true, elsewhere `x2`; all three broadcast. Without them, the indices of true elements.
 
     No gradient flows to the side that is not taken, so a NaN there does no harm.
 
@@ -412,14 +412,18 @@ def where(condition: TensorLike, x1: TensorLike = None, x2: TensorLike = None) -
         x2: values.
 
     Raises:
-        ValueError: `x1` or `x2` is missing.
+        ValueError: one of `x1` and `x2` is given without the other.
 
     >>> import anabranch as ab
     >>> ab.Session().run(ab.ops.where([True, False], [1, 2], 0.5))
     array([1. , 0.5], dtype=float32)
     """
+    if x1 is None and x2 is None:
+        from .positions import nonzero  # which builds on this module
+
+        return nonzero(condition)
     if x1 is None or x2 is None:
-        raise ValueError("where takes both x1 and x2. For the indices of true elements, use ops.nonzero(condition).")
+        raise ValueError("where takes both x1 and x2, or none of them for the indices of true elements.")
     return apply(Where(), cast(condition, dtypes.bool_), *promote(x1, x2))
 
 

@@ -396,14 +396,14 @@ def layer_normalization(
 
 
 def rms_normalization(
-    x: TensorLike, scale: TensorLike = 1, axis: AxisLike = -1, epsilon: float | None = None
+    x: TensorLike, scale: TensorLike = None, axis: AxisLike = -1, epsilon: float | None = None
 ) -> Tensor:
-    """`x` over the root of its mean square along `axis`, times `scale` (Zhang and Sennrich, 2019)."""
+    """`x` over the root of its mean square along `axis`, times `scale` if there is one (Zhang and Sennrich, 2019)."""
     tensor = as_floating(x)
     wide = cast(tensor, accumulator_of(tensor.dtype) or tensor.dtype)
     power = mean(wide * wide, axis, keepdims=True)
     result = wide * rsqrt(power + (EPSILON if epsilon is None else epsilon))
-    return cast(result * convert_to_tensor(scale, result.dtype), tensor.dtype)
+    return cast(result if scale is None else result * convert_to_tensor(scale, result.dtype), tensor.dtype)
 
 
 def normalize(x: TensorLike, axis: int = -1, order: Any = 2, epsilon: float | None = None) -> Tensor:

@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 
+from ..control_flow.call import Recorded
 from ..control_flow.frames import History, Saved
 from ..control_flow.region_op import RegionOp
 from ..graph.graph import Graph, Operation
@@ -63,7 +64,7 @@ def all_operations(operations: Sequence[Operation]) -> Iterable[Operation]:
 
 
 def _inner_tensors(operation: Operation) -> list[Tensor]:
-    return [operation.op.inner] if isinstance(operation.op, (History, Saved)) else []
+    return [operation.op.inner] if isinstance(operation.op, (History, Recorded, Saved)) else []
 
 
 def _fuse_block(graph: Graph, operations: Sequence[Operation], kept: set[Tensor], rule: FusionRule) -> None:

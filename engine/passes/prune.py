@@ -66,21 +66,21 @@ def recorded_tensors(operations: Sequence[Operation]) -> dict[Body, list[Tensor]
 def _gather_recorded(
     operations: Sequence[Operation], recorded: dict[Body, dict[Tensor, None]], found: dict[Body, dict[Tensor, None]]
 ) -> None:
+    users = frame_users(operations)
     for operation in operations:
         op = operation.op
         if isinstance(op, Recorded):
             body = op.inner.graph
-            assert isinstance(body, Body)
+            assert isinstance(body, Body), f"{op.inner!r} is recorded, but lies in no body"
             found.setdefault(body, {})[op.inner] = None
+        if isinstance(op, Recursion):
+            _gather_recorded(needed_in_region(op.body, recorded.get(op.body, ())), recorded, found)
+            continue
+        takers = [user.op for user in users.get(operation.outputs[-1], ())] if op.regions else []
+        inner = [taker.inner for taker in takers if isinstance(taker, (History, Saved))]
         for region in op.regions:
-            demanded = recorded.get(op.body, ()) if isinstance(op, Recursion) else demanded_of(region, operation, operations)
+            demanded = [tensor for tensor in inner if tensor.graph is region]
             _gather_recorded(needed_in_region(region, demanded), recorded, found)
-
-
-def demanded_of(region: Region, operation: Operation, needed: Iterable[Operation]) -> list[Tensor]:
-    """The tensors in a region of a loop or branch that its frame records for operations among `needed`."""
-    users = [user.op for user in frame_users(operation, needed)]
-    return [op.inner for op in users if isinstance(op, (History, Saved)) and op.inner.graph is region]
 
 
 def live_outputs(operation: Operation, used: set[Tensor], demanded: Sequence[Tensor]) -> list[int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ..control_flow.call import Recorded
 from ..control_flow.cond import Branch
 from ..control_flow.frames import History, Saved, TripCount
 from ..control_flow.region_op import RegionOp
@@ -37,7 +38,7 @@ def _recorded(operations: Iterable[Operation]) -> set[Tensor | Operation]:
     """The tensors inside loops and branches whose values frames record."""
     found: set[Tensor | Operation] = set()
     for operation in operations:
-        if isinstance(operation.op, (History, Saved)):
+        if isinstance(operation.op, (History, Recorded, Saved)):
             found.add(operation.op.inner)
         elif isinstance(operation.op, RegionOp):
             for region in operation.op.regions:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..control_flow.call import Body, Call, Recorded, Recursion
 from ..control_flow.cond import Branch
 from ..control_flow.frames import History, Saved, TripCount
 from ..control_flow.region_op import RegionOp
@@ -21,7 +22,7 @@ from ..graph.region import Region
 from ..graph.spec import Spec, TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.base import Constant
-from .prune import frame_users, live_outputs, needed_in_region
+from .prune import frame_users, live_outputs, needed_in_region, recorded_tensors
 from .simplify import simplify
 
 _LARGEST_SHARED_CONSTANT = 64  # elements; larger constants are one only if they are the same object
@@ -42,6 +43,8 @@ class Specialised:
         self.share = share
         self.operations: dict[Operation, Operation] = {}
         self._known: dict[Graph, dict[Any, Operation]] = {}
+        self._bodies: dict[Body, Body] = {}
+        self._recorded: dict[Body, list[Tensor]] = {}
 
     # --- steps ----------------------------------------------------------------------------------------------
 
@@ -49,6 +52,7 @@ class Specialised:
         self, operations: Sequence[Operation], feeds: Mapping[Tensor, Spec], fetches: Iterable[Tensor]
     ) -> None:
         """Copy pruned `operations`, with `feeds` as placeholders of the given specs."""
+        self._recorded = recorded_tensors(operations)
         for tensor, spec in feeds.items():
             op = Placeholder(spec if isinstance(spec, TensorSpec) else TensorSpec(None, tensor.dtype))
             self.tensors[tensor] = self.graph.adopt(op, (), (spec,), tensor.operation).outputs[0]
@@ -80,7 +84,10 @@ class Specialised:
             return
         if isinstance(rewritten, Constant):
             inputs = []
-        new = self._copy_plain(rewritten or self._renewed(op), operation, inputs, into)
+        renewed = rewritten or self._renewed(op)
+        if isinstance(renewed, Call):
+            renewed.body.note_arguments(inputs)
+        new = self._copy_plain(renewed, operation, inputs, into)
         self._note_copy(operation, operation.outputs, new)
 
     def _note_copy(self, operation: Operation, outputs: Sequence[Tensor], new: Operation) -> None:
@@ -100,6 +107,10 @@ class Specialised:
             return History(self.tensors[op.inner])
         if isinstance(op, Saved):
             return Saved(self.tensors[op.inner])
+        if isinstance(op, Recorded):
+            return Recorded(self.tensors[op.inner])
+        if isinstance(op, Call):
+            return Call(self._bodies[op.body])
         return op
 
     def _copy_plain(self, op: Op, operation: Operation, inputs: list[Tensor], into: Graph) -> Operation:
@@ -136,6 +147,9 @@ class Specialised:
     ) -> None:
         """Copy a loop or branch, from whose frame `users` take values, without the results that nothing needs."""
         op = operation.op
+        if isinstance(op, Recursion):
+            self._note_copy(operation, operation.outputs, self._copy_recursion(op, operation, into))
+            return
         demanded = [user.op.inner for user in users if isinstance(user.op, (History, Saved))]
         live = live_outputs(operation, used, demanded)
         if isinstance(op, While):
@@ -171,6 +185,24 @@ class Specialised:
             regions.append(self._copy_region(region, into, {}, [region.results[k] for k in live], recorded))
         return self._adopt_region_op(Branch(regions), [self._local(operation.inputs[0], into)], operation, into)
 
+    def _copy_recursion(self, op: Recursion, operation: Operation, into: Graph) -> Operation:
+        """Copy a recursion, with all that the body takes from outside as parameters.
+
+        So calls inside, which pass that on, are in line with the first one whatever passes do.
+        """
+        inputs = [self._local(tensor, into) for tensor in operation.inputs]
+        specs: list[Spec] = [tensor.spec for tensor in inputs]
+        old, inside = op.body, op.body.inner_inputs()
+        while True:
+            body = self._bodies[old] = Body(into, old.name)
+            body.result_specs, body.taken_effects, body.argument_specs = old.result_specs, old.taken_effects, specs
+            parameters = dict(zip(inside, specs, strict=True))
+            self._copy_into(body, old, parameters, old.results, self._recorded.get(old, ()))
+            if body.argument_specs == specs:
+                break
+            specs = body.argument_specs
+        return self._adopt_region_op(Recursion(body), inputs, operation, into)
+
     def _adopt_region_op(self, op: Any, own: Sequence[Tensor], operation: Operation, into: Graph) -> Operation:
         inputs = [*own, *op.captured_inputs()]
         specs = op.infer(*[tensor.spec for tensor in inputs])
@@ -186,10 +218,19 @@ class Specialised:
         demanded: Sequence[Tensor] = (),
     ) -> Region:
         """Copy what `results` and `demanded` need of a region, with the `parameters` that they take."""
-        new = Region(into, region.name)
+        return self._copy_into(Region(into, region.name), region, parameters, results, demanded)
+
+    def _copy_into(
+        self,
+        new: Region,
+        region: Region,
+        parameters: Mapping[Tensor, Spec],
+        results: Sequence[Tensor],
+        demanded: Sequence[Tensor],
+    ) -> Region:
         for parameter, spec in parameters.items():
             self.tensors[parameter] = new.add_parameter(spec, parameter.operation.name)
-        outers = {parameter: outer for outer, parameter in region.captures}
+        outers = {parameter: outer for outer, parameter in region.captures if parameter not in parameters}
         needed = needed_in_region(region, demanded, results)
         for operation in needed:
             for tensor in operation.outputs:

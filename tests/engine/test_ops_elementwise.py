@@ -11,6 +11,7 @@ from anabranch.engine.autodiff import gradients
 from anabranch.engine.graph import Graph, Placeholder, TensorSpec, as_dtype
 from anabranch.engine.ops import bitwise, comparison, elementwise, mathematics, special, trigonometry
 from anabranch.engine.ops.base import Constant, constant
+from anabranch.engine.ops.conversion import convert_to_tensor
 from anabranch.engine.session import Session
 from anabranch.engine.testing.comparing import assert_identical
 
@@ -384,7 +385,7 @@ def test_nan_to_num_knows_bfloat16():
         (lambda: elementwise.subtract(True, False), TypeError, "Use ops.logical_xor"),
         (lambda: elementwise.sign(symbol("complex64", 2)), TypeError, r"sign takes real numbers; got complex64\[2\]"),
         (lambda: comparison.less(symbol("complex64", 2), 1), TypeError, "less takes real numbers"),
-        (lambda: comparison.where(symbol("bool", 2)), ValueError, "ops.nonzero"),
+        (lambda: comparison.where(symbol("bool", 2), 1), ValueError, "both x1 and x2, or none of them"),
         (lambda: comparison.select([], []), ValueError, "got 0 conditions and 0 choices"),
         (lambda: comparison.select([True], [1, 2]), ValueError, "got 1 conditions and 2 choices"),
         (lambda: bitwise.bitwise_or(1.5, 1), TypeError, "bitwise_or takes integers or bools"),
@@ -494,3 +495,17 @@ def test_stop_gradient_is_a_constant():
     (dx,) = gradients_at(lambda x: x * elementwise.stop_gradient(x), [2.0, 3.0])
 
     np.testing.assert_array_equal(dx, [2, 3])
+
+
+def test_where_without_values_gives_indices():
+    with Graph().as_default():
+        rows, columns = Session().run(comparison.where(convert_to_tensor([[True, False], [True, True]])))
+    np.testing.assert_array_equal(rows, [0, 1, 1])
+    np.testing.assert_array_equal(columns, [0, 0, 1])
+
+
+def test_gradients_with_respect_to_one_of_several_equal_numbers():
+    with Graph().as_default():
+        first, second = convert_to_tensor(2.0), convert_to_tensor(2.0)
+        y = first * first + second * 3.0 + 2.0
+        assert Session().run(gradients(y, [first, second])) == [4, 3]

@@ -22,9 +22,7 @@ TABLE = dict(
 )
 # Functions that are not Keras's in every parameter, and why.
 DIFFERENT = {
-    "convert_to_tensor": "the second parameter after the dtype is TensorFlow's name; there are no sparse tensors here",
     "layer_normalization": "what Keras takes as **kwargs is deprecated",
-    "rms_normalization": "without a scale it is 1",
 }
 
 Parameters = list[tuple[str, Any, Any]]

@@ -10,9 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, assume, given, seed, settings
 from hypothesis import strategies as st
+from programs import building
+from programs.generator import programs
 from programs.loops import number, repeat, run
+from programs.syntax import Program, SetVariable
 
 import anabranch as ab
 from anabranch.engine import control_flow
@@ -630,3 +633,63 @@ def test_vectorize_needs_a_function_and_ranks():
         ab.vectorize(3)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="needs to know how many axes"):
         ab.vectorize(lambda x: x)(ab.placeholder(None, "float32"))
+
+
+# --- random programs ------------------------------------------------------------------------------------------------
+
+
+def _outputs_and_slopes(program: Program, inputs: dict[str, Any]) -> list[Any]:
+    """The outputs of a program, and the derivatives of their weighted sum by its floating-point inputs."""
+    builder, scope = building._Builder(program), dict(inputs)
+    builder.block(program.body, scope)
+    outputs = [scope[name] for name in program.outputs]
+    loss = sum(ops.sum(scope[name] * np.asarray(w, "float64")) for name, w in program.weights.items())
+    sources = [x for x in inputs.values() if x.dtype.kind == "f"]
+    return [
+        *outputs,
+        *(ab.gradients(loss, sources, unconnected_gradients="zero") if sources and program.weights else []),
+    ]
+
+
+def _varied(value: Any, example: int) -> Any:
+    if isinstance(value, bool):
+        return value != (example == 1)
+    if isinstance(value, int):
+        return max(value - example, 0)
+    return np.asarray(value) * (1.0, 0.75, -0.5)[example]
+
+
+@pytest.mark.parametrize("chunk", range(4))
+def test_random_programs(chunk: int):
+    """Each program, over examples that take different ways, gives what it gives for each example alone."""
+    vectorized: list[bool] = []
+
+    @seed(chunk)
+    @settings(max_examples=15, database=None, deadline=None, derandomize=False, suppress_health_check=list(HealthCheck))
+    @given(programs())
+    def check(program: Program) -> None:
+        assume(program.precision == "float64" and program.inputs)
+        assume(not any(isinstance(statement, SetVariable) for statement, _ in program.statements()))
+        examples = [{name: _varied(value, k) for name, value in program.inputs.items()} for k in range(3)]
+        with ab.Graph().as_default() as graph:
+            single = {name: building._Builder(program).placeholder(name, v) for name, v in program.inputs.items()}
+            fetches = _outputs_and_slopes(program, single)
+            try:
+                expected = [
+                    Interpreter().run(graph, fetches, {t: np.asarray(e[n], t.dtype)[()] for n, t in single.items()})
+                    for e in examples
+                ]
+            except (ValueError, IndexError):
+                assume(False)
+        stacked = {name: np.stack([np.asarray(e[name], single[name].dtype) for e in examples]) for name in single}
+        with ab.Graph().as_default() as graph:
+            fed = {n: ab.placeholder((None, *x.shape[1:]), x.dtype, n) for n, x in stacked.items()}
+            found, looped = batched_map(lambda inputs: _outputs_and_slopes(program, inputs), fed)
+            values = Interpreter().run(graph, found, {t: stacked[n] for n, t in fed.items()})
+        vectorized.append(not looped)
+        for position, value in enumerate(values):
+            for example, results in zip(value, expected, strict=True):
+                np.testing.assert_allclose(example, results[position], rtol=1e-6, atol=1e-8)
+
+    check()
+    assert any(vectorized)

@@ -199,7 +199,7 @@ class OneHotProduct(ab.layers.Layer):
         self.kernel = self.add_weight(shape=(ROWS, WIDTH), name="kernel")
 
     def call(self, inputs: Any) -> Any:
-        return ops.one_hot(inputs, ROWS) @ self.kernel
+        return ops.one_hot(ops.cast(inputs, "int32"), ROWS) @ self.kernel
 
 
 @pytest.mark.parametrize("name", ["sgd", "adagrad", "adam"])
