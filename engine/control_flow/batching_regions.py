@@ -14,7 +14,7 @@ from typing import Any
 from ..autodiff.custom_gradient import CustomGradient
 from ..graph.graph import Operation, get_default_graph
 from ..graph.region import Region
-from ..graph.spec import ArraySpec, Spec
+from ..graph.spec import ArraySpec, Spec, shapes_compatible
 from ..graph.tensor import Tensor
 from ..ops.base import apply, cast
 from ..ops.comparison import clip, equal, logical_not
@@ -104,6 +104,8 @@ def _loop_of_rows(batch: Batch, node: Operation, op: While, inits: list[Value]) 
     """Each example stops by its own condition: an iteration is made for those that go on."""
     if any(isinstance(init.tensor.spec, ArraySpec) for init in inits):
         raise CannotBatchError(node, "it carries a TensorArray, and its condition differs between examples.")
+    if any(not _keeps_shape(*pair) for pair in zip(node.inputs, op.body.parameters, strict=False)):
+        raise CannotBatchError(node, "it carries a value that changes its shape, for each example at its own pace.")
     flags = [True] * op.carried
     demanded = [tensor for tensor in _demanded(node) if tensor.graph is op.body]
     starts = [batch.batched(init) for init in inits]
@@ -136,6 +138,13 @@ def _loop_of_rows(batch: Batch, node: Operation, op: While, inits: list[Value]) 
     )
     batch.records[node.outputs[-1]] = Record(built.outputs[-1], runs, trips=Value(built.outputs[1], batched=True))
     return [Value(tensor, batched=True) for tensor in built.outputs[2:-1]]
+
+
+def _keeps_shape(init: Tensor, parameter: Tensor) -> bool:
+    """Whether no size of a loop variable that is known at first is unknown later on."""
+    if init.shape is None or parameter.shape is None:
+        return init.shape == parameter.shape
+    return all(later is not None or first is None for first, later in zip(init.shape, parameter.shape, strict=True))
 
 
 def _any_goes_on(values: Sequence[Tensor]) -> Tensor:
@@ -198,6 +207,9 @@ def branch(batch: Batch, node: Operation, _: list[Value]) -> Sequence[Value]:
 def _branches_of_rows(batch: Batch, node: Operation, op: Branch, choice: Value) -> Sequence[Value]:
     """Each branch is run for the examples that take it."""
     batch.check_whole(choice)
+    for column in zip(*[region.results for region in op.regions], strict=True):
+        if any(not shapes_compatible(column[0].shape, result.shape) for result in column[1:]):
+            raise CannotBatchError(node, "its branches give different shapes, and the examples do not all take one.")
     demanded = _demanded(node)
     parts: list[list[Tensor]] = []
     order: list[Tensor] = []

@@ -22,6 +22,7 @@ def annotate(
     operation: Operation,
     values: Sequence[Any],
     iterations: Sequence[tuple[Operation, int]] = (),
+    calls: Sequence[tuple[str, int]] = (),
 ) -> None:
     """Note on `error`, once, which operation raised it.
 
@@ -30,11 +31,13 @@ def annotate(
         operation: the operation that was run.
         values: its inputs.
         iterations: the loops around it, innermost first, with the number of the iteration, from 0.
+        calls: the recursive functions around it, each with how many calls of it are under way.
     """
     if getattr(error, "_anabranch_operation", None) is not None:
         return
     inputs = ", ".join(describe_value(value) for value in values) or "none"
     loops = "".join(f", iteration {count} of {loop.name!r}" for loop, count in iterations)
+    loops += "".join(f", {depth} {'call' if depth == 1 else 'calls'} deep in {name!r}" for name, depth in calls)
     error.add_note(
         f"In operation {operation.name!r} ({operation.type}){loops}; inputs: {inputs}; defined at {operation.location}"
     )

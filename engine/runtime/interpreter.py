@@ -44,7 +44,7 @@ class Interpreter:
         self.float64 = float64
         self._loops: list[tuple[Operation, int]] = []  # those that run, each with the number of its iteration
         self._recorded: dict[Body, list[Tensor]] = {}  # what the frames of calls record
-        self._depth = 0  # how many calls run
+        self._calls: dict[str, int] = {}  # how many calls of each recursive function run
 
     def run(
         self, graph: Graph, targets: Sequence[Tensor | Operation], feeds: Mapping[Tensor, Any] | None = None
@@ -57,7 +57,8 @@ class Interpreter:
         self._loops.clear()
         environment: Environment = {t: self._widen(as_scalar_or_array(np.asarray(v))) for t, v in (feeds or {}).items()}
         needed = needed_operations(graph, targets, environment)
-        self._recorded, self._depth = recorded_tensors(needed), 0
+        self._recorded = recorded_tensors(needed)
+        self._calls.clear()
         with np.errstate(all="ignore"), deep_calls(FRAMES_OF_INTERPRETER):
             self._run_operations(needed, environment)
         return [environment[t] if isinstance(t, Tensor) else None for t in targets]
@@ -71,7 +72,7 @@ class Interpreter:
             try:
                 results = self._run_operation(operation, values, users)
             except Exception as error:
-                annotate(error, operation, values, self._loops[::-1])
+                annotate(error, operation, values, self._loops[::-1], list(self._calls.items()))
                 raise
             for tensor, result in zip(operation.outputs, results, strict=True):
                 environment.setdefault(tensor, result)  # one of several outputs may have been fed
@@ -134,12 +135,13 @@ class Interpreter:
     def _run_call(self, body: Body, operation: Operation, values: list[Any]) -> Sequence[Any]:
         arguments, captured = values[: len(body.parameters)], values[len(body.parameters) :]
         demanded = self._recorded.get(body, [])
-        self._depth += 1
+        depth = self._calls.get(body.name, 0) + 1
+        self._calls[body.name] = depth
         try:
             results, inside = self._run_region(body, arguments, captured, demanded)
         except RecursionError as error:
-            raise too_deep(error, body.name, self._depth) from None
-        self._depth -= 1
+            raise too_deep(error, body.name, self._calls[body.name]) from None
+        self._calls[body.name] = depth - 1
         frame = _Frame({})
         frame.saved = {tensor: inside[tensor] for tensor in demanded}
         return [*results, frame]

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..control_flow.call import Call, Recorded, Recursion
 from ..control_flow.cond import Branch
 from ..control_flow.frames import History, Saved, TripCount
 from ..control_flow.region_op import RegionOp
@@ -22,7 +23,7 @@ from ..control_flow.while_loop import While
 from ..graph.graph import Operation, Parameter, Placeholder, ReadVariable
 from ..graph.op import Op, without_bare_strings
 from ..graph.region import Region
-from ..graph.spec import TensorSpec
+from ..graph.spec import FrameSpec, TensorSpec
 from ..graph.tensor import Tensor
 from ..graph.variable import Assign
 from ..ops.array_value import ArrayValue
@@ -31,6 +32,7 @@ from ..ops.elementwise import Add, Subtract
 from ..ops.fused import Fused
 from ..ops.indexed_slices import AssignRows
 from ..passes.prune import frame_users, needed_in_region
+from .calls import PrintedBodies, print_call
 from .storage import Buffer, is_fresh, last_uses
 
 _DEEPEST_BLOCK = 12  # more than 20 nested blocks are a SyntaxError in Python
@@ -87,6 +89,7 @@ class Printer:
         self.plan = plan or {}
         self.bindings: dict[str, Any] = {"np": np}
         self.origins: dict[int, Origin] = {}
+        self.bodies = PrintedBodies()
         self.stored: set[Tensor] = set()  # values that variables hold without a copy
         self._functions: list[_Function] = []
         # Names in use; those that were wanted again, with the number up to which there are others like them.
@@ -127,6 +130,7 @@ class Printer:
         for tensor in feeds:
             names[tensor] = self.fresh(tensor.operation.name)
         function.arguments = list(names.values())
+        self.bodies.start(operations)
         body = _Block(function, names, 1)
         body.print_operations(operations, set(fetches))
         copied = copied | self.stored
@@ -203,7 +207,9 @@ class _Block:
             self.line(f"del {', '.join(names)}")
 
     def _print_guard(self, operation: Operation, guard: Callable[..., None]) -> None:
-        if isinstance(operation.op, (Constant, RegionOp, History, Saved)):
+        if isinstance(operation.op, (Constant, RegionOp, History, Saved, Call, Recorded)):
+            return
+        if any(isinstance(tensor.spec, FrameSpec) for tensor in (*operation.inputs, *operation.outputs)):
             return
         if any(tensor.spec.differentiable for tensor in operation.outputs):
             inputs = [self.names[tensor] for tensor in operation.inputs if tensor in self.names]
@@ -222,6 +228,8 @@ class _Block:
             _LoopPrinter(self, op, operation, users).print()
         elif isinstance(op, Branch):
             _BranchPrinter(self, op, operation, users).print()
+        elif isinstance(op, (Call, Recorded, Recursion)):
+            print_call(self, operation, self.printer.bodies)
         elif operation in self.printer.kernels:
             self._print_kernel(operation)
         elif isinstance(op, History):
@@ -315,6 +323,16 @@ class _Block:
     def output_name(self, tensor: Tensor) -> str:
         name = self.names[tensor] = self.printer.fresh(tensor.operation.name)
         return name
+
+    def fresh(self, hint: str) -> str:
+        return self.printer.fresh(hint)
+
+    def function_block(self, name: str, names: Mapping[Tensor, str]) -> _Block:
+        """The block of a new function called `name`, whose arguments are `names`."""
+        function = _Function(self.printer, name)
+        function.arguments = list(names.values())
+        self.printer.add_function(function)
+        return _Block(function, dict(names), 1, self.loops)
 
     def inner(self, names: Mapping[Tensor, str]) -> _Block:
         """A block inside this one, for a region whose parameters have `names`."""

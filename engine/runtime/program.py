@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import itertools
 import linecache
 import weakref
@@ -20,6 +22,7 @@ from ..ops.fused import Fused
 from ..passes.fuse import FusionRule, all_operations
 from ..passes.prepare import prepare
 from . import numerics
+from .deep_calls import FRAMES_OF_PROGRAM, deep_calls, too_deep
 from .errors import annotate
 from .printer import Printer
 from .row_writes import rows_in_place
@@ -56,6 +59,8 @@ class Statistics:
 def _bytes_of(value: Any) -> int:
     if value is None:
         return 0
+    if isinstance(value, tuple):
+        return 0  # the frame of a call: what it holds was counted there
     if isinstance(value, list):
         return sum([_bytes_of(item) for item in value])  # pyright: ignore[reportUnknownVariableType]
     return int(value.nbytes)
@@ -97,6 +102,7 @@ class Program:
         self.source = printer.print_step(operations, step.feeds, fetches, copied)
         self.filename = f"<anabranch step {next(_numbers)}>"
         self._origins = printer.origins
+        self._recursions = printer.bodies.labels
         namespace = dict(printer.bindings)
         exec(compile(self.source, self.filename, "exec"), namespace)
         self._step = namespace["step"]
@@ -111,12 +117,16 @@ class Program:
         if self._guards:
             for tensor, value in zip(self._origin[2], values, strict=True):
                 numerics.check_fed(tensor.name, value)
-        with np.errstate(all="ignore"):
+        room = deep_calls(FRAMES_OF_PROGRAM) if self._recursions else contextlib.nullcontext()
+        with np.errstate(all="ignore"), room:
             try:
                 return self._step(*values)
+            except RecursionError as error:
+                failure = self._too_deep(error)
             except Exception as error:
                 self._annotate(error)
                 raise
+        raise failure from None  # without the traceback of a hundred thousand calls
 
     def _with_guard(self) -> Program:
         """The same step with the NaN guard; what it does counts as done by this program."""
@@ -127,6 +137,24 @@ class Program:
 
     def _check(self, operation: Operation, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         numerics.check_results(operation, self.statistics.runs, inputs, outputs)
+
+    def _too_deep(self, error: RecursionError) -> RecursionError:
+        """The error of the function that called itself most, by its name and how deep it was."""
+        depths = self._depths(error)
+        if not depths:
+            return error
+        name, depth = max(depths, key=lambda pair: pair[1])
+        return too_deep(error, name, depth)
+
+    def _depths(self, error: Exception) -> list[tuple[str, int]]:
+        """How many calls of each recursive function were under way when `error` was raised."""
+        calls: collections.Counter[str] = collections.Counter()
+        traceback = error.__traceback__ if self._recursions else None
+        while traceback is not None:
+            if traceback.tb_frame.f_code.co_filename == self.filename:
+                calls[traceback.tb_frame.f_code.co_name] += 1
+            traceback = traceback.tb_next
+        return [(label, calls[name]) for name, label in self._recursions.items() if calls[name]]
 
     def _annotate(self, error: Exception) -> None:
         """Find the operation whose line raised, and note it on the error; let go of what the step had saved."""
@@ -145,7 +173,7 @@ class Program:
         if origin is not None:
             values = [scope[name] for name in origin.arguments if name in scope]
             iterations = [(loop, _evaluated(count, scope)) for loop, count in origin.loops]
-            annotate(error, origin.operation, values, iterations)
+            annotate(error, origin.operation, values, iterations, self._depths(error))
         for frame, _ in frames:
             frame.clear()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ..control_flow.call import Recursion
 from ..control_flow.region_op import RegionOp
 from ..graph.graph import Operation, ReadVariable
 from ..graph.tensor import Tensor
@@ -37,7 +38,7 @@ def _find_rows_in_place(
             place.needs_earlier_value(op.variable, is_inside=depth > 0) for depth, place in enumerate(places)
         ):
             found.add(operation)
-        if operation.writes:
+        if operation.writes and not isinstance(op, Recursion):  # a call inside may use what it read before
             for inner, kept in inner_blocks(operation, users):
                 _find_rows_in_place(inner, kept, (*around, here), found)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..control_flow.call import Body, Recursion
 from ..control_flow.frames import History, Saved
 from ..control_flow.region_op import RegionOp
 from ..graph.graph import Operation, Parameter, Placeholder, ReadVariable
@@ -16,7 +17,8 @@ from ..graph.tensor import Tensor
 from ..graph.variable import Assign, Variable
 from ..ops.base import Constant
 from ..ops.fused import Fused
-from ..passes.prune import frame_users, needed_in_region
+from ..ops.records import RecordSpec
+from ..passes.prune import frame_users, needed_in_region, recorded_tensors
 
 
 @dataclass(frozen=True)
@@ -180,18 +182,31 @@ def last_uses(operations: Sequence[Operation], kept: Iterable[Tensor]) -> dict[O
 def _has_a_name(tensor: Tensor) -> bool:
     """Whether `tensor` is a Python variable of its own: constants, frames and saved values are not."""
     unnamed = isinstance(tensor.operation.op, (Constant, Saved, Parameter, Placeholder))
-    return not unnamed and not isinstance(tensor.spec, FrameSpec)
+    return not unnamed and (isinstance(tensor.spec, RecordSpec) or not isinstance(tensor.spec, FrameSpec))
 
 
 def blocks(
-    operations: Sequence[Operation], kept: Iterable[Tensor]
+    operations: Sequence[Operation], kept: Iterable[Tensor], recorded: Mapping[Body, Sequence[Tensor]] | None = None
 ) -> Iterator[tuple[Sequence[Operation], set[Tensor]]]:
-    """The blocks of a step: its operations and those of every region inside, each with what outlives the block."""
+    """The blocks of a step: its operations and those of every region inside, each with what outlives the block.
+
+    Args:
+        operations: of the step, or of a block inside.
+        kept: what outlives it.
+        recorded: for a block inside, what frames of recursions record in the step.
+    """
+    if recorded is None:
+        recorded = recorded_tensors(operations)
     yield operations, set(kept)
     users = frame_users(operations)
     for operation in operations:
+        op = operation.op
+        if isinstance(op, Recursion):
+            wanted = recorded.get(op.body, ())
+            yield from blocks(needed_in_region(op.body, wanted), {*op.body.results, *wanted}, recorded)
+            continue
         for inner, outliving in inner_blocks(operation, users):
-            yield from blocks(inner, outliving)
+            yield from blocks(inner, outliving, recorded)
 
 
 def inner_blocks(

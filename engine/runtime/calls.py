@@ -1,0 +1,88 @@
+"""Prints recursions: a body becomes one Python function of the program, and a call of it a call of that function.
+
+The frame of a call is a tuple of what it records, or None where nothing is asked of any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from ..control_flow.call import Body, Call, Recorded, Recursion
+from ..control_flow.frames import History, Saved
+from ..graph.graph import Operation
+from ..graph.spec import ArraySpec, FrameSpec
+from ..graph.tensor import Tensor
+from ..passes.prune import needed_in_region, recorded_tensors
+
+
+class PrintedBodies:
+    """The bodies of a program.
+
+    Attributes:
+        names: the Python function for each body that is printed.
+        labels: for the name of each of these Python functions, the name of the user's.
+    """
+
+    def __init__(self) -> None:
+        self.names: dict[Body, str] = {}
+        self.labels: dict[str, str] = {}
+        self._recorded: dict[Body, list[Tensor]] = {}
+
+    def start(self, operations: Sequence[Operation]) -> None:
+        """Find out what the frames of all calls of a step have to record."""
+        self._recorded = recorded_tensors(operations)
+
+    def recorded(self, body: Body) -> list[Tensor]:
+        """The tensors whose values a frame of `body` holds, in its order."""
+        return self._recorded.get(body, [])
+
+
+class BlockPrinter(Protocol):
+    """What is known here of a block of the printer."""
+
+    names: dict[Tensor, str]
+
+    def line(self, text: str, origin: tuple[Operation, Sequence[str]] | None = None) -> None: ...
+    def output_name(self, tensor: Tensor) -> str: ...
+    def fresh(self, hint: str) -> str: ...
+    def print_operations(self, operations: Sequence[Operation], kept: Iterable[Tensor]) -> None: ...
+    def function_block(self, name: str, names: Mapping[Tensor, str]) -> BlockPrinter: ...
+
+
+def print_call(block: BlockPrinter, operation: Operation, bodies: PrintedBodies) -> None:
+    """Print the first or a further call of a body, or what is taken from its frame."""
+    op = operation.op
+    arguments = [block.names[tensor] for tensor in operation.inputs]
+    if isinstance(op, Recorded):
+        body = op.inner.graph
+        assert isinstance(body, Body)
+        place = bodies.recorded(body).index(op.inner)
+        block.line(f"{block.output_name(operation.outputs[0])} = {arguments[0]}[{place}]", (operation, arguments))
+        return
+    assert isinstance(op, (Call, Recursion))
+    if isinstance(op, Recursion):
+        _print_body(block, op.body, bodies)
+    targets = [block.output_name(tensor) for tensor in operation.outputs]
+    call = f"{bodies.names[op.body]}({', '.join(arguments)})"
+    block.line(f"{', '.join(targets)}{',' if len(targets) == 1 else ''} = {call}", (operation, arguments))
+
+
+def _print_body(block: BlockPrinter, body: Body, bodies: PrintedBodies) -> None:
+    name = bodies.names[body] = block.fresh(body.name)
+    bodies.labels[name] = body.name
+    names = {tensor: block.fresh(tensor.operation.name) for tensor in body.inner_inputs()}
+    inside = block.function_block(name, names)
+    recorded = bodies.recorded(body)
+    inside.print_operations(needed_in_region(body, recorded), [*body.results, *recorded])
+    counted = [inside.names[tensor] for tensor in recorded if _is_counted(tensor)]
+    if counted:
+        inside.line(f"stats.note_saved({', '.join(counted)})")
+    frame = f"({', '.join(inside.names[tensor] for tensor in recorded)},)" if recorded else "None"
+    inside.line(f"return ({', '.join([*[inside.names[result] for result in body.results], frame])},)")
+
+
+def _is_counted(tensor: Tensor) -> bool:
+    """Whether it is an array that was not counted where it was saved first."""
+    spec = tensor.spec.element if isinstance(tensor.spec, ArraySpec) else tensor.spec
+    return not isinstance(spec, FrameSpec) and not isinstance(tensor.operation.op, (History, Recorded, Saved))

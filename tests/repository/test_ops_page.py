@@ -1,0 +1,82 @@
+"""docs/ops.md lists every public op with the first line of its docstring.
+
+After a change: ``ANABRANCH_WRITE_GOLDEN=1 pytest tests/repository/test_ops_page.py``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import re
+from pathlib import Path
+from types import FunctionType, ModuleType
+
+from anabranch import ops
+from anabranch.engine.ops import random
+
+PAGE = Path(__file__).parents[2] / "docs" / "ops.md"
+NAMESPACES = ("image", "sparse", "strings")
+HEAD = """# Ops
+
+{count} functions under `anabranch.ops` and `anabranch.random`, with the names, argument orders and defaults of `keras.ops`
+and `keras.random` wherever Keras has one, and TensorFlow's otherwise. `anabranch.ops.numpy`, `.nn` and `.linalg` group
+some of them as Keras does. All take tensors, Variables, arrays and Python numbers; dtypes follow [dtypes.md](dtypes.md).
+
+An op of your own is a class like these ([op.py](../engine/graph/op.py)): a frozen dataclass with `infer`, `run`, `grad` and
+`samples`. `ab.testing.check_op(YourOp)` runs the tests that these have, generated from its samples.
+
+This page is made from the docstrings, by `tests/repository/test_ops_page.py`.
+"""
+
+
+def test_the_page_is_up_to_date():
+    page = ops_page()
+    if os.environ.get("ANABRANCH_WRITE_GOLDEN"):
+        PAGE.write_text(page, "utf-8")
+    assert PAGE.read_text("utf-8") == page
+
+
+def test_there_are_as_many_ops_as_promised():
+    assert len(public_functions(ops)) >= 220
+
+
+def ops_page() -> str:
+    sections: dict[str, list[tuple[str, FunctionType]]] = {}
+    for name, function in public_functions(ops).items():
+        sections.setdefault(theme(function.__module__), []).append((name, function))
+    for namespace in NAMESPACES:
+        module = getattr(ops, namespace)
+        listed = [(f"{namespace}.{n}", f) for n, f in public_functions(module).items()]
+        sections[f"`ops.{namespace}`: {theme(module.__name__)}"] = listed
+    sections["`anabranch.random`"] = [(f"random.{name}", f) for name, f in public_functions(random).items()]
+    count = sum(len(functions) for functions in sections.values())
+    tables = [
+        "\n".join([f"\n## {title}\n", "| op | |", "|---|---|", *[row(name, function) for name, function in functions]])
+        for title, functions in sections.items()
+    ]
+    return "\n".join([HEAD.format(count=count), *tables]).replace("\n\n\n", "\n\n") + "\n"
+
+
+def public_functions(module: ModuleType) -> dict[str, FunctionType]:
+    """The functions that a module offers to users, by name, those of one source file together."""
+    names = getattr(module, "__all__", None) if module is not ops else dir(ops)
+    found = {name: getattr(module, name) for name in names or dir(module) if not name.startswith("_")}
+    functions = {name: f for name, f in found.items() if inspect.isfunction(f) and ".engine.ops." in f.__module__}
+    return dict(sorted(functions.items(), key=lambda item: (item[1].__module__, item[0])))
+
+
+def theme(module: str) -> str:
+    """The first sentence of a module's docstring."""
+    text = inspect.getdoc(importlib.import_module(module)) or module
+    return " ".join(re.split(r"\.(?:\s|$)|\n\n", text)[0].split())
+
+
+def row(name: str, function: FunctionType) -> str:
+    parameters = ", ".join(
+        parameter.name if parameter.default is parameter.empty else f"{parameter.name}={parameter.default!r}"
+        for parameter in inspect.signature(function).parameters.values()
+    )
+    text = " ".join(re.split(r"\n\s*\n", inspect.getdoc(function) or "")[0].split())
+    cells = [f"`{name}({parameters})`", text.replace("``", "`")]
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
