@@ -19,12 +19,13 @@ PAGE = Path(__file__).parents[2] / "docs" / "ops.md"
 NAMESPACES = ("image", "sparse", "strings")
 HEAD = """# Ops
 
-{count} functions under `anabranch.ops` and `anabranch.random`, with the names, argument orders and defaults of `keras.ops`
-and `keras.random` wherever Keras has one, and TensorFlow's otherwise. `anabranch.ops.numpy`, `.nn` and `.linalg` group
-some of them as Keras does. All take tensors, Variables, arrays and Python numbers; dtypes follow [dtypes.md](dtypes.md).
+{count} functions under `anabranch.ops` and `anabranch.random`, with the names, argument orders and defaults of
+`keras.ops` and `keras.random` wherever Keras has one, and TensorFlow's otherwise. `anabranch.ops.numpy`, `.nn` and
+`.linalg` group some of them as Keras does. All take tensors, Variables, arrays and Python numbers; dtypes follow
+[dtypes.md](dtypes.md).
 
-An op of your own is a class like these ([op.py](../engine/graph/op.py)): a frozen dataclass with `infer`, `run`, `grad` and
-`samples`. `ab.testing.check_op(YourOp)` runs the tests that these have, generated from its samples.
+An op of your own is a class like these ([op.py](../engine/graph/op.py)): a frozen dataclass with `infer`, `run`, `grad`
+and `samples`. `ab.testing.check_op(YourOp)` runs the tests that these have, generated from its samples.
 
 This page is made from the docstrings, by `tests/repository/test_ops_page.py`.
 """
