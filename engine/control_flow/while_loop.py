@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from ..autodiff.backpropagate import backpropagate, frame_cotangents
 from ..graph.graph import Graph, Operation, get_default_graph
 from ..graph.lifting import Creations
-from ..graph.nest import flatten, flatten_with_path, is_mapping, is_sequence
+from ..graph.nest import is_sequence
 from ..graph.region import Mirror, Region
 from ..graph.slices import IndexedSlices
-from ..graph.spec import ArraySpec, FrameSpec, Spec, TensorSpec, as_shape, shape_accepts, shape_text
+from ..graph.spec import FrameSpec, Spec
 from ..graph.tensor import Tensor
 from ..ops.base import convert_to_tensor, runtime_shape
 from ..ops.comparison import logical_and
@@ -21,10 +19,9 @@ from ..ops.cotangent import accumulate
 from ..ops.tensor_arrays import read_or_zeros
 from .call import NotKnownYet
 from .frames import LoopMirror, trip_count
+from .loop_variables import LoopVariables
 from .region_op import (
     RegionOp,
-    as_component,
-    parameter_names,
     rebuild,
     settle_variables,
     zeros_cotangent,
@@ -91,8 +88,8 @@ def while_loop(
         loop_vars: the initial values: a tuple or list (or one value) of tensors, arrays, numbers, Variables,
             TensorArrays, and nested structures of these.
         maximum_iterations: stop after so many iterations at the latest.
-        shape_invariants: shapes, in the structure of `loop_vars`, that hold at every iteration. Needed only to make
-            one wider than what is found: a shape that changes from iteration to iteration is inferred as unknown.
+        shape_invariants: shapes, in the structure of `loop_vars`, that hold at every iteration. Never needed: a shape
+            that changes from iteration to iteration is inferred as unknown. What is declared is checked.
         parallel_iterations: how many iterations may be alive at once where the loop spans devices.
         swap_memory: saved state may move to host memory.
         name: a name for the loop.
@@ -102,8 +99,8 @@ def while_loop(
         initial values.
 
     Raises:
-        TypeError: the body's result differs from the loop variables in structure or dtype, or the condition is no
-            scalar bool; every difference is listed, with the body's own parameter names.
+        TypeError: the body's result differs from the loop variables in structure or dtype or from declared shapes, or
+            the condition is no scalar bool; every difference is listed, with the body's own parameter names.
 
     Yu et al., "Dynamic Control Flow in Large-Scale Machine Learning", EuroSys 2018, section 2.
 
@@ -116,21 +113,19 @@ def while_loop(
         raise ValueError(f"parallel_iterations must be at least 1, got {parallel_iterations}.")
     single = not is_sequence(loop_vars)
     structure: Any = (loop_vars,) if single else loop_vars
-    names = _variable_names(body, structure)
-    inits = [as_component(leaf) for leaf in flatten(structure)]
-    specs = _declared_specs(inits, names, (shape_invariants,) if single and shape_invariants else shape_invariants)
+    variables = LoopVariables(body, structure, shape_invariants, single)
 
     def condition(values: Sequence[Tensor]) -> Any:
         return cond(*rebuild(structure, values))
 
     def step(values: Sequence[Tensor]) -> list[Tensor]:
-        result = body(*rebuild(structure, values))
-        return _checked_result(result, structure, [value.spec for value in values], names, single)
+        return variables.checked(body(*rebuild(structure, values)), [value.spec for value in values])
 
+    inits, specs = variables.inits, variables.specs
     if maximum_iterations is not None:
         condition, step, inits, specs = _bounded(condition, step, inits, specs, maximum_iterations)
     with get_default_graph().name_scope(name or "while"):
-        node = build_while(condition, step, inits, specs, names, parallel_iterations, swap_memory)
+        node = build_while(condition, step, inits, specs, variables.names, parallel_iterations, swap_memory)
     outputs = node.outputs[1:-1] if maximum_iterations is not None else node.outputs[:-1]
     final = rebuild(structure, outputs)
     return final[0] if single else final
@@ -214,97 +209,6 @@ def _bounded(
         return [values[0] + 1, *step(values[1:])]
 
     return bounded_condition, bounded_step, [counter, *inits], [counter.spec, *specs]
-
-
-# --- checking what the user's functions return ----------------------------------------------------------------------
-
-
-def _variable_names(body: Callable[..., Any], structure: Any) -> list[str]:
-    """A name for each leaf: the body's parameter, with the way into it if it is a structure."""
-    parameters = parameter_names(body, len(structure))
-    return [
-        parameter + path
-        for parameter, value in zip(parameters, structure, strict=True)
-        for path, _ in flatten_with_path(value)
-    ]
-
-
-def _declared_specs(inits: list[Tensor], names: list[str], invariants: Any) -> list[Spec]:
-    specs: list[Spec] = [init.spec for init in inits]
-    if invariants is None:
-        return specs
-    leaves = _invariant_leaves(invariants)
-    if len(leaves) != len(inits):
-        raise ValueError(f"while_loop: {len(leaves)} shape_invariants for {len(inits)} loop variables.")
-    for position, (leaf, init) in enumerate(zip(leaves, inits, strict=True)):
-        if isinstance(init.spec, ArraySpec):
-            continue
-        shape = as_shape(getattr(leaf, "shape", leaf))
-        if not shape_accepts(shape, init.shape):
-            raise ValueError(
-                f"while_loop: the initial value of {names[position]} has shape {shape_text(init.shape)}, "
-                f"which its shape invariant {shape_text(shape)} does not allow."
-            )
-        specs[position] = TensorSpec(shape, init.dtype)
-    return specs
-
-
-def _invariant_leaves(invariants: Any) -> list[Any]:
-    """Shapes are tuples themselves, so the structure ends at tuples of dimensions."""
-    if invariants is None or hasattr(invariants, "shape") or _is_shape(invariants):
-        return [invariants]
-    items: list[Any] = list(invariants.values() if is_mapping(invariants) else invariants)
-    return [leaf for item in items for leaf in _invariant_leaves(item)]
-
-
-def _is_shape(value: Any) -> bool:
-    return is_sequence(value) and all(dim is None or isinstance(dim, (int, np.integer)) for dim in value)
-
-
-def _checked_result(result: Any, structure: Any, specs: list[Spec], names: list[str], single: bool) -> list[Tensor]:
-    """The body's result as flat tensors.
-
-    Raises:
-        TypeError: it differs from the loop variables; the message lists every difference.
-    """
-    if single and not (is_sequence(result) and len(result) == 1):
-        result = (result,)
-    if len(structure) == 1 and not is_sequence(result):
-        result = (result,)
-    differences = _structure_differences(result, structure, names)
-    if differences:
-        raise TypeError(_explain(differences))
-    tensors = [as_component(leaf, spec) for leaf, spec in zip(flatten(result), specs, strict=True)]
-    for name, tensor, spec in zip(names, tensors, specs, strict=True):
-        if isinstance(tensor.spec, ArraySpec) != isinstance(spec, ArraySpec):
-            differences.append(f"  {name}: went in as {spec}, came out as {tensor.spec}.")
-        elif tensor.dtype != spec.dtype:
-            differences.append(
-                f"  {name}: went in as {spec.dtype}, came out as {tensor.dtype}; "
-                f"cast it back with ops.cast(..., '{spec.dtype}'), or start with a {tensor.dtype} value."
-            )
-    if differences:
-        raise TypeError(_explain(differences))
-    return tensors
-
-
-def _structure_differences(result: Any, structure: Any, names: list[str]) -> list[str]:
-    if not is_sequence(result) or len(result) != len(structure):
-        got = f"{len(result)} values" if is_sequence(result) else f"one {type(result).__name__}"
-        return [f"  It has {len(structure)} loop variables ({', '.join(names)}), but the body returned {got}."]
-    want = [path for path, _ in flatten_with_path(structure)]
-    have = [path for path, _ in flatten_with_path(result)]
-    # The outermost container may be a list or a tuple; inside, paths have to agree.
-    if want == have:
-        return []
-    missing = [f"  {path} is missing from the result." for path in want if path not in have]
-    extra = [f"  {path} was not among the loop variables." for path in have if path not in want]
-    return [*missing, *extra]
-
-
-def _explain(differences: list[str]) -> str:
-    listed = "\n".join(differences)
-    return f"while_loop: the body must return its loop variables in the same structure and dtypes.\n{listed}"
 
 
 # --- the gradient ---------------------------------------------------------------------------------------------------

@@ -235,10 +235,31 @@ def test_body_of_other_structure_is_told_all_differences():
         ab.while_loop(
             lambda i, state: i < 3, lambda i, state: (i + 1, {"a": state["a"], "z": 1}), (0, {"a": 1.0, "b": 2.0})
         )
-    assert "[1]['b'] is missing" in str(caught.value)
-    assert "[1]['z'] was not among the loop variables" in str(caught.value)
+    assert "state['b'] is missing from the result" in str(caught.value)
+    assert "state['z'] was not among the loop variables" in str(caught.value)
     with pytest.raises(TypeError, match=r"3 loop variables \(i, left, right\), but the body returned 2 values"):
         ab.while_loop(lambda i, left, right: i < 3, lambda i, left, right: (i + 1, left), (0, 1.0, 2.0))
+
+
+def test_differences_of_structure_dtype_and_declared_shape_are_told_at_once():
+    def body(i: Any, state: Any, row: Any) -> Any:
+        return i + 0.5, {"h": state["h"], "new": 1}, ops.concatenate([row, row])
+
+    with pytest.raises(TypeError) as caught:
+        ab.while_loop(
+            lambda i, state, row: i < 3,
+            body,
+            (0, {"h": 1.0, "c": 2.0}, ops.ones((2,))),
+            shape_invariants=((), {"h": (), "c": ()}, (2,)),
+        )
+    assert str(caught.value).splitlines()[1:] == [
+        "  state['c'] is missing from the result.",
+        "  state['new'] was not among the loop variables.",
+        "  i: went in as int32, came out as float32; cast it back with ops.cast(..., 'int32'), or start with a float32 "
+        "value.",
+        "  row: declared as [2] by shape_invariants, came out as [4]; declare what varies as None, or leave the "
+        "declaration out: it is found.",
+    ]
 
 
 def test_branches_that_differ_are_told_all_differences():

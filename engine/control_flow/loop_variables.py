@@ -1,0 +1,148 @@
+"""What a loop carries, and what a body returns compared with it: every difference is told, in the user's names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..graph.dtypes import name_of
+from ..graph.nest import flatten, flatten_with_path, is_mapping, is_sequence
+from ..graph.spec import ArraySpec, Spec, TensorSpec, as_shape, shape_accepts, shape_text
+from ..graph.tensor import Tensor
+from .region_op import as_component, parameter_names
+
+
+class LoopVariables:
+    """The loop variables of one `while_loop`.
+
+    Args:
+        body: the user's function, whose parameters name the variables.
+        structure: their initial values, a tuple or list of structures.
+        invariants: the shapes that the user declares, or None.
+        single: the user gave one value and no sequence.
+
+    Attributes:
+        names: a name for each leaf: the body's parameter, with the way into it if it is a structure.
+        inits: the initial values.
+        specs: what is known of the values in each iteration, before the body was seen.
+    """
+
+    def __init__(self, body: Callable[..., Any], structure: Any, invariants: Any, single: bool) -> None:
+        self.structure = structure
+        self._single = single
+        self._parameters = parameter_names(body, len(structure))
+        self._paths = [path for path, _ in flatten_with_path(structure)]
+        self.names = [self._named(path) for path in self._paths]
+        self.inits = [as_component(leaf) for leaf in flatten(structure)]
+        self._declared = self._declared_specs(invariants, single)
+        self.specs: list[Spec] = [
+            init.spec if declared is None else declared
+            for init, declared in zip(self.inits, self._declared, strict=True)
+        ]
+
+    def _named(self, path: str) -> str:
+        """The way to a leaf of the whole, ``[1]['h']``, as the user writes it in the body: ``state['h']``."""
+        match = re.match(r"\[(\d+)\]", path)
+        if match is None or int(match[1]) >= len(self._parameters):
+            return path
+        return self._parameters[int(match[1])] + path[match.end() :]
+
+    # --- declared shapes --------------------------------------------------------------------------------------------
+
+    def _declared_specs(self, invariants: Any, single: bool) -> list[TensorSpec | None]:
+        if invariants is None:
+            return [None] * len(self.inits)
+        leaves = _invariant_leaves((invariants,) if single else invariants)
+        if len(leaves) != len(self.inits):
+            raise ValueError(
+                f"while_loop: {len(leaves)} shape_invariants for {len(self.inits)} loop variables: "
+                f"{', '.join(self.names)}."
+            )
+        return [self._declared_spec(*each) for each in zip(leaves, self.inits, self.names, strict=True)]
+
+    def _declared_spec(self, leaf: Any, init: Tensor, name: str) -> TensorSpec | None:
+        if isinstance(init.spec, ArraySpec):
+            return None
+        shape = as_shape(getattr(leaf, "shape", leaf))
+        if not shape_accepts(shape, init.shape):
+            raise ValueError(
+                f"while_loop: the initial value of {name} has shape {shape_text(init.shape)}, "
+                f"which its shape invariant {shape_text(shape)} does not allow."
+            )
+        return TensorSpec(shape, init.dtype)
+
+    # --- what a body returns ----------------------------------------------------------------------------------------
+
+    def checked(self, result: Any, specs: list[Spec]) -> list[Tensor]:
+        """The body's result as flat tensors.
+
+        Args:
+            result: what the body returned.
+            specs: what the loop variables were when it was called.
+
+        Raises:
+            TypeError: it differs from the loop variables; the message lists every difference.
+        """
+        if self._single and not (is_sequence(result) and len(result) == 1):
+            result = (result,)
+        if len(self.structure) == 1 and not is_sequence(result):
+            result = (result,)
+        found = {} if self._other_count(result) else dict(flatten_with_path(result))
+        differences = [self._other_count(result)] if not found and self._paths else self._missing(found)
+        common = [each for each in zip(self._paths, specs, self._declared, strict=True) if each[0] in found]
+        tensors: list[Tensor] = []
+        for path, spec, declared in common:
+            tensors.append(as_component(found[path], spec))
+            differences.append(_difference(self._named(path), spec, tensors[-1].spec, declared))
+        told = [difference for difference in differences if difference]
+        if told:
+            raise TypeError(
+                "while_loop: the body must return its loop variables in the same structure, dtypes and declared "
+                "shapes.\n" + "\n".join(told)
+            )
+        return tensors
+
+    def _other_count(self, result: Any) -> str:
+        """What is wrong with the outermost container, which may be a list or a tuple."""
+        if is_sequence(result) and len(result) == len(self.structure):
+            return ""
+        got = f"{len(result)} values" if is_sequence(result) else f"one {type(result).__name__}"
+        return f"  It has {len(self.structure)} loop variables ({', '.join(self.names)}), but the body returned {got}."
+
+    def _missing(self, found: dict[str, Any]) -> list[str]:
+        missing = [f"  {self._named(path)} is missing from the result." for path in self._paths if path not in found]
+        known = set(self._paths)
+        extra = [f"  {self._named(path)} was not among the loop variables." for path in found if path not in known]
+        return [*missing, *extra]
+
+
+def _difference(name: str, spec: Spec, result: Spec, declared: TensorSpec | None) -> str:
+    if isinstance(result, ArraySpec) != isinstance(spec, ArraySpec):
+        return f"  {name}: went in as {spec}, came out as {result}."
+    if result.dtype != spec.dtype:
+        before, after = name_of(spec.dtype), name_of(result.dtype)
+        return (
+            f"  {name}: went in as {before}, came out as {after}; cast it back with ops.cast(..., '{before}'), or "
+            f"start with {'an' if after[0] in 'aeiou' else 'a'} {after} value."
+        )
+    if declared is not None and not declared.accepts(result):
+        return (
+            f"  {name}: declared as {shape_text(declared.shape)} by shape_invariants, came out as "
+            f"{shape_text(result.shape)}; declare what varies as None, or leave the declaration out: it is found."
+        )
+    return ""
+
+
+def _invariant_leaves(invariants: Any) -> list[Any]:
+    """Shapes are tuples themselves, so the structure ends at tuples of dimensions."""
+    if invariants is None or hasattr(invariants, "shape") or _is_shape(invariants):
+        return [invariants]
+    items: list[Any] = list(invariants.values() if is_mapping(invariants) else invariants)
+    return [leaf for item in items for leaf in _invariant_leaves(item)]
+
+
+def _is_shape(value: Any) -> bool:
+    return is_sequence(value) and all(dim is None or isinstance(dim, (int, np.integer)) for dim in value)
