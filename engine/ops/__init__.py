@@ -14,7 +14,7 @@ from . import strings as strings
 from .adaptive_pooling import *  # noqa: F403
 from .attention import *  # noqa: F403
 from .axes import *  # noqa: F403
-from .base import cast, constant
+from .base import apply, apply_multi, cast, constant
 from .bitwise import *  # noqa: F403
 from .checks import *  # noqa: F403
 from .comparison import *  # noqa: F403
@@ -67,6 +67,8 @@ __all__ = [
     "ErrorSample",
     "Op",
     "Sample",
+    "apply",
+    "apply_multi",
     "SparseTensor",
     "cast",
     "constant",

@@ -1,13 +1,12 @@
 """Tests for ops and functions: ``anabranch.testing``.
 
 To make an op of your own: subclass `anabranch.ops.Op` as a frozen dataclass with `infer`, `run`, `grad` and `samples`
-(its name is registered by that), build it with `anabranch.engine.ops.base.apply(MyOp(), x)`, and test it by
+(its name is registered by that), build it with `anabranch.ops.apply(MyOp(), x)`, and test it by
 `anabranch.testing.check_op(MyOp)`.
 
 >>> from dataclasses import dataclass
 >>> import numpy as np
 >>> import anabranch as ab
->>> from anabranch.engine.ops.base import apply
 >>> @dataclass(frozen=True)
 ... class Cubed(ab.ops.Op):
 ...     def infer(self, x):
@@ -21,7 +20,7 @@ To make an op of your own: subclass `anabranch.ops.Op` as a frozen dataclass wit
 ...         for x in (np.array([[1, -2]], "float32"), np.float32(3), np.zeros((0, 2), "float32")):
 ...             yield ab.ops.Sample(cls(), [x], np.power(x, 3))
 >>> counts = ab.testing.check_op(Cubed, verbose=False)
->>> ab.Session().run(apply(Cubed(), ab.constant(2.0)))
+>>> ab.Session().run(ab.ops.apply(Cubed(), ab.constant(2.0)))
 np.float32(8.0)
 """
 
