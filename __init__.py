@@ -24,6 +24,7 @@ _EXPORTS: dict[str, str] = {
             "Operation",
             "Tensor",
             "Variable",
+            "colocate_with",
             "container",
             "control_dependencies",
             "device",
@@ -34,6 +35,7 @@ _EXPORTS: dict[str, str] = {
     ),
     **dict.fromkeys(["TensorArray", "case", "cond", "switch", "while_loop"], ".engine.control_flow"),
     **dict.fromkeys(["constant", "convert_to_tensor"], ".engine.ops"),
+    "placement": ".engine.place",
     **dict.fromkeys(["Session", "explain"], ".engine.session"),
     **dict.fromkeys(["custom_gradient", "gradients", "jvp", "vjp"], ".engine.autodiff"),
     **dict.fromkeys(["batch_jacobian", "hessian", "jacobian"], ".engine.control_flow.jacobian"),
@@ -52,13 +54,16 @@ _MODULES: dict[str, str] = {
     "callbacks": ".framework.callbacks",
     "config": ".framework.config",
     "debugging": ".engine.runtime.numerics",
+    "errors": ".engine.queues.errors",
     "initializers": ".engine.objects.initializers",
+    "io": ".framework.io",
     "losses": ".framework.losses",
     "metrics": ".framework.metrics",
     "models": ".framework.models",
     "ops": ".engine.ops",
     **dict.fromkeys([f"ops.{name}" for name in ("image", "linalg", "nn", "numpy", "sparse", "strings")], ".engine.ops"),
     "optimizers": ".optim",
+    "queues": ".engine.queues",
     "random": ".engine.ops.random",
     "saving": ".framework.saving",
     "testing": ".engine.testing",
@@ -69,7 +74,7 @@ _PACKAGES = ("distribute", "engine", "framework", "layers", "optim")
 if TYPE_CHECKING:
     from . import distribute, engine, framework, layers, optim
     from . import optim as optimizers
-    from .engine import ops, testing
+    from .engine import ops, queues, testing
     from .engine.autodiff import custom_gradient, gradients, jvp, vjp
     from .engine.control_flow import TensorArray, case, cond, switch, while_loop
     from .engine.control_flow.associative_scan import associative_scan
@@ -82,6 +87,7 @@ if TYPE_CHECKING:
         Operation,
         Tensor,
         Variable,
+        colocate_with,
         container,
         control_dependencies,
         device,
@@ -89,13 +95,15 @@ if TYPE_CHECKING:
         name_scope,
     )
     from .engine.objects import activations, initializers
-    from .engine.runtime import numerics as debugging
     from .engine.ops import constant, convert_to_tensor, random
+    from .engine.place import placement
+    from .engine.queues import errors
+    from .engine.runtime import numerics as debugging
     from .engine.saving import load_graph
     from .engine.session import Session, explain
     from .engine.session.function import function
     from .engine.session.placeholder import placeholder
-    from .framework import callbacks, config, losses, metrics, models, saving, utils
+    from .framework import callbacks, config, io, losses, metrics, models, saving, utils
     from .framework.models import Input, Model, Sequential, load_model
 
 
@@ -164,6 +172,7 @@ __all__ = [
     "batched_switch",
     "callbacks",
     "case",
+    "colocate_with",
     "cond",
     "config",
     "constant",
@@ -175,6 +184,7 @@ __all__ = [
     "device",
     "distribute",
     "engine",
+    "errors",
     "explain",
     "foldl",
     "foldr",
@@ -185,6 +195,7 @@ __all__ = [
     "gradients",
     "hessian",
     "initializers",
+    "io",
     "jacobian",
     "jvp",
     "layers",
@@ -199,6 +210,8 @@ __all__ = [
     "optim",
     "optimizers",
     "placeholder",
+    "placement",
+    "queues",
     "random",
     "saving",
     "scan",

@@ -18,6 +18,7 @@ from ..engine.graph import (
     Tensor,
     Variable,
     VariableRows,
+    colocate_with,
     flatten,
     graph_for,
     in_explicit_graph,
@@ -170,7 +171,8 @@ class Optimizer:
         """A variable of the optimizer with the shape and dtype of a model's variable."""
         full_name = f"{path_of(reference_variable).replace('/', '_')}_{name or 'variable'}"
         shape = reference_variable.numpy().shape
-        return self.add_variable(shape, initializer, reference_variable.dtype, full_name)
+        with colocate_with(reference_variable):
+            return self.add_variable(shape, initializer, reference_variable.dtype, full_name)
 
     def add_optimizer_variables(
         self, trainable_variables: Sequence[Variable], name: Any, initializer: Any = "zeros"
@@ -384,10 +386,12 @@ class Optimizer:
         self._decay(variables, learning_rate)
         shared = self.begin_step(learning_rate)
         for gradient, variable in zip(clipped, variables, strict=True):
-            if isinstance(gradient, IndexedSlices) and self.updates_rows and not self._is_decayed(variable):
-                self.update_step(gradient.values, VariableRows(variable, gradient.indices), shared)
-            else:
-                self.update_step(ops.convert_to_tensor(gradient), variable, shared)
+            by_rows = self.updates_rows and not self._is_decayed(variable)
+            with colocate_with(variable):
+                if isinstance(gradient, IndexedSlices) and by_rows:
+                    self.update_step(gradient.values, VariableRows(variable, gradient.indices), shared)
+                else:
+                    self.update_step(ops.convert_to_tensor(gradient), variable, shared)
 
     def _accumulate_or_update(self, found: Sequence[Gradient], variables: list[Variable]) -> None:
         steps = self.gradient_accumulation_steps

@@ -117,7 +117,7 @@ class Sweep:
         outputs = [None if tensor in self.stopped else self.cotangents.get(tensor) for tensor in operation.outputs]
         if all(cotangent is None for cotangent in outputs):
             return
-        with get_default_graph().device(operation.device):
+        with get_default_graph().near(operation):
             outputs = [resolved(cotangent, operation.op.takes_slices) for cotangent in outputs]
             if isinstance(operation.op, DifferentiatesItself):
                 contributions = operation.op.backward_within(operation, outputs, needed, self)

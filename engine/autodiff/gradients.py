@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..graph.graph import Graph, ReadVariable
-from ..graph.nest import flatten, is_sequence
+from ..graph.nest import flatten, is_mapping, is_sequence
 from ..graph.region import Region
 from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec, shapes_compatible
@@ -125,6 +125,8 @@ def _dense(structure: Any) -> Any:
     """`structure` with tensors in the place of `IndexedSlices`."""
     if isinstance(structure, IndexedSlices):
         return structure.to_dense()
+    if is_mapping(structure):
+        return {key: _dense(item) for key, item in structure.items()}
     return [_dense(item) for item in structure] if is_sequence(structure) else structure
 
 

@@ -1,5 +1,6 @@
 """Structured control flow: one operation each, holding regions; differentiable to any order."""
 
+from .call import Call, Recorded, Recursion
 from .cond import Branch, case, cond, switch
 from .frames import History, Saved, TripCount
 from .region_op import RegionOp
@@ -8,7 +9,10 @@ from .while_loop import While, while_loop
 
 __all__ = [
     "Branch",
+    "Call",
     "History",
+    "Recorded",
+    "Recursion",
     "RegionOp",
     "Saved",
     "TensorArray",

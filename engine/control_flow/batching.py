@@ -44,6 +44,7 @@ class Value:
         fresh: it is a random key taken inside, so what is drawn with it differs from example to example.
         rows: of an array, which rows of each element are meant, an int32 vector; by default all.
         part: it was saved in a branch, for the examples that took it: (identity of the branch's choice, its position).
+        optional: it was saved in a branch, and there is none where another branch was taken.
         origin: an identity that values share which are read at the same place of the record of a loop.
     """
 
@@ -52,6 +53,7 @@ class Value:
     fresh: bool = False
     rows: Tensor | None = None
     part: tuple[Any, int] | None = None
+    optional: bool = False
     origin: Any = None
 
     @property
@@ -62,7 +64,7 @@ class Value:
     def followed(self, tensor: Tensor, *step: Any) -> Value:
         """What is read from this value, or recorded of it, by `step`."""
         part = None if self.part is None else ((*step, self.part[0]), self.part[1])
-        return Value(tensor, self.batched, part=part, origin=(*step, self.identity))
+        return Value(tensor, self.batched, part=part, optional=self.optional, origin=(*step, self.identity))
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,8 @@ class Batch:
             if isinstance(found.tensor.spec, ArraySpec):
                 rows = self.rows if found.rows is None else take(found.rows, self.rows, axis=0)
                 return dataclasses.replace(found, rows=rows)
+            if found.optional:
+                raise CannotBatchError(tensor.operation, "it is of a branch, and is used where only some examples run.")
             return Value(take(found.tensor, self.rows, axis=0), batched=True)
 
     def record(self, tensor: Tensor) -> Record | None:
@@ -256,7 +260,8 @@ class Batch:
     def _outputs(self, operation: Operation) -> Sequence[Value]:
         rule = self.rules.find(operation)
         if isinstance(operation.op, RegionOp) or self.rules.is_structural(operation):
-            assert rule is not None
+            if rule is None:
+                raise CannotBatchError(operation, "a recursion ends earlier for some examples than for others.")
             found = rule(self, operation, [])
             assert found is not None
             return found
@@ -353,4 +358,13 @@ def changed(op: Any, **fields: Any) -> Any:
     return dataclasses.replace(op, **fields) if fields else op
 
 
-__all__ = ["Batch", "CannotBatchError", "Rule", "Rules", "Value", "changed", "check_effects", "needed_operations"]
+__all__ = [
+    "Batch",
+    "CannotBatchError",
+    "Rule",
+    "Rules",
+    "Value",
+    "changed",
+    "check_effects",
+    "needed_operations",
+]

@@ -167,7 +167,7 @@ def _recorded(
             recorded.values[tensor] = Value(whole[tensor], batched=True)
         elif not value.batched:
             recorded.values[tensor] = value
-        elif isinstance(value.tensor.spec, ArraySpec) or value.part is not None or value.tensor.shape is None:
+        elif value.optional or value.part is not None or value.tensor.shape is None:
             raise CannotBatchError(node, "its gradient is taken inside, and needs what can't be kept of some examples.")
         else:
             sizes = [dim(value.tensor, axis) for axis in range(1, len(value.tensor.shape))]
@@ -287,7 +287,9 @@ def recorded(batch: Batch, node: Operation, _: list[Value]) -> Sequence[Value]:
     if record.frame is None:
         return [_saved_in_place(node, record, inner, position)]
     tensor = apply(type(op)(inner.tensor), record.frame)
-    return [inner.followed(tensor, "history")] if isinstance(op, History) else [Value(tensor, inner.batched)]
+    return [
+        inner.followed(tensor, "history") if isinstance(op, History) else Value(tensor, inner.batched, optional=True)
+    ]
 
 
 def _saved_in_place(node: Operation, record: Record, inner: Value, position: int) -> Value:

@@ -420,9 +420,16 @@ def array_read(batch: Batch, node: Operation, values: Values) -> Found:
         element = array.followed(apply(ArrayRead(), array.tensor, index.tensor), "read", index.identity)
         if array.rows is None or isinstance(element.tensor.spec, ArraySpec):
             return [changed(element, rows=array.rows)]
+        if array.optional:
+            return None
         return batched(take(element.tensor, array.rows, axis=0))
     spec = array.tensor.spec
-    if array.part is not None or not isinstance(spec, ArraySpec) or not isinstance(spec.element, TensorSpec):
+    if (
+        array.part is not None
+        or array.optional
+        or not isinstance(spec, ArraySpec)
+        or not isinstance(spec.element, TensorSpec)
+    ):
         return None
     # Built once, where the array lives, and not at each iteration of a loop that reads it.
     rows = array.tensor.graph.add_shared(("stack of", array.tensor), ArrayStack(spec.element), [array.tensor])

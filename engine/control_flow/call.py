@@ -13,7 +13,7 @@ own. Nothing is recorded unless a `Recorded` operation is part of the step.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -31,7 +31,7 @@ from ..ops.cotangent import accumulate
 from ..ops.records import RecordSpec, read_record, record_of
 from .frames import MirrorBase, from_frame
 from .region_op import RegionOp, settle_variables, zeros_cotangent
-from .sparse_captures import is_table, rows_of
+from .sparse_captures import Uses, is_table, rows_of
 
 _MOST_RETRACES = 16
 
@@ -42,9 +42,13 @@ class NotKnownYet(BaseException):
     No error: it ends the tracing of a path, and passes by what handles errors.
     """
 
-    def __init__(self, body: Body) -> None:
-        super().__init__(body.name)
-        self.body = body
+    def __init__(self, bodies: Iterable[Body]) -> None:
+        super().__init__()
+        self.bodies = frozenset(bodies)
+
+
+class EndlessRecursionError(RecursionError):
+    """A function calls itself in such a way that tracing it shows that it never returns."""
 
 
 class Body(Region):
@@ -79,15 +83,16 @@ class Body(Region):
         local = self._hoisted[variable] = self._reads[variable] = self.capture(self.outer_reads[variable])
         return local
 
+    def add_capture(self, outer: Tensor) -> Tensor:
+        """One parameter for each outer tensor, whether it is used by its own name or by that of a tensor around."""
+        known = next((parameter for source, parameter in self.captures if source is outer), None)
+        return super().add_capture(outer) if known is None else known
+
     def note_arguments(self, arguments: Sequence[Tensor]) -> None:
         """Take note of a call inside with these arguments."""
         specs = [argument.spec for argument in arguments]
         joined = [known.join(spec) for known, spec in zip(self.argument_specs, specs, strict=True)]
         self.argument_specs, self.is_called = joined, True
-
-    def inner_inputs(self) -> list[Tensor]:
-        """What stands inside for each input of a call."""
-        return [*self.parameters, *[parameter for _, parameter in self.captures]]
 
     def captured_in_order(self) -> None:
         """Bring the captures into the order in which calls pass them on."""
@@ -121,6 +126,11 @@ class Call(DifferentiatesItself, Op):
     body: Body
     no_samples: ClassVar[str] = "calls a region: test_recursion"
     view: ClassVar[bool] = True
+
+    @property
+    def called(self) -> Body:
+        """The body."""
+        return self.body
 
     def attributes(self) -> dict[str, Any]:
         return {"function": self.body.name}
@@ -177,6 +187,7 @@ class _Known:
     def __init__(self, argument_specs: list[Spec], result_specs: list[Spec] | None) -> None:
         self.argument_specs = argument_specs
         self.result_specs = result_specs
+        self.before = result_specs
         self.captured: list[Tensor] = []
         self.effects: tuple[Effect, ...] = ()
         self.outer_reads: dict[Variable, Tensor] = {}
@@ -194,6 +205,7 @@ class _Known:
         captured = list(dict.fromkeys(outer for outer, _ in body.captures))
         effects = tuple(body.collect_effects())
         before = (self.argument_specs, self.result_specs, set(self.captured), set(self.effects))
+        self.before = self.result_specs
         if self.result_specs is None:
             self.result_specs = found
         else:
@@ -235,7 +247,7 @@ def build_recursion(
         The operation; None if the body does not call itself and `result_specs` were not known.
 
     Raises:
-        RecursionError: every path through the function calls it again.
+        EndlessRecursionError: every path through the function calls it again.
     """
     graph = get_default_graph()
     known = _Known([argument.spec for argument in arguments], result_specs)
@@ -247,17 +259,20 @@ def build_recursion(
         with creations.replay():
             _trace(body, trace, known.argument_specs, labels)
         if known.settled(body):
-            break
-    else:
-        raise TypeError(
-            f"Function {name!r} calls itself, but its results never settle: they were "
-            f"{_listed(body.result_specs)}, from which it made {_listed([r.spec for r in body.results])}. "
-            "Make every path return the same dtypes, with ops.cast."
-        )
+            return _first_call(body, arguments)
+    raise TypeError(
+        f"Function {name!r} calls itself, but what it returns does not settle: the last two times it was "
+        f"{_listed(known.before)} and {_listed(known.result_specs)}. Make every path return the same dtypes, with "
+        "ops.cast."
+    )
+
+
+def _first_call(body: Body, arguments: Sequence[Tensor]) -> Operation:
+    graph = get_default_graph()
     body.captured_in_order()
     op = Recursion(body)
     with graph.control_dependencies(body.outer_controls):
-        return graph.add(op, [*arguments, *op.captured_inputs()], name)
+        return graph.add(op, [*arguments, *op.captured_inputs()], body.name)
 
 
 def _find_results(
@@ -269,9 +284,10 @@ def _find_results(
         with Creations().replay():  # paths break off, so that later traces create in another order
             _trace(body, trace, known.argument_specs, labels)
     except NotKnownYet as missing:
-        if missing.body is not body:
-            raise
-        raise RecursionError(
+        others = missing.bodies - {body}
+        if others:
+            raise NotKnownYet(others) from None
+        raise EndlessRecursionError(
             f"Function {name!r} never returns: every path through it calls {name!r} again. "
             "Choose with ab.cond(...), and return a value without a call in one of its branches."
         ) from None
@@ -279,9 +295,7 @@ def _find_results(
     return body.is_called
 
 
-def _trace(
-    body: Body, trace: Callable[[Body], list[Tensor]], specs: Sequence[Spec], labels: Sequence[str]
-) -> None:
+def _trace(body: Body, trace: Callable[[Body], list[Tensor]], specs: Sequence[Spec], labels: Sequence[str]) -> None:
     with body.as_default():
         for spec, label in zip(specs, labels, strict=True):
             body.add_parameter(spec, label)
@@ -297,7 +311,7 @@ def call_again(body: Body, arguments: Sequence[Tensor]) -> Operation:
     """
     body.note_arguments(arguments)
     if body.result_specs is None:
-        raise NotKnownYet(body)
+        raise NotKnownYet([body])
     return get_default_graph().add(Call(body), [*arguments, *body.passed_on], body.name)
 
 
@@ -333,9 +347,8 @@ class _RecursionGradient:
         self.seeded = {k for k, cotangent in enumerate(cotangents) if cotangent is not None}
         self.wanted = {k for k, want in enumerate(needed) if want}
         self.inner = body.inner_inputs()
-        self.tables = [
-            k for k, tensor in enumerate(self.inner) if k >= len(body.parameters) and is_table(tensor)
-        ]
+        uses, first = Uses(), len(body.parameters)
+        self.tables = [k for k, tensor in enumerate(self.inner) if k >= first and is_table(tensor, uses)]
         self.backward: Body | None = None
         self._order: tuple[list[int], list[int]] = ([], [])
 
@@ -423,4 +436,14 @@ class _RecursionGradient:
         return cotangents
 
 
-__all__ = ["Body", "Call", "CallMirror", "NotKnownYet", "Recorded", "Recursion", "build_recursion", "call_again"]
+__all__ = [
+    "Body",
+    "Call",
+    "CallMirror",
+    "EndlessRecursionError",
+    "NotKnownYet",
+    "Recorded",
+    "Recursion",
+    "build_recursion",
+    "call_again",
+]

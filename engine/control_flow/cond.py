@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,10 @@ from ..graph.spec import ArraySpec, FrameSpec, Spec, TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.base import convert_to_tensor, runtime_shape
 from ..ops.cotangent import accumulate, resolved
-from .call import NotKnownYet
+from .call import Body, NotKnownYet
 from .frames import BranchMirror
 from .region_op import RegionOp, as_component, component, rebuild, zeros_cotangent
-from .sparse_captures import is_table, rows_of, takes_rows_only
+from .sparse_captures import Uses, is_table, rows_of, takes_rows_only, uses_among
 
 
 class Branch(RegionOp):
@@ -62,13 +62,23 @@ class _BranchGradient:
             for tensor in dict.fromkeys([*captured, *beyond])
             if tensor.operation not in inside and sweep.flows_to(tensor)
         ]
-        self.tables = [tensor for tensor in self.wanted if self._is_table(tensor)]
-        self.dense = [tensor for tensor in self.wanted if tensor not in self.tables]
+        tables = set(self._tables(inside))
+        self.tables = [tensor for tensor in self.wanted if tensor in tables]
+        self.dense = [tensor for tensor in self.wanted if tensor not in tables]
 
-    def _is_table(self, outer: Tensor) -> bool:
-        """Whether no branch uses more than rows of a tensor."""
-        inner = [p for region in self.op.regions for source, p in region.captures if source is outer]
-        return all(is_table(p) for p in inner) and takes_rows_only(outer, [o for group in self.owned for o in group])
+    def _tables(self, inside: Iterable[Operation]) -> list[Tensor]:
+        """The tensors of which no branch uses more than rows."""
+        uses, around = Uses(), uses_among(inside)
+        inner: dict[Tensor, list[Tensor]] = {}
+        for region in self.op.regions:
+            for outer, parameter in region.captures:
+                inner.setdefault(outer, []).append(parameter)
+        return [
+            tensor
+            for tensor in self.wanted
+            if all(is_table(parameter, uses) for parameter in inner.get(tensor, ()))
+            and takes_rows_only(tensor, around.get(tensor, ()), uses)
+        ]
 
     def build(self) -> list[Any]:
         """The cotangents of the inputs; those of other tensors are added to the sweep's."""
@@ -212,18 +222,18 @@ def _branches(choice: Tensor, functions: list[tuple[str, Callable[[], Any]]], na
     graph = get_default_graph()
     regions: list[Region] = []
     structures: list[Any] = []
-    unknown: NotKnownYet | None = None
+    unknown: frozenset[Body] = frozenset()
     for label, function in functions:
         region = Region(graph, label)
         try:
             with region.as_default():
                 structures.append(_without_operations(function()))
-        except NotKnownYet as missing:  # a call of a function that is being traced: the other branches say what it gives
-            unknown = missing
+        except NotKnownYet as missing:  # a function that is being traced calls itself: other branches say what it gives
+            unknown |= missing.bodies
             continue
         regions.append(region)
-    if unknown is not None and not regions:
-        raise unknown
+    if not regions:
+        raise NotKnownYet(unknown)
     labels = [region.name for region in regions]
     _check_structures(structures, labels)
     _settle_results(regions, structures, labels)

@@ -46,7 +46,7 @@ def jacobian(ys: Any, xs: Any, unconnected_gradients: str = "none", parallel: bo
     def of_one(y: Any) -> Any:
         return _jacobian(y, xs, unconnected_gradients == "zero", parallel)
 
-    return map_structure(of_one, ys)
+    return map_structure(of_one, dense(ys))
 
 
 def hessian(y: Any, xs: Any, unconnected_gradients: str = "zero", parallel: bool = True) -> Any:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..graph.graph import Operation
+from ..graph.graph import Graph, Operation
 from ..graph.region import Region
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
@@ -15,40 +15,89 @@ from ..ops.gathering import Take
 from ..ops.indexed_slices import as_slices
 from ..ops.indexing import GetItem, GetItems
 from ..ops.joining import Concatenate
-from .region_op import RegionOp
 
 
-def is_table(tensor: Tensor) -> bool:
+class Uses:
+    """What takes tensors and gives something differentiable: operations, each with the position of the input.
+
+    Each graph is looked through once, so this must be thrown away when anything is built.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[Graph, dict[Tensor, list[tuple[Operation, int]]]] = {}
+
+    def of(self, tensor: Tensor) -> Sequence[tuple[Operation, int]]:
+        """The uses of `tensor` in its own graph."""
+        graph = tensor.operation.graph
+        known = self._found.get(graph)
+        if known is None:
+            known = self._found[graph] = uses_among(graph.operations)
+        return known.get(tensor, ())
+
+
+def uses_among(operations: Iterable[Operation]) -> dict[Tensor, list[tuple[Operation, int]]]:
+    """For each tensor which of `operations` take it and give something differentiable, and as which input."""
+    found: dict[Tensor, list[tuple[Operation, int]]] = {}
+    for operation in operations:
+        if any(output.spec.differentiable for output in operation.outputs):
+            for position, tensor in enumerate(operation.inputs):
+                found.setdefault(tensor, []).append((operation, position))
+    return found
+
+
+def is_table(tensor: Tensor, uses: Uses) -> bool:
     """Whether the graph of `tensor` takes rows of it, and, as far as derivatives go, does nothing else with it.
 
     Rows are taken by `Take` and by indexing with integers, also of what several tables are joined to along their first
-    axis, of copies in another dtype, and inside loops and branches that capture it.
+    axis, of copies in another dtype, and inside loops, branches and calls that capture it.
+
+    Args:
+        tensor: the tensor.
+        uses: what takes the tensors of this graph and of those inside.
     """
-    graph = tensor.operation.graph
-    if not _has_rows(tensor) or (isinstance(graph, Region) and tensor in graph.results):
-        return False
-    uses = _uses(tensor, graph.operations)
-    return bool(uses) and all(_takes_rows(*use) for use in uses)
+    return _are_tables([tensor], uses)
 
 
-def takes_rows_only(tensor: Tensor, operations: Sequence[Operation]) -> bool:
-    """Whether some `operations` of the graph of `tensor` do nothing with it but take rows of it."""
-    return _has_rows(tensor) and all(_takes_rows(*use) for use in _uses(tensor, operations))
+def takes_rows_only(tensor: Tensor, found: Iterable[tuple[Operation, int]], uses: Uses) -> bool:
+    """Whether those of its uses that were `found` do nothing with `tensor` but take rows of it."""
+    passed_on = _passed_on(found)
+    return _has_rows(tensor) and passed_on is not None and _are_tables(passed_on, uses)
+
+
+def _are_tables(tensors: Iterable[Tensor], uses: Uses) -> bool:
+    """Whether all `tensors` are tables, with all that they are passed on to; a recursive function does so to itself."""
+    seen: set[Tensor] = set()
+    pending = list(tensors)
+    while pending:
+        tensor = pending.pop()
+        if tensor in seen:
+            continue
+        seen.add(tensor)
+        graph, found = tensor.operation.graph, uses.of(tensor)
+        passed_on = _passed_on(found)
+        if not found or not _has_rows(tensor) or passed_on is None:
+            return False
+        if isinstance(graph, Region) and tensor in graph.results:
+            return False
+        pending.extend(passed_on)
+    return True
+
+
+def _passed_on(uses: Iterable[tuple[Operation, int]]) -> list[Tensor] | None:
+    """The tensors that must be tables, so that these uses of one take nothing but rows; None if they take more."""
+    tensors: list[Tensor] = []
+    for operation, position in uses:
+        inner = _passed_on_by(operation, position)
+        if inner is not None:
+            tensors.append(inner)
+        elif not _takes_rows(operation, position):
+            return None
+    return tensors
 
 
 def _has_rows(tensor: Tensor) -> bool:
     shape = tensor.shape
     return bool(shape) and None not in shape[1:] and isinstance(tensor.spec, TensorSpec)
-
-
-def _uses(tensor: Tensor, operations: Sequence[Operation]) -> list[tuple[Operation, int]]:
-    """The operations that take `tensor` and give something differentiable, and as which of their inputs."""
-    return [
-        (operation, position)
-        for operation in operations
-        for position, source in enumerate(operation.inputs)
-        if source is tensor and any(output.spec.differentiable for output in operation.outputs)
-    ]
 
 
 def rows_of(cotangent: Any, table: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,12 +112,18 @@ def _takes_rows(operation: Operation, position: int) -> bool:
     op = operation.op
     if isinstance(op, Take):
         return position == 0 and op.axis == 0
-    if isinstance(op, (GetItem, GetItems)):
-        return position == 0 and op.takes_rows(operation.inputs[1:])
+    return isinstance(op, (GetItem, GetItems)) and position == 0 and op.takes_rows(operation.inputs[1:])
+
+
+def _passed_on_by(operation: Operation, position: int) -> Tensor | None:
+    """What stands for an input of `operation` further on: a copy, or a parameter of a loop, branch or function."""
+    op = operation.op
     if isinstance(op, Cast) or (isinstance(op, Concatenate) and op.axis == 0):
-        return is_table(operation.outputs[0])
-    inner = _inner_parameter(op.regions, position - (len(operation.inputs) - _captured(op.regions)))
-    return isinstance(op, RegionOp) and inner is not None and is_table(inner)
+        return operation.outputs[0]
+    if op.called is not None:
+        inputs = op.called.inner_inputs()
+        return inputs[position] if position < len(inputs) else None
+    return _inner_parameter(op.regions, position - (len(operation.inputs) - _captured(op.regions)))
 
 
 def _captured(regions: Sequence[Region]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..autodiff.backpropagate import backpropagate, frame_cotangents
@@ -26,7 +26,7 @@ from .region_op import (
     settle_variables,
     zeros_cotangent,
 )
-from .sparse_captures import is_table, rows_of
+from .sparse_captures import Uses, is_table, rows_of
 from .tensor_array import TensorArray
 
 _MOST_RETRACES = 8
@@ -149,7 +149,7 @@ def build_while(
         try:
             with creations.replay():
                 body = _trace(graph, "body", current, names, mirror, step)
-        except NotKnownYet:  # a call of a function that is being traced: as far as is known, the loop ends at once
+        except NotKnownYet:  # a function that is being traced calls itself: as far as is known, the loop ends at once
             body = _trace(graph, "body", current, names, mirror, list)
         found = [result.spec for result in body.results]
         if all(spec.accepts(result) for spec, result in zip(current, found, strict=True)):
@@ -243,8 +243,9 @@ class _LoopGradient:
             for (_, parameter), wanted in zip(self.body.captures, needed[first_capture:], strict=True)
             if wanted
         ]
-        self.tables = [parameter for parameter in self.captures if is_table(parameter)]
-        self.sums = [parameter for parameter in self.captures if parameter not in self.tables]
+        uses = Uses()
+        self.tables = [parameter for parameter in self.captures if is_table(parameter, uses)]
+        self.sums = [parameter for parameter in self.captures if parameter not in dict.fromkeys(self.tables)]
         self.carried = self._carried_positions()
 
     def build(self) -> list[Any]:
@@ -311,29 +312,46 @@ class _LoopGradient:
 
     def _carried_positions(self) -> list[int]:
         """The loop variables whose cotangents matter: something flows in, and something needed comes out."""
-        positions = [k for k, result in enumerate(self.body.results) if result.spec.differentiable]
-        reach = {k: self._reached_from([self.body.results[k]]) for k in positions}
-        from_inner = self._reached_from(list(self.inner)) if self.inner else set[Tensor]()
-        parameters = self.body.parameters
-        active = {k for k in positions if self.outputs[k] is not None or parameters[k] in from_inner}
-        useful = {k for k in positions if self.needed_inits[k] or any(p in reach[k] for p in self.captures)}
-        while True:
-            more_active = {k for k in positions if any(parameters[k] in reach[a] for a in active)}
-            more_useful = {k for k in positions if any(parameters[u] in reach[k] for u in useful)}
-            if more_active <= active and more_useful <= useful:
-                return sorted(active & useful)
-            active |= more_active
-            useful |= more_useful
+        pairs = zip(self.body.parameters, self.body.results, strict=True)
+        variables = {k: pair for k, pair in enumerate(pairs) if pair[1].spec.differentiable}
+        active, useful = self._active(variables), self._useful(variables)
+        return [
+            k
+            for k, (parameter, _) in variables.items()
+            if parameter in useful and (self.outputs[k] is not None or parameter in active)
+        ]
 
-    def _reached_from(self, tensors: list[Tensor]) -> set[Tensor]:
-        """The parameters to which a cotangent of `tensors` flows back, through differentiable values only."""
+    def _active(self, variables: Mapping[int, tuple[Tensor, Tensor]]) -> set[Tensor]:
+        """The tensors of the body that a cotangent reaches, in any iteration."""
+        result_of = dict(variables.values())
         reached: set[Tensor] = set()
-        pending = [tensor for tensor in tensors if tensor.spec.differentiable]
+        pending = [result for k, (_, result) in variables.items() if self.outputs[k] is not None] + list(self.inner)
         while pending:
             tensor = pending.pop()
-            if tensor not in reached:
-                reached.add(tensor)
-                pending.extend(source for source in tensor.operation.inputs if source.spec.differentiable)
+            if tensor in reached or not tensor.spec.differentiable:
+                continue
+            reached.add(tensor)
+            pending.extend(tensor.operation.inputs)
+            if tensor in result_of:
+                pending.append(result_of[tensor])
+        return reached
+
+    def _useful(self, variables: Mapping[int, tuple[Tensor, Tensor]]) -> set[Tensor]:
+        """The tensors of the body whose cotangents reach what needs one, in any iteration."""
+        goes_to: dict[Tensor, list[Tensor]] = {}
+        for parameter, result in variables.values():
+            goes_to.setdefault(result, []).append(parameter)
+        for operation in self.body.operations:
+            for tensor in operation.inputs:
+                goes_to.setdefault(tensor, []).extend(operation.outputs)
+        reached: set[Tensor] = set()
+        pending = [parameter for k, (parameter, _) in variables.items() if self.needed_inits[k]] + self.captures
+        while pending:
+            tensor = pending.pop()
+            if tensor in reached or not tensor.spec.differentiable:
+                continue
+            reached.add(tensor)
+            pending.extend(goes_to.get(tensor, ()))
         return reached
 
     def _as_input_cotangents(self, results: Sequence[Any]) -> list[Any]:

@@ -1,7 +1,7 @@
 """Graph, Operation, Tensor, specs, variables and provenance: what a program is before anything runs."""
 
 from .container import Container, container
-from .device import canonical_device
+from .device import Colocation, DeviceName, State, canonical_device
 from .dtypes import DType, as_dtype, result_type
 from .graph import (
     Graph,
@@ -9,6 +9,7 @@ from .graph import (
     Parameter,
     Placeholder,
     ReadVariable,
+    colocate_with,
     control_dependencies,
     device,
     get_default_graph,
@@ -27,8 +28,10 @@ from .variable import Assign, Variable, VariableRows
 __all__ = [
     "ArraySpec",
     "Assign",
+    "Colocation",
     "Container",
     "DType",
+    "DeviceName",
     "Effect",
     "ErrorSample",
     "FrameSpec",
@@ -44,6 +47,7 @@ __all__ = [
     "Sample",
     "Shape",
     "Spec",
+    "State",
     "Tensor",
     "TensorSpec",
     "Variable",
@@ -52,6 +56,7 @@ __all__ = [
     "as_shape",
     "broadcast_shapes",
     "canonical_device",
+    "colocate_with",
     "container",
     "control_dependencies",
     "define_operators",

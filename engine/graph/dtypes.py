@@ -92,6 +92,7 @@ def as_dtype(dtype: DTypeLike) -> DType:
         ) from error
 
 
+@cache
 def name_of(dtype: DType) -> str:
     """The name by which messages, configurations and `as_dtype` know `dtype`.
 
@@ -108,7 +109,7 @@ def is_string(dtype: DType) -> bool:
 
 def is_floating(dtype: DType) -> bool:
     """Whether `dtype` holds real floating-point numbers (bfloat16 included)."""
-    return dtype.kind == "f" or dtype.name == "bfloat16"
+    return dtype.kind == "f" or name_of(dtype) == "bfloat16"
 
 
 def is_integer(dtype: DType) -> bool:
@@ -159,7 +160,12 @@ def result_type(*types: Any) -> DType:
     >>> result_type(np.dtype("float16"), float), result_type(np.dtype("int32"), float), result_type(int)
     (dtype('float16'), dtype('float32'), dtype('int32'))
     """
-    names = frozenset([_weak_name(t) if isinstance(t, type) else t.name for t in types])
+    return _result_type(types)
+
+
+@lru_cache(maxsize=1024)
+def _result_type(types: tuple[Any, ...]) -> DType:
+    names = frozenset([_weak_name(t) if isinstance(t, type) else name_of(t) for t in types])
     unknown = names - _LATTICE.keys()
     if unknown:
         return _alone(types)

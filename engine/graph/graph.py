@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from .device import DeviceFunction, DeviceName, DeviceScope, State, colocation_of, settle_operation
 from .op import Effect, Op
 from .provenance import Location, user_location
 from .spec import Spec, TensorSpec
@@ -21,6 +22,7 @@ class Operation:
 
     __slots__ = (
         "__weakref__",
+        "colocations",
         "control_inputs",
         "device",
         "effects",
@@ -49,6 +51,7 @@ class Operation:
         self.inputs = inputs
         self.name = name
         self.device = device
+        self.colocations: tuple[Any, ...] = ()
         self.control_inputs = control_inputs
         self.effects: tuple[Effect, ...] = tuple(op.effects())
         self.index = -1
@@ -136,10 +139,11 @@ class Graph:
         self._by_name: dict[str, Operation] = {}
         self._name_counts: dict[str, int] = {}
         self._name_scope = ""
-        self._device: str = ""
+        self._scope = DeviceScope()
         self._control_stack: list[tuple[Operation, ...]] = []
         self._reads: dict[Variable, Tensor] = {}
         self.constants: dict[Any, Tensor] = {}  # operations built once: Python scalars, shapes
+        self.queue_runners: list[Any] = []  # those that `start_queue_runners` starts
 
     # --- building -------------------------------------------------------------------------------------------
 
@@ -158,7 +162,12 @@ class Graph:
         if self._control_stack:
             controls = tuple(dict.fromkeys(c for group in self._control_stack for c in group))
         name = self.unique_name(name or op.type_name)
-        return self._link(Operation(self, op, inputs, specs, name, self._device, controls, user_location()))
+        scope = self._scope
+        operation = Operation(self, op, inputs, specs, name, scope.plain, controls, user_location())
+        operation.colocations = scope.colocations
+        if scope.parts or scope.colocations or operation.effects:
+            settle_operation(operation, scope)
+        return self._link(operation)
 
     def add_shared(self, key: Any, op: Op, inputs: Sequence[Tensor], name: str | None = None) -> Tensor:
         """The output of an operation that is built at its first use, and found by `key` from then on.
@@ -167,7 +176,7 @@ class Graph:
         """
         known = self.constants.get(key)
         if known is None:
-            with self.control_dependencies(None):
+            with self.control_dependencies(None), self.device(None):
                 known = self.constants[key] = self.add(op, inputs, name).outputs[0]
         return known
 
@@ -185,9 +194,9 @@ class Graph:
         control_inputs: tuple[Operation, ...] = (),
     ) -> Operation:
         """Append a rewritten form of `like`: it keeps the name, device and user's line (for passes)."""
-        return self._link(
-            Operation(self, op, tuple(inputs), specs, like.name, like.device, control_inputs, like.location)
-        )
+        adopted = Operation(self, op, tuple(inputs), specs, like.name, like.device, control_inputs, like.location)
+        adopted.colocations = like.colocations
+        return self._link(adopted)
 
     def take(self, operation: Operation) -> None:
         """Append an operation that another graph held so far (for passes)."""
@@ -274,14 +283,50 @@ class Graph:
             self._name_scope = before
 
     @contextmanager
-    def device(self, device: str | None) -> Generator[None]:
-        """Ask for `device` for the operations built inside; None lifts an outer request."""
-        before = self._device
-        self._device = device or ""
+    def device(self, device: str | DeviceFunction | None) -> Generator[None]:
+        """Ask for `device` for the operations built inside; None lifts outer requests, colocation included.
+
+        See `anabranch.device`.
+        """
+        scope = DeviceScope() if device is None else self._scope
+        if device:
+            scope = scope.inside(DeviceName.parse(device) if isinstance(device, str) else device)
+        with self._in_scope(scope):
+            yield
+
+    def near(self, operation: Operation, binding: bool = False) -> AbstractContextManager[None]:
+        """Ask for the device of `operation` for the operations built inside, in place of what scopes around ask for.
+
+        Args:
+            operation: the one with which the others are to be.
+            binding: whether they must be on the same device even where none was asked for; otherwise they are
+                if they can. (What touches a variable is bound to it in any case.)
+        """
+        if operation.op.regions and not binding:
+            return self.near_state((), operation.device)
+        state = [effect.resource for effect in operation.effects if isinstance(effect.resource, State)]
+        location = user_location() if binding else None
+        held = state[0] if state and binding else colocation_of(operation, location, binding)
+        return self.near_state((held,), operation.device)
+
+    def near_state(self, held: tuple[Any, ...], device: str) -> AbstractContextManager[None]:
+        """Ask for the place of a variable, or of those that hold the same `Colocation`, on `device` if it says one."""
+        scope = DeviceScope().inside(DeviceName.parse(device)) if device else DeviceScope()
+        return self._in_scope(DeviceScope(scope.parts, scope.plain, held))
+
+    @contextmanager
+    def _in_scope(self, scope: DeviceScope) -> Generator[None]:
+        before = self._scope
+        self._scope = scope
         try:
             yield
         finally:
-            self._device = before
+            self._scope = before
+
+    @property
+    def device_scope(self) -> DeviceScope:
+        """What the device scopes around this place of the program ask for."""
+        return self._scope
 
     @contextmanager
     def control_dependencies(self, operations: Sequence[Operation] | None) -> Generator[None]:
@@ -434,6 +479,18 @@ def reset_default_graph() -> None:
     _default_graph = Graph()
 
 
+def current_device_scope() -> DeviceScope:
+    """What the device scopes around ask for, of the current graph or, where it has none, of those around it.
+
+    A layer makes its variables in a graph of its own: they are to heed the scope in which it is called.
+    """
+    for graph in (*reversed(_context.stack), _default_graph):
+        scope = graph.device_scope
+        if scope.parts or scope.colocations:
+            return scope
+    return DeviceScope()
+
+
 def in_explicit_graph() -> bool:
     """Whether a graph was chosen with `as_default` (or a function, loop or branch is being traced)."""
     return bool(_context.stack)
@@ -462,11 +519,63 @@ def name_scope(name: str) -> Any:
     return get_default_graph().name_scope(name)
 
 
-def device(name: str | None) -> Any:
-    """``with ab.device("cpu:0"):`` - ask for a device for the operations built inside."""
-    from .device import canonical_device
+def device(name: str | DeviceFunction | None) -> AbstractContextManager[None]:
+    """``with ab.device("gpu:0"):`` - ask for a device for the operations and variables made inside.
 
-    return get_default_graph().device(None if name is None else canonical_device(name))
+    Args:
+        name: a device's name, whole ("/job:worker/task:1/device:GPU:0") or in part: "gpu:1", "gpu" (any of them),
+            "/task:3" (any device of that task). Or a function that is called with each operation, and each variable,
+            that is made inside and returns such a name, or None for no request. None lifts what outer scopes ask for.
+
+    In nested scopes inner parts win, and parts that they leave open are taken over from outer ones. An operation that
+    touches a variable runs where the variable lies, whatever scopes are around.
+
+    Raises:
+        ValueError: the name can't be read.
+
+    >>> import anabranch as ab
+    >>> with ab.device("/job:worker/task:1"), ab.device("gpu:0"):
+    ...     x = ab.constant(1.0)
+    >>> x.device
+    '/job:worker/task:1/device:GPU:0'
+    >>> with ab.device(lambda made: "cpu:0" if isinstance(made, ab.Variable) else "gpu:0"):
+    ...     w = ab.Variable(2.0)
+    ...     y = x + 1.0
+    >>> w.device, y.device
+    ('/device:CPU:0', '/device:GPU:0')
+    """
+    if isinstance(name, str):
+        DeviceName.parse(name)
+    return get_default_graph().device(name)
+
+
+def colocate_with(item: Any) -> AbstractContextManager[None]:
+    """``with ab.colocate_with(x):`` - operations built inside run on the device of an operation, tensor or variable.
+
+    Args:
+        item: what they are to be with. That holds wherever it is placed, whether a device was asked for or not.
+
+    Scopes around are lifted; a device that is asked for inside must be the same (or preparing a step is an error).
+
+    Raises:
+        TypeError: it is none of these. ValueError: it is an operation of another graph.
+
+    Abadi et al., "TensorFlow: Large-Scale Machine Learning on Heterogeneous Distributed Systems" (2015), section 4.3.
+
+    >>> import anabranch as ab
+    >>> table = ab.Variable([[1.0], [2.0]])
+    >>> with ab.colocate_with(table):
+    ...     rows = ab.ops.take(table, [1], axis=0)
+    """
+    graph = get_default_graph()
+    if isinstance(item, State):
+        return graph.near_state((item,), item.device)
+    operation = item.operation if isinstance(item, Tensor) else item
+    if not isinstance(operation, Operation):
+        raise TypeError(f"colocate_with takes an operation, a tensor or a variable, not {type(item).__name__}.")
+    if operation.graph.root is not graph.root:
+        raise ValueError(f"colocate_with: {operation!r} belongs to another graph than the one that is built now.")
+    return graph.near(operation, binding=True)
 
 
 def control_dependencies(control_inputs: Sequence[Any] | None) -> Any:

@@ -100,7 +100,7 @@ def _copied(tensor: Tensor, region: Graph, around: Graph, name: str) -> Tensor:
 
 
 def _copy(operation: Operation, copies: dict[Tensor, Tensor], graph: Graph, name: str) -> tuple[Tensor, ...]:
-    if isinstance(operation.op, Parameter) or operation.effects or operation.op.regions:
+    if isinstance(operation.op, Parameter) or operation.effects or operation.op.regions or operation.op.called:
         raise ValueError(
             f"Variable {name!r} is made inside a loop or branch, but its initial value depends on {operation!r}, "
             "whose value is known only when that runs. Give an initial value that is known outside: an array, an "

@@ -78,6 +78,7 @@ class Op:
             shapes of inputs are known.
         needs_known: for the position of an input, what `infer` has to know of it: its "rank", or its "last axis".
         takes_slices: whether `grad` takes a cotangent that is an `IndexedSlices` as it is; otherwise it gets it dense.
+        host_only: whether `run` computes with NumPy alone, so that no GPU can run it.
         no_samples: why the op has no samples, and which tests it has instead; empty where it has some.
     """
 
@@ -87,6 +88,7 @@ class Op:
     shape_from_values: ClassVar[bool] = False
     needs_known: ClassVar[Mapping[int, str]] = MappingProxyType({})
     takes_slices: ClassVar[bool] = False
+    host_only: ClassVar[bool] = False
     no_samples: ClassVar[str] = ""
 
     regions: tuple[Region, ...] = ()  # those of a loop or branch
@@ -120,6 +122,11 @@ class Op:
             f"No gradient is defined for op {node.name!r} ({self.type_name}). "
             "Wrap what should be constant in ops.stop_gradient, or define `grad` in its class."
         )
+
+    @property
+    def called(self) -> Region | None:
+        """The region around it that a call runs again."""
+        return None
 
     def attributes(self) -> dict[str, Any]:
         """What `Graph.dump` prints of the definition: its fields, without those that have their defaults."""

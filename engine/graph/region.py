@@ -47,7 +47,7 @@ class Region(Graph):
         self.written: set[object] = set()
         self._local: dict[Tensor, Tensor] = {}
         self._hoisted: dict[Variable, Tensor] = {}
-        self._device = parent._device
+        self._scope = parent.device_scope
         self.is_built = False
 
     @property
@@ -131,6 +131,10 @@ class Region(Graph):
         own = [operation for operation in operations if operation.graph is self.parent]
         self.outer_controls.extend(own)
         self.parent.note_outer_controls([operation for operation in operations if operation.graph is not self.parent])
+
+    def inner_inputs(self) -> list[Tensor]:
+        """What stands inside for what is given to it from outside: arguments, then captured values."""
+        return [*self.parameters, *[parameter for _, parameter in self.captures]]
 
     def outer_tensors(self) -> list[Tensor]:
         """The captured tensors, of the graph around this one."""

@@ -173,13 +173,16 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
     >>> broadcast_shapes((None, 3), (1,)), broadcast_shapes((2, 1), (None,))
     ((None, 3), (2, None))
     """
-    if any(shape is None for shape in shapes):
-        return None
     known = [shape for shape in shapes if shape is not None]
-    first = known[0]
-    if all(shape == first for shape in known):
-        return first
-    rank = max(len(shape) for shape in known)
+    if len(known) < len(shapes):
+        return None
+    longest = max(known, key=len)
+    rank = len(longest)
+    for shape in known:
+        if longest[rank - len(shape) :] != shape:
+            break
+    else:  # the common case: one shape, its rows, scalars
+        return longest
     padded = [(1,) * (rank - len(shape)) + shape for shape in known]
     return tuple(_broadcast_dims(dims, known) for dims in zip(*padded, strict=True))
 

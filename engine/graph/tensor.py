@@ -213,12 +213,6 @@ class Tensor(Operators):
         """The value of this tensor, computed by a session of its own: ``Session().run(self, feed_dict)``."""
         return _operators["eval"](self, feed_dict)
 
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
     def __bool__(self) -> NoReturn:
         raise TypeError(
             f"Tensor {self.name} has no truth value while the graph is built. "

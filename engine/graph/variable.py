@@ -8,10 +8,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .container import current_container
+from .device import State, place_state
 from .dtypes import DType, as_dtype
-from .graph import get_default_graph, in_explicit_graph
+from .graph import current_device_scope, get_default_graph, in_explicit_graph
 from .lifting import created, outside
 from .op import Effect, Op, as_scalar_or_array
+from .provenance import user_location
 from .slices import IndexedSlices
 from .spec import Shape, TensorSpec, as_shape, shape_accepts, shape_text
 from .tensor import Operators, Tensor, _operators  # pyright: ignore[reportPrivateUsage]
@@ -25,7 +27,7 @@ class _CreatedOnce(type):
         return created(lambda: create(*args, **kwargs))
 
 
-class Variable(Operators, metaclass=_CreatedOnce):
+class Variable(Operators, State, metaclass=_CreatedOnce):
     """A mutable value. It has its first value at once: there is nothing to initialise.
 
     Args:
@@ -35,6 +37,7 @@ class Variable(Operators, metaclass=_CreatedOnce):
         trainable: whether optimizers are to update it.
         name: a name for messages and checkpoints.
 
+    Made inside ``with ab.device(...):``, it lies on that device, and so do its reads and updates (`device`).
     Made inside ``with ab.container(name):``, it lives as long as the process, or until that container is cleared.
 
     Used in an expression, a variable is read at that place of the program. `assign`, `assign_add` and `assign_sub`
@@ -76,6 +79,8 @@ class Variable(Operators, metaclass=_CreatedOnce):
         self.name = name or "variable"
         self.trainable = trainable
         self._value: Any = _own(value)
+        self.location = user_location()
+        place_state(self, current_device_scope())
         holder = current_container()
         if holder is not None:
             self.name = holder.hold(self)

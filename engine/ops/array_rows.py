@@ -47,20 +47,23 @@ class ArrayConcat(ArrayOp):
         shape = self.element.shape
         if shape == ():
             raise ValueError("TensorArray.concat: the elements are scalars, which have no axis; use stack().")
-        return TensorSpec(None if shape is None else (None, *shape[1:]), self.element.dtype)
+        if shape is None:
+            return TensorSpec(None, self.element.dtype)
+        known = None if shape[0] is None or inputs[0].size is None else shape[0] * inputs[0].size
+        return TensorSpec((known, *shape[1:]), self.element.dtype)
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         (array,) = inputs
         items = [array.read(index) for index in range(array.size)]
         if items:
             return xp.concatenate(items)
-        rest = (self.element.shape or (0,))[1:]
-        if None in rest:
+        shape = self.element.shape
+        if shape is None or None in shape[1:]:
             raise ValueError(
-                f"TensorArray.concat: the array is empty, and of its elements' shape only "
-                f"{shape_text(self.element.shape)} is known. Give the TensorArray an element_shape."
+                "TensorArray.concat: the array is empty, and the shape of its elements is known as "
+                f"{shape_text(shape)} only. Give the TensorArray an element_shape; its first axis alone may be None."
             )
-        return xp.empty((0, *rest), self.element.dtype)
+        return xp.empty((0, *shape[1:]), self.element.dtype)
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents

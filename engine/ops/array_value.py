@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.op import as_scalar_or_array
+from ..graph.nest import is_sequence
+from ..graph.op import as_scalar_or_array, is_array
+from .base import is_numpy
 
 _NEVER = 1 << 62
 _CLEARED = None  # stands among changes for a slot that holds nothing from then on
@@ -42,7 +44,7 @@ class _Store:
 
     def change(self, index: int, value: Any) -> None:
         """Put a value beside a slot that was written before; it holds from the latest version on."""
-        kept = value.copy() if isinstance(value, np.ndarray) else value
+        kept = value.copy() if is_array(value) else value
         self.changes.setdefault(index, []).append((self.latest, kept))
         self.changed += 1
 
@@ -57,8 +59,8 @@ class _Store:
         if self.items is None and not self._fits_buffer(value):
             self._become_list()
         if self.items is not None:  # a copy, as in the buffer: the memory of `value` may be used again
-            self.items[index] = value.copy() if isinstance(value, np.ndarray) else value
-        elif isinstance(value, np.ndarray):
+            self.items[index] = value.copy() if is_array(value) else value
+        elif is_array(value):
             self.buffer[index, ...] = value
         else:
             self.buffer[index] = value
@@ -81,7 +83,7 @@ class _Store:
             self.buffer = larger
 
     def _fits_buffer(self, value: Any) -> bool:
-        if not isinstance(value, (np.ndarray, np.generic)):
+        if not is_numpy(value):
             return False
         if self.buffer is None:
             self.buffer = np.empty((len(self.written_at), *value.shape), value.dtype)
@@ -134,9 +136,13 @@ class ArrayValue:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held by the written elements. (A history may hold None, for branches that were not taken.)"""
+        """Bytes held by the written elements.
+
+        A history may hold None, for branches that were not taken, and the frames of calls: tuples, whose contents are
+        counted where they are made.
+        """
         elements = [self._at(i) for i in range(self.size)]
-        return sum(int(element.nbytes) for element in elements if element is not None)
+        return sum(int(element.nbytes) for element in elements if element is not None and not is_sequence(element))
 
     def _at(self, index: int) -> Any:
         return self._store.at(index, self._version)

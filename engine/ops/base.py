@@ -173,7 +173,7 @@ def check_numbers(op: Op, *specs: Any) -> None:
     Raises:
         TypeError: one of the specs is of strings.
     """
-    if any(spec.dtype.kind == "T" for spec in specs):
+    if "T" in [spec.dtype.kind for spec in specs]:
         raise TypeError(f"{op.type_name} takes numbers; got {' and '.join(str(spec) for spec in specs)}.")
 
 
@@ -238,25 +238,24 @@ def promote(*values: TensorLike, floating: bool = False) -> list[Tensor]:
     Raises:
         TypeError: there is no common dtype.
     """
-    first = values[0]
-    if len(values) == 2 and isinstance(first, Tensor) and isinstance(values[1], Tensor):  # the common, quick case
-        second = values[1]
-        if first.dtype == second.dtype and not (floating and not first.spec.differentiable):
-            return [first, second]
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    if len(tensors) == len(values):  # the common, quick case
+        one_dtype = len({tensor.spec.dtype for tensor in tensors}) == 1
+        if one_dtype and (not floating or tensors[0].spec.differentiable):
+            return tensors
     joined = result_type(*[dtype_of(value) for value in values])
     if floating:
         joined = dtypes.float_type(joined)
-    elsewhere = _graph_elsewhere(values)
+    elsewhere = _graph_elsewhere(tensors)
     if elsewhere is None:
         return [convert_to_tensor(value, joined) for value in values]
     with elsewhere.as_default():
         return [convert_to_tensor(value, joined) for value in values]
 
 
-def _graph_elsewhere(values: Sequence[TensorLike]) -> Graph | None:
-    """The graph of the tensors among `values`, if the current one does not see them: constants belong beside them."""
+def _graph_elsewhere(tensors: Sequence[Tensor]) -> Graph | None:
+    """The graph of `tensors`, if the current one does not see them: constants belong beside them."""
     current = get_default_graph()
-    tensors = [value for value in values if isinstance(value, Tensor)]
     if all(tensor.operation.graph is current or current.sees(tensor) for tensor in tensors):
         return None
     return graph_for(tensors)

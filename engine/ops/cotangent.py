@@ -33,8 +33,16 @@ class FrameCotangent(Contribution):
         return FrameCotangent(merged)
 
 
+class PartialSum(Contribution):
+    """A cotangent that consists of parts so far, put together when it is looked at."""
+
+    @abstractmethod
+    def put_together(self, sparse: bool) -> Any:
+        """The cotangent as a tensor; as `IndexedSlices` if it consists of rows and `sparse` holds."""
+
+
 @dataclass(frozen=True)
-class SlicesSum(Contribution):
+class SlicesSum(PartialSum):
     """A cotangent that consists of rows so far: a sum of `IndexedSlices`, joined when it is looked at."""
 
     parts: tuple[IndexedSlices, ...]
@@ -54,6 +62,10 @@ class SlicesSum(Contribution):
         joined = self.joined()
         return apply(AddRows(0, True), dense, joined.values, joined.indices)
 
+    def put_together(self, sparse: bool) -> Any:
+        joined = self.joined()
+        return joined if sparse else joined.to_dense()
+
     def joined(self) -> IndexedSlices:
         """All parts as one."""
         if len(self.parts) == 1:
@@ -69,18 +81,15 @@ class SlicesSum(Contribution):
 
 def resolved(cotangent: Any, sparse: bool = False) -> Any:
     """An accumulated cotangent as a tensor; as `IndexedSlices` if it consists of rows and these are welcome."""
-    if not isinstance(cotangent, SlicesSum):
-        return cotangent
-    joined = cotangent.joined()
-    return joined if sparse else joined.to_dense()
+    return cotangent.put_together(sparse) if isinstance(cotangent, PartialSum) else cotangent
 
 
 def accumulate(current: Any, contribution: Any) -> Any:
     """The sum of a cotangent (None: zero) and one more contribution."""
     if isinstance(contribution, IndexedSlices):
         contribution = SlicesSum((contribution,))
-    if isinstance(current, SlicesSum):
-        return _added_to_rows(current, contribution)
+    if isinstance(current, PartialSum):
+        return _added_to_parts(current, contribution)
     if isinstance(contribution, Contribution):
         return contribution.add_to(current)
     if current is None:
@@ -96,9 +105,9 @@ def accumulate(current: Any, contribution: Any) -> Any:
     return current + contribution
 
 
-def _added_to_rows(current: SlicesSum, contribution: Any) -> Any:
+def _added_to_parts(current: PartialSum, contribution: Any) -> Any:
     if isinstance(contribution, Tensor):
-        return current.added_to(contribution)
-    if isinstance(contribution, SlicesSum):
-        return contribution.add_to(current)
-    return accumulate(resolved(current), contribution)
+        return current.add_to(contribution)
+    if isinstance(current, SlicesSum) and not isinstance(contribution, SlicesSum):
+        return accumulate(resolved(current), contribution)
+    return contribution.add_to(current)

@@ -67,10 +67,9 @@ class _Elementwise(Op):
             ValueError: they do not broadcast.
             TypeError: their dtypes differ.
         """
-        first = inputs[0].dtype
         if not self.takes_strings:
             check_numbers(self, *inputs)
-        if any(spec.dtype != first for spec in inputs[1:]):
+        if len({spec.dtype for spec in inputs}) > 1:
             raise TypeError(
                 f"{self.type_name} takes inputs of one dtype; got {' and '.join(str(spec) for spec in inputs)}. "
                 "Cast one of them with ops.cast."

@@ -76,7 +76,7 @@ class _Product(Op):
         check_numbers(self, a, b)
         if a.dtype != b.dtype:
             raise TypeError(f"matmul: dtypes {a.dtype.name} and {b.dtype.name} differ; cast one with ops.cast.")
-        if a.dtype.name == "bfloat16":
+        if dtypes.name_of(a.dtype) == "bfloat16":
             raise TypeError("matmul: products are not computed in bfloat16; cast both operands to 'float32'.")
 
     def _gradients(self, build: Any, a: Tensor, b: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
@@ -294,7 +294,7 @@ def _rows_times_matrix(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _is_half(dtype: DType) -> bool:
-    return dtype.name in ("float16", "bfloat16")
+    return dtypes.name_of(dtype) in ("float16", "bfloat16")
 
 
 def matmul(x1: TensorLike, x2: TensorLike) -> Tensor:
@@ -314,7 +314,7 @@ def matmul(x1: TensorLike, x2: TensorLike) -> Tensor:
         raise ValueError(
             f"matmul takes no scalar; got shapes {shape_text(a.shape)} and {shape_text(b.shape)}. Use ops.multiply."
         )
-    if a.dtype.name == "int8":
+    if dtypes.name_of(a.dtype) == "int8":
         a, b = cast(a, dtypes.int32), cast(b, dtypes.int32)
     if _is_half(a.dtype):
         return cast(_matmul(cast(a, dtypes.float32), cast(b, dtypes.float32)), a.dtype)

@@ -18,7 +18,7 @@ from ..graph.spec import ArraySpec, FrameSpec, Spec, TensorSpec
 from ..graph.tensor import Tensor
 from .array_value import ArrayValue
 from .base import apply, runtime_shape
-from .tensor_arrays import array_spec
+from .tensor_arrays import ElementContribution, array_spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +114,7 @@ class RecordRead(_RecordOp):
 
     key: Tensor
     spec: Spec
+    host_only: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> Spec:
         return self.spec
@@ -133,6 +134,24 @@ class RecordRead(_RecordOp):
         (dy,) = cotangents
         assert dy is not None
         return (record_of(self.key, dy), *[None for _ in node.inputs[1:]])
+
+
+@dataclass(frozen=True)
+class ArrayReadOrEmptyRecord(_RecordOp):
+    """Inputs: array of records, index. The element, or an empty record if it was never written."""
+
+    def infer(self, *inputs: Any) -> Spec:
+        return RecordSpec()
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        element = inputs[0].read_or_none(inputs[1])
+        return Record({}) if element is None else element
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (dy,) = cotangents
+        array, index = node.inputs
+        assert dy is not None
+        return ElementContribution(array, index, dy), None
 
 
 def record_of(key: Tensor, value: Tensor) -> Tensor:
@@ -160,6 +179,7 @@ def read_record(record: Tensor, key: Tensor, like: Tensor) -> Tensor:
 
 
 __all__ = [
+    "ArrayReadOrEmptyRecord",
     "Record",
     "RecordEmpty",
     "RecordOf",

@@ -80,7 +80,7 @@ class _Reduction(Op):
 
 def accumulator_of(dtype: DType) -> DType | None:
     """The wider dtype in which sums of `dtype` are accumulated, if not in `dtype` itself."""
-    return dtypes.float32 if dtype.name in ("float16", "bfloat16") else None
+    return dtypes.float32 if dtypes.name_of(dtype) in ("float16", "bfloat16") else None
 
 
 @dataclass(frozen=True)

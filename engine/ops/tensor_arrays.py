@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..graph import dtypes
-from ..graph.spec import ArraySpec, Shape, Spec, TensorSpec, shape_text
+from ..graph.spec import ArraySpec, FrameSpec, Shape, Spec, TensorSpec, shape_text
 from .array_value import ArrayValue
 from .base import Op, Operation, Sample, Tensor, apply, as_scalar_or_array, runtime_shape
-from .cotangent import Contribution
+from .cotangent import Contribution, PartialSum
 
 
 def array_spec(tensor: Tensor) -> ArraySpec:
@@ -33,10 +33,25 @@ class ElementContribution(Contribution):
     index: Tensor
     value: Tensor
 
-    def add_to(self, current: Tensor | None) -> Tensor:
-        if current is None:
-            current = apply(ArrayEmpty(array_spec(self.array)))
+    def add_to(self, current: Any) -> Any:
+        if current is None or isinstance(current, ElementsSum):
+            return ElementsSum((*(current.parts if current else ()), self))
         return apply(ArrayAddAt(), current, self.index, self.value)
+
+
+@dataclass(frozen=True)
+class ElementsSum(PartialSum):
+    """A cotangent of single elements so far. They wait for an array to be added to: adding two arrays costs more."""
+
+    parts: tuple[ElementContribution, ...]
+
+    def add_to(self, current: Any) -> Any:
+        for part in self.parts:
+            current = part.add_to(current)
+        return current
+
+    def put_together(self, sparse: bool) -> Tensor:
+        return self.add_to(apply(ArrayEmpty(array_spec(self.parts[0].array))))
 
 
 class ArrayOp(Op):
@@ -284,6 +299,7 @@ class ArrayStackLike(ArrayOp):
     shape: Shape
     dtype: Any
     view: ClassVar[bool] = True
+    host_only: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> Spec:
         return TensorSpec(self.shape, self.dtype)
@@ -363,6 +379,7 @@ class ArrayGatherLike(ArrayOp):
 
     shape: Shape
     dtype: Any
+    host_only: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> Spec:
         return TensorSpec(self.shape, self.dtype)
@@ -483,7 +500,11 @@ class ArrayMatMul(ArrayOp):
 
 
 def read_or_zeros(array: Tensor, index: Tensor, like: Tensor) -> Tensor:
-    """The element of a cotangent array that belongs to `like`; zero (or an empty array) if there is none."""
+    """The element of a cotangent array that belongs to `like`; zero (or what is empty) if there is none."""
+    if isinstance(like.spec, FrameSpec):
+        from .records import ArrayReadOrEmptyRecord
+
+        return apply(ArrayReadOrEmptyRecord(), array, index)
     if isinstance(like.spec, ArraySpec):
         return apply(ArrayReadOrEmpty(ArraySpec(like.spec.element)), array, index)
     return apply(ArrayReadOrZeros(TensorSpec(like.shape, like.dtype)), array, index, runtime_shape(like))

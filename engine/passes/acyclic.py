@@ -28,7 +28,7 @@ class Dependent:
         return self._needs
 
     def may_depend_on(self, other: Dependent) -> bool:
-        """Whether this is `other` or depends on it; also true where they lie so far apart that it is not worth asking."""
+        """Whether this is `other` or depends on it; also true where they lie too far apart to look."""
         if self.order - other.order > _FARTHEST:
             return True
         return other in self._behind(other.order)
@@ -56,7 +56,7 @@ class Dependent:
     def _behind(self, lowest: int) -> set[Dependent]:
         """This and all that it depends on, down to the order number `lowest`."""
         found: set[Dependent] = set()
-        pending = [self]
+        pending: list[Dependent] = [self]
         while pending:
             item = pending.pop()
             if item.order >= lowest and item not in found:
@@ -67,7 +67,7 @@ class Dependent:
     def _ahead(self, highest: int) -> set[Dependent]:
         """This and all that depends on it, up to the order number `highest`."""
         found: set[Dependent] = set()
-        pending = [self]
+        pending: list[Dependent] = [self]
         while pending:
             item = pending.pop()
             if item.order <= highest and item not in found:

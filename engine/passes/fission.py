@@ -65,6 +65,8 @@ class _Loop:
         self.body = node.op.body
         self.demanded = [user.op.inner for user in users if isinstance(user.op, History)]
         self.users = self._count_users()
+        self._tested = {tensor for operation in needed_in_region(self.op.condition) for tensor in operation.inputs}
+        self._tested.update(self.op.condition.results)
         self._histories: dict[Tensor, Tensor] = {}
         self._rows: dict[Tensor, Tensor] = {}
 
@@ -92,10 +94,7 @@ class _Loop:
         return users
 
     def _is_used_in_condition(self, position: int) -> bool:
-        condition = self.op.condition
-        parameter = condition.parameters[position]
-        needed = needed_in_region(condition)
-        return parameter in condition.results or any(parameter in operation.inputs for operation in needed)
+        return self.op.condition.parameters[position] in self._tested
 
     def _invariant(self, tensor: Tensor) -> Tensor | None:
         """The outer tensor for which `tensor` stands, if it is captured."""

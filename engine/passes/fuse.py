@@ -97,20 +97,20 @@ def _group(operations: Sequence[Operation], rule: FusionRule) -> list[_Group]:
     for operation in operations:
         sources = [tensor.operation for tensor in operation.inputs]
         sources += [*operation.control_inputs, *earlier.get(operation, ())]
-        below = nothing.union(*[behind.get(source, nothing) for source in sources])
-        if len(below) > _MOST_BEHIND:
-            below = frozenset([_all_of(below, next(order))])
-        behind[operation] = below
         shape = _fusible_shape(operation, rule)
         if shape is None:
+            below = nothing.union(*[behind.get(source, nothing) for source in sources])
+            behind[operation] = below if len(below) <= _MOST_BEHIND else frozenset([_all_of(below, next(order))])
             continue
         group = _joinable(operation, shape, group_of, behind)
         if group is None:
             group = _Group(next(order), shape)
             groups.append(group)
         group.members.append(operation)
-        for other in below:
-            group.add_need(other)
+        for source in sources:
+            if group_of.get(source) is not group:  # what stands for a part of the group itself is no need of it
+                for other in behind.get(source, nothing):
+                    group.add_need(other)
         group_of[operation] = group
         behind[operation] = frozenset([group])
         _merge_sources(operation, group, group_of, behind)
@@ -125,9 +125,7 @@ def _all_of(parts: Iterable[Dependent], order: int) -> Dependent:
     return whole
 
 
-def _merge_sources(
-    operation: Operation, group: _Group, group_of: dict[Operation, _Group], behind: _Behind
-) -> None:
+def _merge_sources(operation: Operation, group: _Group, group_of: dict[Operation, _Group], behind: _Behind) -> None:
     """Join the groups of the other sources of `operation` to its own, where nothing lies between them."""
     for tensor in operation.inputs:
         other = group_of.get(tensor.operation)

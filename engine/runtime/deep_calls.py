@@ -37,15 +37,15 @@ def deep_calls(frames: int) -> Generator[None]:
             sys.setrecursionlimit(max([_before, *_users]))
 
 
-class CallsTooDeep(RecursionError):
+class CallsTooDeepError(RecursionError):
     """A recursive function called itself so often that there is no room for more."""
 
 
-def too_deep(error: RecursionError, name: str, depth: int) -> CallsTooDeep:
+def too_deep(error: RecursionError, name: str, depth: int) -> CallsTooDeepError:
     """What is raised instead of Python's own error, which knows nothing of the function."""
-    if isinstance(error, CallsTooDeep):
+    if isinstance(error, CallsTooDeepError):
         return error
-    return CallsTooDeep(
+    return CallsTooDeepError(
         f"Function {name!r} called itself {depth} calls deep, which is deeper than there is room for. "
         "Does every path come to an end for these arguments? If it does, write it as a loop, with ab.while_loop."
     )

@@ -72,7 +72,7 @@ class Interpreter:
             try:
                 results = self._run_operation(operation, values, users)
             except Exception as error:
-                annotate(error, operation, values, self._loops[::-1], list(self._calls.items()))
+                annotate(error, operation, values, self._iterations(), list(self._calls.items()))
                 raise
             for tensor, result in zip(operation.outputs, results, strict=True):
                 environment.setdefault(tensor, result)  # one of several outputs may have been fed
@@ -100,6 +100,13 @@ class Interpreter:
             result = _copied(result)
         results: Sequence[Any] = as_outputs(without_bare_strings(result))
         return [self._widen(value) for value in results]
+
+    def _iterations(self) -> list[tuple[Operation, int]]:
+        """The loops that run, innermost first; one that further calls of a function run too, as the last one does."""
+        latest: dict[Operation, int] = {}
+        for loop, count in reversed(self._loops):
+            latest.setdefault(loop, count)
+        return list(latest.items())
 
     def _run_while(
         self, op: While, operation: Operation, values: list[Any], users: Sequence[Operation]

@@ -20,6 +20,7 @@ from ..control_flow.cond import Branch
 from ..control_flow.frames import History, Saved, TripCount
 from ..control_flow.region_op import RegionOp
 from ..control_flow.while_loop import While
+from ..graph.dtypes import name_of
 from ..graph.graph import Operation, Parameter, Placeholder, ReadVariable
 from ..graph.op import Op, without_bare_strings
 from ..graph.region import Region
@@ -289,7 +290,8 @@ class _Block:
             return f"{self.printer.bind(planned.variable.name, planned.variable)}._value"
         if planned is not None and planned.operand is not None:
             return self.names[planned.operand]
-        return f"np.empty({tensor.shape}, {self.printer.bind(tensor.dtype.name, np.dtype(tensor.dtype.name))})"
+        dtype = name_of(tensor.dtype)
+        return f"np.empty({tensor.shape}, {self.printer.bind(dtype, np.dtype(dtype))})"
 
     def _print_assign(self, op: Assign, operation: Operation, value: str) -> None:
         source = operation.inputs[0]

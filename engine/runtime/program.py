@@ -21,6 +21,7 @@ from ..ops.array_value import ArrayValue
 from ..ops.fused import Fused
 from ..passes.fuse import FusionRule, all_operations
 from ..passes.prepare import prepare
+from ..place.constraints import check_step
 from . import numerics
 from .deep_calls import FRAMES_OF_PROGRAM, deep_calls, too_deep
 from .errors import annotate
@@ -92,6 +93,7 @@ class Program:
         self._origin = (graph, targets, feeds, specs)
         self._guards = guard
         self._guarded: Program | None = None
+        check_step(graph, targets, feeds)
         rule = None if exact else _fusion_rule(graph)
         step = prepare(graph, targets, feeds, specs, rule, reassociate=not exact)
         operations, fetches = step.operations, step.fetches

@@ -31,22 +31,20 @@ def _find_rows_in_place(
 ) -> None:
     users = frame_users(block)
     for position, operation in enumerate(block):
-        op = operation.op
-        here = _Place(block, position, outliving)
-        places = (*around, here)
-        if isinstance(op, AssignRows) and _takes_current_value(operation, op.variable) and not any(
-            place.needs_earlier_value(op.variable, is_inside=depth > 0) for depth, place in enumerate(places)
-        ):
+        if not operation.writes or isinstance(operation.op, Recursion):  # a call inside may use what it read before
+            continue
+        places = (*around, _Place(block, position, outliving))
+        if isinstance(operation.op, AssignRows) and _may_write_in_place(operation, operation.op.variable, places):
             found.add(operation)
-        if operation.writes and not isinstance(op, Recursion):  # a call inside may use what it read before
-            for inner, kept in inner_blocks(operation, users):
-                _find_rows_in_place(inner, kept, (*around, here), found)
+        for inner, kept in inner_blocks(operation, users):
+            _find_rows_in_place(inner, kept, places, found)
 
 
-def _takes_current_value(operation: Operation, variable: Variable) -> bool:
-    """Whether a write of rows changes the value that `variable` has; otherwise a value was fed in the place of it."""
+def _may_write_in_place(operation: Operation, variable: Variable, places: Sequence[_Place]) -> bool:
     source = operation.inputs[0].operation.op
-    return isinstance(source, (ReadVariable, Assign, AssignRows)) and source.variable is variable
+    if not isinstance(source, (ReadVariable, Assign, AssignRows)) or source.variable is not variable:
+        return False  # another value was fed in the place of the variable's
+    return not any(place.needs_earlier_value(variable, is_inside=depth > 0) for depth, place in enumerate(places))
 
 
 @dataclass(frozen=True, eq=False)

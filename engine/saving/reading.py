@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..control_flow.call import Body
+from ..graph.device import Colocation
 from ..graph.graph import Graph
 from ..graph.nest import is_sequence
-from ..graph.op import Op, registered_ops
+from ..graph.op import Effect, Op, registered_ops
 from ..graph.provenance import Location
 from ..graph.region import Region
 from ..graph.spec import Spec
@@ -50,6 +52,10 @@ class _GraphReader:
         self._values = ValueReader(self._tensor, self._region, self._resource, self._array)
         try:
             self._resources = [self._made(resource) for resource in document["resources"]]
+            self._colocations = [
+                Colocation(name, None if location is None else Location(*location), binding)
+                for name, binding, location in document.get("colocations", ())
+            ]
             self.graph = self._graphs[0] = Graph()
             self._fill(self.graph, document["blocks"][0])
         except (KeyError, IndexError, TypeError, ValueError) as error:
@@ -69,7 +75,7 @@ class _GraphReader:
         specs = tuple(read_spec(spec) for spec in description["outputs"])
         self._check(op, description, inputs, specs)
         location = description["location"]
-        graph.restore(
+        restored_operation = graph.restore(
             op,
             inputs,
             specs,
@@ -78,6 +84,10 @@ class _GraphReader:
             tuple([graph.operations[int(place)] for place in description["controls"]]),
             None if location is None else Location(*location),
         )
+        restored_operation.colocations = tuple([self._held(held) for held in description.get("near", ())])
+
+    def _held(self, held: Any) -> Any:
+        return self._colocations[held] if isinstance(held, int) else self._resource(held["resource"])
 
     def _definition(self, description: Any) -> Op:
         what = f"{self._source}: operation {description['name']!r} is of type {description['type']!r}"
@@ -124,14 +134,29 @@ class _GraphReader:
         return self._graphs[block].operations[place].outputs[output]
 
     def _region(self, number: int) -> Region:
+        known = self._graphs.get(number)
+        if isinstance(known, Body):  # a call of the body from inside it
+            return known
         block = self._document["blocks"][number]
-        region = Region(self._parents[-1], block["name"])
+        calls = block.get("calls")
+        region = Region(self._parents[-1], block["name"]) if calls is None else self._body(block["name"], calls)
         self._graphs[number] = region
         self._fill(region, block)
         region.parameters = [self._tensor(reference) for reference in block["parameters"]]
         region.captures = [(self._tensor(outer), self._tensor(inner)) for outer, inner in block["captures"]]
         region.results = [self._tensor(reference) for reference in block["results"]]
+        if isinstance(region, Body) and calls is not None:
+            region.passed_on = region.outer_tensors()
+            region.recorded = dict.fromkeys(map(self._tensor, calls["recorded"]))
         return region
+
+    def _body(self, name: str, calls: Any) -> Body:
+        body = Body(self._parents[-1], name)
+        body.result_specs = [read_spec(spec) for spec in calls["results"]]
+        body.taken_effects = tuple(
+            [Effect(on if isinstance(on, str) else self._resource(on), writes) for on, writes in calls["effects"]]
+        )
+        return body
 
     def _resource(self, number: int) -> Any:
         return self._resources[number]
@@ -148,4 +173,6 @@ class _GraphReader:
             return generator
         value = self._array(description["value"])
         shape = description["shape"]
-        return Variable(value, shape, value.dtype, trainable=description["trainable"], name=description["name"])
+        variable = Variable(value, shape, value.dtype, trainable=description["trainable"], name=description["name"])
+        variable.device = description.get("device", "")
+        return variable

@@ -27,6 +27,7 @@ from ..graph.tensor import Tensor
 from ..graph.variable import Variable
 from ..ops.base import is_numpy
 from ..ops.keys import SeedGenerator
+from ..ops.records import RecordSpec
 
 
 class SavedGraphError(ValueError):
@@ -154,12 +155,12 @@ def _kind(value: Any) -> str:
 
 
 def write_spec(spec: Spec) -> Any:
-    """A spec as JSON: ``["float32", [2, null]]``, ``{"element": ...}`` for an array, ``"frame"``."""
+    """A spec as JSON: ``["float32", [2, null]]``, ``{"element": ...}`` for an array, ``"frame"``, ``"record"``."""
     if isinstance(spec, TensorSpec):
         return [name_of(spec.dtype), None if spec.shape is None else list(spec.shape)]
     if isinstance(spec, ArraySpec):
         return {"element": write_spec(spec.element), "size": spec.size, "empty": spec.empty}
-    return "frame"
+    return "record" if isinstance(spec, RecordSpec) else "frame"
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -220,8 +221,8 @@ class ValueReader:
 
 def read_spec(value: Any) -> Any:
     """The reverse of `write_spec`."""
-    if value == "frame":
-        return FrameSpec()
+    if value in ("frame", "record"):
+        return FrameSpec() if value == "frame" else RecordSpec()
     if is_mapping(value):
         return ArraySpec(read_spec(value["element"]), value["size"], value["empty"])
     dtype, shape = value

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..control_flow.call import Body
+from ..graph.device import Colocation
 from ..graph.dtypes import name_of
 from ..graph.graph import Graph, Operation
 from ..graph.op import registered_ops
@@ -35,6 +37,7 @@ class _GraphWriter:
         self.arrays: list[Any] = []
         self._array_numbers: dict[int, int] = {}
         self._resources: dict[Any, int] = {}
+        self._colocations: dict[Colocation, int] = {}
         self._block_numbers: dict[Graph, int] = {}
         self._places: dict[Operation, int] = {}
         self._known = registered_ops()
@@ -46,6 +49,10 @@ class _GraphWriter:
             "version": VERSION,
             "blocks": self._blocks,
             "resources": [self._described(resource) for resource in self._resources],
+            "colocations": [
+                [held.name, held.binding, None if held.location is None else list(held.location)]
+                for held in self._colocations
+            ],
         }
         self.document["dtypes"] = [name_of(array.dtype) for array in self.arrays]
 
@@ -59,6 +66,9 @@ class _GraphWriter:
         return number
 
     def _region(self, region: Region) -> int:
+        known = self._block_numbers.get(region)
+        if known is not None and isinstance(region, Body):  # a call of the body from inside it
+            return known
         number = self._block(region)
         self._blocks[number].update(
             name=region.name,
@@ -66,7 +76,20 @@ class _GraphWriter:
             captures=[[self._tensor(outer), self._tensor(parameter)] for outer, parameter in region.captures],
             results=[self._tensor(result) for result in region.results],
         )
+        if isinstance(region, Body):
+            self._blocks[number]["calls"] = self._calls(region)
         return number
+
+    def _calls(self, body: Body) -> dict[str, Any]:
+        """What calls of a recursive body have to know of it."""
+        return {
+            "results": [write_spec(spec) for spec in body.result_specs or ()],
+            "effects": [[self._effect_on(resource), writes] for resource, writes in body.taken_effects],
+            "recorded": [self._tensor(tensor) for tensor in body.recorded],
+        }
+
+    def _effect_on(self, resource: Any) -> Any:
+        return resource if isinstance(resource, str) else self._resource(resource)
 
     def _operation(self, operation: Operation) -> dict[str, Any]:
         cls = type(operation.op)
@@ -91,6 +114,7 @@ class _GraphWriter:
             "inputs": [self._tensor(tensor) for tensor in operation.inputs],
             "outputs": [write_spec(tensor.spec) for tensor in operation.outputs],
             "device": operation.device,
+            "near": [self._held(held) for held in operation.colocations],
             "controls": [self._places[control] for control in operation.control_inputs],
             "location": None if operation.location is None else list(operation.location),
         }
@@ -106,6 +130,12 @@ class _GraphWriter:
             self.arrays.append(value)
         return number
 
+    def _held(self, held: Any) -> Any:
+        """What an operation is to be with: a number, or a variable."""
+        if isinstance(held, Colocation):
+            return self._colocations.setdefault(held, len(self._colocations))
+        return {"resource": self._resource(held)}
+
     def _resource(self, resource: Any) -> int:
         return self._resources.setdefault(resource, len(self._resources))
 
@@ -116,6 +146,7 @@ class _GraphWriter:
         return {
             "kind": "variable",
             "name": resource.name,
+            "device": resource.device,
             "shape": None if shape is None else list(shape),
             "trainable": resource.trainable,
             "value": self._array(resource.numpy()),

@@ -29,6 +29,7 @@ class Function:
         self.python_function = python_function
         self.relax_shapes = relax_shapes
         self._traces: dict[Any, _Trace] = {}
+        self._may_recurse: bool | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves = flatten((args, kwargs))
@@ -39,10 +40,11 @@ class Function:
         trace = self._trace((args, kwargs), leaves, specs)
         return trace.run(list(arrays.values()))
 
-    @functools.cached_property
     def may_recurse(self) -> bool:
         """Whether a look at the function's names says that it may call itself, directly or by way of others."""
-        return mentions(self.python_function, self, Function)
+        if self._may_recurse is None:
+            self._may_recurse = mentions(self.python_function, self, Function)
+        return self._may_recurse
 
     def trace_count(self) -> int:
         """How many graphs were traced so far."""
@@ -72,9 +74,7 @@ class Function:
 class _Trace:
     """One traced graph, compiled. Effects inside always run, whether or not the result depends on them."""
 
-    def __init__(
-        self, function: Function, arguments: Any, leaves: list[Any], specs: dict[int, TensorSpec]
-    ) -> None:
+    def __init__(self, function: Function, arguments: Any, leaves: list[Any], specs: dict[int, TensorSpec]) -> None:
         # Kept, because the cache knows some of them by their id.
         self._statics = [leaf for position, leaf in enumerate(leaves) if position not in specs]
         graph = Graph()
@@ -107,6 +107,16 @@ def function(python_function: Callable[..., Any] | None = None, **options: Any) 
     ...     return ab.ops.sqrt(a * a + b * b)
     >>> float(hypotenuse(3.0, 4.0))
     5.0
+
+    A function may call itself, directly or by way of others, down to 100,000 calls deep; gradients of any order go
+    through the calls. A branch of `cond` has to return without a call, and dtypes of the arguments stay the same from
+    call to call. Python numbers that are given to tensors' parameters in calls inside become tensors.
+
+    >>> @ab.function
+    ... def power(x, n):
+    ...     return ab.cond(n <= 0, lambda: ab.ops.ones_like(x), lambda: power(x, n - 1) * x)
+    >>> float(power(3.0, 4))
+    81.0
     """
     if python_function is None:
         return functools.partial(Function, **options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+from ..control_flow.call import Recorded, Recursion
 from ..control_flow.frames import History, Saved, from_frame
 from ..control_flow.region_op import RegionOp
 from ..control_flow.while_loop import While
@@ -17,7 +18,7 @@ def fetched_from(graph: Graph, tensor: Tensor) -> Tensor:
     """The tensor of `graph` that holds what `tensor`, which lies in a region anywhere inside, was in a run.
 
     In a loop body that is its history, in nested loops a history of histories, in a branch its value (None where
-    another branch was taken).
+    another branch was taken), in a recursive function its value in the first call.
 
     Raises:
         ValueError: it lies in a condition, or in a trace of a body that is no part of the graph.
@@ -37,6 +38,8 @@ def _one_level_out(tensor: Tensor, region: Region) -> Tensor:
             "carries turn out to vary, and by `scan`: keep the tensor of the last trace, or fetch it by name."
         )
     frame = holder.outputs[-1]
+    if isinstance(holder.op, Recursion):
+        return from_frame(frame, Recorded(tensor), tensor)
     if not isinstance(holder.op, While):
         return from_frame(frame, Saved(tensor), tensor)
     if region is holder.op.condition:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from dis import Instruction, get_instructions
+from itertools import pairwise
 from types import CodeType, FunctionType
 from typing import Any, Protocol
 
 import numpy as np
 
-from ..control_flow.call import Body, build_recursion, call_again
+from ..control_flow.call import Body, EndlessRecursionError, build_recursion, call_again
 from ..control_flow.region_op import as_component, rebuild
 from ..control_flow.tensor_array import TensorArray
 from ..graph.graph import Graph, Operation, get_default_graph
@@ -25,7 +28,6 @@ class TracedFunction(Protocol):
 
     python_function: Callable[..., Any]
 
-    @property
     def may_recurse(self) -> bool: ...
 
 
@@ -42,13 +44,14 @@ class Arguments:
         }
 
     def call(self, python_function: Callable[..., Any], replaced: dict[str, Any]) -> Any:
-        """The function's result for these arguments, some of them replaced."""
-        remaining = [replaced.get(name, leaf) for name, leaf in self.leaves.items()]
-        for name, value in list(self._bound.arguments.items()):
-            count = sum(1 for _ in flatten_with_path(value))
-            self._bound.arguments[name] = pack_as(value, remaining[:count])
-            del remaining[:count]
-        return python_function(*self._bound.args, **self._bound.kwargs)
+        """The function's result for these arguments, with some leaves replaced; values without any stay as they are."""
+        given = self._bound.arguments
+        bound = inspect.BoundArguments(self._bound.signature, OrderedDict(given))
+        for name, value in given.items():
+            names = [name + path for path, _ in flatten_with_path(value)]
+            if not replaced.keys().isdisjoint(names):
+                bound.arguments[name] = pack_as(value, [replaced.get(leaf, self.leaves[leaf]) for leaf in names])
+        return python_function(*bound.args, **bound.kwargs)
 
 
 def _signature(python_function: Callable[..., Any]) -> inspect.Signature:
@@ -76,17 +79,14 @@ class _Entry:
         self.body: Body | None = None
         self.structure: Any = None
         self.has_structure = False
-        self.carried = {
-            name: as_component(leaf, numbers.get(name))
-            for name, leaf in arguments.leaves.items()
-            if _is_carried(leaf) or name in numbers
-        }
+        self.carried = [name for name, leaf in arguments.leaves.items() if _is_carried(leaf) or name in numbers]
+        self.numbers = numbers
         self.statics = {n: static_key(leaf) for n, leaf in arguments.leaves.items() if n not in self.carried}
         self._kept = arguments  # some statics are known by their id
 
     @property
     def name(self) -> str:
-        return str(getattr(self.function, "__name__", "function"))
+        return _name(self.function)
 
     def is_met_by(self, function: TracedFunction, arguments: Arguments, graph: Graph) -> bool:
         """Whether a call of `function` in `graph` is one of this entry again, with other values of the tensors.
@@ -97,7 +97,7 @@ class _Entry:
         if self.function is not function or not graph.is_inside(self.body or self.graph):
             return False
         leaves = arguments.leaves
-        if leaves.keys() != self.carried.keys() | self.statics.keys():
+        if leaves.keys() != {*self.carried, *self.statics}:
             return False
         if any(not _is_carried(leaves[name]) and not _is_number(leaves[name]) for name in self.carried):
             return False
@@ -115,7 +115,7 @@ class _Entry:
         """Call the body again."""
         body = self.body
         assert body is not None
-        names = list(self.carried)
+        names = self.carried
         values = [as_component(arguments.leaves[n], p.spec) for n, p in zip(names, body.parameters, strict=True)]
         differences = [
             f"  {name}: went in as {_kind(parameter.spec)}, is {_kind(value.spec)} in the call inside"
@@ -128,6 +128,10 @@ class _Entry:
             raise TypeError(f"Function {self.name!r} must call itself with arguments of the same dtypes.\n{listed}")
         outputs = call_again(body, values).outputs[:-1]
         return rebuild(self.structure, outputs) if outputs else self.structure
+
+    def first_values(self) -> list[Tensor]:
+        """The tensors of the first call."""
+        return [as_component(self._kept.leaves[name], self.numbers.get(name)) for name in self.carried]
 
     def trace(self, body: Body) -> list[Tensor]:
         """The results of the function in `body`, flat."""
@@ -157,17 +161,28 @@ class _Entry:
 
 def call_on_tensors(function: TracedFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result of a function in the current graph: of its Python function, or of a call of the graph."""
-    arguments = Arguments(function.python_function, args, kwargs)
+    try:
+        arguments = Arguments(function.python_function, args, kwargs)
+    except TypeError:
+        return function.python_function(*args, **kwargs)  # raises the error that Python users know
     graph = get_default_graph()
     entries = [entry for entry in reversed(_traced.stack) if entry.function is function]
     met = next((entry for entry in entries if entry.is_met_by(function, arguments, graph)), None)
     if met is not None and met.body is not None:
         return met.call(arguments)
-    if met is not None or (function.may_recurse and not entries):
-        entry = _entry_of_recursion(function, arguments)
-        if isinstance(entry, _Result):
-            return entry.value
-    return _inlined(function, arguments, is_outermost=not entries)
+    may_recurse = met is not None or (function.may_recurse() and not entries)
+    try:
+        result = _as_recursion(function, arguments) if may_recurse else None
+        return _inlined(function, arguments) if result is None else result.value
+    except RecursionError as error:
+        if entries or type(error) is not RecursionError:
+            raise
+        failure = EndlessRecursionError(
+            f"Function {_name(function)!r} calls itself without end while it is traced, each time with other Python "
+            "values or another structure of its arguments. Give it tensors, so that from call to call nothing but the "
+            "values of these changes."
+        )
+    raise failure
 
 
 def meets_itself(function: TracedFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -184,13 +199,13 @@ class _Result:
         self.value = value
 
 
-def _entry_of_recursion(function: TracedFunction, arguments: Arguments) -> _Result | None:
+def _as_recursion(function: TracedFunction, arguments: Arguments) -> _Result | None:
     """The result as that of a recursion; None if the function does not call itself for such arguments."""
     numbers: dict[str, Spec] = {}
     while True:
         entry = _Entry(function, arguments, numbers)
         try:
-            node = build_recursion(entry.name, entry.trace, list(entry.carried.values()), list(entry.carried))
+            node = build_recursion(entry.name, entry.trace, entry.first_values(), entry.carried)
         except _NumberVaries as found:
             if found.entry is not entry:
                 raise
@@ -202,18 +217,9 @@ def _entry_of_recursion(function: TracedFunction, arguments: Arguments) -> _Resu
         return _Result(rebuild(entry.structure, outputs) if outputs else entry.structure)
 
 
-def _inlined(function: TracedFunction, arguments: Arguments, is_outermost: bool) -> Any:
-    entry = _Entry(function, arguments, {})
-    try:
-        with _entered(entry):
-            return arguments.call(function.python_function, {})
-    except RecursionError as error:
-        if not is_outermost or error.__cause__ is not None or "Function" in str(error):
-            raise
-        raise RecursionError(
-            f"Function {entry.name!r} calls itself without end while it is traced, each time with other Python values "
-            "or another structure of its arguments. Give it tensors, of which only the values change from call to call."
-        ) from None
+def _inlined(function: TracedFunction, arguments: Arguments) -> Any:
+    with _entered(_Entry(function, arguments, {})):
+        return arguments.call(function.python_function, {})
 
 
 class _Traced(threading.local):
@@ -225,7 +231,7 @@ _traced = _Traced()
 
 
 @contextmanager
-def _entered(entry: _Entry) -> Iterator[None]:
+def _entered(entry: _Entry) -> Generator[None]:
     _traced.stack.append(entry)
     try:
         yield
@@ -244,7 +250,6 @@ def mentions(python_function: Any, target: TracedFunction, kind: type[Any]) -> b
         target: the function that is looked for, by identity and, for methods, by name.
         kind: the class of traced functions, into which the search goes.
     """
-    wanted = getattr(target, "__name__", None)
     seen: set[int] = set()
     pending = [python_function]
     while pending:
@@ -253,7 +258,7 @@ def mentions(python_function: Any, target: TracedFunction, kind: type[Any]) -> b
             continue
         seen.add(id(current))
         names = _names_in(current.__code__)
-        if wanted in names:
+        if current is target.python_function and _names_itself(current):
             return True
         for known in _objects_named(current, names):
             if known is target:
@@ -263,6 +268,26 @@ def mentions(python_function: Any, target: TracedFunction, kind: type[Any]) -> b
             elif isinstance(known, FunctionType) and known.__module__ == current.__module__:
                 pending.append(known)
     return False
+
+
+def _names_itself(method: FunctionType) -> bool:
+    """Whether a method calls the method of its name, of its own object."""
+    code = method.__code__
+    around = method.__qualname__.rpartition(".")[0]
+    if not code.co_argcount or not around or around.endswith("<locals>"):
+        return False  # it is no method
+    owner = code.co_varnames[0]
+    return any(
+        before.opname.startswith("LOAD_") and before.argval == owner and after.argval == method.__name__
+        for before, after in pairwise(_instructions(code))
+    )
+
+
+def _instructions(code: CodeType) -> Iterator[Instruction]:
+    yield from get_instructions(code)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _instructions(constant)
 
 
 def _names_in(code: CodeType) -> set[str]:
@@ -305,6 +330,10 @@ def without_operations(result: Any) -> Any:
     if is_sequence(result) and any(isinstance(leaf, Operation) for _, leaf in flatten_with_path(result)):
         return [without_operations(item) for item in result]
     return result
+
+
+def _name(function: TracedFunction) -> str:
+    return str(getattr(function, "__name__", "function"))
 
 
 def _is_carried(leaf: Any) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..graph.deadlines import deadline
 from ..graph.dtypes import is_integer, name_of
 from ..graph.graph import Graph, Operation, get_default_graph
 from ..graph.nest import flatten, pack_as
@@ -45,7 +46,7 @@ class Session:
         self._latest: Program | None = None
         self._contexts: list[Any] = []
 
-    def run(self, fetches: Any, feed_dict: dict[Any, Any] | None = None) -> Any:
+    def run(self, fetches: Any, feed_dict: dict[Any, Any] | None = None, timeout: float | None = None) -> Any:
         """The values of `fetches`, in their structure.
 
         Args:
@@ -54,15 +55,21 @@ class Session:
                 nested loops a list of lists), one inside a branch its value, or None where another was taken. By
                 name it is ``loop/body/name:0``, as `Graph.dump` prints it.
             feed_dict: values for placeholders, or for any other tensor, which then is not computed.
+            timeout: how many seconds operations that block (a dequeue, say) may wait altogether.
 
         Raises:
             ValueError: a placeholder that is needed was not fed, or a value has the wrong shape.
             TypeError: something can't be fetched or fed, or a value has the wrong dtype.
+            DeadlineExceededError: the timeout was over while an operation waited.
         """
         feeds = self._resolve_feeds(feed_dict or ())
         values = [checked_feed(tensor, value) for tensor, value in zip(feeds, (feed_dict or {}).values(), strict=True)]
         leaves = self._resolve_fetches(fetches)
-        return self._run(self._variants(tuple(leaves), feeds), fetches, leaves, values)
+        programs = self._variants(tuple(leaves), feeds)
+        if timeout is None:
+            return self._run(programs, fetches, leaves, values)
+        with deadline(timeout):
+            return self._run(programs, fetches, leaves, values)
 
     def make_callable(self, fetches: Any, feed_list: Sequence[Any] = ()) -> Callable[..., Any]:
         """A function of the values of `feed_list` that returns the fetches; quicker than `run` for repeated steps."""

@@ -59,6 +59,25 @@ def at_least_rate(per_second: float, iterations: int) -> Goal:
     return Goal(f"at least {per_second / 1e6:g} M iterations/s", judge)
 
 
+def at_least_operations(per_second: float, operations: int) -> Goal:
+    """Ours builds at least `per_second` operations a second, `operations` of them being one measured call."""
+
+    def judge(figures: Figures) -> Verdict:
+        rate = 1e3 * operations / figures.ours
+        return Verdict(f"{rate:,.0f}/s", rate >= per_second)
+
+    return Goal(f"at least {per_second:,.0f} operations/s", judge)
+
+
+def at_most_seconds(limit: float) -> Goal:
+    """Ours takes at most `limit` seconds."""
+
+    def judge(figures: Figures) -> Verdict:
+        return Verdict(f"{figures.ours / 1e3:.2f} s", figures.ours <= 1e3 * limit)
+
+    return Goal(f"at most {limit:g} s", judge)
+
+
 def at_most_plus(factor: float, extra_ms: float, against: str) -> Goal:
     """Ours takes at most `factor` times row `against`'s time plus `extra_ms`."""
 
@@ -69,6 +88,19 @@ def at_most_plus(factor: float, extra_ms: float, against: str) -> Goal:
         return Verdict(f"{figures.ours:.0f} of {limit:.0f} ms", figures.ours <= limit)
 
     return Goal(f"at most {factor:g} x {against} + {extra_ms:g} ms", judge)
+
+
+def less_than(*others: str) -> Goal:
+    """Ours takes less time than each of those rows."""
+
+    def judge(figures: Figures) -> Verdict | None:
+        found = [figures.rows[other] for other in others if other in figures.rows]
+        return Verdict(f"{figures.ours / min(found):.2f} x", figures.ours < min(found)) if found else None
+
+    return Goal(f"less than {' and '.join(others)}", judge)
+
+
+FOR_COMPARISON = Goal("for comparison", lambda figures: None)
 
 
 @dataclass(frozen=True)
@@ -105,6 +137,7 @@ class Line:
 
 ITERATIONS = 100_000
 STARTS = 2  # processes a round, after a first one that is reported apart
+OPERATIONS = 20_000
 
 LINES = (
     Line(
@@ -177,6 +210,47 @@ LINES = (
         (),
         ("numpy_import",),
     ),
+    Line(
+        "build",
+        "operations of 20 kinds built by the public functions and operators, one after the other",
+        {"of": "operations", "n": OPERATIONS},
+        "common",
+        "build",
+        {"anabranch_operations": at_least_operations(50_000, OPERATIONS)},
+        (),
+    ),
+    Line(
+        "build",
+        "Inception-v3 in replicas, its gradient and SGD updates (9,000 to 72,000 operations), from nothing to the "
+        "compiled step",
+        {"of": "training step", "runs": STARTS},
+        "common",
+        "build",
+        {
+            "anabranch_9k": at_most_seconds(2),
+            "anabranch_18k": at_most_seconds(4),
+            "anabranch_36k": at_most_seconds(8),
+            "anabranch_36k_cold_cache": at_most_seconds(8),
+            "anabranch_72k": at_most(5.0, against="anabranch_18k"),
+        },
+        (),
+    ),
+    *[
+        Line(
+            "placement",
+            "simulated time of a step, as the operations are placed on simulated devices",
+            {"graph": graph},
+            "none",
+            "placement",
+            {
+                "anabranch": less_than("single_device", "round_robin"),
+                "single_device": FOR_COMPARISON,
+                "round_robin": FOR_COMPARISON,
+            },
+            (),
+        )
+        for graph in ("lstm", "inception", "experts")
+    ],
 )
 
 

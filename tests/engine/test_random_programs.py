@@ -15,11 +15,29 @@ from hypothesis import HealthCheck, assume, given, seed, settings
 from programs.building import Built, build
 from programs.generator import programs
 from programs.meaning import Evaluation
-from programs.primitives import UnsuitableError
-from programs.syntax import Choose, FillArray, Gradient, Grow, Loop, Program, Scan, SetVariable, Write
+from programs.primitives import PRIMITIVES, UnsuitableError
+from programs.syntax import (
+    INDICES,
+    INT,
+    ByRow,
+    Choose,
+    FillArray,
+    Gradient,
+    Grow,
+    Loop,
+    MakeVariable,
+    Program,
+    Recurse,
+    Scan,
+    SetVariable,
+    Split,
+    Statement,
+    Write,
+)
 
 import anabranch as ab
 from anabranch.engine.graph import TensorSpec
+from anabranch.engine.graph.slices import IndexedSlices
 from anabranch.engine.ops.array_value import ArrayValue
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program as CompiledProgram
@@ -33,6 +51,47 @@ Coverage = Counter[str]
 
 
 LARGE_SAMPLE = 120  # programs from which shares of constructs are asserted
+WHOLE_SAMPLE = 250  # programs in which each construct is met at least once
+
+# Beside those of the primitives.
+CONSTRUCTS = {
+    "TensorArray filled by a loop",
+    "TensorArray overwritten inside",
+    "TensorArray.split",
+    "batched branch without rows",
+    "batched_cond",
+    "batched_switch",
+    "branch in loop",
+    "case",
+    "cond",
+    "effect inside",
+    "foldl",
+    "foldr",
+    "gradient inside",
+    "gradient of gradient",
+    "gradient of rows (IndexedSlices)",
+    "growing carry",
+    "growing carry, second order",
+    "kernels",
+    "loop before, used in branches",
+    "loop in branch",
+    "loop without iterations",
+    "map_fn",
+    "nested loop",
+    "open shapes",
+    "recursion",
+    "recursion inside",
+    "recursion twice inside",
+    "scan",
+    "switch",
+    "variable made inside",
+    "vectorized_map",
+    "written before, used in both branches",
+    "written before, used in one branch",
+    "written before, used in one branch of two choices",
+    *[definition.construct for definition in PRIMITIVES.values() if definition.construct is not None],
+    *[f"{definition.construct} inside" for definition in PRIMITIVES.values() if definition.construct is not None],
+}
 
 
 @pytest.fixture(scope="module")
@@ -40,16 +99,24 @@ def coverage(request: pytest.FixtureRequest) -> Iterator[Coverage]:
     """What the programs of this module held, told at the end."""
     found: Coverage = Counter()
     yield found
+    _tell(request, found)
     if found["programs"] >= LARGE_SAMPLE:
         assert found["second order"] >= found["programs"] / 2
         assert found["effect"] + found["TensorArray overwritten"] >= found["programs"] / 3
         assert found["nested loop"] + found["branch in loop"] + found["loop in branch"] >= found["programs"] / 5
-    reporter: Any = request.config.pluginmanager.getplugin("terminalreporter")
-    if reporter is None or not found["programs"]:
+    if found["programs"] >= WHOLE_SAMPLE:
+        assert CONSTRUCTS - found.keys() == set()
+
+
+def _tell(request: pytest.FixtureRequest, found: Coverage) -> None:
+    plugins: Any = request.config.pluginmanager
+    reporter, capture = plugins.getplugin("terminalreporter"), plugins.getplugin("capturemanager")
+    if reporter is None or capture is None or not found["programs"]:
         return  # a worker of pytest-xdist has no terminal
-    reporter.write_line("")
-    for construct, count in found.most_common():
-        reporter.write_line(f"  {count:5} {construct}")
+    with capture.global_and_fixture_disabled():
+        reporter.write_line("")
+        for construct, count in found.most_common():
+            reporter.write_line(f"  {count:5} {construct}")
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -97,6 +164,7 @@ def check_program(program: Program, coverage: Coverage) -> None:
     check_derivatives(program, built, gradient, meaning, coverage)
     check_differences(program, built, gradient, meaning, coverage)
     coverage["programs"] += 1
+    coverage["gradient of rows (IndexedSlices)"] += gradient.built_rows
     coverage.update(constructs(program))
 
 
@@ -108,12 +176,14 @@ class _Gradients:
         first: the gradient with respect to each source.
         slope: the derivative along the program's first direction.
         second: the gradient of `slope` with respect to each source.
+        built_rows: whether one of them came as IndexedSlices.
     """
 
     def __init__(self, program: Program, built: Built) -> None:
-        free = {name: v for name, v in built.variables.items() if name not in program.written_inside()}
+        free = {name: built.variables[name] for name in program.variables if name not in program.written_inside()}
         floats = {name: x for name, x in built.inputs.items() if x.dtype.kind == "f"}
         self.sources: dict[str, Any] = {**floats, **free}
+        self.built_rows = False
         xs = list(self.sources.values())
         with built.graph.as_default():
             self.first = self._gradients(built.loss, xs)
@@ -125,7 +195,10 @@ class _Gradients:
 
     def _gradients(self, y: ab.Tensor, xs: list[Any]) -> list[ab.Tensor]:
         """Dense ones: of a variable of which only elements are used they are IndexedSlices."""
-        return [ab.convert_to_tensor(part) for part in ab.gradients(y, xs, unconnected_gradients="zero")]
+        parts = ab.gradients(y, xs, unconnected_gradients="zero")
+        if any(isinstance(part, IndexedSlices) for part in parts):
+            self.built_rows = True
+        return [ab.convert_to_tensor(part) for part in parts]
 
     @property
     def tensors(self) -> list[ab.Tensor]:
@@ -214,13 +287,17 @@ def check_differences(
     scale = 1.0 + abs(float(meaning.loss.value))
     np.testing.assert_allclose(found, slope, rtol=1e-4, atol=1e-4 * scale, err_msg="first order, differences")
     coverage["differences: first order"] += 1
-    if not any(isinstance(s, SetVariable) for s, _ in program.statements()):
+    is_cut = any(PRIMITIVES[primitive].offset is not None for primitive, _ in program.calls())
+    if not is_cut and not any(isinstance(s, SetVariable) for s, _ in program.statements()):
         check_second_differences(program, built, gradient, step)
         coverage["differences: second order"] += 1
 
 
 def check_second_differences(program: Program, built: Built, gradient: _Gradients, step: float) -> None:
-    """Differences of the engine's own first derivative; without effects, so that reads see the inputs only."""
+    """Differences of the engine's own first derivative, which must be that of the values.
+
+    So there are no effects, and no functions with derivatives of their own.
+    """
     session = ab.Session(built.graph)
     slopes: list[float] = []
     feeds = built.feeds(program)
@@ -229,8 +306,8 @@ def check_second_differences(program: Program, built: Built, gradient: _Gradient
         for name, tensor in built.inputs.items():
             if name in gradient.sources:
                 moved[tensor] = feeds[tensor] + sign * step * program.directions[1][name]
-        for name, variable in built.variables.items():
-            variable.assign(program.variables[name] + sign * step * program.directions[1][name])
+        for name in program.variables:
+            built.variables[name].assign(program.variables[name] + sign * step * program.directions[1][name])
         slopes.append(float(session.run(gradient.slope, moved)))
     built.reset(program)
     expected = (slopes[0] - slopes[1]) / (2 * step)
@@ -269,36 +346,50 @@ def assert_own_memory(built: Built, values: Sequence[Any], fed: list[Any]) -> No
 
 def constructs(program: Program) -> set[str]:
     """What a program holds, for the coverage table."""
-    found = set(program.notes)
+    found = {*program.notes, program.precision}
     if program.open_shapes:
         found.add("open shapes")
     if program.kernels:
         found.add("kernels")
-    found.add(program.precision)
+    for primitive, around in program.calls():
+        construct = PRIMITIVES[primitive].construct
+        if construct is not None:
+            found.update([construct, f"{construct} inside"] if around else [construct])
     for statement, around in program.statements():
-        inside = {type(outer) for outer in around}
-        match statement:
-            case Loop():
-                found.add("loop")
-                found.update(["nested loop"] if inside & {Loop, Scan} else [])
-                found.update(["loop in branch"] if Choose in inside else [])
-            case Choose():
-                found.add("branch")
-                found.update(["branch in loop"] if inside & {Loop, Scan} else [])
-            case Scan(carry=carry):
-                found.add("map_fn" if carry is None else "scan")
-            case SetVariable():
-                found.add("effect")
-                found.update(["effect inside"] if inside else [])
-            case Write():
-                found.add("TensorArray overwritten")
-                found.update(["TensorArray overwritten inside"] if inside else [])
-            case FillArray():
-                found.add("TensorArray filled by a loop")
-            case Gradient():
-                found.update(["gradient inside"] if inside else ["gradient of gradient"])
-            case Grow():
-                found.add("growing carry")
-            case _:
-                pass
+        found.update(_constructs(statement, {type(outer) for outer in around}))
     return found
+
+
+def _constructs(statement: Statement, inside: set[type]) -> list[str]:
+    in_loop = bool(inside & {Loop, Scan})
+    match statement:
+        case Loop():
+            return ["loop", *["nested loop"] * in_loop, *["loop in branch"] * bool(inside & {Choose, ByRow})]
+        case Choose(choice, _, second):
+            kind = "switch" if choice.type == INT else "cond" if second is None else "case"
+            return ["branch", kind, *["branch in loop"] * in_loop]
+        case ByRow(choice=choice):
+            kind = "batched_switch" if choice.type == INDICES else "batched_cond"
+            return [kind, f"{kind} inside"] if inside else [kind]
+        case Scan(how=how):
+            return [how, f"{how} inside"] if inside else [how]
+        case SetVariable():
+            return ["effect", "effect inside"] if inside else ["effect"]
+        case MakeVariable():
+            return ["variable made inside"] if inside else []
+        case Write():
+            return (
+                ["TensorArray overwritten", "TensorArray overwritten inside"] if inside else ["TensorArray overwritten"]
+            )
+        case Split():
+            return ["TensorArray.split"]
+        case FillArray():
+            return ["TensorArray filled by a loop"]
+        case Gradient():
+            return ["gradient inside" if inside else "gradient of gradient"]
+        case Grow():
+            return ["growing carry"]
+        case Recurse():
+            return ["recursion", "recursion inside"] if inside else ["recursion"]
+        case _:
+            return []

@@ -278,7 +278,7 @@ class TestNotInPlace:
         np.testing.assert_array_equal(v.numpy(), value)
 
 
-def repeat(count: int, body: Callable[[Any], Any], *values: Any) -> Any:
+def repeat(count: int, body: Callable[..., Any], *values: Any) -> Any:
     def step(i: Any, *carried: Any) -> tuple[Any, ...]:
         result = body(i, *carried)
         return (i + 1, *result)
@@ -417,3 +417,58 @@ def test_rows_as_a_variable_of_their_own():
     at = v.numpy()[[1, 3]]
     for value, wanted in zip(found, [at.sum(), -at, at.sum(1, keepdims=True), at**2], strict=True):
         np.testing.assert_allclose(value, wanted)
+
+
+# --- programs made at random ----------------------------------------------------------------------------------------
+
+
+class Made:
+    """A program over a table, and whatever it has computed: values, views, writes, loops and branches with writes."""
+
+    def __init__(self) -> None:
+        self.table = table(START / 4)
+        self.pool: list[Tensor] = [self.table.value()]
+
+    def add(self, kind: int, first: int, second: int) -> None:
+        x, y = self.pool[first % len(self.pool)], self.pool[second % len(self.pool)]
+        steps: list[Callable[[], Any]] = [
+            self.table.value,
+            lambda: x[::-1],
+            lambda: ops.reshape(ops.transpose(x), (ROWS, WIDTH)),
+            lambda: ops.tanh(x) + y,
+            lambda: self.table.assign(x),
+            lambda: self.write(x, second),
+            lambda: self.table.scatter_add(slices(y[:2] * 0.5, [second % ROWS] * 2)),
+            lambda: self.loop(x, second),
+            lambda: ab.cond(ops.sum(y) > 0, lambda: ops.tanh(self.write(x, second)), lambda: x),
+        ]
+        self.pool.append(steps[kind]())
+
+    def write(self, x: Tensor, place: int) -> Tensor:
+        return self.table.scatter_update(slices(x[1:3], [place % ROWS, (place + 2) % ROWS]))
+
+    def loop(self, x: Tensor, place: int) -> Tensor:
+        def body(i: Any, h: Any) -> Any:
+            before = self.table.value()
+            self.write(h, place)
+            if place % 3 == 0:
+                self.table.assign(h * 0.5)
+            return (before if place % 2 else ops.tanh(h + self.table),)
+
+        return repeat(2, body, x)[0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 8), st.integers(0, 20), st.integers(0, 20)), min_size=2, max_size=9),
+    st.sets(st.integers(0, 9), max_size=3),
+)
+def test_programs_made_at_random(steps: list[tuple[int, int, int]], fetched: set[int]):
+    with ab.Graph().as_default() as graph:
+        made = Made()
+        for step in steps:
+            made.add(*step)
+        writes = [operation for operation in graph.operations if operation.writes]
+        wanted = [made.pool[k % len(made.pool)] for k in fetched]
+        if writes or wanted:
+            Check([*writes, *dict.fromkeys(wanted)], made.table)

@@ -273,7 +273,7 @@ def test_config() -> None:
     assert ab.config.backend() == "anabranch"
     assert ab.config.list_devices("gpu") == []
     with pytest.raises(ValueError, match="set_devices"):
-        ab.config.set_devices(["gpu:0"])
+        ab.config.set_devices(["tpu:0"])
     ab.config.set_devices(["cpu:0"])
     assert ab.config.floatx() == "float32"
     ab.config.set_floatx("float64")

@@ -159,7 +159,7 @@ def test_own_optimizers_get_dense_gradients_unless_they_ask_for_rows():
         found.append(table.numpy())
     assert seen == [ab.Variable, VariableRows]
     np.testing.assert_array_equal(found[0][:2, 0], [1, 0.5])
-    np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(found[0], found[1])
 
 
 # --- memory ---------------------------------------------------------------------------------------------------------

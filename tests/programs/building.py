@@ -12,8 +12,10 @@ import anabranch as ab
 
 from .primitives import PRIMITIVES
 from .syntax import (
+    INDICES,
     INT,
     Block,
+    ByRow,
     Call,
     Choose,
     Expression,
@@ -23,12 +25,15 @@ from .syntax import (
     Let,
     Literal,
     Loop,
+    MakeVariable,
     Name,
     NewArray,
     Program,
     Read,
+    Recurse,
     Scan,
     SetVariable,
+    Split,
     Statement,
     Write,
     assigned_names,
@@ -60,7 +65,7 @@ class Built:
     def reset(self, program: Program) -> None:
         """Give the variables their first values again."""
         for name, variable in self.variables.items():
-            variable.assign(program.variables[name])
+            variable.assign(program.variables[name] if name in program.variables else program.made[name])
 
 
 def build(program: Program) -> Built:
@@ -84,6 +89,7 @@ class _Builder:
     def __init__(self, program: Program) -> None:
         self.precision = program.precision
         self.open_shapes = program.open_shapes
+        self.made = program.made
         self.variables = {
             name: ab.Variable(value, dtype=program.precision, name=name) for name, value in program.variables.items()
         }
@@ -101,6 +107,8 @@ class _Builder:
             case Name(name=name):
                 return scope[name]
             case Literal(value=value):
+                if isinstance(value, tuple):
+                    return ab.constant(value, "int32")
                 return value if isinstance(value, bool | int) else ab.constant(value, self.precision)
             case Read(variable=variable):
                 return self.variables[variable].value()
@@ -127,8 +135,14 @@ class _Builder:
                 self._loop(statement, scope)
             case Choose():
                 self._choose(statement, scope)
+            case ByRow():
+                self._by_row(statement, scope)
             case Scan():
                 self._scan(statement, scope)
+            case Split():
+                self._split(statement, scope)
+            case MakeVariable(variable):
+                self.variables[variable] = ab.Variable(self.made[variable], dtype=self.precision, name=variable)
             case NewArray(name, rows):
                 scope[name] = ab.TensorArray(self.precision, 0, dynamic_size=True).unstack(self.value(rows, scope))
             case FillArray():
@@ -148,6 +162,8 @@ class _Builder:
                 (scope[name],) = ab.gradients(target, [point], unconnected_gradients="zero")
             case Grow():
                 self._grow(statement, scope)
+            case Recurse():
+                self._recurse(statement, scope)
 
     def _loop(self, loop: Loop, scope: Scope) -> None:
         limit = self._tensor(self.value(loop.limit, {**scope, loop.counter: 0}))
@@ -186,9 +202,27 @@ class _Builder:
         functions = [functools.partial(run, branch) for branch in choose.branches]
         if choose.choice.type == INT:
             result = ab.switch(choice, functions)
+        elif choose.second is not None:
+            second = self._tensor(self.value(choose.second, scope))
+            result = ab.case([(choice, functions[0]), (second, functions[1])], default=functions[2])
         else:
             result = ab.cond(choice, functions[0], functions[1])
         scope.update(result)
+
+    def _by_row(self, statement: ByRow, scope: Scope) -> None:
+        operand, choice = self.value(statement.operand, scope), self.value(statement.choice, scope)
+        count = statement.operand.type.shape[0]
+
+        def run(branch: tuple[Block, Expression], rows: Any) -> Any:
+            within = {**scope, statement.rows: rows}
+            self.block(branch[0], within)
+            return self.value(branch[1], within)
+
+        functions = [functools.partial(run, branch) for branch in statement.branches]
+        if statement.choice.type == INDICES:
+            scope[statement.name] = ab.batched_switch(choice[:count] % len(functions), functions, operand)
+        else:
+            scope[statement.name] = ab.batched_cond(choice[:count] > 0, functions[0], functions[1], operand)
 
     def _scan(self, scan: Scan, scope: Scope) -> None:
         xs = self.value(scan.xs, scope)
@@ -201,9 +235,21 @@ class _Builder:
             return within.get(scan.carry or ""), self.value(scan.y, within)
 
         if scan.carry is None:
-            scope[scan.ys] = ab.map_fn(lambda element: step(None, element)[1], xs, reverse=scan.reverse)
-            return
-        scope[scan.carry], scope[scan.ys] = ab.scan(step, scope[scan.carry], xs, reverse=scan.reverse)
+            options = {} if scan.how == "vectorized_map" else {"reverse": scan.reverse}
+            scope[scan.ys or ""] = getattr(ab, scan.how)(lambda element: step(None, element)[1], xs, **options)
+        elif scan.ys is None:
+            fold = getattr(ab, scan.how)
+            scope[scan.carry] = fold(lambda carry, element: step(carry, element)[0], xs, scope[scan.carry])
+        else:
+            scope[scan.carry], scope[scan.ys] = ab.scan(step, scope[scan.carry], xs, reverse=scan.reverse)
+
+    def _split(self, statement: Split, scope: Scope) -> None:
+        first, second = (self._tensor(self.value(cut, scope)) for cut in (statement.first, statement.second))
+        start = first % 4
+        length = second % (4 - start)
+        lengths = ab.ops.stack([start, length, 3 - start - length])
+        array = ab.TensorArray(self.precision, 3, element_shape=(None,))
+        scope[statement.name] = array.split(self.value(statement.value, scope), lengths)
 
     def _fill(self, fill: FillArray, scope: Scope) -> None:
         empty = ab.TensorArray(self.precision, 0 if fill.dynamic else fill.type.size, dynamic_size=fill.dynamic)
@@ -212,6 +258,24 @@ class _Builder:
             return i + 1, array.write(i, self.value(fill.value, {**scope, fill.counter: i}))
 
         _, scope[fill.name] = ab.while_loop(lambda i, _: i < fill.type.size, body, (0, empty))
+
+    def _recurse(self, statement: Recurse, scope: Scope) -> None:
+        def run(level: Any, value: Any) -> Any:
+            start = {**scope, statement.level: level, statement.value: value}
+
+            def more() -> Any:
+                within = dict(start)
+                self.block(statement.body, within)
+                deeper = call(level - 1, within[statement.value])
+                if statement.twice:
+                    deeper = deeper + call(level - 2, within[statement.value])
+                return self.value(statement.result, {**within, statement.deeper: deeper})
+
+            return ab.cond(level > 0, more, lambda: self.value(statement.base, dict(start)))
+
+        call = ab.function(run)
+        limit = self._tensor(self.value(statement.limit, scope))
+        scope[statement.name] = call(limit, self.value(statement.start, scope))
 
     def _grow(self, grow: Grow, scope: Scope) -> None:
         limit = self._tensor(self.value(grow.limit, scope))

@@ -9,9 +9,10 @@ import numpy as np
 
 from . import jets
 from .jets import Jet
-from .primitives import PRIMITIVES, bounded
+from .primitives import PRIMITIVES, above, bounded
 from .syntax import (
     Block,
+    ByRow,
     Call,
     Choose,
     Expression,
@@ -21,12 +22,15 @@ from .syntax import (
     Let,
     Literal,
     Loop,
+    MakeVariable,
     Name,
     NewArray,
     Program,
     Read,
+    Recurse,
     Scan,
     SetVariable,
+    Split,
     Statement,
     Write,
 )
@@ -38,14 +42,15 @@ class Evaluation:
     """One run of a program at ``inputs + sum of e_k * directions[k]``.
 
     A read of a variable is where derivatives end (and, for the variable itself, begin): what was assigned to it is a
-    plain value. `replay` gives the values of reads, in order, that another run found, so that finite differences see
+    plain value. So is what `stop_gradient` gives, and the difference between a function and the one from which its
+    derivatives are taken. `replay` gives these values, in order, that another run found, so that finite differences see
     the same.
 
     Attributes:
         loss: the weighted sum of the outputs, plus half its square, as a jet.
         variables: their values at the end.
         decisions: the trip counts and branches taken, in order.
-        reads: the values of variables read, in order.
+        reads: the plain values, in order.
     """
 
     def __init__(
@@ -58,8 +63,9 @@ class Evaluation:
         self.program = program
         self.directions = directions
         self.shift = shift
-        self.variables = {name: np.asarray(value, "float64") for name, value in program.variables.items()}
-        self.decisions: list[int] = []
+        first = {**program.variables, **program.made}
+        self.variables = {name: np.asarray(value, "float64") for name, value in first.items()}
+        self.decisions: list[Any] = []
         self.reads: list[Any] = []
         self._replay = list(replay) if replay is not None else None
         self._next_bit = 1 << len(directions)
@@ -96,18 +102,27 @@ class Evaluation:
             case Name(name=name):
                 return scope[name]
             case Literal(value=value):
+                if isinstance(value, tuple):
+                    return np.array(value)
                 return value if isinstance(value, bool | int) else jets.constant(value)
             case Read(variable=variable):
                 return self._read(variable)
             case Call(primitive=primitive, arguments=arguments):
                 values = [self._value(argument, scope) for argument in arguments]
-                result = PRIMITIVES[primitive].evaluate(*values)
+                definition = PRIMITIVES[primitive]
+                result = definition.evaluate(*values)
+                if definition.offset is not None:
+                    result = jets.add(result, jets.constant(self._remembered(definition.offset(*values))))
                 return bounded(result) if isinstance(result, Jet) else result
 
     def _read(self, variable: str) -> Jet:
-        value = self.variables[variable] if self._replay is None else self._replay[len(self.reads)]
+        return self._started(variable, self._remembered(self.variables[variable]))
+
+    def _remembered(self, value: Any) -> Any:
+        """`value`, or what it was in the run that is replayed: a plain value here, whatever it is computed from."""
+        value = value if self._replay is None else self._replay[len(self.reads)]
         self.reads.append(value)
-        return self._started(variable, value)
+        return value
 
     # --- statements -----------------------------------------------------------------------------------------
 
@@ -121,12 +136,18 @@ class Evaluation:
                 scope[name] = self._value(value, scope)
             case Loop():
                 self._loop(statement, scope)
-            case Choose(choice, branches):
-                position = self._position(self._value(choice, scope), len(branches))
+            case Choose():
+                position = self._position(statement, scope)
                 self.decisions.append(position)
-                self._inside(branches[position], scope)
+                self._inside(statement.branches[position], scope)
+            case ByRow():
+                self._by_row(statement, scope)
             case Scan():
                 self._scan(statement, scope)
+            case Split():
+                self._split(statement, scope)
+            case MakeVariable():
+                pass
             case NewArray(name, rows):
                 scope[name] = _rows(self._value(rows, scope))
             case FillArray():
@@ -144,6 +165,10 @@ class Evaluation:
                 self._gradient(statement, scope)
             case Grow():
                 self._grow(statement, scope)
+            case Recurse():
+                limit = self._value(statement.limit, scope)
+                self.decisions.append(limit)
+                scope[statement.name] = self._call(statement, limit, self._value(statement.start, scope), scope)
 
     def _inside(self, block: Block, scope: Scope) -> None:
         """Run `block` in a scope of its own; what it assigns and `scope` knows is changed there too."""
@@ -151,9 +176,35 @@ class Evaluation:
         self._block(block, inner)
         scope.update({name: inner[name] for name in scope})
 
-    @staticmethod
-    def _position(choice: Any, count: int) -> int:
-        return (0 if choice else 1) if isinstance(choice, bool) else min(max(choice, 0), count - 1)
+    def _position(self, choose: Choose, scope: Scope) -> int:
+        choice, last = self._value(choose.choice, scope), len(choose.branches) - 1
+        if not isinstance(choice, bool):
+            return min(max(choice, 0), last)
+        if choose.second is None:
+            return 0 if choice else 1
+        return 0 if choice else 1 if self._value(choose.second, scope) else 2
+
+    def _by_row(self, statement: ByRow, scope: Scope) -> None:
+        operand, choice = self._value(statement.operand, scope), self._value(statement.choice, scope)
+        count = len(operand.value)
+        if isinstance(choice, Jet):
+            taken = np.where(above(choice, 0.0), 0, 1)[:count]
+        else:
+            taken = choice[:count] % len(statement.branches)
+        self.decisions.append(tuple(taken.tolist()))
+        places: list[Any] = []
+        parts: list[Jet] = []
+        for number, (block, result) in enumerate(statement.branches):
+            here = np.flatnonzero(taken == number)
+            if not here.size:
+                self.program.notes.add("batched branch without rows")
+                continue
+            inner = {**scope, statement.rows: jets.linear(lambda x, rows=here: x[rows], operand)}
+            self._block(block, inner)
+            places.append(here)
+            parts.append(self._value(result, inner))
+        order = np.argsort(np.concatenate(places))
+        scope[statement.name] = jets.linear(lambda *xs: np.concatenate(xs)[order], *parts)
 
     def _loop(self, loop: Loop, scope: Scope) -> None:
         counter = 0
@@ -183,7 +234,16 @@ class Evaluation:
         ordered = reversed(ys) if scan.reverse else ys
         if scan.carry is not None:
             scope[scan.carry] = carry
-        scope[scan.ys] = jets.linear(lambda *xs: np.stack(xs), *ordered)
+        if scan.ys is not None:
+            scope[scan.ys] = jets.linear(lambda *xs: np.stack(xs), *ordered)
+
+    def _split(self, statement: Split, scope: Scope) -> None:
+        vector = self._value(statement.value, scope)
+        first, second = (self._value(cut, scope) for cut in (statement.first, statement.second))
+        start = first % 4
+        stop = start + second % (4 - start)
+        slices = (slice(0, start), slice(start, stop), slice(stop, 3))
+        scope[statement.name] = tuple(jets.linear(lambda x, s=s: x[s], vector) for s in slices)
 
     def _set_variable(self, statement: SetVariable, scope: Scope) -> None:
         value = self._value(statement.value, scope)
@@ -210,11 +270,24 @@ class Evaluation:
         shape = source.value.shape
         scope[statement.name] = bounded(jets.linear(lambda *xs: np.reshape(np.stack(xs), shape), *columns))
 
+    def _call(self, statement: Recurse, level: int, value: Any, scope: Scope) -> Any:
+        inner = {**scope, statement.level: level, statement.value: value}
+        if level <= 0:
+            return self._value(statement.base, inner)
+        self._block(statement.body, inner)
+        deeper = self._call(statement, level - 1, inner[statement.value], scope)
+        if statement.twice:
+            self.program.notes.update(["recursion twice inside"] if level > 1 else [])
+            deeper = jets.add(deeper, self._call(statement, level - 2, inner[statement.value], scope))
+        return self._value(statement.result, {**inner, statement.deeper: deeper})
+
     def _grow(self, statement: Grow, scope: Scope) -> None:
         grown = self._value(statement.start, scope)
         for _ in range(self._value(statement.limit, scope)):
             inner = {**scope, statement.head: jets.linear(lambda x: x[-3:], grown)}
             grown = jets.linear(lambda a, b: np.concatenate([a, b]), grown, self._value(statement.piece, inner))
+            if any(mask.bit_count() > 1 and np.any(part) for mask, part in grown.parts.items()):
+                self.program.notes.add("growing carry, second order")
         scope[statement.name] = jets.linear(np.sum, jets.multiply(jets.sin(grown), grown))
 
 

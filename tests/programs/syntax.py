@@ -8,26 +8,32 @@ graph of a program, `meaning` evaluates it with NumPy.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
-
-import numpy as np
 
 
 @dataclass(frozen=True)
 class Type:
-    """``kind`` is "float", "int", "bool" or "array" (a TensorArray with `size` float elements of `shape`)."""
+    """``kind`` is "float", "int", "bool" or "array" (a TensorArray with `size` float elements of `shape`).
+
+    None in a shape: a dimension that depends on the run.
+    """
 
     kind: str
-    shape: tuple[int, ...] = ()
+    shape: tuple[int | None, ...] = ()
     size: int = 0
 
 
 SCALAR, VECTOR = Type("float"), Type("float", (3,))
 MATRIX, ROWS = Type("float", (3, 3)), Type("float", (2, 3))
 INT, BOOL = Type("int"), Type("bool")
+INDICES = Type("int", (3,))  # from -3 to 2
+PART, NUMBERS = Type("float", (None, 3)), Type("float", (None,))  # some rows of a matrix, some numbers of a vector
+PIECE, PIECES = Type("piece", (None,)), Type("array", (None,), 3)  # vectors whose lengths vary
 SCALARS, VECTORS = Type("array", (), 3), Type("array", (3,), 2)  # they stack to VECTOR and ROWS
 FLOATS = (SCALAR, VECTOR, MATRIX, ROWS)
+PARTS = (PART, NUMBERS)
+LETTERS = {SCALAR: "s", VECTOR: "v", MATRIX: "m", ROWS: "r", PART: "p", NUMBERS: "n"}
 
 
 @dataclass(frozen=True)
@@ -94,23 +100,43 @@ class Loop:
 
 @dataclass(frozen=True)
 class Choose:
-    """The branch that a bool (true, false) or an integer chooses, clamped."""
+    """The branch that a bool (true, false) or an integer chooses, clamped; with two bools the first true one."""
 
     choice: Expression
     branches: tuple[Block, ...]
+    second: Expression | None = None
+
+
+@dataclass(frozen=True)
+class ByRow:
+    """Each row of `operand` takes the branch that its own entry of `choice` names.
+
+    `choice` is a VECTOR (positive ones take the first branch) or INDICES (modulo the number of branches). A branch is a
+    block in which `rows` stands for the rows that take it, and its result for these.
+    """
+
+    name: str
+    choice: Expression
+    operand: Expression
+    rows: str
+    branches: tuple[tuple[Block, Expression], ...]
 
 
 @dataclass(frozen=True)
 class Scan:
-    """`scan` over the rows of `xs`: `carry` is carried, `ys` gets the stacked values of `y`; `map_fn` without carry."""
+    """Over the rows of `xs`, `carry` is carried, and `ys` gets the stacked values of `y`; either may be missing.
+
+    `how` is the name of the function: "scan", "map_fn", "vectorized_map", "foldl" or "foldr".
+    """
 
     carry: str | None
     element: str
     xs: Expression
     body: Block
     y: Expression
-    ys: str
+    ys: str | None
     reverse: bool = False
+    how: str = "scan"
 
 
 @dataclass(frozen=True)
@@ -119,6 +145,16 @@ class NewArray:
 
     name: str
     rows: Expression
+
+
+@dataclass(frozen=True)
+class Split:
+    """A TensorArray of three pieces of the vector `value`; two numbers say where it is cut, pieces may be empty."""
+
+    name: str
+    value: Expression
+    first: Expression
+    second: Expression
 
 
 @dataclass(frozen=True)
@@ -140,6 +176,14 @@ class Write:
     index: Expression
     value: Expression
     size: int
+
+
+@dataclass(frozen=True)
+class MakeVariable:
+    """A variable that is made where this stands, inside a loop or branch; it exists once."""
+
+    variable: str
+    type: Type
 
 
 @dataclass(frozen=True)
@@ -174,7 +218,42 @@ class Grow:
     limit: Expression
 
 
-Statement = Let | Loop | Choose | Scan | NewArray | FillArray | Write | SetVariable | Gradient | Grow
+@dataclass(frozen=True)
+class Recurse:
+    """``name = f(limit, start)`` of a function that calls itself.
+
+    ``f(level, value)`` is `base` at level 0 and below. Else it runs `body`, which may assign `value`, and gives
+    `result`, in which `deeper` stands for ``f(level - 1, value)`` (or, `twice`, for that plus ``f(level - 2, value)``).
+    """
+
+    name: str
+    limit: Expression
+    start: Expression
+    level: str
+    value: str
+    body: Block
+    base: Expression
+    deeper: str
+    result: Expression
+    twice: bool = False
+
+
+Statement = (
+    Let
+    | Loop
+    | Choose
+    | ByRow
+    | Scan
+    | NewArray
+    | Split
+    | FillArray
+    | Write
+    | MakeVariable
+    | SetVariable
+    | Gradient
+    | Grow
+    | Recurse
+)
 
 
 @dataclass
@@ -184,11 +263,13 @@ class Program:
     Attributes:
         inputs: name -> value; floats are multiples of 2**-12, so that float32 holds them exactly.
         variables: name -> first value.
+        made: the same of the variables that the program makes itself.
         weights: output name -> weights with which the loss sums it.
         directions: two directions in the space of inputs and variables, for derivatives.
         precision: "float32" or "float64", the dtype of the graph.
         open_shapes: placeholders do not tell their sizes.
         kernels: the program is also run with fused kernels, which takes long to compile.
+        notes: what is told of the program in the coverage table, and is not to be seen in its statements.
     """
 
     body: Block
@@ -200,6 +281,7 @@ class Program:
     precision: str = "float64"
     open_shapes: bool = False
     kernels: bool = False
+    made: dict[str, Any] = field(default_factory=dict)
     notes: set[str] = field(default_factory=set)
 
     def statements(self) -> Iterator[tuple[Statement, tuple[Statement, ...]]]:
@@ -210,10 +292,20 @@ class Program:
         """The variables that a loop or branch writes, with respect to which no gradient is defined."""
         return {s.variable for s, around in self.statements() if isinstance(s, SetVariable) and around}
 
+    def calls(self) -> Iterator[tuple[str, tuple[Statement, ...]]]:
+        """Every use of a primitive, with the statements around it."""
+        for statement, around in self.statements():
+            for expression in own_expressions(statement):
+                for primitive in primitives_of(expression):
+                    yield primitive, around
+
     def __repr__(self) -> str:
+        from .text import block_text, value_text
+
         lines = [f"# {self.precision}, open shapes: {self.open_shapes}, kernels: {self.kernels}"]
-        lines += [f"{name} = {_value_text(value)}" for name, value in self.inputs.items()]
-        lines += [f"{name} = Variable({_value_text(value)})" for name, value in self.variables.items()]
+        lines += [f"{name} = {value_text(value)}" for name, value in self.inputs.items()]
+        variables = {**self.variables, **self.made}
+        lines += [f"{name} = Variable({value_text(value)})" for name, value in variables.items()]
         lines += block_text(self.body)
         lines.append(f"return {', '.join(self.outputs)}")
         return "\n" + "\n".join("    " + line for line in lines) + "\n"
@@ -225,7 +317,26 @@ class Program:
 def inner_blocks(statement: Statement) -> tuple[Block, ...]:
     if isinstance(statement, Choose):
         return statement.branches
-    return (statement.body,) if isinstance(statement, Loop | Scan | Gradient) else ()
+    if isinstance(statement, ByRow):
+        return tuple(block for block, _ in statement.branches)
+    return (statement.body,) if isinstance(statement, Loop | Scan | Gradient | Recurse) else ()
+
+
+def own_expressions(statement: Statement) -> Iterator[Expression]:
+    """The expressions of a statement itself, without those of the blocks in it."""
+    for part in fields(statement):
+        value = getattr(statement, part.name)
+        if isinstance(value, Name | Literal | Read | Call):
+            yield value
+    if isinstance(statement, ByRow):
+        yield from [result for _, result in statement.branches]
+
+
+def primitives_of(expression: Expression) -> Iterator[str]:
+    if isinstance(expression, Call):
+        yield expression.primitive
+        for argument in expression.arguments:
+            yield from primitives_of(argument)
 
 
 def _walk(block: Block, around: tuple[Statement, ...]) -> Iterator[tuple[Statement, tuple[Statement, ...]]]:
@@ -240,69 +351,20 @@ def assigned_names(block: Block) -> set[str]:
     names: set[str] = set()
     for statement in block:
         match statement:
-            case Let(name=name) | NewArray(name=name) | FillArray(name=name) | Gradient(name=name) | Grow(name=name):
+            case Let(name=name) | Gradient(name=name) | Grow(name=name) | ByRow(name=name) | Recurse(name=name):
+                names.add(name)
+            case NewArray(name=name) | Split(name=name) | FillArray(name=name):
                 names.add(name)
             case Write(array=array):
                 names.add(array)
             case SetVariable(result=result):
                 names.add(result)
             case Scan(carry=carry, ys=ys):
-                names.update([ys] if carry is None else [ys, carry])
+                names.update(name for name in (carry, ys) if name is not None)
             case Loop(counter=counter, body=body):
                 names.update({counter}, assigned_names(body))
             case Choose(branches=branches):
                 names.update(*[assigned_names(branch) for branch in branches])
+            case MakeVariable():
+                pass
     return names
-
-
-# --- text -----------------------------------------------------------------------------------------------------------
-
-
-def block_text(block: Block) -> list[str]:
-    return [line for statement in block for line in _statement_text(statement)] or ["pass"]
-
-
-def _indented(block: Block) -> list[str]:
-    return ["    " + line for line in block_text(block)]
-
-
-def _statement_text(statement: Statement) -> list[str]:
-    match statement:
-        case Let(name, value):
-            return [f"{name} = {value}"]
-        case Loop():
-            condition = f"{statement.counter} < {statement.limit}"
-            condition += "" if statement.also is None else f" and {statement.also}"
-            options = f"  # carries {', '.join(statement.through)}" if statement.through else ""
-            options += f"  # maximum_iterations={statement.maximum}" if statement.maximum is not None else ""
-            end = f"    {statement.counter} += 1"
-            return [f"{statement.counter} = 0", f"while {condition}:{options}", *_indented(statement.body), end]
-        case Choose(choice, branches):
-            lines = [f"match {choice}:"]
-            for position, branch in enumerate(branches):
-                label = str(position) if choice.type == INT else ("true", "false")[position]
-                lines += [f"  case {label}:", *_indented(branch)]
-            return lines
-        case Scan():
-            head = f"{statement.ys} = stack over {'reversed ' if statement.reverse else ''}{statement.xs}"
-            carry = "" if statement.carry is None else f", carrying {statement.carry}"
-            return [f"{head}{carry}: {statement.element} =>", *_indented(statement.body), f"    yield {statement.y}"]
-        case NewArray(name, rows):
-            return [f"{name} = TensorArray.unstack({rows})"]
-        case FillArray():
-            kind = "growing " if statement.dynamic else ""
-            each = f"[{statement.value} for {statement.counter} in range({statement.type.size})]"
-            return [f"{statement.name} = {kind}TensorArray of {each}"]
-        case Write(array, index, value, size):
-            return [f"{array} = {array}.write({index} % {size}, {value})"]
-        case SetVariable(variable, value, result, add):
-            return [f"{result} = {variable}.assign{'_add' if add else ''}({value})"]
-        case Gradient(name, source, inner, body, y):
-            return [f"{name} = gradient at {inner} = {source} of:", *_indented(body), f"    yield {y}"]
-        case Grow():
-            step = f"concat([acc, {statement.piece} at {statement.head} = acc[-3:]])"
-            return [f"{statement.name} = grow acc = {statement.start} {statement.limit} times by {step}"]
-
-
-def _value_text(value: Any) -> str:
-    return str(np.asarray(value).tolist())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ class BoundKernel:
 
     def __init__(self, spec: KernelSpec, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
         self.spec = spec
-        self._dtypes = [np.dtype(operand.dtype.name) for operand in (*inputs, *outputs)]
+        self._dtypes = [_native(operand.dtype) for operand in (*inputs, *outputs)]
         self._table = _size_table(spec, inputs, outputs)
         self.table = self._table.ctypes.data
         self.entry: Any = None
@@ -59,6 +60,12 @@ class BoundKernel:
         for output, result in zip(outputs, results, strict=True):
             if output is not result:
                 output[...] = result
+
+
+@cache
+def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """NumPy's own object for a dtype, of which kernels know the address."""
+    return np.dtype(dtype.name)
 
 
 def _fits(value: Any, dtype: np.dtype[Any]) -> bool:
@@ -167,7 +174,7 @@ def _size_table(spec: KernelSpec, inputs: Sequence[TensorSpec], outputs: Sequenc
         elif kind == "extent":
             table.append(extents[axis])
         elif kind == "type":
-            dtype = np.dtype(specs[position].dtype.name)
+            dtype = _native(specs[position].dtype)
             table.append(id(dtype.type) if spec.operands[position].rank is None else id(dtype))
         elif kind == "dim":
             table.append(shapes[position][axis])

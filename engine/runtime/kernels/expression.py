@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...graph.dtypes import name_of
+
 _TYPES = {"float32": "float", "float64": "double", "int32": "i32", "bool": "i1"}
 
 
@@ -38,7 +40,7 @@ def llvm_type(dtype: Any) -> str:
         UnsupportedError: kernels have no such type.
     """
     try:
-        return _TYPES[dtype.name]
+        return _TYPES[name_of(dtype)]
     except KeyError:
         raise UnsupportedError(f"dtype {dtype}") from None
 

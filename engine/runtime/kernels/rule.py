@@ -38,17 +38,27 @@ def fusion_rule() -> FusionRule | None:
 
 def bind_kernels(operations: Iterable[Operation]) -> dict[Operation, BoundKernel]:
     """Kernels for the fused operations of a program. What turns out to be unsupported is left to NumPy."""
+    known: dict[Any, BoundKernel | None] = {}  # operations that do the same to operands of the same shapes share one
     bound: dict[Operation, BoundKernel] = {}
     for operation in operations:
         if not isinstance(operation.op, Fused):
             continue
-        inputs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
-        outputs = [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
-        try:
-            bound[operation] = BoundKernel(kernel_spec(operation.op, inputs, outputs), inputs, outputs)
-        except UnsupportedError:
-            continue
-    entries = library.get([kernel.spec for kernel in bound.values()])
-    for kernel, entry in zip(bound.values(), entries, strict=True):
+        inputs = tuple(tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec))
+        outputs = tuple(tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec))
+        key = (operation.op, inputs, outputs)
+        if key not in known:
+            known[key] = _bound(*key)
+        kernel = known[key]
+        if kernel is not None:
+            bound[operation] = kernel
+    kernels = list(dict.fromkeys(bound.values()))
+    for kernel, entry in zip(kernels, library.get([kernel.spec for kernel in kernels]), strict=True):
         kernel.entry = entry
     return bound
+
+
+def _bound(op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> BoundKernel | None:
+    try:
+        return BoundKernel(kernel_spec(op, inputs, outputs), inputs, outputs)
+    except UnsupportedError:
+        return None

@@ -1,0 +1,190 @@
+"""The devices of this process: declared once, before programs are compiled; by default one CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..graph.device import DeviceName
+
+LOCAL = DeviceName("localhost", 0)  # the job and task of a process that belongs to no cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device, and what is known of its speed.
+
+    Attributes:
+        spec: its whole name.
+        memory_limit: bytes that programs may use on it; None for no limit.
+        bandwidth: bytes a second that it sends and receives.
+        latency: seconds that a transfer to or from it takes at least.
+        flops: floating-point operations a second.
+        memory_bandwidth: bytes a second that kernels read and write.
+        kernel_latency: seconds that a kernel takes at least.
+    """
+
+    spec: DeviceName
+    memory_limit: int | None = None
+    bandwidth: float = 1e10
+    latency: float = 1e-6
+    flops: float = 5e10
+    memory_bandwidth: float = 1e10
+    kernel_latency: float = 2e-6
+
+    @property
+    def kind(self) -> str:
+        """ "cpu", "gpu" or "sim"."""
+        return (self.spec.kind or "").lower()
+
+    @property
+    def number(self) -> int:
+        return self.spec.number or 0
+
+    @property
+    def name(self) -> str:
+        """ "gpu:0" for a device of this process, the whole name for those of other tasks."""
+        short = f"{self.kind}:{self.number}"
+        return short if self.spec.of_task() == LOCAL else str(self.spec)
+
+    def __str__(self) -> str:
+        limit = "" if self.memory_limit is None else f", at most {self.memory_limit:,} bytes"
+        return f"{self.name}{limit}"
+
+
+# Orders of magnitude, for placing before anything was measured.
+_SPEEDS: dict[str, dict[str, float]] = {
+    "cpu": {},
+    "gpu": {"latency": 1e-5, "flops": 1e13, "memory_bandwidth": 1e12, "kernel_latency": 5e-6},
+    "sim": {"latency": 1e-5, "flops": 1e12, "memory_bandwidth": 1e11, "kernel_latency": 5e-6},
+}
+KINDS = tuple(_SPEEDS)
+_OPTIONS = ("memory_limit", "bandwidth", "latency", "flops", "memory_bandwidth", "kernel_latency")
+
+
+def make_devices(task: DeviceName = LOCAL, **kinds: Any) -> list[Device]:
+    """Devices of one task, by kind: how many, or a dict of options with a "count" (by default 1).
+
+    Args:
+        task: the job and task to which they belong.
+        kinds: "cpu", "gpu" and "sim". There is always a CPU, the host of the others. Options are those of `Device`:
+            "memory_limit", "bandwidth", "latency", "flops", "memory_bandwidth", "kernel_latency".
+
+    Raises:
+        ValueError: a kind or an option is not known, or a number is out of range.
+        TypeError: a kind is given something else than a count or a dict.
+
+    >>> [device.name for device in make_devices(cpu=1, sim={"count": 2, "memory_limit": 10**6})]
+    ['cpu:0', 'sim:0', 'sim:1']
+    """
+    unknown = [kind for kind in kinds if kind not in _SPEEDS]
+    if unknown:
+        raise ValueError(f"set_devices: {unknown[0]!r} is no kind of device; expected some of {', '.join(KINDS)}.")
+    return [device for kind in KINDS for device in _of_kind(kind, kinds.get(kind, int(kind == "cpu")), task)]
+
+
+def _of_kind(kind: str, wanted: Any, task: DeviceName) -> Iterator[Device]:
+    options: dict[str, Any] = dict(wanted) if isinstance(wanted, Mapping) else {"count": wanted}  # pyright: ignore[reportUnknownArgumentType]
+    count = options.pop("count", 1)
+    if not isinstance(count, int) or isinstance(count, bool):
+        raise TypeError(f"set_devices: {kind}={wanted!r}; expected how many there are, or a dict of options.")
+    least = int(kind == "cpu")
+    if count < least:
+        raise ValueError(f"set_devices: {kind}={count}; expected at least {least}.")
+    for option, value in options.items():
+        _check_option(kind, option, value)
+    for number in range(count):
+        speeds: Any = {**_SPEEDS[kind], **options}
+        yield Device(replace(task, kind=kind.upper(), number=number), **speeds)
+
+
+def _check_option(kind: str, option: str, value: Any) -> None:
+    if option not in _OPTIONS:
+        known = ", ".join(("count", *_OPTIONS))
+        raise ValueError(f"set_devices: {kind} has no option {option!r}; expected some of {known}.")
+    if value is None and option == "memory_limit":
+        return
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
+        raise ValueError(f"set_devices: {kind}: {option}={value!r}; expected a number that is not negative.")
+    if not value and "latency" not in option and option != "memory_limit":
+        raise ValueError(f"set_devices: {kind}: {option}=0; expected more than 0.")
+
+
+def typical_device(kind: str) -> Device:
+    """A device of that kind as it is without options."""
+    speeds: Any = _SPEEDS[kind]
+    return Device(replace(LOCAL, kind=kind.upper(), number=0), **speeds)
+
+
+_declared: list[Device] = make_devices()
+
+
+def set_devices(devices: Sequence[str] | None = None, **kinds: Any) -> None:
+    """Declare the devices of this process, in place of those that were declared before.
+
+    Args:
+        devices: names, one for each device: ``["cpu:0", "sim:0", "sim:1"]``, as `list_devices` gives them.
+        kinds: instead, how many of a kind there are, or a dict with a "count" and options: "memory_limit" in bytes;
+            "bandwidth" (bytes a second) and "latency" (seconds) of transfers; "flops", "memory_bandwidth" and
+            "kernel_latency" of its kernels, by which operations are placed until they have been measured.
+
+    There is always at least one CPU. Programs that are compiled already keep the devices for which they were prepared.
+
+    Raises:
+        ValueError: a kind or an option is not known, or a number is out of range. TypeError: neither count nor dict.
+
+    >>> set_devices(cpu=2, sim={"count": 2, "memory_limit": 2**30})
+    >>> [device.name for device in list_devices()]
+    ['cpu:0', 'cpu:1', 'sim:0', 'sim:1']
+    >>> set_devices()
+    """
+    if devices is not None:
+        kinds = {**_counted(devices), **kinds}
+    _declared[:] = make_devices(**kinds)
+
+
+def _counted(names: Sequence[str]) -> dict[str, int]:
+    """How many of each kind are named; they must be the first ones."""
+    asked = [DeviceName.parse(name) for name in names]
+    counts: dict[str, int] = {}
+    for kind in {name.kind for name in asked}:
+        numbers = sorted(name.number for name in asked if name.kind == kind and name.number is not None)
+        if kind is None or numbers != list(range(len(numbers))) or not numbers:
+            raise ValueError(
+                f"set_devices({list(names)}): expected names such as 'cpu:0', counted from 0 in each kind."
+            )
+        counts[kind.lower()] = len(numbers)
+    return counts
+
+
+def list_devices(kind: str | None = None) -> list[Device]:
+    """The devices of this process, each with its `kind`, `name` and `memory_limit`.
+
+    Args:
+        kind: "cpu", "gpu" or "sim", to list only these.
+
+    >>> [(device.kind, device.name, device.memory_limit) for device in list_devices("cpu")]
+    [('cpu', 'cpu:0', None)]
+    """
+    return [device for device in _declared if kind is None or device.kind == kind.lower()]
+
+
+def host_of(device: Device, devices: Sequence[Device]) -> Device:
+    """The CPU that sees to a device: itself if it is one, otherwise the first of its task.
+
+    Raises:
+        ValueError: its task has none.
+    """
+    if device.kind == "cpu":
+        return device
+    task = device.spec.of_task()
+    found = next((other for other in devices if other.kind == "cpu" and other.spec.of_task() == task), None)
+    if found is None:
+        raise ValueError(f"Device {device.name} has no host: expected a CPU of {task} among the devices.")
+    return found
+
+
+def named(devices: Sequence[Device]) -> str:
+    """Devices as text for messages."""
+    return ", ".join(device.name for device in devices)

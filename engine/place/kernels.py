@@ -1,0 +1,101 @@
+"""Which operations a kind of device can run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..control_flow.cond import Branch
+from ..control_flow.frames import History, Saved
+from ..control_flow.while_loop import While
+from ..graph.device import State
+from ..graph.graph import Operation, Parameter
+from ..graph.op import Op
+from ..graph.spec import FrameSpec, Spec, TensorSpec
+from ..graph.tensor import Tensor
+from ..passes.prune import frame_users, needed_in_region
+
+_MOST_ON_HOST = 8  # elements of an integer value that is kept in the host's memory: counters, shapes, keys
+_SHAPES = frozenset({"shape_of", "dim_of", "size_of", "array_size", "trip_count"})
+
+
+def why_not(kind: str, operation: Operation) -> str | None:
+    """What keeps a kind of device from running an operation; None if nothing does.
+
+    A CPU runs everything. Other devices have no strings and run nothing that prints, checks or calls Python, or touches
+    another resource than a variable. A GPU runs what is written for any array module (`Op.run`), but not what computes
+    with NumPy alone (`Op.host_only`). Of a loop or branch only what is inside counts.
+
+    Args:
+        kind: "cpu", "gpu" or "sim".
+        operation: what is to run.
+    """
+    op = operation.op
+    if kind == "cpu" or op.regions or isinstance(op, Parameter):
+        return None
+    if operation.type == "numpy_function" or any(not isinstance(each.resource, State) for each in operation.effects):
+        return "it calls Python, prints, checks, or holds what lies in the host's memory, which only a CPU does"
+    if any(_holds_strings(tensor) for tensor in (*operation.inputs, *operation.outputs)):
+        return "only a CPU has strings"
+    if kind == "gpu" and op.host_only:
+        return f"{operation.type!r} has no kernel for GPUs"
+    return None
+
+
+def _holds_strings(tensor: Tensor) -> bool:
+    return tensor.dtype.kind == "T"
+
+
+def is_host_value(tensor: Tensor) -> bool:
+    """Whether a value is kept in the host's memory, whatever device uses it: a counter, a predicate, a shape."""
+    if tensor.operation.type in _SHAPES:
+        return True
+    return is_small_integer(tensor.spec) and runs_on_host(tensor.operation)
+
+
+def is_small_integer(spec: Spec) -> bool:
+    """Integers or truth values of rank 0, or a vector of a few."""
+    if not isinstance(spec, TensorSpec) or spec.dtype.kind not in "iub" or spec.shape is None:
+        return False
+    return spec.shape == () or (len(spec.shape) == 1 and spec.shape[0] is not None and spec.shape[0] <= _MOST_ON_HOST)
+
+
+def runs_on_host(operation: Operation) -> bool:
+    """Whether an operation runs on the host of its device: it makes small integers of small integers.
+
+    So the counters and conditions of loops run ahead of what devices compute, and shapes are known without asking them.
+    """
+    if operation.op.regions or not operation.outputs:
+        return False
+    taken = [tensor.spec for tensor in operation.inputs if not isinstance(tensor.spec, FrameSpec)]
+    return all(is_small_integer(spec) for spec in (*taken, *[tensor.spec for tensor in operation.outputs]))
+
+
+def is_split(op: Op) -> bool:
+    """Whether the inside of a loop or branch may be spread over devices. (That of a recursive function may not.)"""
+    return isinstance(op, (While, Branch))
+
+
+def inner_operations(operation: Operation, users: dict[Tensor, list[Operation]]) -> list[list[Operation]]:
+    """What runs inside a loop, branch or recursion, region by region.
+
+    Args:
+        operation: the loop, branch or recursion; others have nothing inside.
+        users: of the frames among the operations around it (`frame_users`).
+    """
+    if not operation.op.regions:
+        return []
+    takers = [user.op for user in users.get(operation.outputs[-1], ())]
+    inner = [taker.inner for taker in takers if isinstance(taker, (History, Saved))]
+    return [
+        needed_in_region(region, [tensor for tensor in inner if tensor.graph is region])
+        for region in operation.op.regions
+    ]
+
+
+def all_operations(operations: list[Operation]) -> Iterator[Operation]:
+    """The operations of a step and those inside its loops and branches, each before what it holds."""
+    users = frame_users(operations)
+    for operation in operations:
+        yield operation
+        for inner in inner_operations(operation, users):
+            yield from all_operations(inner)

@@ -1,0 +1,217 @@
+"""`placement`: which device each operation of a step runs on, as a table to read and to change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ..graph.device import DeviceName, State
+from ..graph.graph import Graph, Operation, Placeholder, get_default_graph
+from ..graph.nest import flatten
+from ..graph.tensor import Tensor
+from ..graph.variable import Variable
+from ..passes.prune import needed_operations
+from .constraints import PlacementError
+from .costs import CostModel
+from .devices import Device, list_devices, named
+from .search import search
+from .simulate import Simulated, simulate
+from .tasks import Layout
+
+
+class Placement(Mapping[Operation, Device]):
+    """The device of each operation of a step, those inside loops and branches included.
+
+    As text it is a table by device. `moved` gives another one.
+
+    Attributes:
+        devices: those that were to be had.
+        simulated: the step's run, as it is expected to be.
+    """
+
+    def __init__(self, layout: Layout, places: Sequence[int], simulated: Simulated) -> None:
+        self._layout = layout
+        self._places = list(places)
+        self.devices = list(layout.devices)
+        self.simulated = simulated
+
+    # --- a mapping --------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, item: Any) -> Device:
+        """The device of an operation, of the one that makes a tensor, of a variable, or of the operation of a full name.
+
+        Raises:
+            KeyError: it is no part of the step.
+        """
+        return self.devices[self._places[self._group(item)]]
+
+    def __iter__(self) -> Iterator[Operation]:
+        return iter(self._layout.operations)
+
+    def __len__(self) -> int:
+        return len(self._layout.operations)
+
+    def _group(self, item: Any) -> int:
+        if isinstance(item, str):
+            item = next((operation for operation, name in self._layout.names.items() if name == item), item)
+        if isinstance(item, State):
+            touching = [each for each in self if any(effect.resource is item for effect in each.effects)]
+            item = next((operation for operation in touching if not operation.op.regions), item)
+        operation = item.operation if isinstance(item, Tensor) else item
+        group = self._layout.groups.get(operation)
+        if group is None:
+            raise KeyError(f"{item!r} is no part of the step that was placed.")
+        return group
+
+    def name_of(self, operation: Operation) -> str:
+        """The full name of an operation: ``loop/body/name`` for one inside a loop."""
+        return self._layout.names[operation]
+
+    # --- changing it ------------------------------------------------------------------------------------------------
+
+    def moved(self, item: Any, device: str) -> Placement:
+        """Another placement, with an operation, and all that must be with it, on another device.
+
+        Args:
+            item: an operation, tensor, variable or full name.
+            device: a device's name; where it is open, the first that fits.
+
+        Raises:
+            PlacementError: it can't run there.
+        """
+        group = self._group(item)
+        asked = DeviceName.parse(device)
+        numbers = [number for number in self._layout.choices[group] if asked.accepts(self.devices[number].spec)]
+        if not numbers:
+            feasible = named([self.devices[number] for number in self._layout.choices[group]])
+            raise PlacementError(
+                f"{item!r} can't be moved to {device!r}: with what it is bound to it runs on {feasible}."
+            )
+        places = list(self._places)
+        places[group] = numbers[0]
+        return Placement(self._layout, places, simulate(self._layout, places))
+
+    # --- figures ----------------------------------------------------------------------------------------------------
+
+    @property
+    def seconds(self) -> float:
+        """How long a run of the step is expected to take."""
+        return self.simulated.seconds
+
+    @property
+    def crossings(self) -> list[tuple[Operation, Device, int]]:
+        """The values that cross: the operation that makes it, the device it is sent to, its bytes."""
+        found = {
+            (self._layout.tasks[number].operation, self.devices[to]): size
+            for number, to, size in self.simulated.crossings
+        }
+        return [(operation, device, size) for (operation, device), size in found.items()]
+
+    def __str__(self) -> str:
+        counts = Counter(self.values())
+        received = Counter(device for _, device, _ in self.crossings)
+        rows = [("device", "operations", "busy", "memory", "receives")]
+        for number, device in enumerate(self.devices):
+            busy, peak = self.simulated.busy[number], self.simulated.peak[number]
+            share = "" if device.memory_limit is None else f" of {_bytes(device.memory_limit)}"
+            line = (str(counts[device]), _seconds(busy), _bytes(peak) + share, f"{received[device]} values")
+            rows.append((device.name, *line))
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        sent = sum(size for _, _, size in self.crossings)
+        lines.append(f"{_seconds(self.seconds)} a step; {len(self.crossings)} values cross, {_bytes(sent)}")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<Placement of {len(self)} operations on {named(self.devices)}>"
+
+
+def place(
+    operations: Sequence[Operation],
+    fed: Sequence[Tensor] = (),
+    devices: Sequence[Device] | None = None,
+    costs: CostModel | None = None,
+    effort: int = 100_000,
+) -> Placement:
+    """Place the operations of a step, as they come from pruning, in program order.
+
+    Args:
+        operations: what runs, with the placeholders that are fed.
+        fed: other tensors whose values are fed.
+        devices: where it may run; by default the devices of this process.
+        costs: times and sizes; by default estimates.
+        effort: how many tasks may be simulated to improve on the greedy placement.
+
+    Raises:
+        PlacementError: an operation fits on no device, requests contradict each other, or the memory of the devices
+            does not suffice.
+    """
+    layout = Layout(operations, fed, list_devices() if devices is None else list(devices), costs or CostModel())
+    places, simulated = search(layout, effort)
+    if simulated.over:
+        raise _too_large(layout, simulated)
+    return Placement(layout, places, simulated)
+
+
+def _too_large(layout: Layout, simulated: Simulated) -> PlacementError:
+    held = [
+        f"{device.name} would hold {_bytes(peak)} of {_bytes(device.memory_limit)}"
+        for device, peak in zip(layout.devices, simulated.peak, strict=True)
+        if device.memory_limit is not None and peak > device.memory_limit
+    ]
+    return PlacementError(
+        f"The step does not fit into the memory of the devices: in the best placement that was found "
+        f"{', '.join(held)}. Declare more devices or higher limits (ab.config.set_devices), make batches smaller, or "
+        "ask for devices by hand (ab.device)."
+    )
+
+
+def placement(
+    fetches: Any, feeds: Sequence[Any] = (), devices: Sequence[Device] | None = None, costs: CostModel | None = None
+) -> Placement:
+    """Which device each operation that `fetches` need runs on.
+
+    Args:
+        fetches: tensors, operations, variables, or nested structures of these.
+        feeds: tensors that are fed.
+        devices: where it may run; by default the devices of this process (`anabranch.config.set_devices`).
+        costs: times and sizes; by default estimates from types and shapes.
+
+    Raises:
+        PlacementError: an operation fits on no device, requests contradict each other, or the devices' memory does not
+            suffice.
+
+    Abadi et al., "TensorFlow: Large-Scale Machine Learning on Heterogeneous Distributed Systems" (2015), section 3.2.1.
+
+    >>> import anabranch as ab
+    >>> with ab.Graph().as_default():
+    ...     x = ab.placeholder((512, 512), "float32", "x")
+    ...     found = ab.placement(x @ x)
+    >>> print(found)
+    device  operations  busy    memory    receives
+    cpu:0   2           5.4 ms  2.1 MB    0 values
+    5.4 ms a step; 0 values cross, 0 bytes
+    """
+    leaves = [getattr(leaf, "flow", leaf) for leaf in flatten(fetches)]
+    graphs: list[Graph] = [leaf.graph for leaf in leaves if isinstance(leaf, (Tensor, Operation))]
+    graph = (graphs[0] if graphs else get_default_graph()).root
+    targets = [graph.read(leaf) if isinstance(leaf, Variable) else leaf for leaf in leaves]
+    given = [graph.read(feed) if isinstance(feed, Variable) else feed for feed in feeds]
+    placeholders = [feed for feed in given if isinstance(feed.operation.op, Placeholder)]
+    others = [feed for feed in given if feed not in placeholders]
+    return place(needed_operations(graph, targets, others), others, devices, costs)
+
+
+_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+def _bytes(size: int) -> str:
+    unit, name = next(((unit, name) for unit, name in _UNITS if size >= unit), (1, "bytes"))
+    return f"{size} bytes" if unit == 1 else f"{size / unit:.1f} {name}"
+
+
+def _seconds(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} us"

@@ -1,0 +1,230 @@
+"""Which device each colocation group gets: the greedy simulation of the white paper, then moves that shorten the step.
+
+Source: Abadi et al., "TensorFlow: Large-Scale Machine Learning on Heterogeneous Distributed Systems" (2015), section
+3.2.1: the graph is run in simulation from its sources on, and each node goes where it would finish soonest.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+
+from .simulate import Simulated, Transfers, simulate
+from .tasks import Layout
+
+_UNDECIDED = -1
+
+
+def search(layout: Layout, effort: int = 100_000) -> tuple[list[int], Simulated]:
+    """A device for each group of `layout`, and the run that it makes. The same layout gives the same answer.
+
+    Candidates are the greedy simulation (with variables alone, and with all values counted as memory), everything on
+    one device, and the program cut into pieces of equal work, in its order. The best of them is improved by moving
+    groups, as long as that helps.
+
+    Args:
+        layout: the tasks.
+        effort: how many tasks may be simulated for improvements.
+    """
+    return _Search(layout, effort).run()
+
+
+class _Search:
+    def __init__(self, layout: Layout, effort: int) -> None:
+        self.layout = layout
+        self.transfers = Transfers(layout)
+        self.effort = effort
+        self.work = [0.0] * len(layout.choices)
+        for task in layout.tasks:
+            self.work[task.group] += min(task.seconds)
+
+    def run(self) -> tuple[list[int], Simulated]:
+        best = None
+        for places in self._candidates():
+            found = simulate(self.layout, places, self.transfers)
+            if best is None or found.rank < best[1].rank:
+                best = places, found
+        assert best is not None
+        return self._improve(*best)
+
+    def _candidates(self) -> Iterator[list[int]]:
+        count = len(self.layout.devices)
+        yield Greedy(self.layout, self.transfers, self.layout.resident).places()
+        if any(device.memory_limit is not None for device in self.layout.devices):
+            sizes = list(self.layout.resident)
+            for task in self.layout.tasks:
+                sizes[task.group] += task.made
+            yield Greedy(self.layout, self.transfers, sizes).places()
+        for device in range(count):
+            yield on_one_device(self.layout, device)
+        for pieces in range(2, count + 1):
+            yield self._in_pieces(pieces)
+
+    def _in_pieces(self, pieces: int) -> list[int]:
+        """The groups in program order, cut into pieces of equal work, one for each of the quickest devices."""
+        totals = [sum([task.seconds[device] for task in self.layout.tasks]) for device in range(self._count)]
+        chosen = sorted(sorted(range(self._count), key=lambda device: (totals[device], device))[:pieces])
+        first: dict[int, None] = dict.fromkeys(task.group for task in self.layout.tasks)
+        places = on_one_device(self.layout, chosen[0])
+        total, done = sum(self.work) or 1.0, 0.0
+        for group in first:
+            wanted = chosen[min(pieces - 1, int((done + self.work[group] / 2) / total * pieces))]
+            done += self.work[group]
+            places[group] = _nearest(self.layout.choices[group], wanted)
+        return places
+
+    @property
+    def _count(self) -> int:
+        return len(self.layout.devices)
+
+    def _improve(self, places: list[int], found: Simulated) -> tuple[list[int], Simulated]:
+        """Move one group, or one with those that it hands values to, while the run gets better."""
+        moves = [(group,) for group in sorted(range(len(self.work)), key=lambda group: (-self.work[group], group))]
+        pairs = {(task.group, self.layout.tasks[user].group) for task in self.layout.tasks for user, _ in task.users}
+        moves += sorted(pair for pair in pairs if pair[0] != pair[1])
+        spent, improved = 0, True
+        while improved:
+            improved = False
+            for move in moves:
+                for device in range(self._count):
+                    if spent >= self.effort:
+                        return places, found
+                    trial = self._moved(places, move, device)
+                    if trial is None:
+                        continue
+                    spent += len(self.layout.tasks)
+                    result = simulate(self.layout, trial, self.transfers)
+                    if _is_better(result, found):
+                        places, found, improved = trial, result, True
+        return places, found
+
+    def _moved(self, places: list[int], move: tuple[int, ...], device: int) -> list[int] | None:
+        """`places` with the groups of a move on a device, as far as they may be there; None if nothing changes."""
+        if all(places[group] == device or device not in self.layout.choices[group] for group in move):
+            return None
+        trial = list(places)
+        for group in move:
+            if device in self.layout.choices[group]:
+                trial[group] = device
+        return trial
+
+
+def _is_better(result: Simulated, found: Simulated) -> bool:
+    return result.over < found.over or (result.over == found.over and result.seconds < found.seconds * (1 - 1e-9))
+
+
+def on_one_device(layout: Layout, device: int) -> list[int]:
+    """Everything that may be there on one device; what may not, on the first that it may be on."""
+    return [_nearest(choices, device) for choices in layout.choices]
+
+
+def _nearest(choices: Sequence[int], wanted: int) -> int:
+    return wanted if wanted in choices else choices[0]
+
+
+class Greedy:
+    """The simulation that places as it goes.
+
+    What takes no time, such as the read of a variable, is left open where there is a choice: it goes with the first
+    task that takes it.
+
+    Args:
+        layout: the tasks.
+        transfers: between its devices.
+        sizes: bytes of each group, which devices' memory limits must hold.
+    """
+
+    def __init__(self, layout: Layout, transfers: Transfers, sizes: Sequence[int]) -> None:
+        self.layout = layout
+        self.tasks = layout.tasks
+        self.transfers = transfers
+        self.sizes = sizes
+        self.place = [_UNDECIDED] * len(layout.choices)
+        self.room = [device.memory_limit for device in layout.devices]
+        self.free = [0.0] * len(layout.devices)
+        self.finished = [0.0] * len(layout.tasks)
+        for group, choices in enumerate(layout.choices):
+            if len(choices) == 1:
+                self._decide(group, choices[0])
+
+    def places(self) -> list[int]:
+        """The device of each group."""
+        missing = [len(task.inputs) for task in self.tasks]
+        ready = [(0.0, number) for number, count in enumerate(missing) if not count]
+        while ready:
+            _, number = heapq.heappop(ready)
+            self._place(number)
+            for user, _ in self.tasks[number].users:
+                missing[user] -= 1
+                if not missing[user]:
+                    since = max([self.finished[producer] for producer, _ in self.tasks[user].inputs])
+                    heapq.heappush(ready, (since, user))
+        rest = on_one_device(self.layout, 0)
+        return [other if place == _UNDECIDED else place for place, other in zip(self.place, rest, strict=True)]
+
+    def _place(self, number: int) -> None:
+        task = self.tasks[number]
+        if self.place[task.group] == _UNDECIDED and any(task.seconds):
+            self._choose(number)
+        device = self.place[task.group]
+        if device == _UNDECIDED:
+            self.finished[number] = max([self.finished[producer] for producer, _ in task.inputs], default=0.0)
+            return
+        self.finished[number] = self._finish_on(number, device)
+        if task.seconds[device]:
+            self.free[device] = self.finished[number]
+
+    def _choose(self, number: int) -> None:
+        """Where it would finish soonest; of devices that have room for it, if any has."""
+        group = self.tasks[number].group
+        choices = self.layout.choices[group]
+        having_room = [device for device in choices if self._has_room(device, self._size_with_inputs(number))]
+        candidates = having_room or sorted(choices, key=self._missing_room)[:1]
+        device = min(candidates, key=lambda device: (self._finish_on(number, device), device))
+        self._decide(group, device)
+        self._settle_inputs(number, device)
+
+    def _decide(self, group: int, device: int) -> None:
+        self.place[group] = device
+        room = self.room[device]
+        if room is not None:
+            self.room[device] = room - self.sizes[group]
+
+    def _settle_inputs(self, number: int, device: int) -> None:
+        """What was left open goes with the task that takes it."""
+        for producer, _ in self.tasks[number].inputs:
+            group = self.tasks[producer].group
+            if self.place[group] != _UNDECIDED:
+                continue
+            if device in self.layout.choices[group] and self._has_room(device, self.sizes[group]):
+                self._decide(group, device)
+            else:
+                self._decide(group, self.layout.choices[group][0])
+            self._settle_inputs(producer, device)
+
+    def _size_with_inputs(self, number: int) -> int:
+        groups = {self.tasks[number].group, *[self.tasks[producer].group for producer, _ in self.tasks[number].inputs]}
+        return sum([self.sizes[group] for group in groups if self.place[group] == _UNDECIDED])
+
+    def _has_room(self, device: int, size: int) -> bool:
+        room = self.room[device]
+        return room is None or room >= size
+
+    def _missing_room(self, device: int) -> tuple[int, int]:
+        room = self.room[device]
+        return (0 if room is None else -room, device)
+
+    def _finish_on(self, number: int, device: int) -> float:
+        task = self.tasks[number]
+        arrival = max([self._arrival(p, device, size, task.weight) for p, size in task.inputs], default=0.0)
+        seconds = task.seconds[device]
+        return (max(arrival, self.free[device]) if seconds else arrival) + seconds
+
+    def _arrival(self, number: int, device: int, size: int, weight: float) -> float:
+        """When a value is on a device; one that was left open is made of what comes there."""
+        task = self.tasks[number]
+        place = self.place[task.group]
+        if place != _UNDECIDED:
+            moving = self.transfers.seconds(place, device, size) * min(weight, task.weight)
+            return self.finished[number] + moving
+        return max([self._arrival(p, device, s, task.weight) for p, s in task.inputs], default=0.0)

@@ -1,0 +1,362 @@
+"""Conditional accumulators: the mean (or sum) of the first gradients that come in for a step; late ones are dropped.
+
+Source: Chen, Pan, Monga, Bengio and Jozefowicz, "Revisiting Distributed Synchronous SGD" (2016); the interface is
+TensorFlow's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from ..graph import dtypes
+from ..graph.dtypes import as_dtype, is_differentiable, name_of
+from ..graph.graph import get_default_graph, graph_for, in_explicit_graph
+from ..graph.op import Effect, Op
+from ..graph.slices import IndexedSlices
+from ..graph.spec import TensorSpec, as_shape, shape_accepts, shape_text, shapes_compatible
+from ..ops.base import as_array, convert_to_tensor, is_numpy
+from .accumulator_state import AccumulatorState, AccumulatorStatistics, DenseTotal, SparseTotal, Total
+from .attempts import Attempt, Gate
+from .components import holds_symbols
+
+if TYPE_CHECKING:
+    from ..graph.graph import Operation
+    from ..graph.tensor import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class _AccumulatorOp(Op):
+    """Base: ops on an accumulator."""
+
+    no_samples: ClassVar[str] = "holds an accumulator: test_queues_accumulators"
+    accumulator: _Accumulator
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return [None] * len(node.inputs)
+
+    def effects(self) -> tuple[Effect, ...]:
+        return (Effect(self.accumulator, writes=True),)
+
+
+@dataclass(frozen=True, eq=False)
+class AccumulatorApply(_AccumulatorOp):
+    """Add a gradient. Inputs: its parts, then the step at which it was computed."""
+
+    def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
+        self.accumulator.check_specs(inputs[:-1])
+        _check_integer("local_step", inputs[-1])
+        return ()
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        self.accumulator.apply_now(inputs[:-1], int(inputs[-1]))
+        return ()
+
+
+@dataclass(frozen=True, eq=False)
+class AccumulatorTake(_AccumulatorOp):
+    """Take the result of at least so many gradients as the input says. Waits for them."""
+
+    def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
+        _check_integer("num_required", inputs[0])
+        return self.accumulator.result_specs()
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return self.accumulator.take_now(int(inputs[0]))
+
+
+@dataclass(frozen=True, eq=False)
+class AccumulatorSetGlobalStep(_AccumulatorOp):
+    """Say at which step training is: gradients of earlier ones are dropped."""
+
+    def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
+        _check_integer("new_global_step", inputs[0])
+        return ()
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        self.accumulator.set_step_now(int(inputs[0]))
+        return ()
+
+
+@dataclass(frozen=True, eq=False)
+class AccumulatorCount(_AccumulatorOp):
+    """How many gradients were added since the last take, as int32."""
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        return TensorSpec((), dtypes.int32)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return np.int32(self.accumulator.statistics().accumulated)
+
+
+def _check_integer(what: str, spec: Any) -> None:
+    if spec.dtype.kind not in "iu" or spec.shape not in ((), None):
+        raise TypeError(f"{what} must be an integer scalar; got {spec}.")
+
+
+class _Accumulator:
+    """What both accumulators have in common."""
+
+    def __init__(self, total: Total, dtype: Any, shape: Any, name: str, reduction_type: str) -> None:
+        self.dtype = as_dtype(dtype)
+        self.shape = as_shape(shape)
+        self.name = name
+        self.label = f"{type(self).__name__} {name!r}"
+        if reduction_type not in ("MEAN", "SUM"):
+            raise ValueError(f"{self.label}: reduction_type must be 'MEAN' or 'SUM'; got {reduction_type!r}.")
+        if not is_differentiable(self.dtype):
+            raise TypeError(f"{self.label}: gradients are floating-point numbers; got dtype {name_of(self.dtype)}.")
+        self._state = AccumulatorState(total, reduction_type == "MEAN")
+        self._gate = Gate()
+
+    def check_specs(self, specs: Sequence[Any]) -> None:
+        """Refuse gradients that can't fit.
+
+        Raises:
+            ValueError, TypeError: one does not.
+        """
+        raise NotImplementedError
+
+    def result_specs(self) -> tuple[TensorSpec, ...]:
+        """What a take gives."""
+        raise NotImplementedError
+
+    def check_values(self, parts: Sequence[Any]) -> Any:
+        """The parts of a gradient in the form that is added up; they must fit."""
+        raise NotImplementedError
+
+    def apply_now(self, parts: Sequence[Any], local_step: int) -> None:
+        """Add a gradient; what `apply_grad` builds does this."""
+        gradient = self.check_values(parts)
+        with self._gate.lock:
+            try:
+                self._state.apply(gradient, local_step)
+            except ValueError as error:
+                raise ValueError(f"{self.label}: {error}.") from None
+
+    def take_now(self, required: int) -> Any:
+        """Wait for gradients and take the result; what `take_grad` builds does this."""
+        if required < 1:
+            raise ValueError(f"{self.label}: num_required must be at least 1; got {required}.")
+        return self._gate.wait(lambda: self._state.take(required), self._state.withdraw, self._describe)
+
+    def set_step_now(self, step: int) -> None:
+        """Set the step; what `set_global_step` builds does this."""
+        with self._gate.lock:
+            self._state.set_global_step(step)
+
+    def statistics(self) -> AccumulatorStatistics:
+        """What the accumulator holds and what it has done."""
+        with self._gate.lock:
+            return self._state.statistics()
+
+    def _describe(self, attempt: Attempt) -> str:
+        found = self._state.statistics()
+        return (
+            f"take_grad of {attempt.count} gradients from {self.label}, which holds {found.accumulated}; "
+            f"{found.dropped} came too late and were dropped."
+        )
+
+    def _apply(self, parts: Sequence[Any], local_step: Any, name: str | None) -> Any:
+        if not in_explicit_graph() and not holds_symbols([*parts, local_step]):
+            arrays = [*[as_array(part) for part in parts[:-1]], self._value(parts[-1])]
+            step = as_array(local_step)
+            AccumulatorApply(self).infer(*[TensorSpec(array.shape, array.dtype) for array in (*arrays, step)])
+            return self.apply_now(arrays, int(step))
+        value = parts[-1] if holds_symbols(parts[-1]) else self._value(parts[-1])
+        tensors = [convert_to_tensor(part) for part in (*parts[:-1], value, local_step)]
+        return graph_for(tensors).add(AccumulatorApply(self), tensors, name or f"{self.name}/apply_grad")
+
+    def _value(self, value: Any) -> Any:
+        """Values of a gradient as an array; Python's numbers take the accumulator's dtype."""
+        return as_array(value) if is_numpy(value) else as_array(value, self.dtype)
+
+    def _take(self, num_required: Any, name: str | None) -> Sequence[Any]:
+        if not in_explicit_graph() and not holds_symbols(num_required):
+            result = self.take_now(int(num_required))
+            return result if len(self.result_specs()) > 1 else [result]
+        count = convert_to_tensor(num_required)
+        return graph_for([count]).add(AccumulatorTake(self), [count], name or f"{self.name}/take_grad").outputs
+
+    def set_global_step(self, new_global_step: Any, name: str | None = None) -> Any:
+        """Say at which step training is. Gradients of earlier steps are dropped; each take adds 1 by itself."""
+        if not in_explicit_graph() and not holds_symbols(new_global_step):
+            return self.set_step_now(int(new_global_step))
+        step = convert_to_tensor(new_global_step)
+        label = name or f"{self.name}/set_global_step"
+        return graph_for([step]).add(AccumulatorSetGlobalStep(self), [step], label)
+
+    def num_accumulated(self, name: str | None = None) -> Any:
+        """How many gradients were added since the last take."""
+        if not in_explicit_graph():
+            return self.statistics().accumulated
+        return get_default_graph().add(AccumulatorCount(self), [], name or f"{self.name}/num_accumulated").outputs[0]
+
+    def __repr__(self) -> str:
+        return f"<{self.label}>"
+
+
+class ConditionalAccumulator(_Accumulator):
+    """Adds up dense gradients until enough of them have come in.
+
+    Args:
+        dtype: of the gradients, a floating-point type.
+        shape: of the gradients, as far as it is known.
+        name: for messages, and the names of the operations.
+        reduction_type: "MEAN" or "SUM" of all gradients that were added, which may be more than were required.
+
+    Like a queue's, its methods build operations where a graph is being built, and act at once from plain Python.
+
+    >>> import anabranch as ab
+    >>> accumulator = ab.queues.ConditionalAccumulator("float32", (2,))
+    >>> for step, gradient in [(0, [1.0, 2.0]), (0, [3.0, 4.0])]:
+    ...     accumulator.apply_grad(gradient, local_step=step)
+    >>> accumulator.take_grad(2)
+    array([2., 3.], dtype=float32)
+    >>> accumulator.apply_grad([9.0, 9.0], local_step=0)
+    >>> accumulator.statistics().dropped
+    1
+    """
+
+    def __init__(
+        self,
+        dtype: Any,
+        shape: Any = None,
+        name: str = "conditional_accumulator",
+        reduction_type: str = "MEAN",
+    ) -> None:
+        super().__init__(DenseTotal(), dtype, shape, name, reduction_type)
+
+    def check_specs(self, specs: Sequence[Any]) -> None:
+        (spec,) = specs
+        if spec.dtype != self.dtype:
+            raise TypeError(f"{self.label} takes {name_of(self.dtype)}; got a gradient {spec}.")
+        if not shapes_compatible(self.shape, spec.shape):
+            raise ValueError(f"{self.label} has shape {shape_text(self.shape)}; got a gradient {spec}.")
+
+    def check_values(self, parts: Sequence[Any]) -> Any:
+        (gradient,) = parts
+        if not shape_accepts(self.shape, gradient.shape):
+            got = shape_text(gradient.shape)
+            raise ValueError(f"{self.label} has shape {shape_text(self.shape)}; got a gradient of shape {got}.")
+        return gradient
+
+    def result_specs(self) -> tuple[TensorSpec, ...]:
+        return (TensorSpec(self.shape, self.dtype),)
+
+    def apply_grad(self, grad: Any, local_step: Any = 0, name: str | None = None) -> Any:
+        """Add a gradient, unless it is stale: computed at a step before the accumulator's.
+
+        Args:
+            grad: a tensor or array.
+            local_step: the step at which it was computed.
+            name: of the operation.
+
+        Returns:
+            The operation; None from plain Python.
+        """
+        return self._apply([grad], local_step, name)
+
+    def take_grad(self, num_required: Any, name: str | None = None) -> Any:
+        """The mean (or sum) of the gradients, once at least `num_required` were added; waits for them.
+
+        It begins anew with nothing, at the next step.
+        """
+        return self._take(num_required, name)[0]
+
+
+class SparseConditionalAccumulator(_Accumulator):
+    """Adds up gradients that are rows of a table.
+
+    Args:
+        dtype, name: as for `ConditionalAccumulator`.
+        shape: of the whole table.
+        reduction_type: "MEAN" or "SUM", as a dense accumulator would give it: a row that only some gradients have
+            counts as zero in the others. (TensorFlow's divides each row by the number of gradients that had it.)
+
+    >>> import anabranch as ab
+    >>> accumulator = ab.queues.SparseConditionalAccumulator("float32", (4, 1), reduction_type="SUM")
+    >>> accumulator.apply_grad([3, 1], [[1.0], [2.0]])
+    >>> accumulator.apply_grad([3], [[5.0]])
+    >>> accumulator.take_grad(2)
+    (array([1, 3]), array([[2.],
+           [6.]], dtype=float32), array([4, 1], dtype=int32))
+    """
+
+    def __init__(
+        self,
+        dtype: Any,
+        shape: Any,
+        name: str = "sparse_conditional_accumulator",
+        reduction_type: str = "MEAN",
+    ) -> None:
+        super().__init__(SparseTotal(), dtype, shape, name, reduction_type)
+        if not self.shape or None in self.shape:
+            raise ValueError(
+                f"{self.label}: shape is that of the whole table and must be fully known, with at least one axis; got "
+                f"{shape_text(self.shape)}."
+            )
+        self._row_shape = self.shape[1:]
+
+    def check_specs(self, specs: Sequence[Any]) -> None:
+        indices, values = specs
+        if indices.dtype.kind not in "iu" or values.dtype != self.dtype:
+            raise TypeError(f"{self.label} takes integer indices and {name_of(self.dtype)}; got {indices}, {values}.")
+        fits = shapes_compatible((None,), indices.shape) and shapes_compatible((None, *self._row_shape), values.shape)
+        if not fits:
+            raise self._misfit(indices.shape, values.shape)
+
+    def check_values(self, parts: Sequence[Any]) -> Any:
+        indices, values = parts
+        fits = indices.ndim == 1 and values.ndim > 0 and len(indices) == len(values)
+        if not fits or values.shape[1:] != self._row_shape:
+            raise self._misfit(indices.shape, values.shape)
+        rows = self.shape[0] if self.shape and self.shape[0] else 0
+        wrong = indices[(indices < -rows) | (indices >= rows)]
+        if wrong.size:
+            raise IndexError(f"{self.label}: index {int(wrong[0])} is out of range for a table of {rows} rows.")
+        positions = np.array(np.where(indices < 0, indices + rows, indices), "int64")
+        return positions, values, np.array(self.shape, "int32")
+
+    def _misfit(self, indices: Any, values: Any) -> ValueError:
+        return ValueError(
+            f"{self.label} takes indices of shape [n] and values of shape {shape_text((None, *self._row_shape))}; got "
+            f"{shape_text(indices)} and {shape_text(values)}."
+        )
+
+    def result_specs(self) -> tuple[TensorSpec, ...]:
+        indices, values = TensorSpec((None,), dtypes.int64), TensorSpec((None, *self._row_shape), self.dtype)
+        return indices, values, TensorSpec((len(self._row_shape) + 1,), dtypes.int32)
+
+    def apply_grad(
+        self, grad_indices: Any, grad_values: Any, grad_shape: Any = None, local_step: Any = 0, name: str | None = None
+    ) -> Any:
+        """Add rows, unless the gradient is stale.
+
+        Args:
+            grad_indices: ``(n,)`` integers, the positions of the rows; a row may be named several times.
+            grad_values: ``(n, ...)``, the rows.
+            grad_shape: must be the accumulator's, if it is given.
+            local_step: the step at which the gradient was computed.
+            name: of the operation.
+        """
+        if grad_shape is not None and as_shape(grad_shape) != self.shape:
+            raise ValueError(f"{self.label} has shape {shape_text(self.shape)}; got a gradient of {tuple(grad_shape)}.")
+        return self._apply([grad_indices, grad_values], local_step, name)
+
+    def apply_indexed_slices_grad(self, grad: IndexedSlices, local_step: Any = 0, name: str | None = None) -> Any:
+        """As `apply_grad`, for what `gradients` gives of a table."""
+        return self._apply([grad.indices, grad.values], local_step, name)
+
+    def take_grad(self, num_required: Any, name: str | None = None) -> tuple[Any, Any, Any]:
+        """Indices (ascending, each once), values and shape of the result; waits as `ConditionalAccumulator` does."""
+        indices, values, shape = self._take(num_required, name)
+        return indices, values, shape
+
+    def take_indexed_slices_grad(self, num_required: Any, name: str | None = None) -> IndexedSlices:
+        """As `take_grad`."""
+        indices, values, shape = self.take_grad(num_required, name)
+        return IndexedSlices(values, indices, shape)

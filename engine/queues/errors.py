@@ -1,0 +1,35 @@
+"""Errors of queues, accumulators and readers; `anabranch.errors`."""
+
+from __future__ import annotations
+
+from ..ops.checks import InvalidArgumentError
+
+
+class OutOfRangeError(EOFError):
+    """The input is at its end: a queue is closed and holds too few elements for a dequeue.
+
+    This is how the end of the data reaches whoever consumes it. Loops over a queue end with it, and a `Coordinator`
+    takes it for a clean stop.
+    """
+
+
+class CancelledError(RuntimeError):
+    """What was asked of a queue will not be done: the queue is closed, or was closed while an enqueue waited."""
+
+
+class DeadlineExceededError(TimeoutError):
+    """A step waited longer than ``Session.run(..., timeout=seconds)`` allows.
+
+    The message names what waited, the queue and its size, and for how long; the note names the operation. What waited
+    has been withdrawn: a dequeue took nothing.
+    """
+
+
+class DataLossError(ValueError):
+    """A file is damaged or cut short: a checksum does not fit, or a record ends before its length.
+
+    The message names the file and the place in it.
+    """
+
+
+__all__ = ["CancelledError", "DataLossError", "DeadlineExceededError", "InvalidArgumentError", "OutOfRangeError"]

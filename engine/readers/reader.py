@@ -1,0 +1,313 @@
+"""Readers: operations that take file names from a queue and give the records of these files, one a run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple
+
+import numpy as np
+
+from ..graph import dtypes
+from ..graph.deadlines import seconds_left
+from ..graph.graph import get_default_graph, in_explicit_graph
+from ..graph.op import Effect, Op
+from ..graph.spec import TensorSpec
+from ..queues.errors import DataLossError, DeadlineExceededError, OutOfRangeError
+from ..queues.queue import Queue
+from .tf_record import check_compression, numbered_records
+
+if TYPE_CHECKING:
+    from ..graph.graph import Operation
+    from ..graph.tensor import Tensor
+
+Record = tuple[str, tuple[Any, ...]]  # the key, and one value a component
+
+
+class ReaderStatistics(NamedTuple):
+    """What a reader has done.
+
+    Attributes:
+        records: how many it gave so far.
+        files: how many it has read to their ends.
+        current: the file that it is reading.
+    """
+
+    records: int
+    files: int
+    current: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class ReaderRead(Op):
+    """The next record, or with `count` the next ones, stacked. Takes file names from the queue as it needs them."""
+
+    no_samples: ClassVar[str] = "holds a reader: test_readers"
+    reader: Reader
+    queue: Queue
+    count: int | None
+
+    def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
+        batch = () if self.count is None else (None,)
+        specs = (TensorSpec((), dtypes.string), *self.reader.specs)
+        return tuple([TensorSpec(None if s.shape is None else (*batch, *s.shape), s.dtype) for s in specs])
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        if self.count is None:
+            key, values = self.reader.take(self.queue)
+            return (key, *values)
+        return tuple(self.reader.take_stacked(self.queue, self.count))
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return ()
+
+    def effects(self) -> tuple[Effect, ...]:
+        return (Effect(self.reader, writes=True), Effect(self.queue, writes=True))
+
+
+class Reader:
+    """Base of the readers: gives the records of files whose names come from a queue.
+
+    Like a queue's methods, `read` and `read_up_to` build operations where a graph is being built and act at once from
+    plain Python. When the queue is closed and empty and the last file is at its end, they raise `OutOfRangeError`.
+    A damaged file is an error, after which the reader goes on with the next one.
+
+    Subclasses define `records`.
+
+    Args:
+        specs: what a record is made of, besides its key.
+        name: for messages, and the names of the operations.
+    """
+
+    def __init__(self, specs: Sequence[TensorSpec], name: str) -> None:
+        self.specs = tuple(specs)
+        self.name = name
+        self._lock = threading.Lock()
+        self._current: Iterator[Record] | None = None
+        self._path: str | None = None
+        self._records = self._files = 0
+
+    def records(self, path: str) -> Iterator[Record]:
+        """The records of a file: pairs of key and values."""
+        raise NotImplementedError(f"{type(self).__name__} must define records(path).")
+
+    def read(self, queue: Queue, name: str | None = None) -> tuple[Any, Any]:
+        """The next record.
+
+        Args:
+            queue: gives the names of files; its elements are single strings.
+            name: of the operation.
+
+        Returns:
+            The key, ``"file:place"``, and the value.
+
+        Raises:
+            OutOfRangeError: there are no more records (at run time).
+            DataLossError: a file is damaged (at run time).
+        """
+        self._check_queue(queue)
+        if not in_explicit_graph():
+            key, values = self.take(queue)
+            return key, self._packed(values)
+        return self._build(queue, None, name or f"{self.name}/read")
+
+    def read_up_to(self, queue: Queue, num_records: int, name: str | None = None) -> tuple[Any, Any]:
+        """The next records, stacked; as `read`. There are fewer than `num_records` (at least one) only at the end.
+
+        Raises:
+            ValueError: records may differ in shape.
+        """
+        self._check_queue(queue)
+        if num_records < 1:
+            raise ValueError(f"{self._label()}: num_records must be at least 1; got {num_records}.")
+        if not all(spec.is_static for spec in self.specs):
+            raise ValueError(f"{self._label()}: its records differ in shape and can't be stacked; use read().")
+        if not in_explicit_graph():
+            keys, *values = self.take_stacked(queue, num_records)
+            return keys, self._packed(values)
+        return self._build(queue, num_records, name or f"{self.name}/read_up_to")
+
+    def _build(self, queue: Queue, count: int | None, name: str) -> tuple[Any, Any]:
+        key, *values = get_default_graph().add(ReaderRead(self, queue, count), (), name).outputs
+        return key, self._packed(values)
+
+    def _packed(self, values: Sequence[Any]) -> Any:
+        """The values of a record as the caller gets them."""
+        return values[0] if len(values) == 1 else list(values)
+
+    def _check_queue(self, queue: Any) -> None:
+        if not isinstance(queue, Queue) or queue.components.dtypes != (dtypes.string,):
+            raise TypeError(
+                f"{self._label()}.read takes a queue of file names, such as FIFOQueue(32, 'string', ()); got {queue!r}."
+            )
+
+    def _label(self) -> str:
+        return f"{type(self).__name__} {self.name!r}"
+
+    # --- reading --------------------------------------------------------------------------------------------
+
+    def take(self, queue: Queue) -> Record:
+        """The next record now; `read` is the public form."""
+        self._acquire()
+        try:
+            return self._next(queue)
+        finally:
+            self._lock.release()
+
+    def take_stacked(self, queue: Queue, count: int) -> list[Any]:
+        """The next keys and values now, stacked; `read_up_to` is the public form."""
+        self._acquire()
+        try:
+            found = self._next_ones(queue, count)
+        finally:
+            self._lock.release()
+        keys = np.array([key for key, _ in found], dtypes.string)
+        return [keys, *[np.stack(column) for column in zip(*[values for _, values in found], strict=True)]]
+
+    def _acquire(self) -> None:
+        """Take the lock: a reader serves one thread at a time."""
+        left = seconds_left()
+        if not self._lock.acquire(timeout=-1 if left is None else left):
+            raise DeadlineExceededError(
+                f"The timeout was over: {self._label()} is in use by another thread, which may wait for a file name."
+            )
+
+    def _next_ones(self, queue: Queue, count: int) -> list[Record]:
+        found: list[Record] = []
+        while len(found) < count:
+            try:
+                found.append(self._next(queue))
+            except OutOfRangeError:
+                if not found:
+                    raise
+                break
+        return found
+
+    def _next(self, queue: Queue) -> Record:
+        while True:
+            if self._current is None:
+                self._path = str(queue.take(1)[0][0])
+                self._current = self.records(self._path)
+            try:
+                record = next(self._current, None)
+            except BaseException:
+                self._current = self._path = None
+                raise
+            if record is not None:
+                self._records += 1
+                return record
+            self._current = self._path = None
+            self._files += 1
+
+    def reset(self) -> None:
+        """Leave the current file; the next record is the first of the next file."""
+        with self._lock:
+            self._current = self._path = None
+
+    def statistics(self) -> ReaderStatistics:
+        """What the reader has done."""
+        return ReaderStatistics(self._records, self._files, self._path)
+
+    def __repr__(self) -> str:
+        return f"<{self._label()}>"
+
+
+class TextLineReader(Reader):
+    """The lines of text files (UTF-8), without their ends. Keys are ``"file:line"``, counted from 1.
+
+    Args:
+        skip_header_lines: how many lines to leave out at the start of each file.
+        name: for messages, and the names of the operations.
+
+    >>> from pathlib import Path
+    >>> import anabranch as ab
+    >>> written = Path("poem.txt").write_text("one\\ntwo\\n")
+    >>> names = ab.queues.FIFOQueue(8, "string", ())
+    >>> names.enqueue("poem.txt")
+    >>> reader = ab.io.TextLineReader()
+    >>> reader.read(names), reader.read(names)
+    (('poem.txt:1', 'one'), ('poem.txt:2', 'two'))
+    """
+
+    def __init__(self, skip_header_lines: int | None = None, name: str = "text_line_reader") -> None:
+        super().__init__([TensorSpec((), dtypes.string)], name)
+        self._skipped = skip_header_lines or 0
+
+    def records(self, path: str) -> Iterator[Record]:
+        with Path(path).open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if number > self._skipped:
+                    yield f"{path}:{number}", (_text(line.removesuffix(b"\n").removesuffix(b"\r"), path, number),)
+
+
+def _text(line: bytes, path: str, number: int) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise DataLossError(
+            f"Line {number} of {path!r} is no UTF-8 text ({error}). FixedLengthRecordReader reads plain bytes."
+        ) from None
+
+
+class FixedLengthRecordReader(Reader):
+    """Records of so many bytes each, as uint8 vectors. Keys are ``"file:number"``, counted from 0.
+
+    Args:
+        record_bytes: the size of a record.
+        header_bytes: how many bytes to leave out at the start of each file.
+        footer_bytes: and at its end.
+        hop_bytes: from the start of a record to the start of the next; by default `record_bytes`.
+        name: for messages, and the names of the operations.
+    """
+
+    def __init__(
+        self,
+        record_bytes: int,
+        header_bytes: int | None = None,
+        footer_bytes: int | None = None,
+        hop_bytes: int | None = None,
+        name: str = "fixed_length_record_reader",
+    ) -> None:
+        super().__init__([TensorSpec((record_bytes,), np.dtype("uint8"))], name)
+        self._size, self._header, self._footer = record_bytes, header_bytes or 0, footer_bytes or 0
+        self._hop = hop_bytes or record_bytes
+        if record_bytes < 1 or min(self._header, self._footer, self._hop) < 0:
+            raise ValueError(
+                f"{self._label()}: record_bytes must be at least 1 and the others not negative; got record_bytes="
+                f"{record_bytes}, header_bytes={header_bytes}, footer_bytes={footer_bytes}, hop_bytes={hop_bytes}."
+            )
+
+    def records(self, path: str) -> Iterator[Record]:
+        with Path(path).open("rb") as file:
+            end = Path(path).stat().st_size - self._footer
+            for number, start in enumerate(range(self._header, end, self._hop)):
+                yield f"{path}:{number}", (self._record(file, path, number, start, end),)
+
+    def _record(self, file: BinaryIO, path: str, number: int, start: int, end: int) -> Any:
+        if start + self._size > end:
+            raise DataLossError(
+                f"{path!r} ends within record {number}: {end - start} of {self._size} bytes are left. Check "
+                "record_bytes, header_bytes and footer_bytes."
+            )
+        file.seek(start)
+        return np.frombuffer(file.read(self._size), "uint8").copy()
+
+
+class TFRecordReader(Reader):
+    """The records of TFRecord files, as uint8 vectors. Keys are ``"file:byte"``, where the record begins.
+
+    Args:
+        name: for messages, and the names of the operations.
+        compression_type: None or "GZIP".
+    """
+
+    def __init__(self, name: str = "tf_record_reader", compression_type: str | None = None) -> None:
+        super().__init__([TensorSpec((None,), np.dtype("uint8"))], name)
+        check_compression(compression_type)
+        self._compression_type = compression_type
+
+    def records(self, path: str) -> Iterator[Record]:
+        for place, record in numbered_records(path, self._compression_type):
+            yield f"{path}:{place}", (np.frombuffer(record, "uint8").copy(),)

@@ -1,0 +1,253 @@
+"""Graphs ten thousand operations deep: nothing recurses, from building to reloading, within Python's own limit."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import anabranch as ab
+from anabranch.engine.graph import Graph, Tensor
+from anabranch.engine.runtime.interpreter import Interpreter
+
+DEPTH = 10_000
+Build = Callable[[Tensor, int], Tensor]
+
+
+@pytest.fixture(autouse=True)
+def graph() -> Generator[Graph]:
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)  # Python's default, whatever the test runner wants
+    try:
+        with Graph().as_default() as graph:
+            yield graph
+        assert sys.getrecursionlimit() == 1000
+    finally:
+        sys.setrecursionlimit(before)
+
+
+def depth_of(target: Tensor) -> int:
+    """The number of operations on the longest way to `target`, in its own graph."""
+    depths: dict[Any, int] = {}
+    for operation in target.graph.operations:
+        depths[operation] = 1 + max((depths[tensor.operation] for tensor in operation.inputs), default=0)
+    return depths[target.operation]
+
+
+def scalars(x: Tensor, depth: int) -> Tensor:
+    for _ in range(depth // 2):
+        x = x * 0.9999 + 1e-4
+    return x
+
+
+def vectors(x: Tensor, depth: int) -> Tensor:
+    for _ in range(depth):
+        x = ab.ops.sin(x)
+    return x
+
+
+def products(x: Tensor, depth: int) -> Tensor:
+    weights = ab.constant(np.array([[0.6, -0.8], [0.8, 0.6]], "float32"))
+    for _ in range(depth // 2):
+        x = ab.ops.tanh(x @ weights)
+    return x
+
+
+def views(x: Tensor, depth: int) -> Tensor:
+    for _ in range(depth // 4):
+        x = ab.ops.reshape(ab.ops.transpose(ab.ops.reshape(ab.ops.transpose(x), (1, 4))), (2, 2))
+    return x
+
+
+def joined(x: Tensor, depth: int) -> Tensor:
+    y = x
+    for _ in range(depth // 3):
+        y = ab.ops.concatenate([y[1:], y[:1] * x[:1]], axis=0)
+    return y
+
+
+def branches(x: Tensor, depth: int) -> Tensor:
+    for _ in range(depth // 20):
+        x = ab.cond(x[0, 0] > 0, lambda y=x: ab.ops.sin(y), lambda y=x: ab.ops.cos(y))
+    return x
+
+
+def loops(x: Tensor, depth: int) -> Tensor:
+    for _ in range(depth // 50):
+        x = ab.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, ab.ops.sin(y)), (0, x))[1]
+    return x
+
+
+def in_loop(x: Tensor, depth: int) -> Tensor:
+    return ab.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, products(y, depth)), (0, x))[1]
+
+
+def in_branch(x: Tensor, depth: int) -> Tensor:
+    return ab.cond(x[0, 0] > 0, lambda: vectors(x, depth), lambda: -x)
+
+
+CHAINS: dict[Build, tuple[int, ...]] = {
+    scalars: (),
+    vectors: (3,),
+    products: (2, 2),
+    views: (2, 2),
+    joined: (2, 2),
+    branches: (2, 2),
+    loops: (2, 2),
+    in_loop: (2, 2),
+    in_branch: (2, 2),
+}
+
+
+def start_of(build: Build) -> Any:
+    shape = CHAINS[build]
+    return np.linspace(0.5, 0.9, int(np.prod(shape)), dtype="float32").reshape(shape)
+
+
+def chain(build: Build, depth: int) -> tuple[Tensor, Tensor]:
+    x = ab.placeholder(CHAINS[build], "float32", "x")
+    return x, build(x, depth)
+
+
+@pytest.mark.parametrize("build", [scalars, vectors, products, views])
+def test_depth(build: Build):
+    assert depth_of(chain(build, DEPTH)[1]) >= DEPTH
+
+
+@pytest.mark.parametrize("build", CHAINS)
+def test_values(build: Build, graph: Graph):
+    x, y = chain(build, DEPTH if build in (scalars, views) else 3_000)
+    value = start_of(build)
+    expected = Interpreter().run(graph, [y], {x: value})[0]
+    np.testing.assert_allclose(ab.Session().run(y, {x: value}), expected, rtol=2e-5, atol=1e-6)
+
+
+def test_values_are_those_of_numpy():
+    value = start_of(vectors)
+    x, y = chain(vectors, DEPTH)
+    for _ in range(DEPTH):
+        value = np.sin(value)
+    np.testing.assert_allclose(ab.Session().run(y, {x: start_of(vectors)}), value, rtol=1e-5)
+
+
+@pytest.mark.parametrize("build", CHAINS)
+def test_gradients(build: Build, graph: Graph):
+    x, y = chain(build, 1_500)
+    (dx,) = ab.gradients(y, [x])
+    value = start_of(build)
+    expected = Interpreter(float64=True).run(graph, [dx], {x: value})[0]
+    np.testing.assert_allclose(ab.Session().run(dx, {x: value}), expected, rtol=1e-3, atol=1e-6)
+
+
+def test_gradient_of_ten_thousand_operations():
+    x, y = chain(scalars, DEPTH)
+    (dx,) = ab.gradients(y, [x])
+    assert depth_of(dx) >= DEPTH // 2
+    np.testing.assert_allclose(ab.Session().run(dx, {x: 1.0}), 0.9999 ** (DEPTH // 2), rtol=1e-3)
+
+
+def test_second_order():
+    x, y = chain(vectors, DEPTH // 4)
+    (dx,) = ab.gradients(y, [x])
+    (ddx,) = ab.gradients(dx, [x])
+    assert depth_of(ddx) >= DEPTH // 2
+    value, first, second = start_of(vectors).astype("float64"), 1.0, 0.0
+    for _ in range(DEPTH // 4):  # of sin(u): u' cos u, and u'' cos u - u' u' sin u
+        second = second * np.cos(value) - first * first * np.sin(value)
+        first = first * np.cos(value)
+        value = np.sin(value)
+    np.testing.assert_allclose(ab.Session().run(ddx, {x: start_of(vectors)}), second, rtol=1e-3)
+
+
+def test_second_order_through_a_loop(graph: Graph):
+    x, y = chain(in_loop, 1_200)
+    (dx,) = ab.gradients(y, [x])
+    (ddx,) = ab.gradients(ab.ops.sum(dx * dx), [x])
+    value = start_of(in_loop) * 1e-2
+    assert np.isfinite(ab.Session().run(ddx, {x: value})).all()
+
+
+@pytest.mark.parametrize("build", CHAINS)
+def test_dump(build: Build, graph: Graph):
+    _, y = chain(build, 2_000)
+    text = graph.dump(y)
+    assert text == graph.dump()
+    assert len(text.splitlines()) > 2_000 // 50
+
+
+@pytest.mark.parametrize("build", CHAINS)
+def test_saved_and_loaded(build: Build, graph: Graph, tmp_path: Path):
+    x, y = chain(build, 1_200)
+    (dx,) = ab.gradients(y, [x])
+    value = start_of(build)
+    expected = ab.Session().run([y, dx], {x: value})
+    graph.save(tmp_path / "deep.graph")
+    loaded = ab.load_graph(tmp_path / "deep.graph")
+    assert loaded.dump() == graph.dump()
+    for found, wanted in zip(ab.Session(loaded).run([y.name, dx.name], {"x:0": value}), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_ten_thousand_operations_saved_and_loaded(graph: Graph, tmp_path: Path):
+    x, y = chain(vectors, DEPTH)
+    graph.save(tmp_path / "deep.graph")
+    loaded = ab.load_graph(tmp_path / "deep.graph")
+    assert depth_of(loaded.get_tensor_by_name(y.name)) >= DEPTH
+    found = ab.Session(loaded).run(y.name, {"x:0": start_of(vectors)})
+    np.testing.assert_array_equal(found, ab.Session().run(y, {x: start_of(vectors)}))
+
+
+def test_control_dependencies(graph: Graph):
+    x = ab.placeholder((), "float32", "x")
+    y = ab.ops.sin(x)
+    for _ in range(DEPTH):
+        with ab.control_dependencies([y]):
+            y = ab.ops.sin(x)
+    np.testing.assert_allclose(ab.Session().run(y, {x: 1.0}), np.sin(np.float32(1)))
+    assert len(graph.dump(y).splitlines()) == DEPTH + 2
+
+
+def test_assignments():
+    variable = ab.Variable(0.0)
+    value = variable.value()
+    for _ in range(DEPTH // 2):
+        value = variable.assign(value + 1.0)
+    assert ab.Session().run(value) == DEPTH // 2
+    assert float(variable) == DEPTH // 2
+
+
+def test_tables_in_loops():
+    """Whether a captured value is a table is found by following what it is passed on to."""
+    table = ab.placeholder((3, 2), "float32", "table")
+
+    def body(i: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+        copy = table
+        for _ in range(1_500):
+            copy = ab.ops.cast(ab.ops.cast(copy, "float64"), "float32")
+        return i + 1, total + ab.ops.sum(ab.ops.take(copy, [1], axis=0))
+
+    total = ab.while_loop(lambda i, _: i < 2, body, (0, 0.0))[1]
+    (found,) = ab.gradients(total, [table])
+    rows = ab.Session().run(found, {table: np.ones((3, 2), "float32")})
+    np.testing.assert_array_equal(rows, [[0, 0], [2, 2], [0, 0]])
+
+
+def test_other_roads():
+    """Functions, forward derivatives, partial runs and what lies inside loops."""
+    value = start_of(vectors)
+    for _ in range(2_000):
+        value = np.sin(value)
+    traced = ab.function(lambda x: vectors(x, 2_000))
+    np.testing.assert_allclose(traced(start_of(vectors)), value, rtol=1e-5)
+    x, y = chain(vectors, 2_000)
+    z = vectors(y, 2_000)
+    session = ab.Session()
+    step = session.partial_run_setup([y, z], [x])
+    np.testing.assert_allclose(session.partial_run(step, y, {x: start_of(vectors)}), value, rtol=1e-5)
+    assert np.isfinite(session.partial_run(step, z)).all()
+    pushed = ab.jvp(lambda x: scalars(x, 2_000), (ab.constant(1.0),), (ab.constant(1.0),))[1]
+    np.testing.assert_allclose(session.run(pushed), 0.9999**1_000, rtol=1e-4)

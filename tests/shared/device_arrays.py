@@ -1,0 +1,144 @@
+"""Arrays that behave like CuPy's, on NumPy: they never turn into NumPy arrays by themselves, nor mix with these.
+
+`xp` stands for the module ``cupy``; NumPy's own functions accept the arrays, too, by NumPy's protocols, as with CuPy.
+"""
+
+import types
+from typing import Any
+
+import numpy as np
+
+_UPLOADS = {"array", "asarray", "ascontiguousarray", "asanyarray"}
+_HOST_METHODS = {"__array__", "byteswap", "ctypes", "setflags", "newbyteorder", "tobytes"}  # CuPy has none of these
+
+
+class DeviceArray:
+    """An array whose memory the host can't reach."""
+
+    def __init__(self, held: Any) -> None:
+        self._held = np.asarray(held)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _HOST_METHODS or (name.startswith("__") and name.endswith("__")):
+            raise AttributeError(name)
+        found = getattr(self._held, name)
+        return _called(found, strict=False) if callable(found) else to_device(found)
+
+    def __array__(self, *arguments: Any, **options: Any) -> Any:
+        raise TypeError("Implicit conversion to a NumPy array is not allowed.")
+
+    def __array_ufunc__(self, function: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        return _called(getattr(function, method))(*inputs, **options)
+
+    def __array_function__(self, function: Any, kinds: Any, arguments: Any, options: Any) -> Any:
+        return _called(function)(*arguments, **options)
+
+    def get(self) -> Any:
+        """A copy in the host's memory."""
+        return self._held.copy()
+
+    def __getitem__(self, key: Any) -> Any:
+        return to_device(self._held[_to_host(key, strict=False)], always=True)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._held[_to_host(key, strict=False)] = _to_host(value)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Any:
+        return (self[position] for position in range(len(self)))
+
+    def __float__(self) -> float:
+        return float(self._held)
+
+    def __int__(self) -> int:
+        return int(self._held)
+
+    def __index__(self) -> int:
+        return self._held.__index__()
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    def __complex__(self) -> complex:
+        return complex(self._held)
+
+
+def _operator(name: str) -> Any:
+    def apply(self: DeviceArray, *others: Any) -> Any:
+        return _called(getattr(self._held, name))(*others)
+
+    return apply
+
+
+_IN_PLACE = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor"]
+_BINARY = [*_IN_PLACE, "divmod", "matmul", "lshift", "rshift"]
+for _name in (*_BINARY, *[f"r{name}" for name in _BINARY], *[f"i{name}" for name in _IN_PLACE]):
+    setattr(DeviceArray, f"__{_name}__", _operator(f"__{_name}__"))
+for _name in ("lt", "le", "gt", "ge", "eq", "ne", "neg", "pos", "abs", "invert"):
+    setattr(DeviceArray, f"__{_name}__", _operator(f"__{_name}__"))
+DeviceArray.__hash__ = object.__hash__  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def to_device(value: Any, always: bool = False) -> Any:
+    """Arrays, and arrays inside tuples and lists, moved to the device; of scalars, with `always`, arrays of rank 0."""
+    if isinstance(value, np.ndarray) or (isinstance(value, np.generic) and always):
+        return DeviceArray(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*[to_device(item, always) for item in value])
+    if isinstance(value, (tuple, list)):
+        return type(value)([to_device(item, always) for item in value])
+    return value
+
+
+def to_host(value: Any) -> Any:
+    """The NumPy array behind a device's array; anything else as it is."""
+    return value._held if isinstance(value, DeviceArray) else value
+
+
+def _to_host(value: Any, strict: bool = True) -> Any:
+    if isinstance(value, DeviceArray):
+        return value._held
+    if isinstance(value, np.ndarray) and strict:
+        raise TypeError("Unsupported type <class 'numpy.ndarray'>")
+    if isinstance(value, (tuple, list)):
+        return type(value)([_to_host(item, strict) for item in value])
+    if isinstance(value, dict):
+        return {key: _to_host(item, strict) for key, item in value.items()}
+    return value
+
+
+def _called(function: Any, strict: bool = True) -> Any:
+    def call(*arguments: Any, **options: Any) -> Any:
+        found = function(*_to_host(arguments, strict), **_to_host(options, strict))
+        return to_device(found, always=True)
+
+    return call
+
+
+class _Module:
+    """NumPy's functions over device arrays."""
+
+    def __init__(self, module: types.ModuleType) -> None:
+        self._module = module
+
+    def asnumpy(self, array: Any) -> Any:
+        return np.array(to_host(array))
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._module, name)
+        if isinstance(found, types.ModuleType):
+            return _Module(found)
+        if name == "ndarray":
+            return DeviceArray
+        if isinstance(found, type) or not callable(found):
+            return found
+        called = _called(found, strict=name not in _UPLOADS)
+        for method in ("at", "reduce", "accumulate", "outer"):
+            if isinstance(found, np.ufunc):
+                setattr(called, method, _called(getattr(found, method)))
+        return called
+
+
+xp: Any = _Module(np)
