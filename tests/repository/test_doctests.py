@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from anabranch.engine.graph.graph import reset_default_graph
+
 ROOT = Path(__file__).parents[2]
 FOLDERS = ["engine", "layers", "optim", "distribute", "framework"]
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -17,6 +19,12 @@ def module_names() -> list[str]:
     files = [path.relative_to(ROOT).with_suffix("") for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
     names = {".".join(["anabranch", *path.parts]).removesuffix(".__init__") for path in files}
     return ["anabranch", *sorted(names)]
+
+
+@pytest.fixture(autouse=True)
+def new_default_graph():
+    """A reader starts with an empty graph: names must not depend on what ran before."""
+    reset_default_graph()
 
 
 def page_names() -> list[str]:
