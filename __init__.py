@@ -21,6 +21,7 @@ _EXPORTS: dict[str, str] = {
     **dict.fromkeys(
         [
             "Graph",
+            "IndexedSlices",
             "Operation",
             "Tensor",
             "Variable",
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
     from .engine.control_flow.vectorized_map import vectorize, vectorized_map
     from .engine.graph import (
         Graph,
+        IndexedSlices,
         Operation,
         Tensor,
         Variable,
@@ -157,6 +159,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "Graph",
+    "IndexedSlices",
     "Input",
     "Model",
     "Operation",

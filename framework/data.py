@@ -7,9 +7,10 @@ of views, with shuffling of one gather an array.
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from ..engine.graph.nest import flatten_with_path, map_structure, pack_as
 from ..engine.ops.base import as_array
 from ..engine.ops.keys import global_generator, key_words
 from .config import floatx
+from .prefetch import Prefetch, in_order, iterate_ahead
 
 Array = NDArray[Any]
 LabelForm = str  # "indices", "one_hot" or "guess": what the labels under a class_weight look like
@@ -329,6 +331,22 @@ class IterableData(Data):
             yield _weighed_batch(item, self.weigh)
 
 
+class PrefetchedData(Data):
+    """Another source, whose next batches a thread makes ahead."""
+
+    def __init__(self, data: Data, max_queue_size: int) -> None:
+        self._data = data
+        self._max_queue_size = max_queue_size
+        self.batches = data.batches
+        self.restartable = data.restartable
+
+    def epoch(self) -> Iterator[Batch]:
+        return iterate_ahead(self._data.epoch(), self._max_queue_size)
+
+    def on_epoch_end(self) -> None:
+        self._data.on_epoch_end()
+
+
 class PyDatasetData(Data):
     """An object with ``__len__`` and ``__getitem__`` that gives whole batches."""
 
@@ -349,8 +367,13 @@ class PyDatasetData(Data):
             order: Iterable[int] = iter(range(2**62))
         else:
             order = (int(i) for i in _permutation(count)) if self.shuffle else range(count)
-        for index in order:
-            yield _weighed_batch(self.source[index], self.weigh)
+        if not isinstance(self.source, PyDataset) or not self.source.workers:
+            return (self._batch(index) for index in order)
+        calls = (functools.partial(self._batch, index) for index in order)
+        return in_order(calls, self.source.workers, max(self.source.max_queue_size, 1))
+
+    def _batch(self, index: int) -> Batch:
+        return _weighed_batch(self.source[index], self.weigh)
 
     def on_epoch_end(self) -> None:
         _call_hook(self.source, "on_epoch_end")
@@ -378,7 +401,11 @@ class PyDataset:
     batches for each epoch unless ``shuffle=False``.
 
     Args:
-        workers, use_multiprocessing, max_queue_size: accepted as in Keras; batches are made in the training process.
+        workers: how many threads of the training process make batches ahead, while a step runs. They come in order;
+            with more than one, `__getitem__` is called by several threads at once. 0: `fit`'s own thread makes each
+            batch when it is needed, for data that depend on what training does.
+        use_multiprocessing: accepted as in Keras; batches are always made in threads.
+        max_queue_size: how many batches are made ahead.
 
     >>> class Squares(PyDataset):
     ...     def __len__(self):
@@ -389,6 +416,9 @@ class PyDataset:
     >>> Squares().num_batches
     2
     """
+
+    workers = 1  # also for subclasses that do not call this class's __init__
+    max_queue_size = 10
 
     def __init__(self, workers: int = 1, use_multiprocessing: bool = False, max_queue_size: int = 10) -> None:
         self.workers = workers
@@ -440,6 +470,9 @@ def as_data(
             raise ValueError(f"{name} must not be given when x is a {type(x).__name__}: its batches hold {name} too.")
     if batch_size is not None and not hasattr(x, "__array__"):
         raise ValueError(f"batch_size must not be given when x is a {type(x).__name__}: it makes its own batches.")
+    if isinstance(x, Prefetch):
+        made = as_data(x.source, shuffle=shuffle, class_weight=class_weight, labels=labels)
+        return PrefetchedData(made, x.max_queue_size)
     weigh: Weigh | None = None
     if class_weight:
         weights = class_weight
@@ -481,6 +514,7 @@ class Epochs:
         self.steps_per_epoch = steps_per_epoch
         self.exhausted = False
         self._running: Iterator[Batch] | None = None
+        self._handed_out: Generator[Batch] | None = None
         self._passes = 0
 
     @property
@@ -488,13 +522,13 @@ class Epochs:
         """The number of steps in an epoch, if it is known."""
         return self.data.batches if self.steps_per_epoch is None else self.steps_per_epoch
 
-    def epoch(self) -> Iterator[Batch]:
+    def epoch(self) -> Generator[Batch]:
         """The batches of one epoch. Data that end before it does are started anew, or set `exhausted`."""
-        if self.steps_per_epoch is None:
-            return self._whole_pass()
-        return self._steps(self.steps_per_epoch)
+        steps = self.steps_per_epoch
+        self._handed_out = self._whole_pass() if steps is None else self._steps(steps)
+        return self._handed_out
 
-    def _whole_pass(self) -> Iterator[Batch]:
+    def _whole_pass(self) -> Generator[Batch]:
         empty = True
         for batch in self.data.epoch():
             empty = False
@@ -503,7 +537,7 @@ class Epochs:
             self._ran_out("The data gave no batch")
         self.data.on_epoch_end()
 
-    def _steps(self, steps: int) -> Iterator[Batch]:
+    def _steps(self, steps: int) -> Generator[Batch]:
         for step in range(steps):
             batch = self._next()
             if batch is None:
@@ -524,6 +558,14 @@ class Epochs:
             self._running = None
             self.data.on_epoch_end()
         return None
+
+    def close(self) -> None:
+        """Let go of an epoch and a pass that are under way, and of the threads that prepare batches."""
+        under_way = self._handed_out, self._running
+        self._handed_out = self._running = None
+        for iterator in under_way:
+            if isinstance(iterator, Generator):
+                iterator.close()
 
     def _ran_out(self, what: str) -> None:
         self.exhausted = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -309,6 +310,9 @@ class Trainer:
 
         Raises:
             ValueError: the model is not compiled, or data and model do not fit.
+
+        Threads make the next batches of a `utils.PyDataset` (its `workers`) or a `utils.Prefetch` while a step runs.
+        What goes wrong there is raised here, and no thread outlives the call.
         """
         self._prepare("fit")
         labels = self._label_form()
@@ -332,20 +336,21 @@ class Trainer:
         self.stop_training = False
         hooks.on_begin("train")
         logs: Logs = {}
-        for epoch in range(initial_epoch, epochs):
-            self.reset_metrics()
-            hooks.on_epoch_begin(epoch)
-            title = f"Epoch {epoch + 1}/{epochs}"
-            progress = make_progress(verbosity, title, epochs_of_data.steps, self.get_metrics_result)
-            done = self._run_steps("train", epochs_of_data, hooks, progress)
-            logs = self.get_metrics_result() if done else {}
-            if validation is not None and _is_due(epoch, validation_freq):
-                found = self._evaluate(Epochs(validation, validation_steps), hooks, None)
-                logs = dict(sorted({**logs, **{f"val_{name}": value for name, value in found.items()}}.items()))
-            progress.close(done, logs)
-            hooks.on_epoch_end(epoch, logs)
-            if self.stop_training or epochs_of_data.exhausted:
-                break
+        with closing(epochs_of_data):
+            for epoch in range(initial_epoch, epochs):
+                self.reset_metrics()
+                hooks.on_epoch_begin(epoch)
+                title = f"Epoch {epoch + 1}/{epochs}"
+                progress = make_progress(verbosity, title, epochs_of_data.steps, self.get_metrics_result)
+                done = self._run_steps("train", epochs_of_data, hooks, progress)
+                logs = self.get_metrics_result() if done else {}
+                if validation is not None and _is_due(epoch, validation_freq):
+                    found = self._evaluate(Epochs(validation, validation_steps), hooks, None)
+                    logs = dict(sorted({**logs, **{f"val_{name}": value for name, value in found.items()}}.items()))
+                progress.close(done, logs)
+                hooks.on_epoch_end(epoch, logs)
+                if self.stop_training or epochs_of_data.exhausted:
+                    break
         self.optimizer.finalize_variable_values(self._trained_variables)
         hooks.on_end("train", logs)
         return history
@@ -428,7 +433,8 @@ class Trainer:
         self.reset_metrics()
         hooks.on_begin("test")
         shown = progress or make_progress(0, "", None, self.get_metrics_result)
-        done = self._run_steps("test", data, hooks, shown)
+        with closing(data):
+            done = self._run_steps("test", data, hooks, shown)
         logs = self.get_metrics_result() if done else {}
         shown.close(done, logs)
         hooks.on_end("test", logs)
@@ -475,17 +481,18 @@ class Trainer:
         hooks.on_begin("predict")
         parts, structure, done = [], None, 0
         wanted = hooks.wants_batches("predict")
-        for batch in data.epoch():
-            only_x = _without_targets(batch)
-            if wanted:
-                hooks.on_batch_begin("predict", done)
-            parts.append(self._steps["predict"].run(only_x))
-            structure = self._output_structure[only_x.layout.key]
-            done += 1
-            if wanted:
-                hooks.on_batch_end("predict", done - 1, {"outputs": pack_as(structure, list(parts[-1]))})
-            if time.perf_counter() >= progress.next_redraw:
-                progress.redraw(done)
+        with closing(data):
+            for batch in data.epoch():
+                only_x = _without_targets(batch)
+                if wanted:
+                    hooks.on_batch_begin("predict", done)
+                parts.append(self._steps["predict"].run(only_x))
+                structure = self._output_structure[only_x.layout.key]
+                done += 1
+                if wanted:
+                    hooks.on_batch_end("predict", done - 1, {"outputs": pack_as(structure, list(parts[-1]))})
+                if time.perf_counter() >= progress.next_redraw:
+                    progress.redraw(done)
         progress.close(done, {})
         hooks.on_end("predict")
         if not parts:

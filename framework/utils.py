@@ -14,6 +14,7 @@ from ..engine.graph.nest import flatten, map_structure
 from ..engine.objects.names import reset_names
 from ..engine.ops.keys import set_global_seed
 from .data import PyDataset, pack_x_y_sample_weight, unpack_x_y_sample_weight
+from .prefetch import Prefetch
 from .saving import custom_object_scope, get_custom_objects, register_keras_serializable
 
 Array = NDArray[Any]
@@ -173,6 +174,7 @@ def _rows_of(size: float | int | None, total: int) -> int | None:
 
 
 __all__ = [
+    "Prefetch",
     "PyDataset",
     "clear_session",
     "custom_object_scope",

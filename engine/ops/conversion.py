@@ -13,7 +13,9 @@ from .base import TensorLike
 __all__ = ["convert_to_tensor"]
 
 
-def convert_to_tensor(x: TensorLike, dtype: Any = None, sparse: bool | None = None, ragged: bool | None = None) -> Tensor:
+def convert_to_tensor(
+    x: TensorLike, dtype: Any = None, sparse: bool | None = None, ragged: bool | None = None
+) -> Tensor:
     """`x` as a tensor of the current graph; cast to `dtype` if that is given and differs.
 
     Args:

@@ -317,7 +317,6 @@ class _Indexing(Op):
             return slices_of(x, rows, dy), *[None] * len(indices)
         return ItemContribution(x, self.items, tuple(indices), dy), *[None] * len(indices)
 
-
     def takes_rows(self, indices: Sequence[Tensor]) -> bool:
         """Whether the key is nothing but integers for the first axis."""
         (item, *more) = self.items or (None,)

@@ -142,9 +142,7 @@ class Specialised:
 
     # --- regions --------------------------------------------------------------------------------------------
 
-    def _copy_region_op(
-        self, operation: Operation, into: Graph, users: Sequence[Operation], used: set[Tensor]
-    ) -> None:
+    def _copy_region_op(self, operation: Operation, into: Graph, users: Sequence[Operation], used: set[Tensor]) -> None:
         """Copy a loop or branch, from whose frame `users` take values, without the results that nothing needs."""
         op = operation.op
         if isinstance(op, Recursion):

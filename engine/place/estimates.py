@@ -25,7 +25,8 @@ def elements(shape: Shape) -> int:
 def bytes_of(spec: Spec) -> int:
     """How many bytes a value takes.
 
-    >>> bytes_of(TensorSpec((3, 4), "float32"))
+    >>> import anabranch as ab
+    >>> bytes_of(ab.placeholder((3, 4), "float32").spec)
     48
     """
     if isinstance(spec, ArraySpec):

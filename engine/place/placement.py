@@ -39,7 +39,7 @@ class Placement(Mapping[Operation, Device]):
     # --- a mapping --------------------------------------------------------------------------------------------------
 
     def __getitem__(self, item: Any) -> Device:
-        """The device of an operation, of the one that makes a tensor, of a variable, or of the operation of a full name.
+        """The device of an operation (itself, one of its outputs, or its full name), or of a variable.
 
         Raises:
             KeyError: it is no part of the step.

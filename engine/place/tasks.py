@@ -7,7 +7,7 @@ overlap on several devices is seen to. A branch counts by how many there are to 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..control_flow.frames import History, Saved
 from ..control_flow.while_loop import While
@@ -74,6 +74,8 @@ class Layout:
         self.devices = devices
         self.costs = costs
         self.constraints = Constraints(self.operations, devices)
+        self._models: list[Device] = []  # one device of those that are alike
+        self._model_of = [self._model(device) for device in devices]
         self.tasks: list[Task] = []
         self.names: dict[Operation, str] = {}
         self.groups: dict[Operation, int] = {}
@@ -92,6 +94,13 @@ class Layout:
         for number, task in enumerate(self.tasks):
             for producer, size in task.inputs:
                 self.tasks[producer].users.append((number, size))
+
+    def _model(self, device: Device) -> int:
+        for number, known in enumerate(self._models):
+            if known.kind == device.kind and replace(known, spec=device.spec) == device:
+                return number
+        self._models.append(device)
+        return len(self._models) - 1
 
     def _group(self, operation: Operation) -> int:
         root = self.constraints.root(operation)
@@ -146,7 +155,8 @@ class Layout:
 
     def _append(self, operation: Operation, weight: float, inputs: Iterable[tuple[int, int]]) -> None:
         number, name = len(self.tasks), self.names[operation]
-        seconds = [self._seconds(operation, device, name) * weight for device in self.devices]
+        of_kinds = [self._seconds(operation, device, name) * weight for device in self._models]
+        seconds = [of_kinds[number] for number in self._model_of]
         most: dict[int, int] = {}
         for producer, size in inputs:
             most[producer] = max(most.get(producer, -1), size)

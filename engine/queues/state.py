@@ -217,11 +217,11 @@ class QueueState:
         """Give the oldest dequeue what it asks for, or tell it that this will never be there; whether it is done."""
         if not self._dequeues:
             return False
-        attempt, is_final = self._dequeues[0], self.is_closed and not self._enqueues
-        size = len(self._store)
-        if attempt.count <= size - (0 if is_final else self._min_after_dequeue):
+        attempt, size = self._dequeues[0], len(self._store)
+        # An enqueue that still waits, after closing too, has filled the queue beyond what this dequeue needs.
+        if attempt.count <= size - (0 if self.is_closed else self._min_after_dequeue):
             return self._give(attempt, attempt.count)
-        if not is_final:
+        if not self.is_closed:
             return False
         if attempt.up_to and size:
             return self._give(attempt, size)

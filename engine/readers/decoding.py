@@ -119,7 +119,7 @@ class DecodeCsv(Op):
     def _fields(self, line: str, number: int) -> list[Any]:
         quoting = csv.QUOTE_MINIMAL if self.quotes else csv.QUOTE_NONE
         try:
-            fields = next(csv.reader([line], delimiter=self.delimiter, quoting=quoting, strict=True), [""])
+            fields = next(csv.reader([line], delimiter=self.delimiter, quoting=quoting, strict=True), None) or [""]
         except csv.Error as error:
             raise ValueError(f"decode_csv: line {number} is no CSV ({error}): {line!r}.") from None
         wanted = range(len(self.columns)) if self.selected is None else self.selected

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from shared.fusion_checks import Check, X, groups
 
+import anabranch as ab
+from anabranch.engine.graph import Tensor
 from anabranch.engine.passes.acyclic import Dependent
 
 
@@ -62,3 +66,32 @@ def test_what_lies_far_apart_is_taken_to_depend():
     assert not near.may_depend_on(first)
     assert far.may_depend_on(first)
     assert not first.may_depend_on(far)
+
+
+# --- fusion over long distances -------------------------------------------------------------------------------------
+
+
+def joined_after(steps: int) -> tuple[Tensor, Tensor]:
+    """A value used at once and again after `steps` fused operations that do not depend on it."""
+    x = ab.placeholder((3, 4), "float32", "x")
+    early, late = ab.ops.relu(x + 1), x
+    weights = ab.constant(np.eye(4, dtype="float32"))
+    for _ in range(steps):
+        late = ab.ops.relu(late @ weights - 0.5)
+    return x, early + late
+
+
+def test_neighbours_are_fused():
+    with ab.Graph().as_default():
+        x, y = joined_after(2)
+        assert "add relu subtract relu add" in groups([y], [x])
+        Check([y], {x: X})
+
+
+def test_what_lies_far_apart_is_not_fused():
+    with ab.Graph().as_default():
+        x, y = joined_after(600)
+        found = groups([y], [x])
+        assert "add relu" in found
+        assert found[-1] == "subtract relu add"
+        Check([y], {x: X})

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shared.device_arrays import DeviceArray, to_device, to_host, xp
 
 import anabranch as ab
-from anabranch.engine.graph import Colocation, DeviceName, Sample, registered_ops
+from anabranch.engine.graph import Colocation, DeviceName, IndexedSlices, Sample, registered_ops
 from anabranch.engine.place import Device, PlacementError, list_devices, make_devices, why_not
 
 NAMES = st.builds(
@@ -156,7 +156,7 @@ def test_a_variable_remembers_its_scope_and_what_touches_it_follows():
     with ab.device("cpu:0"):
         value = v.value()
         changed = v.assign_add([1.0, 1.0])
-        rows = v.scatter_update(ab.engine.graph.IndexedSlices([5.0], [0], [2]))
+        rows = v.scatter_update(IndexedSlices([5.0], [0], [2]))
     assert v.device == value.device == changed.device == rows.device == "/device:SIM:1"
 
 
@@ -360,7 +360,7 @@ def test_device_arrays_refuse_what_cupy_refuses():
     with pytest.raises(TypeError, match="Implicit conversion"):
         np.asarray(x)
     with pytest.raises(TypeError, match="Unsupported type"):
-        x + np.ones(3)
+        x.__add__(np.ones(3))
 
 
 # --- refusals when a step is prepared -------------------------------------------------------------------------------
@@ -431,8 +431,8 @@ def test_contradictory_requests_name_both_with_their_lines():
         held = b.operation.colocations[0]
     message = (
         rf"Operation 'tanh' \(tanh, defined at {line_of(a.operation)}\) asks for '/device:SIM:0', and "
-        rf"Operation 'exp' \(exp, defined at {line_of(b.operation)}\) asks for '/device:SIM:1', but both must be on the "
-        rf"same device: ab.colocate_with at {re.escape(str(held.location))}."
+        rf"Operation 'exp' \(exp, defined at {line_of(b.operation)}\) asks for '/device:SIM:1', but both must be on "
+        rf"the same device: ab.colocate_with at {re.escape(str(held.location))}."
     )
     with pytest.raises(PlacementError, match=message):
         ab.Session().run([a, b], {x: [1.0, 2.0]})
@@ -455,9 +455,7 @@ def test_what_has_no_kernel_where_it_must_be():
     text = ab.constant("a", name="text")
     with ab.colocate_with(text), ab.device("sim:0"):
         y = ab.ops.tanh(ab.constant([1.0]))
-    message = (
-        r"Operation 'text' .* can run on cpu:0 only, and Operation 'constant' .* asks for '/device:SIM:0', but both"
-    )
+    message = r"Operation 'text' .* can run on cpu:0 only, and Operation 'constant' .* asks for '/device:SIM:0', but"
     with pytest.raises(PlacementError, match=message):
         ab.Session().run([text, y])
 

@@ -30,7 +30,7 @@ def straight_line() -> Any:
         total = ops.sum(values, axis=1, keepdims=True)
     ops.mean(ops.convert_to_tensor(np.arange(20.0, dtype="float32")))
     with ab.control_dependencies([w.assign_sub(ops.ones((3, 2)))]):
-        ops.cast(positions, "float32") + total
+        ops.add(ops.cast(positions, "float32"), total)
 
 
 def loop() -> Any:

@@ -18,7 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import anabranch as ab
 from anabranch.engine import ops
+from anabranch.engine.graph import Operation
 from anabranch.engine.graph.op import Op, as_scalar_or_array, registered_ops
 from anabranch.engine.graph.spec import TensorSpec
 from anabranch.engine.ops.base import Cast
@@ -31,6 +33,7 @@ from anabranch.engine.ops.trigonometry import Tanh
 from anabranch.engine.runtime.kernels.bound import BoundKernel, can_fuse, kernel_spec
 from anabranch.engine.runtime.kernels.expression import ExpressionBuilder
 from anabranch.engine.runtime.kernels.library import Library, library
+from anabranch.engine.runtime.kernels.rule import bind_kernels
 
 for _module in pkgutil.iter_modules(ops.__path__):
     importlib.import_module(f"{ops.__name__}.{_module.name}")
@@ -252,6 +255,19 @@ def test_equal_expressions_are_one_kernel():
     first, second = (bind(chain(Log(), 1), [x])[0] for _ in range(2))
     assert first.spec == second.spec  # although it holds a NaN
     assert first.entry is second.entry
+
+
+def test_equal_operations_share_a_kernel():
+    with ab.Graph().as_default():
+        x = ab.placeholder((3,), "float32")
+        y = ab.placeholder((5,), "float32")
+        fused = [
+            Operation(x.graph, chain(Tanh(), 1), (value,), (value.spec,), "fused", "", (), None) for value in (x, x, y)
+        ]
+    bound = bind_kernels(fused)
+    assert bound[fused[0]] is bound[fused[1]]
+    assert bound[fused[2]] is not bound[fused[0]]  # sizes of its own, the same machine code
+    assert bound[fused[2]].entry is bound[fused[0]].entry
 
 
 def test_zero_constants_differ_by_sign():

@@ -1,7 +1,7 @@
 """None or zero: what `gradients` gives where nothing flows, each case of the table in docs/gradients.md.
 
-None means that the graph has no path from x to y through differentiable values. Where there is a path, but this run does
-not take it, the gradient is an exact zero of x's shape and dtype.
+None means that the graph has no path from x to y through differentiable values. Where there is a path, but this run
+does not take it, the gradient is an exact zero of x's shape and dtype.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Placement: known small graphs, memory, transfers, colocation, loops and branches, properties, and an exhaustive search."""
+"""Placement: known small graphs, memory, transfers, colocation, loops and branches, properties, exhaustive search."""
 
 import itertools
 import math
@@ -142,8 +142,8 @@ def test_slow_transfers_keep_together_what_quick_ones_spread():
     branches = [ab.ops.exp(start @ start), start @ start @ start]
     end = branches[0] + branches[1]
     operations = needed_operations(x.graph, [end])
-    assert len({device for device in place(operations, devices=cpus(2)).values()}) == 2
-    assert len({device for device in place(operations, devices=cpus(2, latency=1.0)).values()}) == 1
+    assert len(set(place(operations, devices=cpus(2)).values())) == 2
+    assert len(set(place(operations, devices=cpus(2, latency=1.0)).values())) == 1
 
 
 def test_a_value_crosses_once_to_each_device():
@@ -365,9 +365,7 @@ def test_a_placement_can_be_changed():
     assert names(moved, [w, written]) == ["sim:1", "sim:1"]
     assert moved[z].name == found[z].name == "cpu:0"
     assert found.moved("matmul", "sim")[y].name == "sim:0"
-    with pytest.raises(
-        PlacementError, match=r"'tanh' can't be moved to 'sim:0': with what it is bound to it runs on cpu:0"
-    ):
+    with pytest.raises(PlacementError, match=r"'tanh' can't be moved to 'sim:0': with what .* it runs on cpu:0"):
         found.moved("tanh", "sim:0")
     with pytest.raises(KeyError, match="'nothing' is no part of the step"):
         found.moved("nothing", "cpu:0")
@@ -447,7 +445,7 @@ def random_graph(seed: int, nodes: int = 12, groups: int | None = None) -> list[
     for _ in range(nodes):
         one, other = (made[int(random.integers(len(made)))] for _ in range(2))
         number = int(random.integers(groups)) if groups else -1
-        head = heads.get(number)
+        head = heads.get(number) if groups else None
         with ab.colocate_with(head) if head is not None else ab.device(None):
             new = one @ other if random.random() < 0.7 else ab.ops.exp(one + other)
         heads.setdefault(number, new)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.waiting import PATIENCE, Waiting, wait_until
 
 from anabranch.engine import ops
 from anabranch.engine.autodiff import gradients
@@ -21,14 +22,11 @@ from anabranch.engine.queues import (
     OutOfRangeError,
     PaddingFIFOQueue,
     PriorityQueue,
-    Queue,
     RandomShuffleQueue,
 )
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 from anabranch.engine.session import Session, explain, function, placeholder
-
-PATIENCE = 20  # seconds; a test that waits longer hangs
 
 
 @pytest.fixture(autouse=True)
@@ -51,50 +49,6 @@ def run(road: str, graph: Graph, fetches: list[Any]) -> list[Any]:
         tensors = iter(Program(graph, fetches, [], exact=True)())
         return [next(tensors) if isinstance(fetch, Tensor) else None for fetch in fetches]
     return Session(graph).run(fetches)
-
-
-class Waiting:
-    """A function that runs in a thread; its result or error is asked for later."""
-
-    def __init__(self, work: Callable[[], Any]) -> None:
-        self._work = work
-        self._outcome: list[Any] = []
-        self._error: list[BaseException] = []
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._outcome.append(self._work())
-        except BaseException as error:
-            self._error.append(error)
-
-    def result(self) -> Any:
-        self._thread.join(PATIENCE)
-        assert not self._thread.is_alive(), "the thread still waits"
-        if self._error:
-            raise self._error[0]
-        return self._outcome[0]
-
-
-def wait_until(queue: Queue, pending_enqueues: int = 0, pending_dequeues: int = 0) -> None:
-    """Wait until so many requests wait in the queue."""
-    state, reached = queue._state, threading.Event()  # type: ignore[attr-defined]
-    with queue._gate.lock:  # type: ignore[attr-defined]
-
-        class Watched(type(state._enqueues)):
-            def append(self, item: Any) -> None:
-                super().append(item)
-                check()
-
-        def check() -> None:
-            found = state.statistics()
-            if found.pending_enqueues >= pending_enqueues and found.pending_dequeues >= pending_dequeues:
-                reached.set()
-
-        state._enqueues, state._dequeues = Watched(state._enqueues), Watched(state._dequeues)
-        check()
-    assert reached.wait(PATIENCE), f"only {queue.statistics()}"
 
 
 # --- values ---------------------------------------------------------------------------------------------------------
@@ -323,7 +277,7 @@ def test_a_dequeue_is_not_dragged_in_by_order(graph: Graph):
         (lambda: FIFOQueue(1, []), "dtypes is empty"),
         (lambda: FIFOQueue(1, ["int32", "bool"], [()]), "2 dtypes and 1 shapes were given; give one shape for each"),
         (lambda: FIFOQueue(1, "int32", (None,)), r"shape \[\?\] is not fully known; use PaddingFIFOQueue, or leave"),
-        (lambda: PaddingFIFOQueue(1, "int32", [None]), r"shape \[\.\.\.\] is not fully known; give the rank"),
+        (lambda: PaddingFIFOQueue(1, ["int32"], [None]), r"shape \[\.\.\.\] is not fully known; give the rank"),
         (lambda: PaddingFIFOQueue(1, "int32", None), "PaddingFIFOQueue 'padding_fifo_queue': shapes are needed"),
         (lambda: FIFOQueue(1, ["int32"] * 2, names=["a", "a"]), r"names must be 2 different strings.*\['a', 'a'\]"),
         (lambda: FIFOQueue(1, ["int32"] * 2, names=["a"]), "names must be 2 different strings"),
@@ -382,7 +336,7 @@ def test_shapes_that_are_unknown_are_checked_when_they_come(graph: Graph):
         session.run(one, {x: [[1.0, 2.0]]})
     with pytest.raises(ValueError, match=r"component 0 has shape \[\?,2\]; got \[2\]"):
         session.run(many, {x: [1.0, 2.0]})
-    with pytest.raises(ValueError, match="got a scalar for component 0. enqueue takes a single element"):
+    with pytest.raises(ValueError, match=r"got a scalar for component 0\. enqueue takes a single element"):
         session.run(many, {x: 1.0})
     assert queue.statistics().enqueued == 0
 
@@ -390,7 +344,9 @@ def test_shapes_that_are_unknown_are_checked_when_they_come(graph: Graph):
 def test_a_tensor_of_another_dtype_is_not_cast(graph: Graph):
     queue = FIFOQueue(3, ["int32", "float32"], names=["i", "x"])
 
-    with pytest.raises(TypeError, match="component 'x' is float32; got int32. Convert it first, for instance with ops"):
+    with pytest.raises(
+        TypeError, match=r"component 'x' is float32; got int32\. Convert it first, for instance with ops"
+    ):
         queue.enqueue({"i": 1, "x": placeholder((), "int32")})
     with pytest.raises(ValueError, match=r"takes a dict with the keys \['i', 'x'\]; got the keys \['i'\]"):
         queue.enqueue({"i": 1})
@@ -553,7 +509,9 @@ def test_a_step_does_not_wait_longer_than_it_may(graph: Graph):
         "the queue, or give a longer timeout."
     )
     assert "In operation 'letters/dequeue_many' (queue_dequeue_many)" in late.value.__notes__[0]
-    with pytest.raises(DeadlineExceededError, match=r"enqueue to queue 'letters', .* holds 3 .*; 1 of 2 elements found"):
+    with pytest.raises(
+        DeadlineExceededError, match=r"enqueue to queue 'letters', .* holds 3 .*; 1 of 2 elements found"
+    ):
         session.run(fill, timeout=0)
     assert queue.take(3) == [(0,), (1,), (1,)]
     assert queue.statistics()[4:7] == (0, 0, 2)

@@ -302,7 +302,7 @@ class QueueMachine(RuleBasedStateMachine):
     def each_gets_what_it_asked_for(self):
         for attempt in self.dequeues:
             if attempt.is_done and attempt.error is None:
-                assert len(attempt.result) == attempt.count or (attempt.up_to and 0 < len(attempt.result))
+                assert len(attempt.result) == attempt.count or (attempt.up_to and len(attempt.result) > 0)
                 assert len(attempt.result) == attempt.count or self.was_closed
             assert attempt.error is None or self.was_closed
 

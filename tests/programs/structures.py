@@ -223,22 +223,30 @@ class Structures(Statements):
         inner = self.fresh("z")
         self.scope[inner] = type_
         body = self.block(self.choice([0, 1]), depth - 1, self._inner_kinds(depth), ["update"])
-        letter = LETTERS[type_]
-        shaped = Call(
-            f"sin_{letter}", (Call(f"mul_{letter}", (Name(inner, type_), self.expression(type_, 1)), type_),), type_
-        )
-        y: Expression = shaped if type_ == SCALAR else Call(f"sum_{letter}", (shaped,), SCALAR)
-        y = Call("add_s", (y, self.expression(SCALAR, 1)), SCALAR)
+        used, y = self._target(inner, self.choice([0, 0, 1]))
         self.scope, self.effects_allowed = before, allowed
         name = self.choice([self.fresh("g"), *self.assignable(type_)[:1]])
         self.scope[name] = type_
-        return Gradient(name, source, inner, body, y)
+        return Gradient(name, source, inner, (*body, *used), y)
+
+    def _target(self, inner: str, in_branch: int) -> tuple[Block, Expression]:
+        """What is differentiated with respect to `inner`, and a branch before, if nothing else is to use `inner`."""
+        type_, targets = self.scope[inner], [name for name in self.assignable(*FLOATS)[:4] if name != inner]
+        if in_branch and targets:
+            self.notes.add("gradient of what one branch uses")
+            choice = self.expression(BOOL, 2)
+            return (Choose(choice, (self._use([inner], targets[:1]), ())),), self.number_of(targets[0])
+        letter = LETTERS[type_]
+        mixed = Call(f"mul_{letter}", (Name(inner, type_), self.expression(type_, 1)), type_)
+        shaped = Call(f"sin_{letter}", (mixed,), type_)
+        y: Expression = shaped if type_ == SCALAR else Call(f"sum_{letter}", (shaped,), SCALAR)
+        return (), Call("add_s", (y, self.expression(SCALAR, 1)), SCALAR)
 
     # --- what only branches use ---------------------------------------------------------------------------------
 
     def _lazy(self, depth: int, sure: Sequence[str]) -> Block:
         """A chain of values, and branches that use it: one of them, one of each of two choices, or both."""
-        how = self.choice(("one branch", "one branch of two choices", "both branches"))
+        how = self.choice(("one branch", "one branch of two choices", "both branches", "branches of different choices"))
         self.notes.add(f"written before, used in {how}")
         number = self.fresh("b")
         predicate = Let(number, self.expression(BOOL, 2))
@@ -249,7 +257,13 @@ class Structures(Statements):
         private = {name: type_ for name, type_ in self.scope.items() if name not in outer}
         self.scope, self.effects_allowed, self.protected = outer, allowed, protected | private.keys()
         first = self._using(number, private, 0 if how != "both branches" else 2, depth, sure)
-        second = (self._using(number, private, 0, depth, ()),) if "two" in how else ()
+        second: Block = ()
+        if how == "one branch of two choices":
+            second = (self._using(number, private, 0, depth, ()),)
+        elif how == "branches of different choices":
+            other = Let(self.fresh("b"), self.expression(BOOL, 2))
+            self.scope[other.name] = BOOL
+            second = (other, self._using(other.name, private, 0, depth, ()))
         self.protected = protected
         return (predicate, *chain, first, *second)
 
@@ -271,15 +285,14 @@ class Structures(Statements):
             uses = users in (number, 2)
             before = self.scope
             self.scope = {**before, **private} if uses else dict(before)
-            begin = self._use(list(private)) if uses else ()
+            begin = self._use(list(private), self.assignable(*FLOATS)[:3]) if uses else ()
             rest = self.block(self.choice([0, 1]), depth - 1, self._inner_kinds(depth), sure if uses else ["update"])
             branches.append((*begin, *rest))
             self.scope = before
         return Choose(Name(choice, BOOL), tuple(branches))
 
-    def _use(self, private: Sequence[str]) -> Block:
-        """A name outside gets something of the newest of them, and of another one."""
-        targets = self.assignable(*FLOATS)[:3]
+    def _use(self, private: Sequence[str], targets: Sequence[str]) -> Block:
+        """A name of `targets` gets something of the newest of the private ones, and of another one."""
         if not targets:
             return ()
         target = self.choice(targets)

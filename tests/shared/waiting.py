@@ -1,0 +1,53 @@
+"""Threads in tests: work that may wait, and waiting for it without sleeping."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from anabranch.engine.queues import Queue
+
+PATIENCE = 20  # seconds; what takes longer hangs
+
+
+class Waiting:
+    """A function that runs in a thread; its result or error is asked for later."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._work = work
+        self._outcome: list[Any] = []
+        self._error: list[BaseException] = []
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._outcome.append(self._work())
+        except BaseException as error:
+            self._error.append(error)
+
+    def result(self) -> Any:
+        self.thread.join(PATIENCE)
+        assert not self.thread.is_alive(), "the thread still waits"
+        if self._error:
+            raise self._error[0]
+        return self._outcome[0]
+
+
+def wait_until(queue: Queue, pending_enqueues: int = 0, pending_dequeues: int = 0) -> None:
+    """Wait until so many requests wait in the queue."""
+    state, reached = queue._state, threading.Event()  # type: ignore[attr-defined]
+    with queue._gate.lock:  # type: ignore[attr-defined]
+
+        class Watched(type(state._enqueues)):
+            def append(self, item: Any) -> None:
+                super().append(item)
+                check()
+
+        def check() -> None:
+            found = state.statistics()
+            if found.pending_enqueues >= pending_enqueues and found.pending_dequeues >= pending_dequeues:
+                reached.set()
+
+        state._enqueues, state._dequeues = Watched(state._enqueues), Watched(state._dequeues)
+        check()
+    assert reached.wait(PATIENCE), f"only {queue.statistics()}"
