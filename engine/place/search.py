@@ -7,20 +7,23 @@ Source: Abadi et al., "TensorFlow: Large-Scale Machine Learning on Heterogeneous
 from __future__ import annotations
 
 import heapq
+import itertools
+import random
 from collections.abc import Iterator, Sequence
 
 from .simulate import Simulated, Transfers, simulate
 from .tasks import Layout
 
 _UNDECIDED = -1
+_RESTARTS = 20
 
 
 def search(layout: Layout, effort: int = 100_000) -> tuple[list[int], Simulated]:
     """A device for each group of `layout`, and the run that it makes. The same layout gives the same answer.
 
-    Candidates are the greedy simulation (with variables alone, and with all values counted as memory), everything on
-    one device, and the program cut into pieces of equal work, in its order. The best of them is improved by moving
-    groups, as long as that helps.
+    Starts are the greedy simulation (with variables alone, and with all values counted as memory), everything on one
+    device, and the program cut into pieces of equal work, in its order. They are improved by moving groups as long as
+    that helps, the best one first; then the best, shaken, is a start again, as long as the effort lasts.
 
     Args:
         layout: the tasks.
@@ -37,15 +40,29 @@ class _Search:
         self.work = [0.0] * len(layout.choices)
         for task in layout.tasks:
             self.work[task.group] += min(task.seconds)
+        self.spent = 0
+        self.moves = self._all_moves()
 
     def run(self) -> tuple[list[int], Simulated]:
-        best = None
-        for places in self._candidates():
-            found = simulate(self.layout, places, self.transfers)
-            if best is None or found.rank < best[1].rank:
-                best = places, found
-        assert best is not None
-        return self._improve(*best)
+        starts = [(places, simulate(self.layout, places, self.transfers)) for places in self._candidates()]
+        starts.sort(key=lambda start: start[1].rank)
+        best = self._improve(*starts[0])
+        for places, found in starts[1:]:
+            best = min(best, self._improve(places, found), key=_rank)
+        generator = random.Random(0)  # steps are placed alike every time
+        for _ in range(_RESTARTS):
+            if self.spent >= self.effort:
+                break
+            best = min(best, self._improve(*self._shaken(best[0], generator)), key=_rank)
+        return best
+
+    def _shaken(self, places: list[int], generator: random.Random) -> tuple[list[int], Simulated]:
+        """A third of the groups on other devices: a new start, from which an improvement may lead elsewhere."""
+        trial = [
+            generator.choice(choices) if generator.random() < 1 / 3 else place
+            for choices, place in zip(self.layout.choices, places, strict=True)
+        ]
+        return trial, simulate(self.layout, trial, self.transfers)
 
     def _candidates(self) -> Iterator[list[int]]:
         count = len(self.layout.devices)
@@ -79,24 +96,27 @@ class _Search:
 
     def _improve(self, places: list[int], found: Simulated) -> tuple[list[int], Simulated]:
         """Move one group, or one with those that it hands values to, while the run gets better."""
-        moves = [(group,) for group in sorted(range(len(self.work)), key=lambda group: (-self.work[group], group))]
-        pairs = {(task.group, self.layout.tasks[user].group) for task in self.layout.tasks for user, _ in task.users}
-        moves += sorted(pair for pair in pairs if pair[0] != pair[1])
-        spent, improved = 0, True
+        improved = True
         while improved:
             improved = False
-            for move in moves:
-                for device in range(self._count):
-                    if spent >= self.effort:
-                        return places, found
-                    trial = self._moved(places, move, device)
-                    if trial is None:
-                        continue
-                    spent += len(self.layout.tasks)
-                    result = simulate(self.layout, trial, self.transfers)
-                    if _is_better(result, found):
-                        places, found, improved = trial, result, True
+            for move, device in itertools.product(self.moves, range(self._count)):
+                if self.spent >= self.effort:
+                    return places, found
+                trial = self._moved(places, move, device)
+                if trial is None:
+                    continue
+                self.spent += len(self.layout.tasks)
+                result = simulate(self.layout, trial, self.transfers)
+                if _is_better(result, found):
+                    places, found, improved = trial, result, True
         return places, found
+
+    def _all_moves(self) -> list[tuple[int, ...]]:
+        """Single groups, those with the most work first; then pairs of which one hands a value to the other."""
+        tasks = self.layout.tasks
+        singles = sorted({task.group for task in tasks}, key=lambda group: (-self.work[group], group))
+        pairs = {(task.group, tasks[user].group) for task in tasks for user, _ in task.users}
+        return [*[(group,) for group in singles], *sorted(pair for pair in pairs if pair[0] != pair[1])]
 
     def _moved(self, places: list[int], move: tuple[int, ...], device: int) -> list[int] | None:
         """`places` with the groups of a move on a device, as far as they may be there; None if nothing changes."""
@@ -107,6 +127,10 @@ class _Search:
             if device in self.layout.choices[group]:
                 trial[group] = device
         return trial
+
+
+def _rank(placed: tuple[list[int], Simulated]) -> tuple[int, float]:
+    return placed[1].rank
 
 
 def _is_better(result: Simulated, found: Simulated) -> bool:

@@ -447,7 +447,7 @@ def random_graph(seed: int, nodes: int = 12, groups: int | None = None) -> list[
         number = int(random.integers(groups)) if groups else -1
         head = heads.get(number) if groups else None
         with ab.colocate_with(head) if head is not None else ab.device(None):
-            new = one @ other if random.random() < 0.7 else ab.ops.exp(one + other)
+            new = one @ other if random.random() < 0.7 else one + other
         heads.setdefault(number, new)
         made.append(new)
     return made[2:]
@@ -465,17 +465,18 @@ def best_of_all(layout: Layout) -> float:
     return best
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("latency", [0, 1e-5, 3e-4])
 def test_within_three_tenths_of_exhaustive_search_on_two_devices(seed: int, latency: float):
-    layout = layout_of(random_graph(seed, nodes=9), cpus(2, latency=latency))
+    layout = layout_of(random_graph(seed), cpus(2, latency=latency))
+    assert len(layout.tasks) == len({task.group for task in layout.tasks}) == 12
     assert search(layout)[1].seconds <= 1.3 * best_of_all(layout)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_within_three_tenths_of_exhaustive_search_on_three_devices(seed: int):
     layout = layout_of(random_graph(seed, groups=6), cpus(3, latency=1e-5))
-    assert len(layout.tasks) >= 12
+    assert len(layout.tasks) == 12
     assert search(layout)[1].seconds <= 1.3 * best_of_all(layout)
 
 

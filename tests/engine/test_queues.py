@@ -4,6 +4,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -264,6 +265,15 @@ def test_a_dequeue_is_not_dragged_in_by_order(graph: Graph):
 
     assert Session().run(size) == 0
     assert "dequeue" not in explain(size)
+
+
+def test_a_queue_is_not_saved_with_a_graph(graph: Graph, tmp_path: Path):
+    FIFOQueue(10, "int32", ()).dequeue()
+
+    with pytest.raises(
+        ValueError, match=r"'fifo_queue/dequeue' .* can't be saved: its attribute 'queue' holds a value of"
+    ):
+        graph.save(tmp_path / "graph")
 
 
 # --- what does not fit ----------------------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ FOCUSES = (
 def programs(draw: Callable[[st.SearchStrategy[Any]], Any]) -> Program:
     """Programs of one to four statements, of which the first is a loop or branch over what the program is about."""
     maker = Structures(draw)
+    maker.open_shapes = maker.choice((False, False, True))
     focus = maker.choice(FOCUSES)
     head: list[Statement] = []
     if focus == "write":
@@ -65,7 +66,7 @@ def programs(draw: Callable[[st.SearchStrategy[Any]], Any]) -> Program:
         weights=values({name: type_ for name, type_ in outputs.items() if type_ in FLOATS}),
         directions=[values(differentiable) for _ in range(2)],
         precision=maker.choice(("float64", "float64", "float32")),
-        open_shapes=maker.choice((False, False, True)),
+        open_shapes=maker.open_shapes,
         kernels=maker.choice((False, False, False, False, True)),
         made=values(maker.made),
         notes=maker.notes,

@@ -70,6 +70,7 @@ class Structures(Statements):
 
     def __init__(self, draw: Callable[[st.SearchStrategy[Any]], Any]) -> None:
         super().__init__(draw)
+        self.open_shapes = False
         self._in_examples = False  # inside of a vectorized_map
 
     def block(self, size: int, depth: int, kinds: Sequence[str], sure: Sequence[str] = ()) -> Block:
@@ -88,6 +89,8 @@ class Structures(Statements):
             kind = "update"
         if kind in ("grow", "pieces") and self._in_examples:
             kind = "update"  # examples of different lengths are no batch
+        if kind == "by_row" and self._in_examples and self.open_shapes:
+            kind = "update"  # nothing tells before the run that lengths will differ
         if kind == "write" and not self.assignable(SCALARS, VECTORS, PIECES):
             kind = "array"
         found = getattr(self, f"_{kind}")(depth, sure)
