@@ -1,3 +1,10 @@
+"""Settings of hypothesis; and counts that tests tell, printed at the end of a run."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 # The same examples in every run, so that a red build means a change in the code, not in the luck.
@@ -11,3 +18,28 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("ci")
+
+_TOLD = "told: "
+
+
+@pytest.fixture
+def tell(request: pytest.FixtureRequest) -> Callable[[str, Mapping[str, int]], None]:
+    """Note counts under a title; those of all tests are added up and printed."""
+    properties = request.node.user_properties  # travels with the report, from the workers of pytest-xdist too
+
+    def note(title: str, counts: Mapping[str, int]) -> None:
+        properties.append((_TOLD + title, dict(counts)))
+
+    return note
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    told: dict[str, Counter[str]] = {}
+    for report in terminalreporter.getreports("passed"):
+        for name, counts in report.user_properties if report.when == "call" else ():
+            if name.startswith(_TOLD):
+                told.setdefault(name.removeprefix(_TOLD), Counter()).update(counts)
+    for title, counts in told.items():
+        terminalreporter.write_line(f"{title}:")
+        for name, count in (+counts).most_common():
+            terminalreporter.write_line(f"  {count:7} {name}")

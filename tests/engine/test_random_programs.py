@@ -6,7 +6,7 @@ A failing program is printed as pseudocode and shrunk. Each chunk has a seed of 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -97,11 +97,10 @@ CONSTRUCTS = {
 
 
 @pytest.fixture(scope="module")
-def coverage(request: pytest.FixtureRequest) -> Iterator[Coverage]:
-    """What the programs of this module held, told at the end."""
+def coverage() -> Iterator[Coverage]:
+    """What the programs of this module held."""
     found: Coverage = Counter()
     yield found
-    _tell(request, found)
     if found["programs"] >= LARGE_SAMPLE:
         assert found["second order"] >= found["programs"] / 2
         assert found["effect"] + found["TensorArray overwritten"] >= found["programs"] / 3
@@ -110,29 +109,19 @@ def coverage(request: pytest.FixtureRequest) -> Iterator[Coverage]:
         assert CONSTRUCTS - found.keys() == set()
 
 
-def _tell(request: pytest.FixtureRequest, found: Coverage) -> None:
-    plugins: Any = request.config.pluginmanager
-    reporter, capture = plugins.getplugin("terminalreporter"), plugins.getplugin("capturemanager")
-    if reporter is None or capture is None or not found["programs"]:
-        return  # a worker of pytest-xdist has no terminal
-    with capture.global_and_fixture_disabled():
-        reporter.write_line("")
-        for construct, count in found.most_common():
-            reporter.write_line(f"  {count:5} {construct}")
-
-
+@pytest.mark.xdist_group("random programs")  # one process sees them all, so that what they cover can be asserted
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_random_programs(chunk: int, coverage: Coverage):
-    check_chunk(chunk, PROGRAMS_A_CHUNK, coverage)
+def test_random_programs(chunk: int, coverage: Coverage, tell: Callable[..., None]):
+    tell("random programs", check_chunk(chunk, PROGRAMS_A_CHUNK, coverage))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(CHUNKS, 6 * CHUNKS))
-def test_many_random_programs(chunk: int, coverage: Coverage):
-    check_chunk(chunk, 2 * PROGRAMS_A_CHUNK, coverage)
+def test_many_random_programs(chunk: int, coverage: Coverage, tell: Callable[..., None]):
+    tell("random programs", check_chunk(chunk, 2 * PROGRAMS_A_CHUNK, coverage))
 
 
-def check_chunk(chunk: int, count: int, coverage: Coverage) -> None:
+def check_chunk(chunk: int, count: int, coverage: Coverage) -> Coverage:
     found: Coverage = Counter()
 
     @seed(chunk)
@@ -147,6 +136,7 @@ def check_chunk(chunk: int, count: int, coverage: Coverage) -> None:
     assert found["second order"] > 0
     assert found["effect"] + found["TensorArray overwritten"] > 0
     assert found["unsuitable: tie"] + found["unsuitable: overflow"] <= found["programs"]
+    return found
 
 
 # --- the property ---------------------------------------------------------------------------------------------------
