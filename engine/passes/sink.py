@@ -108,7 +108,7 @@ class _Sinking:
         self.places = places
         self.homes = self._homes()
         self.moved: dict[Tensor, Tensor] = {}  # from tensors of the graph to those inside their home
-        self.inlined: set[Tensor] = set()  # tensors of branches whose operations now lie in an outer one
+        self.inlined: dict[Tensor, Tensor] = {}  # from tensors of branches that are decided to those that they are now
         self.saved: dict[Tensor, Tensor] = {}  # the same values, in the graph, after the home has run
 
     def run(self) -> None:
@@ -152,7 +152,7 @@ class _Sinking:
         waits = [source for source in operation.control_inputs if source not in self.homes]
         home.control_inputs = tuple(dict.fromkeys([*home.control_inputs, *waits]))
         if isinstance(operation.op, Saved) and operation.op.inner in self.inlined:
-            self.moved[operation.outputs[0]] = operation.op.inner
+            self.moved[operation.outputs[0]] = self.inlined[operation.op.inner]
             return
         if isinstance(operation.op, Branch) and self._is_decided(operation):
             self._inline(operation.op.regions[self.places[operation][1]], operation, home, region)
@@ -180,12 +180,13 @@ class _Sinking:
         """Take the operations of `branch`, the one of `operation` that is taken wherever `region` is, into `region`."""
         inside = {parameter: self._local(outer, home, region) for outer, parameter in branch.captures}
         _replace(branch, inside)
+        self.inlined.update(inside)
         for inner in branch.operations:
             region.take(inner)
             if isinstance(inner.op, RegionOp):
                 for innermost in inner.op.regions:
                     innermost.move_into(region)
-            self.inlined.update(inner.outputs)
+            self.inlined.update((tensor, tensor) for tensor in inner.outputs)
         self.moved.update(zip(operation.outputs, branch.results, strict=False))
 
     def _local(self, tensor: Tensor, home: Operation, region: Region) -> Tensor:

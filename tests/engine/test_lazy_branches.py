@@ -15,7 +15,7 @@ import anabranch as ab
 from anabranch import ops
 from anabranch.engine.graph import Op, Tensor
 from anabranch.engine.graph.op import Effect
-from anabranch.engine.ops.base import apply
+from anabranch.engine.ops.base import Cast, apply
 from anabranch.engine.runtime.interpreter import Interpreter
 
 _runs: dict[str, int] = {}
@@ -286,3 +286,15 @@ def test_several_outputs(flag: Tensor):
     np.testing.assert_array_equal(ab.Session().run(z, {x: [1, 5, 3], flag: True}), [6, 5])
     np.testing.assert_array_equal(ab.Session().run(z, {x: [1, 5, 3], flag: False}), [1, 5])
     assert ab.explain(z, [x, flag]).index("if flag") < ab.explain(z, [x, flag]).index("top_k")
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_what_was_saved_may_be_what_the_branch_took_from_outside(x: Tensor, flag: Tensor, taken: bool):
+    """A cast to the same dtype is simplified away, so that the frame is asked for the captured value itself."""
+    wide = ops.cast(x, "float64")
+    branch = lambda: ops.apply(Cast(np.dtype("float64")), wide) ** 3  # noqa: E731
+    y = ab.cond(flag, branch, lambda: wide)
+    (dx,) = ab.gradients(ab.cond(flag, lambda: y * 2, lambda: y), [x])
+    (ddx,) = ab.gradients(dx, [x])
+    found = run([dx, ddx], {x: 2, flag: taken})
+    assert found == ([24, 24] if taken else [1, 0])
