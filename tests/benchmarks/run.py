@@ -107,7 +107,8 @@ def main(arguments: list[str]) -> int:
     complete = not (options.workloads or options.only or options.quick or missing)
     target = options.write or (DOCUMENT if complete else None)
     if target:
-        text = table.document(summaries, facts.gather(interpreters, settings), missing)
+        title = target.stem.replace("_", " ").capitalize()
+        text = table.document(summaries, facts.gather(interpreters, settings), missing, title)
         target.write_text(text, encoding="utf-8")
         print(f"\nWrote {target}", file=sys.stderr)
     return status(results, summaries, check=options.check)

@@ -164,7 +164,9 @@ def terminal_text(summaries: Sequence[Summary]) -> str:
     return "\n\n".join(filter(None, [plain(DETAIL_HEAD, detail), plain(GOAL_HEAD, goals), "\n".join(remarks)]))
 
 
-def document(summaries: Sequence[Summary], facts: Mapping[str, str], missing_peers: bool) -> str:
+def document(
+    summaries: Sequence[Summary], facts: Mapping[str, str], missing_peers: bool, title: str = "Performance"
+) -> str:
     """The text of `docs/performance.md`."""
     detail = [cells(summary, row) for summary in summaries for row in summary.rows]
     goals = [row for summary in summaries for row in goal_cells(summary)]
@@ -173,7 +175,7 @@ def document(summaries: Sequence[Summary], facts: Mapping[str, str], missing_pee
         remarks.insert(0, "- Some peers' environments were not there, so their rows are missing.")
     works = dict.fromkeys(f"- **{summary.title}**: {summary.what}." for summary in summaries)
     parts = [
-        "# Performance",
+        f"# {title}",
         INTRODUCTION,
         "\n".join(f"- {key}: {value}" for key, value in facts.items()),
         "## Goals",
