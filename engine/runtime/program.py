@@ -6,6 +6,7 @@ import collections
 import contextlib
 import itertools
 import linecache
+import os
 import weakref
 from collections.abc import Sequence
 from types import FrameType
@@ -29,6 +30,7 @@ from .printer import Printer
 from .row_writes import rows_in_place
 from .storage import is_fresh, plan_buffers
 
+_TEXT_WIDTH = 56  # of the program in a listing
 _numbers = itertools.count(1)
 
 
@@ -130,6 +132,14 @@ class Program:
                 raise
         raise failure from None  # without the traceback of a hundred thousand calls
 
+    def listing(self) -> str:
+        """The source, and behind each line the operation that it computes and the user's line that built it."""
+        listed: list[str] = []
+        for number, text in enumerate(self.source.splitlines(), 1):
+            origin = self._origins.get(number)
+            listed.append(text if origin is None else f"{text:<{_TEXT_WIDTH}}  # {_told(origin.operation)}")
+        return "\n".join(listed) + "\n"
+
     def _with_guard(self) -> Program:
         """The same step with the NaN guard; what it does counts as done by this program."""
         if self._guarded is None:
@@ -178,6 +188,14 @@ class Program:
             annotate(error, origin.operation, values, iterations, self._depths(error))
         for frame, _ in frames:
             frame.clear()
+
+
+def _told(operation: Operation) -> str:
+    """An operation's name and the user's line, without the folder."""
+    location = operation.location
+    if location is None:
+        return operation.name
+    return f"{operation.name}, {os.path.basename(location.filename)}:{location.line}"
 
 
 def _evaluated(count: str, scope: dict[str, Any]) -> int:

@@ -271,13 +271,18 @@ def _pack_fetches(fetches: Any, found: list[Any]) -> Any:
     return pack_as(fetches, found)
 
 
-def explain(fetches: Any, feeds: Sequence[Any] = ()) -> str:
+def explain(fetches: Any, feeds: Sequence[Any] = (), lines: bool = True) -> str:
     """The compiled program for `fetches`, as readable Python.
+
+    Args:
+        fetches: tensors and operations, in any structure.
+        feeds: the arguments of the program; by default the placeholders that are needed.
+        lines: tell behind each line which operation it computes, and which line of yours built that.
 
     >>> import anabranch as ab
     >>> with ab.Graph().as_default():
     ...     x = ab.placeholder((), "float32", "x")
-    ...     print(ab.explain(x + 1, [x]))
+    ...     print(ab.explain(x + 1, [x], lines=False))
     def step(x):
         add = x + c
         return (add,)
@@ -288,7 +293,8 @@ def explain(fetches: Any, feeds: Sequence[Any] = ()) -> str:
     session = Session(graph)
     inside = [fetched_from(graph, leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
     given = list(feeds) or _placeholders(graph, inside)
-    return session.program(fetches, given).source
+    program = session.program(fetches, given)
+    return program.listing() if lines else program.source
 
 
 def _placeholders(graph: Graph, leaves: list[Any]) -> list[Tensor]:

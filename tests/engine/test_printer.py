@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import textwrap
 import traceback
@@ -42,6 +43,11 @@ def line() -> int:
 # --- text -----------------------------------------------------------------------------------------------------------
 
 
+def explain(*arguments: Any) -> str:
+    """The program alone, without the lines of this file."""
+    return ab.explain(*arguments, lines=False)
+
+
 def assert_text(actual: str, expected: str) -> None:
     assert actual.strip() == textwrap.dedent(expected).strip()
 
@@ -49,7 +55,7 @@ def assert_text(actual: str, expected: str) -> None:
 def test_straight_line(x: Tensor):
     y = ops.sin(x * 2)
     assert_text(
-        ab.explain([y, x + 1]),
+        explain([y, x + 1]),
         """
         def step(x):
             multiply = x * c
@@ -64,7 +70,7 @@ def test_loop(x: Tensor):
     weight = ab.Variable(2.0, name="weight")
     _, y = ab.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, a * weight), (0, x))
     assert_text(
-        ab.explain(y),
+        explain(y),
         """
         def step(x):
             read = weight._value
@@ -82,7 +88,7 @@ def test_loop_with_a_condition_of_several_operations():
     x = ab.placeholder((3,), "float32", "x")
     _, y = ab.while_loop(lambda i, a: ops.all(ops.sin(a) < 0.5), lambda i, a: (i + 1, ops.cos(a)), (0, x))
     assert_text(
-        ab.explain(y),
+        explain(y),
         """
         def step(x):
             a = x
@@ -105,7 +111,7 @@ def test_loop_with_a_condition_of_several_operations():
 def test_branch(x: Tensor):
     y = ab.cond(x > 0, lambda: x * 2, lambda: -x)
     assert_text(
-        ab.explain(y),
+        explain(y),
         """
         def step(x):
             greater = x > c
@@ -124,7 +130,7 @@ def test_switch(x: Tensor):
     which = ab.placeholder((), "int32", "which")
     y = ab.switch(which, [lambda: x * 2, lambda: ops.sin(x), lambda: x])
     assert_text(
-        ab.explain(y, [which, x]),
+        explain(y, [which, x]),
         """
         def step(which, x):
             if which <= 0:
@@ -144,7 +150,7 @@ def test_gradient_of_a_loop(x: Tensor):
     """Only what the backward loop asks for is saved."""
     _, y = ab.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, ops.sin(a)), (0, x))
     assert_text(
-        ab.explain(ab.gradients(y, [x])),
+        explain(ab.gradients(y, [x])),
         """
         def step(x):
             i, a = c, x
@@ -176,7 +182,7 @@ def test_gradient_of_a_loop(x: Tensor):
 def test_gradient_of_a_branch(x: Tensor):
     y = ab.cond(x > 0, lambda: ops.sin(x) * x, lambda: -x)
     assert_text(
-        ab.explain(ab.gradients(y, [x])),
+        explain(ab.gradients(y, [x])),
         """
         def step(x):
             greater = x > c
@@ -202,7 +208,7 @@ def test_kernels_and_variables():
     y = ops.sin(ops.relu(x * 2 + 1))
     write = weight.assign_sub(y * 0.5)
     assert_text(
-        ab.explain([y, write.operation]),
+        explain([y, write.operation]),
         """
         def step(x):
             relu = np.empty((2, 3), float32)
@@ -290,7 +296,7 @@ def test_results_that_nothing_uses_are_freed():
     x = ab.placeholder((6,), "float32", "x")
     first, _ = ops.split(ops.sin(x), 2)
     assert_text(
-        ab.explain(ops.tanh(first)),
+        explain(ops.tanh(first)),
         """
         def step(x):
             sin = np.sin(x)
@@ -323,7 +329,7 @@ def test_deep_nesting(depth: int, loops: bool, x: Tensor):
     offset = x * 3
     y = nested(depth, lambda a: a * a + offset, x, loops)
     (gradient,) = ab.gradients(y, [x])
-    source = ab.explain([y, gradient])
+    source = explain([y, gradient])
     assert (source.count("def ") > 1) == (depth > 11)
     value, slope = ab.Session().run([y, gradient], {x: 2})
     np.testing.assert_allclose(value, 10 * 1.5**depth, rtol=1e-5)
@@ -474,3 +480,16 @@ def test_errors_of_a_second_run_are_noted_too(table: Tensor, index: Tensor):
             session.run(row, {table: TABLE, index: wrong})
         assert len(caught.value.__notes__) == 1
         np.testing.assert_array_equal(session.run(row, {table: TABLE, index: 1}), TABLE[1])
+
+
+def test_operations_and_lines_are_told(x: Tensor):
+    with ab.name_scope("scope"):
+        y = ops.sin(x * 2)
+    text = ab.explain(y)
+    source, told = zip(*[line.split("  # ") for line in text.splitlines() if "  # " in line], strict=True)
+    assert [line.strip() for line in source] == ["multiply = x * c", "sin = np.sin(multiply)"]
+    assert [re.sub(r":\d+$", "", line) for line in told] == [
+        "scope/multiply, test_printer.py",
+        "scope/sin, test_printer.py",
+    ]
+    assert [line.split("  # ")[0].rstrip() for line in text.splitlines()] == explain(y).splitlines()
