@@ -65,8 +65,9 @@ class _Loop:
         self.body = node.op.body
         self.demanded = [user.op.inner for user in users if isinstance(user.op, History)]
         self.users = self._count_users()
-        self._tested = {tensor for operation in needed_in_region(self.op.condition) for tensor in operation.inputs}
-        self._tested.update(self.op.condition.results)
+        tested = needed_in_region(self.op.condition, self.demanded)
+        self._tested = {tensor for operation in tested for tensor in operation.inputs}
+        self._tested.update([*self.op.condition.results, *self.demanded])
         self._histories: dict[Tensor, Tensor] = {}
         self._rows: dict[Tensor, Tensor] = {}
 
@@ -268,9 +269,9 @@ class _Loop:
         """Leave out what the loop no longer takes from outside, and bring its inputs into line."""
         initial = self.node.inputs[: self.op.carried]
         demanded = [*self.demanded, *self._histories]
-        for region, wanted in ((self.op.condition, []), (self.body, demanded)):
-            used = {tensor for operation in needed_in_region(region, wanted) for tensor in operation.inputs}
-            used |= {*region.results, *wanted}
+        for region in self.op.regions:
+            used = {tensor for operation in needed_in_region(region, demanded) for tensor in operation.inputs}
+            used |= {*region.results, *demanded}
             region.captures = [pair for pair in region.captures if pair[1] in used]
         self.node.inputs = (*initial, *self.op.captured_inputs())
 

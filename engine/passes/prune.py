@@ -41,11 +41,12 @@ def needed_in_region(
 
     Args:
         region: the body of a loop, a condition or a branch.
-        demanded: tensors inside that the frame records.
+        demanded: tensors that frames record; those of other regions do not count.
         results: those of the region's results that anything needs; by default all.
     """
     effectful = [operation for operation in region.operations if operation.writes]
-    return needed_operations(region, [*(region.results if results is None else results), *effectful, *demanded])
+    recorded = [tensor for tensor in demanded if tensor.graph is region]
+    return needed_operations(region, [*(region.results if results is None else results), *effectful, *recorded])
 
 
 def recorded_tensors(operations: Sequence[Operation]) -> dict[Body, list[Tensor]]:
@@ -98,7 +99,7 @@ def live_outputs(operation: Operation, used: set[Tensor], demanded: Sequence[Ten
     if not isinstance(operation.op, While):
         return sorted(live)
     condition, body = operation.op.condition, operation.op.body
-    live |= _parameters_among(condition, needed_in_region(condition))
+    live |= _parameters_among(condition, needed_in_region(condition, demanded))
     while True:
         needed = needed_in_region(body, demanded, [body.results[position] for position in live])
         taken = _parameters_among(body, needed)

@@ -170,7 +170,7 @@ class Specialised:
                 break
             specs = [spec.join(result) for spec, result in zip(specs, results, strict=True)]
         parameters = _chosen(op.condition.parameters, live, specs)
-        condition = self._copy_region(op.condition, into, parameters, op.condition.results)
+        condition = self._copy_region(op.condition, into, parameters, op.condition.results, demanded)
         new = While(condition, body, op.parallel_iterations, op.swap_memory)
         return self._adopt_region_op(new, inits, operation, into)
 
@@ -236,7 +236,7 @@ class Specialised:
                     self.tensors[tensor] = new.capture(self.tensors[outers[tensor]])
                 elif not isinstance(operation.op, Parameter):
                     self.tensors.pop(tensor, None)  # of an earlier try with narrower shapes
-        self._copy_all(needed, new, [*results, *demanded])
+        self._copy_all(needed, new, [*results, *(tensor for tensor in demanded if tensor.graph is region)])
         new.results = [self.tensors[result] for result in results]
         return new
 

@@ -116,10 +116,13 @@ class Interpreter:
         in_condition = values[op.carried : op.carried + len(op.condition.captures)]
         in_body = values[op.carried + len(op.condition.captures) :]
         self._loops.append((operation, 0))
-        while self._run_region(op.condition, carried, in_condition)[0][0]:
+        while True:
+            (more,), inside = self._run_region(op.condition, carried, in_condition, frame.histories)
+            frame.record(op.condition, inside)
+            if not more:
+                break
             carried, inside = self._run_region(op.body, carried, in_body, frame.histories)
-            for tensor, history in frame.histories.items():
-                history.append(inside[tensor])
+            frame.record(op.body, inside)
             frame.trips += 1
             self._loops[-1] = (operation, frame.trips)
         self._loops.pop()
@@ -178,6 +181,12 @@ class _Frame:
         self.histories = histories
         self.trips = 0
         self.saved: Environment = {}
+
+    def record(self, region: Region, values: Environment) -> None:
+        """Add an iteration's values of the tensors of `region` that have a history."""
+        for tensor, history in self.histories.items():
+            if tensor.graph is region:
+                history.append(values[tensor])
 
 
 def branch_position(choice: Any, count: int) -> int:

@@ -454,12 +454,13 @@ class _LoopPrinter(_RegionPrinter):
 
     def _print_condition(self, names: dict[Tensor, str], loops: tuple[tuple[Operation, str], ...]) -> None:
         """``while test:`` if the test is one expression, otherwise computed inside and left by ``break``."""
-        operations = needed_in_region(self.op.condition)
+        recorded = [tensor for tensor in self.frame.histories if tensor.graph is self.op.condition]
+        operations = needed_in_region(self.op.condition, recorded)
         result = self.op.condition.results[0]
         working = [o for o in operations if not isinstance(o.op, (Parameter, Constant))]
         inside = self.block.inner(names)
         inside.loops = loops
-        if len(working) == 1 and working[0].outputs == (result,):
+        if len(working) == 1 and working[0].outputs == (result,) and not recorded:
             for operation in operations:
                 if isinstance(operation.op, Constant):
                     inside.print_operation(operation)
@@ -469,19 +470,19 @@ class _LoopPrinter(_RegionPrinter):
                 self.block.line(f"while {expression}:", (working[0], arguments))
                 return
         self.block.line("while True:")
-        inside.print_operations(operations, [result])
+        inside.print_operations(operations, [result, *recorded])
+        self._print_recording(inside, recorded)
         inside.line(f"if not {inside.names[result]}: break")
 
     def _print_body(
         self, names: dict[Tensor, str], variables: list[str], loops: tuple[tuple[Operation, str], ...]
     ) -> None:
         body = self.op.body
-        demanded = list(self.frame.histories)
+        demanded = [tensor for tensor in self.frame.histories if tensor.graph is body]
         inside = self.block.inner(names)
         inside.loops = loops
         inside.print_operations(needed_in_region(body, demanded), [*body.results, *demanded])
-        for tensor, history in self.frame.histories.items():
-            inside.line(f"{history}.append({inside.names[tensor]})")
+        self._print_recording(inside, demanded)
         pairs = [(v, inside.names[r]) for v, r in zip(variables, body.results, strict=True)]
         changed = [(variable, value) for variable, value in pairs if variable != value]
         if changed:
@@ -490,6 +491,10 @@ class _LoopPrinter(_RegionPrinter):
             inside.line(f"{self.frame.trips} += 1")
         if not changed and not self.frame.trips and not demanded:
             inside.line("pass")
+
+    def _print_recording(self, inside: _Block, tensors: Sequence[Tensor]) -> None:
+        for tensor in tensors:
+            inside.line(f"{self.frame.histories[tensor]}.append({inside.names[tensor]})")
 
 
 class _BranchPrinter(_RegionPrinter):

@@ -18,10 +18,11 @@ def fetched_from(graph: Graph, tensor: Tensor) -> Tensor:
     """The tensor of `graph` that holds what `tensor`, which lies in a region anywhere inside, was in a run.
 
     In a loop body that is its history, in nested loops a history of histories, in a branch its value (None where
-    another branch was taken), in a recursive function its value in the first call.
+    another branch was taken), in a recursive function its value in the first call. The condition of a loop is computed
+    once more than its body.
 
     Raises:
-        ValueError: it lies in a condition, or in a trace of a body that is no part of the graph.
+        ValueError: it lies in a trace of a body that is no part of the graph.
     """
     while isinstance(tensor.graph, Region):
         tensor = _one_level_out(tensor, tensor.graph)
@@ -42,11 +43,6 @@ def _one_level_out(tensor: Tensor, region: Region) -> Tensor:
         return from_frame(frame, Recorded(tensor), tensor)
     if not isinstance(holder.op, While):
         return from_frame(frame, Saved(tensor), tensor)
-    if region is holder.op.condition:
-        raise ValueError(
-            f"{tensor!r} lies in the condition of the loop {holder.name!r}. Compute it in the body to fetch its "
-            "history."
-        )
     return from_frame(frame, History(tensor), tensor)
 
 

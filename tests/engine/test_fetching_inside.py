@@ -10,6 +10,9 @@ import pytest
 import anabranch as ab
 from anabranch import ops
 from anabranch.engine.graph import Tensor
+from anabranch.engine.runtime.interpreter import Interpreter
+from anabranch.engine.runtime.program import as_fetched
+from anabranch.engine.session.inside import fetched_from
 
 
 @pytest.fixture(autouse=True)
@@ -153,16 +156,29 @@ def test_explain_shows_what_is_recorded(x: Tensor, n: Tensor):
     assert "saved_multiply.append(multiply)" in ab.explain(inside, [x, n])
 
 
-def test_conditions_are_refused(n: Tensor):
-    tests: list[Tensor] = []
+@pytest.mark.parametrize("interpreted", [True, False])
+@pytest.mark.parametrize("count", [0, 3])
+def test_conditions_are_computed_once_more_than_bodies(x: Tensor, n: Tensor, count: int, interpreted: bool):
+    inside: list[Any] = []
 
-    def more(i: Tensor) -> Tensor:
-        tests.append(i < n)
-        return tests[-1]
+    def more(i: Tensor, value: Tensor) -> Tensor:
+        inside.append((i, ops.sum(value) * 2, i < n))
+        return inside[-1][-1]
 
-    ab.while_loop(more, lambda i: (i + 1,), (0,), name="count")
-    with pytest.raises(ValueError, match=r"lies in the condition of the loop 'count/while'\. Compute it in the body"):
-        ab.Session().run(tests[-1], {n: 2})
+    def body(i: Tensor, value: Tensor) -> Any:
+        return i + 1, value + x
+
+    _, last = ab.while_loop(more, body, (0, x), name="count")
+    wanted = [list(range(count + 1)), [2.0 * (k + 1) for k in range(count + 1)], [True] * count + [False]]
+    session = ab.Session()
+    if interpreted:
+        feeds = {x: np.float32(1), n: np.int32(count)}
+        tensors = [fetched_from(last.graph, tensor) for tensor in inside[-1]]
+        found = [as_fetched(value) for value in Interpreter().run(last.graph, tensors, feeds)]
+    else:
+        found = session.run(list(inside[-1]), {x: 1, n: count})
+    assert found == wanted
+    assert session.run([last, inside[-1][1]], {x: 1, n: count}) == [count + 1, wanted[1]]
 
 
 def test_discarded_traces_are_refused(n: Tensor):
