@@ -5,7 +5,7 @@ So that asking whether one thing depends on another looks no further back than t
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 
 _FARTHEST = 500  # places in the order
 
@@ -49,7 +49,7 @@ class Dependent:
             need._users.discard(other)
         self._needs.discard(other)
         other._users.discard(self)
-        for need in needs:
+        for need in in_order(needs):
             self.add_need(need)
         other.add_need(self)
 
@@ -76,9 +76,14 @@ class Dependent:
         return found
 
 
+def in_order(items: Iterable[Dependent]) -> list[Dependent]:
+    """A set of dependents as a list, the same in each run: the order numbers that follow must not hang on hashes."""
+    return sorted(items, key=_order)
+
+
 def _rearrange(first: set[Dependent], then: set[Dependent]) -> None:
     """Share out the order numbers anew, so that all of `first` come before all of `then`."""
-    items = [*sorted(first, key=_order), *sorted(then, key=_order)]
+    items = [*in_order(first), *in_order(then)]
     for item, order in zip(items, sorted(map(_order, items)), strict=True):
         item.order = order
 

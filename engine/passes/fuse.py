@@ -18,7 +18,7 @@ from ..graph.op import Op
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.fused import Fused
-from .acyclic import Dependent
+from .acyclic import Dependent, in_order
 from .order import earlier_effects, reorder
 from .prune import needed_in_region
 
@@ -109,7 +109,7 @@ def _group(operations: Sequence[Operation], rule: FusionRule) -> list[_Group]:
         group.members.append(operation)
         for source in sources:
             if group_of.get(source) is not group:  # what stands for a part of the group itself is no need of it
-                for other in behind.get(source, nothing):
+                for other in in_order(behind.get(source, nothing)):
                     group.add_need(other)
         group_of[operation] = group
         behind[operation] = frozenset([group])
@@ -120,7 +120,7 @@ def _group(operations: Sequence[Operation], rule: FusionRule) -> list[_Group]:
 def _all_of(parts: Iterable[Dependent], order: int) -> Dependent:
     """Something that depends on all `parts`, to stand for them."""
     whole = Dependent(order)
-    for part in parts:
+    for part in in_order(parts):
         whole.add_need(part)
     return whole
 

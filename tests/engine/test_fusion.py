@@ -471,3 +471,22 @@ def test_random_transcendental_chains(data: st.DataObject):
         write = v.assign(tensors[-1] * 0.5 - v)
         (gradient,) = ab.gradients(ab.ops.sum(tensors[-1]), [x], unconnected_gradients="zero")
         Check([tensors[-1], write, gradient], {x: X / 6 - 1}, [v], tolerance=1e-4)
+
+
+def test_one_program_is_fused_in_one_way():
+    """Where sets have a say, addresses must not: else a resumed run would not repeat its bits."""
+
+    def source() -> str:
+        rng = np.random.default_rng(3)
+        with ab.Graph().as_default():
+            values = [ab.placeholder((4,), "float32", f"x{k}") for k in range(3)]
+            for _ in range(400):
+                a, b = (values[int(k)] for k in rng.integers(max(0, len(values) - 30), len(values), 2))
+                kind = rng.integers(4)
+                values.append([a + b, a * b, ab.ops.tanh(a - b), ab.ops.cumsum(a) + b][kind])
+            return ab.explain(values[-5:], lines=False)
+
+    garbage = [object() for _ in range(1000)]
+    first = source()
+    del garbage[::2]
+    assert [source() for _ in range(3)] == [first] * 3
