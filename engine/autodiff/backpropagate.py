@@ -164,11 +164,10 @@ class Sweep:
 
 def _enters(user: Operation, position: int, choice: Tensor, number: int) -> bool:
     """Whether input `position` of `user` is captured by branch `number` of a construct with that choice."""
-    regions = user.op.regions
-    if not regions or user.inputs[0] is not choice or position == 0 or not user.op.is_choice:
+    if not user.op.is_choice or user.inputs[0] is not choice:
         return False
-    start = 1 + sum(len(region.captures) for region in regions[:number])
-    return start <= position < start + len(regions[number].captures)
+    captured = user.captured_at(position)
+    return captured is not None and captured[0] == number
 
 
 def variable_reads(operations: Iterable[Operation], variables: Iterable[Variable]) -> dict[Variable, list[Tensor]]:

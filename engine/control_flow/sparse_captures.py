@@ -123,14 +123,5 @@ def _passed_on_by(operation: Operation, position: int) -> Tensor | None:
     if op.called is not None:
         inputs = op.called.inner_inputs()
         return inputs[position] if position < len(inputs) else None
-    return _inner_parameter(op.regions, position - (len(operation.inputs) - _captured(op.regions)))
-
-
-def _captured(regions: Sequence[Region]) -> int:
-    return sum(len(region.captures) for region in regions)
-
-
-def _inner_parameter(regions: Sequence[Region], position: int) -> Tensor | None:
-    """The parameter for capture number `position`, counted over all regions."""
-    captures = [inner for region in regions for _, inner in region.captures]
-    return captures[position] if 0 <= position < len(captures) else None
+    captured = operation.captured_at(position)
+    return None if captured is None else captured[1]

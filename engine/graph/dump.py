@@ -65,8 +65,8 @@ class _Writer:
     def _write_operation(self, operation: Operation, depth: int, used: set[Tensor]) -> None:
         outputs = [t for t in operation.outputs if t in used or not isinstance(t.spec, FrameSpec)]
         results = ", ".join(f"{_reference(tensor)}: {tensor.spec}" for tensor in outputs)
-        own = operation.inputs[: len(operation.inputs) - sum(len(region.captures) for region in operation.op.regions)]
-        call = f"{operation.type}{_attributes(operation.op.attributes())}({', '.join(map(self._reference, own))})"
+        own = ", ".join(map(self._reference, operation.own_inputs))
+        call = f"{operation.type}{_attributes(operation.op.attributes())}({own})"
         text = f"{results} = {call}" if results else f"{operation.name}: {call}"
         self._line(depth, text + self._remarks(operation))
         for region in operation.op.regions:

@@ -67,6 +67,20 @@ class Operation:
         """Whether a run changes something outside the graph."""
         return any(effect.writes for effect in self.effects)
 
+    @property
+    def own_inputs(self) -> tuple[Tensor, ...]:
+        """The inputs that no region captured: they come first."""
+        return self.inputs[: len(self.inputs) - sum(len(region.captures) for region in self.op.regions)]
+
+    def captured_at(self, position: int) -> tuple[int, Tensor] | None:
+        """The number of the region that captured input `position`, and its parameter; None for the others."""
+        start = len(self.own_inputs)
+        for number, region in enumerate(self.op.regions):
+            if start <= position < start + len(region.captures):
+                return number, region.captures[position - start][1]
+            start += len(region.captures)
+        return None
+
     def __repr__(self) -> str:
         return f"<Operation {self.name} ({self.type}) defined at {self.location}>"
 

@@ -10,8 +10,6 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 
-from ..control_flow.call import Recorded
-from ..control_flow.frames import History, Saved
 from ..control_flow.region_op import RegionOp
 from ..graph.graph import Graph, Operation
 from ..graph.op import Op
@@ -20,7 +18,7 @@ from ..graph.tensor import Tensor
 from ..ops.fused import Fused
 from .acyclic import Dependent, in_order
 from .order import earlier_effects, reorder
-from .prune import needed_in_region
+from .prune import inner_tensors, needed_in_region
 
 _MOST_OPERANDS = 28
 _MOST_BEHIND = 16
@@ -50,21 +48,7 @@ def fuse(graph: Graph, operations: Sequence[Operation], kept: Iterable[Tensor], 
     Args:
         kept: tensors whose values are wanted from outside: fetches.
     """
-    inner = {tensor for operation in all_operations(operations) for tensor in _inner_tensors(operation)}
-    _fuse_block(graph, operations, inner | set(kept), rule)
-
-
-def all_operations(operations: Sequence[Operation]) -> Iterable[Operation]:
-    """`operations` and all that lie in regions inside."""
-    for operation in operations:
-        yield operation
-        if isinstance(operation.op, RegionOp):
-            for region in operation.op.regions:
-                yield from all_operations(region.operations)
-
-
-def _inner_tensors(operation: Operation) -> list[Tensor]:
-    return [operation.op.inner] if isinstance(operation.op, (History, Recorded, Saved)) else []
+    _fuse_block(graph, operations, {*kept, *inner_tensors(operations)}, rule)
 
 
 def _fuse_block(graph: Graph, operations: Sequence[Operation], kept: set[Tensor], rule: FusionRule) -> None:

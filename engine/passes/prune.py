@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ..control_flow.call import Body, Recorded, Recursion
 from ..control_flow.frames import History, Saved
@@ -47,6 +47,20 @@ def needed_in_region(
     effectful = [operation for operation in region.operations if operation.writes]
     recorded = [tensor for tensor in demanded if tensor.graph is region]
     return needed_operations(region, [*(region.results if results is None else results), *effectful, *recorded])
+
+
+def all_operations(operations: Iterable[Operation]) -> Iterator[Operation]:
+    """`operations` and all that lie in regions inside."""
+    for operation in operations:
+        yield operation
+        for region in operation.op.regions:
+            yield from all_operations(region.operations)
+
+
+def inner_tensors(operations: Iterable[Operation]) -> set[Tensor]:
+    """The tensors inside loops, branches and recursions whose values frames record for any of `operations`."""
+    kinds = (History, Recorded, Saved)
+    return {operation.op.inner for operation in all_operations(operations) if isinstance(operation.op, kinds)}
 
 
 def recorded_tensors(operations: Sequence[Operation]) -> dict[Body, list[Tensor]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..control_flow.call import Recorded
 from ..control_flow.cond import Branch
 from ..control_flow.frames import History, Saved, TripCount
 from ..control_flow.region_op import RegionOp
@@ -19,7 +18,7 @@ from ..graph.region import Region
 from ..graph.tensor import Tensor
 from ..ops.base import Constant
 from .order import reorder
-from .prune import needed_in_region
+from .prune import inner_tensors, needed_in_region
 
 _Place = tuple[Tensor, int]  # the choice, and the number of the branch
 
@@ -30,20 +29,7 @@ def sink_into_branches(graph: Graph, operations: Sequence[Operation], kept: Iter
     Args:
         kept: tensors and operations that are wanted from outside.
     """
-    wanted = set(kept)
-    _sink_in_block(graph, operations, wanted | _recorded(operations))
-
-
-def _recorded(operations: Iterable[Operation]) -> set[Tensor | Operation]:
-    """The tensors inside loops and branches whose values frames record."""
-    found: set[Tensor | Operation] = set()
-    for operation in operations:
-        if isinstance(operation.op, (History, Recorded, Saved)):
-            found.add(operation.op.inner)
-        elif isinstance(operation.op, RegionOp):
-            for region in operation.op.regions:
-                found |= _recorded(region.operations)
-    return found
+    _sink_in_block(graph, operations, {*kept, *inner_tensors(operations)})
 
 
 def _sink_in_block(graph: Graph, operations: Sequence[Operation], kept: set[Tensor | Operation]) -> None:
@@ -89,14 +75,8 @@ def _can_move(operation: Operation, kept: set[Tensor | Operation]) -> bool:
 
 def _entered(operation: Operation, position: int) -> _Place | None:
     """The branch that takes input number `position` of `operation`, if it is a choice between branches."""
-    if not isinstance(operation.op, Branch) or position == 0:
-        return None
-    start = 1
-    for number, region in enumerate(operation.op.regions):
-        start += len(region.captures)
-        if position < start:
-            return operation.inputs[0], number
-    return None
+    captured = operation.captured_at(position) if isinstance(operation.op, Branch) else None
+    return None if captured is None else (operation.inputs[0], captured[0])
 
 
 class _Sinking:

@@ -20,8 +20,9 @@ from ..graph.spec import Spec
 from ..graph.tensor import Tensor
 from ..ops.array_value import ArrayValue
 from ..ops.fused import Fused
-from ..passes.fuse import FusionRule, all_operations
+from ..passes.fuse import FusionRule
 from ..passes.prepare import prepare
+from ..passes.prune import all_operations
 from ..place.constraints import check_step
 from . import numerics
 from .deep_calls import FRAMES_OF_PROGRAM, deep_calls, too_deep

@@ -11,8 +11,8 @@ import pytest
 
 import anabranch as ab
 from anabranch.engine.graph import Graph, Operation, Tensor, TensorSpec
-from anabranch.engine.passes.fuse import all_operations
 from anabranch.engine.passes.prepare import prepare
+from anabranch.engine.passes.prune import all_operations
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 from anabranch.engine.runtime.variants import Variants

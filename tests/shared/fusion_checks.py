@@ -10,8 +10,8 @@ import numpy as np
 import anabranch as ab
 from anabranch.engine.graph import Operation, Tensor
 from anabranch.engine.ops.fused import Fused
-from anabranch.engine.passes.fuse import all_operations
 from anabranch.engine.passes.prepare import Step, prepare
+from anabranch.engine.passes.prune import all_operations
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.kernels.rule import fusion_rule
 from anabranch.engine.runtime.program import Program
