@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shared.images import LAYOUTS, evaluate, from_layout, in_layout, run, symbol
 
 from anabranch.engine import ops
 from anabranch.engine.autodiff import gradients
-from anabranch.engine.graph import Graph, Placeholder, TensorSpec, as_dtype
+from anabranch.engine.graph import Graph, as_dtype
 from anabranch.engine.ops import image
 from anabranch.engine.session import Session
 from anabranch.engine.testing import check_gradients
 
 rng = np.random.default_rng(0)
-LAYOUTS = ("channels_last", "channels_first")
 sizes = st.integers(1, 7)
 
 
@@ -27,36 +27,8 @@ def graph():
         yield graph
 
 
-def run(fetches: Any, feeds: Any = None) -> Any:
-    with Graph().as_default():
-        return Session().run(fetches() if callable(fetches) else fetches, feeds)
-
-
-def evaluate(function: Any, *arrays: Any, known: bool = True) -> Any:
-    """`function` of tensors with the values of `arrays`, whose shapes are known or only their ranks."""
-    with Graph().as_default() as graph:
-        inputs = [
-            graph.add(Placeholder(TensorSpec(a.shape if known else (None,) * a.ndim, a.dtype)), (), "x").outputs[0]
-            for a in arrays
-        ]
-        return Session().run(function(*inputs), dict(zip(inputs, arrays, strict=True)))
-
-
-def symbol(shape: Any, dtype: str = "float32") -> Any:
-    return ops.convert_to_tensor(0).graph.add(Placeholder(TensorSpec(shape, as_dtype(dtype))), (), "x").outputs[0]
-
-
 def draw(*shape: int) -> Any:
     return rng.uniform(0, 1, shape).astype("float32")
-
-
-def in_layout(x: Any, layout: str) -> Any:
-    """Images with channels last in another layout."""
-    return x if layout == "channels_last" else np.moveaxis(x, -1, -3)
-
-
-def from_layout(x: Any, layout: str) -> Any:
-    return x if layout == "channels_last" else np.moveaxis(x, -3, -1)
 
 
 # --- resize ---------------------------------------------------------------------------------------------------------
