@@ -34,7 +34,7 @@ _EXPORTS: dict[str, str] = {
         ],
         ".engine.graph",
     ),
-    **dict.fromkeys(["TensorArray", "case", "cond", "switch", "while_loop"], ".engine.control_flow"),
+    **dict.fromkeys(["TensorArray", "TensorStore", "case", "cond", "switch", "while_loop"], ".engine.control_flow"),
     **dict.fromkeys(["constant", "convert_to_tensor"], ".engine.ops"),
     "placement": ".engine.place",
     **dict.fromkeys(["Session", "explain"], ".engine.session"),
@@ -43,6 +43,7 @@ _EXPORTS: dict[str, str] = {
     **dict.fromkeys(["batched_cond", "batched_switch"], ".engine.control_flow.batched_cond"),
     "associative_scan": ".engine.control_flow.associative_scan",
     **dict.fromkeys(["vectorize", "vectorized_map"], ".engine.control_flow.vectorized_map"),
+    "trace": ".engine.tracing",
     "placeholder": ".engine.session.placeholder",
     "function": ".engine.session.function",
     "load_graph": ".engine.saving",
@@ -66,6 +67,7 @@ _MODULES: dict[str, str] = {
     "optimizers": ".optim",
     "queues": ".engine.queues",
     "random": ".engine.ops.random",
+    "raw": ".engine.ops.raw",
     "saving": ".framework.saving",
     "testing": ".engine.testing",
     "utils": ".framework.utils",
@@ -77,7 +79,7 @@ if TYPE_CHECKING:
     from . import optim as optimizers
     from .engine import ops, queues, testing
     from .engine.autodiff import custom_gradient, gradients, jvp, vjp
-    from .engine.control_flow import TensorArray, case, cond, switch, while_loop
+    from .engine.control_flow import TensorArray, TensorStore, case, cond, switch, while_loop
     from .engine.control_flow.associative_scan import associative_scan
     from .engine.control_flow.batched_cond import batched_cond, batched_switch
     from .engine.control_flow.jacobian import batch_jacobian, hessian, jacobian
@@ -97,7 +99,7 @@ if TYPE_CHECKING:
         name_scope,
     )
     from .engine.objects import activations, initializers
-    from .engine.ops import constant, convert_to_tensor, random
+    from .engine.ops import constant, convert_to_tensor, random, raw
     from .engine.place import placement
     from .engine.queues import errors
     from .engine.runtime import numerics as debugging
@@ -105,6 +107,7 @@ if TYPE_CHECKING:
     from .engine.session import Session, explain
     from .engine.session.function import function
     from .engine.session.placeholder import placeholder
+    from .engine.tracing import trace
     from .framework import callbacks, config, io, losses, metrics, models, saving, utils
     from .framework.models import Input, Model, Sequential, load_model
 
@@ -167,6 +170,7 @@ __all__ = [
     "Session",
     "Tensor",
     "TensorArray",
+    "TensorStore",
     "Variable",
     "activations",
     "associative_scan",
@@ -216,10 +220,12 @@ __all__ = [
     "placement",
     "queues",
     "random",
+    "raw",
     "saving",
     "scan",
     "switch",
     "testing",
+    "trace",
     "utils",
     "vectorize",
     "vectorized_map",

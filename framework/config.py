@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..engine.objects.floats import floatx, set_floatx
+from ..engine.passes.memory_budget import memory_budget, set_memory_budget
 from ..engine.place.devices import list_devices, set_devices
 
 _epsilon = 1e-7
@@ -24,4 +25,14 @@ def backend() -> str:
     return "anabranch"
 
 
-__all__ = ["backend", "epsilon", "floatx", "list_devices", "set_devices", "set_epsilon", "set_floatx"]
+__all__ = [
+    "backend",
+    "epsilon",
+    "floatx",
+    "list_devices",
+    "memory_budget",
+    "set_devices",
+    "set_epsilon",
+    "set_floatx",
+    "set_memory_budget",
+]

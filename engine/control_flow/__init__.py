@@ -5,6 +5,7 @@ from .cond import Branch, case, cond, switch
 from .frames import History, Saved, TripCount
 from .region_op import RegionOp
 from .tensor_array import TensorArray
+from .tensor_store import TensorStore
 from .while_loop import While, while_loop
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "RegionOp",
     "Saved",
     "TensorArray",
+    "TensorStore",
     "TripCount",
     "While",
     "case",

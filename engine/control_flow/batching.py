@@ -16,7 +16,7 @@ import numpy as np
 
 from ..graph.graph import Graph, Operation, Parameter, get_default_graph
 from ..graph.region import Region
-from ..graph.spec import ArraySpec, Spec, TensorSpec
+from ..graph.spec import ArraySpec, Spec, StoreSpec, TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.base import BroadcastToShape, ShapeOf, apply, convert_to_tensor, make_constant, runtime_shape
 from ..ops.gathering import take
@@ -24,6 +24,7 @@ from ..ops.joining import concatenate
 from ..ops.keys import SeedGenerator, TakeKey
 from ..ops.shaping import DimLike, DimOf, SizeOf, broadcast_to, constant_value, dim, expand_dims, reshape
 from ..ops.tensor_arrays import ArrayEmpty, ArrayNew, ArrayRead, ArraySize, ArrayStack, ArrayUnstack
+from ..ops.tensor_stores import StoreNew
 from .region_op import RegionOp
 from .scan import map_fn
 
@@ -195,9 +196,11 @@ class Batch:
             return apply(ArrayEmpty(self.spec(op.spec)))
         if isinstance(op, ArrayNew):
             return apply(ArrayNew(self.spec(op.element), op.size, op.open_shape), *array.operation.inputs)
+        if isinstance(op, StoreNew):
+            return apply(StoreNew(self.spec(op.element), op.key, op.open_shape))
         spec = array.spec
         assert isinstance(spec, ArraySpec)
-        if not isinstance(spec.element, TensorSpec) or spec.element.shape is None:
+        if isinstance(spec, StoreSpec) or not isinstance(spec.element, TensorSpec) or spec.element.shape is None:
             raise CannotBatchError(
                 array.operation, "a TensorArray that is the same for all gets elements that are not."
             )
@@ -228,7 +231,7 @@ class Batch:
     def spec(self, spec: Spec) -> Any:
         """The spec of the batched form of a value."""
         if isinstance(spec, ArraySpec):
-            return ArraySpec(self.spec(spec.element), spec.size, spec.empty)
+            return dataclasses.replace(spec, element=self.spec(spec.element))
         assert isinstance(spec, TensorSpec)
         return TensorSpec(self.shape(spec.shape), spec.dtype)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.graph import Operation
-from ..graph.spec import ArraySpec, TensorSpec
+from ..graph.spec import ArraySpec, StoreSpec, TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.axes import Flip, Roll, Transpose, moveaxis
 from ..ops.base import (
@@ -74,6 +74,7 @@ from ..ops.tensor_arrays import (
     ArrayUnstack,
     ArrayWrite,
 )
+from ..ops.tensor_stores import StoreContains, StoreGather, StoreRead, StoreSize, StoreWrite
 from ..ops.windows import Slice, SliceUpdate
 from . import batching_items as items
 from . import batching_stacks as stacks
@@ -454,6 +455,23 @@ def array_stack(batch: Batch, node: Operation, values: Values) -> Found:
     return batched(moveaxis(apply(ArrayStack(batch.spec(op.element)), values[0].tensor), 0, 1))
 
 
+def store_keys(batch: Batch, node: Operation, values: Values) -> Found:
+    """Which keys a store has is the same for all examples."""
+    if any(value.batched for value in values[1:]):
+        return None
+    return [Value(apply(node.op, *[value.tensor for value in values]), batched=False)]
+
+
+def store_read(batch: Batch, node: Operation, values: Values) -> Found:
+    store, key = values
+    if not key.batched:
+        return batched(apply(StoreRead(), store.tensor, key.tensor))
+    spec = store.tensor.spec
+    if store.batched or not isinstance(spec, StoreSpec) or not isinstance(spec.element, TensorSpec):
+        return None
+    return batched(apply(StoreGather(spec.element), store.tensor, key.tensor))
+
+
 def array_unstack(batch: Batch, node: Operation, values: Values) -> Found:
     return None if node.inputs[0].ndim is None else batched(apply(ArrayUnstack(), moveaxis(values[0].tensor, 1, 0)))
 
@@ -511,6 +529,9 @@ RULES: dict[type[Any], Rule] = {
     ArraySize: array_size,
     **dict.fromkeys([ArrayStack, ArrayStackLike], array_stack),
     ArrayUnstack: array_unstack,
+    **dict.fromkeys([StoreContains, StoreSize], store_keys),
+    StoreRead: store_read,
+    StoreWrite: array_op,
 }
 
 __all__ = ["RULES", "Shifted", "batched", "elementwise"]

@@ -23,7 +23,7 @@ from ..graph.lifting import Creations
 from ..graph.op import Effect, Op
 from ..graph.region import Mirror, Region
 from ..graph.slices import IndexedSlices
-from ..graph.spec import ArraySpec, Spec, TensorSpec
+from ..graph.spec import ArraySpec, Spec, TensorSpec, kind_of
 from ..graph.tensor import Tensor
 from ..graph.variable import Variable
 from ..ops.base import runtime_shape
@@ -220,7 +220,7 @@ class _Known:
 
 def _widened(spec: Spec, found: Spec) -> Spec:
     """A spec that allows for what was found as well. (Numbers take the dtype of what they meet, once that is known.)"""
-    if spec.dtype != found.dtype or isinstance(spec, ArraySpec) != isinstance(found, ArraySpec):
+    if spec.dtype != found.dtype or kind_of(spec) != kind_of(found):
         return found
     return spec if spec.accepts(found) else spec.join(found)
 
@@ -420,7 +420,7 @@ class _RecursionGradient:
     def _result_specs(self, position: int) -> list[Spec]:
         spec = self.inner[position].spec
         if position not in self.tables:
-            return [ArraySpec(spec.element) if isinstance(spec, ArraySpec) else spec]
+            return [spec.with_elements(spec.element) if isinstance(spec, ArraySpec) else spec]
         rows, indices = rows_of(None, self.inner[position])
         return [TensorSpec((None, *(rows.shape or ())[1:]), rows.dtype), TensorSpec((None,), indices.dtype)]
 

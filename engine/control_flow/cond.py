@@ -12,7 +12,7 @@ from ..graph.graph import Operation, get_default_graph
 from ..graph.nest import flatten, flatten_with_path, is_sequence
 from ..graph.region import Region
 from ..graph.slices import IndexedSlices
-from ..graph.spec import ArraySpec, FrameSpec, Spec, TensorSpec
+from ..graph.spec import FrameSpec, Spec, TensorSpec, kind_of
 from ..graph.tensor import Tensor
 from ..ops.base import convert_to_tensor, runtime_shape
 from ..ops.cotangent import accumulate, resolved
@@ -275,7 +275,7 @@ def _settle_results(regions: list[Region], structures: list[Any], labels: list[s
         strong = [component(leaf) for leaf in leaves if not isinstance(leaf, (bool, int, float))]
         wanted = strong[0].dtype if strong and hasattr(strong[0], "dtype") else None
         tensors = [_in_region(region, leaf, wanted) for region, leaf in zip(regions, leaves, strict=True)]
-        kinds = {(tensor.dtype, isinstance(tensor.spec, ArraySpec)) for tensor in tensors}
+        kinds = {(tensor.dtype, kind_of(tensor.spec)) for tensor in tensors}
         if len(kinds) > 1:
             listed = ", ".join(f"{label} {tensor.spec}" for label, tensor in zip(labels, tensors, strict=True))
             differences.append(f"  result{path}: {listed}; cast one with ops.cast.")

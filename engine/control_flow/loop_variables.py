@@ -10,7 +10,7 @@ import numpy as np
 
 from ..graph.dtypes import name_of
 from ..graph.nest import flatten, flatten_with_path, is_mapping, is_sequence
-from ..graph.spec import ArraySpec, Spec, TensorSpec, as_shape, shape_accepts, shape_text
+from ..graph.spec import ArraySpec, Spec, TensorSpec, as_shape, kind_of, shape_accepts, shape_text
 from ..graph.tensor import Tensor
 from .region_op import as_component, parameter_names
 
@@ -120,7 +120,7 @@ class LoopVariables:
 
 
 def _difference(name: str, spec: Spec, result: Spec, declared: TensorSpec | None) -> str:
-    if isinstance(result, ArraySpec) != isinstance(spec, ArraySpec):
+    if kind_of(result) != kind_of(spec):
         return f"  {name}: went in as {spec}, came out as {result}."
     if result.dtype != spec.dtype:
         before, after = name_of(spec.dtype), name_of(result.dtype)

@@ -11,12 +11,13 @@ from ..graph.graph import graph_for
 from ..graph.nest import flatten_with_path, pack_as
 from ..graph.op import Effect, Op
 from ..graph.region import Region, merged_effects
-from ..graph.spec import ArraySpec, Spec
+from ..graph.spec import ArraySpec, Spec, StoreSpec
 from ..graph.tensor import Tensor
 from ..ops.base import convert_to_tensor, zeros_of
 from ..ops.records import RecordSpec, empty_record
 from ..ops.tensor_arrays import ArrayEmpty, array_spec
 from .tensor_array import TensorArray
+from .tensor_store import TensorStore
 
 
 class RegionOp(DifferentiatesItself, Op):
@@ -52,8 +53,8 @@ def settle_variables(regions: Sequence[Region], repeats: bool) -> None:
 
 
 def component(value: Any) -> Any:
-    """A leaf as what is carried: the flow of a TensorArray, otherwise the value itself."""
-    return value.flow if isinstance(value, TensorArray) else value
+    """A leaf as what is carried: the flow of a TensorArray or TensorStore, otherwise the value itself."""
+    return value.flow if isinstance(value, (TensorArray, TensorStore)) else value
 
 
 def as_component(value: Any, like: Spec | None = None, weak: bool = True) -> Tensor:
@@ -74,16 +75,19 @@ def _fits_weakly(value: Any, like: Spec) -> bool:
 
 
 def rebuild(structure: Any, tensors: Sequence[Tensor]) -> Any:
-    """`structure` with its leaves replaced by tensors, and TensorArrays around those that are arrays."""
+    """`structure` with its leaves replaced by tensors, and TensorArrays and TensorStores around those that are such."""
     leaves = [leaf for _, leaf in flatten_with_path(structure)]
-    wrapped = [
-        leaf.with_flow(tensor) if isinstance(leaf, TensorArray) else _wrap(tensor)
+    values = [
+        leaf.with_flow(tensor) if isinstance(leaf, (TensorArray, TensorStore)) else wrapped(tensor)
         for leaf, tensor in zip(leaves, tensors, strict=True)
     ]
-    return pack_as(structure, wrapped)
+    return pack_as(structure, values)
 
 
-def _wrap(tensor: Tensor) -> Any:
+def wrapped(tensor: Tensor) -> Any:
+    """A tensor as what users work with: a TensorArray or TensorStore around one that is such."""
+    if isinstance(tensor.spec, StoreSpec):
+        return TensorStore.from_flow(tensor)
     return TensorArray.from_flow(tensor) if isinstance(tensor.spec, ArraySpec) else tensor
 
 
@@ -117,5 +121,6 @@ __all__ = [
     "parameter_names",
     "rebuild",
     "settle_variables",
+    "wrapped",
     "zeros_cotangent",
 ]

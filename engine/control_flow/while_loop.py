@@ -36,7 +36,14 @@ class While(RegionOp):
     """A loop: `condition` and `body` are regions over the loop variables.
 
     Inputs: initial values, captures of the condition, captures of the body. Outputs: final values, and the frame.
+
+    Attributes:
+        keeps_to_budget: whether there is too little memory for what would be gathered over all iterations.
+        recomputed_bytes: of what each iteration computes again, because it was not saved.
     """
+
+    keeps_to_budget: bool = False
+    recomputed_bytes: int = 0
 
     def __init__(
         self, condition: Region, body: Region, parallel_iterations: int = 32, swap_memory: bool = False
@@ -91,7 +98,8 @@ def while_loop(
         shape_invariants: shapes, in the structure of `loop_vars`, that hold at every iteration. Never needed: a shape
             that changes from iteration to iteration is inferred as unknown. What is declared is checked.
         parallel_iterations: how many iterations may be alive at once where the loop spans devices.
-        swap_memory: saved state may move to host memory.
+        swap_memory: state that is saved for the gradient may move to host memory, or be computed again where that
+            takes less time (docs/memory.md).
         name: a name for the loop.
 
     Returns:

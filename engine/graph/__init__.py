@@ -21,7 +21,7 @@ from .nest import flatten, map_structure, pack_as
 from .op import Effect, ErrorSample, Op, Sample, registered_ops
 from .region import Mirror, Region
 from .slices import IndexedSlices
-from .spec import ArraySpec, FrameSpec, Shape, Spec, TensorSpec, as_shape, broadcast_shapes
+from .spec import ArraySpec, FrameSpec, Shape, Spec, StoreSpec, TensorSpec, as_shape, broadcast_shapes
 from .tensor import Tensor, define_operators
 from .variable import Assign, Variable, VariableRows
 
@@ -48,6 +48,7 @@ __all__ = [
     "Shape",
     "Spec",
     "State",
+    "StoreSpec",
     "Tensor",
     "TensorSpec",
     "Variable",

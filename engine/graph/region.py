@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 from .graph import Graph, Operation, Parameter, ReadVariable
@@ -93,6 +93,12 @@ class Region(Graph):
     def move_into(self, parent: Graph) -> None:
         """Lie in another graph from now on (for passes, which see to the captures)."""
         self._parent = parent
+
+    def drop_captures(self, used: Collection[Tensor]) -> None:
+        """Capture no longer what has no parameter among `used` (for passes, which see to the holder's inputs)."""
+        self.captures = [pair for pair in self.captures if pair[1] in used]
+        kept = {parameter for _, parameter in self.captures}
+        self._local = {outer: local for outer, local in self._local.items() if local in kept}
 
     def sees(self, tensor: Tensor) -> bool:
         graph = tensor.operation.graph

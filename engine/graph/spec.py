@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +82,10 @@ class ArraySpec:
     def differentiable(self) -> bool:
         return self.element.differentiable
 
+    def with_elements(self, element: Spec) -> ArraySpec:
+        """An array of this kind, with such elements, of which nothing else is known."""
+        return ArraySpec(element)
+
     def accepts(self, other: Spec) -> bool:
         if not isinstance(other, ArraySpec) or self.size not in (None, other.size):
             return False
@@ -100,6 +105,30 @@ class ArraySpec:
     def __str__(self) -> str:
         size = "?" if self.size is None else self.size
         return f"array<{size} x {self.element}>"
+
+
+_INTEGER = TensorSpec((), dtypes.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSpec(ArraySpec):
+    """A TensorStore: an array whose elements are found by keys, each of which matches `key`."""
+
+    key: TensorSpec = _INTEGER
+
+    def with_elements(self, element: Spec) -> ArraySpec:
+        return StoreSpec(element, key=self.key)
+
+    def accepts(self, other: Spec) -> bool:
+        return isinstance(other, StoreSpec) and self.key == other.key and ArraySpec.accepts(self, other)
+
+    def join(self, other: Spec) -> Spec:
+        joined = ArraySpec.join(self, other)
+        assert isinstance(joined, ArraySpec)
+        return StoreSpec(joined.element, None, joined.empty, self.key)
+
+    def __str__(self) -> str:
+        return f"store<{self.key} -> {self.element}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +153,11 @@ class FrameSpec:
 
 
 Spec = TensorSpec | ArraySpec | FrameSpec
+
+
+def kind_of(spec: Spec) -> Hashable:
+    """What values of two specs have in common if one may stand for the other: tensor, array, or store of such keys."""
+    return spec.key if isinstance(spec, StoreSpec) else isinstance(spec, ArraySpec)
 
 
 def shape_accepts(pattern: Shape, shape: Shape) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 from ..graph.op import ErrorSample, Op, Sample, registered_ops
 from . import image as image
 from . import operators as operators  # gives tensors their operators
+from . import raw as raw  # so that saved graphs know its ops
 from . import sparse as sparse
 from . import strings as strings
 from .adaptive_pooling import *  # noqa: F403

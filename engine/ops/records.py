@@ -18,6 +18,7 @@ from ..graph.spec import ArraySpec, FrameSpec, Spec, TensorSpec
 from ..graph.tensor import Tensor
 from .array_value import ArrayValue
 from .base import apply, runtime_shape
+from .store_value import empty_value
 from .tensor_arrays import ElementContribution, array_spec
 
 
@@ -126,7 +127,7 @@ class RecordRead(_RecordOp):
         if isinstance(self.spec, RecordSpec):
             return Record({})
         if isinstance(self.spec, ArraySpec):
-            return ArrayValue.empty(0)
+            return empty_value(self.spec)
         zeros = np.zeros(tuple([int(dim) for dim in inputs[1]]), self.spec.dtype)
         return zeros if zeros.ndim else zeros[()]
 

@@ -6,6 +6,7 @@ gradients; a read adds to one element of the cotangent, in place, so loops stay 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -17,6 +18,7 @@ from ..graph.spec import ArraySpec, FrameSpec, Shape, Spec, TensorSpec, shape_te
 from .array_value import ArrayValue
 from .base import Op, Operation, Sample, Tensor, apply, as_scalar_or_array, runtime_shape
 from .cotangent import Contribution, PartialSum
+from .store_value import empty_value
 
 
 def array_spec(tensor: Tensor) -> ArraySpec:
@@ -67,10 +69,10 @@ class ArrayEmpty(ArrayOp):
     spec: ArraySpec
 
     def infer(self, *inputs: Any) -> Spec:
-        return ArraySpec(self.spec.element)
+        return self.spec.with_elements(self.spec.element)
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        return ArrayValue.empty(0)
+        return empty_value(self.spec)
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         return ()
@@ -180,7 +182,7 @@ class ArrayReadOrEmpty(ArrayOp):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         element = inputs[0].read_or_none(inputs[1])
-        return ArrayValue.empty(0) if element is None else element
+        return empty_value(self.spec) if element is None else element
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
@@ -194,7 +196,7 @@ class ArrayAddAt(ArrayOp):
     """Inputs: array, index, value. A new array with the value added to one element."""
 
     def infer(self, *inputs: Any) -> Spec:
-        return ArraySpec(inputs[0].element if not inputs[0].empty else inputs[2])
+        return inputs[0].with_elements(inputs[0].element if not inputs[0].empty else inputs[2])
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         array, index, value = inputs
@@ -235,7 +237,7 @@ class ArraySum(ArrayOp):
 
     def infer(self, *inputs: Any) -> Spec:
         a, b = inputs
-        return ArraySpec(a.element.join(b.element))
+        return a.with_elements(a.element.join(b.element))
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         return inputs[0].sum(inputs[1])
@@ -358,7 +360,7 @@ class ArrayScatterAdd(ArrayOp):
     """Inputs: array, indices (vector), values. The rows of the values added to the elements at the indices."""
 
     def infer(self, *inputs: Any) -> Spec:
-        return ArraySpec(inputs[0].element)
+        return inputs[0].with_elements(inputs[0].element)
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         array, indices, values = inputs
@@ -487,7 +489,7 @@ class ArrayMatMul(ArrayOp):
         array, weight = inputs
         columns = None if weight.shape is None else weight.shape[0 if self.transpose else 1]
         rows = None if array.element_shape is None else array.element_shape[0]
-        return ArraySpec(TensorSpec((rows, columns), array.dtype), array.size)
+        return dataclasses.replace(array, element=TensorSpec((rows, columns), array.dtype), empty=False)
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         array, weight = inputs
@@ -506,5 +508,5 @@ def read_or_zeros(array: Tensor, index: Tensor, like: Tensor) -> Tensor:
 
         return apply(ArrayReadOrEmptyRecord(), array, index)
     if isinstance(like.spec, ArraySpec):
-        return apply(ArrayReadOrEmpty(ArraySpec(like.spec.element)), array, index)
+        return apply(ArrayReadOrEmpty(like.spec.with_elements(like.spec.element)), array, index)
     return apply(ArrayReadOrZeros(TensorSpec(like.shape, like.dtype)), array, index, runtime_shape(like))

@@ -8,6 +8,10 @@ Three forms (as PyTensor's `push_out_*` rewrites of Scan):
 - *Products of outputs*: ``d[t] += g @ w.T`` becomes one product over all elements of the array after the loop.
 
 These are reassociating rewrites: sums are taken in another order, so results agree within rounding.
+
+In a step that is placed, what leaves a loop is what lies on one device, with the values of the body that it takes: so
+nothing crosses that did not, and a chain from iteration to iteration that crosses devices stays whole. What comes from
+outside (a weight, a first value) is sent once, in the loop or beside it, and may come from anywhere.
 """
 
 from __future__ import annotations
@@ -36,6 +40,7 @@ from ..ops.tensor_arrays import (
     ArrayStack,
     ArrayUnstack,
 )
+from .assign import capture_late, on_one_device
 from .order import reorder
 from .prune import frame_users, needed_in_region
 
@@ -48,7 +53,7 @@ def split_loops(graph: Graph, operations: Sequence[Operation]) -> None:
             continue
         for region in operation.op.regions:
             split_loops(region, list(region.operations))
-        if isinstance(operation.op, While):
+        if isinstance(operation.op, While) and not operation.op.keeps_to_budget:
             changed |= _Loop(graph, operation, users.get(operation.outputs[-1], ())).split()
     if changed:
         reorder(graph, {})
@@ -123,12 +128,15 @@ class _Loop:
             return False
         if not isinstance(term.operation.op, kind):
             return False
+        summed = term.operation.inputs[: 2 if kind is MatMul else 1]  # a shape may come from anywhere
+        if not on_one_device([t.operation for t in (parameter, update.outputs[0], term, *summed)]):
+            return False
         total = self._total(term)
         if total is None:
             return False
         init, old = self.node.inputs[position], self.node.outputs[position]
         self._remove_variable(position)
-        self._become(old, Add(), [init, total])
+        self._become(old, Add(), [init, total], update)
         return True
 
     def _total(self, term: Tensor) -> Tensor | None:
@@ -185,6 +193,8 @@ class _Loop:
         source = None if outer is None else outer.operation
         if outer_weight is None or source is None or not isinstance(source.op, ArrayUnstack):
             return False
+        if not on_one_device([source, read.inputs[0].operation, read, operation]):
+            return False
         rows = source.inputs[0]
         if not _is_static(rows) or len(rows.shape or ()) != 3 or (rows.shape or (None,))[0] != steps:
             return False
@@ -192,11 +202,8 @@ class _Loop:
                              element)  # fmt: skip
         restored = self._add(_reshape((rows.shape or ())[:2], products), [products], element)
         array = self._add(ArrayUnstack(), [restored], element)
-        self.body.is_built = False  # this pass brings the loop's inputs into line itself
-        inside = self.body.add_capture(array)
-        self.body.is_built = True
         operation.op = ArrayRead()
-        operation.inputs = (inside, index)
+        operation.inputs = (capture_late(self.body, array), index)
         return True
 
     def _counter(self) -> tuple[Tensor, int] | None:
@@ -231,14 +238,17 @@ class _Loop:
         if weight is None or self.users.get(update.inputs[2]) != 1 or not _is_static(product.inputs[0]):
             return False
         array, index, _ = update.inputs
+        if not on_one_device([array.operation, update, product, product.inputs[0].operation]):
+            return False
         update.inputs = (array, index, product.inputs[0])
-        spec = ArraySpec(product.inputs[0].spec)
+        assert isinstance(array.spec, ArraySpec)
+        spec = array.spec.with_elements(product.inputs[0].spec)
         old = self.node.outputs[position]
         for tensor in (array, self.op.condition.parameters[position], update.outputs[0]):
             _set_spec(tensor, spec)
         inner = Tensor(self.node, position, spec)
         self.node.outputs = (*self.node.outputs[:position], inner, *self.node.outputs[position + 1 :])
-        self._become(old, ArrayMatMul(op.transpose_b), [inner, weight])
+        self._become(old, ArrayMatMul(op.transpose_b), [inner, weight], product)
         return True
 
     # --- rewriting ------------------------------------------------------------------------------------------
@@ -249,9 +259,10 @@ class _Loop:
         operation = self.graph.adopt(op, inputs, specs if isinstance(specs, tuple) else (specs,), like.operation)
         return operation.outputs[0]
 
-    def _become(self, old: Tensor, op: Op, inputs: list[Tensor]) -> None:
-        """Make tensor `old`, with all its users, the output of a new operation."""
+    def _become(self, old: Tensor, op: Op, inputs: list[Tensor], instead: Operation) -> None:
+        """Make tensor `old`, with all its users, the output of a new operation where `instead` was in the loop."""
         operation = self.graph.adopt(op, inputs, (old.spec,), old.operation)
+        operation.device = instead.device
         operation.outputs = (old,)
         old.operation, old.index = operation, 0
 

@@ -1,7 +1,8 @@
 """Fusion: chains of elementwise operations of one shape become one operation, which one kernel computes.
 
 Works on a step's own graph (see `specialise`), loop bodies and branches included. An operation joins the group of an
-operation whose result it takes, if they have one shape and nothing outside the group lies on a way between them.
+operation whose result it takes, if they have one shape and one device, and nothing outside the group lies on a way
+between them.
 """
 
 from __future__ import annotations
@@ -36,10 +37,15 @@ class FusionRule:
 class _Group(Dependent):
     """Operations that may become one; it depends on groups whose results it needs."""
 
-    def __init__(self, order: int, shape: tuple[int | None, ...]) -> None:
+    def __init__(self, order: int, shape: tuple[int | None, ...], device: str) -> None:
         super().__init__(order)
         self.shape = shape
+        self.device = device
         self.members: list[Operation] = []
+
+    def is_like(self, shape: tuple[int | None, ...], device: str) -> bool:
+        """Whether what has that shape, on that device, may be a part of it."""
+        return self.shape == shape and self.device == device
 
 
 def fuse(graph: Graph, operations: Sequence[Operation], kept: Iterable[Tensor], rule: FusionRule) -> None:
@@ -88,7 +94,7 @@ def _group(operations: Sequence[Operation], rule: FusionRule) -> list[_Group]:
             continue
         group = _joinable(operation, shape, group_of, behind)
         if group is None:
-            group = _Group(next(order), shape)
+            group = _Group(next(order), shape, operation.device)
             groups.append(group)
         group.members.append(operation)
         for source in sources:
@@ -113,7 +119,7 @@ def _merge_sources(operation: Operation, group: _Group, group_of: dict[Operation
     """Join the groups of the other sources of `operation` to its own, where nothing lies between them."""
     for tensor in operation.inputs:
         other = group_of.get(tensor.operation)
-        if other is None or other is group or other.shape != group.shape:
+        if other is None or other is group or not other.is_like(group.shape, group.device):
             continue
         members = {*group.members, *other.members}
         inputs = {t for m in members for t in m.inputs if t.operation not in members}
@@ -155,7 +161,7 @@ def _joinable(
     sources = [tensor.operation for tensor in operation.inputs]
     candidates = dict.fromkeys(group_of[s] for s in reversed(sources) if s in group_of)
     for group in candidates:
-        if group.shape != shape:
+        if not group.is_like(shape, operation.device):
             continue
         others = [g for s in sources if group_of.get(s) is not group for g in behind.get(s, ())]
         inputs = {t for m in (*group.members, operation) for t in m.inputs if group_of.get(t.operation) is not group}

@@ -8,20 +8,36 @@ from dataclasses import dataclass
 from ..graph.graph import Graph, Operation
 from ..graph.spec import Spec
 from ..graph.tensor import Tensor
+from .assign import Assign, assign_devices
 from .fission import split_loops
 from .fuse import FusionRule, fuse
-from .prune import needed_operations
+from .prune import all_operations, needed_operations
+from .recompute import recompute
 from .sink import sink_into_branches
 from .specialise import Specialised
 
 
 @dataclass
 class Step:
-    """A step in a graph of its own, ready to be printed."""
+    """A step in a graph of its own, ready to be printed or lowered.
+
+    Attributes:
+        operations: what runs, in program order.
+        feeds: the placeholders of what is fed.
+        fetches: what is returned.
+        is_placed: whether each operation's `device` is where it runs; otherwise it is "".
+    """
 
     operations: list[Operation]
     feeds: list[Tensor]
     fetches: list[Tensor]
+    is_placed: bool = False
+
+    @property
+    def devices(self) -> list[str]:
+        """The devices that take part, insides and feeds included, in the order in which they are met first."""
+        running = [*[tensor.operation for tensor in self.feeds], *all_operations(self.operations)]
+        return list(dict.fromkeys(operation.device for operation in running)) if self.is_placed else []
 
 
 def prepare(
@@ -31,8 +47,10 @@ def prepare(
     specs: Sequence[Spec] | None = None,
     rule: FusionRule | None = None,
     reassociate: bool = True,
+    assign: Assign | None = None,
+    memory_budget: int | None = None,
 ) -> Step:
-    """Prune, specialise and rewrite what `targets` need, given `feeds`.
+    """Prune, specialise, place and rewrite what `targets` need, given `feeds`.
 
     Args:
         graph: the graph to run.
@@ -41,6 +59,12 @@ def prepare(
         specs: the specs of what is fed, if more is known than the graph says.
         rule: what may be fused; without one nothing is.
         reassociate: allow rewrites that take sums in another order.
+        assign: gives the device of each operation of the specialised step, those of placeholders and of insides
+            included (see `assign_devices`); without it the step is not placed. Passes that rewrite keep to devices.
+        memory_budget: how many bytes of loop state may be saved, about; the rest is computed again.
+
+    Raises:
+        ValueError: `assign` leaves out an operation.
 
     Effects that were asked for stay, in program order.
     """
@@ -56,6 +80,9 @@ def prepare(
     wanted += [operation for operation in copy.graph.operations if operation.writes]
     fed = [copy.tensors[tensor] for tensor in feeds]
     operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
+    recompute(copy.graph, operations, [*fetches, *wanted], memory_budget)
+    operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
+    assign_devices(copy.graph, operations, fed, assign)
     sink_into_branches(copy.graph, operations, [*fetches, *wanted])
     operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
     if reassociate:
@@ -66,4 +93,4 @@ def prepare(
         remaining = set(copy.graph.operations)
         wanted = [operation for operation in wanted if operation in remaining]
         operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
-    return Step(operations, fed, fetches)
+    return Step(operations, fed, fetches, assign is not None)

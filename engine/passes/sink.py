@@ -17,6 +17,7 @@ from ..graph.graph import Graph, Operation, Parameter, Placeholder
 from ..graph.region import Region
 from ..graph.tensor import Tensor
 from ..ops.base import Constant
+from .assign import capture_late
 from .order import reorder
 from .prune import inner_tensors, needed_in_region
 
@@ -37,7 +38,9 @@ def _sink_in_block(graph: Graph, operations: Sequence[Operation], kept: set[Tens
         return
     places = _places(operations, kept)
     if places:
-        _Sinking(graph, operations, places).run()
+        sinking = _Sinking(graph, operations, places)
+        sinking.run()
+        kept = kept | sinking.recorded
     for operation in list(graph.operations):
         if isinstance(operation.op, RegionOp):
             for region in operation.op.regions:
@@ -90,6 +93,7 @@ class _Sinking:
         self.moved: dict[Tensor, Tensor] = {}  # from tensors of the graph to those inside their home
         self.inlined: dict[Tensor, Tensor] = {}  # from tensors of branches that are decided to those that they are now
         self.saved: dict[Tensor, Tensor] = {}  # the same values, in the graph, after the home has run
+        self.recorded: set[Tensor] = set()  # what is saved of them inside: it has to stay there
 
     def run(self) -> None:
         for operation in self.operations:
@@ -177,10 +181,7 @@ class _Sinking:
         known = next((parameter for source, parameter in region.captures if source is outer), None)
         if known is not None:
             return known
-        region.is_built = False  # the inputs of its operation are brought into line afterwards
-        parameter = region.add_capture(outer)
-        region.is_built = True
-        return parameter
+        return capture_late(region, outer)
 
     def _outside(self, tensor: Tensor) -> Tensor:
         """`tensor` itself, or the value that was saved where it is computed now."""
@@ -189,8 +190,11 @@ class _Sinking:
         known = self.saved.get(tensor)
         if known is None:
             frame = self.homes[tensor.operation].outputs[-1]
-            op = Saved(self.moved[tensor])
-            known = self.saved[tensor] = self.graph.adopt(op, [frame], (tensor.spec,), tensor.operation).outputs[0]
+            inner = self.moved[tensor]
+            self.recorded.add(inner)
+            known = self.graph.adopt(Saved(inner), [frame], (tensor.spec,), tensor.operation).outputs[0]
+            known.operation.device = inner.operation.device
+            self.saved[tensor] = known
         return known
 
     def _settle(self, node: Operation) -> None:

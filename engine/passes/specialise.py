@@ -2,6 +2,7 @@
 
 Three things happen on the way: shapes are inferred anew from the shapes that are fed (so most become static), equal
 pure operations become one (common subexpressions), and what the step does not need is left behind, inside regions too.
+Where anything asks for a device, only operations that ask for the same become one: a request is kept, not passed over.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from ..control_flow.cond import Branch
 from ..control_flow.frames import History, Saved, TripCount
 from ..control_flow.region_op import RegionOp
 from ..control_flow.while_loop import While
+from ..graph.device import Colocation
 from ..graph.graph import Graph, Operation, Parameter, Placeholder
 from ..graph.op import Op
 from ..graph.region import Region
 from ..graph.spec import Spec, TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.base import Constant
-from .prune import frame_users, live_outputs, needed_in_region, recorded_tensors
+from .prune import all_operations, frame_users, live_outputs, needed_in_region, recorded_tensors
 from .simplify import simplify
 
 _LARGEST_SHARED_CONSTANT = 64  # elements; larger constants are one only if they are the same object
@@ -45,6 +47,7 @@ class Specialised:
         self._known: dict[Graph, dict[Any, Operation]] = {}
         self._bodies: dict[Body, Body] = {}
         self._recorded: dict[Body, list[Tensor]] = {}
+        self._asks = False  # whether anything asks for a device
 
     # --- steps ----------------------------------------------------------------------------------------------
 
@@ -53,10 +56,27 @@ class Specialised:
     ) -> None:
         """Copy pruned `operations`, with `feeds` as placeholders of the given specs."""
         self._recorded = recorded_tensors(operations)
+        self._asks = any(_asks(operation) for operation in all_operations(operations))
         for tensor, spec in feeds.items():
             op = Placeholder(spec if isinstance(spec, TensorSpec) else TensorSpec(None, tensor.dtype))
             self.tensors[tensor] = self.graph.adopt(op, (), (spec,), tensor.operation).outputs[0]
         self._copy_all(operations, self.graph, fetches)
+
+    def copy_inside(self, operations: Sequence[Operation], into: Region, wanted: Iterable[Tensor]) -> None:
+        """Copy `operations` into a region; what they take from elsewhere is among `tensors`, and can be captured."""
+        self._copy_all(operations, into, wanted)
+
+    def copy_region(
+        self,
+        region: Region,
+        into: Graph,
+        parameters: Sequence[Tensor],
+        results: Sequence[Tensor],
+        demanded: Sequence[Tensor] = (),
+    ) -> Region:
+        """Copy for another loop what `results` and `demanded` need of a region; what it captured is among `tensors`."""
+        specs = {parameter: parameter.spec for parameter in parameters}
+        return self._copy_region(region, into, specs, results, demanded)
 
     def _copy_all(self, operations: Sequence[Operation], into: Graph, wanted: Iterable[Tensor]) -> None:
         used = {tensor for operation in operations for tensor in operation.inputs}.union(wanted)
@@ -115,6 +135,8 @@ class Specialised:
 
     def _copy_plain(self, op: Op, operation: Operation, inputs: list[Tensor], into: Graph) -> Operation:
         key = _sharing_key(op, inputs, operation) if self.share else None
+        if self._asks and key is not None:
+            key = (key, *_request(operation))
         known = self._known.setdefault(into, {})
         if key is not None and key in known:
             return known[key]
@@ -243,6 +265,17 @@ class Specialised:
 
 def _chosen(parameters: Sequence[Tensor], live: Sequence[int], specs: Sequence[Spec]) -> dict[Tensor, Spec]:
     return {parameters[position]: spec for position, spec in zip(live, specs, strict=True)}
+
+
+def _asks(operation: Operation) -> bool:
+    held = operation.colocations
+    return bool(operation.device) or any(isinstance(item, Colocation) and item.binding for item in held)
+
+
+def _request(operation: Operation) -> tuple[Any, ...]:
+    """What an operation asks of its device; near what it had rather be is no request."""
+    held = operation.colocations
+    return (operation.device, *[item for item in held if not isinstance(item, Colocation) or item.binding])
 
 
 def _sharing_key(op: Op, inputs: list[Tensor], operation: Operation) -> Any:

@@ -1,8 +1,8 @@
 """Devices, what may run on them, and which operation runs on which: between the passes and the runtime."""
 
 from .constraints import Constraints, PlacementError, check_step
-from .costs import CostModel, Link, Measurement
-from .devices import Device, list_devices, make_devices, set_devices
+from .costs import CostModel, Link, Measurement, costs_of_process
+from .devices import Device, devices_version, has_one_device, list_devices, make_devices, set_devices
 from .kernels import why_not
 from .placement import Placement, place, placement
 from .search import on_one_device, search
@@ -20,6 +20,9 @@ __all__ = [
     "PlacementError",
     "Simulated",
     "check_step",
+    "costs_of_process",
+    "devices_version",
+    "has_one_device",
     "list_devices",
     "make_devices",
     "on_one_device",

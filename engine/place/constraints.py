@@ -16,6 +16,7 @@ from ..graph.graph import Graph, Operation, Parameter, Placeholder, ReadVariable
 from ..graph.op import OUTSIDE_WORLD
 from ..graph.spec import ArraySpec
 from ..graph.tensor import Tensor
+from ..ops.elementwise import Add
 from ..passes.prune import needed_operations
 from .devices import Device, host_of, list_devices, named
 from .kernels import all_operations, is_split, runs_on_host, why_not
@@ -86,7 +87,7 @@ class Constraints:
 
     def _feasible(self, operation: Operation) -> int:
         op = operation.op
-        if isinstance(op, Parameter) or is_split(op):
+        if isinstance(op, (Parameter, History, Saved)) or is_split(op):
             return self._everywhere
         asked = self._matching_devices(operation)
         if runs_on_host(operation):
@@ -122,8 +123,16 @@ class Constraints:
     # --- groups -----------------------------------------------------------------------------------------------------
 
     def _bind(self, operation: Operation) -> None:
-        """Bring together what must be: state and what touches it, explicit colocation, the inside of a recursion."""
+        """Bring together what must be: state and what touches it, explicit colocation, what is recorded and its record.
+
+        The inside of a recursion, too.
+        """
         if is_split(operation.op):
+            return
+        if isinstance(operation.op, (History, Saved)):
+            recorded = operation.op.inner.operation
+            if recorded in self._parents:
+                self._unite(operation, recorded, "what a loop or branch saves is recorded where it is made")
             return
         for region in operation.op.regions:
             for inner in region.operations:
@@ -155,16 +164,13 @@ class Constraints:
                 self._add(held, self._everywhere, [])
                 self._unite(held, operation)
         op = operation.op
-        if isinstance(op, (History, Saved)):
-            self._near(operation, op.inner)
-        elif isinstance(op, TripCount) or is_split(op):
-            pass
-        else:
+        if not isinstance(op, (History, Saved, TripCount)) and not is_split(op):
             self._near_arrays(operation)
         if isinstance(op, While):
             self._near(operation, op.condition.results[0])
             for parameter, result in zip(op.body.parameters, op.body.results, strict=True):
                 self._near(parameter.operation, result)
+                self._near_product(parameter, result)
             for parameter, other in zip(op.condition.parameters, op.body.parameters, strict=True):
                 self._near(parameter.operation, other)
         elif is_split(op):
@@ -174,6 +180,13 @@ class Constraints:
         for region in op.regions:
             for outer, parameter in region.captures:
                 self._near(parameter.operation, outer)
+
+    def _near_product(self, parameter: Tensor, result: Tensor) -> None:
+        """A running sum is where its terms are made, so that none has to be moved in every iteration."""
+        inputs = result.operation.inputs
+        if isinstance(result.operation.op, Add) and parameter in inputs:
+            for other in inputs:
+                self._near(result.operation, other)
 
     def _near_arrays(self, operation: Operation) -> None:
         """A TensorArray is one buffer that its writes hand on: what writes and reads it is on one device."""

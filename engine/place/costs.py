@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from ..graph.graph import Operation
 from ..graph.tensor import Tensor
-from .devices import Device, typical_device
-from .estimates import bytes_of, flops_of, made_bytes, traffic_of
+from ..passes.estimates import bytes_of, flops_of, made_bytes, traffic_of
+from .devices import Device, devices_version, typical_device
 
 ASSUMED_ITERATIONS = 16
 
@@ -137,3 +137,19 @@ class CostModel:
             return link.latency + size / link.bandwidth
         slower = min(source.bandwidth, destination.bandwidth)
         return source.latency + destination.latency + size / slower
+
+
+class _OfProcess:
+    version = -1
+    costs = CostModel()
+
+
+def costs_of_process() -> CostModel:
+    """What steps of this process have told since the devices were declared with ``set_devices(..., measure=True)``.
+
+    Without that it stays empty, so that the same step is placed in the same way each time.
+    """
+    if _OfProcess.version != devices_version():
+        _OfProcess.costs = CostModel()
+        _OfProcess.version = devices_version()
+    return _OfProcess.costs

@@ -23,6 +23,9 @@ class Device:
         flops: floating-point operations a second.
         memory_bandwidth: bytes a second that kernels read and write.
         kernel_latency: seconds that a kernel takes at least.
+        seed: of a simulated device, the random but legal order in which it runs what is enqueued; None for the order
+            in which that is due.
+        virtual_time: of a simulated device, whether its time only counts; otherwise it passes.
     """
 
     spec: DeviceName
@@ -32,6 +35,8 @@ class Device:
     flops: float = 5e10
     memory_bandwidth: float = 1e10
     kernel_latency: float = 2e-6
+    seed: int | None = None
+    virtual_time: bool = True
 
     @property
     def kind(self) -> str:
@@ -61,6 +66,7 @@ _SPEEDS: dict[str, dict[str, float]] = {
 }
 KINDS = tuple(_SPEEDS)
 _OPTIONS = ("memory_limit", "bandwidth", "latency", "flops", "memory_bandwidth", "kernel_latency")
+_SIM_OPTIONS = ("seed", "virtual_time")
 
 
 def make_devices(task: DeviceName = LOCAL, **kinds: Any) -> list[Device]:
@@ -69,7 +75,8 @@ def make_devices(task: DeviceName = LOCAL, **kinds: Any) -> list[Device]:
     Args:
         task: the job and task to which they belong.
         kinds: "cpu", "gpu" and "sim". There is always a CPU, the host of the others. Options are those of `Device`:
-            "memory_limit", "bandwidth", "latency", "flops", "memory_bandwidth", "kernel_latency".
+            "memory_limit", "bandwidth", "latency", "flops", "memory_bandwidth", "kernel_latency", and for "sim" also
+            "seed" and "virtual_time".
 
     Raises:
         ValueError: a kind or an option is not known, or a number is out of range.
@@ -100,14 +107,15 @@ def _of_kind(kind: str, wanted: Any, task: DeviceName) -> Iterator[Device]:
 
 
 def _check_option(kind: str, option: str, value: Any) -> None:
-    if option not in _OPTIONS:
-        known = ", ".join(("count", *_OPTIONS))
+    allowed = (*_OPTIONS, *_SIM_OPTIONS) if kind == "sim" else _OPTIONS
+    if option not in allowed:
+        known = ", ".join(("count", *allowed))
         raise ValueError(f"set_devices: {kind} has no option {option!r}; expected some of {known}.")
-    if value is None and option == "memory_limit":
+    if (value is None and option in ("memory_limit", "seed")) or (isinstance(value, bool) and option == "virtual_time"):
         return
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
         raise ValueError(f"set_devices: {kind}: {option}={value!r}; expected a number that is not negative.")
-    if not value and "latency" not in option and option != "memory_limit":
+    if not value and "latency" not in option and option not in ("memory_limit", "seed"):
         raise ValueError(f"set_devices: {kind}: {option}=0; expected more than 0.")
 
 
@@ -120,16 +128,26 @@ def typical_device(kind: str) -> Device:
 _declared: list[Device] = make_devices()
 
 
-def set_devices(devices: Sequence[str] | None = None, **kinds: Any) -> None:
+class _Declaration:
+    """Which declaration of devices holds, counted from 0, and whether steps are measured under it."""
+
+    version = 0
+    measures = False
+
+
+def set_devices(devices: Sequence[str] | None = None, *, measure: bool = False, **kinds: Any) -> None:
     """Declare the devices of this process, in place of those that were declared before.
 
     Args:
         devices: names, one for each device: ``["cpu:0", "sim:0", "sim:1"]``, as `list_devices` gives them.
+        measure: time the operations of steps that span devices, and place new steps by these times and not by
+            estimates. Then which device an operation runs on, and with it rounding, may differ from run to run.
         kinds: instead, how many of a kind there are, or a dict with a "count" and options: "memory_limit" in bytes;
             "bandwidth" (bytes a second) and "latency" (seconds) of transfers; "flops", "memory_bandwidth" and
-            "kernel_latency" of its kernels, by which operations are placed until they have been measured.
+            "kernel_latency" of its kernels, by which operations are placed until they have been measured. Of "sim" also
+            "seed", for random legal orders, and "virtual_time": whether simulated time only counts, or passes.
 
-    There is always at least one CPU. Programs that are compiled already keep the devices for which they were prepared.
+    There is always at least one CPU. Steps that were compiled before are compiled again when they are next run.
 
     Raises:
         ValueError: a kind or an option is not known, or a number is out of range. TypeError: neither count nor dict.
@@ -142,6 +160,23 @@ def set_devices(devices: Sequence[str] | None = None, **kinds: Any) -> None:
     if devices is not None:
         kinds = {**_counted(devices), **kinds}
     _declared[:] = make_devices(**kinds)
+    _Declaration.version += 1
+    _Declaration.measures = measure
+
+
+def devices_version() -> int:
+    """How often devices were declared; programs are good for one declaration."""
+    return _Declaration.version
+
+
+def has_one_device() -> bool:
+    """Whether there is nothing but one CPU."""
+    return len(_declared) == 1
+
+
+def steps_are_measured() -> bool:
+    """Whether steps tell `costs_of_process` their times."""
+    return _Declaration.measures
 
 
 def _counted(names: Sequence[str]) -> dict[str, int]:

@@ -10,12 +10,12 @@ from ..control_flow.while_loop import While
 from ..graph.device import State
 from ..graph.graph import Operation, Parameter
 from ..graph.op import Op
-from ..graph.spec import FrameSpec, Spec, TensorSpec
+from ..graph.spec import FrameSpec, Spec, StoreSpec, TensorSpec
 from ..graph.tensor import Tensor
 from ..passes.prune import frame_users, needed_in_region
 
 _MOST_ON_HOST = 8  # elements of an integer value that is kept in the host's memory: counters, shapes, keys
-_SHAPES = frozenset({"shape_of", "dim_of", "size_of", "array_size", "trip_count"})
+_SHAPES = frozenset({"shape_of", "dim_of", "size_of", "array_size", "store_contains", "store_size", "trip_count"})
 
 
 def why_not(kind: str, operation: Operation) -> str | None:
@@ -42,7 +42,8 @@ def why_not(kind: str, operation: Operation) -> str | None:
 
 
 def _holds_strings(tensor: Tensor) -> bool:
-    return tensor.dtype.kind == "T"
+    keys = tensor.spec.key.dtype.kind if isinstance(tensor.spec, StoreSpec) else ""
+    return "T" in (tensor.dtype.kind, keys)
 
 
 def is_host_value(tensor: Tensor) -> bool:

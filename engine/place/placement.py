@@ -7,14 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..graph.device import DeviceName, State
-from ..graph.graph import Graph, Operation, Placeholder, get_default_graph
+from ..graph.graph import Graph, Operation, Parameter, Placeholder, get_default_graph
 from ..graph.nest import flatten
 from ..graph.tensor import Tensor
 from ..graph.variable import Variable
+from ..ops.base import Constant
 from ..passes.prune import needed_operations
 from .constraints import PlacementError
-from .costs import CostModel
+from .costs import CostModel, costs_of_process
 from .devices import Device, list_devices, named
+from .kernels import is_split
 from .search import search
 from .simulate import Simulated, simulate
 from .tasks import Layout
@@ -133,6 +135,7 @@ def place(
     devices: Sequence[Device] | None = None,
     costs: CostModel | None = None,
     effort: int = 100_000,
+    like: Placement | None = None,
 ) -> Placement:
     """Place the operations of a step, as they come from pruning, in program order.
 
@@ -140,18 +143,46 @@ def place(
         operations: what runs, with the placeholders that are fed.
         fed: other tensors whose values are fed.
         devices: where it may run; by default the devices of this process.
-        costs: times and sizes; by default estimates.
+        costs: times and sizes; by default what was measured in this process, and else estimates.
         effort: how many tasks may be simulated to improve on the greedy placement.
+        like: a placement that is taken over for what has the same name there.
 
     Raises:
         PlacementError: an operation fits on no device, requests contradict each other, or the memory of the devices
             does not suffice.
     """
-    layout = Layout(operations, fed, list_devices() if devices is None else list(devices), costs or CostModel())
+    layout = Layout(operations, fed, list_devices() if devices is None else list(devices), costs or costs_of_process())
+    if like is not None:
+        _take_over(layout, like)
     places, simulated = search(layout, effort)
     if simulated.over:
         raise _too_large(layout, simulated)
     return Placement(layout, places, simulated)
+
+
+def _take_over(layout: Layout, like: Placement) -> None:
+    """Leave operations no choice that another placement has placed, by their names.
+
+    Raises:
+        PlacementError: one can't be where that one says.
+    """
+    wanted = {like.name_of(operation): device.name for operation, device in like.items()}
+    numbers = {device.name: number for number, device in enumerate(layout.devices)}
+    for operation in sorted(layout.operations, key=lambda operation: isinstance(operation.op, Parameter)):
+        name = wanted.get(layout.names[operation])
+        if name is None or is_split(operation.op) or isinstance(operation.op, Constant):
+            continue
+        group = layout.groups[operation]
+        choices = layout.choices[group]
+        if isinstance(operation.op, Parameter) and (len(choices) == 1 or numbers.get(name) not in choices):
+            continue  # what takes it was more important
+        if numbers.get(name) not in choices:
+            feasible = named([layout.devices[number] for number in choices])
+            raise PlacementError(
+                f"The given placement has {layout.names[operation]!r} on {name}, but with what it is bound to it runs "
+                f"on {feasible}. Make the placement anew, with ab.placement, for the devices and the step as they are."
+            )
+        layout.choices[group] = [numbers[name]]
 
 
 def _too_large(layout: Layout, simulated: Simulated) -> PlacementError:
@@ -176,7 +207,7 @@ def placement(
         fetches: tensors, operations, variables, or nested structures of these.
         feeds: tensors that are fed.
         devices: where it may run; by default the devices of this process (`anabranch.config.set_devices`).
-        costs: times and sizes; by default estimates from types and shapes.
+        costs: times and sizes; by default what was measured in this process, and else estimates from types and shapes.
 
     Raises:
         PlacementError: an operation fits on no device, requests contradict each other, or the devices' memory does not

@@ -17,11 +17,11 @@ from ..graph.region import Region
 from ..graph.tensor import Tensor
 from ..graph.variable import Variable
 from ..ops.base import Constant
+from ..passes.estimates import bytes_of
 from ..passes.prune import frame_users
 from .constraints import Constraints
 from .costs import ASSUMED_ITERATIONS, CostModel
 from .devices import Device
-from .estimates import bytes_of
 from .kernels import all_operations, inner_operations, is_host_value, is_split
 
 _ITERATIONS_IN_A_ROW = 4
@@ -221,7 +221,10 @@ class Layout:
             path = self._enter(op.body, operation)
             for parameter, sources in zip(op.body.parameters, carried, strict=True):
                 self.names[parameter.operation] = path + parameter.operation.name
-                self._append(parameter.operation, share, [*sources, *goes_on])
+                if parameter.operation in self.groups:
+                    self._append(parameter.operation, share, [*sources, *goes_on])
+                else:  # the body does not read it, and hands it on or makes it anew
+                    self._sources[parameter] = (*sources, *goes_on)
             self._add_all(inner[1], path, share, guards, depth + 1)
             carried = [self._sources[result] for result in op.body.results]
         self._end(operation, weight, carried)

@@ -20,7 +20,7 @@ from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec, as_shape, shape_accepts, shape_text, shapes_compatible
 from ..ops.base import as_array, convert_to_tensor, is_numpy
 from .accumulator_state import AccumulatorState, AccumulatorStatistics, DenseTotal, SparseTotal, Total
-from .attempts import Attempt, Gate
+from .attempts import Attempt, Course, Gate, Request, WaitingOp
 from .components import holds_symbols
 
 if TYPE_CHECKING:
@@ -57,15 +57,15 @@ class AccumulatorApply(_AccumulatorOp):
 
 
 @dataclass(frozen=True, eq=False)
-class AccumulatorTake(_AccumulatorOp):
+class AccumulatorTake(_AccumulatorOp, WaitingOp):
     """Take the result of at least so many gradients as the input says. Waits for them."""
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
         _check_integer("num_required", inputs[0])
         return self.accumulator.result_specs()
 
-    def run(self, xp: Any, *inputs: Any) -> Any:
-        return self.accumulator.take_now(int(inputs[0]))
+    def course(self, *inputs: Any) -> Course:
+        return (yield self.accumulator.taking(int(inputs[0])))
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,11 +137,12 @@ class _Accumulator:
             except ValueError as error:
                 raise ValueError(f"{self.label}: {error}.") from None
 
-    def take_now(self, required: int) -> Any:
-        """Wait for gradients and take the result; what `take_grad` builds does this."""
+    def taking(self, required: int) -> Request:
+        """The request for the result of so many gradients."""
         if required < 1:
             raise ValueError(f"{self.label}: num_required must be at least 1; got {required}.")
-        return self._gate.wait(lambda: self._state.take(required), self._state.withdraw, self._describe)
+        state = self._state
+        return Request(self._gate, lambda: state.take(required), state.withdraw, self._describe)
 
     def set_step_now(self, step: int) -> None:
         """Set the step; what `set_global_step` builds does this."""
@@ -176,7 +177,7 @@ class _Accumulator:
 
     def _take(self, num_required: Any, name: str | None) -> Sequence[Any]:
         if not in_explicit_graph() and not holds_symbols(num_required):
-            result = self.take_now(int(num_required))
+            result = self.taking(int(num_required)).wait()
             return result if len(self.result_specs()) > 1 else [result]
         count = convert_to_tensor(num_required)
         return graph_for([count]).add(AccumulatorTake(self), [count], name or f"{self.name}/take_grad").outputs

@@ -1,14 +1,22 @@
-"""Attempts: requests that are served now or later; and waiting for them in a thread."""
+"""Attempts: requests that are served now or later; and waiting for them, in a thread or without one.
+
+What may wait is written once, as a generator that yields requests and is sent their results. `wait_through` runs it in a
+thread that waits for each of them. An executor that has other things to do runs it too, and goes on with it when a
+request has been served.
+"""
 
 from __future__ import annotations
 
 import collections
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from ..graph.deadlines import seconds_left
+from ..graph.op import Op
+from ..tracing import active, here
 from .errors import DeadlineExceededError
 
 
@@ -63,48 +71,108 @@ class Attempt:
 
 
 class Gate:
-    """The lock around a state machine, and the waiting of threads for attempts that can't be served at once.
-
-    A thread that waits holds neither this lock nor Python's.
-    """
+    """The lock around a state machine. Whoever waits for an attempt does not hold it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
 
-    def wait(
-        self, request: Callable[[], Attempt], withdraw: Callable[[Attempt], None], describe: Callable[[Attempt], str]
-    ) -> Any:
-        """Make a request and wait until it is done.
 
-        Args:
-            request: makes the attempt; called with the lock held, as the others.
-            withdraw: takes back an attempt that is still pending.
-            describe: what waits and for what, for the error.
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """What is asked of a state machine, and how it is taken back. All functions are called with the gate's lock held.
+
+    Attributes:
+        gate: that of the state machine.
+        make: makes the attempt.
+        retract: takes back an attempt that is still pending.
+        tell: what waits and for what, for messages.
+    """
+
+    gate: Gate
+    make: Callable[[], Attempt]
+    retract: Callable[[Attempt], None]
+    tell: Callable[[Attempt], str]
+
+    def begin(self, on_done: Callable[[], None]) -> tuple[Attempt, bool]:
+        """Make the attempt; with whether it is pending. If so, whoever serves it calls `on_done`, with the lock held."""
+        with self.gate.lock:
+            attempt = self.make()
+            if not attempt.is_done:
+                attempt.on_done = on_done
+            return attempt, not attempt.is_done
+
+    def withdraw(self, attempt: Attempt) -> None:
+        """Take back an attempt, unless it is done."""
+        with self.gate.lock:
+            if not attempt.is_done:
+                self.retract(attempt)
+
+    def describe(self, attempt: Attempt) -> str:
+        """What waits and for what."""
+        with self.gate.lock:
+            return self.tell(attempt)
+
+    def wait(self) -> Any:
+        """Make the request and wait, in this thread, until it is done. That holds neither the lock nor Python's.
 
         Raises:
             DeadlineExceededError: the thread's deadline has passed. The attempt is withdrawn.
             Exception: what the attempt failed with.
         """
-        with self.lock:
-            attempt = request()
-            if attempt.is_done:
-                return attempt.outcome()
-            served = threading.Event()
-            attempt.on_done = served.set
-        started = time.monotonic()
+        served = threading.Event()
+        attempt, is_pending = self.begin(served.set)
+        if not is_pending:
+            return attempt.outcome()
+        waits_for = self.describe(attempt) if active.recorder is not None else ""
+        started = time.perf_counter()
         try:
             served.wait(seconds_left())
         except BaseException:  # such as KeyboardInterrupt
-            self._withdraw(attempt, withdraw)
+            self.withdraw(attempt)
             raise
-        with self.lock:
+        finally:
+            note_wait(here("waits"), waits_for, started, time.perf_counter())
+        with self.gate.lock:
             if not attempt.is_done:
-                withdraw(attempt)
-                waited = time.monotonic() - started
-                raise DeadlineExceededError(f"The timeout was over after waiting {waited:.3g} s: {describe(attempt)}")
+                self.retract(attempt)
+                waited = time.perf_counter() - started
+                raise DeadlineExceededError(f"The timeout was over after waiting {waited:.3g} s: {self.tell(attempt)}")
         return attempt.outcome()
 
-    def _withdraw(self, attempt: Attempt, withdraw: Callable[[Attempt], None]) -> None:
-        with self.lock:
-            if not attempt.is_done:
-                withdraw(attempt)
+
+Course = Generator[Request, Any, Any]  # yields what it waits for, is sent the results, and returns what comes of it
+
+
+def wait_through(course: Course) -> Any:
+    """Run `course` in this thread, which waits for each of its requests; what it returns.
+
+    Raises: as `Request.wait`, and what the course raises.
+    """
+    try:
+        request = next(course)
+        while True:
+            try:
+                result = request.wait()
+            except BaseException as error:  # the course may know what to do, and cleans up
+                request = course.throw(error)
+            else:
+                request = course.send(result)
+    except StopIteration as end:
+        return end.value
+
+
+class WaitingOp(Op):
+    """Base of the operations that may wait for what other threads, or other operations of the step, do."""
+
+    def course(self, *inputs: Any) -> Course:
+        """What `run` does, as a generator: it yields the requests that it waits for and returns the output(s)."""
+        raise NotImplementedError(f"{type(self).__name__} must define course().")
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return wait_through(self.course(*inputs))
+
+
+def note_wait(lane: tuple[str, str], waits_for: str, started: float, ended: float) -> None:
+    """Tell a trace, if one was recorded when the wait began (`waits_for` is not empty then), how long it was."""
+    if waits_for and active.recorder is not None:
+        active.recorder.span(lane, waits_for.partition(", ")[0], started, ended, {"what": waits_for})

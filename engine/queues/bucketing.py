@@ -12,10 +12,11 @@ import numpy as np
 from ..graph import dtypes
 from ..graph.graph import Operation, get_default_graph, graph_for
 from ..graph.nest import flatten, is_sequence, pack_as
-from ..graph.op import Effect, Op
+from ..graph.op import Effect
 from ..graph.spec import Shape, TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.base import convert_to_tensor
+from .attempts import Course, WaitingOp
 from .errors import CancelledError, OutOfRangeError
 from .queue import FIFOQueue, PaddingFIFOQueue, Queue
 from .runner import QueueRunner, add_queue_runner
@@ -24,7 +25,7 @@ _ENDS = (OutOfRangeError, CancelledError)
 
 
 @dataclass(frozen=True, eq=False)
-class BucketEnqueue(Op):
+class BucketEnqueue(WaitingOp):
     """Put an element into the queue for its length. Inputs: whether to keep it, its length, its components.
 
     Attributes:
@@ -45,11 +46,11 @@ class BucketEnqueue(Op):
         self.queues[0].components.check_specs([length, *components], many=False)
         return ()
 
-    def run(self, xp: Any, *inputs: Any) -> Any:
+    def course(self, *inputs: Any) -> Course:
         keep, length, *components = inputs
         if keep:
             bucket = int(np.searchsorted(self.boundaries, int(length), side="right"))
-            self.queues[bucket].put([length, *components], many=False)
+            yield self.queues[bucket].putting([length, *components], many=False)
         return ()
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..graph import dtypes
 from ..graph.op import Effect, Op
 from ..graph.spec import TensorSpec
+from .attempts import Course, WaitingOp
 
 if TYPE_CHECKING:
     from ..graph.graph import Operation
@@ -31,7 +32,7 @@ class _QueueOp(Op):
 
 
 @dataclass(frozen=True, eq=False)
-class QueueEnqueue(_QueueOp):
+class QueueEnqueue(_QueueOp, WaitingOp):
     """Put in one element, or with `many` one for each row of the inputs. Waits for room."""
 
     many: bool
@@ -40,25 +41,25 @@ class QueueEnqueue(_QueueOp):
         self.queue.components.check_specs(inputs, self.many)
         return ()
 
-    def run(self, xp: Any, *inputs: Any) -> Any:
-        self.queue.put(inputs, self.many)
+    def course(self, *inputs: Any) -> Course:
+        yield self.queue.putting(inputs, self.many)
         return ()
 
 
 @dataclass(frozen=True, eq=False)
-class QueueDequeue(_QueueOp):
+class QueueDequeue(_QueueOp, WaitingOp):
     """Take out one element. Waits until there is one."""
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
         return self.queue.components.specs()
 
-    def run(self, xp: Any, *inputs: Any) -> Any:
-        element = self.queue.take(1)[0]
+    def course(self, *inputs: Any) -> Course:
+        (element,) = yield self.queue.taking(1)
         return element[0] if len(element) == 1 else element
 
 
 @dataclass(frozen=True, eq=False)
-class QueueDequeueMany(_QueueOp):
+class QueueDequeueMany(_QueueOp, WaitingOp):
     """Take out several elements, stacked along a new first axis. Waits until they are there.
 
     Attributes:
@@ -75,9 +76,9 @@ class QueueDequeueMany(_QueueOp):
                 raise TypeError(f"dequeue_many takes the number of elements as an integer scalar; got {spec}.")
         return self.queue.components.specs(None if self.up_to else self.count)
 
-    def run(self, xp: Any, *inputs: Any) -> Any:
+    def course(self, *inputs: Any) -> Course:
         count = int(inputs[0]) if self.count is None else self.count
-        columns = self.queue.take_stacked(count, self.up_to)
+        columns = self.queue.as_columns((yield self.queue.taking(count, self.up_to)))
         return columns[0] if len(columns) == 1 else tuple(columns)
 
 

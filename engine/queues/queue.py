@@ -16,7 +16,7 @@ from ..graph.tensor import Tensor
 from ..graph.variable import Variable
 from ..ops.base import convert_to_tensor
 from ..ops.keys import SeedGenerator, key_words
-from .attempts import Attempt, Gate
+from .attempts import Attempt, Gate, Request
 from .components import Components, holds_symbols, stacked
 from .ops import QueueClose, QueueDequeue, QueueDequeueMany, QueueEnqueue, QueueIsClosed, QueueSize
 from .state import Element, FirstInFirstOut, LowestFirst, QueueState, QueueStatistics, Shuffled, Store
@@ -100,21 +100,30 @@ class Queue:
 
     # --- at once, and what the operations do ----------------------------------------------------------------
 
-    def put(self, values: Sequence[Any], many: bool) -> None:
-        """Put in arrays, one a component; waits for room. (`enqueue` is the public form.)"""
+    def putting(self, values: Sequence[Any], many: bool) -> Request:
+        """The request to put in arrays, one a component."""
         elements = self.components.elements(values) if many else [self.components.element(values)]
-        self._gate.wait(lambda: self._state.enqueue(elements), self._state.withdraw, self._describe_enqueue)
+        state = self._state
+        return Request(self._gate, lambda: state.enqueue(elements), state.withdraw, self._describe_enqueue)
 
-    def take(self, count: int, up_to: bool = False) -> list[Element]:
-        """Take out elements; waits until they are there. (`dequeue` is the public form.)"""
+    def taking(self, count: int, up_to: bool = False) -> Request:
+        """The request for elements."""
         if count < 0:
             raise ValueError(f"Queue {self.name!r}: the number of elements must not be negative; got {count}.")
         state = self._state
-        return self._gate.wait(lambda: state.dequeue(count, up_to), state.withdraw, self._describe_dequeue)
+        return Request(self._gate, lambda: state.dequeue(count, up_to), state.withdraw, self._describe_dequeue)
 
-    def take_stacked(self, count: int, up_to: bool) -> list[Any]:
-        """As `take`, one array a component."""
-        return stacked(self.take(count, up_to), self.components.specs(), self._pads)
+    def put(self, values: Sequence[Any], many: bool) -> None:
+        """Put in arrays, one a component; waits for room. (`enqueue` is the public form.)"""
+        self.putting(values, many).wait()
+
+    def take(self, count: int, up_to: bool = False) -> list[Element]:
+        """Take out elements; waits until they are there. (`dequeue` is the public form.)"""
+        return self.taking(count, up_to).wait()
+
+    def as_columns(self, elements: Sequence[Element]) -> list[Any]:
+        """Elements stacked, one array a component."""
+        return stacked(elements, self.components.specs(), self._pads)
 
     def shut(self, cancel_pending_enqueues: bool) -> None:
         """Close the queue now. (`close` is the public form.)"""
@@ -227,7 +236,7 @@ class Queue:
         if count is not None and count < 0:
             raise ValueError(f"{self.components.owner}: n must not be negative; got {n}.")
         if not isinstance(n, (Tensor, Variable)) and not in_explicit_graph():
-            return self._as_given(self.take_stacked(int(n), up_to))
+            return self._as_given(self.as_columns(self.take(int(n), up_to)))
         inputs = [] if count is not None else [convert_to_tensor(n)]
         graph = graph_for(inputs) if inputs else get_default_graph()
         return self._as_given(graph.add(QueueDequeueMany(self, count, up_to), inputs, name).outputs)
@@ -397,10 +406,10 @@ class PriorityQueue(Queue):
         components = Components(owner, ["int64", *rest.dtypes], known, names)
         super().__init__(LowestFirst(), capacity, components, name, shared_name)
 
-    def put(self, values: Sequence[Any], many: bool) -> None:
-        """Put in arrays, one a component; waits for room."""
+    def putting(self, values: Sequence[Any], many: bool) -> Request:
+        """The request to put in arrays, one a component."""
         if values[0].ndim != int(many):
             raise ValueError(
                 f"{self.components.owner}: priorities are int64 scalars; got shape {list(values[0].shape[many:])}."
             )
-        super().put(values, many)
+        return super().putting(values, many)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +10,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple
 import numpy as np
 
 from ..graph import dtypes
-from ..graph.deadlines import seconds_left
 from ..graph.graph import get_default_graph, in_explicit_graph
-from ..graph.op import Effect, Op
+from ..graph.op import Effect
 from ..graph.spec import TensorSpec
-from ..queues.errors import DataLossError, DeadlineExceededError, OutOfRangeError
+from ..queues.attempts import Course, WaitingOp, wait_through
+from ..queues.errors import DataLossError, OutOfRangeError
 from ..queues.queue import Queue
+from ..queues.turns import Turns
 from .tf_record import check_compression, numbered_records
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class ReaderStatistics(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class ReaderRead(Op):
+class ReaderRead(WaitingOp):
     """The next record, or with `count` the next ones, stacked. Takes file names from the queue as it needs them."""
 
     no_samples: ClassVar[str] = "holds a reader: test_readers"
@@ -54,11 +54,11 @@ class ReaderRead(Op):
         specs = (TensorSpec((), dtypes.string), *self.reader.specs)
         return tuple([TensorSpec(None if s.shape is None else (*batch, *s.shape), s.dtype) for s in specs])
 
-    def run(self, xp: Any, *inputs: Any) -> Any:
+    def course(self, *inputs: Any) -> Course:
         if self.count is None:
-            key, values = self.reader.take(self.queue)
+            key, values = yield from self.reader.reading(self.queue)
             return (key, *values)
-        return tuple(self.reader.take_stacked(self.queue, self.count))
+        return tuple((yield from self.reader.reading_stacked(self.queue, self.count)))
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         return ()
@@ -84,7 +84,8 @@ class Reader:
     def __init__(self, specs: Sequence[TensorSpec], name: str) -> None:
         self.specs = tuple(specs)
         self.name = name
-        self._lock = threading.Lock()
+        in_use = "is in use by another thread, which may wait for a file name."
+        self._turns = Turns(f"{self._label()} {in_use}")
         self._current: Iterator[Record] | None = None
         self._path: str | None = None
         self._records = self._files = 0
@@ -109,7 +110,7 @@ class Reader:
         """
         self._check_queue(queue)
         if not in_explicit_graph():
-            key, values = self.take(queue)
+            key, values = wait_through(self.reading(queue))
             return key, self._packed(values)
         return self._build(queue, None, name or f"{self.name}/read")
 
@@ -125,7 +126,7 @@ class Reader:
         if not all(spec.is_static for spec in self.specs):
             raise ValueError(f"{self._label()}: its records differ in shape and can't be stacked; use read().")
         if not in_explicit_graph():
-            keys, *values = self.take_stacked(queue, num_records)
+            keys, *values = wait_through(self.reading_stacked(queue, num_records))
             return keys, self._packed(values)
         return self._build(queue, num_records, name or f"{self.name}/read_up_to")
 
@@ -148,47 +149,35 @@ class Reader:
 
     # --- reading --------------------------------------------------------------------------------------------
 
-    def take(self, queue: Queue) -> Record:
-        """The next record now; `read` is the public form."""
-        self._acquire()
-        try:
-            return self._next(queue)
-        finally:
-            self._lock.release()
+    def reading(self, queue: Queue) -> Course:
+        """The next record; `read` is the public form."""
+        with self._turns.turn() as turn:
+            yield turn.request
+            return (yield from self._next(queue))
 
-    def take_stacked(self, queue: Queue, count: int) -> list[Any]:
-        """The next keys and values now, stacked; `read_up_to` is the public form."""
-        self._acquire()
-        try:
-            found = self._next_ones(queue, count)
-        finally:
-            self._lock.release()
+    def reading_stacked(self, queue: Queue, count: int) -> Course:
+        """The next keys and values, stacked; `read_up_to` is the public form."""
+        with self._turns.turn() as turn:
+            yield turn.request
+            found: list[Record] = yield from self._next_ones(queue, count)
         keys = np.array([key for key, _ in found], dtypes.string)
         return [keys, *[np.stack(column) for column in zip(*[values for _, values in found], strict=True)]]
 
-    def _acquire(self) -> None:
-        """Take the lock: a reader serves one thread at a time."""
-        left = seconds_left()
-        if not self._lock.acquire(timeout=-1 if left is None else left):
-            raise DeadlineExceededError(
-                f"The timeout was over: {self._label()} is in use by another thread, which may wait for a file name."
-            )
-
-    def _next_ones(self, queue: Queue, count: int) -> list[Record]:
+    def _next_ones(self, queue: Queue, count: int) -> Course:
         found: list[Record] = []
         while len(found) < count:
             try:
-                found.append(self._next(queue))
+                found.append((yield from self._next(queue)))
             except OutOfRangeError:
                 if not found:
                     raise
                 break
         return found
 
-    def _next(self, queue: Queue) -> Record:
+    def _next(self, queue: Queue) -> Course:
         while True:
             if self._current is None:
-                self._path = str(queue.take(1)[0][0])
+                self._path = str((yield queue.taking(1))[0][0])
                 self._current = self.records(self._path)
             try:
                 record = next(self._current, None)
@@ -203,7 +192,8 @@ class Reader:
 
     def reset(self) -> None:
         """Leave the current file; the next record is the first of the next file."""
-        with self._lock:
+        with self._turns.turn() as turn:
+            turn.request.wait()
             self._current = self._path = None
 
     def statistics(self) -> ReaderStatistics:

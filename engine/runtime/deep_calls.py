@@ -7,9 +7,10 @@ and branches inside take further ones); the reference interpreter, which takes a
 
 from __future__ import annotations
 
+import collections
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 
 FRAMES_OF_PROGRAM = 100_000
@@ -39,6 +40,31 @@ def deep_calls(frames: int) -> Generator[None]:
 
 class CallsTooDeepError(RecursionError):
     """A recursive function called itself so often that there is no room for more."""
+
+
+def calls_under_way(error: BaseException, filename: str, labels: Mapping[str, str]) -> list[tuple[str, int]]:
+    """How many calls of each recursive function were under way when `error` was raised.
+
+    Args:
+        error: what a program raised.
+        filename: of the program.
+        labels: for the name of each Python function in it that is a recursion, the name of the user's.
+    """
+    calls: collections.Counter[str] = collections.Counter()
+    traceback = error.__traceback__ if labels else None
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_filename == filename:
+            calls[traceback.tb_frame.f_code.co_name] += 1
+        traceback = traceback.tb_next
+    return [(label, calls[name]) for name, label in labels.items() if calls[name]]
+
+
+def too_deep_of(error: RecursionError, depths: Sequence[tuple[str, int]]) -> RecursionError:
+    """The error of the function that called itself most, by its name and how deep it was."""
+    if not depths:
+        return error
+    name, depth = max(depths, key=lambda pair: pair[1])
+    return too_deep(error, name, depth)
 
 
 def too_deep(error: RecursionError, name: str, depth: int) -> CallsTooDeepError:

@@ -23,6 +23,7 @@ def annotate(
     values: Sequence[Any],
     iterations: Sequence[tuple[Operation, int]] = (),
     calls: Sequence[tuple[str, int]] = (),
+    device: str | None = None,
 ) -> None:
     """Note on `error`, once, which operation raised it.
 
@@ -32,13 +33,16 @@ def annotate(
         values: its inputs.
         iterations: the loops around it, innermost first, with the number of the iteration, from 0.
         calls: the recursive functions around it, each with how many calls of it are under way.
+        device: where it ran, if there are several.
     """
     if getattr(error, "_anabranch_operation", None) is not None:
         return
     inputs = ", ".join(describe_value(value) for value in values) or "none"
     loops = "".join(f", iteration {count} of {loop.name!r}" for loop, count in iterations)
     loops += "".join(f", {depth} {'call' if depth == 1 else 'calls'} deep in {name!r}" for name, depth in calls)
+    where = "" if device is None else f" on {device}"
     error.add_note(
-        f"In operation {operation.name!r} ({operation.type}){loops}; inputs: {inputs}; defined at {operation.location}"
+        f"In operation {operation.name!r} ({operation.type}){where}{loops}; inputs: {inputs}; "
+        f"defined at {operation.location}"
     )
     error._anabranch_operation = operation.name  # type: ignore[attr-defined]

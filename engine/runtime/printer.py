@@ -35,6 +35,7 @@ from ..ops.indexed_slices import AssignRows
 from ..passes.prune import frame_users, needed_in_region
 from .calls import PrintedBodies, print_call
 from .storage import Buffer, is_fresh, last_uses
+from .timing import Timing, is_timed, iteration_callback, now, operation_callback, varying
 
 _DEEPEST_BLOCK = 12  # more than 20 nested blocks are a SyntaxError in Python
 _NOT_IN_NAMES = re.compile(r"\W+", re.ASCII)
@@ -75,6 +76,7 @@ class Printer:
         plan: buffers that results are written into.
         guard: called after each operation with it, its inputs and its outputs.
         rows_in_place: writes of rows of variables that need no copy of these.
+        timing: gets the times of each operation and iteration.
     """
 
     def __init__(
@@ -83,8 +85,10 @@ class Printer:
         plan: Mapping[Tensor, Buffer] | None = None,
         guard: Callable[..., None] | None = None,
         rows_in_place: Collection[Operation] = (),
+        timing: Timing | None = None,
     ) -> None:
         self.guard = guard
+        self.timing = timing
         self.rows_in_place = rows_in_place
         self.kernels = kernels or {}
         self.plan = plan or {}
@@ -92,7 +96,7 @@ class Printer:
         self.origins: dict[int, Origin] = {}
         self.bodies = PrintedBodies()
         self.stored: set[Tensor] = set()  # values that variables hold without a copy
-        self._functions: list[_Function] = []
+        self._functions: list[Function] = []
         # Names in use; those that were wanted again, with the number up to which there are others like them.
         self._used: dict[str, int] = dict.fromkeys(("np", "stats", "step", "copied", *dir(builtins)), 1)
         self._bound: dict[int, str] = {}
@@ -126,13 +130,13 @@ class Printer:
         self, operations: Sequence[Operation], feeds: Sequence[Tensor], fetches: Sequence[Tensor], copied: set[Tensor]
     ) -> str:
         """The source of ``step(*feeds)``, which returns the fetches as a tuple."""
-        function = _Function(self, "step")
+        function = Function(self, "step")
         names: dict[Tensor, str] = {}
         for tensor in feeds:
             names[tensor] = self.fresh(tensor.operation.name)
         function.arguments = list(names.values())
         self.bodies.start(operations)
-        body = _Block(function, names, 1)
+        body = Block(function, names, 1)
         body.print_operations(operations, set(fetches))
         copied = copied | self.stored
         given = [names[tensor] for tensor in fetches]
@@ -143,12 +147,17 @@ class Printer:
         ]
         body.line(f"return ({', '.join(results)}{',' if len(results) == 1 else ''})")
         self._functions.append(function)
-        return self._assemble()
+        return self.assemble()
 
-    def add_function(self, function: _Function) -> None:
+    def add_function(self, function: Function) -> None:
         self._functions.append(function)
 
-    def _assemble(self) -> str:
+    def reserve(self, names: Iterable[str]) -> None:
+        """Keep `names` for what the printed code is given by other means."""
+        self._used.update(dict.fromkeys(names, 1))
+
+    def assemble(self) -> str:
+        """The source of all functions; `origins` is known from then on."""
         lines: list[str] = []
         for function in self._functions:
             lines.append(f"def {function.name}({', '.join(function.arguments)}):")
@@ -160,7 +169,7 @@ class Printer:
         return "\n".join(lines)
 
 
-class _Function:
+class Function:
     """A Python function under construction."""
 
     def __init__(self, printer: Printer, name: str) -> None:
@@ -170,12 +179,12 @@ class _Function:
         self.lines: list[tuple[str, Origin | None]] = []
 
 
-class _Block:
+class Block:
     """Lines at one indentation, over one graph or region."""
 
     def __init__(
         self,
-        function: _Function,
+        function: Function,
         names: dict[Tensor, str],
         depth: int,
         loops: tuple[tuple[Operation, str], ...] = (),
@@ -197,7 +206,9 @@ class _Block:
         for operation in operations:
             if isinstance(operation.op, Parameter) or (operation.outputs and operation.outputs[0] in self.names):
                 continue
+            began = self._print_begin(operation)
             self.print_operation(operation, users.get(operation.outputs[-1], ()) if operation.outputs else ())
+            self._print_end(operation, began)
             if self.printer.guard is not None:
                 self._print_guard(operation, self.printer.guard)
             self._free(dying.get(operation, ()))
@@ -206,6 +217,24 @@ class _Block:
         names = [self.names[t] for t in tensors if t in self.names and _worth_freeing(t)]
         if names:
             self.line(f"del {', '.join(names)}")
+
+    def _print_begin(self, operation: Operation) -> str | None:
+        if self.printer.timing is None or not is_timed(operation):
+            return None
+        return self.print_start(self.printer.timing, operation)
+
+    def print_start(self, timing: Timing, operation: Operation, is_iteration: bool = False) -> str:
+        """The name of a variable that holds when an operation, or an iteration of a loop, began."""
+        began = self.fresh("began")
+        timing.start(began, operation, is_iteration)
+        self.line(f"{began} = {self.printer.bind('now', now)}()")
+        return began
+
+    def _print_end(self, operation: Operation, began: str | None) -> None:
+        if began is None:
+            return
+        told = [began, *[self.names[tensor] for tensor in varying(operation)]]
+        self.line(f"{began} = {self.printer.bind('timed', operation_callback(operation))}({', '.join(told)})")
 
     def _print_guard(self, operation: Operation, guard: Callable[..., None]) -> None:
         if isinstance(operation.op, (Constant, RegionOp, History, Saved, Call, Recorded)):
@@ -329,22 +358,22 @@ class _Block:
     def fresh(self, hint: str) -> str:
         return self.printer.fresh(hint)
 
-    def function_block(self, name: str, names: Mapping[Tensor, str]) -> _Block:
+    def function_block(self, name: str, names: Mapping[Tensor, str]) -> Block:
         """The block of a new function called `name`, whose arguments are `names`."""
-        function = _Function(self.printer, name)
+        function = Function(self.printer, name)
         function.arguments = list(names.values())
         self.printer.add_function(function)
-        return _Block(function, dict(names), 1, self.loops)
+        return Block(function, dict(names), 1, self.loops)
 
-    def inner(self, names: Mapping[Tensor, str]) -> _Block:
+    def inner(self, names: Mapping[Tensor, str]) -> Block:
         """A block inside this one, for a region whose parameters have `names`."""
-        return _Block(self.function, dict(names), self.depth + 1, self.loops)
+        return Block(self.function, dict(names), self.depth + 1, self.loops)
 
 
 class _RegionPrinter:
     """What printing loops and branches has in common: captures, and a function of its own where nesting is deep."""
 
-    def __init__(self, block: _Block, op: RegionOp, operation: Operation, users: Sequence[Operation]) -> None:
+    def __init__(self, block: Block, op: RegionOp, operation: Operation, users: Sequence[Operation]) -> None:
         self.outer = block
         self.block = block
         self.op = op
@@ -366,10 +395,10 @@ class _RegionPrinter:
     def _print_as_function(self) -> None:
         """A function over the inputs, which returns the results and what the frame records."""
         printer = self.outer.printer
-        function = _Function(printer, printer.fresh(self.op.type_name))
+        function = Function(printer, printer.fresh(self.op.type_name))
         passed = [name for name in dict.fromkeys(self.arguments) if name not in printer.bindings and name != "None"]
         function.arguments = passed
-        self.block = _Block(function, {}, 1, self.outer.loops)
+        self.block = Block(function, {}, 1, self.outer.loops)
         results = self._print_here()
         extra = [*self.frame.histories.values(), *self.frame.saved.values()]
         extra += [self.frame.trips] if self.frame.trips else []
@@ -404,6 +433,8 @@ class _LoopPrinter(_RegionPrinter):
                 self.frame.histories[user.op.inner] = self.outer.printer.fresh(f"saved_{_short(user.op.inner)}")
             else:
                 self.frame.trips = self.frame.trips or self.outer.printer.fresh("trips")
+        if self.op.recomputed_bytes and self.frame.trips is None:
+            self.frame.trips = self.outer.printer.fresh("trips")
 
     def _print_here(self) -> list[str]:
         op, block, printer = self.op, self.block, self.outer.printer
@@ -424,13 +455,15 @@ class _LoopPrinter(_RegionPrinter):
         self._print_condition(condition_names, counted)
         self._print_body(body_names, variables, counted)
         self.note_saved(list(self.frame.histories.values()))
+        if self.op.recomputed_bytes:
+            self.block.line(f"stats.note_recomputed({self.frame.trips} * {self.op.recomputed_bytes})")
         return variables
 
     def _counter(self, variables: Sequence[str]) -> str | None:
         """An expression for the number of the iteration, for errors; None where nothing can fail."""
         if self.frame.trips is None:
             known = next(filter(None, map(self._counted_by, range(self.op.carried), variables)), None)
-            if known is not None or not self._can_fail():
+            if known is not None or (self.outer.printer.timing is None and not self._can_fail()):
                 return known
             self.frame.trips = self.outer.printer.fresh("trips")
         return self.frame.trips
@@ -460,7 +493,8 @@ class _LoopPrinter(_RegionPrinter):
         working = [o for o in operations if not isinstance(o.op, (Parameter, Constant))]
         inside = self.block.inner(names)
         inside.loops = loops
-        if len(working) == 1 and working[0].outputs == (result,) and not recorded:
+        is_short = len(working) == 1 and working[0].outputs == (result,) and not recorded
+        if is_short and self.outer.printer.timing is None:
             for operation in operations:
                 if isinstance(operation.op, Constant):
                     inside.print_operation(operation)
@@ -481,8 +515,13 @@ class _LoopPrinter(_RegionPrinter):
         demanded = [tensor for tensor in self.frame.histories if tensor.graph is body]
         inside = self.block.inner(names)
         inside.loops = loops
+        timing = self.outer.printer.timing
+        began = None if timing is None else inside.print_start(timing, self.operation, is_iteration=True)
         inside.print_operations(needed_in_region(body, demanded), [*body.results, *demanded])
         self._print_recording(inside, demanded)
+        if began is not None:
+            timed = inside.printer.bind("timed", iteration_callback(self.operation))
+            inside.line(f"{began} = {timed}({began}, {loops[0][1]})")
         pairs = [(v, inside.names[r]) for v, r in zip(variables, body.results, strict=True)]
         changed = [(variable, value) for variable, value in pairs if variable != value]
         if changed:
@@ -492,7 +531,7 @@ class _LoopPrinter(_RegionPrinter):
         if not changed and not self.frame.trips and not demanded:
             inside.line("pass")
 
-    def _print_recording(self, inside: _Block, tensors: Sequence[Tensor]) -> None:
+    def _print_recording(self, inside: Block, tensors: Sequence[Tensor]) -> None:
         for tensor in tensors:
             inside.line(f"{self.frame.histories[tensor]}.append({inside.names[tensor]})")
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import itertools
 import linecache
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -20,16 +19,20 @@ from ..graph.spec import Spec
 from ..graph.tensor import Tensor
 from ..ops.array_value import ArrayValue
 from ..ops.fused import Fused
+from ..ops.store_value import StoreValue
 from ..passes.fuse import FusionRule
-from ..passes.prepare import prepare
+from ..passes.memory_budget import memory_budget
+from ..passes.prepare import Step, prepare
 from ..passes.prune import all_operations
 from ..place.constraints import check_step
+from ..tracing import active
 from . import numerics
-from .deep_calls import FRAMES_OF_PROGRAM, deep_calls, too_deep
+from .deep_calls import FRAMES_OF_PROGRAM, calls_under_way, deep_calls, too_deep_of
 from .errors import annotate
 from .printer import Printer
 from .row_writes import rows_in_place
 from .storage import is_fresh, plan_buffers
+from .timing import SavedBytes, Timing, note_compiled, note_saved_bytes, now, step_span
 
 _TEXT_WIDTH = 56  # of the program in a listing
 _numbers = itertools.count(1)
@@ -42,22 +45,38 @@ class Statistics:
         runs: how many there were.
         saved_bytes: bytes of loop and branch state kept for a backward pass, in the latest run.
         total_saved_bytes: the same, summed over all runs.
+        recomputed_bytes: bytes of loop state that a backward pass computed again instead, in the latest run; of
+            values whose shapes were known when the program was made.
+        total_recomputed_bytes: the same, summed over all runs.
+        devices: by name, what each device did in the latest run (`DeviceRunStatistics`); of steps that span devices.
     """
 
     def __init__(self) -> None:
         self.runs = 0
         self.saved_bytes = 0
         self.total_saved_bytes = 0
+        self.recomputed_bytes = 0
+        self.total_recomputed_bytes = 0
+
+    @property
+    def devices(self) -> Mapping[str, Any]:
+        return {}
 
     def start(self) -> None:
         self.runs += 1
         self.saved_bytes = 0
+        self.recomputed_bytes = 0
 
     def note_saved(self, *values: Any) -> None:
         """Count state that was saved: histories (lists) and single values."""
         size = sum(_bytes_of(value) for value in values)
         self.saved_bytes += size
         self.total_saved_bytes += size
+
+    def note_recomputed(self, size: int) -> None:
+        """Count bytes of state that was computed again."""
+        self.recomputed_bytes += size
+        self.total_recomputed_bytes += size
 
 
 def _bytes_of(value: Any) -> int:
@@ -81,6 +100,10 @@ class Program:
         exact: only rewrites that keep the interpreter's bits: no fused kernels, no sums in another order.
         guard: check what every operation gives for NaN and infinity. (A program without does so too while
             `enable_check_numerics` holds, by way of a second one.)
+        timed: tell traces when each operation ran. (A program without does so too while a trace is recorded, by way of
+            a second one.)
+        of: the program in whose place this one runs; what it does counts as done by that one.
+        prepared: the step, where it was prepared already, by `fusion_rule_of` the graph and the budget that holds.
     """
 
     def __init__(
@@ -91,19 +114,27 @@ class Program:
         specs: Sequence[Spec] | None = None,
         exact: bool = False,
         guard: bool = False,
+        timed: bool = False,
+        of: Program | None = None,
+        prepared: Step | None = None,
     ) -> None:
-        self.statistics = Statistics()
+        began = now()
+        self.statistics = Statistics() if of is None else of.statistics
         self._origin = (graph, targets, feeds, specs)
+        self._exact = exact
         self._guards = guard
-        self._guarded: Program | None = None
-        check_step(graph, targets, feeds)
-        rule = None if exact else _fusion_rule(graph)
-        step = prepare(graph, targets, feeds, specs, rule, reassociate=not exact)
+        self._timing = Timing() if timed else None
+        self._budget = memory_budget()
+        self._others: dict[tuple[bool, bool, int | None], Program] = {}
+        step = prepared or self._prepare()
         operations, fetches = step.operations, step.fetches
-        printer = Printer(guard=self._check) if guard else _printer(operations, fetches)
+        if guard:
+            printer = Printer(guard=self._check, timing=self._timing)
+        else:
+            printer = _printer(operations, fetches, self._timing)
         copied = {tensor for tensor in fetches if not is_fresh(tensor)}
         printer.bindings["copied"] = copied_value
-        printer.bindings["stats"] = self.statistics
+        printer.bindings["stats"] = SavedBytes(self.statistics) if timed else self.statistics
         self.source = printer.print_step(operations, step.feeds, fetches, copied)
         self.filename = f"<anabranch step {next(_numbers)}>"
         self._origins = printer.origins
@@ -113,11 +144,22 @@ class Program:
         self._step = namespace["step"]
         linecache.cache[self.filename] = (len(self.source), None, self.source.splitlines(True), self.filename)
         weakref.finalize(self, linecache.cache.pop, self.filename, None).atexit = False
+        note_compiled(began, self._describe)
+
+    def _prepare(self) -> Step:
+        graph, targets, feeds, specs = self._origin
+        check_step(graph, targets, feeds)
+        rule = None if self._exact else fusion_rule_of(graph)
+        return prepare(graph, targets, feeds, specs, rule, reassociate=not self._exact, memory_budget=self._budget)
 
     def __call__(self, *values: Any) -> tuple[Any, ...]:
         """Run the step on checked feeds; returns the fetches in order."""
+        if active.recorder is not None and self._timing is None:
+            return self._run_timed(values)
         if numerics.is_enabled() and not self._guards:
-            return self._with_guard()(*values)
+            return self._other(guard=True, timed=self._timing is not None)(*values)
+        if memory_budget() != self._budget:
+            return self._other(self._guards, self._timing is not None)(*values)
         self.statistics.start()
         if self._guards:
             for tensor, value in zip(self._origin[2], values, strict=True):
@@ -141,33 +183,43 @@ class Program:
             listed.append(text if origin is None else f"{text:<{_TEXT_WIDTH}}  # {_told(origin.operation)}")
         return "\n".join(listed) + "\n"
 
-    def _with_guard(self) -> Program:
-        """The same step with the NaN guard; what it does counts as done by this program."""
-        if self._guarded is None:
-            self._guarded = Program(*self._origin, exact=True, guard=True)
-            self._guarded.statistics = self.statistics
-        return self._guarded
+    def _other(self, guard: bool, timed: bool) -> Program:
+        """The same step with the NaN guard, with clocks, or within the memory budget that holds now.
+
+        What it does counts as done by this program.
+        """
+        key = (guard, timed, memory_budget())
+        found = self._others.get(key)
+        if found is None:
+            exact = self._exact or guard
+            found = self._others[key] = Program(*self._origin, exact, guard, timed, of=self)
+        return found
+
+    def _run_timed(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """Run the step for a trace."""
+        program = self._other(self._guards or numerics.is_enabled(), timed=True)
+        with step_span(self._describe):
+            try:
+                return program(*values)
+            finally:
+                if self.statistics.saved_bytes:
+                    note_saved_bytes(0)
+
+    def _describe(self) -> dict[str, Any]:
+        """What a trace tells of the step."""
+        targets = ", ".join(target.name for target in self._origin[1])
+        return {"program": self.filename, "targets": targets}
 
     def _check(self, operation: Operation, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         numerics.check_results(operation, self.statistics.runs, inputs, outputs)
 
     def _too_deep(self, error: RecursionError) -> RecursionError:
         """The error of the function that called itself most, by its name and how deep it was."""
-        depths = self._depths(error)
-        if not depths:
-            return error
-        name, depth = max(depths, key=lambda pair: pair[1])
-        return too_deep(error, name, depth)
+        return too_deep_of(error, self._depths(error))
 
     def _depths(self, error: Exception) -> list[tuple[str, int]]:
         """How many calls of each recursive function were under way when `error` was raised."""
-        calls: collections.Counter[str] = collections.Counter()
-        traceback = error.__traceback__ if self._recursions else None
-        while traceback is not None:
-            if traceback.tb_frame.f_code.co_filename == self.filename:
-                calls[traceback.tb_frame.f_code.co_name] += 1
-            traceback = traceback.tb_next
-        return [(label, calls[name]) for name, label in self._recursions.items() if calls[name]]
+        return calls_under_way(error, self.filename, self._recursions)
 
     def _annotate(self, error: Exception) -> None:
         """Find the operation whose line raised, and note it on the error; let go of what the step had saved."""
@@ -187,6 +239,8 @@ class Program:
             values = [scope[name] for name in origin.arguments if name in scope]
             iterations = [(loop, _evaluated(count, scope)) for loop, count in origin.loops]
             annotate(error, origin.operation, values, iterations, self._depths(error))
+        if self._timing is not None:
+            self._timing.close([frame.f_locals for frame, _ in frames], error)
         for frame, _ in frames:
             frame.clear()
 
@@ -210,7 +264,8 @@ def _has_arrays(graph: Graph) -> bool:
     return any(tensor.shape != () for operation in graph.operations for tensor in operation.outputs)
 
 
-def _fusion_rule(graph: Graph) -> FusionRule | None:
+def fusion_rule_of(graph: Graph) -> FusionRule | None:
+    """What may be fused in programs of `graph`."""
     if not _has_arrays(graph):
         return None
     from .kernels.rule import fusion_rule  # llvmlite loads here, on first use
@@ -218,16 +273,16 @@ def _fusion_rule(graph: Graph) -> FusionRule | None:
     return fusion_rule()
 
 
-def _printer(operations: Sequence[Operation], fetches: Sequence[Tensor]) -> Printer:
+def _printer(operations: Sequence[Operation], fetches: Sequence[Tensor], timing: Timing | None) -> Printer:
     """A printer that has kernels for the fused operations."""
     fused = [operation for operation in all_operations(operations) if isinstance(operation.op, Fused)]
     in_place = rows_in_place(operations, fetches)
     if not fused:
-        return Printer(rows_in_place=in_place)
+        return Printer(rows_in_place=in_place, timing=timing)
     from .kernels.rule import bind_kernels
 
     plan = plan_buffers(operations, fetches)
-    return Printer(bind_kernels(fused), plan, rows_in_place=in_place)
+    return Printer(bind_kernels(fused), plan, rows_in_place=in_place, timing=timing)
 
 
 def copied_value(value: Any) -> Any:
@@ -236,7 +291,9 @@ def copied_value(value: Any) -> Any:
 
 
 def as_fetched(value: Any) -> Any:
-    """A fetched value as the caller gets it: TensorArrays as lists of their elements, a single string as a str."""
+    """A fetched value as the caller gets it: TensorArrays as lists, TensorStores as dicts, a single string as a str."""
+    if isinstance(value, StoreValue):
+        return {key: copied_value(as_fetched(element)) for key, element in value.items()}
     if isinstance(value, ArrayValue):
         return [copied_value(as_fetched(value.read_or_none(index))) for index in range(value.size)]
     if is_array(value) and not value.ndim:

@@ -2,49 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..graph.graph import Graph, Operation
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
+from ..place.devices import devices_version
 from .program import Program
 
 _MOST_VARIANTS = 8
+Make = Callable[..., Any]  # of a graph, targets, feeds and specs: a `Program`, or what is like one
 
 
 class Variants:
     """Compiles a step for each combination of fed shapes, and, when there are many, once for all shapes.
 
+    Where other devices have been declared since, it is compiled anew.
+
     Args:
         graph: the graph to run.
         targets: what is fetched, and operations to run.
         feeds: the tensors that are fed.
+        make: makes the programs.
     """
 
-    def __init__(self, graph: Graph, targets: Sequence[Tensor | Operation], feeds: Sequence[Tensor]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        targets: Sequence[Tensor | Operation],
+        feeds: Sequence[Tensor],
+        make: Make = Program,
+    ) -> None:
         self.graph = graph
         self.targets = targets
         self.feeds = feeds
-        self._programs: dict[Any, Program] = {}
-        self._general: Program | None = None
+        self._make = make
+        self._version = devices_version()
+        self._programs: dict[Any, Any] = {}
+        self._general: Any = None
         self._is_static = all(isinstance(t.spec, TensorSpec) and t.spec.is_static for t in feeds)
 
-    def get(self, values: Sequence[Any]) -> Program:
+    def get(self, values: Sequence[Any]) -> Any:
         """The program for feeds of the shapes of `values`."""
         if self._is_static:
-            return self._general or self.general()
+            return self.general()
+        self._check_devices()
         key = tuple([value.shape for value in values])
         program = self._programs.get(key)
         if program is None:
             if len(self._programs) >= _MOST_VARIANTS:
-                return self._general or self.general()
+                return self.general()
             specs = [TensorSpec(value.shape, tensor.dtype) for tensor, value in zip(self.feeds, values, strict=True)]
-            program = self._programs[key] = Program(self.graph, self.targets, self.feeds, specs)
+            program = self._programs[key] = self._make(self.graph, self.targets, self.feeds, specs)
         return program
 
-    def general(self) -> Program:
+    def general(self) -> Any:
         """The program for every shape that the graph allows."""
+        self._check_devices()
         if self._general is None:
-            self._general = Program(self.graph, self.targets, self.feeds)
+            self._general = self._make(self.graph, self.targets, self.feeds)
         return self._general
+
+    def _check_devices(self) -> None:
+        version = devices_version()
+        if version != self._version:
+            self._programs.clear()
+            self._general = None
+            self._version = version

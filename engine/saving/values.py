@@ -22,7 +22,7 @@ from ..graph.dtypes import as_dtype, is_dtype, name_of
 from ..graph.nest import is_mapping, is_sequence
 from ..graph.op import Op, as_scalar_or_array
 from ..graph.region import Region
-from ..graph.spec import ArraySpec, FrameSpec, Spec, TensorSpec
+from ..graph.spec import ArraySpec, FrameSpec, Spec, StoreSpec, TensorSpec
 from ..graph.tensor import Tensor
 from ..graph.variable import Variable
 from ..ops.base import is_numpy
@@ -155,11 +155,13 @@ def _kind(value: Any) -> str:
 
 
 def write_spec(spec: Spec) -> Any:
-    """A spec as JSON: ``["float32", [2, null]]``, ``{"element": ...}`` for an array, ``"frame"``, ``"record"``."""
+    """A spec as JSON: ``["float32", [2, null]]``, ``{"element": ...}`` for an array (with its key
+    for a store), ``"frame"``, ``"record"``."""
     if isinstance(spec, TensorSpec):
         return [name_of(spec.dtype), None if spec.shape is None else list(spec.shape)]
     if isinstance(spec, ArraySpec):
-        return {"element": write_spec(spec.element), "size": spec.size, "empty": spec.empty}
+        written = {"element": write_spec(spec.element), "size": spec.size, "empty": spec.empty}
+        return written | ({"key": write_spec(spec.key)} if isinstance(spec, StoreSpec) else {})
     return "record" if isinstance(spec, RecordSpec) else "frame"
 
 
@@ -224,7 +226,8 @@ def read_spec(value: Any) -> Any:
     if value in ("frame", "record"):
         return FrameSpec() if value == "frame" else RecordSpec()
     if is_mapping(value):
-        return ArraySpec(read_spec(value["element"]), value["size"], value["empty"])
+        known = (read_spec(value["element"]), value["size"], value["empty"])
+        return StoreSpec(*known, read_spec(value["key"])) if "key" in value else ArraySpec(*known)
     dtype, shape = value
     return TensorSpec(None if shape is None else tuple(shape), as_dtype(dtype))
 

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ..control_flow.tensor_array import TensorArray
+from ..control_flow.region_op import component
 from ..graph.graph import Graph, Operation, Placeholder
 from ..graph.nest import flatten, flatten_with_path, is_nested, pack_as
 from ..graph.spec import TensorSpec
@@ -33,7 +33,7 @@ class Function:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves = flatten((args, kwargs))
-        if any(isinstance(leaf, (Tensor, TensorArray)) for leaf in leaves) or meets_itself(self, args, kwargs):
+        if any(isinstance(component(leaf), Tensor) for leaf in leaves) or meets_itself(self, args, kwargs):
             return call_on_tensors(self, args, kwargs)
         arrays = {position: as_array(leaf) for position, leaf in enumerate(leaves) if _is_array(leaf)}
         specs = {position: TensorSpec(tuple(a.shape), a.dtype) for position, a in arrays.items()}

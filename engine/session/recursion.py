@@ -15,11 +15,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..control_flow.call import Body, EndlessRecursionError, build_recursion, call_again
-from ..control_flow.region_op import as_component, rebuild
-from ..control_flow.tensor_array import TensorArray
+from ..control_flow.region_op import as_component, component, rebuild, wrapped
 from ..graph.graph import Graph, Operation, get_default_graph
 from ..graph.nest import flatten_with_path, is_mapping, is_sequence, pack_as
-from ..graph.spec import ArraySpec, Spec
+from ..graph.spec import ArraySpec, Spec, StoreSpec, kind_of
 from ..graph.tensor import Tensor
 
 
@@ -136,10 +135,7 @@ class _Entry:
     def trace(self, body: Body) -> list[Tensor]:
         """The results of the function in `body`, flat."""
         self.body = body
-        symbols = {
-            name: TensorArray.from_flow(tensor) if isinstance(tensor.spec, ArraySpec) else tensor
-            for name, tensor in zip(self.carried, body.parameters, strict=True)
-        }
+        symbols = {name: wrapped(tensor) for name, tensor in zip(self.carried, body.parameters, strict=True)}
         with _entered(self):
             result = without_operations(self._kept.call(self.function.python_function, symbols))
         self._check_structure(result)
@@ -337,7 +333,7 @@ def _name(function: TracedFunction) -> str:
 
 
 def _is_carried(leaf: Any) -> bool:
-    return isinstance(leaf, (Tensor, TensorArray, np.ndarray, np.generic))
+    return isinstance(component(leaf), (Tensor, np.ndarray, np.generic))
 
 
 def _is_number(leaf: Any) -> bool:
@@ -349,11 +345,13 @@ def _is_same(a: Any, b: Any) -> bool:
 
 
 def _kind(spec: Spec) -> str:
+    if isinstance(spec, StoreSpec):
+        return f"store<{spec.key} -> {spec.dtype}>"
     return f"array<{spec.dtype}>" if isinstance(spec, ArraySpec) else str(spec.dtype)
 
 
 def _is_cast_enough(parameter: Tensor, value: Tensor) -> bool:
-    return isinstance(parameter.spec, ArraySpec) == isinstance(value.spec, ArraySpec)
+    return kind_of(parameter.spec) == kind_of(value.spec)
 
 
 def _shown(paths: list[str]) -> str:

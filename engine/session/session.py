@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any
@@ -16,9 +17,11 @@ from ..graph.spec import TensorSpec, shape_accepts, shape_text
 from ..graph.tensor import Tensor
 from ..graph.variable import Variable
 from ..ops.base import as_array
+from ..passes.memory_budget import within_memory_budget
 from ..passes.prune import needed_operations
 from ..runtime.program import Program, Statistics, as_fetched
 from ..runtime.variants import Variants
+from ..tracing import trace as traced
 from .inside import fetched_from, find_by_name
 from .partial import PartialRun
 
@@ -46,7 +49,14 @@ class Session:
         self._latest: Program | None = None
         self._contexts: list[Any] = []
 
-    def run(self, fetches: Any, feed_dict: dict[Any, Any] | None = None, timeout: float | None = None) -> Any:
+    def run(
+        self,
+        fetches: Any,
+        feed_dict: dict[Any, Any] | None = None,
+        timeout: float | None = None,
+        trace: str | os.PathLike[str] | None = None,
+        memory_budget: int | None = None,
+    ) -> Any:
         """The values of `fetches`, in their structure.
 
         Args:
@@ -56,12 +66,21 @@ class Session:
                 name it is ``loop/body/name:0``, as `Graph.dump` prints it.
             feed_dict: values for placeholders, or for any other tensor, which then is not computed.
             timeout: how many seconds operations that block (a dequeue, say) may wait altogether.
+            trace: a file for a timeline of this run, as `ab.trace` writes it.
+            memory_budget: how many bytes of loop state this run may keep for its backward pass, about, in place of
+                what `ab.config.set_memory_budget` says; what does not fit is computed again (docs/memory.md).
 
         Raises:
             ValueError: a placeholder that is needed was not fed, or a value has the wrong shape.
             TypeError: something can't be fetched or fed, or a value has the wrong dtype.
             DeadlineExceededError: the timeout was over while an operation waited.
         """
+        if memory_budget is not None:
+            with within_memory_budget(memory_budget):
+                return self.run(fetches, feed_dict, timeout, trace)
+        if trace is not None:
+            with traced(trace):
+                return self.run(fetches, feed_dict, timeout)
         feeds = self._resolve_feeds(feed_dict or ())
         values = [checked_feed(tensor, value) for tensor, value in zip(feeds, (feed_dict or {}).values(), strict=True)]
         leaves = self._resolve_fetches(fetches)

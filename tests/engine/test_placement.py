@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import anabranch as ab
 from anabranch.engine.graph import DeviceName, Operation, Variable
+from anabranch.engine.passes.estimates import bytes_of, flops_of, made_bytes, traffic_of
 from anabranch.engine.passes.prune import needed_operations
 from anabranch.engine.place import (
     CostModel,
@@ -27,7 +28,6 @@ from anabranch.engine.place import (
     search,
     simulate,
 )
-from anabranch.engine.place.estimates import bytes_of, flops_of, made_bytes, traffic_of
 
 SIZE = 64
 

@@ -1,0 +1,153 @@
+"""`StreamDevice`: what an executor asks of a device that runs kernels on streams, beside the host."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..place.devices import Device
+from .buffer import Buffer
+from .clock import Clock
+from .memory import Memory
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStatistics:
+    """What a device has done.
+
+    Attributes:
+        bytes_in_use, peak_bytes: memory that is held, and the most that was.
+        kernels: how many kernels have run.
+        kernel_seconds: how long they took together.
+        bytes_to_host, bytes_to_device: what was copied.
+        busy_seconds: for each stream by name, how long it has run.
+    """
+
+    bytes_in_use: int
+    peak_bytes: int
+    kernels: int
+    kernel_seconds: float
+    bytes_to_host: int
+    bytes_to_device: int
+    busy_seconds: Mapping[str, float]
+
+
+class MemoryListener(Protocol):
+    """Is told of the memory of a device, and may release some. See `SwapPolicy`."""
+
+    def pressure(self, wanted: int) -> None:
+        """More memory is in use than before, or `wanted` bytes besides are waited for."""
+        ...
+
+    def aborted(self) -> None:
+        """All that was enqueued has been dropped; no copy that was asked for will end."""
+        ...
+
+
+class StreamDevice(ABC):
+    """A device with memory of its own and three streams: for kernels, for copies from the host, and for copies to it.
+
+    Everything is enqueued and returns at once. Kernels run in the order in which they were launched; launches and
+    copies order themselves after what writes their inputs. The device acts only when it is called: who uses it calls
+    `poll` when something is due. All calls come from one thread.
+
+    Attributes:
+        device: its name and figures.
+        clock: tells what is due.
+        memory: accounts for its memory.
+    """
+
+    device: Device
+    clock: Clock
+    memory: Memory
+
+    @abstractmethod
+    def launch(
+        self,
+        function: Callable[..., Any],
+        inputs: Sequence[Any],
+        outputs: int,
+        seconds: float,
+        label: str,
+        fresh: Sequence[bool] | None = None,
+        updates: Sequence[Buffer] = (),
+    ) -> tuple[Buffer, ...]:
+        """Enqueue a kernel.
+
+        Args:
+            function: called with the values of `inputs`; gives the output, a tuple of them if there are several, or
+                None or () if there are none.
+            inputs: buffers of this device, and host values that travel with the kernel, such as scalars.
+            outputs: how many values it gives.
+            seconds: how long it takes on a simulated device.
+            label: what messages call it.
+            fresh: for each output, whether it is new memory to which nothing else refers; None for unknown.
+            updates: those buffers that it overwrites in place.
+
+        Returns: a buffer for each output. It is ready once the kernel has run.
+
+        Raises:
+            ValueError: an input is a buffer of another device.
+            Exception: what the function raises, if it runs at once; otherwise `poll` raises that.
+        """
+
+    @abstractmethod
+    def to_host(self, buffer: Buffer, done: Callable[[Any], None]) -> None:
+        """Enqueue a copy to the host.
+
+        Args:
+            buffer: what to copy, once it has been computed.
+            done: called from `poll` with the copy, when it has ended.
+        """
+
+    @abstractmethod
+    def to_device(self, value: Any, done: Callable[[Buffer], None], label: str = "copy from host") -> None:
+        """Enqueue a copy from the host.
+
+        Args:
+            value: what to copy. It must not be written before the copy has ended.
+            done: called from `poll` with its buffer, when it has ended.
+            label: what messages call it.
+        """
+
+    @abstractmethod
+    def upload(self, value: Any, label: str = "constant") -> Buffer:
+        """Enqueue a copy from the host, and give its buffer at once. `value` may be written as soon as this returns."""
+
+    @abstractmethod
+    def poll(self) -> float | None:
+        """Do all that is due by the clock, and call what waits for it.
+
+        Returns: the time at which something is due next; None if the device is idle.
+
+        Raises:
+            Exception: what a kernel raised, with a note that names it; until `abort` is called.
+            DeviceMemoryError: something does not fit, and nothing that is enqueued will release enough.
+        """
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Drop all that has not ended. Buffers that it would have filled hold no memory; their values are gone."""
+
+    @abstractmethod
+    def listen(self, listener: MemoryListener) -> None:
+        """Tell `listener` of this device's memory from now on."""
+
+    @property
+    @abstractmethod
+    def is_idle(self) -> bool:
+        """Whether all that was enqueued has ended, as far as the host has seen."""
+
+    @abstractmethod
+    def statistics(self) -> DeviceStatistics:
+        """What it has done until now."""
+
+    def synchronize(self) -> None:
+        """Wait until all that was enqueued has ended.
+
+        Raises: as `poll`.
+        """
+        while (time := self.poll()) is not None:
+            self.clock.wait_until(time)

@@ -1,0 +1,96 @@
+"""Takes values apart into the arrays that are to be copied, and puts them together again from the copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..graph.nest import is_sequence
+from ..ops.array_value import ArrayValue
+
+
+class Parts:
+    """A value as its arrays, and the shape in which they were.
+
+    Args:
+        value: any value of the runtime.
+        kind: the type of the arrays.
+
+    Attributes:
+        arrays: those that were found.
+
+    >>> import numpy as np
+    >>> parts = Parts((np.arange(3), None, 2), np.ndarray)
+    >>> parts.rebuilt([array * 10 for array in parts.arrays])
+    (array([ 0, 10, 20]), None, 2)
+    """
+
+    def __init__(self, value: Any, kind: type) -> None:
+        self._kind = kind
+        self.arrays: list[Any] = []
+        self._shape = self._take_apart(value)
+
+    def _take_apart(self, value: Any) -> Any:
+        if isinstance(value, self._kind):
+            self.arrays.append(value)
+            return _Array
+        if isinstance(value, ArrayValue):
+            return self._take_elements(value)
+        if is_sequence(value):
+            return [self._take_apart(item) for item in value]
+        return _Other(value)
+
+    def _take_elements(self, value: ArrayValue) -> Any:
+        if value.size and value.is_dense:
+            self.arrays.append(value.stack(None, None))
+            return _Rows
+        written = [index for index in range(value.size) if value.has(index)]
+        return _Elements(value.size, [(index, self._take_apart(value.read(index))) for index in written])
+
+    def rebuilt(self, arrays: list[Any]) -> Any:
+        """The value with `arrays` in place of its own."""
+        return _rebuilt(self._shape, iter(arrays))
+
+
+class _Array:
+    """Stands for an array."""
+
+
+class _Rows:
+    """Stands for a TensorArray whose elements are the rows of an array."""
+
+
+class _Other:
+    """What is not copied."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class _Elements:
+    """Stands for a TensorArray, element by element."""
+
+    def __init__(self, size: int, written: list[tuple[int, Any]]) -> None:
+        self.size = size
+        self.written = written
+
+
+def _rebuilt(shape: Any, arrays: Iterator[Any]) -> Any:
+    if shape is _Array:
+        return next(arrays)
+    if shape is _Rows:
+        return ArrayValue.from_stacked(next(arrays))
+    if isinstance(shape, _Other):
+        return shape.value
+    if isinstance(shape, _Elements):
+        return _with_elements(shape, arrays)
+    return tuple([_rebuilt(part, arrays) for part in shape])
+
+
+def _with_elements(shape: _Elements, arrays: Iterator[Any]) -> ArrayValue:
+    if len(shape.written) == shape.size:
+        return ArrayValue.from_list([_rebuilt(part, arrays) for _, part in shape.written])
+    value = ArrayValue.empty(shape.size)
+    for index, part in shape.written:
+        value = value.write(index, _rebuilt(part, arrays))
+    return value

@@ -1,0 +1,1 @@
+"""From a placed step to the machine's form: primitives of dynamic dataflow, cut by device."""

@@ -1,0 +1,1 @@
+"""Runs the machine form of a step: executors of tagged tokens, one partition a device."""

@@ -1,0 +1,461 @@
+"""Prints a machine as Python: a function for each scheduled node, alive and dead, and one for each way a value arrives.
+
+A node's function takes its values out of the slots of an iteration, computes, puts its results into the slots of those
+that wait for them and counts these down. Numbers of slots and nodes are literals: no dictionary is asked for a token.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..graph.spec import TensorSpec
+from ..graph.tensor import Tensor
+from ..lower.nodes import CONTROL, Machine, Node, Value
+from ..ops.base import Constant
+from ..passes.prune import all_operations
+from ..runtime.printer import Block, Function, Printer
+from .blueprint import Blueprint, is_loop_merge, is_scheduled
+from .frames import DEAD, MASK
+
+_LOCAL = ("it", "x", "v", "p", "t", "r", "n")
+_GIVEN = ("push", "mail", "enter", "advance", "finished", "constant", "constant_dead")
+_OF_STEP = ("carry", "fetch", "fetch_dead", "submit", "wait", "to_host", "as_bfloat16")
+_RESERVED = (*_LOCAL, *_GIVEN, *_OF_STEP)
+Pairs = Sequence[tuple[Value, str]]  # values, and the expressions for them
+
+
+class MachinePrinter:
+    """The source of a machine.
+
+    Args:
+        machine: what is printed; cut by device.
+        printer: prints the operations.
+        ways: how the operations of a node are run: "here", "apart" (see `Step.submit`), or as one that may "wait" for
+            others (see `Step.wait`).
+        channels: for a Recv whether its value is carried by a channel (see `Step.carry`) instead of being handed over.
+
+    Attributes:
+        names: the function for each purpose: ("run", node), ("dead", node), ("deliver", node), ("kill", node) for what
+            arrives from another frame or device, and ("inline", node) for what a constant does in passing.
+        nodes: by the name of a function, the node that it is for.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        printer: Printer,
+        ways: Callable[[Node], str] = lambda node: "here",
+        channels: Callable[[Node], bool] = lambda node: False,
+    ) -> None:
+        self.machine = machine
+        self.printer = printer
+        self.blueprint = Blueprint(machine)
+        printer.reserve(_RESERVED)
+        printer.reserve(self.live_names())
+        self.ways = ways
+        self.channels = channels
+        self.names: dict[Any, str] = {}
+        self.nodes: dict[str, Node] = {}
+        self._pending: list[Callable[[], None]] = []
+
+    def live_names(self) -> list[str]:
+        """For each place the name of its iterations that are alive."""
+        return [f"live_{place.number}" for place in self.blueprint.places.values()]
+
+    def print(self) -> str:
+        """The source."""
+        for node in self.machine.nodes:
+            if is_scheduled(node):
+                self._print_node(node)
+            elif node.kind in ("recv", "collect", "trips", "feed"):
+                self._print_arrival(node)
+            elif node.kind == "exit" or (node.kind == "enter" and node.is_constant):
+                self._delivery("deliver", node)
+                self._delivery("kill", node)
+                if node.kind == "enter" and self._has_inline(node):
+                    self._delivery("inline", node)
+                    self._delivery("inline dead", node)
+        while self._pending:
+            self._pending.pop()()
+        return self.printer.assemble()
+
+    # --- functions --------------------------------------------------------------------------------------------------
+
+    def _function(self, key: Any, hint: str, arguments: Iterable[str]) -> _Writer:
+        name = self.names.get(key)
+        if name is None:
+            name = self.names[key] = self.printer.fresh(hint)
+        self.nodes[name] = key[1]
+        function = Function(self.printer, name)
+        function.arguments = list(arguments)
+        self.printer.add_function(function)
+        return _Writer(self, function)
+
+    def name_of(self, key: Any, hint: str) -> str:
+        """The name of a function that is, or will be, printed."""
+        name = self.names.get(key)
+        if name is None:
+            name = self.names[key] = self.printer.fresh(hint)
+        return name
+
+    def _delivery(self, purpose: str, node: Node) -> str:
+        """The function that lays what `node` hands on into an iteration; printed when all else has been."""
+        key = (purpose, node)
+        if key in self.names:
+            return self.names[key]
+        name = self.name_of(key, f"{purpose.replace(' ', '_')}_{_short(node)}")
+        self._pending.append(functools.partial(self._print_delivery, purpose, node))
+        return name
+
+    def _print_delivery(self, purpose: str, node: Node) -> None:
+        is_alive = purpose in ("deliver", "inline")
+        writer = self._function((purpose, node), "", ["it", "x"] if is_alive else ["it"])
+        only = None if purpose in ("deliver", "kill") else "inline"
+        writer.hand_on([(output, "x") for output in node.outputs], is_alive, only)
+        writer.line("return")
+
+    def _has_inline(self, node: Node) -> bool:
+        return any(not is_scheduled(consumer) for consumer in self.blueprint.consumers.get(node.output, ()))
+
+    def _print_arrival(self, node: Node) -> None:
+        """What comes from outside the iteration: the function that takes it, alive and dead."""
+        for purpose, arguments in (("deliver", ["it", "x"]), ("kill", ["it"])):
+            writer = self._function((purpose, node), f"{purpose}_{_short(node)}", arguments)
+            writer.hand_on([(node.output, "x")], purpose == "deliver")
+            if node.kind == "recv":
+                writer.leave()
+            writer.line("return")
+
+    def _print_node(self, node: Node) -> None:
+        way = self.ways(node) if node.kind == "op" else "here"
+        if way == "apart":
+            self._print_apart(node)
+        elif way == "wait":
+            self._print_wait(node)
+        else:
+            writer = self._function(("run", node), _short(node), ["it"])
+            if node.kind == "op":
+                results = writer.compute(node)
+                writer.hand_on([*zip(node.outputs, results, strict=True), (node.done, "None")], True)
+            elif node.kind in ("switch", "switch_n"):
+                writer.switch(node)
+            elif node.kind == "to_host":
+                writer.to_host(node, self.name_of(("deliver", node), f"copied_{_short(node)}"))
+            else:
+                value = writer.take(node.inputs[0], node) if node.inputs else "None"
+                writer.hand_on([*[(output, value) for output in node.outputs], (node.done, "None")], True)
+            if node.kind != "to_host":
+                writer.leave()
+        if node.kind == "to_host":
+            writer = self._function(("deliver", node), "", ["it", "x"])
+            writer.hand_on([(node.output, "x"), (node.done, "None")], True)
+            writer.leave()
+        dead = self._function(("dead", node), f"dead_{_short(node)}", ["it"])
+        dead.hand_on([*[(output, "None") for output in node.outputs], (node.done, "None")], False)
+        dead.leave()
+
+    def _print_apart(self, node: Node) -> None:
+        """An operation that runs elsewhere: its kernel, what begins it, and what takes its results."""
+        for operation in all_operations(node.operations):  # variables keep copies: buffers are let go
+            self.printer.stored.update([*operation.inputs, *operation.outputs])
+        kernel = self._function(("kernel", node), f"kernel_{_short(node)}", [])
+        taken = kernel.print_kernel(node)
+        begin = self._function(("run", node), _short(node), ["it"])
+        values = [begin.take(value, node) for value in taken]
+        finish = self.name_of(("deliver", node), f"done_{_short(node)}")
+        label = self.printer.bind("node", node)
+        begin.line(
+            f"submit({label}, {kernel.function.name}, ({', '.join(values)}{',' if values else ''}), {finish}, it)"
+        )
+        self._print_finish(node)
+
+    def _print_wait(self, node: Node) -> None:
+        """An operation that may wait for others: what begins it, and what takes its results."""
+        begin = self._function(("run", node), _short(node), ["it"])
+        names = {tensor: begin.take(value, node) for tensor, value in zip(node.taken, node.inputs, strict=True)}
+        values = [names[tensor] for tensor in node.operations[0].inputs]
+        finish = self.name_of(("deliver", node), f"done_{_short(node)}")
+        label = self.printer.bind("node", node)
+        begin.line(f"wait({label}, ({', '.join(values)}{',' if values else ''}), {finish}, it)")
+        self._print_finish(node)
+
+    def _print_finish(self, node: Node) -> None:
+        """What takes the results of an operation that runs elsewhere."""
+        end = self._function(("deliver", node), "", ["it", "x"])
+        results = [self.printer.fresh("result") for _ in node.outputs]
+        if results:
+            end.line(f"{', '.join(results)}{',' if len(results) == 1 else ''} = x")
+        end.hand_on([*zip(node.outputs, results, strict=True), (node.done, "None")], True)
+        end.leave()
+
+
+class _Writer:
+    """Writes the body of one function over an iteration called `it`."""
+
+    def __init__(self, owner: MachinePrinter, function: Function) -> None:
+        self.owner = owner
+        self.function = function
+        self.printer = owner.printer
+        self.blueprint = owner.blueprint
+        self.depth = 1
+        self._has_values = False
+        self._has_counts = False
+
+    def line(self, text: str) -> None:
+        self.function.lines.append(("    " * self.depth + text, None))
+
+    # --- taking -----------------------------------------------------------------------------------------------------
+
+    def take(self, value: Value, node: Node, keep: bool = False) -> str:
+        """A local name for a value that a node takes; its slot is cleared."""
+        if value.node.kind == "const":
+            return self.literal(value.node)
+        if value.port == CONTROL:
+            return "None"
+        name = self.printer.fresh(_short(value.node))
+        slot = self.blueprint.place_of(node).slots[node, value]
+        self._need_values()
+        self.line(f"{name} = v[{slot}]")
+        if not keep and not _is_scalar(value):
+            self.line(f"v[{slot}] = None")
+        return name
+
+    def literal(self, node: Node) -> str:
+        op = node.operations[0].op
+        assert isinstance(op, Constant)
+        return self.printer.bind("c", op.value)
+
+    def _need_values(self) -> None:
+        if not self._has_values:
+            self.line("v = it.v")
+            self._has_values = True
+
+    # --- computing --------------------------------------------------------------------------------------------------
+
+    def compute(self, node: Node) -> list[str]:
+        """Print the operations of a node; the names of its outputs."""
+        names: dict[Tensor, str] = {}
+        known: dict[Value, str] = {}
+        for tensor, value in zip(node.taken, node.inputs, strict=True):
+            if value not in known:
+                names[tensor] = known[value] = self.take(value, node)
+                continue
+            names[tensor] = self.printer.fresh("same")
+            self.line(f"{names[tensor]} = {known[value]}")
+        return self._print_operations(node, names)
+
+    def _print_operations(self, node: Node, names: dict[Tensor, str]) -> list[str]:
+        block = Block(self.function, names, self.depth)
+        block.print_operations(node.operations, node.given)
+        return [block.names[tensor] for tensor in node.given]
+
+    def print_kernel(self, node: Node) -> list[Value]:
+        """Print the operations of a node as a function of values; gives these, in order."""
+        names: dict[Tensor, str] = {}
+        known: dict[Value, str] = {}
+        aliases: list[tuple[str, str]] = []
+        for tensor, value in zip(node.taken, node.inputs, strict=True):
+            if value.node.kind == "const":
+                names[tensor] = self.literal(value.node)
+            elif value in known:
+                names[tensor] = self.printer.fresh("same")
+                aliases.append((names[tensor], known[value]))
+            else:
+                names[tensor] = known[value] = self.printer.fresh(_short(value.node))
+        self.function.arguments = list(known.values())
+        for alias, name in aliases:
+            self.line(f"{alias} = {name}")
+        results = self._print_operations(node, names)
+        self.line(f"return {results[0]}" if len(results) == 1 else f"return ({', '.join(results)})")
+        return list(known)
+
+    def switch(self, node: Node) -> None:
+        data, choice = node.inputs
+        value = self.take(data, node)
+        test = self.take(choice, node)
+        ports = len(node.specs)
+        if node.kind == "switch":
+            order = [(f"if {test}:", 1), ("else:", 0)]
+        else:
+            order = [(f"{'el' if k else ''}if {test} {'<= 0' if not k else f'== {k}'}:", k) for k in range(ports - 1)]
+            order.append(("else:" if ports > 1 else "if True:", ports - 1))
+        self._need_values()
+        self._need_counts()
+        for head, chosen in order:
+            self.line(head)
+            self.depth += 1
+            for port in (chosen, *[port for port in range(ports) if port != chosen]):
+                self.hand_on([(Value(node, port), value)], port == chosen)
+            self.line("pass")
+            self.depth -= 1
+
+    def to_host(self, node: Node, then: str) -> None:
+        value = self.take(node.inputs[0], node)
+        self.line(f"to_host({self.printer.bind('node', node)}, {value}, {then}, it)")
+
+    # --- handing on -------------------------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """One node less that has not fired."""
+        self.line("it.left -= 1")
+        self.line("if not it.left: finished(it)")
+
+    def _need_counts(self) -> None:
+        if not self._has_counts:
+            self.line("p = it.p")
+            self._has_counts = True
+
+    def hand_on(self, pairs: Pairs, is_alive: bool, only: str | None = None) -> None:
+        """Give values to all that wait for them in this iteration, and do what is done in passing."""
+        counted: dict[Node, int] = {}
+        for value, expression in pairs:
+            for consumer in self.blueprint.consumers.get(value, ()):
+                if not is_scheduled(consumer):
+                    self._pass(consumer, value, expression, is_alive)
+                elif only is None:
+                    self._lay(consumer, value, expression, is_alive)
+                    counted[consumer] = counted.get(consumer, 0) + 1
+        for consumer, count in counted.items():
+            self._count_down(consumer, count, is_alive)
+
+    def _lay(self, consumer: Node, value: Value, expression: str, is_alive: bool) -> None:
+        slot = self.blueprint.place_of(consumer).slots.get((consumer, value))
+        if is_alive and slot is not None and expression != "None":
+            if not self._has_values and self.depth > 1:
+                self.line(f"it.v[{slot}] = {expression}")
+                return
+            self._need_values()
+            self.line(f"v[{slot}] = {expression}")
+
+    def _count_down(self, consumer: Node, count: int, is_alive: bool) -> None:
+        number = self.blueprint.numbers[consumer]
+        place = self.blueprint.place_of(consumer)
+        run, dead = self._functions_of(consumer)
+        if place.pending[number] == count:
+            self.line(f"push(({run if is_alive else dead}, it))")
+            return
+        self._need_counts_here()
+        if is_alive:
+            self.line(f"p[{number}] = n = p[{number}] - {count}")
+            self.line(f"if not n: push(({run}, it))")
+            self.line(f"elif not n & {MASK}: push(({dead}, it))")
+        else:
+            self.line(f"p[{number}] = n = p[{number}] + {count * (DEAD - 1)}")
+            self.line(f"if not n & {MASK}: push(({dead}, it))")
+
+    def _need_counts_here(self) -> None:
+        if self.depth > 1 and not self._has_counts:
+            self.line("p = it.p")
+        else:
+            self._need_counts()
+
+    def _functions_of(self, node: Node) -> tuple[str, str]:
+        return (
+            self.owner.name_of(("run", node), _short(node)),
+            self.owner.name_of(("dead", node), f"dead_{_short(node)}"),
+        )
+
+    def _pass(self, node: Node, value: Value, x: str, is_alive: bool) -> None:
+        """Do in passing what a primitive does with a value."""
+        getattr(self, f"_pass_{node.kind}")(node, value, x, is_alive)
+
+    def _pass_loop_cond(self, node: Node, value: Value, x: str, is_alive: bool) -> None:
+        self.hand_on([(node.output, x)], is_alive)
+
+    def _pass_merge(self, node: Node, value: Value, x: str, is_alive: bool) -> None:
+        """Of a branch: the first live value goes on; a dead one does when there is no other."""
+        if is_loop_merge(node):
+            self.hand_on([(node.output, x)], is_alive)
+            return
+        number = self.blueprint.numbers[node]
+        self._need_counts_here()
+        pairs = [(node.output, x), (node.done, "None")]
+        if len(node.specs) > 1:  # a Merge built by hand tells which input it was
+            index = self.printer.bind("index", np.int32(node.inputs.index(value)))
+            pairs.append((Value(node, 1), index))
+        if is_alive:
+            self.line(f"if p[{number}] > 0:")
+            self.depth += 1
+            self.line(f"p[{number}] = -{DEAD}")
+        else:
+            self.line(f"p[{number}] -= 1")
+            self.line(f"if not p[{number}]:")
+            self.depth += 1
+        had, self._has_counts = self._has_counts, True
+        self.hand_on(pairs, is_alive)
+        self.line("pass")
+        self._has_counts = had
+        self.depth -= 1
+
+    def _pass_next_iteration(self, node: Node, value: Value, x: str, is_alive: bool) -> None:
+        if not is_alive:
+            return
+        deliver = self.owner._delivery("deliver", node)  # pyright: ignore[reportPrivateUsage]
+        self.line("t = it.next or advance(it)")
+        self.line(f"if t is None: it.run.waiting.append(({deliver}, {x}))")
+        self.line(f"else: {deliver}(t, {x})")
+
+    def _pass_enter(self, node: Node, value: Value, x: str, is_alive: bool) -> None:
+        place = self.blueprint.place_of(node)
+        child = self.blueprint.child_number(place)
+        self.line(f"r = it.children[{child}] or enter(it, {child})")
+        if node.is_constant:
+            number = place.constants.index(node)
+            self.line(f"constant(r, {number}, {x})" if is_alive else f"constant_dead(r, {number})")
+            return
+        deliver = self.owner._delivery("deliver" if is_alive else "kill", node)  # pyright: ignore[reportPrivateUsage]
+        if is_alive:
+            self.line(f"{deliver}(r.first, {x})")
+            return
+        self.line("r.is_dead = True")
+        self.line(f"{deliver}(r.first)")
+
+    def _pass_exit(self, node: Node, value: Value, x: str, is_alive: bool) -> None:
+        if not is_alive:
+            return
+        number = self.blueprint.place_of(node).exits.index(node)
+        deliver = self.owner._delivery("deliver", node)  # pyright: ignore[reportPrivateUsage]
+        self.line(f"it.run.exited[{number}] = True")
+        self.line(f"{deliver}(it.run.parent, {x})")
+
+    def _pass_send(self, node: Node, value: Value, x: str, is_alive: bool) -> None:
+        receive = node.peer
+        assert receive is not None, f"{node!r} has no Recv"
+        number = self.blueprint.edges[receive]
+        deliver = self.owner.name_of(("deliver", receive), f"deliver_{_short(receive)}")
+        kill = self.owner.name_of(("kill", receive), f"kill_{_short(receive)}")
+        if is_alive and self.owner.channels(receive):
+            self.line(f"carry({number}, it.tag, {x})")
+            return
+        if is_alive and node.lossy:
+            x = f"as_bfloat16({x})"
+        live = f"live_{self.blueprint.place_of(receive).number}"
+        self.line(f"t = {live}.get(it.tag)")
+        given = f"({x}, False)" if is_alive else "(None, True)"
+        self.line(f"if t is None: mail[{number}, it.tag] = {given}")
+        self.line(f"else: {deliver}(t, {x})" if is_alive else f"else: {kill}(t)")
+
+    def _pass_record(self, node: Node, value: Value, x: str, is_alive: bool) -> None:
+        if is_alive:
+            self.line(f"it.run.records[{node.history}][it.number] = {x}")
+
+    def _pass_fetch(self, node: Node, value: Value, x: str, is_alive: bool) -> None:
+        number = self.owner.machine.fetches.index(node)
+        if is_alive:
+            self.line(f"fetch({number}, {x})")
+        else:
+            self.line(f"fetch_dead({number})")
+
+
+def _is_scalar(value: Value) -> bool:
+    spec = value.node.specs[value.port]
+    return isinstance(spec, TensorSpec) and spec.shape == ()
+
+
+def _short(node: Node) -> str:
+    name = node.name.rpartition("/")[2]
+    return name if node.kind == "op" else f"{node.kind}_{name}"

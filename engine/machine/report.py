@@ -1,0 +1,101 @@
+"""What a step that does not go on waits for, by partition."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from .frames import MASK, FramePlan, Iteration
+
+if TYPE_CHECKING:
+    from .blueprint import Place
+    from .step import Step
+
+_MOST_LINES = 40
+
+
+class StalledError(RuntimeError):
+    """A step makes no progress: what is there waits for what will never come."""
+
+
+def waiting_report(step: Step) -> str:
+    """For each partition the nodes that wait, with frame, iteration, what is missing, from where, and for how long."""
+    age = time.perf_counter() - step.started
+    lines = [f"The step made no progress after {age:.3g} s. It waits for:"]
+    for number, wait in step.waits.items():
+        waited = time.perf_counter() - step.outstanding[number][-1]
+        where = f"{wait.node.device}: {wait.node.name!r}{_named(wait.node, wait.it.tag)}"
+        lines.append(f"  {where} has waited for {waited:.3g} s: {wait.describe()}")
+    for place, plan in step.plans.items():
+        for iteration in _alive(step, place, plan):
+            lines.extend(_waiting(step, place, iteration))
+    for number, (node, where, since) in step.outstanding.items():
+        if number in step.waits:
+            continue
+        tag = where.tag if isinstance(where, Iteration) else where
+        waited = time.perf_counter() - since
+        lines.append(
+            f"  {node.device}: {node.kind} {node.name!r}{_named(node, tag)} has been under way for {waited:.3g} s"
+        )
+    for (number, tag), _ in step.mail.items():
+        node = next(node for node, known in step.blueprint.edges.items() if known == number)
+        sender = "" if node.peer is None else f" was sent by {node.peer.device}, but"
+        lines.append(f"  {node.device}: {node.name!r}{sender} its iteration{_numbers(tag)} never began")
+    if len(lines) > _MOST_LINES:
+        lines[_MOST_LINES:] = [f"  ... and {len(lines) - _MOST_LINES} more"]
+    return "\n".join(lines)
+
+
+def _alive(step: Step, place: Place, plan: FramePlan) -> list[Iteration]:
+    """The iterations of a place that are not over."""
+    found: list[Iteration] = []
+    for root in step.roots.values():
+        _gather(root, plan, found)
+    return found
+
+
+def _gather(iteration: Iteration, plan: FramePlan, found: list[Iteration]) -> None:
+    if iteration.run.plan is plan:
+        found.append(iteration)
+    for child in iteration.children:
+        current = child.oldest if child is not None else None
+        while current is not None:
+            _gather(current, plan, found)
+            current = current.next
+
+
+def _waiting(step: Step, place: Place, iteration: Iteration) -> list[str]:
+    lines: list[str] = []
+    for number, node in enumerate(place.nodes):
+        missing = iteration.p[number]
+        low = missing & MASK
+        if missing <= 0 or not low or (low == place.pending[number] and node.kind == "merge"):
+            continue
+        sources = ", ".join(f"{value.node.name!r}" for value in node.sources if value.node.kind != "const")
+        count = f"{low} of {place.pending[number]}"
+        lines.append(
+            f"  {place.device}: {node.kind} {node.name!r}{_named(node, iteration.tag)}: {count} of ({sources})"
+        )
+    for receive in place.receives:
+        if any(iteration.p[step.blueprint.numbers[consumer]] > 0 for consumer in _takers(step, receive)):
+            peer = receive.peer
+            assert peer is not None, f"{receive!r} has no Send"
+            lines.append(
+                f"  {place.device}: recv {receive.name!r} (key {step.blueprint.edges[receive]}) from {peer.device}"
+                f"{_named(receive, iteration.tag)}"
+            )
+    return lines
+
+
+def _takers(step: Step, receive: Any) -> list[Any]:
+    return [node for node in step.blueprint.consumers.get(receive.output, ()) if node in step.blueprint.numbers]
+
+
+def _named(node: Any, tag: tuple[int, ...]) -> str:
+    if not tag:
+        return ""
+    return f" in frame {node.frame.name!r}, iteration{_numbers(tag)}"
+
+
+def _numbers(tag: tuple[int, ...]) -> str:
+    return " " + ".".join([str(number) for number in tag]) if tag else ""

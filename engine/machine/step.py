@@ -1,0 +1,351 @@
+"""One run of a machine at a time: its partitions, the loop that steps them, and what they share.
+
+A partition is state, not a thread: what is ready to run, on any device, waits in one queue, and one loop empties it.
+Only what runs for long, or waits for somebody else, leaves the loop, and comes back as an event.
+"""
+
+from __future__ import annotations
+
+import collections
+import queue
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..graph.deadlines import seconds_left
+from ..lower.nodes import Node
+from ..queues.errors import DeadlineExceededError
+from .blueprint import Blueprint, Place
+from .engines import Engine
+from .frames import FramePlan, Frames, Iteration, Tag
+from .report import StalledError, waiting_report
+from .waits import Wait
+
+Event = tuple[Callable[..., None], tuple[Any, ...]]
+
+
+class DeadValueError(ValueError):
+    """A value that is fetched was not computed: it lies in a branch that was not taken."""
+
+
+class Step:
+    """Runs of one machine, one after the other.
+
+    Args:
+        blueprint: where everything has its place.
+        names: of the printed functions (see `MachinePrinter`).
+        code: the compiled source; it is executed with the names that this object gives it.
+        bindings: further globals of the source.
+        engines: by name of the device, what runs the operations that are run apart.
+        seed: what is ready is run in the order that this seed gives; without one, in the order in which it got ready.
+    """
+
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        names: Mapping[Any, str],
+        code: Any,
+        bindings: Mapping[str, Any],
+        engines: Mapping[str, Engine],
+        seed: int | None = None,
+    ) -> None:
+        self.blueprint = blueprint
+        self.machine = blueprint.machine
+        self.engines = engines
+        self.seed = seed
+        self.ready: Any = collections.deque() if seed is None else []
+        self.mail: dict[tuple[int, Tag], Any] = {}
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.outstanding: dict[int, tuple[Node, Iteration | Tag, float]] = {}
+        self.waits: dict[int, Wait] = {}  # of what is outstanding
+        self.frames = Frames(self.ready.append, self.mail, self._ended, self._gathered)
+        self.plans = blueprint.plans()
+        for plan in self.plans.values():
+            plan.record = engines[plan.device].record
+        self.fetched: list[Any] = []
+        self.current: tuple[Any, Iteration] | None = None
+        self.roots: dict[str, Iteration] = {}
+        self._running = 0
+        self._number = 0
+        namespace = self._namespace(bindings)
+        exec(code, namespace)
+        self.functions = {name: namespace[name] for name in names.values() if name in namespace}
+        blueprint.bind(self.plans, names, namespace)
+        self._feeds = [namespace[names["deliver", node]] for node in self.machine.feeds]
+        self._receives = {
+            number: (node, self.plans[blueprint.place_of(node)]) for node, number in blueprint.edges.items()
+        }
+        self._deliveries = {
+            number: (namespace[names["deliver", node]], namespace[names["kill", node]])
+            for node, number in blueprint.edges.items()
+        }
+
+    def _namespace(self, bindings: Mapping[str, Any]) -> dict[str, Any]:
+        frames = self.frames
+        given: dict[str, Any] = {
+            "push": self.ready.append,
+            "mail": self.mail,
+            "enter": frames.enter,
+            "advance": frames.advance,
+            "finished": frames.finished,
+            "constant": frames.constant,
+            "constant_dead": frames.constant_dead,
+            "carry": self.carry,
+            "fetch": self._fetch,
+            "fetch_dead": self._fetch_dead,
+            "submit": self.submit,
+            "wait": self.wait,
+            "to_host": self.to_host,
+            "as_bfloat16": as_bfloat16,
+        }
+        given |= {f"live_{place.number}": plan.live for place, plan in self.plans.items()}
+        return {**bindings, **given}
+
+    # --- running ----------------------------------------------------------------------------------------------------
+
+    def run(self, values: Sequence[Any]) -> list[Any]:
+        """One step on checked feeds: what is fetched, in order.
+
+        Raises:
+            Exception: what an operation raised; `current` tells where.
+            StalledError: nothing can go on, and not everything is done.
+            DeadlineExceededError: the thread's deadline has passed, and the step has to wait for something.
+        """
+        self._begin()
+        try:
+            roots = self._start(values)
+            for root in roots:
+                self.frames.release(root)
+            self._loop()
+        except BaseException:
+            self.abort()
+            raise
+        return self.fetched
+
+    def _begin(self) -> None:
+        self.current = None
+        self.fetched = [None] * len(self.machine.fetches)
+        for plan in self.plans.values():
+            plan.reset()
+        self._random = None if self.seed is None else random.Random(self.seed)
+        self.started = time.perf_counter()
+
+    def _start(self, values: Sequence[Any]) -> list[Iteration]:
+        own = [plan for place, plan in self.plans.items() if place.frame is self.machine.root]
+        self._running = len(own)
+        roots = {plan.device: self.frames.begin(plan) for plan in own}
+        for node, deliver, value in zip(self.machine.feeds, self._feeds, values, strict=True):
+            deliver(roots[str(node.device)], value)
+        self.roots = roots
+        return list(roots.values())
+
+    def _loop(self) -> None:
+        engines = list(dict.fromkeys(self.engines.values()))
+        while True:
+            self._run_ready()
+            if self.outstanding or any(engine.is_busy for engine in engines):
+                self._take_event(engines)
+                if self.ready or not self.outstanding or self._may_come(engines):
+                    continue
+                raise StalledError(waiting_report(self))
+            if self._running:
+                raise StalledError(waiting_report(self))
+            return
+
+    def _run_ready(self) -> None:
+        ready = self.ready
+        if self._random is not None:
+            self._run_shuffled(ready, self._random)
+            return
+        take = ready.popleft
+        item = None
+        try:
+            while ready:
+                item = take()
+                item[0](item[1])
+        except Exception:
+            self.current = item
+            raise
+
+    def _run_shuffled(self, ready: list[Any], chosen: random.Random) -> None:
+        item = None
+        try:
+            while ready:
+                position = chosen.randrange(len(ready))
+                ready[position], ready[-1] = ready[-1], ready[position]
+                item = ready.pop()
+                item[0](item[1])
+        except Exception:
+            self.current = item
+            raise
+
+    def _take_event(self, engines: Sequence[Engine]) -> None:
+        """Wait for what comes back: from engines, which have to be asked, or from other threads."""
+        while True:
+            enqueued = self._number
+            due = [(when, engine) for engine in engines if (when := engine.poll()) is not None]
+            if self.ready:
+                return
+            if self._number != enqueued:
+                continue  # what one engine has finished gave another one something to do
+            try:
+                function, arguments = self.events.get_nowait()
+            except queue.Empty:
+                if due and seconds_left() != 0:
+                    when, engine = min(due, key=lambda pair: pair[0])
+                    engine.wait_until(when)
+                    continue
+                if not self._may_come(engines):
+                    return
+                function, arguments = self._wait_for_event()
+            function(*arguments)
+            return
+
+    def _may_come(self, engines: Sequence[Engine]) -> bool:
+        """Whether something is under way that will be told of."""
+        return bool(self.waits) or any(engine.is_busy or engine.has_threads for engine in engines)
+
+    def _wait_for_event(self) -> Event:
+        try:
+            return self.events.get(timeout=seconds_left())
+        except queue.Empty:
+            error = DeadlineExceededError(f"The timeout was over. {waiting_report(self)}")
+        for wait in list(self.waits.values())[:1]:
+            wait.annotate(error)
+        raise error
+
+    def abort(self) -> None:
+        """Drop all that is under way: iterations, values, what was sent and not received."""
+        for wait in self.waits.values():
+            wait.give_up()
+        self.waits.clear()
+        self.ready.clear()
+        self.mail.clear()
+        for engine in dict.fromkeys(self.engines.values()):
+            engine.abort()
+        self.outstanding.clear()
+        for plan in self.plans.values():
+            plan.live.clear()
+        self.events = queue.SimpleQueue()
+
+    # --- what printed code calls ------------------------------------------------------------------------------------
+
+    def submit(
+        self, node: Any, kernel: Callable[..., Any], values: tuple[Any, ...], finish: Callable[..., None], it: Iteration
+    ) -> None:
+        """Run a node's operations apart: `finish(it, results)` follows now or later."""
+        number = self._number = self._number + 1
+        self.outstanding[number] = (node, it, time.perf_counter())
+
+        def done(results: Any, error: BaseException | None = None) -> None:
+            if self.outstanding.pop(number, None) is None:
+                return
+            self.current = (finish, it)
+            if error is not None:
+                raise error
+            finish(it, results)
+
+        events = self.events  # what comes when this step has been aborted goes nowhere
+
+        def from_thread(function: Callable[..., None], *arguments: Any) -> None:
+            events.put((function, arguments))
+
+        self.engines[node.device].submit(node, kernel, values, done, from_thread)
+
+    def wait(self, node: Any, values: tuple[Any, ...], finish: Callable[..., None], it: Iteration) -> None:
+        """Run an operation that may have to wait for others: `finish(it, results)` follows now or later."""
+        number = self._number = self._number + 1
+        self.outstanding[number] = (node, it, time.perf_counter())
+        events = self.events  # what comes when this step has been aborted goes nowhere
+        self.waits[number] = Wait(node, values, it, finish, lambda: events.put((self._go_on, (number,))))
+        self._go_on(number)
+
+    def _go_on(self, number: int) -> None:
+        """What an operation waited for has come."""
+        wait = self.waits.get(number)
+        if wait is None:
+            return  # it was given up
+        self.current = (wait.finish, wait.it)
+        results = wait.go_on()
+        if wait.is_over:
+            del self.outstanding[number], self.waits[number]
+            wait.finish(wait.it, results)
+
+    def to_host(self, node: Any, value: Any, finish: Callable[..., None], it: Iteration) -> None:
+        """Copy a value out of a device's memory; `finish(it, value)` follows."""
+        number = self._number = self._number + 1
+        self.outstanding[number] = (node, it, time.perf_counter())
+
+        def done(copied: Any) -> None:
+            if self.outstanding.pop(number, None) is not None:
+                finish(it, copied)
+
+        self.engines[node.device].to_host(value, done)
+
+    def carry(self, number: int, tag: Tag, value: Any) -> None:
+        """Bring a value to another device by way of the host."""
+        receive, plan = self._receives[number]
+        send = receive.peer
+        assert send is not None, f"{receive!r} has no Send"
+        source, target = self.engines[str(send.device)], self.engines[str(receive.device)]
+        key = self._number = self._number + 1
+        self.outstanding[key] = (receive, tag, time.perf_counter())
+
+        def arrived(given: Any) -> None:
+            if self.outstanding.pop(key, None) is not None:
+                self._deliver(number, plan, tag, given)
+
+        def on_host(given: Any) -> None:
+            self._number += 1
+            if send.lossy:
+                given = as_bfloat16(given)
+            target.to_device(given, arrived)
+
+        source.to_host(value, on_host)
+
+    def _deliver(self, number: int, plan: FramePlan, tag: Tag, value: Any) -> None:
+        iteration = plan.live.get(tag)
+        if iteration is None:
+            self.mail[number, tag] = (value, False)
+        else:
+            self._deliveries[number][0](iteration, value)
+
+    def _fetch(self, number: int, value: Any) -> None:
+        engine = self.engines[str(self.machine.fetches[number].device)]
+        key = self._number = self._number + 1
+        self.outstanding[key] = (self.machine.fetches[number], (), time.perf_counter())
+
+        def done(given: Any) -> None:
+            self.outstanding.pop(key, None)
+            self.fetched[number] = given
+
+        engine.to_host(value, done)
+
+    def _fetch_dead(self, number: int) -> None:
+        node = self.machine.fetches[number]
+        raise DeadValueError(
+            f"{node.name!r} was fetched, but it is dead: it lies in a branch that was not taken. Fetch what a Merge "
+            "makes of it and of the other branch."
+        )
+
+    def _ended(self, plan: FramePlan) -> None:
+        self._running -= 1
+
+    def _gathered(self, plan: FramePlan, recorded: Any) -> Any:
+        return self.engines[plan.device].gathered(recorded)
+
+
+def as_bfloat16(value: Any) -> Any:
+    """32-bit floats cut off to 16 bits, as they travel, and filled up with zeros again.
+
+    Source: Abadi et al., "TensorFlow: Large-Scale Machine Learning on Heterogeneous Distributed Systems" (2015),
+    section 5.5 (lossy compression).
+    """
+    bits = np.asarray(value, np.float32).view(np.uint32) & np.uint32(0xFFFF0000)
+    return bits.view(np.float32)[()]
+
+
+__all__ = ["DeadValueError", "Place", "Step", "as_bfloat16"]

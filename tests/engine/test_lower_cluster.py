@@ -1,0 +1,181 @@
+"""Clusters: what needs the same late values is one node, and nothing is kept waiting by what it is joined with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from shared.machines import (
+    Log,
+    as_asked,
+    assert_acyclic,
+    assert_joined,
+    assert_local,
+    by_name,
+    of_kind,
+    run,
+)
+
+import anabranch as ab
+from anabranch import ops
+from anabranch.engine.graph import Tensor
+from anabranch.engine.lower.nodes import Machine, Node
+from anabranch.engine.machine.program import MachineProgram
+
+
+@pytest.fixture(autouse=True)
+def graph() -> Iterator[ab.Graph]:
+    ab.config.set_devices(cpu=4)
+    with ab.Graph().as_default() as graph:
+        yield graph
+    ab.config.set_devices()
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return ab.placeholder((), "float32", "x")
+
+
+def machine(fetches: Sequence[Any], feeds: Sequence[Tensor] = (), **options: Any) -> MachineProgram:
+    program = MachineProgram(ab.get_default_graph(), fetches, feeds, exact=True, **{"assign": as_asked(), **options})
+    assert_acyclic(program.machine)
+    assert_joined(program.machine)
+    assert_local(program.machine)
+    return program
+
+
+def clusters(machine: Machine) -> list[list[str]]:
+    """The types of the operations of each node."""
+    return sorted([operation.type for operation in node.operations] for node in of_kind(machine, "op"))
+
+
+def node_of(machine: Machine, kind: str) -> Node:
+    """The node of the only operation of a type."""
+    found = [node for node in of_kind(machine, "op") for operation in node.operations if operation.type == kind]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_what_needs_the_same_is_joined(x: Tensor):
+    with ab.device("cpu:1"):
+        far = ops.exp(x)
+    first = ops.sin(x) * ops.cos(x)  # need what is fed alone
+    second = ops.tan(far) - first  # need what is received
+    program = machine([first, second], [x])
+    assert clusters(program.machine) == sorted([["exp"], ["sin", "cos", "multiply"], ["tan", "subtract"]])
+    assert len(node_of(program.machine, "multiply").specs) == 1  # the sine and the cosine stay inside
+    value = np.float32(0.5)
+    product = np.sin(value) * np.cos(value)
+    np.testing.assert_allclose(run(program, [value]), [product, np.tan(np.exp(value)) - product], rtol=1e-6)
+
+
+def test_devices_are_not_joined(x: Tensor):
+    results: list[Tensor] = []
+    for device in ("cpu:0", "cpu:1", "cpu:0", "cpu:1"):
+        with ab.device(device):
+            results.append(ops.sin(x) + float(len(results)))
+    program = machine(results, [x])
+    assert len(of_kind(program.machine, "op")) == 2
+    run(program, [np.float32(0.5)])
+
+
+def test_a_counter_is_not_joined_with_what_it_counts(x: Tensor):
+    def body(i: Tensor, y: Tensor, far: Tensor) -> Any:
+        with ab.device("cpu:1"):
+            far = ops.exp(far)
+        return i + 1, ops.tanh(y) * 2.0, far
+
+    names = {"far": "cpu:1"}
+    fetches = ab.while_loop(lambda i, *_: i < 5, lambda i, y, far: body(i, y, far), (0, x, x), name="loop")
+    program = machine(fetches, [x], assign=by_name(names))
+    counting, carrying = node_of(program.machine, "add"), node_of(program.machine, "tanh")
+    assert counting is not carrying
+    assert node_of(program.machine, "multiply") is carrying
+    assert [operation.type for operation in node_of(program.machine, "less").operations] == ["less"]
+    run(program, [np.float32(0.5)])
+
+
+def test_what_is_sent_does_not_wait_for_what_is_received(x: Tensor):
+    """Merely convex clusters would: `there` and `after` lie on the same device, and nothing between them."""
+    log = Log()
+    with ab.device("cpu:0"):
+        there = ops.sin(x)
+        beside = ops.cos(x)
+    with ab.device("cpu:1"):
+        back = log.note("back", 0, there * 2.0)
+    after = log.note("after", 0, beside + back)
+    program = machine([after], [x])
+    assert node_of(program.machine, "sin") is node_of(program.machine, "cos")
+    assert node_of(program.machine, "sin") is not node_of(program.machine, "add")
+    run(program, [np.float32(0.5)])
+    assert log.entries == [("back", 0), ("after", 0)]
+
+
+def test_branches_are_not_joined_with_each_other_or_with_what_is_outside(x: Tensor):
+    p = ab.placeholder((), "bool", "p")
+
+    def on(device: str, function: Any) -> Any:
+        with ab.device(device):
+            return function(x)
+
+    yes = ab.cond(p, lambda: ops.sin(x) + on("cpu:1", ops.exp), lambda: ops.cos(x) - on("cpu:1", ops.log))
+    program = machine([yes, ops.tan(x)], [p, x])
+    nodes = {kind: node_of(program.machine, kind) for kind in ("sin", "cos", "tan")}
+    assert len(set(nodes.values())) == 3
+    for taken, expected in [(True, np.sin(0.5) + np.exp(0.5)), (False, np.cos(0.5) - np.log(0.5))]:
+        found = run(program, [np.bool_(taken), np.float32(0.5)])
+        np.testing.assert_allclose(found, [expected, np.tan(0.5)], rtol=1e-6)
+
+
+def test_loops_of_one_device_stand_alone(x: Tensor):
+    def looped(y: Tensor) -> Tensor:
+        return ab.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, ops.tanh(y)), (0, y))[1]
+
+    with ab.device("cpu:1"):
+        far = ops.exp(x)
+    first, second = looped(ops.sin(x)), looped(ops.cos(x))
+    program = machine([first + second, far, ops.tan(x)], [x])
+    alone = [node for node in of_kind(program.machine, "op") if any(o.op.regions for o in node.operations)]
+    assert [[operation.type for operation in node.operations] for node in alone] == [["while"], ["while"]]
+    assert node_of(program.machine, "sin") is node_of(program.machine, "tan")
+    assert node_of(program.machine, "add") is not node_of(program.machine, "tan")
+    run(program, [np.float32(0.5)])
+
+
+def test_effects_in_a_cluster_keep_their_order(x: Tensor):
+    v = ab.Variable(1.0, dtype="float32", name="v")
+    fetches: list[Tensor] = []
+    with ab.device("cpu:1"):
+        far = ops.exp(x * 0.0)
+    for step in range(4):
+        fetches.append(v.value() * 10.0)
+        fetches.append(v.assign_add(x if step % 2 else far))
+    for seed in (None, 0, 1, 2):
+        program = machine(fetches, [x], seed=seed)
+        start = v.numpy()
+        found = run(program, [np.float32(2)])
+        expected: list[float] = []
+        for step in range(4):
+            expected += [start * 10, start + (2 if step % 2 else 1)]
+            start = expected[-1]
+        np.testing.assert_array_equal(found, expected)
+    assert max(len(node.operations) for node in of_kind(program.machine, "op")) > 1
+
+
+def test_without_clusters_every_operation_is_a_node(x: Tensor):
+    with ab.device("cpu:1"):
+        far = ops.exp(x)
+    y = ops.sin(x) * ops.cos(x) + far
+    program = MachineProgram(ab.get_default_graph(), [y], [x], exact=True, assign=as_asked(), clusters=False)
+    assert all(len(node.operations) == 1 for node in of_kind(program.machine, "op"))
+
+
+def test_one_device_is_one_cluster(x: Tensor):
+    y = ops.sin(x) * ops.cos(x) + ops.exp(x)
+    program = machine([y, y * 2.0], [x])
+    (node,) = of_kind(program.machine, "op")
+    assert len(node.operations) == 6
+    assert len(node.specs) == 2
+    np.testing.assert_allclose(run(program, [np.float32(0)]), [1, 2])

@@ -1,0 +1,160 @@
+"""Random structured programs on the dataflow machine: the bits of the interpreter, and of the compiled road.
+
+Each chunk has a seed of its own. Chunks belong to two groups, which run side by side; each sees enough programs that
+what they cover can be asserted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+from programs.generator import programs
+from programs.syntax import Program
+from shared.machines import (
+    MachineCase,
+    Setting,
+    assert_acyclic,
+    assert_crosses_once,
+    assert_joined,
+    assert_local,
+    assert_nothing_left,
+    behaviour,
+    idle_step,
+    settings_of_machines,
+    structure,
+)
+
+import anabranch as ab
+from anabranch.engine.machine import program as machine_program
+from anabranch.engine.machine.program import MachineProgram
+
+LARGE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+CHUNKS = 10
+PROGRAMS_A_CHUNK = 20
+LARGE_SAMPLE = 90  # programs in which everything below is met at least once
+
+CONSTRUCTS = {
+    "TensorArray that crosses",
+    "cluster",
+    "control that crosses",
+    "effect in a split loop",
+    "history that crosses",
+    "history",
+    "loop of one device beside",
+    "loop that ran several times",
+    "loop that ran",
+    "loop without iterations",
+    "one device only",
+    "recursion beside",
+    "result of a loop that crosses",
+    "second order",
+    "several iterations alive",
+    "split branch by number",
+    "split branch in a split loop",
+    "split branch",
+    "split loop in a split branch",
+    "split loop in a split loop",
+    "split loop on three devices",
+    "split loop",
+    "value that crosses in a loop",
+    "variable written",
+}
+Coverage = Counter[str]
+
+
+@pytest.fixture(autouse=True)
+def _four_devices() -> Generator[None]:
+    ab.config.set_devices(cpu=4)
+    yield
+    ab.config.set_devices()
+
+
+@pytest.fixture(scope="module")
+def coverage() -> Generator[Coverage]:
+    """What the programs of this module held, and what became of it."""
+    found: Coverage = Counter()
+    yield found
+    if found["programs"] >= LARGE_SAMPLE:
+        assert CONSTRUCTS - found.keys() == set()
+        assert found["split loop"] >= found["programs"] / 3
+
+
+def _grouped(chunks: range) -> list[Any]:
+    return [pytest.param(chunk, marks=pytest.mark.xdist_group(f"random machines {chunk % 2}")) for chunk in chunks]
+
+
+@pytest.mark.parametrize("chunk", _grouped(range(CHUNKS)))
+def test_random_programs_on_machines(chunk: int, coverage: Coverage, tell: Callable[..., None]):
+    tell("random programs on machines", check_chunk(chunk, PROGRAMS_A_CHUNK, coverage))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", _grouped(range(CHUNKS, 6 * CHUNKS)))
+def test_many_random_programs_on_machines(chunk: int, coverage: Coverage, tell: Callable[..., None]):
+    tell("random programs on machines", check_chunk(chunk, 2 * PROGRAMS_A_CHUNK, coverage))
+
+
+@given(programs(), settings_of_machines())
+@settings(max_examples=12, suppress_health_check=[*LARGE, HealthCheck.function_scoped_fixture])
+def test_random_programs_on_worker_threads(monkeypatch: pytest.MonkeyPatch, program: Program, setting: Setting):
+    case = MachineCase(program, 1)
+    expected = case.interpreted()
+    with monkeypatch.context() as patch:
+        patch.setattr(machine_program, "LONG", -1.0)  # whatever an operation takes is long
+        machine = case.machine(setting, exact=True)
+    assert ("submit(" in machine.source) == (len(machine.machine.devices) > 1)
+    for _ in range(2):
+        case.assert_same(case.ran(machine), expected)
+        assert_nothing_left(idle_step(machine))
+
+
+def check_chunk(chunk: int, count: int, coverage: Coverage) -> Coverage:
+    found: Coverage = Counter()
+
+    @seed(chunk)
+    @settings(max_examples=count, database=None, deadline=None, derandomize=False, suppress_health_check=LARGE)
+    @given(programs(), settings_of_machines(), st.sampled_from([1, 1, 2]))
+    def check(program: Program, setting: Setting, order: int) -> None:
+        check_program(program, setting, order, found)
+
+    check()
+    coverage.update(found)
+    assert found["split loop"] > 0
+    assert found["split branch"] + found["split branch in a split loop"] > 0
+    return found
+
+
+def check_program(program: Program, setting: Setting, order: int, coverage: Coverage) -> None:
+    case = MachineCase(program, order)
+    expected = case.interpreted()
+    machine = case.machine(setting, exact=True)
+    check_machine(machine, setting)
+    for _ in range(2):  # what a run leaves behind is taken by the next
+        case.assert_same(case.ran(machine), expected)
+        assert_nothing_left(idle_step(machine))
+    case.assert_same(case.printed(setting, exact=True), expected)
+    found = {"programs", *structure(machine.machine), *behaviour(idle_step(machine))}
+    if program.kernels or (order == 1 and setting.places % 2):
+        machine = case.machine(setting, exact=False)
+        check_machine(machine, setting)
+        case.assert_same(case.ran(machine), case.printed(setting, exact=False))
+        found |= {f"{name}, fused" for name in structure(machine.machine)}
+    found |= {"second order"} if order > 1 else set()
+    found |= {"variable written"} if case.built.effects or program.written_inside() else set()
+    coverage.update(found)
+
+
+def check_machine(program: MachineProgram, setting: Setting) -> None:
+    machine = program.machine
+    assert set(machine.devices) <= set(setting.devices)
+    assert all(f.parallel_iterations == setting.parallel_iterations for f in machine.frames)
+    assert_crosses_once(machine)
+    assert_local(machine)
+    assert_acyclic(machine)
+    if setting.clusters:
+        assert_joined(machine)

@@ -1,0 +1,166 @@
+"""Long kernels on worker threads: the loop of a step goes on without them, and takes what they give or raise."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from shared.machines import Log, as_asked, assert_nothing_left, chain, idle_step, run
+from shared.waiting import PATIENCE, Waiting
+
+import anabranch as ab
+from anabranch import ops
+from anabranch.engine.graph import Tensor
+from anabranch.engine.machine import program as machine_program
+from anabranch.engine.machine.program import MachineProgram
+
+SIDE = 100  # of matrices of which a chain of operations takes long
+
+
+@pytest.fixture(autouse=True)
+def graph() -> Iterator[ab.Graph]:
+    ab.config.set_devices(cpu=4)
+    with ab.Graph().as_default() as graph:
+        yield graph
+    ab.config.set_devices()
+
+
+@pytest.fixture
+def all_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever an operation takes is long."""
+    monkeypatch.setattr(machine_program, "LONG", -1.0)
+
+
+def machine(fetches: Sequence[Any], feeds: Sequence[Tensor] = (), **options: Any) -> MachineProgram:
+    return MachineProgram(ab.get_default_graph(), fetches, feeds, exact=True, assign=as_asked(), **options)
+
+
+def called(function: Any, x: Tensor, name: str | None = None) -> Tensor:
+    return ops.numpy_function(function, [x], x.dtype, stateful=False, shape=x.shape, name=name)
+
+
+def test_the_loop_goes_on_while_a_long_kernel_runs():
+    x, large = ab.placeholder((), "float32", "x"), ab.placeholder((SIDE, SIDE), "float32", "large")
+    is_there = threading.Event()
+
+    def wait(value: Any) -> Any:
+        assert is_there.wait(PATIENCE)
+        return value
+
+    def tell(value: Any) -> Any:
+        is_there.set()
+        return value
+
+    waits = called(wait, chain(large, 100))
+    with ab.device("cpu:1"):
+        tells = called(tell, x + 1.0)
+    program = machine([waits, tells], [large, x])
+    assert program.source.count("submit(") == 1
+    found = run(program, [np.zeros((SIDE, SIDE), np.float32), np.float32(1)])
+    assert not found[0].any()
+    assert found[1] == 2
+
+
+def test_products_in_a_loop_over_devices():
+    side = 3 * SIDE
+    x = ab.placeholder((side, side), "float32", "x")
+
+    def body(i: Tensor, a: Tensor, b: Tensor) -> Any:
+        with ab.device("cpu:1"):
+            product = ops.tanh(a @ b * 0.01)
+        return i + 1, product, ops.tanh(b @ a * 0.01)
+
+    _, a, b = fetches = ab.while_loop(lambda i, *_: i < 5, body, (0, x, x * 0.5))
+    value = np.random.default_rng(0).normal(size=(side, side)).astype(np.float32)
+    expected = (5, value, value * np.float32(0.5))
+    for _ in range(5):
+        _, one, other = expected
+        scale = np.float32(0.01)
+        expected = (5, np.tanh(one @ other * scale), np.tanh(other @ one * scale))
+    for seed in (None, 0, 1):
+        program = machine(fetches, [x], seed=seed)
+        assert program.source.count("submit(") >= 2
+        found = run(program, [value])
+        for value_found, wanted in zip(found, expected, strict=True):
+            np.testing.assert_allclose(value_found, wanted, rtol=1e-4, atol=1e-5)
+    assert a.shape == b.shape
+
+
+@pytest.mark.usefixtures("all_apart")
+def test_an_error_on_a_worker_tells_operation_device_and_iteration():
+    x, bad = ab.placeholder((), "float32", "x"), ab.placeholder((), "int32", "bad")
+
+    def fragile(i: Any, bad: Any, y: Any) -> Any:
+        if i == bad:
+            raise LookupError("on a worker")
+        return y
+
+    def body(i: Tensor, y: Tensor) -> Any:
+        with ab.device("cpu:1"):
+            y = ops.numpy_function(fragile, [i, bad, y], "float32", stateful=False, shape=(), name="fragile")
+        return i + 1, y * 2.0
+
+    program = machine(ab.while_loop(lambda i, _: i < 5, body, (0, x), name="loop"), [x, bad], clusters=False)
+    step = idle_step(program)
+    with pytest.raises(LookupError, match="on a worker") as caught:
+        run(program, [np.float32(1), np.int32(3)])
+    (note,) = caught.value.__notes__
+    told = r"In operation 'fragile' \(numpy_function\) on cpu:1, iteration 3 of 'loop/while'; inputs: .*; defined at .*"
+    assert re.fullmatch(told, note), note
+    assert not step.outstanding
+    assert run(program, [np.float32(1), np.int32(9)]) == (5, 32)
+    assert_nothing_left(idle_step(program))
+
+
+def test_a_step_that_fails_does_not_wait_for_what_is_under_way():
+    """What comes of it later is dropped."""
+    x, large = ab.placeholder((), "float32", "x"), ab.placeholder((SIDE, SIDE), "float32", "large")
+    may_end, has_begun, has_ended = threading.Event(), threading.Event(), threading.Event()
+
+    def wait(value: Any) -> Any:
+        has_begun.set()
+        assert may_end.wait(PATIENCE)
+        has_ended.set()
+        return value
+
+    def fail(value: Any) -> Any:
+        assert has_begun.wait(PATIENCE)
+        if value > 0:
+            raise ValueError("positive")
+        return value
+
+    waits = called(wait, chain(large, 100))
+    with ab.device("cpu:1"):
+        fails = called(fail, x)
+    program = machine([ops.sum(waits), fails], [large, x])  # runs in the order in which it is fed
+    step = idle_step(program)
+    value = np.zeros((SIDE, SIDE), np.float32)
+    failing = Waiting(lambda: program(value, np.float32(1)))
+    with pytest.raises(ValueError, match="positive"):
+        failing.result()
+    assert not has_ended.is_set()
+    assert not step.outstanding
+    may_end.set()
+    assert has_ended.wait(PATIENCE)
+    assert run(program, [value, np.float32(-1)]) == (0, -1)
+
+
+@pytest.mark.usefixtures("all_apart")
+def test_effects_on_workers_keep_their_order():
+    log, v = Log(), ab.Variable(0.0, dtype="float32", name="v")
+
+    def body(i: Tensor, y: Tensor) -> Any:
+        v.assign(log.note("near", i, v.value() * 2.0 + 1.0, ordered=True))
+        with ab.device("cpu:1"):
+            y = log.note("far", i, v.value() + y, ordered=True)
+        return i + 1, y
+
+    _, y = ab.while_loop(lambda i, _: i < 6, body, (0, 0.0))
+    program = machine([y], clusters=False)
+    assert run(program, []) == (1 + 3 + 7 + 15 + 31 + 63,)
+    assert log.entries == [(name, i) for i in range(6) for name in ("near", "far")]
+    assert v.numpy() == 63

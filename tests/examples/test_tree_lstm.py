@@ -1,0 +1,102 @@
+"""The Tree-LSTM example: its graph against plain recursion, its batches, and that it learns."""
+
+import doctest
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import anabranch as ab
+
+PATH = Path(__file__).parents[2] / "examples" / "tree_lstm.py"
+
+
+@pytest.fixture(scope="module")
+def example() -> Iterator[ModuleType]:
+    spec = importlib.util.spec_from_file_location("tree_lstm", PATH)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["tree_lstm"] = module  # where dataclasses look for their annotations
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["tree_lstm"]
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def state_of(tree: Any, inputs: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The hidden state and memory of a tree's root, by recursion."""
+    units = inputs.shape[1] // 5
+    nothing = (np.zeros(units), np.zeros(units))
+    below = [state_of(child, inputs, weights) for child in tree.children] or [nothing, nothing]
+    gates = inputs[tree.symbol] + np.concatenate([below[0][0], below[1][0]]) @ weights
+    entering, left, right, leaving, candidate = np.split(gates, 5)
+    memory = sigmoid(entering) * np.tanh(candidate) + sigmoid(left) * below[0][1] + sigmoid(right) * below[1][1]
+    return sigmoid(leaving) * np.tanh(memory), memory
+
+
+def test_loss_and_gradients_are_those_of_plain_recursion(example: ModuleType) -> None:
+    trees = example.draw_trees(np.random.default_rng(3), 5, (1, 6))
+    with ab.Graph().as_default():
+        model = example.TreeLSTM(units=3, learning_rate=0.1)
+        weights = [model.from_symbol, model.from_children, model.readout]
+        slopes = [ab.ops.convert_to_tensor(slope) for slope in ab.gradients(model.loss, weights)]
+        session = ab.Session()
+        loss, accuracy, *slopes = session.run([model.loss, model.accuracy, *slopes], model.feeds(trees))
+        values = [np.asarray(value, "float64") for value in session.run(weights)]
+
+    def plain(from_symbol: np.ndarray, from_children: np.ndarray, readout: np.ndarray) -> tuple[float, float]:
+        nodes = [node for tree in trees for node in example.nodes_of(tree)]
+        logits = np.array([(state_of(node, from_symbol, from_children)[0] @ readout)[0] for node in nodes])
+        signs = np.array([1.0 if node.value else -1.0 for node in nodes])
+        roots = np.array([any(node is tree for tree in trees) for node in nodes])
+        return float(np.mean(np.logaddexp(0, -signs * logits))), float(np.mean((logits * signs > 0)[roots]))
+
+    wanted = plain(*values)
+    np.testing.assert_allclose([loss, accuracy], wanted, rtol=1e-5)
+    random = np.random.default_rng(0)
+    for position, slope in enumerate(slopes):
+        along = random.normal(size=slope.shape)
+        losses: list[float] = []
+        for step in (1e-5, -1e-5):
+            moved = [*values]
+            moved[position] = values[position] + step * along
+            losses.append(plain(*moved)[0])
+        difference = (losses[0] - losses[1]) / 2e-5
+        np.testing.assert_allclose(np.sum(slope * along), difference, rtol=1e-4, atol=1e-6)
+
+
+def test_trees_are_worth_what_python_says(example: ModuleType) -> None:
+    trees = example.draw_trees(np.random.default_rng(1), 50, (1, 12))
+    for tree in trees:
+        text = str(tree).replace("xor", "!=").replace("T", "True").replace("F", "False")
+        assert tree.value == eval(text)
+    assert len({tree.height for tree in trees}) > 4
+    batch = example.Batch.of(trees)
+    seen: set[tuple[int, int]] = set()
+    for (number, node), below in zip(batch.keys.tolist(), batch.children.tolist(), strict=True):
+        assert {(number, child) for child in below if child >= 0} <= seen  # children come before their parents
+        seen.add((number, node))
+    assert len(seen) == len(batch.keys)
+
+
+def test_it_learns(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    losses, accuracy = example.main(["--quick"])
+    assert np.mean(losses[:5]) > 0.5
+    assert np.mean(losses[-5:]) < 0.2
+    assert accuracy > 0.8
+    printed = capsys.readouterr().out
+    assert "step   40: loss" in printed
+    assert f"{accuracy:.3f}" in printed
+
+
+def test_docstrings(example: ModuleType) -> None:
+    assert doctest.testmod(example) == doctest.TestResults(failed=0, attempted=3)
