@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from ..control_flow.region_op import RegionOp
 from ..graph.graph import Operation
+from .narrowing import STORE_KINDS
 from .nodes import CONTROL, Machine, Node, Value
 
 _PASSING = frozenset({"identity", "no_op", "to_host"})
@@ -56,6 +57,11 @@ def is_alone(node: Node) -> bool:
     return any(isinstance(operation.op, RegionOp) for operation in node.operations)
 
 
+def _waits(node: Node) -> bool:
+    """Whether a node waits for more than tokens: what looks into a TensorStore, for what is written there."""
+    return node.kind in STORE_KINDS and node.kind != "store_pass"
+
+
 class _Lateness:
     """The late values that each value needs."""
 
@@ -81,10 +87,10 @@ class _Lateness:
             pending.extend((value.node, False) for value in node.sources if value.node not in self._found)
 
     def _begins(self, node: Node) -> bool:
-        return node.kind in ("recv", "merge", "exit", "collect", "trips", "enter", "const", "feed")
+        return node.kind in ("recv", "merge", "exit", "collect", "trips", "enter", "const", "feed") or _waits(node)
 
     def _late(self, node: Node) -> Late:
-        if node.kind in ("recv", "merge", "exit", "collect", "trips"):
+        if node.kind in ("recv", "merge", "exit", "collect", "trips") or _waits(node):
             return frozenset([node])
         if node.kind in ("const", "feed", "enter"):
             return frozenset()

@@ -22,6 +22,7 @@ from ..graph.tensor import Tensor
 from ..ops.base import Constant
 from ..passes.prune import frame_users, needed_in_region
 from .contexts import BranchContext, Context, LoopContext, LoopParts, Switches
+from .narrowing import holds_store_access
 from .nodes import Machine, Node, Value, spec_of
 
 DeviceOf = Callable[[Operation], str]
@@ -72,14 +73,18 @@ class Lowering:
             if operation.outputs and all(tensor in context.values for tensor in operation.outputs):
                 continue  # fed, or taken from a frame
             takers = [user for tensor in operation.outputs for user in users.get(tensor, ())]
-            if isinstance(operation.op, While) and self.is_split(operation):
+            if isinstance(operation.op, While) and self._is_split(context, operation):
                 self._lower_loop(context, operation, takers)
-            elif isinstance(operation.op, Branch) and self.is_split(operation):
+            elif isinstance(operation.op, Branch) and self._is_split(context, operation):
                 self._lower_branches(context, operation, takers)
             elif _has_frame(operation):
                 self._add(context, [operation, *takers])
             else:
                 self._add(context, [operation])
+
+    def _is_split(self, context: Context, operation: Operation) -> bool:
+        """In a lowered loop also what looks into TensorStores is: as one it would wait for all writes."""
+        return self.is_split(operation) or (context.frame.parent is not None and holds_store_access(operation))
 
     def _add(self, context: Context, operations: Sequence[Operation]) -> None:
         """One node; a loop or branch that is not lowered, with what takes values from its frame."""

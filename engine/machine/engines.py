@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,7 +19,17 @@ FromThread = Callable[..., None]
 
 
 class Engine(abc.ABC):
-    """How a device runs what is not run in the loop itself."""
+    """How a device runs what is not run in the loop itself.
+
+    Attributes:
+        spent: by node, how often it ran on a worker thread, and for how many seconds, since the beginning.
+        has_own_memory: whether values lie where the host can't read them.
+    """
+
+    has_own_memory = False
+
+    def __init__(self) -> None:
+        self.spent: dict[Any, list[float]] = {}
 
     @property
     def is_busy(self) -> bool:
@@ -29,6 +40,16 @@ class Engine(abc.ABC):
     def has_threads(self) -> bool:
         """Whether something is under way that ends by itself, and then is told by way of `from_thread`."""
         return False
+
+    @property
+    def kernel_seconds(self) -> float:
+        """How long it has run kernels, altogether."""
+        return 0.0
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The most memory that values have taken; None if that is not known."""
+        return None
 
     @abc.abstractmethod
     def submit(
@@ -89,7 +110,12 @@ class WorkerEngine(Engine):
     """Runs long kernels of a CPU on worker threads."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._under_way = 0
+
+    @property
+    def kernel_seconds(self) -> float:
+        return sum([seconds for _, seconds in self.spent.values()])
 
     @property
     def has_threads(self) -> bool:
@@ -100,12 +126,19 @@ class WorkerEngine(Engine):
     ) -> None:
         def ended(results: Any, error: BaseException | None = None) -> None:
             self._under_way -= 1
+            sums = self.spent.setdefault(node, [0, 0.0])
+            sums[0] += 1
+            sums[1] += seconds[0]
             done(results, error)
 
+        seconds = [0.0]
+
         def run() -> None:
+            began = time.perf_counter()
             try:
                 with np.errstate(all="ignore"):
                     results = kernel(*values)
+                seconds[0] = time.perf_counter() - began
             except BaseException as error:
                 from_thread(ended, None, error)
             else:

@@ -213,7 +213,7 @@ class Frames:
         run.newest = number
         alive = number - run.oldest.number + 1
         if alive > plan.peak:
-            plan.peak = alive
+            plan.peak = alive if run.oldest.left else alive - 1 or 1
         if plan.is_special:
             self._prepare(opened, run, plan)
         if plan.receives:
@@ -290,9 +290,11 @@ class Frames:
                     return
                 following = self.open(run, (*iteration.tag[:-1], iteration.number + 1))
                 run.oldest = following
+                iteration.next = None
                 self._flush(run, following)
                 return
             run.oldest = following
+            iteration.next = None  # the first one is kept: it must not keep the others
             if run.waiting:
                 newest = self.open(run, (*iteration.tag[:-1], run.newest + 1))
                 self._flush(run, newest)

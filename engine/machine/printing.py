@@ -14,17 +14,19 @@ import numpy as np
 
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
+from ..lower.narrowing import STORE_KINDS
 from ..lower.nodes import CONTROL, Machine, Node, Value
 from ..ops.base import Constant
 from ..passes.prune import all_operations
 from ..runtime.printer import Block, Function, Printer
 from .blueprint import Blueprint, is_loop_merge, is_scheduled
 from .frames import DEAD, MASK
+from .store_printing import STORE_NAMES, print_store_node
 
 _LOCAL = ("it", "x", "v", "p", "t", "r", "n")
 _GIVEN = ("push", "mail", "enter", "advance", "finished", "constant", "constant_dead")
 _OF_STEP = ("carry", "fetch", "fetch_dead", "submit", "wait", "to_host", "as_bfloat16")
-_RESERVED = (*_LOCAL, *_GIVEN, *_OF_STEP)
+_RESERVED = (*_LOCAL, *_GIVEN, *_OF_STEP, *STORE_NAMES)
 Pairs = Sequence[tuple[Value, str]]  # values, and the expressions for them
 
 
@@ -143,12 +145,14 @@ class MachinePrinter:
                 writer.hand_on([*zip(node.outputs, results, strict=True), (node.done, "None")], True)
             elif node.kind in ("switch", "switch_n"):
                 writer.switch(node)
+            elif node.kind in STORE_KINDS:
+                print_store_node(writer, node)
             elif node.kind == "to_host":
                 writer.to_host(node, self.name_of(("deliver", node), f"copied_{_short(node)}"))
             else:
                 value = writer.take(node.inputs[0], node) if node.inputs else "None"
                 writer.hand_on([*[(output, value) for output in node.outputs], (node.done, "None")], True)
-            if node.kind != "to_host":
+            if node.kind != "to_host" and node.kind not in STORE_KINDS:
                 writer.leave()
         if node.kind == "to_host":
             writer = self._function(("deliver", node), "", ["it", "x"])

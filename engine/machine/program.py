@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
@@ -18,28 +20,47 @@ from ..graph.tensor import Tensor
 from ..lower.cluster import cluster
 from ..lower.cut import cut
 from ..lower.lowering import Lowering
+from ..lower.narrowing import narrow
 from ..lower.nodes import Machine, Node
+from ..lower.raw import contains_raw, lower_raw, with_back_edges
 from ..ops.fused import Fused
 from ..ops.tensor_arrays import ArrayRead
+from ..passes.memory_budget import memory_budget
 from ..passes.prepare import Step as PreparedStep
 from ..passes.prepare import prepare
-from ..passes.prune import all_operations
-from ..place.costs import CostModel
-from ..place.devices import Device, list_devices
+from ..passes.prune import all_operations, needed_operations
+from ..place.constraints import check_step
+from ..place.costs import CostModel, costs_of_process
+from ..place.devices import Device, list_devices, steps_are_measured
 from ..place.kernels import all_operations as needed_inside
-from ..place.placement import place
+from ..place.placement import Placement, place
 from ..queues.attempts import WaitingOp
+from ..runtime import numerics
+from ..runtime.deep_calls import FRAMES_OF_PROGRAM, calls_under_way, deep_calls, too_deep_of
 from ..runtime.errors import annotate
 from ..runtime.printer import Printer
-from ..runtime.program import Statistics, copied_value
+from ..runtime.program import copied_value, evaluated, fusion_rule_of, told
 from ..runtime.storage import is_fresh
 from .engines import Engine, WorkerEngine
 from .printing import MachinePrinter
+from .statistics import MachineStatistics, Timed, full_names
 from .step import Step
 
 Assign = Callable[[Sequence[Operation], Sequence[Tensor]], Mapping[Operation, str]]
 LONG = 1e-4  # seconds; what runs for longer on a CPU leaves the loop, where there are other devices
+_TEXT_WIDTH = 56  # of the program in a listing
 _numbers = count(1)
+
+
+@dataclass
+class BuiltStep(PreparedStep):
+    """A step with primitives built by hand, which runs as it was built.
+
+    Attributes:
+        places: the device of each operation.
+    """
+
+    places: Mapping[Operation, str] = field(default_factory=dict[Operation, str])
 
 
 class MachineProgram:
@@ -57,6 +78,10 @@ class MachineProgram:
         parallel_iterations: instead of what loops say.
         lossy: pairs of devices between which 32-bit floats travel as bfloat16.
         swaps: whether histories may move to the host; by default, if a loop says so.
+        guard: check what every operation gives for NaN and infinity. (A program without does so too while
+            `enable_check_numerics` holds, by way of a second one.)
+        prepared: the step, where it was prepared already (`prepared_step`).
+        of: the program in whose place this one runs; what it does counts as done by that one.
     """
 
     def __init__(
@@ -73,11 +98,26 @@ class MachineProgram:
         parallel_iterations: int | None = None,
         lossy: Sequence[tuple[str, str]] = (),
         swaps: bool | None = None,
+        guard: bool = False,
+        prepared: PreparedStep | None = None,
+        of: MachineProgram | None = None,
     ) -> None:
-        self.statistics = Statistics()
+        self.statistics = MachineStatistics() if of is None else of.statistics
         self.devices = {device.name: device for device in list_devices()}
-        rule = None if exact else _fusion_rule()
-        prepared = prepare(graph, targets, feeds, specs, rule, reassociate=not exact, assign=assign or place_by_cost)
+        self._origin = (graph, targets, feeds, specs)
+        self._options: dict[str, Any] = {
+            "assign": assign,
+            "seed": seed,
+            "clusters": clusters,
+            "parallel_iterations": parallel_iterations,
+            "lossy": lossy,
+            "swaps": swaps,
+        }
+        self._exact = exact
+        self._guards = guard
+        self._budget = memory_budget()
+        self._others: dict[tuple[bool, int | None], MachineProgram] = {}
+        prepared = prepared or prepared_step(graph, targets, feeds, specs, exact, assign)
         self.machine = lowered(prepared, self.devices, clusters, parallel_iterations, lossy)
         self.swaps = _swaps(self.machine) if swaps is None else swaps
         self._is_fresh = [is_fresh(tensor) for tensor in prepared.fetches]
@@ -87,7 +127,7 @@ class MachineProgram:
         self._lock = threading.Lock()
 
     def _print(self, prepared: PreparedStep) -> None:
-        printer = _kernel_printer(prepared.operations)
+        printer = Printer(guard=self._check) if self._guards else _kernel_printer(prepared.operations)
         printer.bindings["copied"] = copied_value
         printer.bindings["stats"] = self.statistics
         printer.bodies.start(prepared.operations)
@@ -106,6 +146,10 @@ class MachineProgram:
 
         self.printing = MachinePrinter(self.machine, printer, way, by_channel)
         self.source = self.printing.print()
+        self._recursions = printer.bodies.labels
+        self._functions = {name: key for key, name in self.printing.names.items()}
+        self._apart = {node for node in self.machine.nodes if node.kind == "op" and way(node) != "here"}
+        self._names = full_names(prepared.operations)
         self.filename = f"<anabranch machine {next(_numbers)}>"
         self._origins = printer.origins
         self._bindings = printer.bindings
@@ -121,21 +165,88 @@ class MachineProgram:
 
     def __call__(self, *values: Any) -> tuple[Any, ...]:
         """Run the step on checked feeds; returns the fetches in order."""
+        if numerics.is_enabled() and not self._guards:
+            return self._other(guard=True)(*values)
+        if memory_budget() != self._budget:
+            return self._other(self._guards)(*values)
         with self._lock:
             step = self._idle.pop() if self._idle else None
         step = step or self._make_step()
         self.statistics.start()
-        with np.errstate(all="ignore"):
+        self.statistics.latest = step
+        if self._guards:
+            for tensor, value in zip(self._origin[2], values, strict=True):
+                numerics.check_fed(tensor.name, value)
+        room = deep_calls(FRAMES_OF_PROGRAM) if self._recursions else contextlib.nullcontext()
+        with np.errstate(all="ignore"), room:
             try:
-                found = step.run(values)
+                found = self._run(step, values)
+            except RecursionError as error:
+                failure = too_deep_of(error, calls_under_way(error, self.filename, self._recursions))
             except Exception as error:
                 self._annotate(error, step)
                 raise
+            else:
+                return self._ended(step, found)
+        raise failure from None  # without the traceback of a hundred thousand calls
+
+    def _run(self, step: Step, values: Sequence[Any]) -> list[Any]:
+        """Run a step, and time it if it is its turn."""
+        measures = steps_are_measured()
+        if not measures and not self.statistics.is_timed:
+            return step.run(values)
+        for engine in step.engines.values():
+            engine.spent.clear()
+        before = {device: engine.kernel_seconds for device, engine in step.engines.items()}
+        step.spent = {}
+        found = step.run(values)
+        timed = Timed(step, self._functions, self._apart, before)
+        self.statistics.timed = timed.by_device()
+        if measures:
+            timed.record(self._names, self.devices, costs_of_process())
+        step.spent = None
+        return found
+
+    def _ended(self, step: Step, found: list[Any]) -> tuple[Any, ...]:
+        """What a run has fetched; nothing of it shares memory with the program's state."""
         with self._lock:
             self._idle.append(step)
         return tuple(
             [value if fresh else copied_value(value) for value, fresh in zip(found, self._is_fresh, strict=True)]
         )
+
+    def _other(self, guard: bool) -> MachineProgram:
+        """The same step with the NaN guard, or within the memory budget that holds now.
+
+        What it does counts as done by this program.
+        """
+        key = (guard, memory_budget())
+        found = self._others.get(key)
+        if found is None:
+            exact = self._exact or guard
+            found = MachineProgram(*self._origin, **self._options, exact=exact, guard=guard, of=self)
+            self._others[key] = found
+        return found
+
+    def _check(self, operation: Operation, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        numerics.check_results(operation, self.statistics.runs, inputs, outputs)
+
+    def listing(self, lines: bool = True) -> str:
+        """The source by partition.
+
+        Args:
+            lines: tell behind each line which operation it computes, and which line of the user's built that.
+        """
+        parts: dict[str, list[str]] = {device: [] for device in ("", *self.machine.devices)}
+        part = parts[""]
+        for number, text in enumerate(self.source.splitlines(), 1):
+            if text.startswith("def "):
+                node = self.printing.nodes.get(text[4:].partition("(")[0])
+                part = parts["" if node is None else str(node.device)]
+            origin = self._origins.get(number) if lines else None
+            part.append(text if origin is None else f"{text:<{_TEXT_WIDTH}}  # {told(origin.operation)}")
+        told_parts = [f"# --- {device or 'any device'} ---\n" + "\n".join(part) for device, part in parts.items() if part]
+        return "\n\n".join([part.rstrip() for part in told_parts]) + "\n"
 
     def _make_step(self) -> Step:
         engines = self._make_engines()
@@ -168,7 +279,8 @@ class MachineProgram:
             return
         scope = found.tb_frame.f_globals | found.tb_frame.f_locals
         values = [scope[name] for name in origin.arguments if name in scope]
-        loops = [(plan.operation, number) for plan, number in iteration.path()]
+        loops = [(loop, evaluated(count, scope)) for loop, count in origin.loops]
+        loops += [(plan.operation, number) for plan, number in iteration.path()]
         annotate(error, origin.operation, values, loops, device=node.device)
 
 
@@ -194,10 +306,16 @@ def lowered(
         waits = any(isinstance(each.op, WaitingOp) for each in inside)
         return waits or len(used) > 1 or any(has_own_memory(device) for device in used)
 
-    machine = Lowering(device_of, is_split, host).run(prepared.operations, prepared.feeds, prepared.fetches)
+    if isinstance(prepared, BuiltStep):
+        places = prepared.places
+        on = lambda operation: places.get(operation, host)  # noqa: E731
+        machine = lower_raw(prepared.operations, prepared.feeds, prepared.fetches, on, host)
+    else:
+        machine = Lowering(device_of, is_split, host).run(prepared.operations, prepared.feeds, prepared.fetches)
     if parallel_iterations is not None:
         for frame in machine.frames:
             frame.parallel_iterations = parallel_iterations
+    narrow(machine, has_own_memory)
     cut(machine, has_own_memory, lossy)
     costs = CostModel()
 
@@ -236,15 +354,38 @@ def _swaps(machine: Machine) -> bool:
     return any(isinstance(f.operation.op, While) and f.operation.op.swap_memory for f in machine.frames if f.operation)
 
 
-def place_by_cost(operations: Sequence[Operation], feeds: Sequence[Tensor]) -> dict[Operation, str]:
-    """Where the operations of a step run, by the placer."""
-    return {operation: device.name for operation, device in place(operations, feeds).items()}
+def place_by_cost(
+    operations: Sequence[Operation], feeds: Sequence[Tensor], like: Placement | None = None
+) -> dict[Operation, str]:
+    """Where the operations of a step run, by the placer; where another placement has the same, as it says."""
+    return {operation: device.name for operation, device in place(operations, feeds, like=like).items()}
 
 
-def _fusion_rule() -> Any:
-    from ..runtime.kernels.rule import fusion_rule  # llvmlite loads here, on first use
+def prepared_step(
+    graph: Graph,
+    targets: Sequence[Tensor | Operation],
+    feeds: Sequence[Tensor],
+    specs: Sequence[Spec] | None = None,
+    exact: bool = False,
+    assign: Assign | None = None,
+) -> PreparedStep:
+    """A step with its devices, ready to be lowered, or printed if there is one device. For arguments see above.
 
-    return fusion_rule()
+    Raises:
+        PlacementError: what was asked for can't be kept.
+    """
+    needed = needed_operations(graph, targets, feeds)
+    assign = assign or place_by_cost
+    if contains_raw(needed):
+        operations = with_back_edges(needed, feeds)
+        running = dict.fromkeys([*[tensor.operation for tensor in feeds], *operations])
+        places = assign(sorted(running, key=lambda operation: operation.index), feeds)
+        fetches = [target for target in targets if isinstance(target, Tensor)]
+        return BuiltStep(operations, list(feeds), fetches, True, places)
+    check_step(graph, targets, feeds)
+    rule = None if exact else fusion_rule_of(graph)
+    budget = memory_budget()
+    return prepare(graph, targets, feeds, specs, rule, not exact, assign, budget)
 
 
 def _kernel_printer(operations: Sequence[Operation]) -> Printer:

@@ -18,14 +18,21 @@ class StalledError(RuntimeError):
     """A step makes no progress: what is there waits for what will never come."""
 
 
-def waiting_report(step: Step) -> str:
-    """For each partition the nodes that wait, with frame, iteration, what is missing, from where, and for how long."""
+def waiting_report(step: Step, what: str = "made no progress") -> str:
+    """For each partition the nodes that wait, with frame, iteration, what is missing, from where, and for how long.
+
+    Args:
+        step: a run that is under way.
+        what: what happened to it.
+    """
     age = time.perf_counter() - step.started
-    lines = [f"The step made no progress after {age:.3g} s. It waits for:"]
+    lines = [f"The step {what} after {age:.3g} s. It waits for:"]
     for number, wait in step.waits.items():
         waited = time.perf_counter() - step.outstanding[number][-1]
         where = f"{wait.node.device}: {wait.node.name!r}{_named(wait.node, wait.it.tag)}"
         lines.append(f"  {where} has waited for {waited:.3g} s: {wait.describe()}")
+    for node, it, missing in step.stores.waiting():
+        lines.append(f"  {node.device}: {node.kind} {node.name!r}{_named(node, it.tag)}: {missing}")
     for place, plan in step.plans.items():
         for iteration in _alive(step, place, plan):
             lines.extend(_waiting(step, place, iteration))
@@ -85,6 +92,11 @@ def _waiting(step: Step, place: Place, iteration: Iteration) -> list[str]:
                 f"{_named(receive, iteration.tag)}"
             )
     return lines
+
+
+def _comes_at_once(node: Any) -> bool:
+    """Whether all that a node takes comes from one other: then it is not counted, and the other one says what waits."""
+    return len({value.node for value in node.sources if value.node.kind != "const"}) == 1
 
 
 def _takers(step: Step, receive: Any) -> list[Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..control_flow.while_loop import While
 from ..graph.graph import Operation
+from ..passes.estimates import made_bytes
 from ..place.costs import CostModel
 from ..place.devices import Device
 from ..runtime.program import Statistics
@@ -80,62 +81,65 @@ class MachineStatistics(Statistics):
         )
 
 
-def times_by_device(
-    step: Step, nodes: Mapping[str, Node], before: Mapping[str, float]
-) -> dict[str, tuple[float, float]]:
-    """Seconds in kernels and in scheduling of each device, in the run of `step` that has just been timed.
+def note_spent(spent: Spent, function: Callable[..., None], began: float) -> float:
+    """Add to how long a function ran; gives the time."""
+    ended = time.perf_counter()
+    sums = spent.setdefault(function, [0, 0.0])
+    sums[0] += 1
+    sums[1] += ended - began
+    return ended
+
+
+class Timed:
+    """A run that was timed.
 
     Args:
-        step: knows how long each function ran.
-        nodes: the node of each function.
-        before: seconds that each device's engine had spent in kernels before.
+        step: has made the run.
+        functions: for the name of each function its purpose and node, as ("run", node).
+        apart: the nodes whose operations are run apart.
+        before: the seconds that each device's engine had spent in kernels before.
     """
-    kernels = {device: step.engines[device].kernel_seconds - before[device] for device in before}
-    scheduling = dict.fromkeys(before, 0.0)
-    for function, (_, seconds) in (step.spent or {}).items():
-        node = nodes.get(function.__name__)
-        if node is None or node.device is None:
-            continue
-        kind = kernels if is_kernel(function, node) else scheduling
-        kind[node.device] += seconds
-    return {device: (kernels[device], scheduling[device]) for device in before}
 
+    def __init__(
+        self, step: Step, functions: Mapping[str, tuple[str, Node]], apart: Container[Node], before: Mapping[str, float]
+    ) -> None:
+        self.step = step
+        self.before = before
+        self.inside: list[tuple[Node, float, float]] = []  # nodes that the loop ran itself: how often, and how long
+        self.scheduling = dict.fromkeys(before, 0.0)
+        for function, (runs, seconds) in (step.spent or {}).items():
+            purpose, node = functions[function.__name__]
+            if purpose == "run" and node.kind == "op" and node not in apart:
+                self.inside.append((node, runs, seconds))
+            else:
+                self.scheduling[str(node.device)] += seconds
 
-def is_kernel(function: Callable[..., None], node: Node) -> bool:
-    """Whether a function runs the operations of a node itself, and is not what begins, ends or leaves them out."""
-    return node.kind == "op" and "submit" not in function.__code__.co_names and not _is_dead(function)
+    def by_device(self) -> dict[str, tuple[float, float]]:
+        """Seconds in kernels and in scheduling."""
+        kernels = {device: self.step.engines[device].kernel_seconds - before for device, before in self.before.items()}
+        for node, _, seconds in self.inside:
+            kernels[str(node.device)] += seconds
+        return {device: (kernels[device], self.scheduling[device]) for device in kernels}
 
+    def record(self, names: Mapping[Operation, str], devices: Mapping[str, Device], costs: CostModel) -> None:
+        """Tell what operations took, and how many iterations loops made.
 
-def _is_dead(function: Callable[..., None]) -> bool:
-    return function.__name__.startswith("dead_")
-
-
-def record_costs(step: Step, nodes: Mapping[str, Node], names: Mapping[Operation, str], costs: CostModel) -> None:
-    """Tell `costs` what operations took in the run of `step` that has just been timed, and what loops did.
-
-    Args:
-        step: knows how long each function ran.
-        nodes: the node of each function.
-        names: the full names of operations. What a pass has made is not known by a name when steps are placed.
-        costs: is told.
-    """
-    for function, (runs, seconds) in (step.spent or {}).items():
-        node = nodes.get(function.__name__)
-        if node is not None and is_kernel(function, node):
-            _record(node, seconds / runs, names, costs, step.devices)
-    for device, engine in step.engines.items():
-        for node, (runs, seconds) in engine.spans().items():
-            if node.device == device:
-                _record(node, seconds / runs, names, costs, step.devices)
-    for plan in {plan.operation: plan for plan in step.plans.values()}.values():
-        if isinstance(plan.operation, Operation) and isinstance(plan.operation.op, While) and plan.frames:
+        Args:
+            names: the full names of operations; those that a pass has made are not known when steps are placed.
+            devices: by name.
+            costs: is told.
+        """
+        apart = [(node, *sums) for engine in self.step.engines.values() for node, sums in engine.spent.items()]
+        for node, runs, seconds in (*self.inside, *apart):
+            _record(node, seconds / runs, names, devices, costs)
+        for plan in {plan.operation: plan for plan in self.step.plans.values() if plan.frames}.values():
             name = names.get(plan.operation)
             if name is not None:
                 costs.record_iterations(name, round((plan.iterations - plan.frames) / plan.frames))
 
 
 def _record(
-    node: Node, seconds: float, names: Mapping[Operation, str], costs: CostModel, devices: Mapping[str, Device]
+    node: Node, seconds: float, names: Mapping[Operation, str], devices: Mapping[str, Device], costs: CostModel
 ) -> None:
     """The time of a node, shared out among its operations as it was expected of them."""
     device = devices[str(node.device)]
@@ -143,10 +147,10 @@ def _record(
     total = sum(expected)
     for operation, share in zip(node.operations, expected, strict=True):
         if share and operation in names:
-            costs.record(names[operation], device.kind, seconds * share / total, costs.made(operation))
+            costs.record(names[operation], device.kind, seconds * share / total, made_bytes(operation))
 
 
-def full_names(operations: Any, path: str = "") -> dict[Operation, str]:
+def full_names(operations: Iterable[Operation], path: str = "") -> dict[Operation, str]:
     """The full name of each operation of a step: ``loop/body/name`` for one inside a loop."""
     found: dict[Operation, str] = {}
     for operation in operations:
@@ -156,4 +160,4 @@ def full_names(operations: Any, path: str = "") -> dict[Operation, str]:
     return found
 
 
-__all__ = ["DeviceRunStatistics", "MachineStatistics", "full_names", "record_costs", "times_by_device"]
+__all__ = ["DeviceRunStatistics", "MachineStatistics", "Spent", "Timed", "full_names", "note_spent"]

@@ -17,14 +17,18 @@ import numpy as np
 
 from ..graph.deadlines import seconds_left
 from ..lower.nodes import Node
+from ..ops.store_value import StoreValue
 from ..queues.errors import DeadlineExceededError
 from .blueprint import Blueprint, Place
 from .engines import Engine
 from .frames import FramePlan, Frames, Iteration, Tag
 from .report import StalledError, waiting_report
+from .statistics import Spent, note_spent
+from .stores import WAITING, Stores
 from .waits import Wait
 
 Event = tuple[Callable[..., None], tuple[Any, ...]]
+_LOOK_AT_CLOCK = 256  # functions that run between looks at the deadline
 
 
 class DeadValueError(ValueError):
@@ -57,11 +61,13 @@ class Step:
         self.engines = engines
         self.seed = seed
         self.ready: Any = collections.deque() if seed is None else []
+        self.spent: Spent | None = None  # how long each function ran; None if the next run is not timed
         self.mail: dict[tuple[int, Tag], Any] = {}
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.outstanding: dict[int, tuple[Node, Iteration | Tag, float]] = {}
         self.waits: dict[int, Wait] = {}  # of what is outstanding
         self.frames = Frames(self.ready.append, self.mail, self._ended, self._gathered)
+        self.stores = Stores(self)
         self.plans = blueprint.plans()
         for plan in self.plans.values():
             plan.record = engines[plan.device].record
@@ -100,9 +106,24 @@ class Step:
             "wait": self.wait,
             "to_host": self.to_host,
             "as_bfloat16": as_bfloat16,
+            **self._for_stores(),
         }
         given |= {f"live_{place.number}": plan.live for place, plan in self.plans.items()}
         return {**bindings, **given}
+
+    def _for_stores(self) -> dict[str, Any]:
+        stores = self.stores
+        return {
+            "store_new": StoreValue.empty,
+            "store_pass": stores.passed_on,
+            "store_put": stores.put,
+            "store_read": stores.read,
+            "store_contains": stores.contains,
+            "store_size": stores.size,
+            "store_gather": stores.gather,
+            "store_settle": stores.settle,
+            "WAITING": WAITING,
+        }
 
     # --- running ----------------------------------------------------------------------------------------------------
 
@@ -123,14 +144,18 @@ class Step:
         except BaseException:
             self.abort()
             raise
-        return self.fetched
+        found, self.fetched = self.fetched, []
+        self.roots, self.current = {}, None
+        return found
 
     def _begin(self) -> None:
         self.current = None
         self.fetched = [None] * len(self.machine.fetches)
+        self.stores.reset()
         for plan in self.plans.values():
             plan.reset()
         self._random = None if self.seed is None else random.Random(self.seed)
+        self._is_watched = self.seed is not None or self.spent is not None or seconds_left() is not None
         self.started = time.perf_counter()
 
     def _start(self, values: Sequence[Any]) -> list[Iteration]:
@@ -157,8 +182,8 @@ class Step:
 
     def _run_ready(self) -> None:
         ready = self.ready
-        if self._random is not None:
-            self._run_shuffled(ready, self._random)
+        if self._is_watched:
+            self._run_watched(ready)
             return
         take = ready.popleft
         item = None
@@ -170,17 +195,24 @@ class Step:
             self.current = item
             raise
 
-    def _run_shuffled(self, ready: list[Any], chosen: random.Random) -> None:
+    def _run_watched(self, ready: Any) -> None:
+        """The same in a drawn order, up to a deadline, or timed."""
         item = None
+        count, began = 0, time.perf_counter()
         try:
             while ready:
-                position = chosen.randrange(len(ready))
-                ready[position], ready[-1] = ready[-1], ready[position]
-                item = ready.pop()
+                item = ready.popleft() if self._random is None else _drawn(ready, self._random)
                 item[0](item[1])
+                if self.spent is not None:
+                    began = note_spent(self.spent, item[0], began)
+                count += 1
+                if not count % _LOOK_AT_CLOCK and seconds_left() == 0:
+                    break
         except Exception:
             self.current = item
             raise
+        if ready:
+            raise DeadlineExceededError(f"The timeout was over. {waiting_report(self, 'was not done')}")
 
     def _take_event(self, engines: Sequence[Engine]) -> None:
         """Wait for what comes back: from engines, which have to be asked, or from other threads."""
@@ -227,6 +259,7 @@ class Step:
         for engine in dict.fromkeys(self.engines.values()):
             engine.abort()
         self.outstanding.clear()
+        self.stores.reset()
         for plan in self.plans.values():
             plan.live.clear()
         self.events = queue.SimpleQueue()
@@ -273,6 +306,16 @@ class Step:
         if wait.is_over:
             del self.outstanding[number], self.waits[number]
             wait.finish(wait.it, results)
+
+    def begin(self, node: Any, where: Iteration) -> int:
+        """Note that something is under way for a node; the number by which it ends."""
+        number = self._number = self._number + 1
+        self.outstanding[number] = (node, where, time.perf_counter())
+        return number
+
+    def end(self, number: int) -> bool:
+        """Something that was under way is there; whether the step still runs."""
+        return self.outstanding.pop(number, None) is not None
 
     def to_host(self, node: Any, value: Any, finish: Callable[..., None], it: Iteration) -> None:
         """Copy a value out of a device's memory; `finish(it, value)` follows."""
@@ -338,14 +381,23 @@ class Step:
         return self.engines[plan.device].gathered(recorded)
 
 
+def _drawn(ready: list[Any], chosen: random.Random) -> Any:
+    """Take one of the items by chance."""
+    position = chosen.randrange(len(ready))
+    ready[position], ready[-1] = ready[-1], ready[position]
+    return ready.pop()
+
+
 def as_bfloat16(value: Any) -> Any:
     """32-bit floats cut off to 16 bits, as they travel, and filled up with zeros again.
 
     Source: Abadi et al., "TensorFlow: Large-Scale Machine Learning on Heterogeneous Distributed Systems" (2015),
     section 5.5 (lossy compression).
     """
-    bits = np.asarray(value, np.float32).view(np.uint32) & np.uint32(0xFFFF0000)
-    return bits.view(np.float32)[()]
+    given = np.asarray(value, np.float32)
+    bits = given.view(np.uint32) & np.uint32(0xFFFF0000)
+    kept = np.where(np.isnan(given), bits | np.uint32(0x00400000), bits)  # what tells a NaN may lie below
+    return kept.view(np.float32)[()]
 
 
 __all__ = ["DeadValueError", "Place", "Step", "as_bfloat16"]

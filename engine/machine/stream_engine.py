@@ -19,6 +19,7 @@ from ..ops.tensor_arrays import ArrayRead
 from ..place.devices import Device
 from ..runtime.storage import is_fresh
 from .engines import Done, Engine, FromThread
+from .stores import DeferredStore
 
 
 class DeviceRecord:
@@ -46,7 +47,10 @@ class StreamEngine(Engine):
         swaps: whether histories may move to the host.
     """
 
+    has_own_memory = True
+
     def __init__(self, device: StreamDevice, clock: Clock, swaps: bool) -> None:
+        super().__init__()
         self.device = device
         self.clock = clock
         self.policy = SwapPolicy(device)
@@ -57,6 +61,14 @@ class StreamEngine(Engine):
     @property
     def is_busy(self) -> bool:
         return not self.device.is_idle
+
+    @property
+    def kernel_seconds(self) -> float:
+        return self.device.statistics().kernel_seconds
+
+    @property
+    def peak_bytes(self) -> int | None:
+        return self.device.statistics().peak_bytes
 
     def record(self) -> DeviceRecord:
         """A new history."""
@@ -150,7 +162,7 @@ class StreamEngine(Engine):
         record.record.as_host_list(have)
 
     def to_device(self, value: Any, done: Done) -> None:
-        if value is None or _is_host(value):
+        if value is None or _is_host(value) or type(value) is DeferredStore:
             done(value)
         else:
             self.device.to_device(value, done)

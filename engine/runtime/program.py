@@ -180,7 +180,7 @@ class Program:
         listed: list[str] = []
         for number, text in enumerate(self.source.splitlines(), 1):
             origin = self._origins.get(number)
-            listed.append(text if origin is None else f"{text:<{_TEXT_WIDTH}}  # {_told(origin.operation)}")
+            listed.append(text if origin is None else f"{text:<{_TEXT_WIDTH}}  # {told(origin.operation)}")
         return "\n".join(listed) + "\n"
 
     def _other(self, guard: bool, timed: bool) -> Program:
@@ -237,7 +237,7 @@ class Program:
         origin = self._origins.get(frames[-1][1])
         if origin is not None:
             values = [scope[name] for name in origin.arguments if name in scope]
-            iterations = [(loop, _evaluated(count, scope)) for loop, count in origin.loops]
+            iterations = [(loop, evaluated(count, scope)) for loop, count in origin.loops]
             annotate(error, origin.operation, values, iterations, self._depths(error))
         if self._timing is not None:
             self._timing.close([frame.f_locals for frame, _ in frames], error)
@@ -245,7 +245,7 @@ class Program:
             frame.clear()
 
 
-def _told(operation: Operation) -> str:
+def told(operation: Operation) -> str:
     """An operation's name and the user's line, without the folder."""
     location = operation.location
     if location is None:
@@ -253,7 +253,7 @@ def _told(operation: Operation) -> str:
     return f"{operation.name}, {os.path.basename(location.filename)}:{location.line}"
 
 
-def _evaluated(count: str, scope: dict[str, Any]) -> int:
+def evaluated(count: str, scope: dict[str, Any]) -> int:
     """The value of a loop's counting expression: a name, or a name less a number."""
     name, _, start = count.partition(" - ")
     return int(scope[name]) - int(start or 0)

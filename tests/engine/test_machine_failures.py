@@ -133,7 +133,6 @@ def test_an_error_outside_of_loops_tells_its_device():
     assert re.match(r"In operation 'fragile' \(\w+\) on cpu:1; inputs: float32\[2\]; defined at ", note), note
 
 
-@pytest.mark.xfail(reason="iterations of compiled loops inside a node are not told")
 def test_an_error_in_a_loop_that_stays_on_one_device():
     nest = Failing()
     with ab.device("cpu:1"):
@@ -212,7 +211,6 @@ def test_a_thousand_steps_with_failing_ones_between_take_no_memory():
     assert alive(Iteration, FrameRun) <= iterations
 
 
-@pytest.mark.xfail(reason="the first iteration of a run holds the chain of all that follow")
 def test_iterations_that_are_over_are_let_go():
     x, n = ab.placeholder((), "float32", "x"), ab.placeholder((), "int32", "n")
     counted: dict[int, int] = {}
@@ -231,9 +229,7 @@ def test_iterations_that_are_over_are_let_go():
     assert counted[1000] <= counted[100]
 
 
-@pytest.mark.parametrize(
-    "fails", [pytest.param(False, marks=pytest.mark.xfail(reason="what was fetched is kept until the next run")), True]
-)
+@pytest.mark.parametrize("fails", [False, True])
 def test_a_step_that_is_over_holds_no_values(fails: bool):
     """Neither what was fed nor what was fetched or computed on the way."""
     nest = Failing()

@@ -1,0 +1,193 @@
+"""Narrows the dependencies on TensorStores in loops: from the whole store to the keys that are read.
+
+A write becomes two nodes: one that passes the store on at once, and one that puts the value under its key when both are
+there. A read waits for its key alone. So iterations that write and read different keys run in parallel, whatever order
+their writes come in. What needs a store as a whole waits for all writes before it (`store_settle`).
+
+Source: Wei et al., "Dynamic Scheduling For Dynamic Control Flow in Deep Learning Systems" (2018), section 3 (dynamic
+graph refinement).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ..graph.graph import Operation
+from ..graph.spec import StoreSpec
+from ..ops.tensor_stores import StoreContains, StoreGather, StoreNew, StoreRead, StoreSize, StoreWrite
+from ..passes.prune import all_operations
+from .nodes import Machine, Node, Value, frame_of, spec_of
+
+STORE_KINDS = frozenset(
+    {"store_new", "store_pass", "store_put", "store_read", "store_contains", "store_size", "store_gather", "store_settle"}
+)
+_MOVING = frozenset({"identity", "switch", "switch_n", "merge", "enter", "exit", "next_iteration"})
+_READING: dict[type, str] = {
+    StoreRead: "store_read",
+    StoreContains: "store_contains",
+    StoreSize: "store_size",
+    StoreGather: "store_gather",
+}
+
+
+def holds_store_access(operation: Operation) -> bool:
+    """Whether a loop or branch writes TensorStores, or reads keys of them."""
+    return any(isinstance(inner.op, (StoreRead, StoreWrite)) for inner in all_operations([operation]))
+
+
+def narrow(machine: Machine, has_own_memory: Callable[[str], bool] = lambda device: False) -> None:
+    """Narrow what depends on the stores that loops of `machine` write, in place; before it is cut.
+
+    Args:
+        has_own_memory: whether a device, by name, keeps values where the host can't read them.
+    """
+    stores = _Stores(machine, has_own_memory)
+    writes = [node for node in machine.nodes if _is(node, StoreWrite) and stores.is_narrowed(node)]
+    if writes:
+        _Narrowing(machine, stores, writes, has_own_memory).run()
+
+
+def _is(node: Node, kind: type) -> bool:
+    return node.kind == "op" and len(node.operations) == 1 and isinstance(node.operations[0].op, kind)
+
+
+def _is_store(value: Value) -> bool:
+    return isinstance(spec_of(value), StoreSpec)
+
+
+class _Stores:
+    """Groups of stores between which values flow; each is narrowed as a whole, or not at all."""
+
+    def __init__(self, machine: Machine, has_own_memory: Callable[[str], bool]) -> None:
+        self._parents: dict[Node, Node] = {}
+        written: set[Node] = set()
+        barred: set[Node] = set()
+        for node in machine.nodes:
+            taken = [value.node for value in node.inputs if _is_store(value)]
+            if node.kind in _MOVING or _is(node, StoreWrite):
+                for other in taken:
+                    self._unite(node, other)
+        for node in machine.nodes:
+            if _is(node, StoreWrite) and _can_be_narrowed(node):
+                written.add(self._root(node))
+            elif _makes_store(node) and node.device is not None and has_own_memory(node.device):
+                barred.add(self._root(node))  # what it makes lies where only kernels can look into it
+        self._narrowed = written - barred
+
+    def is_narrowed(self, node: Node) -> bool:
+        """Whether the store that a node takes or makes belongs to a group that is narrowed."""
+        return self._root(node) in self._narrowed and (not _is(node, StoreWrite) or _can_be_narrowed(node))
+
+    def _root(self, node: Node) -> Node:
+        while (parent := self._parents.get(node, node)) is not node:
+            self._parents[node] = self._parents.get(parent, parent)
+            node = parent
+        return node
+
+    def _unite(self, one: Node, other: Node) -> None:
+        self._parents[self._root(one)] = self._root(other)
+
+
+def _can_be_narrowed(node: Node) -> bool:
+    """A write in a loop. (One to a store that is the same in all iterations has nothing to run ahead of.)"""
+    return node.frame.parent is not None and not node.inputs[0].node.is_constant and node.inputs[0].node.kind != "const"
+
+
+def _makes_store(node: Node) -> bool:
+    if node.kind in _MOVING or _is(node, StoreNew) or not any(_is_store(value) for value in node.outputs):
+        return False
+    return not _is(node, StoreWrite) or not _can_be_narrowed(node)
+
+
+class _Narrowing:
+    def __init__(
+        self, machine: Machine, stores: _Stores, writes: Iterable[Node], has_own_memory: Callable[[str], bool]
+    ) -> None:
+        self.machine = machine
+        self.stores = stores
+        self.has_own_memory = has_own_memory
+        self.settled: dict[Value, Value] = {}
+        self.passed = {node: self._passing(node) for node in writes}
+
+    def run(self) -> None:
+        self._take_passed()
+        deferred = self._deferred()
+        for node in list(self.machine.nodes):
+            taken = [value for value in node.inputs if value in deferred]
+            if _is(node, StoreNew) and self.stores.is_narrowed(node):
+                node.kind = "store_new"
+            elif taken and node.kind not in _MOVING and node.kind not in STORE_KINDS:
+                self._narrow_use(node, deferred)
+        self._sort()
+
+    def _passing(self, write: Node) -> Node:
+        """Make a write what puts a value under a key, behind a node that passes the store on."""
+        node = Node("store_pass", f"{write.name}/pass", write.device, write.frame, write.inputs[:1], write.specs)
+        node.operations = list(write.operations)
+        write.kind, write.specs = "store_put", ()
+        write.inputs = [node.output, *write.inputs[1:]]
+        return node
+
+    def _take_passed(self) -> None:
+        """Whoever takes the store from a write takes it from what passes it on."""
+        for node in self.machine.nodes:
+            node.inputs = [self._moved(value) for value in node.inputs]
+        for node in self.passed.values():
+            node.inputs = [self._moved(value) for value in node.inputs]
+            self.machine.nodes.append(node)
+
+    def _moved(self, value: Value) -> Value:
+        node = self.passed.get(value.node)
+        return value if node is None or value.port < 0 else node.output
+
+    def _deferred(self) -> set[Value]:
+        """The values that may be stores whose writes have not come yet."""
+        consumers = self.machine.consumers()
+        found: set[Value] = set()
+        pending = [node.output for node in self.passed.values()]
+        while pending:
+            value = pending.pop()
+            if value in found:
+                continue
+            found.add(value)
+            for node in consumers.get(value, ()):
+                if node.kind in _MOVING and value in node.inputs and _is_store(value):
+                    pending.extend(output for output in node.outputs if _is_store(output))
+        return found
+
+    def _narrow_use(self, node: Node, deferred: set[Value]) -> None:
+        kind = _READING.get(type(node.operations[0].op)) if node.kind == "op" and len(node.operations) == 1 else None
+        if kind == "store_gather" and self.has_own_memory(str(node.device)):
+            kind = None  # its kernel has to stack the elements
+        if kind is not None:
+            values = dict(zip(node.taken, node.inputs, strict=True))
+            node.inputs = [values[tensor] for tensor in node.operations[0].inputs]
+            node.kind = kind
+            return
+        node.inputs = [self._settled(value) if value in deferred else value for value in node.inputs]
+
+    def _settled(self, value: Value) -> Value:
+        known = self.settled.get(value)
+        if known is None:
+            name = f"{value.node.name}/settle"
+            node = Node("store_settle", name, value.node.device, frame_of(value), [value], [spec_of(value)])
+            known = self.settled[value] = self.machine.add(node).output
+        return known
+
+    def _sort(self) -> None:
+        """Put each new node before those that take what it makes."""
+        new = {*self.passed.values(), *(value.node for value in self.settled.values())}
+        kept: dict[Node, None] = {}
+        for node in self.machine.nodes:
+            if node in new:
+                continue
+            for value in node.inputs:
+                if value.node in new:
+                    kept[value.node] = None
+            kept[node] = None
+        for node in new:
+            kept[node] = None
+        self.machine.nodes = list(kept)
+
+
+__all__ = ["STORE_KINDS", "holds_store_access", "narrow"]
