@@ -38,10 +38,12 @@ _EXPORTS: dict[str, str] = {
     **dict.fromkeys(["constant", "convert_to_tensor"], ".engine.ops"),
     "placement": ".engine.place",
     **dict.fromkeys(["Session", "explain"], ".engine.session"),
+    "lowered": ".engine.session.lowered",
     **dict.fromkeys(["custom_gradient", "gradients", "jvp", "vjp"], ".engine.autodiff"),
     **dict.fromkeys(["batch_jacobian", "hessian", "jacobian"], ".engine.control_flow.jacobian"),
     **dict.fromkeys(["batched_cond", "batched_switch"], ".engine.control_flow.batched_cond"),
     "associative_scan": ".engine.control_flow.associative_scan",
+    "dynamic_schedule": ".engine.control_flow.scheduling",
     **dict.fromkeys(["vectorize", "vectorized_map"], ".engine.control_flow.vectorized_map"),
     "trace": ".engine.tracing",
     "placeholder": ".engine.session.placeholder",
@@ -84,6 +86,7 @@ if TYPE_CHECKING:
     from .engine.control_flow.batched_cond import batched_cond, batched_switch
     from .engine.control_flow.jacobian import batch_jacobian, hessian, jacobian
     from .engine.control_flow.scan import foldl, foldr, fori_loop, map_fn, scan
+    from .engine.control_flow.scheduling import dynamic_schedule
     from .engine.control_flow.vectorized_map import vectorize, vectorized_map
     from .engine.graph import (
         Graph,
@@ -106,6 +109,7 @@ if TYPE_CHECKING:
     from .engine.saving import load_graph
     from .engine.session import Session, explain
     from .engine.session.function import function
+    from .engine.session.lowered import lowered
     from .engine.session.placeholder import placeholder
     from .engine.tracing import trace
     from .framework import callbacks, config, io, losses, metrics, models, saving, utils
@@ -190,6 +194,7 @@ __all__ = [
     "debugging",
     "device",
     "distribute",
+    "dynamic_schedule",
     "engine",
     "errors",
     "explain",
@@ -209,6 +214,7 @@ __all__ = [
     "load_graph",
     "load_model",
     "losses",
+    "lowered",
     "map_fn",
     "metrics",
     "models",

@@ -127,13 +127,15 @@ class TreeLSTM:
     Args:
         units: the length of a hidden state.
         learning_rate: of Adam.
+        scheduled: run each node's cell on whichever device is free, where several are declared.
     """
 
-    def __init__(self, units: int, learning_rate: float) -> None:
+    def __init__(self, units: int, learning_rate: float, scheduled: bool = False) -> None:
         random, initialiser = np.random.default_rng(0), ab.initializers.GlorotUniform(seed=0)
         bias = np.repeat([0.0, 1.0, 1.0, 0.0, 0.0], units)  # a forget gate for each child; they start open
         start = (random.normal(scale=0.5, size=(len(SYMBOLS), 5 * units)) + bias).astype("float32")
         self.units = units
+        self.scheduled = scheduled
         self.from_symbol = ab.Variable(start, name="from_symbol")
         self.from_children = ab.Variable(initialiser((2 * units, 5 * units)), name="from_children")
         self.readout = ab.Variable(initialiser((units, 1)), name="readout")
@@ -163,7 +165,9 @@ class TreeLSTM:
             def nothing() -> Any:
                 return ops.zeros((2, 2, self.units))
 
-            return i + 1, store.write(key, self._cell(inputs[i], ab.cond(children[0] < 0, nothing, below)))
+            given = [inputs[i], ab.cond(children[0] < 0, nothing, below)]
+            state = ab.dynamic_schedule(self._cell, given, split=False) if self.scheduled else self._cell(*given)
+            return i + 1, store.write(key, state)
 
         start = ab.TensorStore("float32", (2, self.units), key_shape=2, name="states")
         return ab.while_loop(lambda i, _: i < ops.shape(self.keys)[0], body, (0, start))[1]

@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..engine.graph import Graph, Placeholder, Tensor, TensorSpec, flatten
-from ..engine.runtime.program import Program
+from ..engine.place.devices import devices_version
+from ..engine.session.programs import make_program
 from .data import Batch, Layout
 
+Program = Callable[..., tuple[Any, ...]]  # of the arrays of a batch: what it fetches
 Build = Callable[[Layout, list[Tensor]], list[Tensor]]
 
 # So many shapes of a layout get programs of their own, which run quicker because every size is known: usually the
@@ -26,11 +28,14 @@ class StepPrograms:
 
     def __init__(self, build: Build) -> None:
         self._build = build
+        self._devices = devices_version()
         self._programs: dict[Any, Program] = {}
         self._families: dict[Any, _Family] = {}
 
     def run(self, batch: Batch) -> tuple[Any, ...]:
         """Run the step on a batch; returns what it fetches."""
+        if self._devices != devices_version():
+            self.clear()  # other devices have been declared
         leaves = batch.leaves
         key = (batch.layout.key, *[leaf.shape for leaf in leaves], *[leaf.dtype for leaf in leaves])
         program = self._programs.get(key)
@@ -40,6 +45,7 @@ class StepPrograms:
 
     def clear(self) -> None:
         """Forget all programs, because what they were built from has changed."""
+        self._devices = devices_version()
         self._programs.clear()
         self._families.clear()
 
@@ -100,7 +106,7 @@ def compile_step(build: Build, layout: Layout, specs: Sequence[TensorSpec]) -> P
         feeds = [graph.add(Placeholder(spec), (), name).outputs[0] for spec, name in zip(specs, names, strict=True)]
         fetches = build(layout, feeds)
     effects = [operation for operation in graph.operations if operation.writes]
-    return Program(graph, [*fetches, *effects], feeds)
+    return make_program(graph, [*fetches, *effects], feeds)
 
 
 def _names(layout: Layout, count: int) -> list[str]:

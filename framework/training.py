@@ -19,7 +19,7 @@ from ..engine import ops
 from ..engine.autodiff import gradients
 from ..engine.graph import Tensor, Variable, flatten, in_explicit_graph, pack_as
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
-from ..engine.runtime.program import Program
+from ..engine.place.devices import devices_version
 from . import metrics as metrics_module
 from .callbacks import Callback, CallbackList, History
 from .config import floatx
@@ -40,7 +40,7 @@ from .data import (
 )
 from .objectives import CompiledLoss, CompiledMetrics, object_name, row_count, sum_of
 from .progress import Progress, make_progress, resolve_verbose
-from .steps import StepPrograms, compile_step
+from .steps import Program, StepPrograms, compile_step
 
 Logs = dict[str, Any]
 Callbacks = Callback | Sequence[Callback] | CallbackList | None
@@ -68,7 +68,7 @@ class Trainer:
         self._compiled_loss: CompiledLoss | None = None
         self._compiled_metrics: CompiledMetrics | None = None
         self._loss_tracker: Any = None
-        self._read_logs_program: tuple[Program, list[str], Any] | None = None
+        self._read_logs_program: tuple[Program, list[str], Any, int] | None = None
         self._trained_variables: list[Variable] = []
         self._steps = {
             "train": StepPrograms(self._build_train_step),
@@ -200,9 +200,10 @@ class Trainer:
     def get_metrics_result(self) -> Logs:
         """The running averages by name, as floats."""
         named = self._named_metrics()
-        if self._read_logs_program is None or self._read_logs_program[1] != list(named):
-            self._read_logs_program = _compile_results(named)
-        program, names, structure = self._read_logs_program
+        known = self._read_logs_program
+        if known is None or known[1] != list(named) or known[3] != devices_version():
+            known = self._read_logs_program = _compile_results(named)
+        program, names, structure, _ = known
         values = pack_as(structure, [_plain(value) for value in program()])
         logs: Logs = {}
         for name, value in zip(names, values, strict=True):
@@ -568,8 +569,8 @@ def _packed(structure: Any, values: list[Any]) -> Any:
     return values[0] if isinstance(structure, Tensor) else pack_as(structure, values)
 
 
-def _compile_results(named: dict[str, Any]) -> tuple[Program, list[str], Any]:
-    """A program that reads the results of metrics; with their names and structure."""
+def _compile_results(named: dict[str, Any]) -> tuple[Program, list[str], Any, int]:
+    """A program that reads the results of metrics; with their names, structure, and the devices for which it is."""
     found: dict[str, Any] = {}
 
     def build(layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
@@ -577,7 +578,7 @@ def _compile_results(named: dict[str, Any]) -> tuple[Program, list[str], Any]:
         return [ops.convert_to_tensor(leaf) for leaf in flatten(list(found.values()))]
 
     program = compile_step(build, X_ONLY, [])
-    return program, list(found), list(found.values())
+    return program, list(found), list(found.values()), devices_version()
 
 
 def _plain(value: Any) -> Any:

@@ -37,10 +37,14 @@ class Branch(RegionOp):
         return (*[_joined(column) for column in columns], FrameSpec())
 
     def backward_within(self, node: Operation, cotangents: list[Any], needed: list[bool], sweep: Sweep) -> list[Any]:
-        return _BranchGradient(self, node, cotangents, sweep).build()
+        return BranchGradient(self, node, cotangents, sweep).build()
+
+    def with_regions(self, regions: Sequence[Region]) -> Branch:
+        """The same choice between other regions."""
+        return Branch(regions)
 
 
-class _BranchGradient:
+class BranchGradient:
     """Builds the backward branches of one `Branch`: the same choice between regions that sweep over its own.
 
     Each yields the cotangents of what any branch captured. What nothing but one branch needs (`Sweep.owned_by`) is

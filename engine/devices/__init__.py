@@ -7,8 +7,10 @@ from .order import Event, Stream, UnorderedAccessError
 from .sim import SimDevice
 from .stream import DeviceStatistics, MemoryListener, StreamDevice
 from .swap import SwappedRecord, SwapPolicy, SwapStatistics
+from .timed import Agenda, TimedDevice
 
 __all__ = [
+    "Agenda",
     "Buffer",
     "Clock",
     "DeviceMemoryError",
@@ -23,6 +25,7 @@ __all__ = [
     "SwapPolicy",
     "SwapStatistics",
     "SwappedRecord",
+    "TimedDevice",
     "UnorderedAccessError",
     "VirtualClock",
 ]

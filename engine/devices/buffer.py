@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .memory import Allocation, value_bytes
+from .memory import Allocation
 from .order import Pending, UnorderedAccessError
 
 if TYPE_CHECKING:
@@ -22,29 +22,31 @@ class Buffer:
         label: the kernel or copy that makes it.
         contents: the value on the device; for kernels, which are ordered after its writer. Others read `value`.
         writer: what is enqueued and writes it; None once it is there.
+        ready_at: when it is there, if that was known before; see `TimedDevice`.
         readers: by number of the stream, what was last enqueued there and reads it.
         allocations: the memory that it holds.
     """
 
-    __slots__ = ("__weakref__", "allocations", "contents", "device", "label", "readers", "writer")
+    __slots__ = ("__weakref__", "allocations", "contents", "device", "label", "readers", "ready_at", "writer")
 
     def __init__(self, device: StreamDevice, label: str, writer: Pending | None = None) -> None:
         self.device = device
         self.label = label
         self.writer = writer
         self.contents: Any = NOT_COMPUTED
+        self.ready_at = 0.0
         self.readers: dict[int, Pending] | None = None
         self.allocations: tuple[Allocation, ...] = ()
 
     @property
     def is_ready(self) -> bool:
         """Whether the host may read it: it was computed, and the clock has reached the end of that."""
-        return self.writer is None and not isinstance(self.contents, _Nothing)
+        return self.writer is None and not isinstance(self.contents, _Nothing) and self.ready_at <= self.device.clock.now()
 
     @property
     def nbytes(self) -> int | None:
         """How many bytes its value is; None as long as it has not been computed."""
-        return None if isinstance(self.contents, _Nothing) else value_bytes(self.contents)
+        return None if isinstance(self.contents, _Nothing) else self.device.memory.size_of(self.contents)
 
     @property
     def value(self) -> Any:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
+
+from ..place.devices import Device
 
 _NOT_READY = 600  # cudaErrorNotReady
 
@@ -53,6 +56,17 @@ def check_gpu(number: int) -> Any:
             f"Declare those that there are: ab.config.set_devices(gpu={count})."
         )
     return cupy
+
+
+def check_gpus(devices: Iterable[Device]) -> None:
+    """Check that the GPUs among `devices` can be used.
+
+    Raises:
+        GpuUnavailableError: one can't.
+    """
+    for device in devices:
+        if device.kind == "gpu":
+            check_gpu(device.number)
 
 
 def is_reached(cupy: Any, event: Any) -> bool:

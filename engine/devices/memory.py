@@ -110,6 +110,10 @@ class Memory:
         owners = {id(owner): owner for value in values for owner in _owners(value)}
         return sum(_size(owner) for key, owner in owners.items() if key not in self._by_owner)
 
+    def size_of(self, value: Any) -> int:
+        """How many bytes a value on the device is."""
+        return value_bytes(value)
+
     def fits(self, wanted: int) -> bool:
         """Whether there is room for `wanted` bytes more."""
         return self.limit is None or self.in_use + wanted <= self.limit

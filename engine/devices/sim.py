@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from random import Random
-from typing import Any, NoReturn
+from typing import Any
 
-from ..graph.nest import is_sequence
 from ..place.devices import Device
 from .buffer import DROPPED, Buffer
 from .clock import Clock
 from .memory import DeviceMemoryError, Memory, copy_value, is_simple, is_traceable, value_bytes
 from .order import COMPUTE, STREAMS, TO_DEVICE, TO_HOST, Event, Pending, Stream
+from .results import as_results
 from .stream import DeviceStatistics, MemoryListener, StreamDevice
 
 
@@ -99,13 +99,17 @@ class SimDevice(StreamDevice):
             buffer = Buffer(self, label)
             buffer.contents = result
             buffer.allocations = memory.hold(result, label, fresh is not None and fresh[0])
+            if self.observer is not None:
+                self.observer.ran(stream.name, label, self.clock.now(), self.clock.now())
             return (buffer,)
-        results = _as_results(result, outputs, label)
+        results = as_results(result, outputs, label)
         if is_limited and not memory.fits(memory.missing(results)):
             return self._launch_later(function, inputs, outputs, seconds, label, fresh, updates, results)
         self._kernels += 1
         buffers = tuple([Buffer(self, label) for _ in results])
         self._fill(buffers, results, fresh, inputs)
+        if self.observer is not None:
+            self.observer.ran(stream.name, label, self.clock.now(), self.clock.now())
         return buffers
 
     def _launch_later(
@@ -251,6 +255,7 @@ class SimDevice(StreamDevice):
     def _act(self, stream: Stream, time: float) -> None:
         self._instant = time
         done = result = None
+        ends = stream.running is not None
         try:
             if stream.running is None:
                 self._start(stream, stream.queue[0], time)
@@ -260,6 +265,8 @@ class SimDevice(StreamDevice):
             self._instant = None
         if done is not None:
             done(result)
+        if ends and self.observer is not None:
+            self.observer.ended(time)
 
     def _start(self, stream: Stream, pending: Pending, time: float) -> None:
         if pending.results is None:
@@ -273,6 +280,8 @@ class SimDevice(StreamDevice):
         pending.end = time + self._duration(pending, pending.results)
         stream.busy_seconds += pending.end - time
         self._fill(pending.outputs, pending.results, pending.fresh, pending.inputs)
+        if self.observer is not None:
+            self.observer.ran(stream.name, pending.label, time, pending.end)
 
     def _compute(self, pending: Pending) -> tuple[Any, ...]:
         function = pending.function
@@ -280,7 +289,7 @@ class SimDevice(StreamDevice):
         values = [value.contents if isinstance(value, Buffer) else value for value in pending.inputs]
         try:
             result = function(*values)
-            return (result,) if pending.seconds is None else _as_results(result, len(pending.outputs), pending.label)
+            return (result,) if pending.seconds is None else as_results(result, len(pending.outputs), pending.label)
         except Exception as error:
             self._explain(error, pending.label)
             self._failure = error
@@ -367,6 +376,10 @@ class SimDevice(StreamDevice):
         compute, to_device, to_host = self.streams
         return compute.is_idle and to_device.is_idle and to_host.is_idle
 
+    @property
+    def ahead(self) -> int:
+        return len(self.compute_stream.queue) + (self.compute_stream.running is not None)
+
     def statistics(self) -> DeviceStatistics:
         return DeviceStatistics(
             bytes_in_use=self.memory.in_use,
@@ -381,22 +394,6 @@ class SimDevice(StreamDevice):
     def __repr__(self) -> str:
         waiting = sum(len(stream.queue) + (stream.running is not None) for stream in self.streams)
         return f"<SimDevice {self.device}: {self.memory.in_use:,} bytes in use, {waiting} enqueued>"
-
-
-def _as_results(result: Any, outputs: int, label: str) -> tuple[Any, ...]:
-    """What a kernel gave, one for each output."""
-    if outputs == 1:
-        return (result,)
-    results: tuple[Any, ...] = () if result is None else tuple(result) if is_sequence(result) else (result,)
-    if len(results) != outputs:
-        _refuse_count(label, len(results), outputs)
-    return results
-
-
-def _refuse_count(label: str, given: int, expected: int) -> NoReturn:
-    raise ValueError(
-        f"Kernel {label!r} gave {given} values; expected {expected}, as it was launched with outputs={expected}."
-    )
 
 
 def _what_is_before(inputs: Sequence[Any], updates: Sequence[Buffer]) -> list[Pending]:

@@ -46,6 +46,18 @@ class MemoryListener(Protocol):
         ...
 
 
+class DeviceObserver(Protocol):
+    """Is told what a device does, for traces. Times are those of the device's clock."""
+
+    def ran(self, stream: str, label: str, start: float, end: float) -> None:
+        """A kernel or copy has started, and its end is known."""
+        ...
+
+    def ended(self, time: float) -> None:
+        """It has ended, and what it held has been let go."""
+        ...
+
+
 class StreamDevice(ABC):
     """A device with memory of its own and three streams: for kernels, for copies from the host, and for copies to it.
 
@@ -57,11 +69,17 @@ class StreamDevice(ABC):
         device: its name and figures.
         clock: tells what is due.
         memory: accounts for its memory.
+        observer: is told what it does.
     """
 
     device: Device
     clock: Clock
     memory: Memory
+    observer: DeviceObserver | None = None
+
+    def adapted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A printed function as this device runs it: the kernel to be launched."""
+        return function
 
     @abstractmethod
     def launch(
@@ -139,6 +157,11 @@ class StreamDevice(ABC):
     @abstractmethod
     def is_idle(self) -> bool:
         """Whether all that was enqueued has ended, as far as the host has seen."""
+
+    @property
+    def ahead(self) -> int:
+        """How many kernels are enqueued that have not ended, as far as the host has seen; 0 if that is not known."""
+        return 0
 
     @abstractmethod
     def statistics(self) -> DeviceStatistics:

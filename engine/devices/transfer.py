@@ -88,9 +88,5 @@ def _rebuilt(shape: Any, arrays: Iterator[Any]) -> Any:
 
 
 def _with_elements(shape: _Elements, arrays: Iterator[Any]) -> ArrayValue:
-    if len(shape.written) == shape.size:
-        return ArrayValue.from_list([_rebuilt(part, arrays) for _, part in shape.written])
-    value = ArrayValue.empty(shape.size)
-    for index, part in shape.written:
-        value = value.write(index, _rebuilt(part, arrays))
-    return value
+    """The elements are put in as they are: what is copied may not be there yet."""
+    return ArrayValue.from_written(shape.size, {index: _rebuilt(part, arrays) for index, part in shape.written})

@@ -421,12 +421,16 @@ class Graph:
             raise KeyError(f"No tensor {name!r}: write 'operation:output'; {operation!r} has {len(outputs)} outputs.")
         return outputs[int(position)]
 
-    def dump(self, fetches: Any = None, locations: bool = False) -> str:
+    def dump(self, fetches: Any = None, locations: bool = False, lowered: bool = False) -> str:
         """The graph as typed text, regions of loops and branches included, one line an operation.
 
         Args:
             fetches: print only what these tensors and operations need; by default everything.
             locations: add the line that built each operation.
+            lowered: print the step for `fetches` as it runs on the devices that are declared (see `ab.lowered`).
+
+        Raises:
+            ValueError: a lowered step is asked for without `fetches`.
 
         >>> import anabranch as ab
         >>> with ab.Graph().as_default() as graph:
@@ -446,6 +450,10 @@ class Graph:
         """
         from .dump import dump
 
+        if lowered and fetches is None:
+            raise ValueError("dump(lowered=True) prints one step: expected what it computes, as its fetches; got None.")
+        if lowered:
+            return _operators["dump_lowered"](fetches)
         return dump(self, fetches, locations)
 
     def sees(self, tensor: Tensor) -> bool:

@@ -58,8 +58,8 @@ def is_alone(node: Node) -> bool:
 
 
 def _waits(node: Node) -> bool:
-    """Whether a node waits for more than tokens: what looks into a TensorStore, for what is written there."""
-    return node.kind in STORE_KINDS and node.kind != "store_pass"
+    """Whether a node waits for more than tokens: what looks into a TensorStore, or runs elsewhere."""
+    return (node.kind in STORE_KINDS and node.kind != "store_pass") or node.kind == "join"
 
 
 class _Lateness:

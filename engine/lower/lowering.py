@@ -21,9 +21,11 @@ from ..graph.spec import FrameSpec
 from ..graph.tensor import Tensor
 from ..ops.base import Constant
 from ..passes.prune import frame_users, needed_in_region
+from ..place.devices import Device
 from .contexts import BranchContext, Context, LoopContext, LoopParts, Switches
 from .narrowing import holds_store_access
 from .nodes import Machine, Node, Value, spec_of
+from .scheduling import lower_scheduled
 
 DeviceOf = Callable[[Operation], str]
 
@@ -36,12 +38,20 @@ class Lowering:
         is_split: whether a loop or branch, given with the operations that it needs inside, has to be lowered; others
             stay one operation.
         host: the device at which fed values arrive.
+        targets_of: for a scheduled function the devices among which it is scheduled; for what else there is none.
     """
 
-    def __init__(self, device_of: DeviceOf, is_split: Callable[[Operation], bool], host: str) -> None:
+    def __init__(
+        self,
+        device_of: DeviceOf,
+        is_split: Callable[[Operation], bool],
+        host: str,
+        targets_of: Callable[[Operation], Sequence[Device]] = lambda operation: [],
+    ) -> None:
         self.device_of = device_of
         self.is_split = is_split
         self.host = host
+        self.targets_of = targets_of
         self.machine = Machine()
         self._loops: list[tuple[LoopParts, LoopContext]] = []
 
@@ -73,9 +83,12 @@ class Lowering:
             if operation.outputs and all(tensor in context.values for tensor in operation.outputs):
                 continue  # fed, or taken from a frame
             takers = [user for tensor in operation.outputs for user in users.get(tensor, ())]
-            if isinstance(operation.op, While) and self._is_split(context, operation):
+            targets = self.targets_of(operation)
+            if targets and not takers:  # what is taken from inside is recorded in one place
+                lower_scheduled(context, operation, targets, self.host)
+            elif isinstance(operation.op, While) and self._is_split(context, operation):
                 self._lower_loop(context, operation, takers)
-            elif isinstance(operation.op, Branch) and self._is_split(context, operation):
+            elif isinstance(operation.op, Branch) and operation.op.is_choice and self._is_split(context, operation):
                 self._lower_branches(context, operation, takers)
             elif _has_frame(operation):
                 self._add(context, [operation, *takers])

@@ -19,7 +19,16 @@ from ..passes.prune import all_operations
 from .nodes import Machine, Node, Value, frame_of, spec_of
 
 STORE_KINDS = frozenset(
-    {"store_new", "store_pass", "store_put", "store_read", "store_contains", "store_size", "store_gather", "store_settle"}
+    {
+        "store_new",
+        "store_pass",
+        "store_put",
+        "store_read",
+        "store_contains",
+        "store_size",
+        "store_gather",
+        "store_settle",
+    }
 )
 _MOVING = frozenset({"identity", "switch", "switch_n", "merge", "enter", "exit", "next_iteration"})
 _READING: dict[type, str] = {
@@ -60,8 +69,9 @@ class _Stores:
 
     def __init__(self, machine: Machine, has_own_memory: Callable[[str], bool]) -> None:
         self._parents: dict[Node, Node] = {}
-        written: set[Node] = set()
-        barred: set[Node] = set()
+        written: set[Node] = set()  # groups that loops write
+        made: set[Node] = set()  # that begin with what some operation made
+        apart: set[Node] = set()  # that come where only kernels can look into what was made
         for node in machine.nodes:
             taken = [value.node for value in node.inputs if _is_store(value)]
             if node.kind in _MOVING or _is(node, StoreWrite):
@@ -69,10 +79,12 @@ class _Stores:
                     self._unite(node, other)
         for node in machine.nodes:
             if _is(node, StoreWrite) and _can_be_narrowed(node):
-                written.add(self._root(node))
-            elif _makes_store(node) and node.device is not None and has_own_memory(node.device):
-                barred.add(self._root(node))  # what it makes lies where only kernels can look into it
-        self._narrowed = written - barred
+                written.update([self._root(node)] if node.frame.parent is not None else [])
+            elif _makes_store(node):
+                made.add(self._root(node))
+            if node.device is not None and has_own_memory(node.device):
+                apart.update(self._root(value.node) for value in (*node.inputs, *node.outputs) if _is_store(value))
+        self._narrowed = written - (made & apart)
 
     def is_narrowed(self, node: Node) -> bool:
         """Whether the store that a node takes or makes belongs to a group that is narrowed."""
@@ -89,8 +101,8 @@ class _Stores:
 
 
 def _can_be_narrowed(node: Node) -> bool:
-    """A write in a loop. (One to a store that is the same in all iterations has nothing to run ahead of.)"""
-    return node.frame.parent is not None and not node.inputs[0].node.is_constant and node.inputs[0].node.kind != "const"
+    """Not if it is to a store that is the same in all iterations: it has nothing to run ahead of."""
+    return not node.inputs[0].node.is_constant and node.inputs[0].node.kind != "const"
 
 
 def _makes_store(node: Node) -> bool:

@@ -10,7 +10,7 @@ Source: Yu et al., "Dynamic Control Flow in Large-Scale Machine Learning", EuroS
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..graph.graph import Operation
 from ..graph.spec import Spec
@@ -67,7 +67,8 @@ class Node:
         kind: "op" (operations, see `operations`), "const", "identity", "no_op", "feed", "fetch"; the primitives
             "switch" (ports: false, true), "switch_n" (a port a branch), "merge", "enter", "exit", "next_iteration",
             "loop_cond"; "send", "recv"; "to_host" (a copy out of a device's own memory); "record" (into the history of
-            a value), "collect" (a loop's history, once it is done), "trips" (the number of its iterations).
+            a value), "collect" (a loop's history, once it is done), "trips" (the number of its iterations); those of
+            TensorStores (see `narrowing`) and of scheduled functions (see `scheduling`).
         name: a name that tells where it comes from.
         device: where it runs; None for constants, of which every device has its own.
         frame: the frame in which it runs. (The inputs of an Enter, and the outputs of an Exit, "collect" or "trips",
@@ -83,6 +84,8 @@ class Node:
         peer: of a Recv: its Send, and the other way around.
         lossy: of a Send: whether floats travel as bfloat16.
         seconds: of an "op": how long it is expected to run.
+        site: of what a scheduled function became: what is known of it (see `lower.scheduling`).
+        target: of a "replica": the device that it is for.
     """
 
     __slots__ = (
@@ -99,8 +102,10 @@ class Node:
         "operations",
         "peer",
         "seconds",
+        "site",
         "specs",
         "taken",
+        "target",
     )
 
     def __init__(
@@ -128,6 +133,8 @@ class Node:
         self.peer: Node | None = None
         self.lossy = False
         self.seconds = 0.0
+        self.site: Any = None
+        self.target = ""
 
     @property
     def outputs(self) -> list[Value]:

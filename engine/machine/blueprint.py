@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..lower.nodes import CONTROL, Frame, Machine, Node, Value
+from ..graph.spec import TensorSpec
+from ..lower.nodes import CONTROL, Frame, Machine, Node, Value, spec_of
+from ..passes.estimates import bytes_of
 from .frames import Constant, FramePlan
 
 _IN_PASSING = frozenset({"enter", "exit", "next_iteration", "loop_cond", "merge", "send", "record", "fetch"})
@@ -49,6 +51,7 @@ class Place:
         self.exits: list[Node] = []
         self.collected: list[Node] = []
         self.records = 0
+        self.record_bytes: dict[int, int] = {}
 
     @property
     def count(self) -> int:
@@ -113,6 +116,7 @@ class Blueprint:
             place.collected.append(node)
         elif node.kind == "record":
             place.records = max(place.records, node.history + 1)
+            place.record_bytes[node.history] = _saved_bytes(node)
 
     def place_of(self, node: Node) -> Place:
         assert node.device is not None, f"{node!r} is everywhere"
@@ -137,6 +141,7 @@ class Blueprint:
             plan.count = place.count
             plan.arrivals = sum(place.pending) + len(place.receives)
             plan.records = place.records
+            plan.record_bytes = place.record_bytes
         for place, plan in made.items():
             plan.children = [made[child] for child in place.children]
         return made
@@ -180,3 +185,10 @@ class Blueprint:
                     constant.slots.append(place.slots[consumer, node.output])
                 constant.counts.append((self.numbers[consumer], 1))
         return constant
+
+
+def _saved_bytes(record: Node) -> int:
+    """Bytes that an iteration saves, by the shape; 0 where only values tell, as of branches that may not be taken."""
+    spec = spec_of(record.inputs[0])
+    is_certain = record.inputs[0].node.kind not in ("collect", "merge")
+    return bytes_of(spec) if is_certain and isinstance(spec, TensorSpec) and spec.is_static else 0

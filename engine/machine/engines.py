@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..ops.array_value import ArrayValue
+from ..runtime.program import bytes_saved
 
 Done = Callable[..., None]  # of the results; of None and an error, where it failed
 FromThread = Callable[..., None]
@@ -30,6 +31,14 @@ class Engine(abc.ABC):
 
     def __init__(self) -> None:
         self.spent: dict[Any, list[float]] = {}
+
+    def on_pressure(self, release: Callable[[], None]) -> bool:
+        """Have `release` called when memory runs short; whether it can."""
+        return False
+
+    def now(self) -> float:
+        """The time, in seconds, as what it runs takes it."""
+        return time.perf_counter()
 
     @property
     def is_busy(self) -> bool:
@@ -51,6 +60,19 @@ class Engine(abc.ABC):
         """The most memory that values have taken; None if that is not known."""
         return None
 
+    @property
+    def asked(self) -> Engine:
+        """The engine that is asked for what is done: one of several, if these are asked together."""
+        return self
+
+    def at_once(self, node: Any, kernel: Callable[..., Any], values: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """As `submit`, if results can be told at once; None if not, and then nothing was done."""
+        return None
+
+    def adapted(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
+        """A printed function as what runs it here; it is to be submitted in its place."""
+        return kernel
+
     @abc.abstractmethod
     def submit(
         self, node: Any, kernel: Callable[..., Any], values: tuple[Any, ...], done: Done, from_thread: FromThread
@@ -69,6 +91,14 @@ class Engine(abc.ABC):
         """Copy a value out of the device's memory."""
         done(value)
 
+    def send(self, value: Any, done: Done) -> None:
+        """As `to_host`, but `done` is given what others may be given, too: it is only read."""
+        self.to_host(value, done)
+
+    def pass_on(self, value: Any, target: Engine, done: Done) -> bool:
+        """Copy a value to another device; False if nothing was done: then the host does it."""
+        return False
+
     def to_device(self, value: Any, done: Done) -> None:
         """Copy a value into the device's memory."""
         done(value)
@@ -80,6 +110,17 @@ class Engine(abc.ABC):
     def gathered(self, items: Any) -> Any:
         """The history of a value, from what `record` gave."""
         return ArrayValue.from_list([items[position] for position in range(len(items))])
+
+    def size_of_record(self, items: Any, bytes_each: int) -> int:
+        """How many bytes a record holds; those that other records hold are not counted.
+
+        Args:
+            items: from `record`.
+            bytes_each: what an iteration adds, if its shape is known, or else 0.
+        """
+        if bytes_each:
+            return len(items) * bytes_each
+        return sum([bytes_saved(value) for value in items.values() if type(value) is not ArrayValue])
 
     def poll(self) -> float | None:
         """Call what is due; the time at which there will be more, if that is known."""

@@ -32,6 +32,7 @@ class FramePlan:
         arrivals: how many tokens an iteration takes.
         children: the plans of the frames inside.
         receives: for each value that is received: its number, and what delivers it, alive and dead.
+        record_bytes: what an iteration adds to each history, where that is known from the shape.
         record: makes what takes the values of all iterations, by number, for one of `records` histories.
         constants: for each constant Enter, what it does to the arrays, and what delivers it to an iteration.
         exits: what delivers a dead token for each Exit that was never alive.
@@ -51,6 +52,7 @@ class FramePlan:
         self.count = 0
         self.arrivals = 0
         self.records = 0
+        self.record_bytes: dict[int, int] = {}
         self.record: Callable[[], Any] = dict
         self.children: list[FramePlan] = []
         self.receives: list[tuple[int, Deliver, Deliver]] = []
@@ -152,7 +154,7 @@ class Frames:
         push: takes (function, iteration) pairs that are ready to run.
         mail: values that were sent before their iteration began, by (number of the edge, tag).
         ended: called with the plan of a partition's own frame when it is over.
-        gathered: makes a history of what was recorded.
+        gathered: makes a history of what was recorded under a number.
     """
 
     def __init__(
@@ -160,7 +162,7 @@ class Frames:
         push: Callable[[tuple[Deliver, Iteration]], None],
         mail: dict[tuple[int, Tag], Any],
         ended: Callable[[FramePlan], None],
-        gathered: Callable[[FramePlan, Any], Any],
+        gathered: Callable[[FramePlan, int, Any], Any],
     ) -> None:
         self.push = push
         self.mail = mail
@@ -281,6 +283,7 @@ class Frames:
         plan = run.plan
         while True:
             plan.iterations += 1
+            iteration.v = []  # what went the other way, or is the same in all iterations, is let go at once
             if plan.receives:
                 plan.live.pop(iteration.tag, None)
             following = iteration.next
@@ -322,8 +325,9 @@ class Frames:
             elif number < 0:
                 deliver(parent, np.int32(run.newest))
             else:
-                deliver(parent, self.gathered(plan, run.records[number]))
+                deliver(parent, self.gathered(plan, number, run.records[number]))
         run.first.children = []
+        run.values, run.given, run.records = [], [], []
         parent.left -= 1
         if not parent.left:
             self.finished(parent)

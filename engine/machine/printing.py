@@ -16,17 +16,20 @@ from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
 from ..lower.narrowing import STORE_KINDS
 from ..lower.nodes import CONTROL, Machine, Node, Value
+from ..lower.scheduling import SCHEDULE_KINDS
 from ..ops.base import Constant
 from ..passes.prune import all_operations
 from ..runtime.printer import Block, Function, Printer
 from .blueprint import Blueprint, is_loop_merge, is_scheduled
 from .frames import DEAD, MASK
+from .schedule_printing import SCHEDULE_NAMES, print_schedule_node
 from .store_printing import STORE_NAMES, print_store_node
 
-_LOCAL = ("it", "x", "v", "p", "t", "r", "n")
+_LOCAL = ("it", "x", "v", "p", "t", "r", "n", "s")
 _GIVEN = ("push", "mail", "enter", "advance", "finished", "constant", "constant_dead")
 _OF_STEP = ("carry", "fetch", "fetch_dead", "submit", "wait", "to_host", "as_bfloat16")
-_RESERVED = (*_LOCAL, *_GIVEN, *_OF_STEP, *STORE_NAMES)
+_RESERVED = (*_LOCAL, *_GIVEN, *_OF_STEP, *STORE_NAMES, *SCHEDULE_NAMES)
+_OF_TRACE = ("began", "now", "ran", "sending", "sent", "received")
 Pairs = Sequence[tuple[Value, str]]  # values, and the expressions for them
 
 
@@ -38,7 +41,9 @@ class MachinePrinter:
         printer: prints the operations.
         ways: how the operations of a node are run: "here", "apart" (see `Step.submit`), or as one that may "wait" for
             others (see `Step.wait`).
+        by_run: whether the kernel of a node calls `Op.run` for each operation (see `Printer.by_run`).
         channels: for a Recv whether its value is carried by a channel (see `Step.carry`) instead of being handed over.
+        clocks: for a node whether the time of its operations is taken by what is printed; None if nothing is traced.
 
     Attributes:
         names: the function for each purpose: ("run", node), ("dead", node), ("deliver", node), ("kill", node) for what
@@ -52,14 +57,18 @@ class MachinePrinter:
         printer: Printer,
         ways: Callable[[Node], str] = lambda node: "here",
         channels: Callable[[Node], bool] = lambda node: False,
+        clocks: Callable[[Node], bool] | None = None,
+        by_run: Callable[[Node], bool] = lambda node: False,
     ) -> None:
         self.machine = machine
         self.printer = printer
         self.blueprint = Blueprint(machine)
-        printer.reserve(_RESERVED)
+        printer.reserve(_RESERVED if clocks is None else (*_RESERVED, *_OF_TRACE))
         printer.reserve(self.live_names())
         self.ways = ways
         self.channels = channels
+        self.by_run = by_run
+        self.clocks = clocks
         self.names: dict[Any, str] = {}
         self.nodes: dict[str, Node] = {}
         self._pending: list[Callable[[], None]] = []
@@ -97,6 +106,10 @@ class MachinePrinter:
         self.printer.add_function(function)
         return _Writer(self, function)
 
+    def add_function(self, key: Any, arguments: Iterable[str], hint: str = "") -> _Writer:
+        """A further function of a node, to be written."""
+        return self._function(key, hint, arguments)
+
     def name_of(self, key: Any, hint: str) -> str:
         """The name of a function that is, or will be, printed."""
         name = self.names.get(key)
@@ -127,7 +140,12 @@ class MachinePrinter:
         """What comes from outside the iteration: the function that takes it, alive and dead."""
         for purpose, arguments in (("deliver", ["it", "x"]), ("kill", ["it"])):
             writer = self._function((purpose, node), f"{purpose}_{_short(node)}", arguments)
+            told = node.kind == "recv" and purpose == "deliver" and self.clocks is not None
+            if told:
+                writer.line("began = now()")
             writer.hand_on([(node.output, "x")], purpose == "deliver")
+            if told:
+                writer.line(f"received({self.blueprint.edges[node]}, it.tag, began)")
             if node.kind == "recv":
                 writer.leave()
             writer.line("return")
@@ -147,12 +165,14 @@ class MachinePrinter:
                 writer.switch(node)
             elif node.kind in STORE_KINDS:
                 print_store_node(writer, node)
+            elif node.kind in SCHEDULE_KINDS:
+                print_schedule_node(self, writer, node)
             elif node.kind == "to_host":
                 writer.to_host(node, self.name_of(("deliver", node), f"copied_{_short(node)}"))
             else:
                 value = writer.take(node.inputs[0], node) if node.inputs else "None"
                 writer.hand_on([*[(output, value) for output in node.outputs], (node.done, "None")], True)
-            if node.kind != "to_host" and node.kind not in STORE_KINDS:
+            if node.kind != "to_host" and node.kind not in STORE_KINDS and node.kind not in SCHEDULE_KINDS:
                 writer.leave()
         if node.kind == "to_host":
             writer = self._function(("deliver", node), "", ["it", "x"])
@@ -167,7 +187,9 @@ class MachinePrinter:
         for operation in all_operations(node.operations):  # variables keep copies: buffers are let go
             self.printer.stored.update([*operation.inputs, *operation.outputs])
         kernel = self._function(("kernel", node), f"kernel_{_short(node)}", [])
+        self.printer.by_run = self.by_run(node)
         taken = kernel.print_kernel(node)
+        self.printer.by_run = False
         begin = self._function(("run", node), _short(node), ["it"])
         values = [begin.take(value, node) for value in taken]
         finish = self.name_of(("deliver", node), f"done_{_short(node)}")
@@ -253,9 +275,16 @@ class _Writer:
         return self._print_operations(node, names)
 
     def _print_operations(self, node: Node, names: dict[Tensor, str]) -> list[str]:
+        is_clocked = self.owner.clocks is not None and self.owner.clocks(node)
+        if is_clocked:
+            self.line("began = now()")
         block = Block(self.function, names, self.depth)
         block.print_operations(node.operations, node.given)
-        return [block.names[tensor] for tensor in node.given]
+        results = [block.names[tensor] for tensor in node.given]
+        if is_clocked:
+            seen = [name for name, spec in zip(results, node.specs, strict=True) if not _is_static(spec)]
+            self.line(f"ran({', '.join([self.printer.bind('node', node), 'began', *seen])})")
+        return results
 
     def print_kernel(self, node: Node) -> list[Value]:
         """Print the operations of a node as a function of values; gives these, in order."""
@@ -343,7 +372,10 @@ class _Writer:
             self.line(f"push(({run if is_alive else dead}, it))")
             return
         self._need_counts_here()
-        if is_alive:
+        if consumer.kind == "join":  # of replicas those that were not chosen are dead
+            self.line(f"p[{number}] = n = p[{number}] + {count * (DEAD * (not is_alive) - 1)}")
+            self.line(f"if not n & {MASK}: push(({run} if n < {place.pending[number] * DEAD} else {dead}, it))")
+        elif is_alive:
             self.line(f"p[{number}] = n = p[{number}] - {count}")
             self.line(f"if not n: push(({run}, it))")
             self.line(f"elif not n & {MASK}: push(({dead}, it))")
@@ -440,8 +472,13 @@ class _Writer:
         live = f"live_{self.blueprint.place_of(receive).number}"
         self.line(f"t = {live}.get(it.tag)")
         given = f"({x}, False)" if is_alive else "(None, True)"
+        is_clocked = is_alive and self.owner.clocks is not None
+        if is_clocked:
+            self.line(f"s = sending({number}, it.tag)")
         self.line(f"if t is None: mail[{number}, it.tag] = {given}")
         self.line(f"else: {deliver}(t, {x})" if is_alive else f"else: {kill}(t)")
+        if is_clocked:
+            self.line(f"sent({number}, s)")
 
     def _pass_record(self, node: Node, value: Value, x: str, is_alive: bool) -> None:
         if is_alive:
@@ -453,6 +490,10 @@ class _Writer:
             self.line(f"fetch({number}, {x})")
         else:
             self.line(f"fetch_dead({number})")
+
+
+def _is_static(spec: Any) -> bool:
+    return isinstance(spec, TensorSpec) and spec.is_static
 
 
 def _is_scalar(value: Value) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import linecache
 import threading
 import weakref
@@ -14,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from ..control_flow.while_loop import While
+from ..devices.cuda import check_gpus
 from ..graph.graph import Graph, Operation, Parameter
-from ..graph.spec import Spec
+from ..graph.spec import Spec, TensorSpec
 from ..graph.tensor import Tensor
 from ..lower.cluster import cluster
 from ..lower.cut import cut
@@ -23,6 +25,8 @@ from ..lower.lowering import Lowering
 from ..lower.narrowing import narrow
 from ..lower.nodes import Machine, Node
 from ..lower.raw import contains_raw, lower_raw, with_back_edges
+from ..lower.scheduling import scheduling_of
+from ..ops.base import Constant
 from ..ops.fused import Fused
 from ..ops.tensor_arrays import ArrayRead
 from ..passes.memory_budget import memory_budget
@@ -41,12 +45,15 @@ from ..runtime.errors import annotate
 from ..runtime.printer import Printer
 from ..runtime.program import copied_value, evaluated, fusion_rule_of, told
 from ..runtime.storage import is_fresh
+from ..runtime.timing import note_compiled, now
+from ..tracing import active
 from .engines import Engine, WorkerEngine
 from .printing import MachinePrinter
 from .statistics import MachineStatistics, Timed, full_names
 from .step import Step
 
 Assign = Callable[[Sequence[Operation], Sequence[Tensor]], Mapping[Operation, str]]
+DISPATCH = 2e-6  # seconds; what the host needs to run an operation by itself
 LONG = 1e-4  # seconds; what runs for longer on a CPU leaves the loop, where there are other devices
 _TEXT_WIDTH = 56  # of the program in a listing
 _numbers = count(1)
@@ -102,6 +109,7 @@ class MachineProgram:
         prepared: PreparedStep | None = None,
         of: MachineProgram | None = None,
     ) -> None:
+        began = now()
         self.statistics = MachineStatistics() if of is None else of.statistics
         self.devices = {device.name: device for device in list_devices()}
         self._origin = (graph, targets, feeds, specs)
@@ -119,12 +127,17 @@ class MachineProgram:
         self._others: dict[tuple[bool, int | None], MachineProgram] = {}
         prepared = prepared or prepared_step(graph, targets, feeds, specs, exact, assign)
         self.machine = lowered(prepared, self.devices, clusters, parallel_iterations, lossy)
-        self.swaps = _swaps(self.machine) if swaps is None else swaps
+        self.swaps = (_swaps(self.machine) or self._budget is not None) if swaps is None else swaps
         self._is_fresh = [is_fresh(tensor) for tensor in prepared.fetches]
         self.seed = seed
+        self._prepared = prepared
+        self._traced: MachineProgram | None = None
+        self._has_clocks = False
+        check_gpus([self.devices[name] for name in self.machine.devices])
         self._print(prepared)
         self._idle: list[Step] = []
         self._lock = threading.Lock()
+        note_compiled(began, self._describe)
 
     def _print(self, prepared: PreparedStep) -> None:
         printer = Printer(guard=self._check) if self._guards else _kernel_printer(prepared.operations)
@@ -142,9 +155,17 @@ class MachineProgram:
 
         def by_channel(receive: Node) -> bool:
             assert receive.peer is not None, f"{receive!r} has no Send"
-            return self._own_memory(receive) or self._own_memory(receive.peer)
+            if self._own_memory(receive.peer):
+                return True
+            return self._own_memory(receive) and not _is_number(receive)
 
-        self.printing = MachinePrinter(self.machine, printer, way, by_channel)
+        def has_clock(node: Node) -> bool:
+            return not self._own_memory(node)  # others tell themselves what they ran
+
+        clocks = has_clock if self._has_clocks else None
+        self.printing = MachinePrinter(
+            self.machine, printer, way, by_channel, clocks=clocks, by_run=self._is_on_gpu
+        )
         self.source = self.printing.print()
         self._recursions = printer.bodies.labels
         self._functions = {name: key for key, name in self.printing.names.items()}
@@ -156,6 +177,10 @@ class MachineProgram:
         self._code = compile(self.source, self.filename, "exec")
         linecache.cache[self.filename] = (len(self.source), None, self.source.splitlines(True), self.filename)
         weakref.finalize(self, linecache.cache.pop, self.filename, None).atexit = False
+
+    def _is_on_gpu(self, node: Node) -> bool:
+        device = self.devices.get(str(node.device))
+        return device is not None and device.kind == "gpu"
 
     def _own_memory(self, node: Node) -> bool:
         device = self.devices.get(str(node.device))
@@ -169,6 +194,8 @@ class MachineProgram:
             return self._other(guard=True)(*values)
         if memory_budget() != self._budget:
             return self._other(self._guards)(*values)
+        if active.recorder is not None and not self._has_clocks:
+            return self._with_clocks()(*values)
         with self._lock:
             step = self._idle.pop() if self._idle else None
         step = step or self._make_step()
@@ -209,6 +236,7 @@ class MachineProgram:
 
     def _ended(self, step: Step, found: list[Any]) -> tuple[Any, ...]:
         """What a run has fetched; nothing of it shares memory with the program's state."""
+        self.statistics.note_ended(step)
         with self._lock:
             self._idle.append(step)
         return tuple(
@@ -228,6 +256,20 @@ class MachineProgram:
             self._others[key] = found
         return found
 
+    def _describe(self) -> dict[str, Any]:
+        """What a trace tells of the step."""
+        targets = ", ".join(target.name for target in self._origin[1])
+        return {"program": self.filename, "targets": targets, "devices": ", ".join(self.machine.devices)}
+
+    def _with_clocks(self) -> MachineProgram:
+        """The same machine, printed with clocks, for traces. What it does counts as done by this program."""
+        if self._traced is None:
+            traced = copy.copy(self)
+            traced._has_clocks, traced._idle = True, []
+            traced._print(self._prepared)
+            self._traced = traced
+        return self._traced
+
     def _check(self, operation: Operation, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         numerics.check_results(operation, self.statistics.runs, inputs, outputs)
 
@@ -245,22 +287,33 @@ class MachineProgram:
                 part = parts["" if node is None else str(node.device)]
             origin = self._origins.get(number) if lines else None
             part.append(text if origin is None else f"{text:<{_TEXT_WIDTH}}  # {told(origin.operation)}")
-        told_parts = [f"# --- {device or 'any device'} ---\n" + "\n".join(part) for device, part in parts.items() if part]
-        return "\n\n".join([part.rstrip() for part in told_parts]) + "\n"
+        texts = ["\n".join([f"# --- {device or 'any device'} ---", *part]) for device, part in parts.items() if part]
+        return "\n\n".join([text.rstrip() for text in texts]) + "\n"
 
     def _make_step(self) -> Step:
         engines = self._make_engines()
         printing = self.printing
-        return Step(printing.blueprint, printing.names, self._code, self._bindings, engines, self.seed)
+        made = (printing.blueprint, printing.names, self._code, self._bindings, engines, self.seed)
+        if not self._has_clocks:
+            return Step(*made)
+        from .tracing import TracedStep
+
+        return TracedStep(*made, nodes=printing.nodes)
 
     def _make_engines(self) -> dict[str, Engine]:
-        devices = [self.devices[name] for name in self.machine.devices]
+        targets = [node.target for node in self.machine.nodes if node.target]
+        devices = [self.devices[name] for name in dict.fromkeys([*self.machine.devices, *targets])]
         streams = [device for device in devices if device.kind != "cpu"]
         engines: dict[str, Engine] = {device.name: WorkerEngine() for device in devices if device.kind == "cpu"}
         if streams:
-            from .stream_engine import make_engines
+            from .stream_engine import StreamEngine, make_engines
 
-            engines |= make_engines(streams, self.swaps)
+            engine_type = StreamEngine
+            if self._has_clocks:
+                from .tracing import TracedStreamEngine
+
+                engine_type = TracedStreamEngine
+            engines |= make_engines(streams, self.swaps, engine_type, self._budget)
         return engines
 
     def _annotate(self, error: Exception, step: Step) -> None:
@@ -281,7 +334,7 @@ class MachineProgram:
         values = [scope[name] for name in origin.arguments if name in scope]
         loops = [(loop, evaluated(count, scope)) for loop, count in origin.loops]
         loops += [(plan.operation, number) for plan, number in iteration.path()]
-        annotate(error, origin.operation, values, loops, device=node.device)
+        annotate(error, origin.operation, values, loops, device=node.target or node.device)
 
 
 def lowered(
@@ -294,28 +347,31 @@ def lowered(
     """The machine form of a placed step."""
     host = next(name for name, device in devices.items() if device.kind == "cpu")
 
+    built = prepared if isinstance(prepared, BuiltStep) else None
+
     def device_of(operation: Operation) -> str:
-        return operation.device or host
+        return (operation.device if built is None else built.places.get(operation)) or host
 
     def has_own_memory(device: str) -> bool:
         return devices[device].kind != "cpu"
 
+    targets = scheduling_of(devices)
+
     def is_split(operation: Operation) -> bool:
-        inside = [each for each in needed_inside([operation]) if not isinstance(each.op, Parameter)]
+        inside = [each for each in needed_inside([operation]) if not isinstance(each.op, (Constant, Parameter))]
         used = {device_of(each) for each in inside if each is not operation and not each.op.regions}
-        waits = any(isinstance(each.op, WaitingOp) for each in inside)
+        waits = any(isinstance(each.op, WaitingOp) or targets(each) for each in inside)
         return waits or len(used) > 1 or any(has_own_memory(device) for device in used)
 
-    if isinstance(prepared, BuiltStep):
-        places = prepared.places
-        on = lambda operation: places.get(operation, host)  # noqa: E731
-        machine = lower_raw(prepared.operations, prepared.feeds, prepared.fetches, on, host)
+    if built:
+        machine = lower_raw(prepared.operations, prepared.feeds, prepared.fetches, device_of, host)
     else:
-        machine = Lowering(device_of, is_split, host).run(prepared.operations, prepared.feeds, prepared.fetches)
+        lowering = Lowering(device_of, is_split, host, targets)
+        machine = lowering.run(prepared.operations, prepared.feeds, prepared.fetches)
+        narrow(machine, has_own_memory)
     if parallel_iterations is not None:
         for frame in machine.frames:
             frame.parallel_iterations = parallel_iterations
-    narrow(machine, has_own_memory)
     cut(machine, has_own_memory, lossy)
     costs = CostModel()
 
@@ -349,6 +405,12 @@ def may_wait(node: Node) -> bool:
     return isinstance(node.operations[0].op, WaitingOp)
 
 
+def _is_number(node: Node) -> bool:
+    """Whether a node gives a number of rank 0, which travels with the kernels that use it."""
+    (spec,) = node.specs
+    return isinstance(spec, TensorSpec) and spec.shape == () and spec.dtype.kind in "biufc"
+
+
 def _swaps(machine: Machine) -> bool:
     """Whether a loop's saved state may move to the host."""
     return any(isinstance(f.operation.op, While) and f.operation.op.swap_memory for f in machine.frames if f.operation)
@@ -357,8 +419,12 @@ def _swaps(machine: Machine) -> bool:
 def place_by_cost(
     operations: Sequence[Operation], feeds: Sequence[Tensor], like: Placement | None = None
 ) -> dict[Operation, str]:
-    """Where the operations of a step run, by the placer; where another placement has the same, as it says."""
-    return {operation: device.name for operation, device in place(operations, feeds, like=like).items()}
+    """Where the operations of a step run, by the placer; where another placement has the same, as it says.
+
+    Several devices are used where that is asked for, and where it saves more than running operations one by one costs.
+    """
+    placement = place(operations, feeds, like=like).if_it_pays(DISPATCH)
+    return {operation: device.name for operation, device in placement.items()}
 
 
 def prepared_step(
@@ -385,7 +451,8 @@ def prepared_step(
     check_step(graph, targets, feeds)
     rule = None if exact else fusion_rule_of(graph)
     budget = memory_budget()
-    return prepare(graph, targets, feeds, specs, rule, not exact, assign, budget)
+    can_swap = any(device.kind != "cpu" for device in list_devices())
+    return prepare(graph, targets, feeds, specs, rule, not exact, assign, budget, can_swap)
 
 
 def _kernel_printer(operations: Sequence[Operation]) -> Printer:

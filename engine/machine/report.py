@@ -53,6 +53,16 @@ def waiting_report(step: Step, what: str = "made no progress") -> str:
     return "\n".join(lines)
 
 
+def progress_report(step: Step) -> list[str]:
+    """How far the loops of a step have come that is still running, by device."""
+    found: list[str] = []
+    for place, plan in step.plans.items():
+        alive = [iteration.number for iteration in _alive(step, place, plan)]
+        if alive and place.frame.parent is not None:
+            found.append(f"  {place.device}: frame {place.label!r} was in iteration {max(alive)}")
+    return found
+
+
 def _alive(step: Step, place: Place, plan: FramePlan) -> list[Iteration]:
     """The iterations of a place that are not over."""
     found: list[Iteration] = []
@@ -76,7 +86,9 @@ def _waiting(step: Step, place: Place, iteration: Iteration) -> list[str]:
     for number, node in enumerate(place.nodes):
         missing = iteration.p[number]
         low = missing & MASK
-        if missing <= 0 or not low or (low == place.pending[number] and node.kind == "merge"):
+        if missing <= 0 or not low or (
+            low == place.pending[number] and (node.kind == "merge" or _comes_at_once(node))
+        ):
             continue
         sources = ", ".join(f"{value.node.name!r}" for value in node.sources if value.node.kind != "const")
         count = f"{low} of {place.pending[number]}"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..control_flow.while_loop import While
 from ..graph.graph import Operation
 from ..passes.estimates import made_bytes
 from ..place.costs import CostModel
@@ -63,6 +64,14 @@ class MachineStatistics(Statistics):
         """Whether the run that has begun is one that is timed."""
         return self.runs % _TIMED == 1
 
+    def note_ended(self, step: Step) -> None:
+        """Count what the loops of a run that span devices have saved, and computed again."""
+        self.saved_bytes += step.saved_bytes
+        self.total_saved_bytes += step.saved_bytes
+        for operation, plan in {plan.operation: plan for plan in step.plans.values()}.items():
+            if operation is not None and isinstance(operation.op, While) and operation.op.recomputed_bytes:
+                self.note_recomputed((plan.iterations - plan.frames) * operation.op.recomputed_bytes)
+
     @property
     def devices(self) -> Mapping[str, DeviceRunStatistics]:
         step = self.latest
@@ -108,6 +117,8 @@ class Timed:
         self.inside: list[tuple[Node, float, float]] = []  # nodes that the loop ran itself: how often, and how long
         self.scheduling = dict.fromkeys(before, 0.0)
         for function, (runs, seconds) in (step.spent or {}).items():
+            if function.__name__ not in functions:
+                continue  # what is decided for several nodes at once
             purpose, node = functions[function.__name__]
             if purpose == "run" and node.kind == "op" and node not in apart:
                 self.inside.append((node, runs, seconds))

@@ -11,18 +11,18 @@ import queue
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..graph.deadlines import seconds_left
 from ..lower.nodes import Node
-from ..ops.store_value import StoreValue
 from ..queues.errors import DeadlineExceededError
 from .blueprint import Blueprint, Place
 from .engines import Engine
 from .frames import FramePlan, Frames, Iteration, Tag
-from .report import StalledError, waiting_report
+from .report import StalledError, progress_report, waiting_report
+from .scheduling import Scheduler
 from .statistics import Spent, note_spent
 from .stores import WAITING, Stores
 from .waits import Wait
@@ -47,6 +47,8 @@ class Step:
         seed: what is ready is run in the order that this seed gives; without one, in the order in which it got ready.
     """
 
+    frames_type: ClassVar[type[Frames]] = Frames
+
     def __init__(
         self,
         blueprint: Blueprint,
@@ -66,8 +68,9 @@ class Step:
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.outstanding: dict[int, tuple[Node, Iteration | Tag, float]] = {}
         self.waits: dict[int, Wait] = {}  # of what is outstanding
-        self.frames = Frames(self.ready.append, self.mail, self._ended, self._gathered)
+        self.frames = self.frames_type(self.ready.append, self.mail, self._ended, self._gathered)
         self.stores = Stores(self)
+        self.scheduler = Scheduler(self)
         self.plans = blueprint.plans()
         for plan in self.plans.values():
             plan.record = engines[plan.device].record
@@ -84,6 +87,7 @@ class Step:
         self._receives = {
             number: (node, self.plans[blueprint.place_of(node)]) for node, number in blueprint.edges.items()
         }
+        self._ways: dict[int, tuple[Node, FramePlan, Engine, Engine, bool]] = {}
         self._deliveries = {
             number: (namespace[names["deliver", node]], namespace[names["kill", node]])
             for node, number in blueprint.edges.items()
@@ -107,6 +111,10 @@ class Step:
             "to_host": self.to_host,
             "as_bfloat16": as_bfloat16,
             **self._for_stores(),
+            "schedule": self.scheduler.schedule,
+            "demultiplex": self.scheduler.demultiplex,
+            "replicate": self.scheduler.replicate,
+            "join": self.scheduler.join,
         }
         given |= {f"live_{place.number}": plan.live for place, plan in self.plans.items()}
         return {**bindings, **given}
@@ -114,7 +122,7 @@ class Step:
     def _for_stores(self) -> dict[str, Any]:
         stores = self.stores
         return {
-            "store_new": StoreValue.empty,
+            "store_new": stores.new,
             "store_pass": stores.passed_on,
             "store_put": stores.put,
             "store_read": stores.read,
@@ -144,6 +152,8 @@ class Step:
         except BaseException:
             self.abort()
             raise
+        self.scheduler.end()
+        self.stores.reset()
         found, self.fetched = self.fetched, []
         self.roots, self.current = {}, None
         return found
@@ -152,9 +162,11 @@ class Step:
         self.current = None
         self.fetched = [None] * len(self.machine.fetches)
         self.stores.reset()
+        self.scheduler.reset()
         for plan in self.plans.values():
             plan.reset()
         self._random = None if self.seed is None else random.Random(self.seed)
+        self.saved_bytes = 0  # by the histories of this run
         self._is_watched = self.seed is not None or self.spent is not None or seconds_left() is not None
         self.started = time.perf_counter()
 
@@ -168,7 +180,7 @@ class Step:
         return list(roots.values())
 
     def _loop(self) -> None:
-        engines = list(dict.fromkeys(self.engines.values()))
+        engines = list(dict.fromkeys([engine.asked for engine in self.engines.values()]))
         while True:
             self._run_ready()
             if self.outstanding or any(engine.is_busy for engine in engines):
@@ -212,7 +224,8 @@ class Step:
             self.current = item
             raise
         if ready:
-            raise DeadlineExceededError(f"The timeout was over. {waiting_report(self, 'was not done')}")
+            report = "\n".join([waiting_report(self, "was not done"), *progress_report(self)])
+            raise DeadlineExceededError(f"The timeout was over. {report}")
 
     def _take_event(self, engines: Sequence[Engine]) -> None:
         """Wait for what comes back: from engines, which have to be asked, or from other threads."""
@@ -260,6 +273,7 @@ class Step:
             engine.abort()
         self.outstanding.clear()
         self.stores.reset()
+        self.scheduler.abort()
         for plan in self.plans.values():
             plan.live.clear()
         self.events = queue.SimpleQueue()
@@ -270,6 +284,10 @@ class Step:
         self, node: Any, kernel: Callable[..., Any], values: tuple[Any, ...], finish: Callable[..., None], it: Iteration
     ) -> None:
         """Run a node's operations apart: `finish(it, results)` follows now or later."""
+        results = self.engines[node.device].at_once(node, kernel, values)
+        if results is not None:
+            finish(it, results)
+            return
         number = self._number = self._number + 1
         self.outstanding[number] = (node, it, time.perf_counter())
 
@@ -286,7 +304,22 @@ class Step:
         def from_thread(function: Callable[..., None], *arguments: Any) -> None:
             events.put((function, arguments))
 
-        self.engines[node.device].submit(node, kernel, values, done, from_thread)
+        engine = self.engines[node.device]
+        if engine.has_own_memory:
+            kernel = self._telling(engine.adapted(kernel), finish, it)
+        engine.submit(node, kernel, values, done, from_thread)
+
+    def _telling(self, kernel: Callable[..., Any], finish: Callable[..., None], it: Iteration) -> Callable[..., Any]:
+        """A kernel that runs later, when `current` is something else: where it fails, that is `current`."""
+
+        def run(*values: Any) -> Any:
+            try:
+                return kernel(*values)
+            except Exception:
+                self.current = (finish, it)
+                raise
+
+        return run
 
     def wait(self, node: Any, values: tuple[Any, ...], finish: Callable[..., None], it: Iteration) -> None:
         """Run an operation that may have to wait for others: `finish(it, results)` follows now or later."""
@@ -313,6 +346,10 @@ class Step:
         self.outstanding[number] = (node, where, time.perf_counter())
         return number
 
+    def touch(self) -> None:
+        """Note that what one engine has finished gives another one something to do."""
+        self._number += 1
+
     def end(self, number: int) -> bool:
         """Something that was under way is there; whether the step still runs."""
         return self.outstanding.pop(number, None) is not None
@@ -330,10 +367,7 @@ class Step:
 
     def carry(self, number: int, tag: Tag, value: Any) -> None:
         """Bring a value to another device by way of the host."""
-        receive, plan = self._receives[number]
-        send = receive.peer
-        assert send is not None, f"{receive!r} has no Send"
-        source, target = self.engines[str(send.device)], self.engines[str(receive.device)]
+        receive, plan, source, target, is_lossy = self._ways.get(number) or self._way(number)
         key = self._number = self._number + 1
         self.outstanding[key] = (receive, tag, time.perf_counter())
 
@@ -343,11 +377,21 @@ class Step:
 
         def on_host(given: Any) -> None:
             self._number += 1
-            if send.lossy:
+            if is_lossy:
                 given = as_bfloat16(given)
             target.to_device(given, arrived)
 
-        source.to_host(value, on_host)
+        if is_lossy or not source.pass_on(value, target, arrived):
+            source.send(value, on_host)
+
+    def _way(self, number: int) -> tuple[Node, FramePlan, Engine, Engine, bool]:
+        """What `carry` needs to know of a value that crosses."""
+        receive, plan = self._receives[number]
+        send = receive.peer
+        assert send is not None, f"{receive!r} has no Send"
+        engines = self.engines[str(send.device)], self.engines[str(receive.device)]
+        found = self._ways[number] = (receive, plan, *engines, send.lossy)
+        return found
 
     def _deliver(self, number: int, plan: FramePlan, tag: Tag, value: Any) -> None:
         iteration = plan.live.get(tag)
@@ -377,8 +421,10 @@ class Step:
     def _ended(self, plan: FramePlan) -> None:
         self._running -= 1
 
-    def _gathered(self, plan: FramePlan, recorded: Any) -> Any:
-        return self.engines[plan.device].gathered(recorded)
+    def _gathered(self, plan: FramePlan, number: int, recorded: Any) -> Any:
+        engine = self.engines[plan.device]
+        self.saved_bytes += engine.size_of_record(recorded, plan.record_bytes.get(number, 0))
+        return engine.gathered(recorded)
 
 
 def _drawn(ready: list[Any], chosen: random.Random) -> Any:

@@ -1,9 +1,9 @@
 """TensorStores whose dependencies are narrowed: a read waits for its key, not for the writes before it.
 
 A write takes its place in the order of versions at once, and its key and value come later. So a store within a step is
-(table, version), as a `StoreValue` is, of a table that is still being filled. What a read finds is what it would find if
-all ran in order: a key that a later write has put is not there, and one that no earlier write can still put is missing,
-which is known as soon as the last of them has come. Nothing waits for what never comes.
+(table, version), as a `StoreValue` is, of a table that is still being filled. What a read finds is what it would find
+if all ran in order: a key that a later write has put is not there, and one that no earlier write can still put is
+missing, which is known as soon as the last of them has come. Nothing waits for what never comes.
 
 Source: Wei et al., "Dynamic Scheduling For Dynamic Control Flow in Deep Learning Systems" (2018), section 3.
 """
@@ -11,12 +11,13 @@ Source: Wei et al., "Dynamic Scheduling For Dynamic Control Flow in Deep Learnin
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..graph.op import as_scalar_or_array, is_array
+from ..graph.op import is_array
 from ..ops.store_value import Key, StoreValue, as_key
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Entry:
         self.device = device
         self.value = value
         self.copies: dict[str, Any] = {}
-        self.waiting: dict[str, list[Item]] = {}  # by the device to which a copy is under way
+        self.waiting: dict[str, list[Callable[[], None]]] = {}  # by the device to which a copy is under way
 
 
 class Table:
@@ -130,27 +131,38 @@ class Stores:
     def __init__(self, step: Step) -> None:
         self.step = step
         self._tables: list[Table] = []
+        self._outside: dict[int, Entry] = {}  # elements that were there before the step, by identity
 
     def reset(self) -> None:
         """Forget the step that ran."""
         self._tables.clear()
+        self._outside.clear()
 
     # --- writing ----------------------------------------------------------------------------------------------------
+
+    def new(self) -> DeferredStore:
+        """A store that holds nothing."""
+        return DeferredStore(self._table(StoreValue.empty()), 0, 0)
+
+    def _table(self, base: StoreValue | DeferredStore) -> Table:
+        self._tables.append(table := Table(base))
+        return table
 
     def passed_on(self, store: StoreValue | DeferredStore) -> DeferredStore:
         """The store after one more write, whose key and value come later."""
         if isinstance(store, StoreValue) or store.version != store.table.latest:
-            table = Table(store)
-            self._tables.append(table)
+            table = self._table(store)
         else:
             table = store.table
         table.latest += 1
         return DeferredStore(table, table.latest, store.size + 1)
 
     def put(self, node: Any, store: DeferredStore, key: Any, value: Any, item: Item, slot: int) -> Any:
-        """The key and value of a write have come; `WAITING` if they are on the way, or it is not known what is before."""
+        """The key and value of a write have come; `WAITING` as long as it is not known what is before it."""
         key = self._key(node, key, item, slot)
-        if key is WAITING or (isinstance(store.table.base, DeferredStore) and not self._is_settled(node, store.table.base, item)):
+        if key is WAITING or (
+            isinstance(store.table.base, DeferredStore) and not self._is_settled(node, store.table.base, item)
+        ):
             return WAITING
         owned = value.copy() if is_array(value) else value  # the memory of the value may be used again
         for woken in store.table.put(store.version, key, Entry(node.device, owned)):
@@ -207,21 +219,30 @@ class Stores:
             return store
         if not self._is_settled(node, store, item):
             return WAITING
-        return self._whole(node, store, item)
+        missing = [entry for entry in _entries(store) if self._source(entry) and "" not in entry.copies]
+        if not missing:
+            return self._whole(store)
+        left = [len(missing)]
 
-    def _whole(self, node: Any, store: StoreValue | DeferredStore, item: Item) -> Any:
+        def have() -> None:
+            left[0] -= 1
+            if not left[0]:
+                self.step.ready.append(item)
+
+        for entry in missing:
+            self._copy(node, entry, "", item[1], have)
+        return WAITING
+
+    def _whole(self, store: StoreValue | DeferredStore) -> StoreValue:
         if isinstance(store, StoreValue):
             return store
         table = store.table
         start, whole = table.whole if table.whole is not None and table.whole[0] <= store.version else (0, None)
         if whole is None:
-            whole = self._whole(node, table.base, item)
-        entries = [table.written[version] for version in range(start + 1, store.version + 1)]
-        values = [self._on_host(node, entry, item) for _, entry in entries]
-        if whole is WAITING or any([value is WAITING for value in values]):
-            return WAITING
-        for (key, _), value in zip(entries, values, strict=True):
-            whole = whole.write(key, value)
+            whole = self._whole(table.base)
+        for version in range(start + 1, store.version + 1):
+            key, entry = table.written[version]
+            whole = whole.write(key, entry.copies[""] if self._source(entry) else entry.value)
         table.whole = (store.version, whole)
         return whole
 
@@ -264,39 +285,41 @@ class Stores:
         self.step.engines[node.device].to_host(key, copied)
         return WAITING
 
-    def _brought(self, node: Any, entry: Any, item: Item) -> Any:
+    def _source(self, entry: Entry) -> str:
+        """The device in whose memory an element lies; "" if that is the host's."""
+        return entry.device if entry.device and self._has_own_memory(entry.device) else ""
+
+    def _brought(self, node: Any, found: Any, item: Item) -> Any:
         """An element where a node runs."""
-        if not isinstance(entry, Entry):
-            entry = Entry("", as_scalar_or_array(entry))
         device = node.device if self._has_own_memory(node.device) else ""
-        source = entry.device if entry.device and self._has_own_memory(entry.device) else ""
-        if device == source:
+        if not isinstance(found, Entry) and not device:
+            return found
+        entry = found if isinstance(found, Entry) else self._outside.setdefault(id(found), Entry("", found))
+        if device == self._source(entry):
             return entry.value
         if device in entry.copies:
             return entry.copies[device]
-        return self._copy(node, entry, source, device, item)
+        self._copy(node, entry, device, item[1], lambda: self.step.ready.append(item))
+        return WAITING
 
-    def _on_host(self, node: Any, entry: Entry, item: Item) -> Any:
-        source = entry.device if self._has_own_memory(entry.device) else ""
-        if not source or "" in entry.copies:
-            return entry.copies[""] if source else entry.value
-        return self._copy(node, entry, source, "", item)
-
-    def _copy(self, node: Any, entry: Entry, source: str, device: str, item: Item) -> Any:
-        """Copy an element to a device ("": the host), once for all that read it there."""
+    def _copy(self, node: Any, entry: Entry, device: str, it: Iteration, have: Callable[[], None]) -> None:
+        """Copy an element to a device ("": the host), once for all that want it there; then call `have`."""
         waiting = entry.waiting.setdefault(device, [])
-        waiting.append(item)
+        waiting.append(have)
         if len(waiting) > 1:
-            return WAITING
-        begun = self.step.begin(node, item[1])
+            return
+        source = self._source(entry)
+        begun = self.step.begin(node, it)
 
         def arrived(value: Any) -> None:
             if self.step.end(begun):
                 entry.copies[device] = value
-                self.step.ready.extend(dict.fromkeys(entry.waiting.pop(device)))
+                for each in entry.waiting.pop(device):
+                    each()
 
         def on_host(value: Any) -> None:
             if device:
+                self.step.touch()
                 self.step.engines[device].to_device(value, arrived)
             else:
                 arrived(value)
@@ -305,7 +328,6 @@ class Stores:
             self.step.engines[source].to_host(entry.value, on_host)
         else:
             on_host(entry.value)
-        return WAITING
 
     # --- what is missing --------------------------------------------------------------------------------------------
 
@@ -316,6 +338,18 @@ class Stores:
             what = "all writes before it" if parked.key is None else f"key {parked.key!r}"
             found.append((parked.node, parked.item[1], what))
         return found
+
+
+def _entries(store: StoreValue | DeferredStore) -> Iterator[Entry]:
+    """What a store whose writes have all come holds besides what was asked for as a whole before."""
+    while isinstance(store, DeferredStore):
+        table = store.table
+        start = table.whole[0] if table.whole is not None and table.whole[0] <= store.version else 0
+        for version in range(start + 1, store.version + 1):
+            yield table.written[version][1]
+        if start:
+            return
+        store = table.base
 
 
 def _held(store: StoreValue | DeferredStore, key: Key) -> Any:

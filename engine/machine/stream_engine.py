@@ -6,13 +6,25 @@ the device, as far as the windows of loops and the memory allow. Copies are hand
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..devices import Buffer, Clock, RealClock, SimDevice, StreamDevice, SwappedRecord, SwapPolicy, VirtualClock
+from ..devices import (
+    Agenda,
+    Buffer,
+    Clock,
+    RealClock,
+    SimDevice,
+    StreamDevice,
+    SwappedRecord,
+    SwapPolicy,
+    TimedDevice,
+    VirtualClock,
+)
 from ..graph.op import is_array
 from ..ops.array_value import ArrayValue
 from ..ops.tensor_arrays import ArrayRead
@@ -21,6 +33,9 @@ from ..runtime.storage import is_fresh
 from .engines import Done, Engine, FromThread
 from .stores import DeferredStore
 
+# Kernels, and reads of histories, that are under way where histories may move. What they take can't.
+_MOST_AHEAD = 32
+
 
 class DeviceRecord:
     """The history of a value on a device: what a TensorArray is to an operation that reads one element."""
@@ -28,7 +43,7 @@ class DeviceRecord:
     __slots__ = ("record",)
 
     def __init__(self, policy: SwapPolicy) -> None:
-        self.record = SwappedRecord(policy)
+        self.record = policy.record()
 
     def __setitem__(self, iteration: int, value: Any) -> None:
         self.record.append(iteration, value)
@@ -36,6 +51,21 @@ class DeviceRecord:
     @property
     def size(self) -> int:
         return self.record.size
+
+
+class _Releasing:
+    """Releases memory where something waits for more than there is."""
+
+    def __init__(self, device: StreamDevice, release: Callable[[], None]) -> None:
+        self.device = device
+        self.release = release
+
+    def pressure(self, wanted: int) -> None:
+        if wanted and not self.device.memory.fits(wanted):
+            self.release()
+
+    def aborted(self) -> None:
+        """What was enqueued has been dropped; values stay until they are let go."""
 
 
 class StreamEngine(Engine):
@@ -48,19 +78,34 @@ class StreamEngine(Engine):
     """
 
     has_own_memory = True
+    is_quick = True  # whether it may leave out steps that say nothing new
 
     def __init__(self, device: StreamDevice, clock: Clock, swaps: bool) -> None:
         super().__init__()
         self.device = device
         self.clock = clock
-        self.policy = SwapPolicy(device)
+        self.policy = SwapPolicy(device, device.device.swap_threshold, device.device.swap_smallest)
         if not swaps:
             self.policy.threshold = None
         self._fresh: dict[Any, tuple[bool, ...]] = {}
+        self._held: deque[tuple[Any, Callable[..., Any], tuple[Any, ...], Done]] = deque()
+        self._copies: list[tuple[Buffer, Done]] = []  # to the host, of what is not computed yet
+        self._reading = 0  # values of histories that are waited for
+        self._timed = device if self.is_quick and isinstance(device, TimedDevice) else None
+        self._asked: Engine = self
+
+    def on_pressure(self, release: Callable[[], None]) -> bool:
+        if self.device.memory.limit is None:
+            return False
+        self.device.listen(_Releasing(self.device, release))
+        return True
+
+    def now(self) -> float:
+        return self.clock.now()
 
     @property
     def is_busy(self) -> bool:
-        return not self.device.is_idle
+        return bool(self._held or self._copies) or not self.device.is_idle
 
     @property
     def kernel_seconds(self) -> float:
@@ -77,6 +122,16 @@ class StreamEngine(Engine):
     def submit(
         self, node: Any, kernel: Callable[..., Any], values: tuple[Any, ...], done: Done, from_thread: FromThread
     ) -> None:
+        if self.policy.threshold is not None and (self._held or self._is_far_ahead):
+            self._held.append((node, kernel, values, done))
+        else:
+            self._begin(node, kernel, values, done)
+
+    @property
+    def _is_far_ahead(self) -> bool:
+        return self.device.ahead + self._reading >= _MOST_AHEAD
+
+    def _begin(self, node: Any, kernel: Callable[..., Any], values: tuple[Any, ...], done: Done) -> None:
         records = [value for value in values if type(value) is DeviceRecord]
         if not records:
             self._launch(node, kernel, values, done)
@@ -84,6 +139,21 @@ class StreamEngine(Engine):
             self._read(values[0], int(values[1]), done)
         else:
             self._with_records(node, kernel, values, done)
+
+    def adapted(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
+        return self.device.adapted(kernel)
+
+    @property
+    def asked(self) -> Engine:
+        return self._asked
+
+    def at_once(self, node: Any, kernel: Callable[..., Any], values: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        if self._timed is None:
+            return None
+        for value in values:
+            if type(value) is DeviceRecord:
+                return None
+        return self._timed.launch(kernel, values, len(node.given), node.seconds, node.name)
 
     def _launch(self, node: Any, kernel: Callable[..., Any], values: Sequence[Any], done: Done) -> None:
         fresh = self._fresh.get(node)
@@ -96,7 +166,13 @@ class StreamEngine(Engine):
         """One element of a history: no kernel, but maybe a copy back from the host."""
         if not 0 <= index < record.size:
             raise IndexError(f"Element {index} of a history of {record.size} iterations was read.")
-        record.record.get(index, lambda found: done((found,)))
+
+        def have(found: Any) -> None:
+            self._reading -= 1
+            done((found,))
+
+        self._reading += 1
+        record.record.get(index, have)
 
     def _with_records(self, node: Any, kernel: Callable[..., Any], values: Sequence[Any], done: Done) -> None:
         """A kernel that takes whole histories: their elements are its inputs, one by one."""
@@ -134,12 +210,28 @@ class StreamEngine(Engine):
         record.record.as_list(have)
 
     def to_host(self, value: Any, done: Done) -> None:
-        if type(value) is Buffer:
+        if type(value) is Buffer and self.policy.threshold is not None and not value.is_ready:
+            self._copies.append((value, done))  # on its stream it would keep back what makes room for it
+        elif type(value) is Buffer:
             self.device.to_host(value, done)
         elif type(value) is DeviceRecord:
             self._record_to_host(value, done)
         else:
             done(value)
+
+    def send(self, value: Any, done: Done) -> None:
+        if self._timed is not None and type(value) is Buffer:
+            self._timed.send(value, done)
+        else:
+            self.to_host(value, done)
+
+    def pass_on(self, value: Any, target: Engine, done: Done) -> bool:
+        if self._timed is None or type(value) is not Buffer or not isinstance(target, StreamEngine):
+            return False
+        if target._timed is None or _is_host(value.contents):  # small values stay on the host, where Switches look
+            return False
+        self._timed.pass_on(value, target._timed, done)
+        return True
 
     def _record_to_host(self, record: DeviceRecord, done: Done) -> None:
         def have(items: list[Any]) -> None:
@@ -170,20 +262,71 @@ class StreamEngine(Engine):
     def gathered(self, items: Any) -> Any:
         return items
 
+    def size_of_record(self, items: Any, bytes_each: int) -> int:
+        return items.size * bytes_each  # what is not computed yet has no other size
+
     def poll(self) -> float | None:
-        return self.device.poll()
+        when = self.device.poll()
+        while self._held and not self._is_far_ahead:
+            self._begin(*self._held.popleft())
+            when = self.device.poll()
+        if any(value.is_ready for value, _ in self._copies):
+            copies, self._copies = self._copies, []
+            for value, done in copies:
+                self.to_host(value, done)
+            when = self.device.poll()
+        return when
 
     def wait_until(self, when: float) -> None:
         self.clock.wait_until(when)
 
     def abort(self) -> None:
+        self._held.clear()
+        self._copies.clear()
+        self._reading = 0
         self.device.abort()
 
 
-def make_engines(devices: Sequence[Device], swaps: bool) -> dict[str, Engine]:
-    """Engines for the devices of one step, which share a clock."""
-    clock = VirtualClock() if all(device.virtual_time for device in devices) else RealClock()
-    return {device.name: StreamEngine(SimDevice(device, clock, device.seed), clock, swaps) for device in devices}
+def make_engines(
+    devices: Sequence[Device],
+    swaps: bool,
+    engine_type: type[StreamEngine] = StreamEngine,
+    budget: int | None = None,
+) -> dict[str, Engine]:
+    """Engines for the devices of one step, which share a clock.
+
+    Args:
+        swaps: whether histories may move to the host.
+        engine_type: that of the engines.
+        budget: bytes in use on a device above which they do, if that is less than what the device says.
+    """
+    is_virtual = all(device.virtual_time and device.kind != "gpu" for device in devices)
+    clock = VirtualClock() if is_virtual else RealClock()
+    agenda = Agenda(clock)
+
+    def opened(device: Device) -> StreamDevice:
+        if device.kind == "gpu":
+            from .gpu_device import MachineGpu  # cupy loads here, on first use
+
+            return MachineGpu(device)
+        is_plain = device.seed is None and device.memory_limit is None and not device.virtual_time
+        is_plain = is_plain and device.swap_threshold is None
+        is_timed = is_plain and engine_type is StreamEngine  # traces are told by the other kind
+        return TimedDevice(device, agenda) if is_timed else SimDevice(device, clock, device.seed)
+
+    found = {device.name: opened(device) for device in devices}
+    engines = {name: engine_type(device, device.clock, swaps) for name, device in found.items()}
+    for engine in engines.values():
+        if swaps and budget is not None:
+            engine.policy.threshold = min(budget, engine.policy.threshold or budget)
+    ask_together([engine for engine in engines.values() if isinstance(engine.device, TimedDevice)])
+    return dict(engines)
+
+
+def ask_together(engines: Sequence[StreamEngine]) -> None:
+    """Of engines whose devices share an agenda, one is asked for all."""
+    for engine in engines:
+        engine._asked = engines[0]  # pyright: ignore[reportPrivateUsage]
 
 
 def _is_host(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Operations of a step that wait for what others do, in other threads or in this step: without a thread of their own."""
+"""Operations of a step that wait for what others do, in other threads or in this step, and hold no thread meanwhile."""
 
 from __future__ import annotations
 

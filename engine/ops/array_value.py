@@ -9,8 +9,8 @@ the same on average, whatever it hits. What a value shows never changes, so `rea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -20,6 +20,13 @@ from .base import is_numpy
 
 _NEVER = 1 << 62
 _CLEARED = None  # stands among changes for a slot that holds nothing from then on
+
+
+@runtime_checkable
+class _DeviceArray(Protocol):
+    """An array of another module than NumPy, whose functions NumPy's own call (NEP 18), such as cupy's."""
+
+    def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any: ...
 
 
 class _Store:
@@ -78,15 +85,15 @@ class _Store:
         if self.items is not None:
             self.items.extend([None] * extra)
         elif self.buffer is not None and len(self.buffer) < size:
-            larger = np.empty((max(size, 2 * len(self.buffer)), *self.buffer.shape[1:]), self.buffer.dtype)
+            larger = np.empty_like(self.buffer, shape=(max(size, 2 * len(self.buffer)), *self.buffer.shape[1:]))
             larger[: len(self.buffer)] = self.buffer
             self.buffer = larger
 
     def _fits_buffer(self, value: Any) -> bool:
-        if not is_numpy(value):
+        if not _is_array(value):
             return False
         if self.buffer is None:
-            self.buffer = np.empty((len(self.written_at), *value.shape), value.dtype)
+            self.buffer = np.empty_like(value, order="C", shape=(len(self.written_at), *value.shape))
         return self.buffer.shape[1:] == value.shape and self.buffer.dtype == value.dtype
 
     def _become_list(self) -> None:
@@ -123,6 +130,14 @@ class ArrayValue:
         return cls(store, 0, len(items))
 
     @classmethod
+    def from_written(cls, size: int, items: Mapping[int, Any]) -> ArrayValue:
+        """An array of `size` slots that holds `items` themselves, not copies."""
+        value = cls.from_list([items.get(index) for index in range(size)])
+        for index in set(range(size)) - items.keys():
+            value._store.written_at[index] = _NEVER
+        return value
+
+    @classmethod
     def from_stacked(cls, stacked: Any) -> ArrayValue:
         """The rows of an array as elements, without a copy."""
         if stacked.ndim == 0:
@@ -143,6 +158,12 @@ class ArrayValue:
         """
         elements = [self._at(i) for i in range(self.size)]
         return sum(int(element.nbytes) for element in elements if element is not None and not is_sequence(element))
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether all elements are there, as the rows of one array: `stack` gives that without a copy."""
+        store = self._store
+        return store.buffer is not None and not store.changed and all(map(self.has, range(self.size)))
 
     def _at(self, index: int) -> Any:
         return self._store.at(index, self._version)
@@ -258,7 +279,9 @@ class ArrayValue:
         present = [index for index in range(min(self.size, shape[0])) if self.has(index)]
         if len(present) == shape[0] == self.size and store.items is None and not store.changed and self.size:
             return store.buffer[: self.size]
-        stacked = np.zeros(shape, dtype)
+        alike = self._at(present[0]) if present else None
+        known = alike is None or is_numpy(alike)
+        stacked = np.zeros(shape, dtype) if known else np.zeros_like(alike, dtype, shape=shape)
         for index in present:
             stacked[index] = self._at(index)
         return stacked
@@ -302,7 +325,7 @@ class ArrayValue:
         if source.items is not None:
             store.items = [source.items[index] for index in range(self.size)]
         elif source.buffer is not None:
-            store.buffer = np.array(source.buffer[: self.size])
+            store.buffer = source.buffer[: self.size].copy()
         for index in visible:
             store.written_at[index] = 0
         for index in source.changes:
@@ -312,6 +335,11 @@ class ArrayValue:
 
     def __repr__(self) -> str:
         return f"<TensorArray value of {self.size} elements>"
+
+
+def _is_array(value: Any) -> bool:
+    """Whether `value` is an array or scalar of NumPy, or an array of a module like it."""
+    return is_numpy(value) or isinstance(value, _DeviceArray)
 
 
 def add_values(a: Any, b: Any) -> Any:

@@ -42,6 +42,12 @@ def _save_graph(graph: Any, path: Any) -> None:
     save_graph(graph, path)
 
 
+def _dump_lowered(fetches: Any) -> str:
+    from ..session.lowered import dump_lowered
+
+    return dump_lowered(fetches)
+
+
 define_operators(
     {
         "convert": convert_to_tensor,
@@ -51,6 +57,7 @@ define_operators(
         "scatter": scatter,
         "take_rows": take_rows,
         "save_graph": _save_graph,
+        "dump_lowered": _dump_lowered,
         "add": elementwise.add,
         "sub": elementwise.subtract,
         "mul": elementwise.multiply,

@@ -49,8 +49,9 @@ class RawOp(Op):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         raise RuntimeError(
-            f"raw.{self.type_name} can't be run here: the primitives of dataflow are run by Session.run alone, and not "
-            "by functions, partial runs, loops or branches. Build those with ab.cond and ab.while_loop."
+            f"raw.{self.type_name} can't be run here: the primitives of dataflow are run by the dataflow machine (by "
+            "Session.run and functions) alone, and not inside loops or branches. Build those with ab.cond and "
+            "ab.while_loop."
         )
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:

@@ -49,6 +49,7 @@ def prepare(
     reassociate: bool = True,
     assign: Assign | None = None,
     memory_budget: int | None = None,
+    can_swap: bool = False,
 ) -> Step:
     """Prune, specialise, place and rewrite what `targets` need, given `feeds`.
 
@@ -62,6 +63,7 @@ def prepare(
         assign: gives the device of each operation of the specialised step, those of placeholders and of insides
             included (see `assign_devices`); without it the step is not placed. Passes that rewrite keep to devices.
         memory_budget: how many bytes of loop state may be saved, about; the rest is computed again.
+        can_swap: state beyond the budget may be moved to the host, where that is cheaper than computing it again.
 
     Raises:
         ValueError: `assign` leaves out an operation.
@@ -80,7 +82,7 @@ def prepare(
     wanted += [operation for operation in copy.graph.operations if operation.writes]
     fed = [copy.tensors[tensor] for tensor in feeds]
     operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
-    recompute(copy.graph, operations, [*fetches, *wanted], memory_budget)
+    recompute(copy.graph, operations, [*fetches, *wanted], memory_budget, can_swap)
     operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
     assign_devices(copy.graph, operations, fed, assign)
     sink_into_branches(copy.graph, operations, [*fetches, *wanted])

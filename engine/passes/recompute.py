@@ -37,7 +37,11 @@ Reads = dict[Tensor, list[Operation]]  # for a tensor of a forward body, where b
 
 
 def recompute(
-    graph: Graph, operations: Sequence[Operation], kept: Iterable[Tensor | Operation], budget: int | None
+    graph: Graph,
+    operations: Sequence[Operation],
+    kept: Iterable[Tensor | Operation],
+    budget: int | None,
+    can_swap: bool = False,
 ) -> None:
     """Let the loops of a step save less, and compute the rest again.
 
@@ -47,25 +51,29 @@ def recompute(
         kept: tensors and operations that are wanted from outside.
         budget: about how many bytes all loops together may save; None for no limit. Loops with `swap_memory` then
             still compute again what would take longer to be moved away and back.
+        can_swap: what does not fit into the budget may be moved away: then only what is cheaper than that is computed
+            again.
     """
     if budget is None and not any(_may_swap(operation) for operation in all_operations(operations)):
         return
     wanted = {item for item in kept if isinstance(item, Tensor)}
-    _recompute_in(graph, operations, wanted, budget)
+    _recompute_in(graph, operations, wanted, budget, can_swap)
 
 
 def _may_swap(operation: Operation) -> bool:
     return isinstance(operation.op, While) and operation.op.swap_memory
 
 
-def _recompute_in(graph: Graph, operations: Sequence[Operation], kept: set[Tensor], budget: int | None) -> None:
+def _recompute_in(
+    graph: Graph, operations: Sequence[Operation], kept: set[Tensor], budget: int | None, can_swap: bool
+) -> None:
     """Do so for the loops of one graph, then for those in regions inside, whose state lives at the same time."""
     loops = _stateful_loops(operations, kept)
     if loops:
         states = [state for state, _ in loops]
-        choices = _chosen(states, budget)
+        choices = _chosen(states, budget, can_swap)
         long: list[Operation] = []
-        if budget is not None and _total(states, choices) > budget:
+        if budget is not None and not can_swap and _total(states, choices) > budget:
             choices, long = _in_segments(states, choices, budget, operations, kept)
         for (state, reads), choice in zip(loops, choices, strict=True):
             if choice.again:
@@ -84,7 +92,7 @@ def _recompute_in(graph: Graph, operations: Sequence[Operation], kept: set[Tenso
         for region in operation.op.regions:
             inside = {*kept, *region.results}
             demanded = [tensor for tensor in kept if tensor.graph is region]
-            _recompute_in(region, needed_in_region(region, demanded), inside, budget)
+            _recompute_in(region, needed_in_region(region, demanded), inside, budget, can_swap)
 
 
 # --- what is saved, and what of it may be computed again ------------------------------------------------------------
@@ -153,14 +161,19 @@ class _Uses:
         return found
 
 
-def _chosen(states: Sequence[SavedState], budget: int | None) -> list[Choice]:
-    """What each loop saves: all of it if that fits, else what is cheapest at the lowest price at which all fits."""
+def _chosen(states: Sequence[SavedState], budget: int | None, can_swap: bool) -> list[Choice]:
+    """What each loop saves: all of it if that fits, else what is cheapest at the lowest price at which all fits.
+
+    If the rest can be moved away, the price is that of moving.
+    """
     choices = [state.all_saved() for state in states]
     if budget is None:
         return [state.choose(1.0) if _may_swap(state.node) else c for state, c in zip(states, choices, strict=True)]
     gathered = sum([bytes_gathered(state.node) for state in states])
     if _total(states, choices) + gathered <= budget:
         return choices
+    if can_swap:
+        return [state.choose(1.0) for state in states]
     for state in states:
         state.keep_to_budget()
     if _total(states, choices) <= budget:

@@ -78,7 +78,7 @@ def _can_move(operation: Operation, kept: set[Tensor | Operation]) -> bool:
 
 def _entered(operation: Operation, position: int) -> _Place | None:
     """The branch that takes input number `position` of `operation`, if it is a choice between branches."""
-    captured = operation.captured_at(position) if isinstance(operation.op, Branch) else None
+    captured = operation.captured_at(position) if operation.op.is_choice else None
     return None if captured is None else (operation.inputs[0], captured[0])
 
 

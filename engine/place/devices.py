@@ -26,6 +26,9 @@ class Device:
         seed: of a simulated device, the random but legal order in which it runs what is enqueued; None for the order
             in which that is due.
         virtual_time: of a simulated device, whether its time only counts; otherwise it passes.
+        swap_threshold: bytes in use above which histories of loops move to the host, where a loop says so
+            (``swap_memory``); None for three quarters of the memory limit.
+        swap_smallest: values of fewer bytes stay.
     """
 
     spec: DeviceName
@@ -37,6 +40,8 @@ class Device:
     kernel_latency: float = 2e-6
     seed: int | None = None
     virtual_time: bool = True
+    swap_threshold: int | None = None
+    swap_smallest: int = 4096
 
     @property
     def kind(self) -> str:
@@ -66,7 +71,10 @@ _SPEEDS: dict[str, dict[str, float]] = {
 }
 KINDS = tuple(_SPEEDS)
 _OPTIONS = ("memory_limit", "bandwidth", "latency", "flops", "memory_bandwidth", "kernel_latency")
+_OWN_MEMORY_OPTIONS = ("swap_threshold", "swap_smallest")
 _SIM_OPTIONS = ("seed", "virtual_time")
+_MAY_BE_NONE = ("memory_limit", "swap_threshold", "seed")
+_MAY_BE_ZERO = ("latency", "kernel_latency", "seed", "memory_limit", *_OWN_MEMORY_OPTIONS)
 
 
 def make_devices(task: DeviceName = LOCAL, **kinds: Any) -> list[Device]:
@@ -75,8 +83,8 @@ def make_devices(task: DeviceName = LOCAL, **kinds: Any) -> list[Device]:
     Args:
         task: the job and task to which they belong.
         kinds: "cpu", "gpu" and "sim". There is always a CPU, the host of the others. Options are those of `Device`:
-            "memory_limit", "bandwidth", "latency", "flops", "memory_bandwidth", "kernel_latency", and for "sim" also
-            "seed" and "virtual_time".
+            "memory_limit", "bandwidth", "latency", "flops", "memory_bandwidth", "kernel_latency", of others than CPUs
+            also "swap_threshold" and "swap_smallest", and of "sim" also "seed" and "virtual_time".
 
     Raises:
         ValueError: a kind or an option is not known, or a number is out of range.
@@ -101,21 +109,26 @@ def _of_kind(kind: str, wanted: Any, task: DeviceName) -> Iterator[Device]:
         raise ValueError(f"set_devices: {kind}={count}; expected at least {least}.")
     for option, value in options.items():
         _check_option(kind, option, value)
+    threshold, limit = options.get("swap_threshold"), options.get("memory_limit")
+    if threshold is not None and limit is not None and threshold > limit:
+        raise ValueError(
+            f"set_devices: {kind}: swap_threshold={threshold:,} bytes; expected at most the memory_limit, {limit:,}."
+        )
     for number in range(count):
         speeds: Any = {**_SPEEDS[kind], **options}
         yield Device(replace(task, kind=kind.upper(), number=number), **speeds)
 
 
 def _check_option(kind: str, option: str, value: Any) -> None:
-    allowed = (*_OPTIONS, *_SIM_OPTIONS) if kind == "sim" else _OPTIONS
+    allowed = [*_OPTIONS, *(_OWN_MEMORY_OPTIONS if kind != "cpu" else ()), *(_SIM_OPTIONS if kind == "sim" else ())]
     if option not in allowed:
         known = ", ".join(("count", *allowed))
         raise ValueError(f"set_devices: {kind} has no option {option!r}; expected some of {known}.")
-    if (value is None and option in ("memory_limit", "seed")) or (isinstance(value, bool) and option == "virtual_time"):
+    if (value is None and option in _MAY_BE_NONE) or (isinstance(value, bool) and option == "virtual_time"):
         return
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
         raise ValueError(f"set_devices: {kind}: {option}={value!r}; expected a number that is not negative.")
-    if not value and "latency" not in option and option not in ("memory_limit", "seed"):
+    if not value and option not in _MAY_BE_ZERO:
         raise ValueError(f"set_devices: {kind}: {option}=0; expected more than 0.")
 
 
@@ -128,11 +141,20 @@ def typical_device(kind: str) -> Device:
 _declared: list[Device] = make_devices()
 
 
-class _Declaration:
-    """Which declaration of devices holds, counted from 0, and whether steps are measured under it."""
+class Declaration:
+    """Which declaration of devices holds.
 
-    version = 0
-    measures = False
+    Attributes:
+        version: how many there were before; programs are good for one.
+        measures: whether steps are timed under it.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.measures = False
+
+
+declaration = Declaration()
 
 
 def set_devices(devices: Sequence[str] | None = None, *, measure: bool = False, **kinds: Any) -> None:
@@ -144,7 +166,9 @@ def set_devices(devices: Sequence[str] | None = None, *, measure: bool = False, 
             estimates. Then which device an operation runs on, and with it rounding, may differ from run to run.
         kinds: instead, how many of a kind there are, or a dict with a "count" and options: "memory_limit" in bytes;
             "bandwidth" (bytes a second) and "latency" (seconds) of transfers; "flops", "memory_bandwidth" and
-            "kernel_latency" of its kernels, by which operations are placed until they have been measured. Of "sim" also
+            "kernel_latency" of its kernels, by which operations are placed until they have been measured. Of devices
+            with memory of their own "swap_threshold", the bytes in use above which histories of loops move to the host
+            (by default three quarters of the memory limit), and "swap_smallest", below which a value stays. Of "sim"
             "seed", for random legal orders, and "virtual_time": whether simulated time only counts, or passes.
 
     There is always at least one CPU. Steps that were compiled before are compiled again when they are next run.
@@ -160,13 +184,13 @@ def set_devices(devices: Sequence[str] | None = None, *, measure: bool = False, 
     if devices is not None:
         kinds = {**_counted(devices), **kinds}
     _declared[:] = make_devices(**kinds)
-    _Declaration.version += 1
-    _Declaration.measures = measure
+    declaration.version += 1
+    declaration.measures = measure
 
 
 def devices_version() -> int:
     """How often devices were declared; programs are good for one declaration."""
-    return _Declaration.version
+    return declaration.version
 
 
 def has_one_device() -> bool:
@@ -176,7 +200,7 @@ def has_one_device() -> bool:
 
 def steps_are_measured() -> bool:
     """Whether steps tell `costs_of_process` their times."""
-    return _Declaration.measures
+    return declaration.measures
 
 
 def _counted(names: Sequence[str]) -> dict[str, int]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ..control_flow.cond import Branch
 from ..control_flow.frames import History, Saved
+from ..control_flow.scheduling import Scheduled
 from ..control_flow.while_loop import While
 from ..graph.device import State
 from ..graph.graph import Operation, Parameter
@@ -30,6 +31,8 @@ def why_not(kind: str, operation: Operation) -> str | None:
         operation: what is to run.
     """
     op = operation.op
+    if kind != "cpu" and isinstance(op, Scheduled):
+        return "it is handed out to devices by a host"
     if kind == "cpu" or op.regions or isinstance(op, Parameter):
         return None
     if operation.type == "numpy_function" or any(not isinstance(each.resource, State) for each in operation.effects):
@@ -73,7 +76,7 @@ def runs_on_host(operation: Operation) -> bool:
 
 def is_split(op: Op) -> bool:
     """Whether the inside of a loop or branch may be spread over devices. (That of a recursive function may not.)"""
-    return isinstance(op, (While, Branch))
+    return isinstance(op, (While, Branch)) and not isinstance(op, Scheduled)
 
 
 def inner_operations(operation: Operation, users: dict[Tensor, list[Operation]]) -> list[list[Operation]]:

@@ -17,7 +17,7 @@ from .constraints import PlacementError
 from .costs import CostModel, costs_of_process
 from .devices import Device, list_devices, named
 from .kernels import is_split
-from .search import search
+from .search import on_one_device, search
 from .simulate import Simulated, simulate
 from .tasks import Layout
 
@@ -93,6 +93,21 @@ class Placement(Mapping[Operation, Device]):
         places = list(self._places)
         places[group] = numbers[0]
         return Placement(self._layout, places, simulate(self._layout, places))
+
+    def if_it_pays(self, seconds_a_run: float) -> Placement:
+        """This one, or everything on the first device, where that is allowed and would hardly take longer.
+
+        Args:
+            seconds_a_run: what it costs the host to run an operation by itself, in a step that spans devices.
+        """
+        places = on_one_device(self._layout, 0)
+        if len(set(places)) > 1:
+            return self  # something asks to be elsewhere
+        alone = simulate(self._layout, places)
+        effort = seconds_a_run * sum([task.weight for task in self._layout.tasks])
+        if alone.over or alone.seconds > self.seconds + effort:
+            return self
+        return Placement(self._layout, places, alone)
 
     # --- figures ----------------------------------------------------------------------------------------------------
 

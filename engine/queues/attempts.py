@@ -1,7 +1,7 @@
 """Attempts: requests that are served now or later; and waiting for them, in a thread or without one.
 
-What may wait is written once, as a generator that yields requests and is sent their results. `wait_through` runs it in a
-thread that waits for each of them. An executor that has other things to do runs it too, and goes on with it when a
+What may wait is written once, as a generator that yields requests and is sent their results. `wait_through` runs it in
+a thread that waits for each of them. An executor that has other things to do runs it too, and goes on with it when a
 request has been served.
 """
 
@@ -94,7 +94,7 @@ class Request:
     tell: Callable[[Attempt], str]
 
     def begin(self, on_done: Callable[[], None]) -> tuple[Attempt, bool]:
-        """Make the attempt; with whether it is pending. If so, whoever serves it calls `on_done`, with the lock held."""
+        """Make the attempt; with whether it is pending. Then whoever serves it calls `on_done`, with the lock held."""
         with self.gate.lock:
             attempt = self.make()
             if not attempt.is_done:

@@ -107,7 +107,7 @@ def bucket_by_sequence_length(
     ...     length = source.dequeue()
     ...     lengths, batch = ab.queues.bucket_by_sequence_length(
     ...         length, ab.ops.arange(length), 2, [3], dynamic_pad=True)
-    >>> source.enqueue_many([[1, 5, 2, 4]])
+    >>> source.enqueue_many([[1, 5, 2]])
     >>> source.close()
     >>> session, coordinator = ab.Session(graph), ab.queues.Coordinator()
     >>> threads = ab.queues.start_queue_runners(session, coordinator)

@@ -70,6 +70,7 @@ class Printer:
     Attributes:
         bindings: the globals of the program.
         origins: for each line number, the operation that it computes and the names of its inputs.
+        by_run: operations are printed as calls of their `run`, for a device to which these can be translated.
 
     Args:
         kernels: compiled kernels of fused operations.
@@ -89,6 +90,7 @@ class Printer:
     ) -> None:
         self.guard = guard
         self.timing = timing
+        self.by_run = False
         self.rows_in_place = rows_in_place
         self.kernels = kernels or {}
         self.plan = plan or {}
@@ -260,7 +262,7 @@ class Block:
             _BranchPrinter(self, op, operation, users).print()
         elif isinstance(op, (Call, Recorded, Recursion)):
             print_call(self, operation, self.printer.bodies)
-        elif operation in self.printer.kernels:
+        elif operation in self.printer.kernels and not self.printer.by_run:
             self._print_kernel(operation)
         elif isinstance(op, History):
             history = self.frames[operation.inputs[0]].histories[op.inner]
@@ -289,7 +291,7 @@ class Block:
             self._assign(operation, f"{run}({', '.join(arguments[1:])})", arguments)
             return
         gives_strings = any(tensor.dtype.kind == "T" for tensor in operation.outputs)
-        expression = None if gives_strings else op.emit(arguments)
+        expression = None if gives_strings or self.printer.by_run else op.emit(arguments)
         if expression is None:
             run = functools.partial(_run_on_strings, op) if gives_strings else functools.partial(op.run, np)
             run = self.printer.bind(f"run_{op.type_name}", run)

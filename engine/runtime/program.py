@@ -69,7 +69,7 @@ class Statistics:
 
     def note_saved(self, *values: Any) -> None:
         """Count state that was saved: histories (lists) and single values."""
-        size = sum(_bytes_of(value) for value in values)
+        size = sum(bytes_saved(value) for value in values)
         self.saved_bytes += size
         self.total_saved_bytes += size
 
@@ -79,13 +79,14 @@ class Statistics:
         self.total_recomputed_bytes += size
 
 
-def _bytes_of(value: Any) -> int:
+def bytes_saved(value: Any) -> int:
+    """What a value that was saved for a backward pass takes."""
     if value is None:
         return 0
     if isinstance(value, tuple):
         return 0  # the frame of a call: what it holds was counted there
     if isinstance(value, list):
-        return sum([_bytes_of(item) for item in value])  # pyright: ignore[reportUnknownVariableType]
+        return sum([bytes_saved(item) for item in value])  # pyright: ignore[reportUnknownVariableType]
     return int(value.nbytes)
 
 

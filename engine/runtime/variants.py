@@ -8,7 +8,7 @@ from typing import Any
 from ..graph.graph import Graph, Operation
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
-from ..place.devices import devices_version
+from ..place.devices import declaration
 from .program import Program
 
 _MOST_VARIANTS = 8
@@ -38,16 +38,17 @@ class Variants:
         self.targets = targets
         self.feeds = feeds
         self._make = make
-        self._version = devices_version()
+        self._version = declaration.version
         self._programs: dict[Any, Any] = {}
         self._general: Any = None
         self._is_static = all(isinstance(t.spec, TensorSpec) and t.spec.is_static for t in feeds)
 
     def get(self, values: Sequence[Any]) -> Any:
         """The program for feeds of the shapes of `values`."""
+        if declaration.version != self._version:
+            self._forget()
         if self._is_static:
-            return self.general()
-        self._check_devices()
+            return self._general or self.general()
         key = tuple([value.shape for value in values])
         program = self._programs.get(key)
         if program is None:
@@ -59,14 +60,14 @@ class Variants:
 
     def general(self) -> Any:
         """The program for every shape that the graph allows."""
-        self._check_devices()
+        if declaration.version != self._version:
+            self._forget()
         if self._general is None:
             self._general = self._make(self.graph, self.targets, self.feeds)
         return self._general
 
-    def _check_devices(self) -> None:
-        version = devices_version()
-        if version != self._version:
-            self._programs.clear()
-            self._general = None
-            self._version = version
+    def _forget(self) -> None:
+        """Other devices have been declared."""
+        self._programs.clear()
+        self._general = None
+        self._version = declaration.version

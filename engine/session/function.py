@@ -12,7 +12,8 @@ from ..graph.nest import flatten, flatten_with_path, is_nested, pack_as
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.base import as_array, convert_to_tensor
-from ..runtime.program import Program, as_fetched
+from ..runtime.program import as_fetched
+from .programs import make_variants
 from .recursion import call_on_tensors, meets_itself, mentions, static_key
 
 
@@ -87,10 +88,10 @@ class _Trace:
         effects: list[Operation] = [operation for operation in graph.operations if operation.writes]
         self._is_value = [fetch is not None for fetch in fetches]
         targets = [*[fetch for fetch in fetches if fetch is not None], *effects]
-        self._program = Program(graph, targets, list(feeds.values()))
+        self._programs = make_variants(graph, targets, list(feeds.values()))
 
     def run(self, values: list[Any]) -> Any:
-        results = iter(self._program(*values))
+        results = iter(self._programs.general()(*values))
         found = [as_fetched(next(results)) if is_value else None for is_value in self._is_value]
         return pack_as(self.result, found) if is_nested(self.result) else (found[0] if found else None)
 

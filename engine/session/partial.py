@@ -9,7 +9,7 @@ from ..graph.graph import Graph, Operation
 from ..graph.spec import FrameSpec
 from ..graph.tensor import Tensor
 from ..passes.prune import needed_operations
-from ..runtime.program import Program
+from .programs import AS_IT_COMES, Schedule, make_variants
 
 Target = Tensor | Operation
 
@@ -22,12 +22,19 @@ class PartialRun:
         targets: what will be fetched in the course of the step.
         feeds: what will be fed.
         programs: compiled pieces, shared by all steps of one session with the same targets and feeds.
+        schedule: how pieces that span devices are run.
     """
 
     def __init__(
-        self, graph: Graph, targets: Sequence[Target], feeds: Sequence[Tensor], programs: dict[Any, _Piece]
+        self,
+        graph: Graph,
+        targets: Sequence[Target],
+        feeds: Sequence[Tensor],
+        programs: dict[Any, _Piece],
+        schedule: Schedule = AS_IT_COMES,
     ) -> None:
         self.graph = graph
+        self._schedule = schedule
         self.targets = set(targets)
         self.feeds = set(feeds)
         self._step = needed_operations(graph, targets, feeds)
@@ -84,7 +91,8 @@ class PartialRun:
                     f"partial_run: {operation.name!r} is needed now, for what was asked or because it changes the same "
                     f"state earlier, but waits for {waiting.name!r}. Feed that in this call."
                 )
-        return _Piece(self.graph, operations, wanted, self._needed_later(operations, given), list(given))
+        kept = self._needed_later(operations, given)
+        return _Piece(self.graph, operations, wanted, kept, list(given), self._schedule)
 
     def _earlier_effects(self, operations: Sequence[Operation]) -> list[Operation]:
         """Operations of the step that have to come before some of `operations`, because they touch the same state."""
@@ -126,14 +134,15 @@ class _Piece:
         wanted: Sequence[Target],
         kept: Sequence[Tensor],
         given: Sequence[Tensor],
+        schedule: Schedule,
     ) -> None:
         self.operations = set(operations)
         self.results = list(dict.fromkeys([*[t for t in wanted if isinstance(t, Tensor)], *kept]))
         taken = {tensor for operation in operations for tensor in operation.inputs}
         self.feeds = [tensor for tensor in given if tensor in taken]
         effects = [o for o in operations if o.writes or o in wanted]
-        self.program = Program(graph, [*self.results, *effects], self.feeds)
+        self.programs = make_variants(graph, [*self.results, *effects], self.feeds, schedule)
 
     def run(self, values: Mapping[Tensor, Any]) -> dict[Tensor, Any]:
-        results = self.program(*[values[tensor] for tensor in self.feeds])
+        results = self.programs.general()(*[values[tensor] for tensor in self.feeds])
         return dict(zip(self.results, results, strict=True))

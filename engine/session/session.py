@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,17 +13,23 @@ from ..graph.deadlines import deadline
 from ..graph.dtypes import is_integer, name_of
 from ..graph.graph import Graph, Operation, get_default_graph
 from ..graph.nest import flatten, pack_as
+from ..graph.nest import is_integer as is_whole_number
 from ..graph.spec import TensorSpec, shape_accepts, shape_text
 from ..graph.tensor import Tensor
 from ..graph.variable import Variable
 from ..ops.base import as_array
 from ..passes.memory_budget import within_memory_budget
 from ..passes.prune import needed_operations
+from ..place.placement import Placement
 from ..runtime.program import Program, Statistics, as_fetched
 from ..runtime.variants import Variants
 from ..tracing import trace as traced
 from .inside import fetched_from, find_by_name
 from .partial import PartialRun
+from .programs import AS_IT_COMES, Schedule, make_variants
+
+if TYPE_CHECKING:
+    from ..machine.program import MachineProgram
 
 
 class Session:
@@ -31,6 +37,10 @@ class Session:
 
     Args:
         graph: the graph to run; by default the current one.
+        placement: where operations run, from `ab.placement` (and `Placement.moved`); those that it does not name are
+            placed as they would be without. See docs/devices.md.
+        schedule_seed: steps that span devices run what is ready in an order that is drawn by this seed, the same in
+            each run; by default in the order in which it gets ready.
 
     Each set of fetches and feeds is pruned and compiled once. As a context manager, a session makes its graph the
     current one.
@@ -42,11 +52,14 @@ class Session:
     [array([2., 3.], dtype=float32), np.float32(3.0)]
     """
 
-    def __init__(self, graph: Graph | None = None) -> None:
+    def __init__(
+        self, graph: Graph | None = None, placement: Placement | None = None, schedule_seed: int | None = None
+    ) -> None:
         self.graph = graph or get_default_graph()
+        self._schedule = _schedule(placement, schedule_seed)
         self._programs: dict[Any, Variants] = {}
         self._pieces: dict[Any, dict[Any, Any]] = {}
-        self._latest: Program | None = None
+        self._latest: Program | MachineProgram | None = None
         self._contexts: list[Any] = []
 
     def run(
@@ -125,7 +138,7 @@ class Session:
         """
         leaves, given = tuple(self._resolve_fetches(fetches)), self._resolve_feeds(feeds)
         pieces = self._pieces.setdefault((leaves, given), {})
-        return PartialRun(self.graph, leaves, given, pieces)
+        return PartialRun(self.graph, leaves, given, pieces, self._schedule)
 
     def partial_run(self, handle: PartialRun, fetches: Any, feed_dict: dict[Any, Any] | None = None) -> Any:
         """Go on with a step: the values of `fetches`, which need what is fed now and what was fed before.
@@ -142,13 +155,16 @@ class Session:
         found = handle.run(self._resolve_fetches(fetches), given)
         return _pack_fetches(fetches, [as_fetched(value) for value in found])
 
-    def program(self, fetches: Any, feeds: Sequence[Any] = ()) -> Program:
+    def program(self, fetches: Any, feeds: Sequence[Any] = ()) -> Program | MachineProgram:
         """The compiled program for `fetches` given `feeds`, for values of any shape that the graph allows."""
         leaves = tuple(self._resolve_fetches(fetches))
         return self._variants(leaves, self._resolve_feeds(feeds)).general()
 
     def statistics(self) -> Statistics:
-        """What the latest step did: bytes saved for a backward pass, number of runs."""
+        """What the latest step did: bytes saved for a backward pass, number of runs.
+
+        Of steps that span devices `devices` tells what each did (`DeviceRunStatistics`, docs/devices.md).
+        """
         return self._latest.statistics if self._latest is not None else Statistics()
 
     def close(self) -> None:
@@ -169,7 +185,7 @@ class Session:
     def _variants(self, leaves: tuple[Tensor | Operation, ...], feeds: tuple[Tensor, ...]) -> Variants:
         variants = self._programs.get((leaves, feeds))
         if variants is None:
-            variants = self._programs[leaves, feeds] = Variants(self.graph, leaves, feeds)
+            variants = self._programs[leaves, feeds] = make_variants(self.graph, leaves, feeds, self._schedule)
         return variants
 
     def _resolve_feeds(self, items: Iterable[Any]) -> tuple[Tensor, ...]:
@@ -229,6 +245,20 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._contexts.pop().__exit__(kind, error, traceback)
+
+
+def _schedule(placement: Any, seed: Any) -> Schedule:
+    """Raises TypeError: one of them is something else than it should be."""
+    if placement is None and seed is None:
+        return AS_IT_COMES
+    if placement is not None and not isinstance(placement, Placement):
+        raise TypeError(
+            f"placement={placement!r} ({type(placement).__name__}): expected what ab.placement(fetches) gives, or "
+            "its .moved(item, device)."
+        )
+    if seed is not None and not is_whole_number(seed):
+        raise TypeError(f"schedule_seed={seed!r} ({type(seed).__name__}): expected an int, or None.")
+    return Schedule(placement, seed)
 
 
 def checked_feed(tensor: Tensor, value: Any) -> Any:
@@ -291,7 +321,7 @@ def _pack_fetches(fetches: Any, found: list[Any]) -> Any:
 
 
 def explain(fetches: Any, feeds: Sequence[Any] = (), lines: bool = True) -> str:
-    """The compiled program for `fetches`, as readable Python.
+    """The compiled program for `fetches`, as readable Python; of a step that spans devices, device by device.
 
     Args:
         fetches: tensors and operations, in any structure.
@@ -308,14 +338,23 @@ def explain(fetches: Any, feeds: Sequence[Any] = (), lines: bool = True) -> str:
     <BLANKLINE>
     """
     leaves = [getattr(leaf, "flow", leaf) for leaf in flatten(fetches)]
-    graph = next((leaf.graph for leaf in leaves if isinstance(leaf, (Tensor, Operation))), get_default_graph()).root
+    graph = graph_of(fetches)
     session = Session(graph)
     inside = [fetched_from(graph, leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-    given = list(feeds) or _placeholders(graph, inside)
+    given = list(feeds) or placeholders_of(graph, inside)
     program = session.program(fetches, given)
-    return program.listing() if lines else program.source
+    if isinstance(program, Program):
+        return program.listing() if lines else program.source
+    return program.listing(lines)
 
 
-def _placeholders(graph: Graph, leaves: list[Any]) -> list[Tensor]:
+def graph_of(fetches: Any) -> Graph:
+    """The graph of what is fetched."""
+    leaves = [getattr(leaf, "flow", leaf) for leaf in flatten(fetches)]
+    return next((leaf.graph for leaf in leaves if isinstance(leaf, (Tensor, Operation))), get_default_graph()).root
+
+
+def placeholders_of(graph: Graph, leaves: Iterable[Any]) -> list[Tensor]:
+    """The placeholders that `leaves` need, in program order."""
     targets = [leaf for leaf in leaves if isinstance(leaf, (Tensor, Operation))]
     return [o.outputs[0] for o in needed_operations(graph, targets) if o.type == "placeholder"]

@@ -251,6 +251,28 @@ LINES = (
         )
         for graph in ("lstm", "inception", "experts")
     ],
+    *[
+        Line(
+            "scheduling",
+            "16 experts scheduled dynamically on 4 simulated devices in real time, against experts on devices in turn",
+            {"load": load, "step": step},
+            "none",
+            "scheduling",
+            {"anabranch": at_most(most, against="static"), "static": FOR_COMPARISON, "ideal": FOR_COMPARISON},
+            (),
+        )
+        for load, most in (("zipf", 0.667), ("even", 1.05))
+        for step in ("forward", "training")
+    ],
+    Line(
+        "scheduling",
+        "Tree-LSTM over 16 trees on 4 simulated devices in real time, against one node after the other",
+        {"trees": 16},
+        "none",
+        "scheduling",
+        {"anabranch": at_most(0.33, against="in_order"), "in_order": FOR_COMPARISON},
+        (),
+    ),
 )
 
 

@@ -275,6 +275,13 @@ def test_there_is_one_cpu_unless_devices_are_declared():
         ({"sim": True}, TypeError, "sim=True; expected how many"),
         ({"sim": {"memory": 1}}, ValueError, "sim has no option 'memory'; expected some of count, memory_limit"),
         ({"sim": {"memory_limit": -1}}, ValueError, "memory_limit=-1; expected a number that is not negative"),
+        ({"cpu": {"swap_threshold": 1}}, ValueError, "cpu has no option 'swap_threshold'"),
+        ({"sim": {"swap_threshold": -1}}, ValueError, "swap_threshold=-1; expected a number that is not negative"),
+        (
+            {"gpu": {"memory_limit": 10, "swap_threshold": 11}},
+            ValueError,
+            "gpu: swap_threshold=11 bytes; expected at most the memory_limit, 10",
+        ),
         ({"sim": {"bandwidth": 0}}, ValueError, "bandwidth=0; expected more than 0"),
         ({"sim": {"flops": float("nan")}}, ValueError, "flops=nan; expected a number that is not negative"),
         ({"devices": ["sim:1"]}, ValueError, "expected names such as 'cpu:0', counted from 0"),

@@ -388,7 +388,6 @@ def test_a_lost_send_in_a_loop():
     assert_nothing_left(step)
 
 
-@pytest.mark.xfail(reason="what takes one value is told though it has run")
 def test_what_has_run_is_not_told():
     built = Machine()
     never = Node("no_op", "never", "cpu:0", Frame("nowhere", built.root))

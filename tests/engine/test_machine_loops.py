@@ -280,7 +280,7 @@ def chosen(p: Any, yes: Any, no: Any) -> Tensor:
         with ab.device(device):
             return function()
 
-    return ab.cond(p, lambda: on("cpu:1", yes), lambda: on("cpu:2", no))
+    return ab.cond(p, lambda: on("cpu:3", yes), lambda: on("cpu:2", no))
 
 
 def with_slope(y: Tensor, x: Tensor) -> list[Tensor]:

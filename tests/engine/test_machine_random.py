@@ -1,7 +1,10 @@
 """Random structured programs on the dataflow machine: the bits of the interpreter, and of the compiled road.
 
-Each chunk has a seed of its own. Chunks belong to two groups, which run side by side; each sees enough programs that
-what they cover can be asserted.
+Some run on CPUs alone, some also on devices with streams and memory of their own, which are simulated: kernels and
+copies run in random legal orders there, histories move to the host and back, and memory that is let go is overwritten.
+
+Each chunk has a seed of its own. Chunks belong to groups, which run side by side; each sees enough programs that what
+they cover can be asserted.
 """
 
 from __future__ import annotations
@@ -26,15 +29,18 @@ from shared.machines import (
     behaviour,
     idle_step,
     settings_of_machines,
+    settings_of_streams,
     structure,
 )
+from shared.placed_steps import CPUS
 
 import anabranch as ab
 from anabranch.engine.machine import program as machine_program
 from anabranch.engine.machine.program import MachineProgram
 
 LARGE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-CHUNKS = 10
+CHUNKS = 6
+STREAM_CHUNKS = 5
 PROGRAMS_A_CHUNK = 20
 LARGE_SAMPLE = 90  # programs in which everything below is met at least once
 
@@ -64,6 +70,26 @@ CONSTRUCTS = {
     "value that crosses in a loop",
     "variable written",
 }
+STREAM_CONSTRUCTS = {
+    "TensorArray that crosses",
+    "history moved to the host and back",
+    "history that crosses",
+    "kernel on a stream",
+    "loop that ran several times",
+    "recursion beside",
+    "second order",
+    "several iterations alive on a stream",
+    "split branch by number",
+    "split branch in a split loop",
+    "split loop in a split branch",
+    "split loop in a split loop",
+    "stream in random order",
+    "stream in real time",
+    "two devices with streams",
+    "value copied to a device",
+    "value copied to the host",
+    "variable written",
+}
 Coverage = Counter[str]
 
 
@@ -84,19 +110,42 @@ def coverage() -> Generator[Coverage]:
         assert found["split loop"] >= found["programs"] / 3
 
 
-def _grouped(chunks: range) -> list[Any]:
-    return [pytest.param(chunk, marks=pytest.mark.xdist_group(f"random machines {chunk % 2}")) for chunk in chunks]
+@pytest.fixture(scope="module")
+def stream_coverage() -> Generator[Coverage]:
+    """The same of those that ran on streams."""
+    found: Coverage = Counter()
+    yield found
+    if found["programs"] >= LARGE_SAMPLE:
+        assert STREAM_CONSTRUCTS - found.keys() == set()
+        assert found["history moved to the host and back"] >= found["programs"] / 10
+        assert found["several iterations alive on a stream"] >= found["programs"] / 10
 
 
-@pytest.mark.parametrize("chunk", _grouped(range(CHUNKS)))
+def _grouped(chunks: range, group: str) -> list[Any]:
+    return [pytest.param(chunk, marks=pytest.mark.xdist_group(f"random machines {group}")) for chunk in chunks]
+
+
+@pytest.mark.parametrize("chunk", _grouped(range(CHUNKS), "on CPUs"))
 def test_random_programs_on_machines(chunk: int, coverage: Coverage, tell: Callable[..., None]):
-    tell("random programs on machines", check_chunk(chunk, PROGRAMS_A_CHUNK, coverage))
+    tell("random programs on machines", check_chunk(chunk, PROGRAMS_A_CHUNK, settings_of_machines(), coverage))
+
+
+@pytest.mark.parametrize("chunk", _grouped(range(STREAM_CHUNKS), "on streams"))
+def test_random_programs_on_streams(chunk: int, stream_coverage: Coverage, tell: Callable[..., None]):
+    tell("random programs on streams", check_chunk(chunk, PROGRAMS_A_CHUNK, settings_of_streams(), stream_coverage))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk", _grouped(range(CHUNKS, 6 * CHUNKS)))
+@pytest.mark.parametrize("chunk", _grouped(range(CHUNKS, 6 * CHUNKS), "on CPUs"))
 def test_many_random_programs_on_machines(chunk: int, coverage: Coverage, tell: Callable[..., None]):
-    tell("random programs on machines", check_chunk(chunk, 2 * PROGRAMS_A_CHUNK, coverage))
+    tell("random programs on machines", check_chunk(chunk, 2 * PROGRAMS_A_CHUNK, settings_of_machines(), coverage))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", _grouped(range(STREAM_CHUNKS, 6 * STREAM_CHUNKS), "on streams"))
+def test_many_random_programs_on_streams(chunk: int, stream_coverage: Coverage, tell: Callable[..., None]):
+    count = 2 * PROGRAMS_A_CHUNK
+    tell("random programs on streams", check_chunk(chunk, count, settings_of_streams(), stream_coverage))
 
 
 @given(programs(), settings_of_machines())
@@ -113,12 +162,12 @@ def test_random_programs_on_worker_threads(monkeypatch: pytest.MonkeyPatch, prog
         assert_nothing_left(idle_step(machine))
 
 
-def check_chunk(chunk: int, count: int, coverage: Coverage) -> Coverage:
+def check_chunk(chunk: int, count: int, spread: st.SearchStrategy[Setting], coverage: Coverage) -> Coverage:
     found: Coverage = Counter()
 
     @seed(chunk)
     @settings(max_examples=count, database=None, deadline=None, derandomize=False, suppress_health_check=LARGE)
-    @given(programs(), settings_of_machines(), st.sampled_from([1, 1, 2]))
+    @given(programs(), spread, st.sampled_from([1, 1, 2]))
     def check(program: Program, setting: Setting, order: int) -> None:
         check_program(program, setting, order, found)
 
@@ -130,6 +179,7 @@ def check_chunk(chunk: int, count: int, coverage: Coverage) -> Coverage:
 
 
 def check_program(program: Program, setting: Setting, order: int, coverage: Coverage) -> None:
+    setting.declare()
     case = MachineCase(program, order)
     expected = case.interpreted()
     machine = case.machine(setting, exact=True)
@@ -145,13 +195,14 @@ def check_program(program: Program, setting: Setting, order: int, coverage: Cove
         case.assert_same(case.ran(machine), case.printed(setting, exact=False))
         found |= {f"{name}, fused" for name in structure(machine.machine)}
     found |= {"second order"} if order > 1 else set()
+    found |= {"stream in random order"} if setting.has_streams and setting.streams is not None else set()
     found |= {"variable written"} if case.built.effects or program.written_inside() else set()
     coverage.update(found)
 
 
 def check_machine(program: MachineProgram, setting: Setting) -> None:
     machine = program.machine
-    assert set(machine.devices) <= set(setting.devices)
+    assert set(machine.devices) <= {*setting.devices, CPUS[0]}  # which is the host of the others
     assert all(f.parallel_iterations == setting.parallel_iterations for f in machine.frames)
     assert_crosses_once(machine)
     assert_local(machine)

@@ -10,8 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.machines import idle_step
 
 import anabranch as ab
+from anabranch.engine.machine.program import MachineProgram
+from anabranch.engine.passes.prune import all_operations
 
 PATH = Path(__file__).parents[2] / "examples" / "tree_lstm.py"
 
@@ -26,6 +29,10 @@ def example() -> Iterator[ModuleType]:
     spec.loader.exec_module(module)
     yield module
     del sys.modules["tree_lstm"]
+
+
+def on_host(operations: list, feeds: list) -> dict:
+    return dict.fromkeys(all_operations([*[tensor.operation for tensor in feeds], *operations]), "cpu:0")
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -100,3 +107,36 @@ def test_it_learns(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_docstrings(example: ModuleType) -> None:
     assert doctest.testmod(example) == doctest.TestResults(failed=0, attempted=3)
+
+
+def test_cells_scheduled_on_several_devices_give_the_same_in_less_time(example: ModuleType) -> None:
+    trees = example.draw_trees(np.random.default_rng(3), 8, (1, 6))
+
+    def run(scheduled: bool, window: int = 32) -> tuple[list[np.ndarray], float]:
+        with ab.Graph().as_default() as graph:
+            model = example.TreeLSTM(units=3, learning_rate=0.1, scheduled=scheduled)
+            slopes = ab.gradients(model.loss, [model.from_symbol, model.from_children, model.readout])
+            fetches = [model.loss, *map(ab.ops.convert_to_tensor, slopes)]
+            feeds = model.feeds(trees)
+            if not scheduled:
+                return ab.Session().run(fetches, feeds), 0.0
+            values = [np.asarray(value, tensor.dtype) for tensor, value in feeds.items()]
+            program = MachineProgram(
+                graph, fetches[: 1 + 3 * (window == 1)], list(feeds), assign=on_host, parallel_iterations=window
+            )
+            found = list(program(*values))
+            return found, idle_step(program).engines["sim:0"].now()
+
+    expected, _ = run(False)
+    ab.config.set_devices(sim={"count": 4, "kernel_latency": 1e-3})
+    try:
+        (loss,), together = run(True)
+        everything, in_turn = run(True, window=1)
+    finally:
+        ab.config.set_devices()
+    np.testing.assert_allclose(loss, expected[0], rtol=1e-5)
+    for value, right in zip(everything, expected, strict=True):
+        np.testing.assert_allclose(value, right, rtol=1e-4, atol=1e-6)
+    nodes = sum(1 for tree in trees for _ in example.nodes_of(tree))
+    assert in_turn > 2 * nodes * 1e-3  # a node after the other, forward and backward
+    assert together < 0.35 * nodes * 1e-3

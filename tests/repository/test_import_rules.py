@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ["", "engine", "engine/graph", "engine/ops", "engine/runtime", "layers", "optim", "distribute", "framework"]
+ENGINE = ["engine", "engine/graph", "engine/ops", "engine/devices", "engine/runtime"]
+PACKAGES = ["", *ENGINE, "layers", "optim", "distribute", "framework"]
 KEPT = {
     "engine/graph": "import ml_dtypes",
-    "engine/runtime": "import llvmlite, cupy, cupyx",
-    "engine/ops": "from .. import runtime",
+    "engine/devices": "import cupy, cupyx",
+    "engine/runtime": "import llvmlite",
+    "engine/ops": "from .. import graph",
     "layers": "from ..engine import ops",
     "optim": "from ..engine import ops",
     "distribute": "import grpc, ray\nfrom google.protobuf import message\nfrom .. import layers, optim",
@@ -20,6 +22,7 @@ KEPT = {
 }
 BREACHES = [
     ("engine/ops", "from ... import framework"),
+    ("engine/ops", "from .. import runtime"),
     ("engine", "from .. import layers"),
     ("layers", "from .. import optim"),
     ("optim", "from .. import layers"),

@@ -15,14 +15,17 @@ _HOST_METHODS = {"__array__", "byteswap", "ctypes", "setflags", "newbyteorder", 
 class DeviceArray:
     """An array whose memory the host can't reach."""
 
+    allocate: Any = None  # gives `data` for the memory of an array, where a device accounts for it
+
     def __init__(self, held: Any) -> None:
-        self._held = np.asarray(held)
+        self._held: Any = np.asarray(held)
+        self.data = self.allocate(self._held) if self.allocate is not None else None
 
     def __getattr__(self, name: str) -> Any:
         if name in _HOST_METHODS or (name.startswith("__") and name.endswith("__")):
             raise AttributeError(name)
         found = getattr(self._held, name)
-        return _called(found, strict=False) if callable(found) else to_device(found)
+        return _called(found, strict=False, kept=self) if callable(found) else to_device(found)
 
     def __array__(self, *arguments: Any, **options: Any) -> Any:
         raise TypeError("Implicit conversion to a NumPy array is not allowed.")
@@ -32,6 +35,22 @@ class DeviceArray:
 
     def __array_function__(self, function: Any, kinds: Any, arguments: Any, options: Any) -> Any:
         return _called(function)(*arguments, **options)
+
+    @property
+    def real(self) -> Any:
+        return to_device(self._held.real, always=True)
+
+    @real.setter
+    def real(self, value: Any) -> None:
+        self._held.real = _to_host(value)
+
+    @property
+    def imag(self) -> Any:
+        return to_device(self._held.imag, always=True)
+
+    @imag.setter
+    def imag(self, value: Any) -> None:
+        self._held.imag = _to_host(value)
 
     def get(self) -> Any:
         """A copy in the host's memory."""
@@ -109,8 +128,10 @@ def _to_host(value: Any, strict: bool = True) -> Any:
     return value
 
 
-def _called(function: Any, strict: bool = True) -> Any:
-    def call(*arguments: Any, **options: Any) -> Any:
+def _called(function: Any, strict: bool = True, kept: Any = None) -> Any:
+    """`function` over device arrays; `kept`, whose method it may be, is there as long as that."""
+
+    def call(*arguments: Any, _kept: Any = kept, **options: Any) -> Any:
         found = function(*_to_host(arguments, strict), **_to_host(options, strict))
         return to_device(found, always=True)
 

@@ -15,6 +15,7 @@ from programs.syntax import Program
 import anabranch as ab
 from anabranch.engine.control_flow.call import Recursion
 from anabranch.engine.control_flow.while_loop import While
+from anabranch.engine.devices import SimDevice, VirtualClock
 from anabranch.engine.graph import Operation, Tensor
 from anabranch.engine.graph.spec import ArraySpec
 from anabranch.engine.lower.nodes import CONTROL, Frame, Machine, Node, Value, frame_of
@@ -24,7 +25,9 @@ from anabranch.engine.machine.printing import MachinePrinter
 from anabranch.engine.machine.program import LONG, MachineProgram
 from anabranch.engine.machine.report import waiting_report
 from anabranch.engine.machine.step import Step
+from anabranch.engine.machine.stream_engine import StreamEngine
 from anabranch.engine.ops.fused import Fused
+from anabranch.engine.ops.tensor_arrays import ArrayRead
 from anabranch.engine.passes.prepare import Step as PreparedStep
 from anabranch.engine.passes.prepare import prepare
 from anabranch.engine.passes.prune import all_operations
@@ -34,7 +37,7 @@ from anabranch.engine.runtime.kernels.rule import bind_kernels, fusion_rule
 from anabranch.engine.runtime.printer import Printer
 from anabranch.engine.runtime.program import Statistics, copied_value
 
-from .placed_steps import CPUS, Assigned, at_random
+from .placed_steps import CPUS, SIMS, Assigned, at_random, legally
 from .waiting import PATIENCE, Waiting
 
 Observed = tuple[list[Any], dict[str, Any]]  # what was fetched, and what variables are afterwards
@@ -53,6 +56,10 @@ class Setting:
         order: the seed by which what is ready is run; None: as it gets ready.
         parallel_iterations: of all loops.
         clusters: whether operations are joined.
+        streams: of simulated devices, the seed of the order in which they run what is enqueued; None: as it is due.
+        virtual_time: whether the time of simulated devices only counts.
+        memory_limit: of simulated devices.
+        swaps: whether histories move to the host; then each does that may, at once.
     """
 
     devices: tuple[str, ...]
@@ -60,9 +67,32 @@ class Setting:
     order: int | None
     parallel_iterations: int
     clusters: bool
+    streams: int | None = None
+    virtual_time: bool = True
+    memory_limit: int | None = None
+    swaps: bool = False
+
+    @property
+    def has_streams(self) -> bool:
+        """Whether devices with memory of their own take part."""
+        return not set(self.devices) <= set(CPUS)
+
+    def declare(self) -> None:
+        """Make these the devices of the process."""
+        ab.config.set_devices(
+            cpu=4,
+            sim={
+                "count": 2,
+                "seed": self.streams,
+                "virtual_time": self.virtual_time,
+                "memory_limit": self.memory_limit,
+                "swap_threshold": 0 if self.swaps else None,
+                "swap_smallest": 0,
+            },
+        )
 
     def assign(self) -> Assigned:
-        return at_random(self.places, self.devices)
+        return (legally if self.has_streams else at_random)(self.places, self.devices)
 
     def options(self) -> dict[str, Any]:
         """What `MachineProgram` is told."""
@@ -71,6 +101,7 @@ class Setting:
             "seed": self.order,
             "clusters": self.clusters,
             "parallel_iterations": self.parallel_iterations,
+            "swaps": self.swaps,
         }
 
 
@@ -82,6 +113,24 @@ def settings_of_machines() -> st.SearchStrategy[Setting]:
         order=st.one_of(st.none(), st.integers(0, 10**6)),
         parallel_iterations=st.sampled_from([1, 2, 10, 32]),
         clusters=st.booleans(),
+    )
+
+
+def settings_of_streams() -> st.SearchStrategy[Setting]:
+    """One simulated device or two, beside CPUs or alone."""
+    spread = [(*SIMS, *CPUS[:2]), (SIMS[0], CPUS[0]), (*SIMS, CPUS[0]), SIMS, (SIMS[0], *CPUS[:2]), SIMS[:1]]
+    seeds = st.integers(0, 10**6)
+    return st.builds(
+        Setting,
+        devices=st.sampled_from(spread),
+        places=seeds,
+        order=st.one_of(st.none(), seeds),
+        parallel_iterations=st.sampled_from([1, 2, 10, 32]),
+        clusters=st.booleans(),
+        streams=st.one_of(seeds, st.none(), seeds),
+        virtual_time=st.sampled_from([True, True, True, False]),
+        memory_limit=st.sampled_from([None, None, 10**9]),
+        swaps=st.booleans(),
     )
 
 
@@ -121,18 +170,27 @@ def is_idle(program: MachineProgram, step: Step) -> bool:
     return step in program._idle  # type: ignore[attr-defined]
 
 
+def stream_engines(step: Step) -> list[StreamEngine]:
+    """What runs operations on devices with memory of their own."""
+    return [engine for engine in step.engines.values() if isinstance(engine, StreamEngine)]
+
+
 def plans(step: Step) -> list[FramePlan]:
     """Frames on devices, as the latest run of a step has left them."""
     return list(step.plans.values())
 
 
 def assert_nothing_left(step: Step) -> None:
-    """Nothing waits, nothing is under way, no iteration is alive."""
+    """Nothing waits, nothing is under way, no iteration is alive, no device holds memory."""
     assert not step.ready
     assert not step.mail
     assert not step.outstanding
     assert step.events.empty()
     assert all(not plan.live for plan in plans(step))
+    for engine in stream_engines(step):
+        assert not engine.is_busy
+        if isinstance(engine.device, SimDevice):  # (others may keep the value that was copied last)
+            assert engine.device.memory.in_use == 0, engine.device.memory.holders()
 
 
 # --- random programs ------------------------------------------------------------------------------------------------
@@ -291,6 +349,19 @@ def behaviour(step: Step) -> set[str]:
         "loop that ran several times": any(plan.frames > 1 for plan in loops),
         "several iterations alive": any(plan.peak > 1 for plan in loops),
     }
+    if engines := stream_engines(step):
+        devices = [engine.device for engine in engines]
+        moved = [engine.policy.statistics() for engine in engines]
+        names |= {
+            "value copied to a device": any(device.statistics().bytes_to_device for device in devices),
+            "value copied to the host": any(device.statistics().bytes_to_host for device in devices),
+            "kernel on a stream": any(device.statistics().kernels for device in devices),
+            "history moved to the host": any(each.bytes_out for each in moved),
+            "history moved to the host and back": any(each.bytes_out and each.bytes_in for each in moved),
+            "several iterations alive on a stream": any(plan.peak > 1 and plan.device in SIMS for plan in loops),
+            "two devices with streams": len(engines) > 1,
+            "stream in real time": any(not isinstance(device.clock, VirtualClock) for device in devices),
+        }
     return {name for name, occurs in names.items() if occurs}
 
 
@@ -381,8 +452,10 @@ def is_alone(node: Node) -> bool:
         return False
     if node.operations[0].op.regions:
         return True
-    (latency,) = (device.kernel_latency for device in list_devices() if device.name == node.device)
-    return len(node.operations) == 1 and node.seconds - latency > LONG
+    (device,) = (device for device in list_devices() if device.name == node.device)
+    if device.kind != "cpu":
+        return isinstance(node.operations[0].op, ArrayRead)
+    return len(node.operations) == 1 and node.seconds - device.kernel_latency > LONG
 
 
 def assert_joined(machine: Machine) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from anabranch.engine.control_flow.call import Recursion
 from anabranch.engine.control_flow.frames import History, Saved
 from anabranch.engine.graph import Operation, Tensor
+from anabranch.engine.graph.device import State
 from anabranch.engine.ops.elementwise import Add
 from anabranch.engine.ops.fused import Fused
 from anabranch.engine.ops.tensor_arrays import ArrayMatMul
@@ -19,12 +20,14 @@ from anabranch.engine.passes.prepare import Step, prepare
 from anabranch.engine.passes.prune import all_operations
 from anabranch.engine.place import place
 from anabranch.engine.place.kernels import all_operations as running_operations
+from anabranch.engine.place.kernels import why_not
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.kernels.rule import fusion_rule
 from anabranch.engine.runtime.printer import Printer
 from anabranch.engine.runtime.program import Statistics, copied_value
 
 A, B, C, D = CPUS = ("cpu:0", "cpu:1", "cpu:2", "cpu:3")
+SIMS = ("sim:0", "sim:1")
 
 Choose = Callable[[Operation], str]
 
@@ -70,6 +73,43 @@ class Assigned:
                 self._choose_in(region.operations, places, device if isinstance(operation.op, Recursion) else bound)
 
 
+class Legal(Assigned):
+    """Devices as they are given, as far as these can run what they are given, and state and its users are together."""
+
+    def chosen(self, operations: Sequence[Operation]) -> dict[Operation, str]:
+        places = super().chosen(operations)
+        for group in _bound(operations):
+            device = places[group[0]]
+            if any(why_not(device.partition(":")[0], operation) for operation in group):
+                device = A
+            places.update(dict.fromkeys(group, device))
+        recorded = {o: places[o.op.inner.operation] for o in places if isinstance(o.op, (History, Saved))}
+        return places | recorded
+
+
+def _bound(operations: Sequence[Operation]) -> list[list[Operation]]:
+    """Operations that have to be together: what touches the same state, and recursive functions with their insides."""
+    groups: dict[Any, list[Operation]] = {}
+    group_of: dict[Any, Any] = {}
+
+    def unite(keys: Iterable[Any], members: list[Operation]) -> None:
+        roots = list(dict.fromkeys(group_of[key] for key in keys if key in group_of))
+        root = roots[0] if roots else object()
+        groups.setdefault(root, []).extend(members)
+        for other in roots[1:]:
+            groups[root].extend(groups.pop(other))
+            group_of.update({key: root for key, found in group_of.items() if found is other})
+        group_of.update(dict.fromkeys(keys, root))
+
+    for operation in all_operations(operations):
+        touched = [] if operation.op.regions else [effect.resource for effect in operation.effects]
+        unite([operation, *(resource for resource in touched if isinstance(resource, State))], [operation])
+        if isinstance(operation.op, Recursion):
+            for inner in all_operations([o for region in operation.op.regions for o in region.operations]):
+                unite([operation, inner], [])
+    return list(groups.values())
+
+
 class Placed(Assigned):
     """Devices as the placer finds them; what it leaves out, as nothing needs it, is left out."""
 
@@ -83,6 +123,12 @@ class Placed(Assigned):
 def at_random(seed: int, devices: Sequence[str] = CPUS) -> Assigned:
     generator = random.Random(seed)
     return Assigned(lambda operation: generator.choice(devices))
+
+
+def legally(seed: int, devices: Sequence[str]) -> Assigned:
+    """By chance, on devices not all of which are CPUs."""
+    generator = random.Random(seed)
+    return Legal(lambda operation: generator.choice(devices))
 
 
 def everywhere(device: str) -> Assigned:

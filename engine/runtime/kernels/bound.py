@@ -104,6 +104,13 @@ def kernel_spec(op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[Tenso
     return KernelSpec(tuple(builder.nodes), tuple(operands[: len(inputs)]), tuple(written), len(loops))
 
 
+def loop_extents(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> list[int]:
+    """How often each loop of a kernel runs, for operands of these shapes."""
+    space = _static(outputs[0])
+    shapes = [_static(spec) for spec in (*inputs, *outputs)]
+    return [math.prod(space[axis] for axis in loop) for loop in _loops(space, shapes)]
+
+
 def expression_of(op: Op, builder: ExpressionBuilder, arguments: Sequence[Expression]) -> Expression:
     """An elementwise op as an expression.
 
@@ -166,7 +173,7 @@ def _size_table(spec: KernelSpec, inputs: Sequence[TensorSpec], outputs: Sequenc
     shapes = [_static(operand) for operand in specs]
     space = _static(outputs[0])
     loops = _loops(space, shapes)
-    extents = [math.prod(space[axis] for axis in loop) for loop in loops]
+    extents = loop_extents(inputs, outputs)
     table: list[int] = []
     for kind, position, axis in table_layout(spec):
         if kind == "array":

@@ -1,0 +1,377 @@
+"""Runs the kernels of a machine on cupy's arrays: the printed functions, over other globals.
+
+A kernel that is printed for a GPU calls the `run` of its operations (`Printer.by_run`). Here these calls are given cupy
+in place of NumPy, constants are uploaded once, fused operations are compiled as CUDA, and variables are read and
+written by way of copies on the device. All of it is called by the dispatcher of the GPU.
+
+Arrays of a kernel are cupy's, but for small integers that came from the host, such as shapes: operations that look at
+their values get them as they are, others get them uploaded. Values of rank 0 are NumPy scalars or cupy's arrays of rank
+0; either may be given.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..devices.dispatcher import Dispatcher
+from ..devices.transfer import Parts
+from ..graph.op import Op, is_array
+from ..graph.spec import TensorSpec
+from ..graph.variable import Assign, Variable
+from ..ops.array_value import ArrayValue
+from ..ops.fused import Fused
+from ..ops.indexed_slices import AssignRows
+from ..runtime.kernels.bound import kernel_spec, loop_extents
+from ..runtime.kernels.cuda import OPTIONS, THREADS, print_cuda, strides_of
+from ..runtime.kernels.expression import UnsupportedError
+
+_MOST_BLOCKS = 1 << 16
+_SMALL = 8  # elements of an integer vector that stays on the host, as in placement
+_KNOWN_SHAPES = 1024  # for which a fused operation keeps its kernel
+
+# The inputs at whose values an operation looks: numbers, and vectors of integers. Most look at none.
+_ALL, _FIRST, _SECOND, _THIRD = slice(0, None), slice(0, 1), slice(1, 2), slice(2, 3)
+HOST_READS: dict[str, slice] = {
+    "average_pool_grad": _SECOND,
+    "broadcast_reduced": _SECOND,
+    "broadcast_to": slice(1, None),
+    "broadcast_to_shape": _SECOND,
+    "conv_filter_grad": _THIRD,
+    "conv_input_grad": _THIRD,
+    "fill": slice(1, None),
+    "flat_places": _SECOND,
+    "front_positions": _SECOND,
+    "get_item": slice(1, None),
+    "inverse_real_transform_back": _SECOND,
+    "max_pool_grad": _THIRD,
+    "overlap_add": _SECOND,
+    "pad": slice(2, None),
+    "pad_positions": _ALL,
+    "place_class": _THIRD,
+    "put_along_axis": _THIRD,
+    "put_diagonal": _SECOND,
+    "put_item": slice(1, None),
+    "put_rows": _THIRD,
+    "range": _ALL,
+    "real_transform_back": _SECOND,
+    "reduced_count": _FIRST,
+    "repeat_positions": _FIRST,
+    "reshape": slice(1, None),
+    "reshape_to_shape": _SECOND,
+    "roll": _SECOND,
+    "segment_max": _THIRD,
+    "segment_min": _THIRD,
+    "segment_prod": _THIRD,
+    "segment_sum": _THIRD,
+    "slice": slice(1, None),
+    "slice_update": _SECOND,
+    "sparse_product": slice(4, 5),
+    "split": slice(1, None),
+    "sum_to_shape": _SECOND,
+    "tri": _ALL,
+    "unflatten_rows": _SECOND,
+    "zeros_of_shape": _FIRST,
+}
+
+
+def travels(value: Any) -> bool:
+    """Whether a host's value is given to kernels as it is: numbers, and vectors of a few integers."""
+    if not is_array(value):
+        return isinstance(value, (np.generic, int, float, bool))
+    return value.ndim <= 1 and value.size <= _SMALL and value.dtype.kind in "iub"
+
+
+class GpuKernels:
+    """The kernels of one machine on one GPU.
+
+    Args:
+        dispatcher: calls them.
+    """
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._cupy = dispatcher.cupy
+        self._variables = DeviceVariables(dispatcher)
+        self._functions: dict[types.CodeType, Callable[..., Any]] = {}
+        self._translated: dict[int, Any] = {}
+        self._kept: list[Any] = []  # what was translated, so that ids stay its own
+
+    def forget_variables(self) -> None:
+        """A step begins: the host may have written variables since the last one."""
+        self._variables.step += 1
+
+    def of(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
+        """What runs a printed function on the device."""
+        return functools.partial(self._run, kernel, self._variables.step)
+
+    def _run(self, kernel: Any, step: int, *values: Any) -> Any:
+        self._variables.begin(step)
+        function = self._functions.get(kernel.__code__)
+        if function is None:
+            function = self._functions[kernel.__code__] = self._function(kernel)
+        results = function(*values)
+        if isinstance(results, tuple):
+            return tuple([self.on_device(value) for value in results])  # pyright: ignore[reportUnknownVariableType]
+        return self.on_device(results)
+
+    def on_device(self, value: Any) -> Any:
+        """Arrays of the host, uploaded."""
+        return self._cupy.asarray(value) if is_array(value) else value
+
+    def _function(self, function: types.FunctionType) -> types.FunctionType:
+        """The same function over globals of its own."""
+        given = function.__globals__
+        own: dict[str, Any] = {"__builtins__": given.get("__builtins__")}
+        copied = types.FunctionType(function.__code__, own, function.__name__)
+        self._functions[function.__code__] = copied
+        for name in function.__code__.co_names:
+            if name in given:
+                own[name] = self._translate(given[name], given)
+        return copied
+
+    def _translate(self, value: Any, given: dict[str, Any]) -> Any:
+        if value is np:
+            return self._cupy
+        if isinstance(value, types.FunctionType) and value.__globals__ is given:
+            return self._functions.get(value.__code__) or self._function(value)
+        found = self._translated.get(id(value))
+        if found is None:
+            found = self._translated[id(value)] = self._replacement(value)
+            self._kept.append(value)
+        return found
+
+    def _replacement(self, value: Any) -> Any:
+        if isinstance(value, Variable):
+            return DeviceVariable(value, self._variables)
+        if is_array(value):
+            return value if travels(value) else self.on_device(value)
+        op = _op_of(value)
+        return value if op is None else self._runner(op)  # pyright: ignore[reportUnknownVariableType]
+
+    def _runner(self, op: Op) -> Callable[..., Any]:
+        if isinstance(op, Fused):
+            return FusedRunner(self._cupy, op)
+        if isinstance(op, (Assign, AssignRows)):
+            variable: Any = DeviceVariable(op.variable, self._variables)
+            op = type(op)(variable)
+        return OpRunner(self._cupy, op)
+
+
+def _op_of(value: Any) -> Op | None:
+    """The operation that a printed call runs: those that are bound are ``partial(op.run, np)``."""
+    if not isinstance(value, functools.partial) or value.args != (np,):  # pyright: ignore[reportUnknownMemberType]
+        return None
+    op: Any = getattr(value.func, "__self__", None)  # pyright: ignore[reportUnknownMemberType]
+    return op if isinstance(op, Op) else None
+
+
+class OpRunner:
+    """Runs one operation on values of either kind.
+
+    Args:
+        cupy: the module.
+        op: what to run.
+    """
+
+    def __init__(self, cupy: Any, op: Op) -> None:
+        self._cupy = cupy
+        self._op = op
+        self._is_drawn = op.type_name.startswith("random_")
+        self._reads = _ALL if self._is_drawn else HOST_READS.get(op.type_name, slice(0, 0))
+
+    def __call__(self, *inputs: Any) -> Any:
+        if self._op.elementwise and all(isinstance(value, np.generic) for value in inputs):
+            return self._op.run(np, *inputs)
+        given = [self._prepared(value) for value in inputs]
+        read = inputs[self._reads]
+        given[self._reads] = [self._on_host(value) for value in read]
+        return self._op.run(self._cupy, *given)
+
+    def _prepared(self, value: Any) -> Any:
+        if isinstance(value, ArrayValue):
+            return self._elements_prepared(value)
+        return self._cupy.asarray(value) if is_array(value) or isinstance(value, np.generic) else value
+
+    def _elements_prepared(self, value: ArrayValue) -> ArrayValue:
+        parts = Parts(value, np.ndarray)
+        return parts.rebuilt([self._cupy.asarray(array) for array in parts.arrays]) if parts.arrays else value
+
+    def _on_host(self, value: Any) -> Any:
+        if not isinstance(value, self._cupy.ndarray):
+            return value
+        is_read = self._is_drawn or not value.ndim or (value.ndim == 1 and value.dtype.kind in "iub")
+        return value.get()[()] if is_read else value
+
+
+class FusedRunner:
+    """Runs a fused operation as one CUDA kernel for operands of each shape; step by step where none can be printed.
+
+    Args:
+        cupy: the module.
+        op: what to run.
+    """
+
+    def __init__(self, cupy: Any, op: Fused) -> None:
+        self._cupy = cupy
+        self._op = op
+        self._kernels: dict[Any, _Launch | None] = {}
+        self._steps = [OpRunner(cupy, step) for step, _ in op.steps]
+
+    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+        key = tuple([(value.shape, value.dtype, isinstance(value, np.generic)) for value in inputs])
+        if key not in self._kernels:
+            if len(self._kernels) >= _KNOWN_SHAPES:
+                self._kernels.clear()
+            self._kernels[key] = self._prepare(key)
+        launch = self._kernels[key]
+        return self._run_steps(inputs) if launch is None else launch(inputs)
+
+    def _prepare(self, key: Sequence[tuple[tuple[int, ...], Any, bool]]) -> _Launch | None:
+        by_value = [position for position, (_, _, is_number) in enumerate(key) if is_number]
+        inputs = [TensorSpec(shape, dtype) for shape, dtype, _ in key]
+        if len(by_value) == len(key):
+            return None  # nothing is on the device
+        try:
+            return _Launch(self._cupy, self._op, inputs, by_value)
+        except UnsupportedError:
+            return None
+
+    def _run_steps(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        values = list(inputs)
+        for run, (_, arguments) in zip(self._steps, self._op.steps, strict=True):
+            values.append(run(*[values[k] for k in arguments]))
+        return tuple([values[k] for k in self._op.results])
+
+
+class _Launch:
+    """A compiled kernel, and the sizes with which it is launched."""
+
+    def __init__(self, cupy: Any, op: Fused, inputs: Sequence[TensorSpec], by_value: Sequence[int]) -> None:
+        self._cupy = cupy
+        inferred: Any = op.infer(*inputs)
+        self._outputs = [(spec.shape, spec.dtype) for spec in inferred]
+        self._by_value = frozenset(by_value)
+        spec = kernel_spec(op, inputs, inferred)
+        extents = loop_extents(inputs, inferred)
+        self._count = int(np.prod(extents, dtype=np.int64))
+        blocks = min(-(-self._count // THREADS), _MOST_BLOCKS)
+        self._grid = (blocks,)
+        is_large = self._count + blocks * THREADS >= 1 << 31
+        source = print_cuda(spec, "fused", self._by_value, "long long" if is_large else "int")
+        number = np.int64 if is_large else np.int32
+        self._sizes = [number(size) for size in (self._count, *extents[1:], *strides_of(spec, extents))]
+        self._kernel = _compiled(cupy, source)
+
+    def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        cupy = self._cupy
+        outputs = tuple([cupy.empty(shape, dtype) for shape, dtype in self._outputs])
+        if self._count:
+            given = [value if k in self._by_value else self._contiguous(value) for k, value in enumerate(inputs)]
+            self._kernel(self._grid, (THREADS,), (*given, *outputs, *self._sizes))
+        return outputs
+
+    def _contiguous(self, value: Any) -> Any:
+        value = self._cupy.asarray(value)
+        return value if value.flags.c_contiguous else self._cupy.ascontiguousarray(value)
+
+
+_kernels: dict[tuple[int, str], Any] = {}
+
+
+def _compiled(cupy: Any, source: str) -> Any:
+    """The kernel of a source, made once a process (cupy keeps its machine code on disk)."""
+    kernel = _kernels.get((id(cupy), source))
+    if kernel is None:
+        kernel = _kernels[id(cupy), source] = cupy.RawKernel(source, "fused", options=OPTIONS)
+    return kernel
+
+
+class _Copy:
+    """The value of a variable on a device, and on the host as soon as it is there."""
+
+    def __init__(self, device: Any, host: Any, is_coming: bool) -> None:
+        self.device = device
+        self.host = host
+        self.is_coming = is_coming
+
+
+class DeviceVariables:
+    """The values of variables on one GPU during a step. They are uploaded when they are first read.
+
+    What is written is copied to the host beside the kernels that follow, and put into the variable then; the step ends
+    after that. Others may change the host's memory between steps, so that copies are kept no longer.
+
+    Args:
+        dispatcher: makes the copies.
+
+    Attributes:
+        step: counts the steps.
+    """
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self.step = 0
+        self._of_step = 0
+        self._copies: dict[Variable, _Copy] = {}
+
+    def begin(self, step: int) -> None:
+        """Called with each kernel: the step that it belongs to."""
+        if step != self._of_step:
+            self._of_step = step
+            self._copies.clear()
+
+    def read(self, variable: Variable) -> Any:
+        """The value on the device; a NumPy scalar where it is one."""
+        host = variable.read_value()
+        copy = self._copies.get(variable)
+        if copy is not None and (copy.is_coming or copy.host is host):
+            return copy.device
+        if not is_array(host):
+            return host
+        device = self._dispatcher.cupy.asarray(host)
+        self._copies[variable] = _Copy(device, host, is_coming=False)
+        return device
+
+    def write(self, variable: Variable, value: Any) -> None:
+        """Replace the value; kernels see that from now on, and the host when it is there."""
+        copy = self._copies[variable] = _Copy(value, None, is_coming=True)
+
+        def arrived(host: Any) -> None:
+            copy.host, copy.is_coming = host, False
+            if self._copies.get(variable) is copy:
+                variable.write_value(host)
+
+        self._dispatcher.fetch(value, arrived)
+
+
+class DeviceVariable:
+    """Stands for a variable in what runs on a device.
+
+    Args:
+        variable: the variable.
+        values: where its values are.
+    """
+
+    def __init__(self, variable: Variable, values: DeviceVariables) -> None:
+        self._variable = variable
+        self._values = values
+        self.name = variable.name
+        self.dtype = variable.dtype
+        self.shape = variable.shape
+        self._check_shape = variable._check_shape  # pyright: ignore[reportPrivateUsage]
+
+    @property
+    def _value(self) -> Any:
+        return self._values.read(self._variable)
+
+    @_value.setter
+    def _value(self, value: Any) -> None:
+        self._values.write(self._variable, value)
+
+    def write_value(self, value: Any) -> None:
+        """As `Variable.write_value`."""
+        self._values.write(self._variable, value)

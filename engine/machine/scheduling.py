@@ -1,0 +1,449 @@
+"""Decides at run time on which devices scheduled functions run, and runs them there.
+
+Inputs that are there when it is looked at are a batch. Of a batch the largest come first; each goes where it is done
+first, given what the devices have to do already and whether the function's state is there. One that would run for
+longer than the batch would take if all were spread evenly is cut by rows, and the parts fill up several devices.
+
+State that was brought to a device stays there until its variable has changed, the memory is needed for something else,
+or a whole step has made no use of it.
+
+Source: Wei et al., "Dynamic Scheduling For Dynamic Control Flow in Deep Learning Systems" (2018), section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..control_flow.scheduling import JOINED, SUMMED
+from ..graph.op import is_array
+from ..lower.nodes import Node
+from ..lower.scheduling import Site
+from .shares import Job, Share, spread
+
+if TYPE_CHECKING:
+    from .frames import Iteration
+    from .step import Step
+
+Finish = Callable[["Iteration", Any], None]
+
+
+class Request:
+    """An input of a scheduled function, in one iteration.
+
+    Attributes:
+        values: what the function takes.
+        rows: how many rows there are; 1 if it is not split.
+        shares: where it runs, once that is decided.
+    """
+
+    __slots__ = ("finish", "it", "kernel", "node", "rows", "shares", "site", "values")
+
+    def __init__(self, node: Node, kernel: Any, values: tuple[Any, ...], finish: Finish, it: Iteration) -> None:
+        self.node = node
+        self.site: Site = node.site
+        self.kernel = kernel
+        self.values = values
+        self.finish = finish
+        self.it = it
+        self.rows = _rows_of(self.site, values)
+        self.shares: list[Share] = []
+
+
+@dataclass
+class SchedulingStatistics:
+    """What was scheduled, since the program was made.
+
+    Attributes:
+        batches, requests: how often it was decided, and over how many inputs.
+        parts: how many kernels were run.
+        split: how many inputs were spread over several devices.
+        empty: how many inputs had no rows.
+        rows: by device.
+        state_bytes: of state that was brought to devices.
+        data_bytes: of rows that were brought to devices, and results brought back.
+    """
+
+    batches: int = 0
+    requests: int = 0
+    parts: int = 0
+    split: int = 0
+    empty: int = 0
+    rows: dict[str, int] = field(default_factory=dict[str, int])
+    state_bytes: int = 0
+    data_bytes: int = 0
+
+
+class _State:
+    """A value on a device, or on its way there."""
+
+    __slots__ = ("buffer", "copy", "run", "source", "waiting")
+
+    def __init__(self, source: Any, run: int) -> None:
+        self.source = source
+        self.copy = source.copy()  # a variable's value may be changed in place between steps
+        self.run = run
+        self.buffer: Any = None
+        self.waiting: list[Callable[[Any], None]] = []
+
+
+class Scheduler:
+    """Schedules the functions of one step."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+        self.statistics = SchedulingStatistics()
+        self._pending: list[Request] = []
+        self._busy_until: dict[str, float] = {}
+        self._under_way: dict[str, int] = {}
+        self._measured: dict[tuple[Site, str], tuple[float, float]] = {}  # seconds and rows on CPUs
+        self._states: dict[tuple[str, Any], _State] = {}
+        self._listening: set[str] = set()
+        self._run = 0
+
+    def end(self) -> None:
+        """End a run: what it made no use of leaves its device, and what is no variable's."""
+        for key, state in list(self._states.items()):
+            if state.run != self._run or not isinstance(key[1], _Variable):
+                del self._states[key]
+
+    def reset(self) -> None:
+        """Begin a run."""
+        self._run += 1
+        self._pending.clear()
+        self._busy_until.clear()
+        self._under_way.clear()
+
+    def abort(self) -> None:
+        """Everything on the devices is gone."""
+        self._states.clear()
+        self._pending.clear()
+
+    # --- what printed code calls ------------------------------------------------------------------------------------
+
+    def schedule(self, node: Node, kernel: Any, values: tuple[Any, ...], finish: Finish, it: Iteration) -> None:
+        """An input is there. It is decided with those that are there as well once what is ready now has run."""
+        request = Request(node, kernel, values, finish, it)
+        self._pending.append(request)
+        if len(self._pending) == 1:
+            self.step.ready.append((self._decide, it))
+
+    def _decide(self, it: Iteration) -> None:
+        batch, self._pending = self._pending, []
+        statistics = self.statistics
+        statistics.batches += 1
+        statistics.requests += len(batch)
+        jobs = [Job(request, request.rows, request.site.split, request.site.least_rows) for request in batch]
+        spread([job for job in jobs if job.rows], self._loads(batch), self._seconds, self._seconds_before)
+        for job in jobs:
+            request = job.request
+            request.shares = job.shares
+            statistics.split += len(job.shares) > 1
+            statistics.empty += not job.shares
+            for share in job.shares:
+                self._note_load(request, share)
+            request.finish(request.it, request)
+
+    def demultiplex(self, request: Request) -> list[Any]:
+        """For each device the part that runs there, or None."""
+        shares = {share.device: (request, share) for share in request.shares}
+        return [shares.get(name) for name in request.site.targets]
+
+    def replicate(self, node: Node, part: tuple[Request, Share], finish: Finish, it: Iteration) -> None:
+        """Run a part on the device of a replica; `finish(it, results)` follows."""
+        request, share = part
+        self.statistics.parts += 1
+        rows = self.statistics.rows
+        rows[share.device] = rows.get(share.device, 0) + share.rows
+        _Running(self, node, request, share, finish, it).begin()
+
+    def join(self, node: Node, request: Request, parts: Sequence[Any]) -> tuple[Any, ...]:
+        """The results, of those of the replicas; of none without rows."""
+        site = request.site
+        alive = {name: part for name, part in zip(site.targets, parts, strict=True) if part is not None}
+        found = [(share, alive[share.device]) for share in request.shares]
+        if not found:
+            return _of_no_rows(request)
+        columns = zip(*[results for _, results in found], strict=True)
+        return tuple(
+            _joined(site, role, list(column), [share.rows for share, _ in found])
+            for role, column in zip(site.roles, columns, strict=True)
+        )
+
+    # --- what devices have to do ------------------------------------------------------------------------------------
+
+    def _loads(self, batch: Sequence[Request]) -> dict[str, float]:
+        """For how long each device is busy."""
+        loads: dict[str, float] = {}
+        for name in dict.fromkeys(name for request in batch for name in request.site.targets):
+            now = self.step.engines[name].now()
+            loads[name] = max(0.0, self._busy_until.get(name, now) - now)
+        return loads
+
+    def _note_load(self, request: Request, share: Share) -> None:
+        name = share.device
+        now = self.step.engines[name].now()
+        takes = self._seconds_before(request, name) + share.rows * self._seconds(request, name)
+        self._busy_until[name] = max(self._busy_until.get(name, now), now) + takes
+        self._under_way[name] = self._under_way.get(name, 0) + 1
+
+    def note_done(self, request: Request, share: Share, seconds: float | None) -> None:
+        """A part is done; on a CPU it took so long."""
+        name = share.device
+        self._under_way[name] = left = self._under_way.get(name, 1) - 1
+        if not left:
+            self._busy_until[name] = self.step.engines[name].now()
+        if seconds is not None:
+            known, rows = self._measured.get((request.site, name), (0.0, 0.0))
+            self._measured[request.site, name] = (known / 2 + seconds, rows / 2 + share.rows)
+
+    def _seconds(self, request: Request, name: str) -> float:
+        """How long a row takes on a device, as measured or else estimated."""
+        seconds, rows = self._measured.get((request.site, name), (0.0, 0.0))
+        return seconds / rows if rows else request.site.seconds[name]
+
+    def _seconds_before(self, request: Request, name: str) -> float:
+        """What a part takes on a device whatever its size: a kernel, and bringing state there."""
+        device = request.site.devices[name]
+        seconds = device.kernel_latency
+        if not self.step.engines[name].has_own_memory:
+            return seconds
+        for value, is_cut, key in _taken(request):
+            if not is_cut and _is_large(value) and not self._is_there(name, key, value):
+                seconds += device.latency + value.nbytes / device.bandwidth
+        return seconds
+
+    # --- state ------------------------------------------------------------------------------------------------------
+
+    def _is_there(self, name: str, key: Any, value: Any) -> bool:
+        state = self._states.get((name, key))
+        return state is not None and self._is_current(state, value)
+
+    def _is_current(self, state: _State, value: Any) -> bool:
+        """Whether a copy is that of `value`. It is looked at once in a run: within one, values do not change."""
+        if state.source is value and state.run == self._run:
+            return True
+        if state.source is not value and state.run == self._run:
+            return False
+        if state.copy.shape != value.shape or not np.array_equal(state.copy, value):
+            return False
+        state.source, state.run = value, self._run
+        return True
+
+    def bring_state(self, name: str, key: Any, value: Any, have: Callable[[Any], None]) -> None:
+        """Give `have` the value in the memory of a device; it is brought there unless it is there."""
+        state = self._states.get((name, key))
+        if state is not None and self._is_current(state, value):
+            if state.buffer is not None:
+                have(state.buffer)
+            else:
+                state.waiting.append(have)
+            return
+        if name not in self._listening:
+            self._listening.add(name)
+            self.step.engines[name].on_pressure(partial(self._release, name))
+        state = self._states[name, key] = _State(value, self._run)
+        state.waiting.append(have)
+        self.statistics.state_bytes += value.nbytes
+
+        def arrived(buffer: Any) -> None:
+            state.buffer = buffer
+            waiting, state.waiting = state.waiting, []
+            for each in waiting:
+                each(buffer)
+
+        self.step.engines[name].to_device(state.copy, arrived)
+
+    def _release(self, name: str) -> None:
+        """Memory runs short on a device: let go what is there. What kernels wait for is theirs."""
+        held = [key for key, state in self._states.items() if key[0] == name and state.buffer is not None]
+        for key in held:
+            del self._states[key]
+
+
+class _Running:
+    """A part on its way: what it takes is brought to its device, it runs, what it gives is brought back."""
+
+    def __init__(
+        self, owner: Scheduler, node: Node, request: Request, share: Share, finish: Finish, it: Iteration
+    ) -> None:
+        self.owner = owner
+        self.step = owner.step
+        self.node = node
+        self.request = request
+        self.share = share
+        self.finish = finish
+        self.it = it
+        self.engine = self.step.engines[share.device]
+        self.number = self.step.begin(node, it)
+        self.values: list[Any] = []
+        self.missing = 0
+        self.seconds: float | None = None
+
+    def begin(self) -> None:
+        owner, share = self.owner, self.share
+        self.values = [
+            value[share.start : share.start + share.rows] if is_cut else value
+            for value, is_cut, _ in _taken(self.request)
+        ]
+        if self.engine.has_own_memory:
+            moving = [position for position, value in enumerate(self.values) if _is_large(value)]
+            self.missing = len(moving)
+            keys = [(is_cut, key) for _, is_cut, key in _taken(self.request)]
+            for position in moving:
+                is_cut, key = keys[position]
+                value, have = self.values[position], self._have(position)
+                if is_cut:
+                    owner.statistics.data_bytes += value.nbytes
+                    self.engine.to_device(value, have)
+                else:
+                    owner.bring_state(share.device, key, value, have)
+            if moving:
+                return
+        self._launch()
+
+    def _have(self, position: int) -> Callable[[Any], None]:
+        def have(value: Any) -> None:
+            self.values[position] = value
+            self.missing -= 1
+            if not self.missing:
+                self._launch()
+
+        return have
+
+    def _launch(self) -> None:
+        site = self.request.site
+        events = self.step.events
+
+        def from_thread(function: Callable[..., None], *arguments: Any) -> None:
+            events.put((function, arguments))
+
+        device = site.devices[self.share.device]
+        self.node.seconds = device.kernel_latency + self.share.rows * site.seconds[self.share.device]
+        kernel = self._run if self.engine.has_own_memory else self._timed
+        values, self.values = tuple(self.values), []
+        self.engine.submit(self.node, kernel, values, self._computed, from_thread)
+
+    def _run(self, *values: Any) -> Any:
+        try:
+            return self.request.kernel(*values)
+        except Exception:
+            self.step.current = (self.finish, self.it)  # it may run long after it was launched
+            raise
+
+    def _timed(self, *values: Any) -> Any:
+        began = self.engine.now()
+        results = self._run(*values)
+        self.seconds = self.engine.now() - began
+        return results
+
+    def _computed(self, results: Any, error: BaseException | None = None) -> None:
+        if error is not None:
+            self.step.current = (self.finish, self.it)
+            raise error
+        found: list[Any] = list(results)
+        self.missing = len(found)
+        if not found:
+            self._end(found)
+        for position, value in enumerate(found):
+            self.engine.to_host(value, self._take(found, position))
+
+    def _take(self, found: list[Any], position: int) -> Callable[[Any], None]:
+        def take(value: Any) -> None:
+            if self.engine.has_own_memory and is_array(value):
+                self.owner.statistics.data_bytes += value.nbytes
+            found[position] = value
+            self.missing -= 1
+            if not self.missing:
+                self._end(found)
+
+        return take
+
+    def _end(self, found: list[Any]) -> None:
+        if self.step.end(self.number):
+            self.owner.note_done(self.request, self.share, self.seconds)
+            self.finish(self.it, tuple(found))
+
+
+class _Variable:
+    """Names the state of a variable; its value lies under it on each device."""
+
+    __slots__ = ("variable",)
+
+    def __init__(self, variable: Any) -> None:
+        self.variable = variable
+
+    def __hash__(self) -> int:
+        return id(self.variable)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Variable) and other.variable is self.variable
+
+
+def _taken(request: Request) -> list[tuple[Any, bool, Any]]:
+    """What a function takes: the value, whether it is cut by rows, and what names it on a device."""
+    site = request.site
+    return [
+        (value, is_cut, id(value) if variable is None else _Variable(variable))
+        for value, is_cut, variable in zip(request.values, site.is_cut, site.states, strict=True)
+    ]
+
+
+def _is_large(value: Any) -> bool:
+    """What has to be brought into a device's memory; numbers travel with the kernel."""
+    return is_array(value) and bool(value.ndim)
+
+
+def _rows_of(site: Site, values: Sequence[Any]) -> int:
+    """How many rows there are.
+
+    Raises:
+        ValueError: the inputs differ.
+    """
+    if not site.split:
+        return 1
+    counts = {len(value) for value, is_cut in zip(values, site.is_cut, strict=True) if is_cut}
+    if len(counts) != 1:
+        raise ValueError(
+            f"dynamic_schedule {site.name!r}: the inputs have {' and '.join(map(str, sorted(counts)))} rows; expected "
+            "the same number of each."
+        )
+    return counts.pop()
+
+
+def _joined(site: Site, role: str, parts: list[Any], rows: Sequence[int]) -> Any:
+    if role == JOINED:
+        for part, count in zip(parts, rows, strict=True):
+            if part.shape[:1] != (count,):
+                raise ValueError(
+                    f"dynamic_schedule {site.name!r}: the function gave {part.shape[0]} rows for {count}; expected a "
+                    "row for each. Pass split=False if rows do not stand for themselves."
+                )
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+    total = parts[0]
+    if role == SUMMED:
+        for part in parts[1:]:
+            total = total + part
+    return total
+
+
+def _of_no_rows(request: Request) -> tuple[Any, ...]:
+    """The results of no rows: known from their shapes, or else computed where we are."""
+    site = request.site
+    shapes = [_shape_of_none(spec, role) for spec, role in zip(site.specs, site.roles, strict=True)]
+    if any(shape is None for shape in shapes):
+        results = request.kernel(*request.values)
+        return (results,) if len(site.given) == 1 else results
+    return tuple([np.zeros(shape or (), spec.dtype)[()] for shape, spec in zip(shapes, site.specs, strict=True)])
+
+
+def _shape_of_none(spec: Any, role: str) -> tuple[int, ...] | None:
+    shape: Any = (0, *spec.shape[1:]) if spec.shape and role == JOINED else spec.shape
+    return None if shape is None or None in shape else shape
+
+
+__all__ = ["Request", "Scheduler", "SchedulingStatistics"]

@@ -1,0 +1,61 @@
+"""The mixture-of-experts example: its experts against dense computation, on all devices, and that it learns."""
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+import anabranch as ab
+
+PATH = Path(__file__).parents[2] / "examples" / "moe.py"
+
+
+@pytest.fixture(scope="module")
+def example() -> Iterator[ModuleType]:
+    spec = importlib.util.spec_from_file_location("moe", PATH)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["moe"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["moe"]
+
+
+@pytest.mark.parametrize("devices", [{}, {"sim": {"count": 3, "flops": 1e6}}])
+def test_experts_and_their_gradients_are_those_of_dense_computation(example: ModuleType, devices: dict) -> None:
+    random = np.random.default_rng(0)
+    ab.config.set_devices(**devices)
+    try:
+        with ab.Graph().as_default():
+            experts = example.Experts(4, 3, 5)
+            tokens, chosen = ab.placeholder((None, 3), "float32"), ab.placeholder((None,), "int32")
+            feeds = {tokens: random.normal(size=(40, 3)), chosen: random.choice([0, 0, 0, 1, 3], 40)}
+            found: list[list[np.ndarray]] = []
+            for made in (experts(tokens, chosen), experts.dense(tokens, chosen)):
+                slopes = ab.gradients(ab.ops.sum(made * made * made), [tokens, *experts.variables])
+                found.append(ab.Session().run([made, *map(ab.convert_to_tensor, slopes)], feeds))
+    finally:
+        ab.config.set_devices()
+    for value, dense in zip(*found, strict=True):
+        np.testing.assert_allclose(value, dense, rtol=1e-4, atol=1e-5)
+
+
+def test_tokens_are_what_they_are_said_to_be(example: ModuleType) -> None:
+    maps = np.random.default_rng(1).normal(size=(3, 4, 4))
+    tokens, targets = example.draw(np.random.default_rng(0), maps, 50)
+    kinds = tokens[:, :3].argmax(axis=1)
+    assert set(kinds) == {0, 1, 2}
+    np.testing.assert_allclose(
+        targets, [token @ maps[kind] for token, kind in zip(tokens, kinds, strict=True)], rtol=1e-4
+    )
+
+
+def test_it_learns(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    losses = example.main(["--quick"])
+    assert np.mean(losses[-5:]) < 0.6 * np.mean(losses[:5])
+    assert "tokens of the experts" in capsys.readouterr().out
