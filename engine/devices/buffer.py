@@ -41,7 +41,9 @@ class Buffer:
     @property
     def is_ready(self) -> bool:
         """Whether the host may read it: it was computed, and the clock has reached the end of that."""
-        return self.writer is None and not isinstance(self.contents, _Nothing) and self.ready_at <= self.device.clock.now()
+        if self.writer is not None or isinstance(self.contents, _Nothing):
+            return False
+        return self.ready_at <= self.device.clock.now()
 
     @property
     def nbytes(self) -> int | None:

@@ -27,11 +27,11 @@ class DeviceMemoryError(MemoryError):
     Attributes:
         device: the name of the device.
         limit, in_use, wanted: bytes that it has, that are held, and that the kernel needs besides.
-        kernel: the label of the kernel.
+        kernel: the label of the kernel, or the name of a variable.
         holders: bytes held by label, the largest first.
     """
 
-    def __init__(self, memory: Memory, kernel: str, wanted: int) -> None:
+    def __init__(self, memory: Memory, kernel: str, wanted: int, what: str = "Kernel") -> None:
         self.device = memory.name
         self.limit = memory.limit or 0
         self.in_use = memory.in_use
@@ -40,7 +40,7 @@ class DeviceMemoryError(MemoryError):
         self.holders = memory.holders()
         listed = [f"{label!r} holds {size:,} in {_values(count)}" for label, size, count in self.holders[:_LISTED]]
         super().__init__(
-            f"{self.device} is out of memory. Kernel {kernel!r} needs {wanted:,} bytes, but {self.in_use:,} of "
+            f"{self.device} is out of memory. {what} {kernel!r} needs {wanted:,} bytes, but {self.in_use:,} of "
             f"{self.limit:,} are in use, and nothing that is enqueued will release any. "
             f"The largest holders: {', '.join(listed) or 'none'}. Use smaller batches, run fewer iterations in "
             "parallel, let records of loops move to the host earlier, or declare the device with a larger memory_limit."
@@ -145,6 +145,17 @@ class Memory:
         if self.in_use > self.peak:
             self.peak = self.in_use
         return allocation
+
+    def reside(self, value: Any, name: str) -> tuple[Allocation, ...]:
+        """Count a variable that lies here, until it is released.
+
+        Raises:
+            DeviceMemoryError: there is not enough.
+        """
+        wanted = self.missing((value,))
+        if not self.fits(wanted):
+            raise DeviceMemoryError(self, name, wanted, "Variable")
+        return self.hold(value, name)
 
     def release(self, allocations: tuple[Allocation, ...]) -> None:
         """A buffer lets go of what it held."""

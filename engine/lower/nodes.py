@@ -66,9 +66,10 @@ class Node:
     Attributes:
         kind: "op" (operations, see `operations`), "const", "identity", "no_op", "feed", "fetch"; the primitives
             "switch" (ports: false, true), "switch_n" (a port a branch), "merge", "enter", "exit", "next_iteration",
-            "loop_cond"; "send", "recv"; "to_host" (a copy out of a device's own memory); "record" (into the history of
-            a value), "collect" (a loop's history, once it is done), "trips" (the number of its iterations); those of
-            TensorStores (see `narrowing`) and of scheduled functions (see `scheduling`).
+            "loop_cond"; "send", "recv"; "to_host" (a copy out of a device's own memory), "to_device" (one into
+            it, once a kernel has ended); "record" (into the history of a value), "collect" (a loop's history, once it
+            is done), "trips" (the number of its iterations); those of TensorStores (see `narrowing`) and of scheduled
+            functions (see `scheduling`).
         name: a name that tells where it comes from.
         device: where it runs; None for constants, of which every device has its own.
         frame: the frame in which it runs. (The inputs of an Enter, and the outputs of an Exit, "collect" or "trips",
@@ -83,6 +84,7 @@ class Node:
         history: of a "record" or "collect": the number of the history in its frame.
         peer: of a Recv: its Send, and the other way around.
         lossy: of a Send: whether floats travel as bfloat16.
+        stays: of a Recv: whether its value stays on the host until a "to_device" takes it.
         seconds: of an "op": how long it is expected to run.
         site: of what a scheduled function became: what is known of it (see `lower.scheduling`).
         target: of a "replica": the device that it is for.
@@ -104,6 +106,7 @@ class Node:
         "seconds",
         "site",
         "specs",
+        "stays",
         "taken",
         "target",
     )
@@ -132,6 +135,7 @@ class Node:
         self.history = -1
         self.peer: Node | None = None
         self.lossy = False
+        self.stays = False
         self.seconds = 0.0
         self.site: Any = None
         self.target = ""

@@ -90,7 +90,7 @@ class RawLowering:
         self.machine = Machine()
         self._values: dict[Tensor, Value] = {}
         self._contexts: dict[Frame, Context] = {}
-        self._sources: dict[Frame, Value] = {}  # of what enters a frame, one value
+        self._sources: dict[Frame, Value] = {}  # of the variables that enter a frame, one value
         self._accesses: dict[tuple[Frame, object], list[tuple[Operation, bool]]] = {}
         self._nodes: dict[Operation, Node] = {}
 
@@ -149,7 +149,8 @@ class RawLowering:
         if isinstance(op, Enter):
             node.inputs = [self._entering(operation, device)]
             node.is_constant = op.is_constant
-            self._sources.setdefault(frame, node.inputs[0])
+            if not op.is_constant:  # (one constant of a loop may be dead, and another one alive)
+                self._sources.setdefault(frame, node.inputs[0])
         else:
             node.inputs = [self._value(tensor, frame) for tensor in operation.inputs]
         if isinstance(op, NextIteration) and op.into is not None:

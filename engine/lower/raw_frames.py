@@ -78,9 +78,9 @@ class RawFrames:
         return outside
 
     def guide_of(self, enter: Operation) -> Operation | None:
-        """The Enter of something that is no constant, into the same frame."""
-        others = self._enters[self.of[enter]]
-        return next((other for other in others if not self._is_guided(other)), None)
+        """The Enter of something that is no constant, into the same frame; that of a loop variable, if there is one."""
+        others = [other for other in self._enters[self.of[enter]] if not self._is_guided(other)]
+        return min(others, key=_is_constant, default=None)
 
     def check_fetch(self, tensor: Tensor) -> None:
         """Fail if a tensor lies inside a loop."""

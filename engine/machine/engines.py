@@ -73,6 +73,12 @@ class Engine(abc.ABC):
         """A printed function as what runs it here; it is to be submitted in its place."""
         return kernel
 
+    def start(self) -> None:  # noqa: B027 (most have nothing to do)
+        """A step begins."""
+
+    def end(self) -> None:  # noqa: B027
+        """A step is over, and nothing of it is under way."""
+
     @abc.abstractmethod
     def submit(
         self, node: Any, kernel: Callable[..., Any], values: tuple[Any, ...], done: Done, from_thread: FromThread
@@ -103,6 +109,10 @@ class Engine(abc.ABC):
         """Copy a value into the device's memory."""
         done(value)
 
+    def to_device_after(self, value: Any, after: Any, done: Done) -> None:
+        """The same, not before a moment that `moment_of` gave."""
+        self.to_device(value, done)
+
     def record(self) -> Any:
         """Something that takes the values of all iterations, by number."""
         return {}
@@ -132,6 +142,11 @@ class Engine(abc.ABC):
 
     def abort(self) -> None:  # noqa: B027 (an engine may have nothing to drop)
         """Drop what is under way."""
+
+
+def moment_of(value: Any) -> Any:
+    """When a value of a device is there: what is enqueued and makes it, or the time; without the value itself."""
+    return getattr(value, "writer", None) or getattr(value, "ready_at", 0.0)
 
 
 _pool: ThreadPoolExecutor | None = None

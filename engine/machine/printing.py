@@ -27,9 +27,10 @@ from .store_printing import STORE_NAMES, print_store_node
 
 _LOCAL = ("it", "x", "v", "p", "t", "r", "n", "s")
 _GIVEN = ("push", "mail", "enter", "advance", "finished", "constant", "constant_dead")
-_OF_STEP = ("carry", "fetch", "fetch_dead", "submit", "wait", "to_host", "as_bfloat16")
+_OF_STEP = ("carry", "fetch", "fetch_dead", "submit", "wait", "to_host", "to_device", "moment", "as_bfloat16")
 _RESERVED = (*_LOCAL, *_GIVEN, *_OF_STEP, *STORE_NAMES, *SCHEDULE_NAMES)
 _OF_TRACE = ("began", "now", "ran", "sending", "sent", "received")
+_COPYING = frozenset({"to_host", "to_device"})
 Pairs = Sequence[tuple[Value, str]]  # values, and the expressions for them
 
 
@@ -167,14 +168,14 @@ class MachinePrinter:
                 print_store_node(writer, node)
             elif node.kind in SCHEDULE_KINDS:
                 print_schedule_node(self, writer, node)
-            elif node.kind == "to_host":
-                writer.to_host(node, self.name_of(("deliver", node), f"copied_{_short(node)}"))
+            elif node.kind in _COPYING:
+                writer.copy(node, self.name_of(("deliver", node), f"copied_{_short(node)}"))
             else:
                 value = writer.take(node.inputs[0], node) if node.inputs else "None"
                 writer.hand_on([*[(output, value) for output in node.outputs], (node.done, "None")], True)
-            if node.kind != "to_host" and node.kind not in STORE_KINDS and node.kind not in SCHEDULE_KINDS:
+            if node.kind not in _COPYING and node.kind not in STORE_KINDS and node.kind not in SCHEDULE_KINDS:
                 writer.leave()
-        if node.kind == "to_host":
+        if node.kind in _COPYING:
             writer = self._function(("deliver", node), "", ["it", "x"])
             writer.hand_on([(node.output, "x"), (node.done, "None")], True)
             writer.leave()
@@ -326,9 +327,10 @@ class _Writer:
             self.line("pass")
             self.depth -= 1
 
-    def to_host(self, node: Node, then: str) -> None:
-        value = self.take(node.inputs[0], node)
-        self.line(f"to_host({self.printer.bind('node', node)}, {value}, {then}, it)")
+    def copy(self, node: Node, then: str) -> None:
+        """Begin a copy out of a device's own memory, or into it."""
+        values = ", ".join([self.take(value, node) for value in node.inputs])
+        self.line(f"{node.kind}({self.printer.bind('node', node)}, {values}, {then}, it)")
 
     # --- handing on -------------------------------------------------------------------------------------------------
 
@@ -357,6 +359,8 @@ class _Writer:
 
     def _lay(self, consumer: Node, value: Value, expression: str, is_alive: bool) -> None:
         slot = self.blueprint.place_of(consumer).slots.get((consumer, value))
+        if consumer.kind == "to_device" and value == consumer.inputs[1]:
+            expression = f"moment({expression})"  # it must not keep the value
         if is_alive and slot is not None and expression != "None":
             if not self._has_values and self.depth > 1:
                 self.line(f"it.v[{slot}] = {expression}")

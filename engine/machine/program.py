@@ -19,6 +19,7 @@ from ..devices.cuda import check_gpus
 from ..graph.graph import Graph, Operation, Parameter
 from ..graph.spec import Spec, TensorSpec
 from ..graph.tensor import Tensor
+from ..lower.arrivals import delay_arrivals
 from ..lower.cluster import cluster
 from ..lower.cut import cut
 from ..lower.lowering import Lowering
@@ -163,9 +164,7 @@ class MachineProgram:
             return not self._own_memory(node)  # others tell themselves what they ran
 
         clocks = has_clock if self._has_clocks else None
-        self.printing = MachinePrinter(
-            self.machine, printer, way, by_channel, clocks=clocks, by_run=self._is_on_gpu
-        )
+        self.printing = MachinePrinter(self.machine, printer, way, by_channel, clocks=clocks, by_run=self._is_on_gpu)
         self.source = self.printing.print()
         self._recursions = printer.bodies.labels
         self._functions = {name: key for key, name in self.printing.names.items()}
@@ -306,14 +305,17 @@ class MachineProgram:
         streams = [device for device in devices if device.kind != "cpu"]
         engines: dict[str, Engine] = {device.name: WorkerEngine() for device in devices if device.kind == "cpu"}
         if streams:
-            from .stream_engine import StreamEngine, make_engines
+            from .stream_engine import StreamEngine, make_engines, variables_on
 
             engine_type = StreamEngine
             if self._has_clocks:
                 from .tracing import TracedStreamEngine
 
                 engine_type = TracedStreamEngine
-            engines |= make_engines(streams, self.swaps, engine_type, self._budget)
+            made = make_engines(streams, self.swaps, engine_type, self._budget)
+            for name, engine in made.items():
+                engine.variables = variables_on(self.machine, name)
+            engines |= made
         return engines
 
     def _annotate(self, error: Exception, step: Step) -> None:
@@ -397,6 +399,7 @@ def lowered(
     for node in machine.nodes:
         if node.kind == "op" and node.seconds:
             node.seconds += devices[str(node.device)].kernel_latency
+    delay_arrivals(machine, devices)
     return machine
 
 

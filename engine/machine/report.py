@@ -86,9 +86,7 @@ def _waiting(step: Step, place: Place, iteration: Iteration) -> list[str]:
     for number, node in enumerate(place.nodes):
         missing = iteration.p[number]
         low = missing & MASK
-        if missing <= 0 or not low or (
-            low == place.pending[number] and (node.kind == "merge" or _comes_at_once(node))
-        ):
+        if missing <= 0 or not low or (low == place.pending[number] and (node.kind == "merge" or _comes_at_once(node))):
             continue
         sources = ", ".join(f"{value.node.name!r}" for value in node.sources if value.node.kind != "const")
         count = f"{low} of {place.pending[number]}"

@@ -19,7 +19,7 @@ from ..graph.deadlines import seconds_left
 from ..lower.nodes import Node
 from ..queues.errors import DeadlineExceededError
 from .blueprint import Blueprint, Place
-from .engines import Engine
+from .engines import Engine, moment_of
 from .frames import FramePlan, Frames, Iteration, Tag
 from .report import StalledError, progress_report, waiting_report
 from .scheduling import Scheduler
@@ -109,6 +109,8 @@ class Step:
             "submit": self.submit,
             "wait": self.wait,
             "to_host": self.to_host,
+            "to_device": self.to_device,
+            "moment": moment_of,
             "as_bfloat16": as_bfloat16,
             **self._for_stores(),
             "schedule": self.scheduler.schedule,
@@ -145,6 +147,8 @@ class Step:
         """
         self._begin()
         try:
+            for engine in self.engines.values():
+                engine.start()
             roots = self._start(values)
             for root in roots:
                 self.frames.release(root)
@@ -152,6 +156,8 @@ class Step:
         except BaseException:
             self.abort()
             raise
+        for engine in self.engines.values():
+            engine.end()
         self.scheduler.end()
         self.stores.reset()
         found, self.fetched = self.fetched, []
@@ -365,6 +371,16 @@ class Step:
 
         self.engines[node.device].to_host(value, done)
 
+    def to_device(self, node: Any, value: Any, after: Any, finish: Callable[..., None], it: Iteration) -> None:
+        """Copy a value into a device's memory, once a moment has come; `finish(it, value)` follows."""
+        number = self.begin(node, it)
+
+        def done(copied: Any) -> None:
+            if self.end(number):
+                finish(it, copied)
+
+        self.engines[node.device].to_device_after(value, after, done)
+
     def carry(self, number: int, tag: Tag, value: Any) -> None:
         """Bring a value to another device by way of the host."""
         receive, plan, source, target, is_lossy = self._ways.get(number) or self._way(number)
@@ -379,9 +395,12 @@ class Step:
             self._number += 1
             if is_lossy:
                 given = as_bfloat16(given)
-            target.to_device(given, arrived)
+            if receive.stays:
+                arrived(given)
+            else:
+                target.to_device(given, arrived)
 
-        if is_lossy or not source.pass_on(value, target, arrived):
+        if is_lossy or receive.stays or not source.pass_on(value, target, arrived):
             source.send(value, on_host)
 
     def _way(self, number: int) -> tuple[Node, FramePlan, Engine, Engine, bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..lower.nodes import Node
-from ..runtime.printer import Origin
+from ..runtime.printed import Origin
 
 if TYPE_CHECKING:
     from .printing import _Writer  # pyright: ignore[reportPrivateUsage]

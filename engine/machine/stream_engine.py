@@ -20,14 +20,18 @@ from ..devices import (
     RealClock,
     SimDevice,
     StreamDevice,
-    SwappedRecord,
     SwapPolicy,
     TimedDevice,
     VirtualClock,
 )
+from ..devices.memory import Allocation
+from ..devices.order import Pending
 from ..graph.op import is_array
+from ..graph.variable import Variable
+from ..lower.nodes import Machine
 from ..ops.array_value import ArrayValue
 from ..ops.tensor_arrays import ArrayRead
+from ..passes.prune import all_operations
 from ..place.devices import Device
 from ..runtime.storage import is_fresh
 from .engines import Done, Engine, FromThread
@@ -89,7 +93,10 @@ class StreamEngine(Engine):
             self.policy.threshold = None
         self._fresh: dict[Any, tuple[bool, ...]] = {}
         self._held: deque[tuple[Any, Callable[..., Any], tuple[Any, ...], Done]] = deque()
+        self.variables: Sequence[Variable] = ()  # those that lie there: they take memory while a step runs
+        self._resident: list[tuple[Allocation, ...]] = []
         self._copies: list[tuple[Buffer, Done]] = []  # to the host, of what is not computed yet
+        self._arriving: list[tuple[Pending, Any, Done]] = []  # from the host, once a kernel has ended
         self._reading = 0  # values of histories that are waited for
         self._timed = device if self.is_quick and isinstance(device, TimedDevice) else None
         self._asked: Engine = self
@@ -105,7 +112,7 @@ class StreamEngine(Engine):
 
     @property
     def is_busy(self) -> bool:
-        return bool(self._held or self._copies) or not self.device.is_idle
+        return bool(self._held or self._copies or self._arriving) or not self.device.is_idle
 
     @property
     def kernel_seconds(self) -> float:
@@ -259,11 +266,29 @@ class StreamEngine(Engine):
         else:
             self.device.to_device(value, done)
 
+    def to_device_after(self, value: Any, after: Any, done: Done) -> None:
+        if isinstance(after, Pending) and not after.ended:
+            self._arriving.append((after, value, done))
+        elif isinstance(self.device, TimedDevice) and after > self.clock.now():
+            self.device.agenda.add(after, lambda _: self.to_device(value, done), None)
+        else:
+            self.to_device(value, done)
+
     def gathered(self, items: Any) -> Any:
         return items
 
     def size_of_record(self, items: Any, bytes_each: int) -> int:
         return items.size * bytes_each  # what is not computed yet has no other size
+
+    def start(self) -> None:
+        if isinstance(self.device, SimDevice):
+            for variable in self.variables:
+                self._resident.append(self.device.memory.reside(variable.read_value(), variable.name))
+
+    def end(self) -> None:
+        for allocations in self._resident:
+            self.device.memory.release(allocations)
+        self._resident.clear()
 
     def poll(self) -> float | None:
         when = self.device.poll()
@@ -275,6 +300,11 @@ class StreamEngine(Engine):
             for value, done in copies:
                 self.to_host(value, done)
             when = self.device.poll()
+        if any(after.ended for after, _, _ in self._arriving):
+            arriving, self._arriving = self._arriving, []
+            for after, value, done in arriving:
+                self.to_device_after(value, after, done)
+            when = self.device.poll()
         return when
 
     def wait_until(self, when: float) -> None:
@@ -283,8 +313,10 @@ class StreamEngine(Engine):
     def abort(self) -> None:
         self._held.clear()
         self._copies.clear()
+        self._arriving.clear()
         self._reading = 0
         self.device.abort()
+        self.end()
 
 
 def make_engines(
@@ -292,7 +324,7 @@ def make_engines(
     swaps: bool,
     engine_type: type[StreamEngine] = StreamEngine,
     budget: int | None = None,
-) -> dict[str, Engine]:
+) -> dict[str, StreamEngine]:
     """Engines for the devices of one step, which share a clock.
 
     Args:
@@ -320,7 +352,15 @@ def make_engines(
         if swaps and budget is not None:
             engine.policy.threshold = min(budget, engine.policy.threshold or budget)
     ask_together([engine for engine in engines.values() if isinstance(engine.device, TimedDevice)])
-    return dict(engines)
+    return engines
+
+
+def variables_on(machine: Machine, device: str) -> list[Variable]:
+    """The variables that operations of a device touch."""
+    nodes = [node for node in machine.nodes if node.kind == "op" and node.device == device]
+    operations = [operation for node in nodes for operation in all_operations(node.operations)]
+    touched = dict.fromkeys(effect.resource for operation in operations for effect in operation.effects)
+    return [resource for resource in touched if isinstance(resource, Variable)]
 
 
 def ask_together(engines: Sequence[StreamEngine]) -> None:

@@ -177,6 +177,13 @@ class ArrayValue:
             return self._at(index) is not _CLEARED
         return store.written_at[index] <= self._version < store.cleared_at[index]
 
+    def take(self, index: Any) -> Any:
+        """The element at `index`, which is let go: nothing reads it again."""
+        element = self.read(index)
+        if self._store.items is not None:
+            self._store.items[index] = None
+        return element
+
     def read(self, index: Any) -> Any:
         """The element at `index`.
 
@@ -272,6 +279,20 @@ class ArrayValue:
         if store.items is None and not store.changed:
             return store.buffer[: self.size]
         return _stack_items([self._at(index) for index in range(self.size)])
+
+    def take_all(self, element_shape: Sequence[int | None] | None, dtype: Any) -> Any:
+        """As `stack`; the elements are let go one by one: nothing reads them again."""
+        items = self._store.items
+        if not items or self._store.changed or len(items) != self.size or not all(map(is_array, items)):
+            return self.stack(element_shape, dtype)
+        first = items[0]
+        if any(item.shape != first.shape or item.dtype != first.dtype for item in items):
+            return self.stack(element_shape, dtype)
+        stacked = np.empty((self.size, *first.shape), first.dtype)
+        for index in range(self.size):
+            stacked[index] = items[index]
+            items[index] = None
+        return stacked
 
     def stack_like(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """All elements along a new first axis as an array of `shape`; zeros where nothing was written."""

@@ -139,6 +139,10 @@ class ArrayRead(ArrayOp):
     def emit(self, arguments: Sequence[str]) -> str | None:
         return f"{arguments[0]}.read({arguments[1]})"
 
+    def emit_last(self, arguments: Sequence[str]) -> str:
+        """The call where nothing reads the element again."""
+        return f"{arguments[0]}.take({arguments[1]})"
+
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
         array, index = node.inputs
@@ -259,6 +263,10 @@ class ArrayStack(ArrayOp):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         return inputs[0].stack(self.element.shape, self.element.dtype)
+
+    def emit_last(self, arguments: Sequence[str]) -> str:
+        """The call where nothing reads the elements again."""
+        return f"{arguments[0]}.take_all({self.element.shape}, np.{self.element.dtype})"
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents

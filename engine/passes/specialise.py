@@ -203,7 +203,8 @@ class Specialised:
         for region in op.regions:
             recorded = [tensor for tensor in demanded if tensor.graph is region]
             regions.append(self._copy_region(region, into, {}, [region.results[k] for k in live], recorded))
-        return self._adopt_region_op(op.with_regions(regions), [self._local(operation.inputs[0], into)], operation, into)
+        choice = self._local(operation.inputs[0], into)
+        return self._adopt_region_op(op.with_regions(regions), [choice], operation, into)
 
     def _copy_recursion(self, op: Recursion, operation: Operation, into: Graph) -> Operation:
         """Copy a recursion, with all that the body takes from outside as parameters.

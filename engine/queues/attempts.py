@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ..graph.deadlines import seconds_left
 from ..graph.op import Op
@@ -163,6 +163,8 @@ def wait_through(course: Course) -> Any:
 
 class WaitingOp(Op):
     """Base of the operations that may wait for what other threads, or other operations of the step, do."""
+
+    no_samples: ClassVar[str] = "is the base of others: test_machine_queues"
 
     def course(self, *inputs: Any) -> Course:
         """What `run` does, as a generator: it yields the requests that it waits for and returns the output(s)."""

@@ -11,7 +11,7 @@ import functools
 import keyword
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -32,36 +32,15 @@ from ..ops.base import Constant
 from ..ops.elementwise import Add, Subtract
 from ..ops.fused import Fused
 from ..ops.indexed_slices import AssignRows
+from ..ops.tensor_arrays import ArrayRead, ArrayStack
 from ..passes.prune import frame_users, needed_in_region
 from .calls import PrintedBodies, print_call
+from .printed import Frame, Origin
 from .storage import Buffer, is_fresh, last_uses
 from .timing import Timing, is_timed, iteration_callback, now, operation_callback, varying
 
 _DEEPEST_BLOCK = 12  # more than 20 nested blocks are a SyntaxError in Python
 _NOT_IN_NAMES = re.compile(r"\W+", re.ASCII)
-
-
-class Origin(NamedTuple):
-    """What a line of the program computes.
-
-    Attributes:
-        operation: the operation.
-        arguments: the names of its inputs.
-        loops: the loops around it, innermost first, each with the expression that counts its iterations.
-    """
-
-    operation: Operation
-    arguments: Sequence[str]
-    loops: tuple[tuple[Operation, str], ...]
-
-
-class Frame:
-    """How the printed code refers to the record of a loop or branch."""
-
-    def __init__(self) -> None:
-        self.histories: dict[Tensor, str] = {}
-        self.saved: dict[Tensor, str] = {}
-        self.trips: str | None = None
 
 
 class Printer:
@@ -77,6 +56,7 @@ class Printer:
         plan: buffers that results are written into.
         guard: called after each operation with it, its inputs and its outputs.
         rows_in_place: writes of rows of variables that need no copy of these.
+        last_reads: reads of elements of histories that nothing reads again.
         timing: gets the times of each operation and iteration.
     """
 
@@ -86,12 +66,14 @@ class Printer:
         plan: Mapping[Tensor, Buffer] | None = None,
         guard: Callable[..., None] | None = None,
         rows_in_place: Collection[Operation] = (),
+        last_reads: Collection[Operation] = (),
         timing: Timing | None = None,
     ) -> None:
         self.guard = guard
         self.timing = timing
         self.by_run = False
         self.rows_in_place = rows_in_place
+        self.last_reads = last_reads
         self.kernels = kernels or {}
         self.plan = plan or {}
         self.bindings: dict[str, Any] = {"np": np}
@@ -265,8 +247,11 @@ class Block:
         elif operation in self.printer.kernels and not self.printer.by_run:
             self._print_kernel(operation)
         elif isinstance(op, History):
-            history = self.frames[operation.inputs[0]].histories[op.inner]
+            frame = self.frames[operation.inputs[0]]
+            history = frame.histories[op.inner]
             self._assign(operation, f"{self.printer.bind('array_of', _array_of)}({history})")
+            if frame.is_last_taker(op.inner):
+                self.line(f"del {history}")
         elif isinstance(op, TripCount):
             self._assign(operation, f"np.int32({self.frames[operation.inputs[0]].trips})")
         elif isinstance(op, Saved):
@@ -289,6 +274,9 @@ class Block:
         if isinstance(op, AssignRows) and operation in self.printer.rows_in_place:
             run = self.printer.bind("write_rows", op.write_in_place)
             self._assign(operation, f"{run}({', '.join(arguments[1:])})", arguments)
+            return
+        if operation in self.printer.last_reads and isinstance(op, (ArrayRead, ArrayStack)):
+            self._assign(operation, op.emit_last(arguments), arguments)
             return
         gives_strings = any(tensor.dtype.kind == "T" for tensor in operation.outputs)
         expression = None if gives_strings or self.printer.by_run else op.emit(arguments)
@@ -432,7 +420,7 @@ class _LoopPrinter(_RegionPrinter):
     def _name_frame(self) -> None:
         for user in self.users:
             if isinstance(user.op, History):
-                self.frame.histories[user.op.inner] = self.outer.printer.fresh(f"saved_{_short(user.op.inner)}")
+                self.frame.add_history(user.op.inner, self.outer.printer.fresh(f"saved_{_short(user.op.inner)}"))
             else:
                 self.frame.trips = self.frame.trips or self.outer.printer.fresh("trips")
         if self.op.recomputed_bytes and self.frame.trips is None:

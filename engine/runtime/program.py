@@ -30,6 +30,7 @@ from . import numerics
 from .deep_calls import FRAMES_OF_PROGRAM, calls_under_way, deep_calls, too_deep_of
 from .errors import annotate
 from .printer import Printer
+from .releases import last_reads
 from .row_writes import rows_in_place
 from .storage import is_fresh, plan_buffers
 from .timing import SavedBytes, Timing, note_compiled, note_saved_bytes, now, step_span
@@ -277,13 +278,13 @@ def fusion_rule_of(graph: Graph) -> FusionRule | None:
 def _printer(operations: Sequence[Operation], fetches: Sequence[Tensor], timing: Timing | None) -> Printer:
     """A printer that has kernels for the fused operations."""
     fused = [operation for operation in all_operations(operations) if isinstance(operation.op, Fused)]
-    in_place = rows_in_place(operations, fetches)
+    in_place, last = rows_in_place(operations, fetches), last_reads(operations, fetches)
     if not fused:
-        return Printer(rows_in_place=in_place, timing=timing)
+        return Printer(rows_in_place=in_place, timing=timing, last_reads=last)
     from .kernels.rule import bind_kernels
 
     plan = plan_buffers(operations, fetches)
-    return Printer(bind_kernels(fused), plan, rows_in_place=in_place, timing=timing)
+    return Printer(bind_kernels(fused), plan, rows_in_place=in_place, timing=timing, last_reads=last)
 
 
 def copied_value(value: Any) -> Any:

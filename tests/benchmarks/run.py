@@ -4,6 +4,7 @@
     python tests/benchmarks/run.py W2 W4              some; prints only
     python tests/benchmarks/run.py --quick            one short round; prints only
     python tests/benchmarks/run.py W2 --only anabranch jax_scan --rounds 1
+    python tests/benchmarks/run.py machine --write    the dataflow machine (see machine.py)
 
 The peers live in environments that `peers/make_env.sh` builds (or PEERS_PY and PEERS_PY_TORCH name). Without them ours
 and the NumPy floors run alone. Exit status: 1 if a row of ours failed or does other work than the peers, else 0; a
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import facts
 import harness
+import machine
 import plan
 import table
 
@@ -84,6 +86,8 @@ def teller(log: Path | None):
 
 
 def main(arguments: list[str]) -> int:
+    if arguments and arguments[0] == "machine":
+        return machine.main(arguments[1:])
     options = parse(arguments)
     lines = choose(options.workloads, options.only)
     settings = harness.Settings(

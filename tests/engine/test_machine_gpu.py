@@ -25,6 +25,7 @@ from anabranch.engine.graph.op import Sample, registered_ops
 from anabranch.engine.graph.spec import TensorSpec
 from anabranch.engine.machine.gpu_kernels import HOST_READS, FusedRunner, OpRunner
 from anabranch.engine.machine.program import MachineProgram
+from anabranch.engine.ops import random as _random_ops  # noqa: F401 (so that these are among the operations)
 from anabranch.engine.ops.fused import Fused
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.kernels.bound import kernel_spec

@@ -39,9 +39,9 @@ from anabranch.engine.machine import program as machine_program
 from anabranch.engine.machine.program import MachineProgram
 
 LARGE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-CHUNKS = 6
-STREAM_CHUNKS = 5
-PROGRAMS_A_CHUNK = 20
+CHUNKS = 5
+PROGRAMS_A_CHUNK = 22
+STREAM_PROGRAMS_A_CHUNK = 18
 LARGE_SAMPLE = 90  # programs in which everything below is met at least once
 
 CONSTRUCTS = {
@@ -130,9 +130,10 @@ def test_random_programs_on_machines(chunk: int, coverage: Coverage, tell: Calla
     tell("random programs on machines", check_chunk(chunk, PROGRAMS_A_CHUNK, settings_of_machines(), coverage))
 
 
-@pytest.mark.parametrize("chunk", _grouped(range(STREAM_CHUNKS), "on streams"))
+@pytest.mark.parametrize("chunk", _grouped(range(CHUNKS), "on streams"))
 def test_random_programs_on_streams(chunk: int, stream_coverage: Coverage, tell: Callable[..., None]):
-    tell("random programs on streams", check_chunk(chunk, PROGRAMS_A_CHUNK, settings_of_streams(), stream_coverage))
+    count = STREAM_PROGRAMS_A_CHUNK
+    tell("random programs on streams", check_chunk(chunk, count, settings_of_streams(), stream_coverage))
 
 
 @pytest.mark.slow
@@ -142,9 +143,9 @@ def test_many_random_programs_on_machines(chunk: int, coverage: Coverage, tell: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk", _grouped(range(STREAM_CHUNKS, 6 * STREAM_CHUNKS), "on streams"))
+@pytest.mark.parametrize("chunk", _grouped(range(CHUNKS, 6 * CHUNKS), "on streams"))
 def test_many_random_programs_on_streams(chunk: int, stream_coverage: Coverage, tell: Callable[..., None]):
-    count = 2 * PROGRAMS_A_CHUNK
+    count = 2 * STREAM_PROGRAMS_A_CHUNK
     tell("random programs on streams", check_chunk(chunk, count, settings_of_streams(), stream_coverage))
 
 

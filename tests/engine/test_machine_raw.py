@@ -90,7 +90,6 @@ def test_a_loop(n: Tensor, window: int):
     check([raw.exit(i_out), raw.exit(total_out)], [n], runs, window)
 
 
-@pytest.mark.xfail(reason="constants of a loop are taken to be all alive or all dead")
 @pytest.mark.parametrize("window", [1, 2, 32])
 def test_constants_of_which_one_is_dead(n: Tensor, p: Tensor, window: int):
     """A loop takes both sides of a choice that was made before it, and merges them in each iteration."""

@@ -19,6 +19,7 @@ from anabranch.engine.devices import DeviceMemoryError
 from anabranch.engine.graph import Operation, Tensor
 from anabranch.engine.graph.graph import Parameter
 from anabranch.engine.graph.region import Region
+from anabranch.engine.lower import arrivals
 from anabranch.engine.machine.program import MachineProgram
 from anabranch.engine.place.kernels import runs_on_host
 from anabranch.engine.runtime.interpreter import Interpreter
@@ -212,6 +213,111 @@ def test_a_loop_says_that_its_histories_may_move():
         else:
             with pytest.raises(DeviceMemoryError):
                 run(program, [vector()])
+
+
+def test_variables_take_memory_where_they_lie():
+    declare(2, memory_limit=10 * BYTES)
+    x = ab.placeholder((COUNT,), "float32", "x")
+    y = x
+    for number in range(6):
+        with ab.device("sim:0"):
+            y = ops.tanh(y + ab.Variable(vector(number), name=f"w{number}"))
+    program = machine([y], [x])
+    run(program, [vector()])
+    engine = next(engine for engine in stream_engines(idle_step(program)) if engine.device.device.name == "sim:0")
+    assert 6 * BYTES < engine.device.statistics().peak_bytes <= 10 * BYTES
+    assert_nothing_left(idle_step(program))
+
+
+def test_variables_for_which_there_is_no_room():
+    declare(2, memory_limit=10 * BYTES)
+    x = ab.placeholder((COUNT,), "float32", "x")
+    y = x
+    for number in range(12):
+        with ab.device("sim:0"):
+            y = ops.tanh(y + ab.Variable(vector(number), name=f"w{number}"))
+    told = r"sim:0 is out of memory\. Variable 'w10' needs 4,000 bytes, but 40,000 of 40,000 are in use.* 'w\d' holds"
+    with pytest.raises(DeviceMemoryError, match=told):
+        run(machine([y], [x]), [vector()])
+
+
+SIDE = 160  # of matrices of more than 64 KiB
+
+
+def chained(count: int, kind: str = "feeds") -> tuple[Tensor, dict[Tensor, Any]]:
+    """A device takes one large operand after the other: fed, or computed on another device."""
+    generator = np.random.default_rng(0)
+    feeds: dict[Tensor, Any] = {}
+    total = None
+    for number in range(count):
+        x = ab.placeholder((SIDE, SIDE), "float32", f"x{number}")
+        feeds[x] = generator.normal(size=(SIDE, SIDE)).astype(np.float32)
+        if kind == "other device":
+            with ab.device("sim:1"):
+                x = ops.tanh(x)
+        with ab.device("sim:0"):
+            total = ops.tanh(x) if total is None else ops.matmul(total, x) * 0.125
+    assert total is not None
+    return total, feeds
+
+
+@pytest.mark.parametrize("clusters", [False, True])
+@pytest.mark.parametrize("kind", ["feeds", "other device"])
+@pytest.mark.parametrize("slow", [0.1, 0.45, 1, 3])
+def test_what_is_used_late_arrives_late(kind: str, clusters: bool, slow: float, monkeypatch: pytest.MonkeyPatch):
+    """Operands used one after the other: a few of them lie on the device at a time, and nothing waits for them.
+
+    Args:
+        slow: how long a copy takes beside a kernel. A link that is the slower one is used all the time.
+    """
+    size = 4 * SIDE * SIDE
+    options = {"bandwidth": size / (slow * KERNEL), "memory_bandwidth": 3 * size / KERNEL, "latency": 0}
+    declare(2, **options)
+    total, feeds = chained(20, kind)
+    values = list(feeds.values())
+
+    def measured() -> tuple[int, float, Any]:
+        program = machine([total], list(feeds), clusters=clusters)
+        (found,) = run(program, values)
+        engine = next(engine for engine in stream_engines(idle_step(program)) if engine.device.device.name == "sim:0")
+        assert_nothing_left(idle_step(program))
+        return engine.device.statistics().peak_bytes, makespan(program, values), found
+
+    peak, seconds, found = measured()
+    monkeypatch.setattr(arrivals, "LARGE", 2**60)
+    early_peak, early_seconds, early = measured()
+    np.testing.assert_array_equal(found, early)
+    np.testing.assert_array_equal(found, interpreted([total], feeds)[0])
+    assert seconds <= 1.05 * early_seconds
+    assert peak <= early_peak
+    if slow < 0.5:
+        assert peak <= 6 * size
+        assert early_peak >= 10 * size
+
+
+@pytest.mark.parametrize("options", [{"seed": 2}, {"virtual_time": False}, {"memory_limit": 6 * 4 * SIDE * SIDE}])
+def test_late_arrivals_in_any_order(options: dict[str, Any]):
+    declare(2, **options)
+    total, feeds = chained(12)
+    program = machine([total], list(feeds))
+    for _ in range(2):
+        np.testing.assert_array_equal(run(program, list(feeds.values()))[0], interpreted([total], feeds)[0])
+        assert_nothing_left(idle_step(program))
+
+
+def test_what_may_not_run_delays_nothing():
+    """An operation of a branch is dead where the other one is taken; what waited for it would be, too."""
+    declare(2, bandwidth=1e12)
+    p = ab.placeholder((), "bool", "p")
+    x, y = (ab.placeholder((SIDE, SIDE), "float32", name) for name in "xy")
+    with ab.device("sim:0"):
+        found = ab.cond(p, lambda: ops.tanh(ops.matmul(x, x)), lambda: x)
+        found = ops.matmul(found, y)
+    program = machine([found], [p, x, y], clusters=False)
+    value = np.eye(SIDE, dtype=np.float32)
+    for choice in (True, False):
+        feeds = {p: np.bool_(choice), x: value, y: value * 2}
+        np.testing.assert_array_equal(run(program, list(feeds.values()))[0], interpreted([found], feeds)[0])
 
 
 # --- failures -------------------------------------------------------------------------------------------------------

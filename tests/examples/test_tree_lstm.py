@@ -3,7 +3,7 @@
 import doctest
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,7 +31,7 @@ def example() -> Iterator[ModuleType]:
     del sys.modules["tree_lstm"]
 
 
-def on_host(operations: list, feeds: list) -> dict:
+def on_host(operations: Sequence[Any], feeds: Sequence[Any]) -> dict[Any, str]:
     return dict.fromkeys(all_operations([*[tensor.operation for tensor in feeds], *operations]), "cpu:0")
 
 

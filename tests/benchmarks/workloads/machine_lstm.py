@@ -175,7 +175,7 @@ def swapping(params: dict[str, Any]) -> Record:
         "milliseconds": 1e3 * float(np.median(times)) / length,
         "limit": limit,
         "saved": saved,
-        "ideal": 1e3 * _kernel_seconds(program),
+        "ideal": 1e3 * _busy_seconds(program) / (1 + len(times)) / length,
     }
 
 

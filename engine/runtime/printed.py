@@ -1,0 +1,49 @@
+"""What is known of printed code: what a line computes, and how the record of a loop or branch is referred to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..graph.graph import Operation
+from ..graph.tensor import Tensor
+
+
+class Origin(NamedTuple):
+    """What a line of the program computes.
+
+    Attributes:
+        operation: the operation.
+        arguments: the names of its inputs.
+        loops: the loops around it, innermost first, each with the expression that counts its iterations.
+    """
+
+    operation: Operation
+    arguments: Sequence[str]
+    loops: tuple[tuple[Operation, str], ...]
+
+
+class Frame:
+    """How the printed code refers to the record of a loop or branch.
+
+    Attributes:
+        histories: the list in which a loop gathers the values of a tensor.
+        saved: the name of a branch's value.
+        trips: the name of the number of iterations.
+    """
+
+    def __init__(self) -> None:
+        self.histories: dict[Tensor, str] = {}
+        self.saved: dict[Tensor, str] = {}
+        self.trips: str | None = None
+        self._takers: dict[Tensor, int] = {}
+
+    def add_history(self, inner: Tensor, name: str) -> None:
+        """One more operation takes the history of `inner`; all take it by the last name."""
+        self.histories[inner] = name
+        self._takers[inner] = self._takers.get(inner, 0) + 1
+
+    def is_last_taker(self, inner: Tensor) -> bool:
+        """Whether the history of `inner`, which is taken now, will not be taken again."""
+        self._takers[inner] -= 1
+        return not self._takers[inner]

@@ -1,0 +1,79 @@
+"""Which reads of histories are the last use of what they read, so that a backward loop gives memory back as it goes.
+
+A backward loop counts down, and mostly reads each iteration's value once. If nothing else uses the history, its memory
+is that of the iterations that are still to come, as with a loop that was unrolled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..control_flow.frames import History
+from ..control_flow.while_loop import While
+from ..graph.graph import Operation
+from ..graph.region import Region
+from ..graph.tensor import Tensor
+from ..ops.base import Constant
+from ..ops.elementwise import Subtract
+from ..ops.tensor_arrays import ArrayRead, ArrayStack
+from ..passes.prune import frame_users
+from .storage import inner_blocks
+
+
+def last_reads(operations: Sequence[Operation], fetches: Iterable[Tensor]) -> set[Operation]:
+    """The reads of elements, one or all, that nothing reads again.
+
+    Args:
+        operations: of a step, in order.
+        fetches: what outlives it.
+    """
+    found: set[Operation] = set()
+    _find(operations, set(fetches), found)
+    return found
+
+
+def _find(block: Sequence[Operation], outliving: set[Tensor], found: set[Operation]) -> None:
+    uses = _uses(block)
+    users = frame_users(block)
+    for operation in block:
+        inner = list(inner_blocks(operation, users))
+        if isinstance(operation.op, ArrayStack) and operation.outputs[0].dtype.name in ("float32", "float64"):
+            history = operation.inputs[0]
+            if isinstance(history.operation.op, History) and uses[history] == 1 and history not in outliving:
+                found.add(operation)
+        if isinstance(operation.op, While):
+            inside, kept = inner[1]
+            for outer, parameter in operation.op.body.captures:
+                is_own = isinstance(outer.operation.op, History) and uses.get(outer) == 1 and outer not in outliving
+                read = _only_read(operation.op.body, parameter, inside, kept) if is_own else None
+                if read is not None:
+                    found.add(read)
+        for operations, kept in inner:
+            _find(operations, kept, found)
+
+
+def _uses(operations: Iterable[Operation]) -> dict[Tensor, int]:
+    counts: dict[Tensor, int] = {}
+    for operation in operations:
+        for tensor in operation.inputs:
+            counts[tensor] = counts.get(tensor, 0) + 1
+    return counts
+
+
+def _only_read(body: Region, array: Tensor, inside: Sequence[Operation], kept: set[Tensor]) -> Operation | None:
+    """The one operation that uses `array` in a body, if that reads another element in each iteration."""
+    users = [operation for operation in inside if array in operation.inputs]
+    if len(users) != 1 or array in kept or not isinstance(users[0].op, ArrayRead):
+        return None
+    return users[0] if _counts_down(body, users[0].inputs[1]) else None
+
+
+def _counts_down(body: Region, index: Tensor) -> bool:
+    """Whether `index` is a loop variable that is one less in each iteration."""
+    if index not in body.parameters:
+        return False
+    update = body.results[body.parameters.index(index)].operation
+    if not isinstance(update.op, Subtract) or update.inputs[0] is not index:
+        return False
+    step = update.inputs[1].operation.op
+    return isinstance(step, Constant) and index.dtype.kind == "i" and int(step.value) == 1
