@@ -354,6 +354,15 @@ def test_an_enqueue_into_a_closed_queue_is_an_error_at_once():
     assert "'letters/enqueue' (queue_enqueue) on cpu:0; inputs: float32[]" in refused.value.__notes__[0]
 
 
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    """An interrupt raises KeyboardInterrupt, also in processes that were started in the background, which ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interruptible")
 def test_an_interrupt_ends_a_step_that_waits():
     queue = FIFOQueue(3, "float32", ())
     program = machine(summing(queue, 1))
