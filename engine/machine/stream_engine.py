@@ -267,12 +267,17 @@ class StreamEngine(Engine):
             self.device.to_device(value, done)
 
     def to_device_after(self, value: Any, after: Any, done: Done) -> None:
-        if isinstance(after, Pending) and not after.ended:
-            self._arriving.append((after, value, done))
-        elif isinstance(self.device, TimedDevice) and after > self.clock.now():
-            self.device.agenda.add(after, lambda _: self.to_device(value, done), None)
-        else:
+        def begin(_: Any = None) -> None:
             self.to_device(value, done)
+
+        if isinstance(self.device, TimedDevice):
+            if float(after) > self.clock.now():
+                self.device.agenda.add(float(after), begin, None)
+                return
+        elif isinstance(after, Pending) and not after.ended:
+            self._arriving.append((after, value, done))
+            return
+        begin()
 
     def gathered(self, items: Any) -> Any:
         return items
