@@ -56,6 +56,11 @@ class Engine(abc.ABC):
         return 0.0
 
     @property
+    def swapped_bytes(self) -> tuple[int, int]:
+        """Bytes of histories that moved to the host, and back."""
+        return 0, 0
+
+    @property
     def peak_bytes(self) -> int | None:
         """The most memory that values have taken; None if that is not known."""
         return None

@@ -36,7 +36,7 @@ from ..passes.prepare import prepare
 from ..passes.prune import all_operations, needed_operations
 from ..place.constraints import check_step
 from ..place.costs import CostModel, costs_of_process
-from ..place.devices import Device, list_devices, steps_are_measured
+from ..place.devices import Device, declaration, list_devices, steps_are_measured
 from ..place.kernels import all_operations as needed_inside
 from ..place.placement import Placement, place
 from ..queues.attempts import WaitingOp
@@ -84,7 +84,7 @@ class MachineProgram:
         seed: the order in which what is ready is run is drawn by this seed; the same seed repeats it.
         clusters: join operations that can start together into one node.
         parallel_iterations: instead of what loops say.
-        lossy: pairs of devices between which 32-bit floats travel as bfloat16.
+        lossy: pairs of devices between which 32-bit floats travel as bfloat16; by default those that were declared.
         swaps: whether histories may move to the host; by default, if a loop says so.
         guard: check what every operation gives for NaN and infinity. (A program without does so too while
             `enable_check_numerics` holds, by way of a second one.)
@@ -104,13 +104,14 @@ class MachineProgram:
         seed: int | None = None,
         clusters: bool = True,
         parallel_iterations: int | None = None,
-        lossy: Sequence[tuple[str, str]] = (),
+        lossy: Sequence[tuple[str, str]] | None = None,
         swaps: bool | None = None,
         guard: bool = False,
         prepared: PreparedStep | None = None,
         of: MachineProgram | None = None,
     ) -> None:
         began = now()
+        lossy = declaration.lossy if lossy is None else lossy
         self.statistics = MachineStatistics() if of is None else of.statistics
         self.devices = {device.name: device for device in list_devices()}
         self._origin = (graph, targets, feeds, specs)

@@ -33,6 +33,7 @@ class DeviceRunStatistics:
         iterations: of all these; the last one of a loop, in which its condition is false, among them.
         peak_iterations: the most iterations of one loop that were alive at once.
         peak_bytes: the most memory that it held; None for CPUs, which do not tell.
+        swapped_out_bytes, swapped_in_bytes: what histories of loops moved to the host, and back, in all runs.
         kernel_seconds: how long operations ran; of devices that are simulated, in their time. Of operations that a CPU
             runs between others, handing on their results is part of it.
         scheduling_seconds: how long the host moved its values, decided Switches and enqueued its kernels.
@@ -47,6 +48,8 @@ class DeviceRunStatistics:
     iterations: int
     peak_iterations: int
     peak_bytes: int | None
+    swapped_out_bytes: int
+    swapped_in_bytes: int
     kernel_seconds: float
     scheduling_seconds: float
 
@@ -86,6 +89,7 @@ class MachineStatistics(Statistics):
             sum([plan.iterations for plan in plans]),
             max([plan.peak for plan in plans], default=0),
             step.engines[device].peak_bytes,
+            *step.engines[device].swapped_bytes,
             *self.timed.get(device, (0.0, 0.0)),
         )
 

@@ -119,6 +119,11 @@ class StreamEngine(Engine):
         return self.device.statistics().kernel_seconds
 
     @property
+    def swapped_bytes(self) -> tuple[int, int]:
+        moved = self.policy.statistics()
+        return moved.bytes_out, moved.bytes_in
+
+    @property
     def peak_bytes(self) -> int | None:
         return self.device.statistics().peak_bytes
 

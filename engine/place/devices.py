@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -147,23 +147,33 @@ class Declaration:
     Attributes:
         version: how many there were before; programs are good for one.
         measures: whether steps are timed under it.
+        lossy: pairs of devices, from and to, between which 32-bit floats travel as 16 bits.
     """
 
     def __init__(self) -> None:
         self.version = 0
         self.measures = False
+        self.lossy: tuple[tuple[str, str], ...] = ()
 
 
 declaration = Declaration()
 
 
-def set_devices(devices: Sequence[str] | None = None, *, measure: bool = False, **kinds: Any) -> None:
+def set_devices(
+    devices: Sequence[str] | None = None,
+    *,
+    measure: bool = False,
+    lossy: Iterable[tuple[str, str]] = (),
+    **kinds: Any,
+) -> None:
     """Declare the devices of this process, in place of those that were declared before.
 
     Args:
         devices: names, one for each device: ``["cpu:0", "sim:0", "sim:1"]``, as `list_devices` gives them.
         measure: time the operations of steps that span devices, and place new steps by these times and not by
             estimates. Then which device an operation runs on, and with it rounding, may differ from run to run.
+        lossy: pairs of devices, from and to, between which 32-bit floats travel as bfloat16: the lower half of their
+            bits is cut off.
         kinds: instead, how many of a kind there are, or a dict with a "count" and options: "memory_limit" in bytes;
             "bandwidth" (bytes a second) and "latency" (seconds) of transfers; "flops", "memory_bandwidth" and
             "kernel_latency" of its kernels, by which operations are placed until they have been measured. Of devices
@@ -183,9 +193,27 @@ def set_devices(devices: Sequence[str] | None = None, *, measure: bool = False, 
     """
     if devices is not None:
         kinds = {**_counted(devices), **kinds}
-    _declared[:] = make_devices(**kinds)
+    made = make_devices(**kinds)
+    declaration.lossy = tuple([(_name_among(made, source), _name_among(made, target)) for source, target in lossy])
+    _declared[:] = made
     declaration.version += 1
     declaration.measures = measure
+
+
+def _name_among(devices: Sequence[Device], name: str) -> str:
+    """The short name of the device that `name` means.
+
+    Raises:
+        ValueError: there is none, or there are several.
+    """
+    asked = DeviceName.parse(name)
+    found = [device.name for device in devices if asked.accepts(device.spec)]
+    if len(found) != 1:
+        raise ValueError(
+            f"set_devices: lossy names {name!r}, which is {len(found) or 'none'} of the devices; expected one of "
+            f"{named(devices)}."
+        )
+    return found[0]
 
 
 def devices_version() -> int:
