@@ -27,6 +27,7 @@ from .statistics import Spent, note_spent
 from .stores import WAITING, Stores
 from .waits import Wait
 
+_LONGEST_WAIT = 0.1  # seconds
 Event = tuple[Callable[..., None], tuple[Any, ...]]
 _LOOK_AT_CLOCK = 256  # functions that run between looks at the deadline
 
@@ -260,10 +261,19 @@ class Step:
         return bool(self.waits) or any(engine.is_busy or engine.has_threads for engine in engines)
 
     def _wait_for_event(self) -> Event:
-        try:
-            return self.events.get(timeout=seconds_left())
-        except queue.Empty:
-            error = DeadlineExceededError(f"The timeout was over. {waiting_report(self)}")
+        """What comes next.
+
+        An interrupt that arrives just before a wait begins is seen when that ends: so a wait is never long.
+        """
+        while True:
+            left = seconds_left()
+            try:
+                return self.events.get(timeout=_LONGEST_WAIT if left is None else min(left, _LONGEST_WAIT))
+            except queue.Empty:
+                if left is None or left > _LONGEST_WAIT:
+                    continue
+            break
+        error = DeadlineExceededError(f"The timeout was over. {waiting_report(self)}")
         for wait in list(self.waits.values())[:1]:
             wait.annotate(error)
         raise error

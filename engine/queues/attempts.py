@@ -19,6 +19,8 @@ from ..graph.op import Op
 from ..tracing import active, here
 from .errors import DeadlineExceededError
 
+_LONGEST_WAIT = 0.1  # seconds
+
 
 class Attempt:
     """A request to a state machine: pending, until it is finished with a result or has failed with an error.
@@ -126,7 +128,7 @@ class Request:
         waits_for = self.describe(attempt) if active.recorder is not None else ""
         started = time.perf_counter()
         try:
-            served.wait(seconds_left())
+            _wait(served)
         except BaseException:  # such as KeyboardInterrupt
             self.withdraw(attempt)
             raise
@@ -172,6 +174,18 @@ class WaitingOp(Op):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         return wait_through(self.course(*inputs))
+
+
+def _wait(served: threading.Event) -> None:
+    """Wait until something is served or this thread's deadline has passed.
+
+    An interrupt that arrives just before a wait begins is seen when that ends: so a single one is never long.
+    """
+    while not served.is_set():
+        left = seconds_left()
+        served.wait(_LONGEST_WAIT if left is None else min(left, _LONGEST_WAIT))
+        if left is not None and left <= _LONGEST_WAIT:
+            return
 
 
 def note_wait(lane: tuple[str, str], waits_for: str, started: float, ended: float) -> None:
