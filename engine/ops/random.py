@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -247,7 +247,6 @@ class RandomPermutation(Op):
 class RandomCategories(Op):
     """Class numbers drawn by their unnormalised log-probabilities. Inputs: a key, logits [batch, classes], and n."""
 
-    host_only: ClassVar[bool] = True  # row by row
     samples_per_row: int | None
     dtype: DType
 

@@ -35,6 +35,7 @@ def last_reads(operations: Sequence[Operation], fetches: Iterable[Tensor]) -> se
 def _find(block: Sequence[Operation], outliving: set[Tensor], found: set[Operation]) -> None:
     uses = _uses(block)
     users = frame_users(block)
+    outliving = outliving | _shared(block)
     for operation in block:
         inner = list(inner_blocks(operation, users))
         if isinstance(operation.op, ArrayStack) and operation.outputs[0].dtype.name in ("float32", "float64"):
@@ -50,6 +51,15 @@ def _find(block: Sequence[Operation], outliving: set[Tensor], found: set[Operati
                     found.add(read)
         for operations, kept in inner:
             _find(operations, kept, found)
+
+
+def _shared(operations: Iterable[Operation]) -> set[Tensor]:
+    """Histories of one tensor: they are one list."""
+    histories: dict[tuple[Tensor, Tensor], list[Tensor]] = {}
+    for operation in operations:
+        if isinstance(operation.op, History):
+            histories.setdefault((operation.inputs[0], operation.op.inner), []).append(operation.outputs[0])
+    return {tensor for tensors in histories.values() if len(tensors) > 1 for tensor in tensors}
 
 
 def _uses(operations: Iterable[Operation]) -> dict[Tensor, int]:

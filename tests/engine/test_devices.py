@@ -360,7 +360,6 @@ def test_the_ops_that_no_gpu_runs():
         "array_gather_like",
         "array_scatter_grad",
         "array_stack_like",
-        "random_categories",
         "record_read",
     }
 
