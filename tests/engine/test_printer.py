@@ -166,9 +166,10 @@ def test_gradient_of_a_loop(x: Tensor):
             trip_count = np.int32(trips)
             subtract = trip_count - c_5
             history = array_of(saved_a)
+            del saved_a
             variable_0, variable_1 = subtract, c_4
             while variable_0 >= c_6:
-                saved = history.read(variable_0)
+                saved = history.take(variable_0)
                 cos = np.cos(saved)
                 multiply = variable_1 * cos
                 subtract_2 = variable_0 - c_7
