@@ -37,7 +37,9 @@ _EXPORTS: dict[str, str] = {
     **dict.fromkeys(["TensorArray", "TensorStore", "case", "cond", "switch", "while_loop"], ".engine.control_flow"),
     **dict.fromkeys(["constant", "convert_to_tensor"], ".engine.ops"),
     "placement": ".engine.place",
-    **dict.fromkeys(["Session", "explain"], ".engine.session"),
+    "Session": ".engine.session",
+    "explain": ".engine.session.explain",
+    "profile": ".engine.session.profile",
     "lowered": ".engine.session.lowered",
     **dict.fromkeys(["custom_gradient", "gradients", "jvp", "vjp"], ".engine.autodiff"),
     **dict.fromkeys(["batch_jacobian", "hessian", "jacobian"], ".engine.control_flow.jacobian"),
@@ -107,10 +109,12 @@ if TYPE_CHECKING:
     from .engine.queues import errors
     from .engine.runtime import numerics as debugging
     from .engine.saving import load_graph
-    from .engine.session import Session, explain
+    from .engine.session import Session
+    from .engine.session.explain import explain
     from .engine.session.function import function
     from .engine.session.lowered import lowered
     from .engine.session.placeholder import placeholder
+    from .engine.session.profile import profile
     from .engine.tracing import trace
     from .framework import callbacks, config, io, losses, metrics, models, saving, utils
     from .framework.models import Input, Model, Sequential, load_model
@@ -224,6 +228,7 @@ __all__ = [
     "optimizers",
     "placeholder",
     "placement",
+    "profile",
     "queues",
     "random",
     "raw",

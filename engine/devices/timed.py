@@ -4,7 +4,7 @@ Streams run in order, and kernels take as long as they say. So where memory is n
 of a kernel follow when it is launched: it starts when its stream is free, what it reads is there, and it was launched.
 Its value is computed at once, and its buffer tells from when on it is there. Times are those of `SimDevice`; what the
 host does for a kernel is a fraction of what it does there, as nothing is checked. Copies are handed on when they have
-ended.
+ended, but for those to another device that end soon: what takes them is enqueued behind them (`pass_soon`).
 """
 
 from __future__ import annotations
@@ -12,19 +12,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from heapq import heappop, heappush
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from ..place.devices import Device
 from .buffer import Buffer
-from .clock import Clock
+from .clock import Clock, RealClock
 from .memory import Memory, copy_value, is_simple, value_bytes
 from .order import COMPUTE, STREAMS, TO_DEVICE, TO_HOST
 from .results import as_results
 from .stream import DeviceStatistics, MemoryListener, StreamDevice
 
 Done = Callable[[Any], None]
+_SOON = 10e-6  # seconds; about what it takes the host to come back for a copy that has ended
 
 
 class Agenda:
@@ -105,7 +107,8 @@ class TimedDevice(StreamDevice):
         self.agenda = agenda
         self.clock = agenda.clock
         self.memory = Tally(device.name)
-        self._now = agenda.clock.now
+        self._now = perf_counter if type(agenda.clock) is RealClock else agenda.clock.now
+        self._latency, self._bandwidth = device.latency, device.bandwidth
         self._free_at = [0.0] * len(STREAMS)
         self._busy = [0.0] * len(STREAMS)
         self._kernels = 0
@@ -180,14 +183,9 @@ class TimedDevice(StreamDevice):
 
     def _copy(self, stream: int, label: str, nbytes: int, ready_at: float) -> float:
         """When a copy ends that is enqueued now."""
-        start = self._now()
-        if self._free_at[stream] > start:
-            start = self._free_at[stream]
-        if ready_at > start:
-            start = ready_at
-        seconds = self.device.latency + nbytes / self.device.bandwidth
-        self._busy[stream] += seconds
-        self._free_at[stream] = start + seconds
+        seconds = self._latency + nbytes / self._bandwidth
+        start = _latest(self._now(), self._free_at[stream], ready_at)
+        self._book(stream, seconds, start + seconds)
         if self.observer is not None:
             self._tell(stream, label, start, start + seconds)
         return start + seconds
@@ -215,6 +213,35 @@ class TimedDevice(StreamDevice):
     def pass_on(self, buffer: Buffer, target: TimedDevice, done: Done) -> None:
         """Copy to another device that shares the agenda: to the host, and from there when it has come."""
         self.send(buffer, partial(target._take, buffer.label, done))
+
+    def pass_soon(self, target: TimedDevice, buffer: Any) -> Buffer | None:
+        """As `pass_on`, but gives the copy at once if it ends so soon that kernels may as well wait on their stream.
+
+        None if it takes longer, or is a number of rank 0, which hosts look at; then nothing was done.
+        """
+        value = buffer.contents if type(buffer) is Buffer else None
+        if type(value) is not np.ndarray or not value.ndim or self.observer is not None or target.observer is not None:
+            return None
+        now, nbytes, left = self._now(), value.nbytes, self._left
+        to_host, from_host = self._latency + nbytes / self._bandwidth, target._latency + nbytes / target._bandwidth
+        if left is not None and left[0] is not buffer:
+            left = None
+        there = _latest(now, self._free_at[TO_HOST], buffer.ready_at) + to_host if left is None else left[2]
+        end = _latest(there, target._free_at[TO_DEVICE], now) + from_host
+        if end > now + _SOON:
+            return None
+        if left is None:
+            left = self._left = (buffer, value.copy("K"), there)
+            self._bytes_to_host += nbytes
+            self._book(TO_HOST, to_host, there)
+        target._bytes_to_device += nbytes
+        target._book(TO_DEVICE, from_host, end)
+        self.agenda.busy_until = max(self.agenda.busy_until, end)
+        return target._buffer(left[1], buffer.label, end)
+
+    def _book(self, stream: int, seconds: float, end: float) -> None:
+        self._busy[stream] += seconds
+        self._free_at[stream] = end
 
     def _take(self, label: str, done: Done, value: Any) -> None:
         buffer = self._arriving(value, label)
@@ -261,3 +288,9 @@ class TimedDevice(StreamDevice):
 
     def __repr__(self) -> str:
         return f"<TimedDevice {self.device}: {self.memory.in_use:,} bytes in use>"
+
+
+def _latest(a: float, b: float, c: float) -> float:
+    """As `max`, in half the time."""
+    most = a if a > b else b
+    return most if most > c else c

@@ -7,6 +7,8 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 
+_LONGEST_WAIT = 0.1  # seconds
+
 
 class _Latest(threading.local):
     def __init__(self) -> None:
@@ -40,3 +42,20 @@ def deadline(seconds: float | None) -> Generator[None]:
 def seconds_left() -> float | None:
     """How long this thread may still wait, at least 0; None where there is no limit."""
     return None if _latest.moment is None else max(_latest.moment - time.monotonic(), 0.0)
+
+
+def waits() -> Generator[float]:
+    """How many seconds to wait for something, time after time; it ends when this thread's deadline has passed.
+
+    An interrupt that arrives just before a wait begins is seen when that ends: so a single one is never long.
+
+    >>> with deadline(0):
+    ...     list(waits())
+    [0.0]
+    """
+    while True:
+        left = seconds_left()
+        if left is not None and left <= _LONGEST_WAIT:
+            yield left
+            return
+        yield _LONGEST_WAIT

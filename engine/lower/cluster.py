@@ -25,6 +25,15 @@ def cluster(machine: Machine, stands_alone: Callable[[Node], bool] = lambda node
     Args:
         stands_alone: what is not joined, and late to what takes it: what waits, or runs for long.
     """
+    if not _join_alike(machine, stands_alone):
+        return
+    while _cross_once(machine) and _join_alike(machine, stands_alone):
+        pass  # what came by two ways comes by one now: so more need the same
+    _drop_unused(machine)
+
+
+def _join_alike(machine: Machine, stands_alone: Callable[[Node], bool]) -> bool:
+    """Join what can start together; whether there was anything."""
     late = _Lateness(machine, stands_alone)
     groups: dict[object, list[Node]] = {}
     for position, node in enumerate(machine.nodes):
@@ -39,17 +48,36 @@ def cluster(machine: Machine, stands_alone: Callable[[Node], bool] = lambda node
         if len(members) > 1:
             members.sort(key=order.__getitem__)
             joined.update(dict.fromkeys(members, _join(members, moved)))
-    if not joined:
-        return
-    kept: dict[Node, None] = {}
+    machine.nodes = list(dict.fromkeys([joined.get(node, node) for node in machine.nodes]))
+    _take_instead(machine, moved)
+    return bool(joined)
+
+
+def _cross_once(machine: Machine) -> bool:
+    """That each of several operations has run crosses once, now that they are one; whether there was such a thing."""
+    known: dict[tuple[Value, str | None], Node] = {}
+    moved: dict[Value, Value] = {}
+    dropped: set[Node] = set()
     for node in machine.nodes:
-        kept[joined.get(node, node)] = None
-    machine.nodes = list(kept)
+        if node.kind != "recv" or node.peer is None:
+            continue
+        first = known.setdefault((node.peer.inputs[0], node.device), node)
+        if first is not node:
+            moved[node.output] = first.output
+            dropped.update((node, node.peer))
+    machine.nodes = [node for node in machine.nodes if node not in dropped]
+    _take_instead(machine, moved)
+    return bool(dropped)
+
+
+def _take_instead(machine: Machine, moved: dict[Value, Value]) -> None:
+    """Have all nodes take other values, which are the same."""
+    if not moved:
+        return
     for node in machine.nodes:
         node.inputs = [moved.get(value, value) for value in node.inputs]
-        node.controls = [moved.get(value, value) for value in node.controls]
-        node.controls = [value for value in dict.fromkeys(node.controls) if value.node is not node]
-    _drop_unused(machine)
+        controls = dict.fromkeys(moved.get(value, value) for value in node.controls)
+        node.controls = [value for value in controls if value.node is not node]
 
 
 def is_alone(node: Node) -> bool:

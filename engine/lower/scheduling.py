@@ -110,7 +110,7 @@ def targets_of(operation: Operation, devices: Mapping[str, Device]) -> list[Devi
     assert isinstance(op, Scheduled)
     found = list(devices.values())
     if not op.devices:
-        return [device for device in found if device.kind != "cpu"] or found
+        return [device for device in found if device.has_own_memory] or found
     asked = [DeviceName.parse(name) for name in op.devices]
     chosen = [device for device in found if any(name.accepts(device.spec) for name in asked)]
     if not chosen:

@@ -110,6 +110,10 @@ class Engine(abc.ABC):
         """Copy a value to another device; False if nothing was done: then the host does it."""
         return False
 
+    def soon_to(self, target: Engine) -> Callable[[Any], Any] | None:
+        """What copies a value to another device, and gives the copy at once, or None if it takes longer; if it can."""
+        return None
+
     def to_device(self, value: Any, done: Done) -> None:
         """Copy a value into the device's memory."""
         done(value)

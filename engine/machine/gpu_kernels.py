@@ -27,7 +27,7 @@ from ..ops.array_value import ArrayValue
 from ..ops.fused import Fused
 from ..ops.indexed_slices import AssignRows
 from ..runtime.kernels.bound import kernel_spec, loop_extents
-from ..runtime.kernels.cuda import OPTIONS, THREADS, print_cuda, strides_of
+from ..runtime.kernels.cuda import OPTIONS, THREADS, print_cuda
 from ..runtime.kernels.expression import UnsupportedError
 
 _MOST_BLOCKS = 1 << 16
@@ -263,7 +263,7 @@ class _Launch:
         is_large = self._count + blocks * THREADS >= 1 << 31
         source = print_cuda(spec, "fused", self._by_value, "long long" if is_large else "int")
         number = np.int64 if is_large else np.int32
-        self._sizes = [number(size) for size in (self._count, *extents[1:], *strides_of(spec, extents))]
+        self._sizes = [number(size) for size in (self._count, *extents[1:], *spec.strides_of(extents))]
         self._kernel = _compiled(cupy, source)
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:

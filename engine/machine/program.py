@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import linecache
 import threading
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -28,12 +25,12 @@ from ..lower.nodes import Machine, Node
 from ..lower.raw import contains_raw, lower_raw, with_back_edges
 from ..lower.scheduling import scheduling_of
 from ..ops.base import Constant
-from ..ops.fused import Fused
 from ..ops.tensor_arrays import ArrayRead
 from ..passes.memory_budget import memory_budget
 from ..passes.prepare import Step as PreparedStep
 from ..passes.prepare import prepare
-from ..passes.prune import all_operations, needed_operations
+from ..passes.prune import needed_operations
+from ..passes.switches import turned_off
 from ..place.constraints import check_step
 from ..place.costs import CostModel, costs_of_process
 from ..place.devices import Device, declaration, list_devices, steps_are_measured
@@ -41,10 +38,11 @@ from ..place.kernels import all_operations as needed_inside
 from ..place.placement import Placement, place
 from ..queues.attempts import WaitingOp
 from ..runtime import numerics
+from ..runtime.code import compiled
 from ..runtime.deep_calls import FRAMES_OF_PROGRAM, calls_under_way, deep_calls, too_deep_of
 from ..runtime.errors import annotate
 from ..runtime.printer import Printer
-from ..runtime.program import copied_value, evaluated, fusion_rule_of, told
+from ..runtime.program import copied_value, evaluated, fusion_rule_of, kernels_of, told
 from ..runtime.storage import is_fresh
 from ..runtime.timing import note_compiled, now
 from ..tracing import active
@@ -57,7 +55,6 @@ Assign = Callable[[Sequence[Operation], Sequence[Tensor]], Mapping[Operation, st
 DISPATCH = 2e-6  # seconds; what the host needs to run an operation by itself
 LONG = 1e-4  # seconds; what runs for longer on a CPU leaves the loop, where there are other devices
 _TEXT_WIDTH = 56  # of the program in a listing
-_numbers = count(1)
 
 
 @dataclass
@@ -125,8 +122,8 @@ class MachineProgram:
         }
         self._exact = exact
         self._guards = guard
-        self._budget = memory_budget()
-        self._others: dict[tuple[bool, int | None], MachineProgram] = {}
+        self._budget, self._turned_off = memory_budget(), turned_off()
+        self._others: dict[Any, MachineProgram] = {}  # by guard, budget and passes
         prepared = prepared or prepared_step(graph, targets, feeds, specs, exact, assign)
         self.machine = lowered(prepared, self.devices, clusters, parallel_iterations, lossy)
         self.swaps = (_swaps(self.machine) or self._budget is not None) if swaps is None else swaps
@@ -142,7 +139,7 @@ class MachineProgram:
         note_compiled(began, self._describe)
 
     def _print(self, prepared: PreparedStep) -> None:
-        printer = Printer(guard=self._check) if self._guards else _kernel_printer(prepared.operations)
+        printer = Printer(guard=self._check) if self._guards else Printer(kernels_of(prepared.operations, self._exact))
         printer.bindings["copied"] = copied_value
         printer.bindings["stats"] = self.statistics
         printer.bodies.start(prepared.operations)
@@ -171,12 +168,9 @@ class MachineProgram:
         self._functions = {name: key for key, name in self.printing.names.items()}
         self._apart = {node for node in self.machine.nodes if node.kind == "op" and way(node) != "here"}
         self._names = full_names(prepared.operations)
-        self.filename = f"<anabranch machine {next(_numbers)}>"
-        self._origins = printer.origins
+        self.origins = printer.origins
         self._bindings = printer.bindings
-        self._code = compile(self.source, self.filename, "exec")
-        linecache.cache[self.filename] = (len(self.source), None, self.source.splitlines(True), self.filename)
-        weakref.finalize(self, linecache.cache.pop, self.filename, None).atexit = False
+        self._code, self.filename = compiled(self.source, "machine", self)
 
     def _is_on_gpu(self, node: Node) -> bool:
         device = self.devices.get(str(node.device))
@@ -184,7 +178,7 @@ class MachineProgram:
 
     def _own_memory(self, node: Node) -> bool:
         device = self.devices.get(str(node.device))
-        return device is not None and device.kind != "cpu"
+        return device is not None and device.has_own_memory
 
     # --- running ----------------------------------------------------------------------------------------------------
 
@@ -192,10 +186,10 @@ class MachineProgram:
         """Run the step on checked feeds; returns the fetches in order."""
         if numerics.is_enabled() and not self._guards:
             return self._other(guard=True)(*values)
-        if memory_budget() != self._budget:
+        if memory_budget() != self._budget or turned_off() is not self._turned_off:
             return self._other(self._guards)(*values)
         if active.recorder is not None and not self._has_clocks:
-            return self._with_clocks()(*values)
+            return self.with_clocks()(*values)
         with self._lock:
             step = self._idle.pop() if self._idle else None
         step = step or self._make_step()
@@ -244,11 +238,11 @@ class MachineProgram:
         )
 
     def _other(self, guard: bool) -> MachineProgram:
-        """The same step with the NaN guard, or within the memory budget that holds now.
+        """The same step with the NaN guard, or within the memory budget and by the passes that hold now.
 
         What it does counts as done by this program.
         """
-        key = (guard, memory_budget())
+        key = (guard, memory_budget(), turned_off())
         found = self._others.get(key)
         if found is None:
             exact = self._exact or guard
@@ -261,7 +255,7 @@ class MachineProgram:
         targets = ", ".join(target.name for target in self._origin[1])
         return {"program": self.filename, "targets": targets, "devices": ", ".join(self.machine.devices)}
 
-    def _with_clocks(self) -> MachineProgram:
+    def with_clocks(self) -> MachineProgram:
         """The same machine, printed with clocks, for traces. What it does counts as done by this program."""
         if self._traced is None:
             traced = copy.copy(self)
@@ -285,7 +279,7 @@ class MachineProgram:
             if text.startswith("def "):
                 node = self.printing.nodes.get(text[4:].partition("(")[0])
                 part = parts["" if node is None else str(node.device)]
-            origin = self._origins.get(number) if lines else None
+            origin = self.origins.get(number) if lines else None
             part.append(text if origin is None else f"{text:<{_TEXT_WIDTH}}  # {told(origin.operation)}")
         texts = ["\n".join([f"# --- {device or 'any device'} ---", *part]) for device, part in parts.items() if part]
         return "\n\n".join([text.rstrip() for text in texts]) + "\n"
@@ -303,8 +297,8 @@ class MachineProgram:
     def _make_engines(self) -> dict[str, Engine]:
         targets = [node.target for node in self.machine.nodes if node.target]
         devices = [self.devices[name] for name in dict.fromkeys([*self.machine.devices, *targets])]
-        streams = [device for device in devices if device.kind != "cpu"]
-        engines: dict[str, Engine] = {device.name: WorkerEngine() for device in devices if device.kind == "cpu"}
+        streams = [device for device in devices if device.has_own_memory]
+        engines: dict[str, Engine] = {device.name: WorkerEngine() for device in devices if not device.has_own_memory}
         if streams:
             from .stream_engine import StreamEngine, make_engines, variables_on
 
@@ -328,7 +322,7 @@ class MachineProgram:
             traceback = traceback.tb_next
         if found is None or step.current is None:
             return
-        origin = self._origins.get(found.tb_lineno)
+        origin = self.origins.get(found.tb_lineno)
         function, iteration = step.current
         node = self.printing.nodes.get(function.__name__)
         if origin is None or node is None:
@@ -356,7 +350,7 @@ def lowered(
         return (operation.device if built is None else built.places.get(operation)) or host
 
     def has_own_memory(device: str) -> bool:
-        return devices[device].kind != "cpu"
+        return devices[device].has_own_memory
 
     targets = scheduling_of(devices)
 
@@ -455,14 +449,5 @@ def prepared_step(
     check_step(graph, targets, feeds)
     rule = None if exact else fusion_rule_of(graph)
     budget = memory_budget()
-    can_swap = any(device.kind != "cpu" for device in list_devices())
+    can_swap = any(device.has_own_memory for device in list_devices())
     return prepare(graph, targets, feeds, specs, rule, not exact, assign, budget, can_swap)
-
-
-def _kernel_printer(operations: Sequence[Operation]) -> Printer:
-    fused = [operation for operation in all_operations(operations) if isinstance(operation.op, Fused)]
-    if not fused:
-        return Printer()
-    from ..runtime.kernels.rule import bind_kernels
-
-    return Printer(bind_kernels(fused))

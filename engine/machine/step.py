@@ -11,29 +11,53 @@ import queue
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ..graph.deadlines import seconds_left
+from ..graph.deadlines import seconds_left, waits
 from ..lower.nodes import Node
 from ..queues.errors import DeadlineExceededError
-from .blueprint import Blueprint, Place
+from .blueprint import Blueprint
 from .engines import Engine, moment_of
-from .frames import FramePlan, Frames, Iteration, Tag
+from .frames import Deliver, FramePlan, Frames, Iteration, Tag
 from .report import StalledError, progress_report, waiting_report
 from .scheduling import Scheduler
 from .statistics import Spent, note_spent
 from .stores import WAITING, Stores
 from .waits import Wait
 
-_LONGEST_WAIT = 0.1  # seconds
 Event = tuple[Callable[..., None], tuple[Any, ...]]
 _LOOK_AT_CLOCK = 256  # functions that run between looks at the deadline
 
 
 class DeadValueError(ValueError):
     """A value that is fetched was not computed: it lies in a branch that was not taken."""
+
+
+@dataclass(slots=True, eq=False)
+class Way:
+    """A value that crosses from device to device, by way of the host.
+
+    Attributes:
+        number: of the edge.
+        plan: of the frame in which it is received.
+        is_lossy: whether it travels as bfloat16.
+        by_host: whether the host has to have it on the way.
+        deliver: lays it into an iteration.
+        at_once: copies it if that takes no time worth mentioning, see `Engine.soon_to`.
+    """
+
+    number: int
+    receive: Node
+    plan: FramePlan
+    source: Engine
+    target: Engine
+    is_lossy: bool
+    by_host: bool
+    deliver: Deliver
+    at_once: Callable[[Any], Any] | None
 
 
 class Step:
@@ -82,13 +106,12 @@ class Step:
         self._number = 0
         namespace = self._namespace(bindings)
         exec(code, namespace)
-        self.functions = {name: namespace[name] for name in names.values() if name in namespace}
         blueprint.bind(self.plans, names, namespace)
         self._feeds = [namespace[names["deliver", node]] for node in self.machine.feeds]
         self._receives = {
             number: (node, self.plans[blueprint.place_of(node)]) for node, number in blueprint.edges.items()
         }
-        self._ways: dict[int, tuple[Node, FramePlan, Engine, Engine, bool]] = {}
+        self._ways: dict[int, Way] = {}
         self._deliveries = {
             number: (namespace[names["deliver", node]], namespace[names["kill", node]])
             for node, number in blueprint.edges.items()
@@ -261,18 +284,12 @@ class Step:
         return bool(self.waits) or any(engine.is_busy or engine.has_threads for engine in engines)
 
     def _wait_for_event(self) -> Event:
-        """What comes next.
-
-        An interrupt that arrives just before a wait begins is seen when that ends: so a wait is never long.
-        """
-        while True:
-            left = seconds_left()
+        """What comes next."""
+        for longest in waits():
             try:
-                return self.events.get(timeout=_LONGEST_WAIT if left is None else min(left, _LONGEST_WAIT))
+                return self.events.get(timeout=longest)
             except queue.Empty:
-                if left is None or left > _LONGEST_WAIT:
-                    continue
-            break
+                continue
         error = DeadlineExceededError(f"The timeout was over. {waiting_report(self)}")
         for wait in list(self.waits.values())[:1]:
             wait.annotate(error)
@@ -304,11 +321,10 @@ class Step:
         if results is not None:
             finish(it, results)
             return
-        number = self._number = self._number + 1
-        self.outstanding[number] = (node, it, time.perf_counter())
+        number = self.begin(node, it)
 
         def done(results: Any, error: BaseException | None = None) -> None:
-            if self.outstanding.pop(number, None) is None:
+            if not self.end(number):
                 return
             self.current = (finish, it)
             if error is not None:
@@ -339,8 +355,7 @@ class Step:
 
     def wait(self, node: Any, values: tuple[Any, ...], finish: Callable[..., None], it: Iteration) -> None:
         """Run an operation that may have to wait for others: `finish(it, results)` follows now or later."""
-        number = self._number = self._number + 1
-        self.outstanding[number] = (node, it, time.perf_counter())
+        number = self.begin(node, it)
         events = self.events  # what comes when this step has been aborted goes nowhere
         self.waits[number] = Wait(node, values, it, finish, lambda: events.put((self._go_on, (number,))))
         self._go_on(number)
@@ -356,7 +371,7 @@ class Step:
             del self.outstanding[number], self.waits[number]
             wait.finish(wait.it, results)
 
-    def begin(self, node: Any, where: Iteration) -> int:
+    def begin(self, node: Any, where: Iteration | Tag) -> int:
         """Note that something is under way for a node; the number by which it ends."""
         number = self._number = self._number + 1
         self.outstanding[number] = (node, where, time.perf_counter())
@@ -372,11 +387,10 @@ class Step:
 
     def to_host(self, node: Any, value: Any, finish: Callable[..., None], it: Iteration) -> None:
         """Copy a value out of a device's memory; `finish(it, value)` follows."""
-        number = self._number = self._number + 1
-        self.outstanding[number] = (node, it, time.perf_counter())
+        number = self.begin(node, it)
 
         def done(copied: Any) -> None:
-            if self.outstanding.pop(number, None) is not None:
+            if self.end(number):
                 finish(it, copied)
 
         self.engines[node.device].to_host(value, done)
@@ -393,49 +407,57 @@ class Step:
 
     def carry(self, number: int, tag: Tag, value: Any) -> None:
         """Bring a value to another device by way of the host."""
-        receive, plan, source, target, is_lossy = self._ways.get(number) or self._way(number)
-        key = self._number = self._number + 1
-        self.outstanding[key] = (receive, tag, time.perf_counter())
+        way = self._ways.get(number) or self._way(number)
+        copied = None if way.at_once is None else way.at_once(value)
+        if copied is None:
+            self._carry_later(way, tag, value)
+        else:
+            self._deliver(way, tag, copied)
+
+    def _carry_later(self, way: Way, tag: Tag, value: Any) -> None:
+        number = self.begin(way.receive, tag)
 
         def arrived(given: Any) -> None:
-            if self.outstanding.pop(key, None) is not None:
-                self._deliver(number, plan, tag, given)
+            if self.end(number):
+                self._deliver(way, tag, given)
 
         def on_host(given: Any) -> None:
-            self._number += 1
-            if is_lossy:
+            self.touch()
+            if way.is_lossy:
                 given = as_bfloat16(given)
-            if receive.stays:
+            if way.receive.stays:
                 arrived(given)
             else:
-                target.to_device(given, arrived)
+                way.target.to_device(given, arrived)
 
-        if is_lossy or receive.stays or not source.pass_on(value, target, arrived):
-            source.send(value, on_host)
+        if way.by_host or not way.source.pass_on(value, way.target, arrived):
+            way.source.send(value, on_host)
 
-    def _way(self, number: int) -> tuple[Node, FramePlan, Engine, Engine, bool]:
+    def _way(self, number: int) -> Way:
         """What `carry` needs to know of a value that crosses."""
         receive, plan = self._receives[number]
         send = receive.peer
         assert send is not None, f"{receive!r} has no Send"
-        engines = self.engines[str(send.device)], self.engines[str(receive.device)]
-        found = self._ways[number] = (receive, plan, *engines, send.lossy)
+        source, target = self.engines[str(send.device)], self.engines[str(receive.device)]
+        by_host = send.lossy or receive.stays
+        at_once = None if by_host else source.soon_to(target)
+        found = Way(number, receive, plan, source, target, send.lossy, by_host, self._deliveries[number][0], at_once)
+        self._ways[number] = found
         return found
 
-    def _deliver(self, number: int, plan: FramePlan, tag: Tag, value: Any) -> None:
-        iteration = plan.live.get(tag)
+    def _deliver(self, way: Way, tag: Tag, value: Any) -> None:
+        iteration = way.plan.live.get(tag)
         if iteration is None:
-            self.mail[number, tag] = (value, False)
+            self.mail[way.number, tag] = (value, False)
         else:
-            self._deliveries[number][0](iteration, value)
+            way.deliver(iteration, value)
 
     def _fetch(self, number: int, value: Any) -> None:
         engine = self.engines[str(self.machine.fetches[number].device)]
-        key = self._number = self._number + 1
-        self.outstanding[key] = (self.machine.fetches[number], (), time.perf_counter())
+        key = self.begin(self.machine.fetches[number], ())
 
         def done(given: Any) -> None:
-            self.outstanding.pop(key, None)
+            self.end(key)
             self.fetched[number] = given
 
         engine.to_host(value, done)
@@ -475,4 +497,4 @@ def as_bfloat16(value: Any) -> Any:
     return kept.view(np.float32)[()]
 
 
-__all__ = ["DeadValueError", "Place", "Step", "as_bfloat16"]
+__all__ = ["DeadValueError", "Step", "Way", "as_bfloat16"]

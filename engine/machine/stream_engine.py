@@ -1,7 +1,8 @@
 """Runs the operations of a device that has streams and memory of its own.
 
 A kernel's results are handed on as soon as it is enqueued: buffers, which are filled later. So the host runs ahead of
-the device, as far as the windows of loops and the memory allow. Copies are handed on when they have ended.
+the device, as far as the windows of loops and the memory allow. Copies are handed on when they have ended, or at once
+if that is soon (see `TimedDevice.pass_soon`).
 """
 
 from __future__ import annotations
@@ -160,11 +161,8 @@ class StreamEngine(Engine):
         return self._asked
 
     def at_once(self, node: Any, kernel: Callable[..., Any], values: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        if self._timed is None:
+        if self._timed is None or DeviceRecord in map(type, values):
             return None
-        for value in values:
-            if type(value) is DeviceRecord:
-                return None
         return self._timed.launch(kernel, values, len(node.given), node.seconds, node.name)
 
     def _launch(self, node: Any, kernel: Callable[..., Any], values: Sequence[Any], done: Done) -> None:
@@ -244,6 +242,11 @@ class StreamEngine(Engine):
             return False
         self._timed.pass_on(value, target._timed, done)
         return True
+
+    def soon_to(self, target: Engine) -> Callable[[Any], Any] | None:
+        if self._timed is None or not isinstance(target, StreamEngine) or target._timed is None:
+            return None
+        return partial(self._timed.pass_soon, target._timed)
 
     def _record_to_host(self, record: DeviceRecord, done: Done) -> None:
         def have(items: list[Any]) -> None:

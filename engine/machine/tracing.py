@@ -26,7 +26,7 @@ from ..tracing import Recorder, Slice, active, here
 from ..tracing.recorder import Lane
 from .engines import Done, FromThread
 from .frames import FramePlan, FrameRun, Frames, Iteration, Tag
-from .step import Step
+from .step import Step, Way
 from .stream_engine import StreamEngine
 
 _STREAMS = {"compute": "compute", "host-to-device": "h2d", "device-to-host": "d2h"}  # as rows are called
@@ -253,9 +253,9 @@ class TracedStep(Step):
         if not isinstance(self.engines[source], TracedStreamEngine):
             self.sent(number, began)  # from others it is a copy
 
-    def _deliver(self, number: int, plan: FramePlan, tag: Tag, value: Any) -> None:
+    def _deliver(self, way: Way, tag: Tag, value: Any) -> None:
         with self.copying(None):
-            super()._deliver(number, plan, tag, value)
+            super()._deliver(way, tag, value)
 
     @contextmanager
     def copying(self, transfer: Key | None) -> Generator[None]:

@@ -33,12 +33,13 @@ class _Store:
     """Slots, in one contiguous buffer while all elements have one shape, else in a list.
 
     Attributes:
+        slot: memory of a slot that was handed out, to be written.
         written_at, cleared_at: for each slot the versions from which, and up to which, its first element is there.
         changes: for slots that were written again, what they hold from which version on.
         changed: how many such changes there are.
     """
 
-    __slots__ = ("buffer", "changed", "changes", "cleared_at", "items", "latest", "written_at")
+    __slots__ = ("buffer", "changed", "changes", "cleared_at", "items", "latest", "slot", "written_at")
 
     def __init__(self, size: int) -> None:
         self.buffer: Any = None
@@ -48,6 +49,7 @@ class _Store:
         self.latest = 0
         self.changes: dict[int, list[tuple[int, Any]]] = {}
         self.changed = 0
+        self.slot: tuple[int, Any] | None = None  # an index and its memory, which was handed out to be written
 
     def change(self, index: int, value: Any) -> None:
         """Put a value beside a slot that was written before; it holds from the latest version on."""
@@ -63,6 +65,9 @@ class _Store:
         return self.get(index) if self.written_at[index] <= version < self.cleared_at[index] else _CLEARED
 
     def put(self, index: int, value: Any) -> None:
+        if self.slot is not None and self.slot[1] is value and self.slot[0] == index:
+            self.slot = None
+            return
         if self.items is None and not self._fits_buffer(value):
             self._become_list()
         if self.items is not None:  # a copy, as in the buffer: the memory of `value` may be used again
@@ -165,6 +170,11 @@ class ArrayValue:
         store = self._store
         return store.buffer is not None and not store.changed and all(map(self.has, range(self.size)))
 
+    def rows(self) -> Any:
+        """The elements as the rows of one array, where they were made as that and never changed; else None."""
+        store = self._store
+        return None if store.items is not None or store.latest or store.buffer is None else store.buffer[: self.size]
+
     def _at(self, index: int) -> Any:
         return self._store.at(index, self._version)
 
@@ -236,6 +246,27 @@ class ArrayValue:
         store.change(index, value)
         return ArrayValue(store, store.latest, self.size)
 
+    def slot(self, index: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        """Memory for an element of that shape and dtype, to be written next at `index`: the slot, if it is free."""
+        store, at = self._store, int(index)
+        if store.buffer is None and store.items is None and self.size:
+            store.buffer = np.empty((len(store.written_at), *shape), dtype)
+        is_free = 0 <= at < self.size and store.written_at[at] == _NEVER and self._version == store.latest
+        if not is_free or store.buffer is None or store.buffer.shape[1:] != shape or store.buffer.dtype != dtype:
+            return np.empty(shape, dtype)
+        row = store.buffer[at]
+        store.slot = at, row
+        return row
+
+    def slots_behind_a_row(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any] | None:
+        """Memory for all slots of an array that has none yet, with a free row in front; None if it has."""
+        store = self._store
+        if store.buffer is not None or store.items is not None or not self.size or self._version != store.latest:
+            return None
+        rows = np.empty((len(store.written_at) + 1, *shape), dtype)
+        store.buffer = rows[1:]
+        return rows
+
     def add_at(self, index: Any, value: Any) -> ArrayValue:
         """A new array with `value` added to the element at `index`; unwritten counts as zero. Grows as needed."""
         before = self.read_or_none(index)
@@ -278,7 +309,11 @@ class ArrayValue:
         store = self._store
         if store.items is None and not store.changed:
             return store.buffer[: self.size]
-        return _stack_items([self._at(index) for index in range(self.size)])
+        stacked = _stack_items([self._at(index) for index in range(self.size)])
+        is_whole = store.items is not None and len(store.items) == self.size and not store.changed
+        if is_whole and type(stacked) is np.ndarray and stacked.ndim > 1 and stacked.dtype.kind != "T":
+            store.buffer, store.items = stacked, None  # the next stack is free
+        return stacked
 
     def take_all(self, element_shape: Sequence[int | None] | None, dtype: Any) -> Any:
         """As `stack`; the elements are let go one by one: nothing reads them again."""

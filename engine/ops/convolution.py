@@ -75,7 +75,7 @@ class _Convolution(Op):
             for axis, (size, cells) in enumerate(zip(sizes, kernel, strict=True))
         )
 
-    def _windows(self, x: Sequence[int], kernel: Sequence[int], dy: Sequence[int] | None = None) -> list[Window]:
+    def windows(self, x: Sequence[int], kernel: Sequence[int], dy: Sequence[int] | None = None) -> list[Window]:
         """The windows for these run-time shapes, which are checked."""
         self._outs(x[1:-1], kernel[:-2])
         _check_channels(x[-1], kernel[-2], kernel[-1])
@@ -172,7 +172,7 @@ class Conv(_Convolution):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         x, kernel = inputs
-        windows = self._windows(x.shape, kernel.shape)
+        windows = self.windows(x.shape, kernel.shape)
         return correlate(xp, widened(x), widened(kernel), windows).astype(x.dtype, copy=False)
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
@@ -237,7 +237,7 @@ class ConvInputGrad(_Convolution):
     def run(self, xp: Any, *inputs: Any) -> Any:
         dy, kernel, shape = inputs
         sizes = [int(size) for size in shape]
-        windows = self._windows(sizes, kernel.shape, dy.shape)
+        windows = self.windows(sizes, kernel.shape, dy.shape)
         found = correlate_transposed(xp, widened(dy), widened(kernel), windows, sizes[-1])
         return found.astype(dy.dtype, copy=False)
 
@@ -298,7 +298,7 @@ class ConvFilterGrad(_Convolution):
     def run(self, xp: Any, *inputs: Any) -> Any:
         x, dy, shape = inputs
         sizes = [int(size) for size in shape]
-        windows = self._windows(x.shape, sizes, dy.shape)
+        windows = self.windows(x.shape, sizes, dy.shape)
         return correlate_filter(xp, widened(x), widened(dy), windows, sizes).astype(x.dtype, copy=False)
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:

@@ -1,17 +1,20 @@
-"""`Fused`: a chain of elementwise ops that one kernel computes. Made by the fusion pass, never by users."""
+"""`Fused`: operations that one kernel computes. Made by the fusion pass, never by users."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..graph.spec import Spec
+from ..graph.spec import Spec, TensorSpec
 from .base import Op
+
+Axis = tuple[int, int] | None
 
 
 @dataclass(frozen=True)
 class Fused(Op):
-    """Several elementwise ops over common inputs.
+    """Several ops over common inputs: elementwise ones, and what goes with them (see `layouts`).
 
     Values are numbered: first the inputs, then the result of each step.
 
@@ -19,12 +22,19 @@ class Fused(Op):
         input_count: the number of inputs.
         steps: each an op and the numbers of the values that it takes.
         results: the numbers of the values that are outputs.
+        layouts: for each value, where its axes lie in the space of the kernel (see `passes.spaces`); empty where all
+            steps are elementwise, with results of one shape.
+        parts: the axis of that space that is written out part by part, if there is one.
+        size: the number of elements of that space.
     """
 
     no_samples: ClassVar[str] = "is made by a pass out of ops that are tested themselves"
     input_count: int
     steps: tuple[tuple[Op, tuple[int, ...]], ...]
     results: tuple[int, ...]
+    layouts: tuple[tuple[Axis, ...], ...] = ()
+    parts: Axis = None
+    size: int = 0
 
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
         values: list[Any] = list(inputs)
@@ -38,3 +48,34 @@ class Fused(Op):
         for op, arguments in self.steps:
             values.append(op.run(xp, *[values[k] for k in arguments]))
         return tuple(values[k] for k in self.results)
+
+    def may_replace(self, result: TensorSpec, operand: TensorSpec) -> bool:
+        """Whether a result may be written over an operand of the same shape: each element is read before."""
+        return not self.layouts or self.size == _size(result) == _size(operand)
+
+
+def _size(spec: TensorSpec) -> int:
+    return math.prod(int(dim or 0) for dim in spec.shape or ())
+
+
+@dataclass(frozen=True)
+class Part(Op):
+    """One of `count` equal parts along an axis; with `keeps_axis` that axis stays, shorter."""
+
+    no_samples: ClassVar[str] = "is made by a pass out of `Split` and `Unstack`, which are tested themselves"
+    view: ClassVar[bool] = True
+    axis: int
+    index: int
+    count: int
+    keeps_axis: bool
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        (x,) = inputs
+        width = (x.shape[self.axis] // self.count,) if self.keeps_axis else ()
+        return TensorSpec((*x.shape[: self.axis], *width, *x.shape[self.axis + 1 :]), x.dtype)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        (x,) = inputs
+        width = x.shape[self.axis] // self.count
+        entry = slice(self.index * width, (self.index + 1) * width) if self.keeps_axis else self.index
+        return x[(slice(None),) * self.axis + (entry,)]

@@ -172,6 +172,52 @@ class AssignRows(Op):
         return (Effect(self.variable, writes=True),)
 
 
+class AddToRows(AssignRows):
+    """Add to rows of a variable; the output is its new value. Inputs: its value so far, positions, rows, maybe a scale.
+
+    To the row at each position, counted from the front, a row times the scale is added, in order; rows named several
+    times add up. Made by the pass `row_updates`, never by users.
+
+    Attributes:
+        variable: whose rows they are.
+        sign: 1 or -1, by which they are multiplied too.
+        repeats: how many positions in a row take the same of the rows.
+    """
+
+    no_samples: ClassVar[str] = "is made by a pass: test_row_updates"
+
+    def __init__(self, variable: Variable, sign: int, repeats: int = 1) -> None:
+        super().__init__(variable)
+        self.sign = sign
+        self.repeats = repeats
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        return inputs[0]
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        whole, *given = inputs
+        written = xp.array(whole, dtype=self.variable.dtype, order="C")
+        self._add(written, *given)
+        self.variable.write_value(written)
+        return written
+
+    def write_in_place(self, positions: Any, rows: Any, scale: Any = 1) -> Any:
+        """The same in the memory of the variable, for programs that need no earlier value of it."""
+        whole = own_memory(self.variable)
+        self._add(whole, positions, rows, scale)
+        return whole
+
+    def _add(self, whole: Any, positions: Any, rows: Any, scale: Any = 1) -> None:
+        wanted = (len(positions) // self.repeats, *whole.shape[1:])
+        if rows.shape != wanted or len(positions) % self.repeats:
+            raise ValueError(self._misfit(rows.shape, wanted))
+        scaled = rows * (self.sign * np.asarray(scale, rows.dtype))
+        add_rows(np, whole, positions, np.repeat(scaled, self.repeats, axis=0), 0, wrap=False)
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        raise NotImplementedError("AddToRows is made after gradients are: it has none.")
+
+
 def own_memory(variable: Variable) -> Any:
     """The current value of a variable, in memory that can be written row by row."""
     whole = variable.read_value()

@@ -61,7 +61,7 @@ class _Pooling(Op):
             for size, kernel, stride in zip(sizes, self.pool_size, self.strides, strict=True)
         )
 
-    def _windows(self, sizes: Sequence[int]) -> list[Window]:
+    def windows(self, sizes: Sequence[int]) -> list[Window]:
         return [
             place_window(size, kernel, stride, 1, self.padding)
             for size, kernel, stride in zip(sizes, self.pool_size, self.strides, strict=True)
@@ -153,7 +153,7 @@ class MaxPool(_Pooling):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         (x,) = inputs
-        return _combined(xp, xp.maximum, x, self._windows(x.shape[1:-1]), _least(x.dtype))
+        return _combined(xp, xp.maximum, x, self.windows(x.shape[1:-1]), _least(x.dtype))
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
@@ -212,7 +212,7 @@ class MaxPoolPlaces(_Pooling):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         x, y = inputs
-        windows = self._windows(x.shape[1:-1])
+        windows = self.windows(x.shape[1:-1])
         places = xp.zeros(y.shape, self._dtype)
         is_nan = y != y
         has_nan = bool(is_nan.any())
@@ -260,7 +260,7 @@ class MaxPoolGrad(_Pooling):
     def run(self, xp: Any, *inputs: Any) -> Any:
         dy, places, shape = inputs
         out = xp.zeros(tuple(int(size) for size in shape), dy.dtype)
-        windows = self._windows(out.shape[1:-1])
+        windows = self.windows(out.shape[1:-1])
         for number, cell in enumerate(cells(windows)):
             into, source = overlaps(windows, cell)
             chosen = _where(xp, places[into] == number, dy[into]).view(dy.dtype)
@@ -296,7 +296,7 @@ class MaxPoolGather(_Pooling):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         x, places = inputs
-        windows = self._windows(x.shape[1:-1])
+        windows = self.windows(x.shape[1:-1])
         out = xp.zeros(places.shape, _bits(x.dtype))
         for number, cell in enumerate(cells(windows)):
             into, source = overlaps(windows, cell)
@@ -340,7 +340,7 @@ class AveragePool(_Pooling):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         (x,) = inputs
-        windows = self._windows(x.shape[1:-1])
+        windows = self.windows(x.shape[1:-1])
         sums = _combined(xp, xp.add, widened(x), windows, 0)
         sums /= _counts(xp, windows)
         return sums.astype(x.dtype, copy=False)
@@ -394,7 +394,7 @@ class AveragePoolGrad(_Pooling):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         dy, shape = inputs
-        windows = self._windows([int(size) for size in shape[1:-1]])
+        windows = self.windows([int(size) for size in shape[1:-1]])
         wide = widened(dy)
         shares = (wide / _counts(xp, windows)).astype(wide.dtype, copy=False)
         return _spread(xp, shares, windows).astype(dy.dtype, copy=False)

@@ -297,6 +297,29 @@ def digitize(x: TensorLike, bins: TensorLike) -> Tensor:
     return searchsorted(bins, x, side="right")
 
 
+def _has_small_integers(x: Any) -> bool:
+    """Whether elements and their positions fit into 32 bits."""
+    if x.dtype.kind not in "iu" or not 0 < x.size < 1 << 31:
+        return False
+    return (x.dtype.itemsize < 4 or x.dtype == np.int32) or (int(x.min()) >= -1 << 31 and int(x.max()) < 1 << 31)
+
+
+def _unique_integers(x: Any) -> tuple[Any, Any, Any]:
+    """`UniquePositions` of a vector of small integers: a quarter of the time that sorting their positions takes."""
+    packed = x.astype(np.int64) << 32
+    packed |= np.arange(x.size, dtype=np.int64)
+    packed.sort()
+    places, values = packed.astype(np.int32), packed >> 32  # the lower half are the positions
+    is_new = np.empty(x.size, bool)
+    is_new[0] = True
+    np.not_equal(values[1:], values[:-1], out=is_new[1:])
+    starts = np.flatnonzero(is_new).astype(np.int32)
+    inverse = np.empty(x.size, np.int32)
+    inverse[places] = np.cumsum(is_new, dtype=np.int32) - np.int32(1)
+    counts = np.diff(starts, append=np.int32(x.size))
+    return places[starts], inverse, counts
+
+
 @dataclass(frozen=True)
 class UniquePositions(Op):
     """Outputs, for the parts of the input along axis 0: where each distinct one comes up first; for each part, which of
@@ -315,6 +338,8 @@ class UniquePositions(Op):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         (x,) = inputs
+        if xp is np and self.ascending and x.ndim == 1 and _has_small_integers(x):
+            return _unique_integers(x)
         rows = x if x.ndim == 1 else x.reshape(x.shape[0], math.prod(x.shape[1:]))
         axis = None if x.ndim == 1 else 0
         wanted = {"return_index": True, "return_inverse": True, "return_counts": True, "equal_nan": False}

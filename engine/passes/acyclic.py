@@ -49,9 +49,13 @@ class Dependent:
             need._users.discard(other)
         self._needs.discard(other)
         other._users.discard(self)
+        users, other._users = other._users, set()
         for need in in_order(needs):
             self.add_need(need)
         other.add_need(self)
+        for user in in_order(users):
+            user._needs.discard(other)
+            user.add_need(self)
 
     def _behind(self, lowest: int) -> set[Dependent]:
         """This and all that it depends on, down to the order number `lowest`."""

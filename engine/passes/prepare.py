@@ -11,10 +11,14 @@ from ..graph.tensor import Tensor
 from .assign import Assign, assign_devices
 from .fission import split_loops
 from .fuse import FusionRule, fuse
+from .fuse_open import fuse_open
+from .pack import pack_weights
 from .prune import all_operations, needed_operations
 from .recompute import recompute
+from .row_updates import add_rows_at_once
 from .sink import sink_into_branches
 from .specialise import Specialised
+from .switches import is_on
 
 
 @dataclass
@@ -72,7 +76,7 @@ def prepare(
     """
     pruned = needed_operations(graph, targets, feeds)
     given = dict(zip(feeds, specs or [tensor.spec for tensor in feeds], strict=True))
-    copy = Specialised()
+    copy = Specialised(is_on("cse"), exact=not reassociate)
     fetched = [target for target in targets if isinstance(target, Tensor)]
     copy.copy_step(pruned, given, fetched)
     fetches = [copy.tensors[target] for target in fetched]
@@ -82,17 +86,35 @@ def prepare(
     wanted += [operation for operation in copy.graph.operations if operation.writes]
     fed = [copy.tensors[tensor] for tensor in feeds]
     operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
-    recompute(copy.graph, operations, [*fetches, *wanted], memory_budget, can_swap)
+    cheap = reassociate and rule is not None and assign is None and is_on("fuse") and is_on("memory")
+    recompute(copy.graph, operations, [*fetches, *wanted], memory_budget, can_swap, cheap)
     operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
     assign_devices(copy.graph, operations, fed, assign)
-    sink_into_branches(copy.graph, operations, [*fetches, *wanted])
+    if is_on("sink"):
+        sink_into_branches(copy.graph, operations, [*fetches, *wanted])
     operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
     if reassociate:
-        split_loops(copy.graph, operations)
+        split_loops(copy.graph, [*fetches, *wanted], fed)
         operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
-    if rule is not None:
+    if rule is not None and reassociate and is_on("fuse") and _is_on_one_host(operations):
+        add_rows_at_once(operations, [*fetches, *wanted])
+        operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
+    if rule is not None and reassociate and is_on("pack"):
+        pack_weights(copy.graph, operations, rule, fetches)
+        operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
+    if rule is not None and is_on("fuse"):
         fuse(copy.graph, operations, fetches, rule)
         remaining = set(copy.graph.operations)
         wanted = [operation for operation in wanted if operation in remaining]
         operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
+        if _is_on_one_host(operations):
+            fuse_open(operations, fetches, rule)
+            operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
     return Step(operations, fed, fetches, assign is not None)
+
+
+def _is_on_one_host(operations: Sequence[Operation]) -> bool:
+    """Whether all that runs lies on one CPU, placed or not."""
+    devices = {operation.device for operation in all_operations(operations)}
+    kinds = {device.lower().rpartition("/")[2].removeprefix("device:").partition(":")[0] for device in devices}
+    return len(devices) < 2 and kinds <= {"", "cpu"}

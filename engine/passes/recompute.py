@@ -25,6 +25,7 @@ from ..graph.spec import ArraySpec
 from ..graph.tensor import Tensor
 from ..ops.elementwise import Identity
 from ..ops.tensor_arrays import ArrayRead
+from .cheap import without_cheap
 from .order import reorder
 from .prune import all_operations, inner_tensors, needed_in_region
 from .saved_state import Choice, SavedState, bytes_gathered, static_bytes
@@ -42,6 +43,7 @@ def recompute(
     kept: Iterable[Tensor | Operation],
     budget: int | None,
     can_swap: bool = False,
+    cheap: bool = False,
 ) -> None:
     """Let the loops of a step save less, and compute the rest again.
 
@@ -53,11 +55,12 @@ def recompute(
             still compute again what would take longer to be moved away and back.
         can_swap: what does not fit into the budget may be moved away: then only what is cheaper than that is computed
             again.
+        cheap: without a budget, loops still do not save what takes less time to compute again (see `cheap`).
     """
-    if budget is None and not any(_may_swap(operation) for operation in all_operations(operations)):
+    if budget is None and not cheap and not any(_may_swap(operation) for operation in all_operations(operations)):
         return
     wanted = {item for item in kept if isinstance(item, Tensor)}
-    _recompute_in(graph, operations, wanted, budget, can_swap)
+    _recompute_in(graph, operations, wanted, budget, can_swap, cheap)
 
 
 def _may_swap(operation: Operation) -> bool:
@@ -65,22 +68,25 @@ def _may_swap(operation: Operation) -> bool:
 
 
 def _recompute_in(
-    graph: Graph, operations: Sequence[Operation], kept: set[Tensor], budget: int | None, can_swap: bool
+    graph: Graph, operations: Sequence[Operation], kept: set[Tensor], budget: int | None, can_swap: bool, cheap: bool
 ) -> None:
     """Do so for the loops of one graph, then for those in regions inside, whose state lives at the same time."""
     loops = _stateful_loops(operations, kept)
     if loops:
         states = [state for state, _ in loops]
         choices = _chosen(states, budget, can_swap)
+        if cheap and budget is None:
+            choices = [c if c.again else without_cheap(s) for s, c in zip(states, choices, strict=True)]
         long: list[Operation] = []
         if budget is not None and not can_swap and _total(states, choices) > budget:
             choices, long = _in_segments(states, choices, budget, operations, kept)
         for (state, reads), choice in zip(loops, choices, strict=True):
             if choice.again:
                 _Rewriting(graph, state, reads, choice).run()
-        _bring_inputs_into_line(graph, {*kept, *inner_tensors(graph.operations)})
-        _drop_unused_histories(graph, kept)
-        _bring_inputs_into_line(graph, {*kept, *inner_tensors(graph.operations)})
+        if budget is not None or any(choice.again for choice in choices):
+            _bring_inputs_into_line(graph, {*kept, *inner_tensors(graph.operations)})
+            _drop_unused_histories(graph, kept)
+            _bring_inputs_into_line(graph, {*kept, *inner_tensors(graph.operations)})
         for node in long:
             pair = find_pair(node, graph.operations, kept)
             if pair is not None:
@@ -92,7 +98,7 @@ def _recompute_in(
         for region in operation.op.regions:
             inside = {*kept, *region.results}
             demanded = [tensor for tensor in kept if tensor.graph is region]
-            _recompute_in(region, needed_in_region(region, demanded), inside, budget, can_swap)
+            _recompute_in(region, needed_in_region(region, demanded), inside, budget, can_swap, cheap)
 
 
 # --- what is saved, and what of it may be computed again ------------------------------------------------------------

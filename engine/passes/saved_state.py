@@ -83,6 +83,15 @@ class SavedState:
                 pending += [tensor.operation for tensor in operation.inputs]
         return sorted(found, key=lambda operation: operation.index)
 
+    @property
+    def has_known_trips(self) -> bool:
+        """Whether the number of iterations is known before a run."""
+        return known_trips_of(self.node) is not None
+
+    def is_captured(self, tensor: Tensor) -> bool:
+        """Whether a tensor of the body stands for one outside."""
+        return tensor in self._captured
+
     def keep_to_budget(self) -> None:
         """Note that the loop, and those that read its state, have to do with little memory."""
         for node in (self.node, *self.readers):
@@ -182,6 +191,12 @@ def _seconds_of_region(region: Region) -> float:
 
 def trips_of(node: Operation) -> int:
     """How many iterations a loop makes at most, by the counters in its condition; a guess if it has none."""
+    known = known_trips_of(node)
+    return ASSUMED_TRIPS if known is None else known
+
+
+def known_trips_of(node: Operation) -> int | None:
+    """How many iterations a loop makes at most, by the counters in its condition; None if it has none."""
     assert isinstance(node.op, While)
     known: list[int] = []
     pending = [node.op.condition.results[0].operation]
@@ -191,7 +206,7 @@ def trips_of(node: Operation) -> int:
             pending += [tensor.operation for tensor in test.inputs]
         elif test.type == "less":
             known += _trips_by(node, node.op, *test.inputs)
-    return min(known, default=ASSUMED_TRIPS)
+    return min(known, default=None)
 
 
 def _trips_by(node: Operation, op: While, counter: Tensor, bound: Tensor) -> list[int]:

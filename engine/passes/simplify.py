@@ -1,7 +1,7 @@
-"""Rewrites of single operations by what is known of their inputs: a table from op class to rule.
+"""Rewrites of single operations by what is known of their inputs: tables from op class to rules.
 
-A rule gets the op and its inputs and returns the op to use instead, a tensor that already has the value (a tuple with
-one for each output, where there may be several), or None to leave it as it is. All rules are exact.
+`simplify` is what a step is always simplified by, `ALGEBRA` what the pass "simplify" adds (`algebra`,
+`algebra_shapes`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from ..graph.op import Op
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.base import BroadcastToShape, Cast, Constant, ReshapeToShape, ShapeOf, SumToShape, ZerosOfShape
-
-Rewrite = Op | Tensor | tuple[Tensor, ...] | None
+from . import algebra, algebra_shapes
+from .rules import Rewrite, Rule, Site, table_of
 
 
 def _constant_shape(tensor: Tensor) -> tuple[int, ...] | None:
@@ -72,3 +72,22 @@ def simplify(op: Op, inputs: Sequence[Tensor]) -> Rewrite:
     """The rewrite of `op` over `inputs` by its rule, if it has one that applies."""
     rule = RULES.get(type(op))
     return None if rule is None else rule(op, inputs)
+
+
+ALGEBRA = table_of(*algebra_shapes.RULES, *algebra.RULES)
+EXACT_ALGEBRA = table_of(*[rule for rule in (*algebra_shapes.RULES, *algebra.RULES) if rule.is_exact])
+
+
+def first_rewrite(rules: Sequence[Rule], op: Op, inputs: Sequence[Tensor], site: Site) -> tuple[Rewrite, str]:
+    """What the first of `rules` that applies gives, and its name.
+
+    What can't work for these shapes fails when it runs, and is left alone here.
+    """
+    for rule in rules:
+        try:
+            found = rule.rewrite(op, inputs, site)
+        except (TypeError, ValueError, IndexError):
+            continue
+        if found is not None:
+            return found, rule.name
+    return None, ""

@@ -18,8 +18,9 @@ from ..graph.region import Region
 from ..graph.tensor import Tensor
 from ..ops.base import Constant
 from .assign import capture_late
+from .log import note_change
 from .order import reorder
-from .prune import inner_tensors, needed_in_region
+from .prune import all_operations, inner_tensors, needed_in_region
 
 _Place = tuple[Tensor, int]  # the choice, and the number of the branch
 
@@ -99,6 +100,8 @@ class _Sinking:
         for operation in self.operations:
             if operation in self.homes:
                 self._move(operation)
+                home = self.homes[operation].name
+                note_change("sink", operation, f"runs only in the branch of {home!r} that needs it")
         branches = [operation for operation in self.operations if isinstance(operation.op, Branch)]
         for node in branches:
             self._settle(node)
@@ -207,7 +210,15 @@ class _Sinking:
             if inside:
                 _replace(region, inside)
                 reorder(region, {})
+                self._look_into(inside)
         node.inputs = (node.inputs[0], *op.captured_inputs())
+
+    def _look_into(self, inside: dict[Tensor, Tensor]) -> None:
+        """Let what takes the value of a parameter from the frame take what is computed in its place."""
+        for operation in all_operations(self.graph.operations):
+            if isinstance(operation.op, Saved) and operation.op.inner in inside:
+                operation.op = Saved(inside[operation.op.inner])
+                self.recorded.add(operation.op.inner)
 
 
 def _replace(region: Region, replaced: dict[Tensor, Tensor]) -> None:

@@ -7,7 +7,9 @@ Where anything asks for a device, only operations that ask for the same become o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,8 +26,13 @@ from ..graph.region import Region
 from ..graph.spec import Spec, TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.base import Constant
+from ..ops.linalg import BatchMatMul, MatMul
+from .fold import folded
+from .log import is_recording, note_change
 from .prune import all_operations, frame_users, live_outputs, needed_in_region, recorded_tensors
-from .simplify import simplify
+from .rules import NO_RULES, Rewrite, RulesOf, shape_of
+from .simplify import ALGEBRA, EXACT_ALGEBRA, first_rewrite, simplify
+from .switches import is_on
 
 _LARGEST_SHARED_CONSTANT = 64  # elements; larger constants are one only if they are the same object
 
@@ -37,9 +44,10 @@ class Specialised:
         graph: the new graph.
         tensors: from tensors of the original graph (and its regions) to the new ones.
         operations: from original operations to their copies; those that are fed or simplified away have none.
+        outers: from parameters of copied regions to the tensors around that they stand for.
     """
 
-    def __init__(self, share: bool = True) -> None:
+    def __init__(self, share: bool = True, exact: bool = True) -> None:
         self.graph = Graph()
         self.tensors: dict[Tensor, Tensor] = {}
         self.share = share
@@ -48,6 +56,13 @@ class Specialised:
         self._bodies: dict[Body, Body] = {}
         self._recorded: dict[Body, list[Tensor]] = {}
         self._asks = False  # whether anything asks for a device
+        self.outers: dict[Tensor, Tensor] = {}
+        rules = EXACT_ALGEBRA if exact else ALGEBRA
+        self._algebra: Mapping[type[Op], RulesOf] = rules if is_on("simplify") else {}
+        self._folds = is_on("fold")
+        self._block = _Block((), ())  # what is copied now
+        self._rewrites = 0  # how many there were that may have left something unneeded behind
+        self._loops: set[Graph] = set()  # the regions of loops
 
     # --- steps ----------------------------------------------------------------------------------------------
 
@@ -79,7 +94,9 @@ class Specialised:
         return self._copy_region(region, into, specs, results, demanded)
 
     def _copy_all(self, operations: Sequence[Operation], into: Graph, wanted: Iterable[Tensor]) -> None:
+        wanted = tuple(wanted)
         used = {tensor for operation in operations for tensor in operation.inputs}.union(wanted)
+        around, self._block = self._block, _Block(operations, wanted)
         users = frame_users(operations)
         for operation in operations:
             if isinstance(operation.op, Parameter):
@@ -90,11 +107,14 @@ class Specialised:
                 self._copy_region_op(operation, into, users.get(operation.outputs[-1], ()), used)
             else:
                 self._copy(operation, into)
+        self._block = around
 
     def _copy(self, operation: Operation, into: Graph) -> None:
         op = operation.op
         inputs = [self._local(tensor, into) for tensor in operation.inputs]
         rewritten = simplify(op, inputs)
+        if rewritten is None:
+            rewritten = self._rewritten(op, operation, inputs, into)
         if isinstance(rewritten, Tensor):
             self.tensors[operation.outputs[0]] = rewritten
             return
@@ -118,8 +138,61 @@ class Specialised:
             if old not in fed:
                 self.tensors[old] = fresh
 
+    def _rewritten(self, op: Op, operation: Operation, inputs: Sequence[Tensor], into: Graph) -> Rewrite:
+        """What the algebra or folding makes of an operation; what waits, or asks for a device, stays as it is."""
+        own = self._algebra.get(type(op), NO_RULES)
+        applies, folds = own.over is None, self._folds and bool(inputs) and not self._asks
+        for tensor in inputs:
+            kind = type(tensor.operation.op)
+            applies = applies or kind in (own.over or ())
+            folds = folds and (kind is Constant or kind is Parameter)
+        if not applies and not folds:
+            return None
+        if operation.control_inputs or operation.effects or (self._asks and _asks(operation)):
+            return None
+        site = _Place(self, operation, into)
+        found, name = first_rewrite(own.rules, op, inputs, site) if applies else (None, "")
+        if found is not None:
+            self._rewrites += 1
+            note_change("simplify", operation, name)
+            return found
+        constant = folded(op, inputs, site) if folds and len(operation.outputs) == 1 else None
+        if constant is not None:
+            self._rewrites += 1
+            note_change("fold", operation, "is computed once, when the step is prepared")
+        return constant
+
+    def is_used_once(self, original: Tensor) -> bool:
+        """Whether one operation of the block that is copied now takes a tensor, and nothing else."""
+        return self._block.uses[original] == 1
+
+    def make(self, op: Op, operation: Operation, inputs: Sequence[Tensor], into: Graph) -> Tensor:
+        """An operation that stands in the place of `operation`, or leads to what does; rewritten itself.
+
+        Raises:
+            ValueError, TypeError, IndexError: it does not fit the inputs.
+        """
+        op.infer(*[tensor.spec for tensor in inputs])
+        found = simplify(op, inputs)
+        if found is None:
+            found, _ = first_rewrite(
+                self._algebra.get(type(op), NO_RULES).rules, op, inputs, _Place(self, operation, into)
+            )
+        if isinstance(found, tuple):
+            return found[0]
+        if isinstance(found, Tensor):
+            return found
+        own = [] if isinstance(found, Constant) else list(inputs)
+        return self._copy_plain(found or op, operation, own, into).outputs[0]
+
     def _local(self, tensor: Tensor, into: Graph) -> Tensor:
-        return into.capture(self.tensors[tensor])
+        new = self.tensors[tensor]
+        if new.operation.graph is into:
+            return new
+        local = into.capture(new)
+        if isinstance(into, Region) and new.operation.graph is into.parent:
+            self.outers[local] = new
+        return local
 
     def _renewed(self, op: Op) -> Op:
         """Ops that refer to inner tensors refer to their copies."""
@@ -139,13 +212,43 @@ class Specialised:
             key = (key, *_request(operation))
         known = self._known.setdefault(into, {})
         if key is not None and key in known:
+            if is_recording():
+                note_change("cse", operation, f"is what {known[key].name} computes")
             return known[key]
+        around = self._known_around(op, operation, inputs, into) if key is not None and into in self._loops else None
+        if around is not None:
+            if is_recording():
+                note_change("cse", operation, f"is what {around.name} computes outside the loop")
+            return around
         specs = self._inferred(op, operation, inputs, into)
         controls = tuple(self.operations[c] for c in operation.control_inputs if c in self.operations)
         new = into.adopt(op, inputs, specs, operation, controls)
         if key is not None:
             known[key] = new
         return new
+
+    def _known_around(self, op: Op, operation: Operation, inputs: list[Tensor], into: Graph) -> Operation | None:
+        """In a loop, the parameter for what is computed before it from the same values.
+
+        That is then needed even if the loop makes no iteration, so that it must not be able to fail.
+        """
+        if not inputs or not all(tensor in self.outers for tensor in inputs):
+            return None
+        if not (op.elementwise or isinstance(op, (MatMul, BatchMatMul))) or any(
+            shape_of(tensor) is None for tensor in inputs
+        ):
+            return None
+        assert isinstance(into, Region), f"{into!r} is the region of a loop"
+        key: Any = _sharing_key(op, [self.outers[tensor] for tensor in inputs], operation)
+        if self._asks:
+            key = (key, *_request(operation))
+        found = self._known.get(into.parent, {}).get(key)
+        if found is None:
+            return None
+        self._rewrites += 1
+        local = into.capture(found.outputs[0])
+        self.outers[local] = found.outputs[0]
+        return local.operation
 
     def _inferred(self, op: Op, operation: Operation, inputs: list[Tensor], into: Graph) -> tuple[Spec, ...]:
         """Specs from what is fed. Inside a loop or branch, what can't work for these shapes may never run: there it
@@ -186,13 +289,14 @@ class Specialised:
         specs: list[Spec] = [tensor.spec for tensor in inits]
         wanted = [op.body.results[k] for k in live]
         while True:
-            body = self._copy_region(op.body, into, _chosen(op.body.parameters, live, specs), wanted, demanded)
+            inner = _chosen(op.body.parameters, live, specs)
+            body = self._copy_region(op.body, into, inner, wanted, demanded, in_loop=True)
             results = [result.spec for result in body.results]
             if all(spec.accepts(result) for spec, result in zip(specs, results, strict=True)):
                 break
             specs = [spec.join(result) for spec, result in zip(specs, results, strict=True)]
         parameters = _chosen(op.condition.parameters, live, specs)
-        condition = self._copy_region(op.condition, into, parameters, op.condition.results, demanded)
+        condition = self._copy_region(op.condition, into, parameters, op.condition.results, demanded, in_loop=True)
         new = While(condition, body, op.parallel_iterations, op.swap_memory)
         return self._adopt_region_op(new, inits, operation, into)
 
@@ -237,9 +341,13 @@ class Specialised:
         parameters: Mapping[Tensor, Spec],
         results: Sequence[Tensor],
         demanded: Sequence[Tensor] = (),
+        in_loop: bool = False,
     ) -> Region:
         """Copy what `results` and `demanded` need of a region, with the `parameters` that they take."""
-        return self._copy_into(Region(into, region.name), region, parameters, results, demanded)
+        new = Region(into, region.name)
+        if in_loop:
+            self._loops.add(new)
+        return self._copy_into(new, region, parameters, results, demanded)
 
     def _copy_into(
         self,
@@ -256,12 +364,62 @@ class Specialised:
         for operation in needed:
             for tensor in operation.outputs:
                 if tensor in outers:
-                    self.tensors[tensor] = new.capture(self.tensors[outers[tensor]])
+                    outer = self.tensors[outers[tensor]]
+                    local = self.tensors[tensor] = new.capture(outer)
+                    if outer.operation.graph is new.parent:
+                        self.outers[local] = outer
                 elif not isinstance(operation.op, Parameter):
                     self.tensors.pop(tensor, None)  # of an earlier try with narrower shapes
-        self._copy_all(needed, new, [*results, *(tensor for tensor in demanded if tensor.graph is region)])
+        before, recorded = self._rewrites, [tensor for tensor in demanded if tensor.graph is region]
+        self._copy_all(needed, new, [*results, *recorded])
         new.results = [self.tensors[result] for result in results]
+        if self._rewrites > before and not isinstance(new, Body):
+            self._drop_unneeded(new, [self.tensors[tensor] for tensor in recorded])
         return new
+
+    def _drop_unneeded(self, region: Region, recorded: Sequence[Tensor]) -> None:
+        """After rewrites, a region holds and takes in no more than it needs. What frames record of it stays."""
+        needed = set(needed_in_region(region, recorded))
+        used = {tensor for operation in needed for tensor in operation.inputs}
+        used.update(region.results, recorded)
+        if not all(parameter in used for _, parameter in region.captures):
+            region.drop_captures(used)
+        kept = needed.union(tensor.operation for tensor in region.inner_inputs())
+        region.operations = [operation for operation in region.operations if operation in kept]
+        for index, operation in enumerate(region.operations):
+            operation.index = index
+        known = self._known.get(region, {})
+        self._known[region] = {key: operation for key, operation in known.items() if operation in kept}
+
+
+class _Block:
+    """Operations of a graph or region that are copied, and what is wanted of them."""
+
+    def __init__(self, operations: Sequence[Operation], wanted: Sequence[Tensor]) -> None:
+        self._operations = operations
+        self._wanted = wanted
+
+    @cached_property
+    def uses(self) -> Counter[Tensor]:
+        """How often each tensor is taken."""
+        return Counter([*self._wanted, *[tensor for operation in self._operations for tensor in operation.inputs]])
+
+
+class _Place:
+    """Where an operation is rewritten, for rules."""
+
+    def __init__(self, step: Specialised, operation: Operation, into: Graph) -> None:
+        self._step = step
+        self._operation = operation
+        self._into = into
+        self.outers: Mapping[Tensor, Tensor] = step.outers
+
+    def is_only_user(self, tensor: Tensor) -> bool:
+        originals = [original for original in self._operation.inputs if self._step.tensors.get(original) is tensor]
+        return len(originals) == 1 and self._step.is_used_once(originals[0])
+
+    def make(self, op: Op, *inputs: Tensor) -> Tensor:
+        return self._step.make(op, self._operation, inputs, self._into)
 
 
 def _chosen(parameters: Sequence[Tensor], live: Sequence[int], specs: Sequence[Spec]) -> dict[Tensor, Spec]:

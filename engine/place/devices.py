@@ -49,6 +49,11 @@ class Device:
         return (self.spec.kind or "").lower()
 
     @property
+    def has_own_memory(self) -> bool:
+        """Whether values lie where the host can't read them."""
+        return self.kind != "cpu"
+
+    @property
     def number(self) -> int:
         return self.spec.number or 0
 

@@ -7,7 +7,6 @@ Source: Abadi et al., "TensorFlow: Large-Scale Machine Learning on Heterogeneous
 from __future__ import annotations
 
 import heapq
-import itertools
 import random
 from collections.abc import Iterator, Sequence
 
@@ -41,10 +40,11 @@ class _Search:
         for task in layout.tasks:
             self.work[task.group] += min(task.seconds)
         self.spent = 0
+        self._starts: dict[tuple[int, ...], Simulated] = {}
         self.moves = self._all_moves()
 
     def run(self) -> tuple[list[int], Simulated]:
-        starts = [(places, simulate(self.layout, places, self.transfers)) for places in self._candidates()]
+        starts = [self._start(places) for places in self._candidates()]
         starts.sort(key=lambda start: start[1].rank)
         best = self._improve(*starts[0])
         for places, found in starts[1:]:
@@ -62,7 +62,14 @@ class _Search:
             generator.choice(choices) if generator.random() < 1 / 3 else place
             for choices, place in zip(self.layout.choices, places, strict=True)
         ]
-        return trial, simulate(self.layout, trial, self.transfers)
+        return self._start(trial)
+
+    def _start(self, places: list[int]) -> tuple[list[int], Simulated]:
+        """With its run; several ways may lead to the same start, above all where most groups are bound."""
+        found = self._starts.get(tuple(places))
+        if found is None:
+            found = self._starts[tuple(places)] = simulate(self.layout, places, self.transfers)
+        return places, found
 
     def _candidates(self) -> Iterator[list[int]]:
         count = len(self.layout.devices)
@@ -99,7 +106,7 @@ class _Search:
         improved = True
         while improved:
             improved = False
-            for move, device in itertools.product(self.moves, range(self._count)):
+            for move, device in self.moves:
                 if self.spent >= self.effort:
                     return places, found
                 trial = self._moved(places, move, device)
@@ -111,12 +118,21 @@ class _Search:
                     places, found, improved = trial, result, True
         return places, found
 
-    def _all_moves(self) -> list[tuple[int, ...]]:
-        """Single groups, those with the most work first; then pairs of which one hands a value to the other."""
+    def _all_moves(self) -> list[tuple[tuple[int, ...], int]]:
+        """Single groups, those with the most work first; then pairs of which one hands a value to the other.
+
+        Each with each device on which some of it may be, where some of it may be elsewhere.
+        """
         tasks = self.layout.tasks
         singles = sorted({task.group for task in tasks}, key=lambda group: (-self.work[group], group))
         pairs = {(task.group, tasks[user].group) for task in tasks for user, _ in task.users}
-        return [*[(group,) for group in singles], *sorted(pair for pair in pairs if pair[0] != pair[1])]
+        choices = self.layout.choices
+        found = [*[(group,) for group in singles], *sorted(pair for pair in pairs if pair[0] != pair[1])]
+        return [
+            (move, device)
+            for move in found
+            for device in sorted({device for group in move if len(choices[group]) > 1 for device in choices[group]})
+        ]
 
     def _moved(self, places: list[int], move: tuple[int, ...], device: int) -> list[int] | None:
         """`places` with the groups of a move on a device, as far as they may be there; None if nothing changes."""

@@ -14,12 +14,10 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..graph.deadlines import seconds_left
+from ..graph.deadlines import waits
 from ..graph.op import Op
 from ..tracing import active, here
 from .errors import DeadlineExceededError
-
-_LONGEST_WAIT = 0.1  # seconds
 
 
 class Attempt:
@@ -177,14 +175,9 @@ class WaitingOp(Op):
 
 
 def _wait(served: threading.Event) -> None:
-    """Wait until something is served or this thread's deadline has passed.
-
-    An interrupt that arrives just before a wait begins is seen when that ends: so a single one is never long.
-    """
-    while not served.is_set():
-        left = seconds_left()
-        served.wait(_LONGEST_WAIT if left is None else min(left, _LONGEST_WAIT))
-        if left is not None and left <= _LONGEST_WAIT:
+    """Wait until something is served or this thread's deadline has passed."""
+    for longest in waits():
+        if served.wait(longest):
             return
 
 

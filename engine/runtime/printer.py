@@ -11,7 +11,7 @@ import functools
 import keyword
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,23 +23,25 @@ from ..control_flow.while_loop import While
 from ..graph.dtypes import name_of
 from ..graph.graph import Operation, Parameter, Placeholder, ReadVariable
 from ..graph.op import Op, without_bare_strings
-from ..graph.region import Region
 from ..graph.spec import FrameSpec, TensorSpec
 from ..graph.tensor import Tensor
 from ..graph.variable import Assign
 from ..ops.array_value import ArrayValue
 from ..ops.base import Constant
-from ..ops.elementwise import Add, Subtract
 from ..ops.fused import Fused
 from ..ops.indexed_slices import AssignRows
 from ..ops.tensor_arrays import ArrayRead, ArrayStack
-from ..passes.prune import frame_users, needed_in_region
+from ..passes.prune import frame_users
 from .calls import PrintedBodies, print_call
 from .printed import Frame, Origin
-from .storage import Buffer, is_fresh, last_uses
-from .timing import Timing, is_timed, iteration_callback, now, operation_callback, varying
+from .records import Record
+from .regions import BranchPrinter, LoopPrinter
+from .storage import Buffer, is_fresh, laid_out_first, last_uses
+from .timing import Timing, is_timed, now, operation_callback, varying
 
-_DEEPEST_BLOCK = 12  # more than 20 nested blocks are a SyntaxError in Python
+if TYPE_CHECKING:
+    from .native.region import NativeRegion
+
 _NOT_IN_NAMES = re.compile(r"\W+", re.ASCII)
 
 
@@ -58,6 +60,9 @@ class Printer:
         rows_in_place: writes of rows of variables that need no copy of these.
         last_reads: reads of elements of histories that nothing reads again.
         timing: gets the times of each operation and iteration.
+        natives: loops that are compiled as a whole.
+        in_rows: what loops record in the rows of one array (see `records`).
+        in_slots: results that are computed in the slot of an array, with the operations that write them there.
     """
 
     def __init__(
@@ -68,8 +73,15 @@ class Printer:
         rows_in_place: Collection[Operation] = (),
         last_reads: Collection[Operation] = (),
         timing: Timing | None = None,
+        natives: Mapping[Operation, NativeRegion] | None = None,
+        in_rows: Collection[Tensor] = (),
+        in_slots: Mapping[Tensor, Operation] | None = None,
     ) -> None:
         self.guard = guard
+        self.natives = natives or {}
+        self.in_runs: set[Operation] = set()  # what is printed already, as part of a native run
+        self.in_rows = in_rows
+        self.in_slots = in_slots or {}
         self.timing = timing
         self.by_run = False
         self.rows_in_place = rows_in_place
@@ -179,6 +191,7 @@ class Block:
         self.depth = depth
         self.loops = loops
         self.frames: dict[Tensor, Frame] = {}
+        self.slots: dict[Tensor, str] = {}  # where results that are recorded in rows are written
 
     def line(self, text: str, origin: tuple[Operation, Sequence[str]] | None = None) -> None:
         known = None if origin is None else Origin(*origin, self.loops)
@@ -190,12 +203,36 @@ class Block:
         for operation in operations:
             if isinstance(operation.op, Parameter) or (operation.outputs and operation.outputs[0] in self.names):
                 continue
+            native = self.printer.natives.get(operation)
+            if native is not None and native.plan.run:
+                self._print_run(native)
+                continue
+            if operation in self.printer.in_runs:
+                self._free(dying.get(operation, ()))
+                continue
             began = self._print_begin(operation)
             self.print_operation(operation, users.get(operation.outputs[-1], ()) if operation.outputs else ())
             self._print_end(operation, began)
             if self.printer.guard is not None:
                 self._print_guard(operation, self.printer.guard)
             self._free(dying.get(operation, ()))
+
+    def _print_run(self, native: NativeRegion) -> None:
+        """Operations in a row that are compiled as a whole; the function beside it runs only if that can't."""
+        printer, plan = self.printer, native.plan
+        arguments = {tensor: self.names[tensor] for tensor in plan.inputs}
+        inside = self.function_block(printer.fresh("on_numpy"), arguments)
+        taken = {tensor for operation in plan.run for tensor in operation.inputs}
+        inside.names.update({tensor: self.names[tensor] for tensor in taken if tensor in self.names})
+        natives, printer.natives = printer.natives, {}
+        inside.print_operations(plan.run, plan.outputs)
+        printer.natives = natives
+        inside.line(f"return ({', '.join(inside.names[tensor] for tensor in plan.outputs)},)")
+        printer.in_runs.update(o for o in plan.run if not isinstance(o.op, Constant))
+        passed = ", ".join(arguments.values())
+        names = ", ".join(self.output_name(tensor) for tensor in plan.outputs)
+        call = f"{printer.bind('native', native)}({', '.join(['stats', *arguments.values()])})"
+        self.line(f"{names}, = {call} or {inside.function.name}({passed})  # native: {plan.summary}")
 
     def _free(self, tensors: Iterable[Tensor]) -> None:
         names = [self.names[t] for t in tensors if t in self.names and _worth_freeing(t)]
@@ -239,12 +276,12 @@ class Block:
         if isinstance(op, Constant):
             self.names[operation.outputs[0]] = self.printer.bind("c", op.value)
         elif isinstance(op, While):
-            _LoopPrinter(self, op, operation, users).print()
+            LoopPrinter(self, op, operation, users).print()
         elif isinstance(op, Branch):
-            _BranchPrinter(self, op, operation, users).print()
+            BranchPrinter(self, op, operation, users).print()
         elif isinstance(op, (Call, Recorded, Recursion)):
             print_call(self, operation, self.printer.bodies)
-        elif operation in self.printer.kernels and not self.printer.by_run:
+        elif operation in self.printer.kernels and not self.printer.by_run and not isinstance(op, AssignRows):
             self._print_kernel(operation)
         elif isinstance(op, History):
             frame = self.frames[operation.inputs[0]]
@@ -272,14 +309,17 @@ class Block:
             self._print_assign(op, operation, arguments[0])
             return
         if isinstance(op, AssignRows) and operation in self.printer.rows_in_place:
-            run = self.printer.bind("write_rows", op.write_in_place)
+            run = self.printer.bind("write_rows", self.printer.kernels.get(operation, op.write_in_place))
             self._assign(operation, f"{run}({', '.join(arguments[1:])})", arguments)
             return
         if operation in self.printer.last_reads and isinstance(op, (ArrayRead, ArrayStack)):
             self._assign(operation, op.emit_last(arguments), arguments)
             return
         gives_strings = any(tensor.dtype.kind == "T" for tensor in operation.outputs)
-        expression = None if gives_strings or self.printer.by_run else op.emit(arguments)
+        slot = self._slot(operation.outputs[0]) if operation.outputs else None
+        expression = None if slot is None else op.emit_out(arguments, slot)
+        if expression is None and not gives_strings and not self.printer.by_run:
+            expression = op.emit(arguments)
         if expression is None:
             run = functools.partial(_run_on_strings, op) if gives_strings else functools.partial(op.run, np)
             run = self.printer.bind(f"run_{op.type_name}", run)
@@ -290,20 +330,34 @@ class Block:
         """A fused operation: buffers for the results, and the call of its kernel on the addresses of the arrays."""
         printer, kernel = self.printer, self.printer.kernels[operation]
         arguments = [self.names[tensor] for tensor in operation.inputs]
+        if callable(kernel):  # it makes the result
+            run = printer.bind(f"run_{operation.op.type_name}", kernel)
+            self._assign(operation, f"{run}({', '.join(arguments)})", arguments)
+            return
         buffers = [self._buffer(tensor) for tensor in operation.outputs]
         outputs = [self.output_name(tensor) for tensor in operation.outputs]
         for name, buffer in zip(outputs, buffers, strict=True):
             self.line(f"{name} = {buffer}", (operation, arguments))
+        fresh = [t for t, text in zip(operation.outputs, buffers, strict=True) if text.startswith("np.empty(")]
+        for operand, result in laid_out_first(operation, fresh).items():
+            self.line(f"{self.names[result]}[...] = {self.names[operand]}", (operation, arguments))
+            arguments = [self.names[result if tensor is operand else tensor] for tensor in operation.inputs]
         entry = printer.bind("kernel", kernel.entry)
         table = printer.bind("sizes", kernel.table)
         ids = ", ".join(f"id({name})" for name in [*arguments, *outputs])
         refit = printer.bind("refit", kernel.refit)
         passed = f"({', '.join(arguments)}{',' if arguments else ''}), ({', '.join(outputs)},)"
-        steps = ", ".join(step.type_name for step, _ in operation.op.steps) if isinstance(operation.op, Fused) else ""
-        self.line(f"if {entry}({table}, {ids}): {refit}({passed})  # {steps}", (operation, arguments))
+        op = operation.op
+        told = ", ".join(step.type_name for step, _ in op.steps) if isinstance(op, Fused) else op.emit(arguments)
+        self.line(f"if {entry}({table}, {ids}): {refit}({passed})  # {told or operation.type}", (operation, arguments))
+        for name in [name for name, tensor in zip(outputs, operation.outputs, strict=True) if tensor.shape == ()]:
+            self.line(f"{name} = {name}[()]")
 
     def _buffer(self, tensor: Tensor) -> str:
         """Where a fused operation writes `tensor`."""
+        slot = self._slot(tensor)
+        if slot is not None:
+            return slot
         planned = self.printer.plan.get(tensor)
         if planned is not None and planned.variable is not None:
             return f"{self.printer.bind(planned.variable.name, planned.variable)}._value"
@@ -311,6 +365,15 @@ class Block:
             return self.names[planned.operand]
         dtype = name_of(tensor.dtype)
         return f"np.empty({tensor.shape}, {self.printer.bind(dtype, np.dtype(dtype))})"
+
+    def _slot(self, tensor: Tensor) -> str | None:
+        """Where a result is gathered, if it may be written there at once."""
+        write = self.printer.in_slots.get(tensor)
+        if write is None:
+            return self.slots.get(tensor)
+        array, index = (self.names[source] for source in write.inputs[:2])
+        dtype = self.printer.bind(name_of(tensor.dtype), np.dtype(name_of(tensor.dtype)))
+        return f"{array}.slot({index}, {tensor.shape}, {dtype})"
 
     def _print_assign(self, op: Assign, operation: Operation, value: str) -> None:
         source = operation.inputs[0]
@@ -355,215 +418,15 @@ class Block:
         self.printer.add_function(function)
         return Block(function, dict(names), 1, self.loops)
 
+    def detached(self, name: str, arguments: Sequence[str]) -> Block:
+        """The block of a function that is not added to the program yet, and knows no names."""
+        function = Function(self.printer, name)
+        function.arguments = list(arguments)
+        return Block(function, {}, 1, self.loops)
+
     def inner(self, names: Mapping[Tensor, str]) -> Block:
         """A block inside this one, for a region whose parameters have `names`."""
         return Block(self.function, dict(names), self.depth + 1, self.loops)
-
-
-class _RegionPrinter:
-    """What printing loops and branches has in common: captures, and a function of its own where nesting is deep."""
-
-    def __init__(self, block: Block, op: RegionOp, operation: Operation, users: Sequence[Operation]) -> None:
-        self.outer = block
-        self.block = block
-        self.op = op
-        self.operation = operation
-        self.users = users
-        self.frame = Frame()
-        block.frames[operation.outputs[-1]] = self.frame
-        self.arguments = [block.names[tensor] for tensor in operation.inputs]
-
-    def print(self) -> None:
-        self._name_frame()
-        if self.outer.depth < _DEEPEST_BLOCK:
-            results = self._print_here()
-            for tensor, name in zip(self.operation.outputs[:-1], results, strict=True):
-                self.outer.names[tensor] = name
-            return
-        self._print_as_function()
-
-    def _print_as_function(self) -> None:
-        """A function over the inputs, which returns the results and what the frame records."""
-        printer = self.outer.printer
-        function = Function(printer, printer.fresh(self.op.type_name))
-        passed = [name for name in dict.fromkeys(self.arguments) if name not in printer.bindings and name != "None"]
-        function.arguments = passed
-        self.block = Block(function, {}, 1, self.outer.loops)
-        results = self._print_here()
-        extra = [*self.frame.histories.values(), *self.frame.saved.values()]
-        extra += [self.frame.trips] if self.frame.trips else []
-        returned = [*results, *extra]
-        self.block.line(f"return ({', '.join(returned)}{',' if len(returned) == 1 else ''})")
-        printer.add_function(function)
-        targets = [self.outer.output_name(tensor) for tensor in self.operation.outputs[:-1]] + extra
-        call = f"{function.name}({', '.join(passed)})"
-        self.outer.line(f"{', '.join(targets)}{',' if len(targets) == 1 else ''} = {call}" if targets else call)
-
-    def _name_frame(self) -> None:
-        raise NotImplementedError
-
-    def _print_here(self) -> list[str]:
-        raise NotImplementedError
-
-    def capture_names(self, region: Region, start: int) -> dict[Tensor, str]:
-        names = self.arguments[start : start + len(region.captures)]
-        return {parameter: name for (_, parameter), name in zip(region.captures, names, strict=True)}
-
-    def note_saved(self, names: Sequence[str]) -> None:
-        if names:
-            self.block.line(f"stats.note_saved({', '.join(names)})")
-
-
-class _LoopPrinter(_RegionPrinter):
-    op: While
-
-    def _name_frame(self) -> None:
-        for user in self.users:
-            if isinstance(user.op, History):
-                self.frame.add_history(user.op.inner, self.outer.printer.fresh(f"saved_{_short(user.op.inner)}"))
-            else:
-                self.frame.trips = self.frame.trips or self.outer.printer.fresh("trips")
-        if self.op.recomputed_bytes and self.frame.trips is None:
-            self.frame.trips = self.outer.printer.fresh("trips")
-
-    def _print_here(self) -> list[str]:
-        op, block, printer = self.op, self.block, self.outer.printer
-        variables = [printer.fresh(parameter.operation.name) for parameter in op.body.parameters]
-        counter = self._counter(variables)
-        if variables:
-            initial = self.arguments[: op.carried]
-            block.line(f"{', '.join(variables)} = {', '.join(initial)}", (self.operation, initial))
-        for history in self.frame.histories.values():
-            block.line(f"{history} = []")
-        if self.frame.trips:
-            block.line(f"{self.frame.trips} = 0")
-        body_start = op.carried + len(op.condition.captures)
-        condition_names = dict(zip(op.condition.parameters, variables, strict=True))
-        condition_names |= self.capture_names(op.condition, op.carried)
-        body_names = dict(zip(op.body.parameters, variables, strict=True)) | self.capture_names(op.body, body_start)
-        counted = ((self.operation, counter), *block.loops) if counter else block.loops
-        self._print_condition(condition_names, counted)
-        self._print_body(body_names, variables, counted)
-        self.note_saved(list(self.frame.histories.values()))
-        if self.op.recomputed_bytes:
-            self.block.line(f"stats.note_recomputed({self.frame.trips} * {self.op.recomputed_bytes})")
-        return variables
-
-    def _counter(self, variables: Sequence[str]) -> str | None:
-        """An expression for the number of the iteration, for errors; None where nothing can fail."""
-        if self.frame.trips is None:
-            known = next(filter(None, map(self._counted_by, range(self.op.carried), variables)), None)
-            if known is not None or (self.outer.printer.timing is None and not self._can_fail()):
-                return known
-            self.frame.trips = self.outer.printer.fresh("trips")
-        return self.frame.trips
-
-    def _counted_by(self, position: int, variable: str) -> str | None:
-        """How loop variable `position` counts iterations, if it does: upward from a constant, or down from the last."""
-        parameter, update = self.op.body.parameters[position], self.op.body.results[position].operation
-        if not isinstance(update.op, (Add, Subtract)) or update.inputs[0] is not parameter:
-            return None
-        step, start = update.inputs[1].operation.op, self.operation.inputs[position].operation
-        if parameter.dtype.kind != "i" or not isinstance(step, Constant) or step.value != 1:
-            return None
-        if isinstance(update.op, Subtract):
-            from_end = isinstance(start.op, Subtract) and isinstance(start.inputs[0].operation.op, TripCount)
-            return variable if from_end else None
-        return f"{variable} - {start.op.value}" if isinstance(start.op, Constant) else None
-
-    def _can_fail(self) -> bool:
-        inside = [o for region in self.op.regions for o in needed_in_region(region, self.frame.histories)]
-        return any(not o.op.elementwise for o in inside if not isinstance(o.op, (Parameter, Constant)))
-
-    def _print_condition(self, names: dict[Tensor, str], loops: tuple[tuple[Operation, str], ...]) -> None:
-        """``while test:`` if the test is one expression, otherwise computed inside and left by ``break``."""
-        recorded = [tensor for tensor in self.frame.histories if tensor.graph is self.op.condition]
-        operations = needed_in_region(self.op.condition, recorded)
-        result = self.op.condition.results[0]
-        working = [o for o in operations if not isinstance(o.op, (Parameter, Constant))]
-        inside = self.block.inner(names)
-        inside.loops = loops
-        is_short = len(working) == 1 and working[0].outputs == (result,) and not recorded
-        if is_short and self.outer.printer.timing is None:
-            for operation in operations:
-                if isinstance(operation.op, Constant):
-                    inside.print_operation(operation)
-            arguments = [inside.names[tensor] for tensor in working[0].inputs]
-            expression = working[0].op.emit(arguments)
-            if expression is not None:
-                self.block.line(f"while {expression}:", (working[0], arguments))
-                return
-        self.block.line("while True:")
-        inside.print_operations(operations, [result, *recorded])
-        self._print_recording(inside, recorded)
-        inside.line(f"if not {inside.names[result]}: break")
-
-    def _print_body(
-        self, names: dict[Tensor, str], variables: list[str], loops: tuple[tuple[Operation, str], ...]
-    ) -> None:
-        body = self.op.body
-        demanded = [tensor for tensor in self.frame.histories if tensor.graph is body]
-        inside = self.block.inner(names)
-        inside.loops = loops
-        timing = self.outer.printer.timing
-        began = None if timing is None else inside.print_start(timing, self.operation, is_iteration=True)
-        inside.print_operations(needed_in_region(body, demanded), [*body.results, *demanded])
-        self._print_recording(inside, demanded)
-        if began is not None:
-            timed = inside.printer.bind("timed", iteration_callback(self.operation))
-            inside.line(f"{began} = {timed}({began}, {loops[0][1]})")
-        pairs = [(v, inside.names[r]) for v, r in zip(variables, body.results, strict=True)]
-        changed = [(variable, value) for variable, value in pairs if variable != value]
-        if changed:
-            inside.line(f"{', '.join(v for v, _ in changed)} = {', '.join(value for _, value in changed)}")
-        if self.frame.trips:
-            inside.line(f"{self.frame.trips} += 1")
-        if not changed and not self.frame.trips and not demanded:
-            inside.line("pass")
-
-    def _print_recording(self, inside: Block, tensors: Sequence[Tensor]) -> None:
-        for tensor in tensors:
-            inside.line(f"{self.frame.histories[tensor]}.append({inside.names[tensor]})")
-
-
-class _BranchPrinter(_RegionPrinter):
-    op: Branch
-
-    def _name_frame(self) -> None:
-        for user in self.users:
-            if isinstance(user.op, Saved):
-                self.frame.saved[user.op.inner] = self.outer.printer.fresh(f"saved_{_short(user.op.inner)}")
-
-    def _print_here(self) -> list[str]:
-        block, printer = self.block, self.outer.printer
-        results = [printer.fresh(tensor.operation.name) for tensor in self.operation.outputs[:-1]]
-        for saved in self.frame.saved.values():
-            block.line(f"{saved} = None")
-        start = 1
-        for position, region in enumerate(self.op.regions):
-            block.line(self._test(position), (self.operation, self.arguments[:1]))
-            self._print_region(region, self.capture_names(region, start), results)
-            start += len(region.captures)
-        self.note_saved(list(self.frame.saved.values()))
-        return results
-
-    def _test(self, position: int) -> str:
-        choice, count = self.arguments[0], len(self.op.regions)
-        if position == count - 1:
-            return "else:" if count > 1 else "if True:"
-        if self.operation.inputs[0].dtype.kind == "b":
-            return f"if {choice}:"
-        comparison = "<= 0" if position == 0 else f"== {position}"
-        return f"{'if' if position == 0 else 'elif'} {choice} {comparison}:"
-
-    def _print_region(self, region: Region, names: dict[Tensor, str], results: list[str]) -> None:
-        demanded = [tensor for tensor in self.frame.saved if tensor.graph is region]
-        inside = self.block.inner(names)
-        inside.print_operations(needed_in_region(region, demanded), [*region.results, *demanded])
-        values = [inside.names[result] for result in region.results]
-        targets = [*results, *[self.frame.saved[tensor] for tensor in demanded]]
-        values += [inside.names[tensor] for tensor in demanded]
-        inside.line(f"{', '.join(targets)} = {', '.join(values)}" if targets else "pass")
 
 
 def _worth_freeing(tensor: Tensor) -> bool:
@@ -574,12 +437,10 @@ def _run_on_strings(op: Op, *values: Any) -> Any:
     return without_bare_strings(op.run(np, *values))
 
 
-def _array_of(history: list[Any]) -> ArrayValue:
-    return ArrayValue.from_list(history)
-
-
-def _short(tensor: Tensor) -> str:
-    return tensor.operation.name.rpartition("/")[2]
+def _array_of(history: list[Any] | Record | ArrayValue) -> ArrayValue:
+    if isinstance(history, Record):
+        return ArrayValue.from_stacked(history.rows())
+    return history if isinstance(history, ArrayValue) else ArrayValue.from_list(history)
 
 
 def _not_fed(operation: Operation) -> Any:

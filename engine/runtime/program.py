@@ -3,40 +3,48 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import linecache
+import math
 import os
-import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..graph.graph import Graph, Operation
+from ..control_flow.while_loop import While
+from ..graph.graph import Graph, Operation, ReadVariable
 from ..graph.op import is_array
-from ..graph.spec import Spec
+from ..graph.spec import Spec, TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.array_value import ArrayValue
+from ..ops.base import Constant
 from ..ops.fused import Fused
 from ..ops.store_value import StoreValue
 from ..passes.fuse import FusionRule
 from ..passes.memory_budget import memory_budget
 from ..passes.prepare import Step, prepare
 from ..passes.prune import all_operations
+from ..passes.switches import is_on, turned_off
 from ..place.constraints import check_step
 from ..tracing import active
 from . import numerics
+from .code import compiled
 from .deep_calls import FRAMES_OF_PROGRAM, calls_under_way, deep_calls, too_deep_of
 from .errors import annotate
+from .kernels.natives import has_binder
 from .printer import Printer
+from .records import recorded_in_rows, written_into_slots
 from .releases import last_reads
 from .row_writes import rows_in_place
 from .storage import is_fresh, plan_buffers
 from .timing import SavedBytes, Timing, note_compiled, note_saved_bytes, now, step_span
 
+if TYPE_CHECKING:
+    from .native.region import NativeRegion
+
+_LARGE = 1 << 15  # bytes: memory that the system would be asked for in each step
+_LONG = 200  # operations, of which a run might be worth compiling
 _TEXT_WIDTH = 56  # of the program in a listing
-_numbers = itertools.count(1)
 
 
 class Statistics:
@@ -126,26 +134,25 @@ class Program:
         self._exact = exact
         self._guards = guard
         self._timing = Timing() if timed else None
-        self._budget = memory_budget()
-        self._others: dict[tuple[bool, bool, int | None], Program] = {}
+        self._budget, self._turned_off = memory_budget(), turned_off()
+        self._others: dict[Any, Program] = {}  # by guard, clocks, budget and passes
         step = prepared or self._prepare()
         operations, fetches = step.operations, step.fetches
+        self._memory = _memory_of(operations)
         if guard:
             printer = Printer(guard=self._check, timing=self._timing)
         else:
-            printer = _printer(operations, fetches, self._timing)
+            printer = _printer(operations, fetches, self._timing, exact)
         copied = {tensor for tensor in fetches if not is_fresh(tensor)}
         printer.bindings["copied"] = copied_value
         printer.bindings["stats"] = SavedBytes(self.statistics) if timed else self.statistics
         self.source = printer.print_step(operations, step.feeds, fetches, copied)
-        self.filename = f"<anabranch step {next(_numbers)}>"
-        self._origins = printer.origins
+        self.origins = printer.origins
         self._recursions = printer.bodies.labels
         namespace = dict(printer.bindings)
-        exec(compile(self.source, self.filename, "exec"), namespace)
+        code, self.filename = compiled(self.source, "step", self)
+        exec(code, namespace)
         self._step = namespace["step"]
-        linecache.cache[self.filename] = (len(self.source), None, self.source.splitlines(True), self.filename)
-        weakref.finalize(self, linecache.cache.pop, self.filename, None).atexit = False
         note_compiled(began, self._describe)
 
     def _prepare(self) -> Step:
@@ -160,14 +167,14 @@ class Program:
             return self._run_timed(values)
         if numerics.is_enabled() and not self._guards:
             return self._other(guard=True, timed=self._timing is not None)(*values)
-        if memory_budget() != self._budget:
+        if memory_budget() != self._budget or turned_off() is not self._turned_off:
             return self._other(self._guards, self._timing is not None)(*values)
         self.statistics.start()
         if self._guards:
             for tensor, value in zip(self._origin[2], values, strict=True):
                 numerics.check_fed(tensor.name, value)
         room = deep_calls(FRAMES_OF_PROGRAM) if self._recursions else contextlib.nullcontext()
-        with np.errstate(all="ignore"), room:
+        with np.errstate(all="ignore"), room, self._memory():
             try:
                 return self._step(*values)
             except RecursionError as error:
@@ -181,16 +188,20 @@ class Program:
         """The source, and behind each line the operation that it computes and the user's line that built it."""
         listed: list[str] = []
         for number, text in enumerate(self.source.splitlines(), 1):
-            origin = self._origins.get(number)
+            origin = self.origins.get(number)
             listed.append(text if origin is None else f"{text:<{_TEXT_WIDTH}}  # {told(origin.operation)}")
         return "\n".join(listed) + "\n"
 
+    def with_clocks(self) -> Program:
+        """The same step, printed with a clock around each operation, as it runs while a trace is recorded."""
+        return self._other(self._guards or numerics.is_enabled(), timed=True)
+
     def _other(self, guard: bool, timed: bool) -> Program:
-        """The same step with the NaN guard, with clocks, or within the memory budget that holds now.
+        """The same step with the NaN guard, with clocks, or within the memory budget and by the passes that hold now.
 
         What it does counts as done by this program.
         """
-        key = (guard, timed, memory_budget())
+        key = (guard, timed, memory_budget(), turned_off())
         found = self._others.get(key)
         if found is None:
             exact = self._exact or guard
@@ -199,7 +210,7 @@ class Program:
 
     def _run_timed(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Run the step for a trace."""
-        program = self._other(self._guards or numerics.is_enabled(), timed=True)
+        program = self.with_clocks()
         with step_span(self._describe):
             try:
                 return program(*values)
@@ -236,7 +247,7 @@ class Program:
         scope: dict[str, Any] = {}  # names are unique in the whole program
         for frame, _ in frames:
             scope |= {**frame.f_globals, **frame.f_locals}
-        origin = self._origins.get(frames[-1][1])
+        origin = self.origins.get(frames[-1][1])
         if origin is not None:
             values = [scope[name] for name in origin.arguments if name in scope]
             iterations = [(loop, evaluated(count, scope)) for loop, count in origin.loops]
@@ -275,16 +286,58 @@ def fusion_rule_of(graph: Graph) -> FusionRule | None:
     return fusion_rule()
 
 
-def _printer(operations: Sequence[Operation], fetches: Sequence[Tensor], timing: Timing | None) -> Printer:
-    """A printer that has kernels for the fused operations."""
-    fused = [operation for operation in all_operations(operations) if isinstance(operation.op, Fused)]
-    in_place, last = rows_in_place(operations, fetches), last_reads(operations, fetches)
-    if not fused:
-        return Printer(rows_in_place=in_place, timing=timing, last_reads=last)
+def kernels_of(operations: Sequence[Operation], exact: bool) -> dict[Operation, Any]:
+    """Kernels for the operations of a step, those inside loops and branches included."""
+    wanted = [
+        operation
+        for operation in all_operations(operations)
+        if isinstance(operation.op, Fused) or (not exact and has_binder(operation))
+    ]
+    if not wanted:
+        return {}
     from .kernels.rule import bind_kernels
 
-    plan = plan_buffers(operations, fetches)
-    return Printer(bind_kernels(fused), plan, rows_in_place=in_place, timing=timing, last_reads=last)
+    return bind_kernels(wanted)
+
+
+def _memory_of(operations: Sequence[Operation]) -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """Makes the context in which a step runs: steps with large arrays keep their memory for the next one."""
+    tensors = [tensor for operation in all_operations(operations) for tensor in operation.outputs]
+    if not is_on("memory") or not any(_is_large(tensor) for tensor in tensors):
+        return contextlib.nullcontext
+    from .kernels.memory import KeptMemory  # llvmlite loads here
+
+    return KeptMemory
+
+
+def _is_large(tensor: Tensor) -> bool:
+    spec = tensor.spec
+    if isinstance(tensor.operation.op, (ReadVariable, Constant)) or not isinstance(spec, TensorSpec):
+        return False
+    shape = [dim for dim in spec.shape or () if dim is not None]
+    return spec.is_static and math.prod(shape) * int(spec.dtype.itemsize) >= _LARGE
+
+
+def _printer(operations: Sequence[Operation], fetches: Sequence[Tensor], timing: Timing | None, exact: bool) -> Printer:
+    """A printer that has kernels for what they can compute."""
+    in_place, last = rows_in_place(operations, fetches), last_reads(operations, fetches)
+    kernels = kernels_of(operations, exact)
+    in_rows = recorded_in_rows(operations, fetches) if is_on("memory") else ()
+    in_slots = written_into_slots(operations, fetches) if is_on("memory") else {}
+    plan = plan_buffers(operations, fetches, in_slots) if kernels else {}
+    natives = {} if exact or timing is not None else natives_of(operations, fetches)
+    return Printer(kernels, plan, None, in_place, last, timing, natives, in_rows, in_slots)
+
+
+def natives_of(operations: Sequence[Operation], fetches: Sequence[Tensor]) -> dict[Operation, NativeRegion]:
+    """The loops and long runs of scalars of a step that run as machine code as a whole."""
+    if not is_on("native"):
+        return {}
+    if len(operations) < _LONG and not any(isinstance(o.op, While) for o in all_operations(operations)):
+        return {}
+    from .native.rule import native_regions  # llvmlite loads here
+
+    return native_regions(operations, fetches)
 
 
 def copied_value(value: Any) -> Any:

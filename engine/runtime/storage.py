@@ -5,7 +5,7 @@ Decided when a program is printed, from what is used where; nothing is checked a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..control_flow.call import Body, Recursion
@@ -15,10 +15,12 @@ from ..graph.graph import Operation, Parameter, Placeholder, ReadVariable
 from ..graph.spec import FrameSpec, TensorSpec
 from ..graph.tensor import Tensor
 from ..graph.variable import Assign, Variable
+from ..ops.axes import Transpose
 from ..ops.base import Constant
 from ..ops.fused import Fused
 from ..ops.records import RecordSpec
 from ..passes.prune import frame_users, needed_in_region, recorded_tensors
+from ..passes.switches import is_on
 
 
 @dataclass(frozen=True)
@@ -29,14 +31,22 @@ class Buffer:
     variable: Variable | None = None
 
 
-def plan_buffers(operations: Sequence[Operation], fetches: Iterable[Tensor]) -> dict[Tensor, Buffer]:
-    """The results of fused operations that need no new buffer."""
+def plan_buffers(
+    operations: Sequence[Operation], fetches: Iterable[Tensor], shared: Container[Tensor] = ()
+) -> dict[Tensor, Buffer]:
+    """The results of fused operations that need no new buffer.
+
+    Args:
+        operations: of a step, in order.
+        fetches: what outlives it.
+        shared: results that lie in memory of something else.
+    """
     plan: dict[Tensor, Buffer] = {}
     kept = list(fetches)
     for block, outliving in blocks(operations, kept):
         dying = last_uses(block, outliving)
         owned = {tensor for operation in block for tensor in operation.outputs}
-        reusable = _reusable_tensors(block, [tensor for tensor in owned if is_fresh(tensor)])
+        reusable = _reusable_tensors(block, [tensor for tensor in owned if is_fresh(tensor) and tensor not in shared])
         for operation in block:
             if isinstance(operation.op, Fused):
                 reused = _reused_operands(operation, dying.get(operation, ()), reusable)
@@ -65,8 +75,10 @@ def _assigned_in_place(operations: Sequence[Operation], fetches: Iterable[Tensor
             continue
         if value.spec != variable.spec or not _is_written_once(accesses[variable]):
             continue
+        if not isinstance(value.spec, TensorSpec) or not value.spec.is_static:
+            continue
         reads = _earlier_reads(accesses[variable], users, order, producer, operation, fetched)
-        if reads is not None:
+        if reads is not None and value.shape and all(_may_replace(producer, value, read) for read in reads):
             found[value] = Buffer(reads[0] if reads else None, variable)
     return found
 
@@ -137,11 +149,46 @@ def _reused_operands(operation: Operation, dying: Iterable[Tensor], reusable: se
     free = [tensor for tensor in dying if tensor in reusable and tensor in operation.inputs]
     found: dict[Tensor, Tensor] = {}
     for result in operation.outputs:
-        match = next((tensor for tensor in free if tensor.spec == result.spec), None)
+        match = next((tensor for tensor in free if _may_replace(operation, result, tensor)), None)
         if match is not None:
             found[result] = match
             free.remove(match)
     return found
+
+
+def laid_out_first(operation: Operation, fresh: Iterable[Tensor]) -> dict[Tensor, Tensor]:
+    """A transposed operand, which a fused kernel needs contiguous, with the result whose memory it is put into.
+
+    Args:
+        operation: the operation.
+        fresh: those of its results that are written into memory of their own.
+    """
+    if not isinstance(operation.op, Fused) or not is_on("memory"):
+        return {}
+    transposed = [tensor for tensor in operation.inputs if _is_rearranged(tensor)]
+    for operand in transposed:
+        for result in fresh:
+            if _may_replace(operation, result, operand):
+                return {operand: result}
+    return {}
+
+
+def _is_rearranged(tensor: Tensor) -> bool:
+    """Whether a transpose moved axes of more than one element past each other."""
+    op, shape = tensor.operation.op, tensor.shape
+    if not isinstance(op, Transpose) or shape is None or None in shape:
+        return False
+    axes = range(len(shape))[::-1] if op.axes is None else op.axes
+    moved = [axis for axis, dim in zip(axes, shape, strict=True) if dim != 1]
+    return moved != sorted(moved)
+
+
+def _may_replace(operation: Operation, result: Tensor, operand: Tensor) -> bool:
+    """Whether a fused operation may write a result over an operand."""
+    op, new, old = operation.op, result.spec, operand.spec
+    if new != old or not isinstance(new, TensorSpec) or not isinstance(old, TensorSpec):
+        return False
+    return not isinstance(op, Fused) or op.may_replace(new, old)
 
 
 def _reusable_tensors(operations: Sequence[Operation], fresh: Iterable[Tensor]) -> set[Tensor]:

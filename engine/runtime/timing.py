@@ -83,6 +83,14 @@ def has_parts(operation: Operation) -> bool:
     return isinstance(operation.op, (RegionOp, Call))
 
 
+def operation_of(event: Slice) -> Operation | None:
+    """The operation of a slice that a compiled program has recorded; None for iterations and all else."""
+    details = event.details
+    if isinstance(details, functools.partial) and details.func in (_details, _static):
+        return details.args[0]
+    return None
+
+
 def varying(operation: Operation) -> list[Tensor]:
     """The inputs and outputs of a kernel that have to be looked at to know their shapes. Frames are no values."""
     if has_parts(operation):

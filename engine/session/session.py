@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -159,6 +159,12 @@ class Session:
         """The compiled program for `fetches` given `feeds`, for values of any shape that the graph allows."""
         leaves = tuple(self._resolve_fetches(fetches))
         return self._variants(leaves, self._resolve_feeds(feeds)).general()
+
+    def program_for(self, fetches: Any, feed_dict: Mapping[Any, Any]) -> Program | MachineProgram:
+        """The compiled program that `run` takes for these values."""
+        leaves, feeds = tuple(self._resolve_fetches(fetches)), self._resolve_feeds(feed_dict)
+        values = [checked_feed(tensor, value) for tensor, value in zip(feeds, feed_dict.values(), strict=True)]
+        return self._variants(leaves, feeds).get(values)
 
     def statistics(self) -> Statistics:
         """What the latest step did: bytes saved for a backward pass, number of runs.
@@ -318,34 +324,6 @@ def _pack_fetches(fetches: Any, found: list[Any]) -> Any:
     if isinstance(fetches, (Tensor, Operation, Variable)):
         return found[0]
     return pack_as(fetches, found)
-
-
-def explain(fetches: Any, feeds: Sequence[Any] = (), lines: bool = True) -> str:
-    """The compiled program for `fetches`, as readable Python; of a step that spans devices, device by device.
-
-    Args:
-        fetches: tensors and operations, in any structure.
-        feeds: the arguments of the program; by default the placeholders that are needed.
-        lines: tell behind each line which operation it computes, and which line of yours built that.
-
-    >>> import anabranch as ab
-    >>> with ab.Graph().as_default():
-    ...     x = ab.placeholder((), "float32", "x")
-    ...     print(ab.explain(x + 1, [x], lines=False))
-    def step(x):
-        add = x + c
-        return (add,)
-    <BLANKLINE>
-    """
-    leaves = [getattr(leaf, "flow", leaf) for leaf in flatten(fetches)]
-    graph = graph_of(fetches)
-    session = Session(graph)
-    inside = [fetched_from(graph, leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-    given = list(feeds) or placeholders_of(graph, inside)
-    program = session.program(fetches, given)
-    if isinstance(program, Program):
-        return program.listing() if lines else program.source
-    return program.listing(lines)
 
 
 def graph_of(fetches: Any) -> Graph:

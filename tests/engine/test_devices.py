@@ -263,6 +263,11 @@ def test_there_is_one_cpu_unless_devices_are_declared():
     ab.config.set_devices(sim={"bandwidth": 6e9, "latency": 0})
     (device,) = ab.config.list_devices("sim")
     assert (device.bandwidth, device.latency, device.kind, device.number) == (6e9, 0, "sim", 0)
+    assert {each.kind: each.has_own_memory for each in make_devices(cpu=1, gpu=1, sim=1)} == {
+        "cpu": False,
+        "gpu": True,
+        "sim": True,
+    }
 
 
 @pytest.mark.parametrize(

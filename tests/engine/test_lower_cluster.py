@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pytest
 from shared.machines import (
     Log,
     as_asked,
     assert_acyclic,
+    assert_crosses_once,
     assert_joined,
     assert_local,
     by_name,
+    fed,
+    graph_on,
     of_kind,
     run,
 )
@@ -24,23 +26,14 @@ from anabranch.engine.graph import Tensor
 from anabranch.engine.lower.nodes import Machine, Node
 from anabranch.engine.machine.program import MachineProgram
 
-
-@pytest.fixture(autouse=True)
-def graph() -> Iterator[ab.Graph]:
-    ab.config.set_devices(cpu=4)
-    with ab.Graph().as_default() as graph:
-        yield graph
-    ab.config.set_devices()
-
-
-@pytest.fixture
-def x() -> Tensor:
-    return ab.placeholder((), "float32", "x")
+graph = graph_on(cpu=4)
+x = fed("float32", "x")
 
 
 def machine(fetches: Sequence[Any], feeds: Sequence[Tensor] = (), **options: Any) -> MachineProgram:
     program = MachineProgram(ab.get_default_graph(), fetches, feeds, exact=True, **{"assign": as_asked(), **options})
     assert_acyclic(program.machine)
+    assert_crosses_once(program.machine)
     assert_joined(program.machine)
     assert_local(program.machine)
     return program
@@ -56,6 +49,25 @@ def node_of(machine: Machine, kind: str) -> Node:
     found = [node for node in of_kind(machine, "op") for operation in node.operations if operation.type == kind]
     assert len(found) == 1
     return found[0]
+
+
+def test_that_several_that_are_joined_have_run_crosses_once(x: Tensor):
+    """What waits for one of them, and what waits for another, waits for the same: that is joined, too."""
+    first, second = ab.Variable(1.0, name="first"), ab.Variable(2.0, name="second")
+    with ab.device("cpu:1"):
+        updates = [first.assign(x), second.assign(x * 2.0)]
+    with ab.control_dependencies([updates[0]]):
+        a = ops.sin(x)
+    with ab.control_dependencies([updates[1]]):
+        b = ops.cos(x)
+    with ab.control_dependencies(updates):
+        c = ops.tan(x)
+    program = machine([a, b, c], [x], assign=by_name({"assign": "cpu:1", "multiply": "cpu:1"}))
+    assert ["cos", "sin", "tan"] in [sorted(types) for types in clusters(program.machine)]
+    assert len(of_kind(program.machine, "recv")) == 2  # x there, and that they have run back
+    value = np.float32(0.5)
+    np.testing.assert_allclose(program(value), [np.sin(value), np.cos(value), np.tan(value)], rtol=1e-6)
+    assert [first.numpy(), second.numpy()] == [0.5, 1.0]
 
 
 def test_what_needs_the_same_is_joined(x: Tensor):

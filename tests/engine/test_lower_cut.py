@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis.extra import numpy as hnp
-from shared.machines import Log, as_asked, assert_crosses_once, assert_local, by_name, of_kind, run
+from shared.machines import Log, as_asked, assert_crosses_once, assert_local, by_name, fed, graph_on, of_kind, run
 
 import anabranch as ab
 from anabranch import ops
@@ -18,18 +18,8 @@ from anabranch.engine.lower.cut import cut
 from anabranch.engine.lower.nodes import CONTROL, Frame, Machine, Node
 from anabranch.engine.machine.program import MachineProgram
 
-
-@pytest.fixture(autouse=True)
-def graph() -> Iterator[ab.Graph]:
-    ab.config.set_devices(cpu=4)
-    with ab.Graph().as_default() as graph:
-        yield graph
-    ab.config.set_devices()
-
-
-@pytest.fixture
-def x() -> Tensor:
-    return ab.placeholder((), "float32", "x")
+graph = graph_on(cpu=4)
+x = fed("float32", "x")
 
 
 def machine(fetches: Sequence[Any], feeds: Sequence[Tensor] = (), **options: Any) -> MachineProgram:

@@ -16,7 +16,7 @@ STEPS = 60
 
 @pytest.fixture(autouse=True)
 def _devices() -> Iterator[None]:
-    ab.config.set_devices(cpu=2, sim={"count": 1, "memory_limit": 4_000_000})
+    ab.config.set_devices(cpu=2, sim={"count": 1, "memory_limit": 8_000_000})
     yield
     ab.config.set_devices()
 

@@ -7,7 +7,7 @@ import re
 import threading
 import tracemalloc
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from shared.machines import (
     Log,
     as_asked,
     assert_nothing_left,
+    graph_on,
     idle_step,
     is_idle,
     of_kind,
@@ -40,12 +41,7 @@ from anabranch.engine.runtime.interpreter import Interpreter
 SEEDS: list[int | None] = [None, 0, 1]
 
 
-@pytest.fixture(autouse=True)
-def graph() -> Iterator[ab.Graph]:
-    ab.config.set_devices(cpu=4)
-    with ab.Graph().as_default() as graph:
-        yield graph
-    ab.config.set_devices()
+graph = graph_on(cpu=4)
 
 
 def machine(fetches: Sequence[Any], feeds: Sequence[Tensor] = (), **options: Any) -> MachineProgram:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +15,8 @@ from shared.machines import (
     assert_nothing_left,
     by_name,
     chain,
+    fed,
+    graph_on,
     idle_step,
     of_kind,
     plans,
@@ -36,12 +38,7 @@ WINDOWS = [1, 2, 10, 32]
 SEEDS: list[int | None] = [None, 0, 1, 2]
 
 
-@pytest.fixture(autouse=True)
-def graph() -> Iterator[ab.Graph]:
-    ab.config.set_devices(cpu=4)
-    with ab.Graph().as_default() as graph:
-        yield graph
-    ab.config.set_devices()
+graph = graph_on(cpu=4)
 
 
 def machine(
@@ -290,19 +287,9 @@ def with_slope(y: Tensor, x: Tensor) -> list[Tensor]:
     return [y, first, second]
 
 
-@pytest.fixture
-def x() -> Tensor:
-    return ab.placeholder((), "float32", "x")
-
-
-@pytest.fixture
-def n() -> Tensor:
-    return ab.placeholder((), "int32", "n")
-
-
-@pytest.fixture
-def p() -> Tensor:
-    return ab.placeholder((), "bool", "p")
+x = fed("float32", "x")
+n = fed("int32", "n")
+p = fed("bool", "p")
 
 
 @pytest.mark.parametrize("window", WINDOWS)

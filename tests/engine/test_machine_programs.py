@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import pytest
 from shared.machines import (
     as_asked,
     assert_acyclic,
     assert_crosses_once,
     assert_nothing_left,
     at_random,
+    fed,
+    graph_on,
     idle_step,
     run,
     structure,
@@ -27,23 +28,9 @@ from anabranch.engine.ops.strings import join
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import as_fetched
 
-
-@pytest.fixture(autouse=True)
-def graph() -> Iterator[ab.Graph]:
-    ab.config.set_devices(cpu=4)
-    with ab.Graph().as_default() as graph:
-        yield graph
-    ab.config.set_devices()
-
-
-@pytest.fixture
-def x() -> Tensor:
-    return ab.placeholder((), "float32", "x")
-
-
-@pytest.fixture
-def n() -> Tensor:
-    return ab.placeholder((), "int32", "n")
+graph = graph_on(cpu=4)
+x = fed("float32", "x")
+n = fed("int32", "n")
 
 
 def on(device: str, function: Callable[[], Any]) -> Any:

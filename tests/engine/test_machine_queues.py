@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shared.machines import as_asked, assert_nothing_left, by_name, idle_step, of_kind, run
+from shared.machines import as_asked, assert_nothing_left, by_name, graph_on, idle_step, of_kind, run
 from shared.waiting import PATIENCE, Waiting, wait_until
 
 import anabranch as ab
@@ -28,12 +28,7 @@ from anabranch.engine.queues.turns import Turns
 SEEDS = (None, 0, 1, 2)
 
 
-@pytest.fixture(autouse=True)
-def graph() -> Iterator[ab.Graph]:
-    ab.config.set_devices(cpu=3)
-    with ab.Graph().as_default() as graph:
-        yield graph
-    ab.config.set_devices()
+graph = graph_on(cpu=3)
 
 
 def machine(fetches: Any, feeds: Sequence[Tensor] = (), **options: Any) -> MachineProgram:

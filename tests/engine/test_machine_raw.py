@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shared.machines import assert_crosses_once, assert_local, assert_nothing_left, step_of
+from shared.machines import assert_crosses_once, assert_local, assert_nothing_left, fed, graph_on, step_of
 from shared.placed_steps import CPUS
 
-import anabranch as ab
 from anabranch import ops, raw
 from anabranch.engine.graph import Operation, Tensor
 from anabranch.engine.lower.cluster import cluster
@@ -20,23 +19,9 @@ from anabranch.engine.lower.raw import lower_raw
 from anabranch.engine.machine.step import Step
 from anabranch.engine.passes.prune import needed_operations
 
-
-@pytest.fixture(autouse=True)
-def graph() -> Iterator[ab.Graph]:
-    ab.config.set_devices(cpu=4)
-    with ab.Graph().as_default() as graph:
-        yield graph
-    ab.config.set_devices()
-
-
-@pytest.fixture
-def n() -> Tensor:
-    return ab.placeholder((), "int32", "n")
-
-
-@pytest.fixture
-def p() -> Tensor:
-    return ab.placeholder((), "bool", "p")
+graph = graph_on(cpu=4)
+n = fed("int32", "n")
+p = fed("bool", "p")
 
 
 def steps(fetches: Sequence[Tensor], feeds: Sequence[Tensor], parallel: int | None = None) -> Iterator[Step]:

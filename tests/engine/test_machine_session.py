@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
+from shared.machines import graph_on
 
 import anabranch as ab
 from anabranch import ops
@@ -24,12 +24,7 @@ from anabranch.engine.runtime.program import Program
 A, B = "cpu:0", "cpu:1"
 
 
-@pytest.fixture(autouse=True)
-def graph() -> Iterator[Graph]:
-    ab.config.set_devices(cpu=2)
-    with ab.Graph().as_default() as made:
-        yield made
-    ab.config.set_devices()
+graph = graph_on(cpu=2)
 
 
 def spread(n: Any, x: Any, **options: Any) -> list[Tensor]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from shared.machines import as_asked, assert_nothing_left, at_random, idle_step, of_kind, run
+from shared.machines import as_asked, assert_nothing_left, at_random, graph_on, idle_step, of_kind, run
 from shared.placed_steps import CPUS
 
 import anabranch as ab
@@ -22,13 +22,7 @@ from anabranch.engine.passes.prune import all_operations
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import as_fetched
 
-
-@pytest.fixture(autouse=True)
-def graph() -> Iterator[ab.Graph]:
-    ab.config.set_devices(cpu=4)
-    with ab.Graph().as_default() as graph:
-        yield graph
-    ab.config.set_devices()
+graph = graph_on(cpu=4)
 
 
 def on(device: str, function: Callable[[], Any]) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shared.machines import as_asked, by_name, chain, idle_step, run
+from shared.machines import as_asked, by_name, chain, fed, graph_on, idle_step, run
 from shared.placed_steps import Assigned
 from shared.timelines import ReadSlice, Timeline, read_text, read_timeline
 from shared.waiting import Waiting, wait_until
@@ -29,17 +29,8 @@ LATENCY = 1e-3  # of a copy from or to a device in virtual time
 VALUE = np.linspace(-1, 1, 16, dtype=np.float32).reshape(4, 4)
 
 
-@pytest.fixture(autouse=True)
-def graph() -> Iterator[ab.Graph]:
-    ab.config.set_devices(cpu=2)
-    with ab.Graph().as_default() as graph:
-        yield graph
-    ab.config.set_devices()
-
-
-@pytest.fixture
-def x() -> Tensor:
-    return ab.placeholder((4, 4), "float32", "x")
+graph = graph_on(cpu=2)
+x = fed("float32", "x", (4, 4))
 
 
 def machine(fetches: Any, feeds: Sequence[Tensor] = (), assign: Any = None, **options: Any) -> MachineProgram:
@@ -295,7 +286,7 @@ def test_what_moves_to_the_host_is_counted(x: Tensor):
     ab.config.set_devices(sim={"count": 1, "virtual_time": True, "memory_limit": 8 * size})
     with ab.device("sim:0"):
         y = ops.tanh(x)
-    step = idle_step(machine(y, [x], to_sim(), swaps=True)._with_clocks())
+    step = idle_step(machine(y, [x], to_sim(), swaps=True).with_clocks())
     assert isinstance(step, TracedStep)
     engine = step.engines["sim:0"]
     assert isinstance(engine, TracedStreamEngine)
@@ -346,6 +337,8 @@ def test_a_failure_ends_what_was_under_way(x: Tensor):
 def test_a_wait_up_to_the_deadline_is_told(x: Tensor):
     queue = FIFOQueue(4, "float32", (), name="letters")
     program = machine([queue.dequeue(), as_on_other(x)], [x])
+    queue.put([np.float32(0)], many=False)
+    assert traced_once(program)  # compiled, so that the wait has all the time
     with ab.trace() as recorded, pytest.raises(DeadlineExceededError), deadline(0.02):
         program(VALUE)
     found = read_text(timeline(recorded.events))
@@ -383,8 +376,8 @@ def test_without_a_trace_there_are_no_clocks(x: Tensor, tmp_path: Path):
     assert program.source == before
     assert type(idle_step(program)).__name__ == "Step"
     assert program.statistics.runs == 2
-    clocked = program._with_clocks()
-    assert clocked is program._with_clocks()
+    clocked = program.with_clocks()
+    assert clocked is program.with_clocks()
     assert "ran(" in clocked.source
     assert [line for line in clocked.source.splitlines() if not _is_of_clocks(line)] == before.splitlines()
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from shared.machines import Log, as_asked, assert_nothing_left, chain, idle_step, run
+from shared.machines import Log, as_asked, assert_nothing_left, chain, graph_on, idle_step, run
 from shared.waiting import PATIENCE, Waiting
 
 import anabranch as ab
@@ -21,12 +21,7 @@ from anabranch.engine.machine.program import MachineProgram
 SIDE = 100  # of matrices of which a chain of operations takes long
 
 
-@pytest.fixture(autouse=True)
-def graph() -> Iterator[ab.Graph]:
-    ab.config.set_devices(cpu=4)
-    with ab.Graph().as_default() as graph:
-        yield graph
-    ab.config.set_devices()
+graph = graph_on(cpu=4)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import sys
 import textwrap
 import traceback
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,18 @@ import anabranch as ab
 from anabranch.engine.graph import Graph, Tensor, TensorSpec
 from anabranch.engine.graph.op import Op
 from anabranch.engine.ops.base import apply
+from anabranch.engine.passes.switches import without
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 
 ops = ab.ops
+
+
+@pytest.fixture(autouse=True)
+def no_native_regions() -> Iterator[None]:
+    """What is printed here is Python; loops as machine code have tests of their own."""
+    with without("native"):
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +94,7 @@ def test_loop(x: Tensor):
 
 def test_loop_with_a_condition_of_several_operations():
     x = ab.placeholder((3,), "float32", "x")
-    _, y = ab.while_loop(lambda i, a: ops.all(ops.sin(a) < 0.5), lambda i, a: (i + 1, ops.cos(a)), (0, x))
+    _, y = ab.while_loop(lambda i, a: ops.all(ops.arctan(a) < 0.5), lambda i, a: (i + 1, ops.arcsinh(a)), (0, x))
     assert_text(
         explain(y),
         """
@@ -94,14 +102,14 @@ def test_loop_with_a_condition_of_several_operations():
             a = x
             trips = 0
             while True:
-                sin = np.sin(a)
-                less = sin < c
-                del sin
+                arctan = np.arctan(a)
+                less = arctan < c
+                del arctan
                 all_true = np.logical_and.reduce(less, axis=(0,), keepdims=False)
                 del less
                 if not all_true: break
-                cos = np.cos(a)
-                a = cos
+                arcsinh = np.arcsinh(a)
+                a = arcsinh
                 trips += 1
             return (copied(a),)
         """,
@@ -188,16 +196,13 @@ def test_gradient_of_a_branch(x: Tensor):
         def step(x):
             greater = x > c
             if greater:
-                multiply = c_2 * x
                 cos = np.cos(x)
-                multiply_2 = multiply * cos
+                multiply_2 = x * cos
                 sin = np.sin(x)
-                multiply_1 = c_2 * sin
-                add = multiply_1 + multiply_2
+                add = sin + multiply_2
                 cond = add
             else:
-                negative = -c_2
-                cond = negative
+                cond = c_2
             return (copied(cond),)
         """,
     )
@@ -206,7 +211,7 @@ def test_gradient_of_a_branch(x: Tensor):
 def test_kernels_and_variables():
     x = ab.placeholder((2, 3), "float32", "x")
     weight = ab.Variable(np.ones((2, 3), "float32"), name="weight")
-    y = ops.sin(ops.relu(x * 2 + 1))
+    y = ops.arctan(ops.relu(x * 2 + 1))
     write = weight.assign_sub(y * 0.5)
     assert_text(
         explain([y, write.operation]),
@@ -214,15 +219,15 @@ def test_kernels_and_variables():
         def step(x):
             relu = np.empty((2, 3), float32)
             if kernel(sizes, id(x), id(c), id(c_2), id(relu)): refit((x, c, c_2,), (relu,))  # multiply, add, relu
-            sin = np.sin(relu)
+            arctan = np.arctan(relu)
             del relu
             read = weight._value
             subtract = weight._value
-            if kernel_2(sizes_2, id(sin), id(c_3), id(read), id(subtract)): refit_2((sin, c_3, read,), (subtract,))  # multiply, subtract
+            if kernel_2(sizes_2, id(arctan), id(c_3), id(read), id(subtract)): refit_2((arctan, c_3, read,), (subtract,))  # multiply, subtract
             del read
             assign = subtract
             del subtract, assign
-            return (sin,)
+            return (arctan,)
         """,  # noqa: E501
     )
 
@@ -295,14 +300,14 @@ def test_values_inside_loops_and_branches_are_freed():
 
 def test_results_that_nothing_uses_are_freed():
     x = ab.placeholder((6,), "float32", "x")
-    first, _ = ops.split(ops.sin(x), 2)
+    first, _ = ops.split(ops.arctan(x), 2)
     assert_text(
         explain(ops.tanh(first)),
         """
         def step(x):
-            sin = np.sin(x)
-            split, split_2 = (sin[0:3], sin[3:6])
-            del sin, split_2
+            arctan = np.arctan(x)
+            split, split_2 = (arctan[0:3], arctan[3:6])
+            del arctan, split_2
             tanh = np.tanh(split)
             del split
             return (tanh,)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 from programs.building import build
 from programs.syntax import Program
@@ -26,21 +27,46 @@ from anabranch.engine.machine.program import LONG, MachineProgram
 from anabranch.engine.machine.report import waiting_report
 from anabranch.engine.machine.step import Step
 from anabranch.engine.machine.stream_engine import StreamEngine
-from anabranch.engine.ops.fused import Fused
 from anabranch.engine.ops.tensor_arrays import ArrayRead
 from anabranch.engine.passes.prepare import Step as PreparedStep
 from anabranch.engine.passes.prepare import prepare
 from anabranch.engine.passes.prune import all_operations
 from anabranch.engine.place.devices import list_devices
 from anabranch.engine.runtime.interpreter import Interpreter
-from anabranch.engine.runtime.kernels.rule import bind_kernels, fusion_rule
+from anabranch.engine.runtime.kernels.rule import fusion_rule
 from anabranch.engine.runtime.printer import Printer
-from anabranch.engine.runtime.program import Statistics, copied_value
+from anabranch.engine.runtime.program import Statistics, copied_value, kernels_of
 
 from .placed_steps import CPUS, SIMS, Assigned, at_random, legally
 from .waiting import PATIENCE, Waiting
 
 Observed = tuple[list[Any], dict[str, Any]]  # what was fetched, and what variables are afterwards
+
+
+# --- fixtures -------------------------------------------------------------------------------------------------------
+
+
+def graph_on(**devices: Any) -> Any:
+    """A fixture for all tests of a module, to be called `graph`: the graph that they build in, and these devices."""
+
+    @pytest.fixture(autouse=True)
+    def graph() -> Iterator[ab.Graph]:
+        ab.config.set_devices(**devices)
+        with ab.Graph().as_default() as made:
+            yield made
+        ab.config.set_devices()
+
+    return graph
+
+
+def fed(dtype: str, name: str, shape: tuple[int, ...] = ()) -> Any:
+    """A fixture: a placeholder."""
+
+    @pytest.fixture
+    def placeholder() -> Tensor:
+        return ab.placeholder(shape, dtype, name)
+
+    return placeholder
 
 
 # --- where and how --------------------------------------------------------------------------------------------------
@@ -235,7 +261,7 @@ class MachineCase:
         prepared = prepare(
             self.built.graph, self.targets, list(self.feeds), None, rule, reassociate=not exact, assign=setting.assign()
         )
-        run_printed = printed(prepared)
+        run_printed = printed(prepared, exact)
         self.built.reset(self.program)
         with np.errstate(all="ignore"):
             return self._observed(run_printed(*self.feeds.values()))
@@ -265,10 +291,9 @@ def assert_same_bits(value: Any, expected: Any, name: str) -> None:
         np.testing.assert_array_equal(value, expected, err_msg=name)
 
 
-def printed(step: PreparedStep) -> Callable[..., tuple[Any, ...]]:
+def printed(step: PreparedStep, exact: bool) -> Callable[..., tuple[Any, ...]]:
     """A prepared step as the compiled road prints it, with its kernels."""
-    fused = [operation for operation in all_operations(step.operations) if isinstance(operation.op, Fused)]
-    printer = Printer(bind_kernels(fused)) if fused else Printer()
+    printer = Printer(kernels_of(step.operations, exact))
     source = printer.print_step(step.operations, step.feeds, step.fetches, set())
     namespace = {**printer.bindings, "stats": Statistics(), "copied": copied_value}
     exec(source, namespace)

@@ -13,9 +13,7 @@ from anabranch.engine.control_flow.call import Recursion
 from anabranch.engine.control_flow.frames import History, Saved
 from anabranch.engine.graph import Operation, Tensor
 from anabranch.engine.graph.device import State
-from anabranch.engine.ops.elementwise import Add
 from anabranch.engine.ops.fused import Fused
-from anabranch.engine.ops.tensor_arrays import ArrayMatMul
 from anabranch.engine.passes.prepare import Step, prepare
 from anabranch.engine.passes.prune import all_operations
 from anabranch.engine.place import place
@@ -167,12 +165,9 @@ def verify(step: Step, assigned: Assigned, devices: Sequence[str] = CPUS) -> Non
         elif id(op) in of_ops:
             assert operation.device in named[operation.name, operation.type], operation
         for tensor in operation.outputs:
-            assert assigned.made.get(tensor, operation.device) == operation.device or not is_own(operation), tensor
-
-
-def is_own(operation: Operation) -> bool:
-    """Whether its outputs were its own from the start: those of fission were the loop's."""
-    return not isinstance(operation.op, (Add, ArrayMatMul, History, Saved))
+            assert (
+                assigned.made.get(tensor, operation.device) == operation.device or operation not in assigned.places
+            ), tensor
 
 
 def verify_fused(operation: Operation, assigned: Assigned, of_ops: Mapping[int, set[str]]) -> None:

@@ -13,10 +13,13 @@ from ...graph.op import Op
 from ...graph.spec import TensorSpec
 from ...ops.fused import Fused
 from ..errors import describe_value
-from .expression import Expression, ExpressionBuilder, UnsupportedError, llvm_type
-from .llvm import KernelSpec, Operand, table_layout
+from .entry import Kernel, Operand, table_layout
+from .expression import Expression, ExpressionBuilder, UnsupportedError, memory_type, register_type
+from .half import Rounding
+from .llvm import KernelSpec, divide
 
 Shape = tuple[int, ...]
+_GRANULE = 1024  # elements: parts begin where cache lines do
 
 
 class BoundKernel:
@@ -24,13 +27,22 @@ class BoundKernel:
 
     Attributes:
         entry: the compiled function: ``entry(table, id(a), ..., id(out), ...)``, which returns 0 if it ran.
-        table: the address of the sizes.
+        table: the address of what it compares its operands with, and of the numbers that it reads.
+
+    Args:
+        spec: the kernel.
+        inputs: what it reads.
+        outputs: what it writes.
+        numbers: what its code reads beside the operands, such as sizes.
     """
 
-    def __init__(self, spec: KernelSpec, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+    def __init__(
+        self, spec: Kernel, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], numbers: Sequence[int]
+    ) -> None:
+        assert len(numbers) == spec.number_count
         self.spec = spec
         self._dtypes = [_native(operand.dtype) for operand in (*inputs, *outputs)]
-        self._table = _size_table(spec, inputs, outputs)
+        self._table = _table(spec.operands, [*inputs, *outputs], numbers)
         self.table = self._table.ctypes.data
         self.entry: Any = None
 
@@ -45,7 +57,7 @@ class BoundKernel:
         count = len(operands)
         fitted = [
             dtype.type(value) if operand.rank is None else _fitted(value, dtype)
-            for value, dtype, operand in zip(operands, self._dtypes, self.spec.inputs, strict=False)
+            for value, dtype, operand in zip(operands, self._dtypes, self.spec.operands, strict=False)
         ]
         results = [
             value if _fits(value, dtype) and value.flags.writeable else np.empty(np.shape(value), dtype)
@@ -89,15 +101,21 @@ def kernel_spec(op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[Tenso
     Raises:
         UnsupportedError: the kernel language lacks an op or a dtype.
     """
+    if op.layouts:
+        raise UnsupportedError("reductions")
     builder = ExpressionBuilder()
-    values: list[Expression] = [builder.input(k, spec.dtype) for k, spec in enumerate(inputs)]
+    rounding = Rounding(builder)
+    specs = list(inputs)
+    values = [rounding.loaded(builder.input(k, spec.dtype), spec.dtype) for k, spec in enumerate(inputs)]
     for step, arguments in op.steps:
-        values.append(expression_of(step, builder, [values[k] for k in arguments]))
+        result: Any = step.infer(*[specs[k] for k in arguments])
+        specs.append(result)
+        values.append(rounding(expression_of(step, builder, [values[k] for k in arguments]), result.dtype))
     space = _static(outputs[0])
     shapes = [_static(spec) for spec in (*inputs, *outputs)]
     loops = _loops(space, shapes)
     operands = [
-        Operand(llvm_type(spec.dtype), len(shape) or None, _steps(shape, space, loops), position >= len(inputs))
+        Operand(memory_type(spec.dtype), len(shape) or None, _steps(shape, space, loops), position >= len(inputs))
         for position, (spec, shape) in enumerate(zip((*inputs, *outputs), shapes, strict=True))
     ]
     written = [(operand, values[k].index) for operand, k in zip(operands[len(inputs) :], op.results, strict=True)]
@@ -131,7 +149,7 @@ def can_fuse(op: Op, dtypes: Sequence[Any], result: Any) -> bool:
     builder = ExpressionBuilder()
     try:
         arguments = [builder.input(k, dtype) for k, dtype in enumerate(dtypes)]
-        return expression_of(op, builder, arguments).type == llvm_type(result)
+        return expression_of(op, builder, arguments).type == register_type(result)
     except (UnsupportedError, TypeError):
         return False
 
@@ -167,25 +185,22 @@ def _steps(shape: Shape, space: Shape, loops: Sequence[tuple[int, ...]]) -> tupl
     return tuple(aligned[loop[0]] != 1 for loop in loops)
 
 
-def _size_table(spec: KernelSpec, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> np.ndarray[Any, Any]:
-    """The numbers that the kernel reads: see `table_layout`."""
-    specs = [*inputs, *outputs]
-    shapes = [_static(operand) for operand in specs]
-    space = _static(outputs[0])
-    loops = _loops(space, shapes)
+def loop_numbers(spec: KernelSpec, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> list[int]:
+    """The numbers of a loop nest for operands of these shapes: extents, strides, parts and the size of one."""
     extents = loop_extents(inputs, outputs)
+    granule = _GRANULE if len(extents) == 1 else 1
+    return [*extents, *spec.strides_of(extents), *divide(spec.work * math.prod(extents), extents[0], granule)]
+
+
+def _table(operands: tuple[Operand, ...], specs: Sequence[TensorSpec], numbers: Sequence[int]) -> np.ndarray[Any, Any]:
+    """What the entry compares with (see `table_layout`), and the numbers."""
     table: list[int] = []
-    for kind, position, axis in table_layout(spec):
+    for kind, position, axis in table_layout(operands):
         if kind == "array":
             table.append(id(np.ndarray))
-        elif kind == "extent":
-            table.append(extents[axis])
         elif kind == "type":
             dtype = _native(specs[position].dtype)
-            table.append(id(dtype.type) if spec.operands[position].rank is None else id(dtype))
-        elif kind == "dim":
-            table.append(shapes[position][axis])
+            table.append(id(dtype.type) if operands[position].rank is None else id(dtype))
         else:
-            steps = spec.operands[position].steps
-            table.append(math.prod(extents[k] for k in range(axis + 1, len(loops)) if steps[k]))
-    return np.array(table, dtype="int64")
+            table.append(_static(specs[position])[axis])
+    return np.array([*table, *numbers], dtype="int64")

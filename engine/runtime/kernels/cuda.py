@@ -12,12 +12,16 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from .expression import Node
-from .llvm import KernelSpec, Operand
+from .entry import Operand
+from .expression import Node, UnsupportedError
+from .llvm import KernelSpec
 
 OPTIONS = ("--fmad=false",)
 THREADS = 256  # of a block
-_TYPES = {"float": "float", "double": "double", "i32": "int", "i1": "bool"}
+_TYPES = {"float": "float", "double": "double", "i32": "int", "i64": "long long", "i1": "bool"}
+_BITCASTS = {"float": "__float_as_int", "double": "__double_as_longlong"}
+_BIT_FLOATS = {"i32": "__int_as_float", "i64": "__longlong_as_double"}
+_UNSIGNED = {"i32": "unsigned", "i64": "unsigned long long"}
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^"}
 _COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 
@@ -26,7 +30,7 @@ def print_cuda(spec: KernelSpec, name: str, by_value: Collection[int] = (), inde
     """The source of a kernel.
 
     Its parameters are the operands, how many elements there are, the extents of all loops but the outermost, and the
-    strides of operands in outer loops (`strides_of`).
+    strides of operands in outer loops (`KernelSpec.strides_of`).
 
     Args:
         spec: what it computes.
@@ -34,11 +38,16 @@ def print_cuda(spec: KernelSpec, name: str, by_value: Collection[int] = (), inde
         by_value: positions of operands of rank 0 that are passed as numbers; the others are pointers to contiguous
             arrays.
         index: the type of indices.
+
+    Raises:
+        UnsupportedError: half types are among its values.
     """
+    if any(operand.type not in _TYPES for operand in spec.operands) or any(n.type not in _TYPES for n in spec.nodes):
+        raise UnsupportedError("half types")
     inner = range(1, spec.loops)
     parameters = [_parameter(k, operand, k in by_value) for k, operand in enumerate(spec.operands)]
     parameters += [f"{index} n", *[f"{index} extent{loop}" for loop in inner]]
-    parameters += [f"{index} stride{k}_{loop}" for k, loop in strided(spec)]
+    parameters += [f"{index} stride{k}_{loop}" for k, loop in spec.strided]
     lines = [
         f'extern "C" __global__ void {name}({", ".join(parameters)}) {{',
         f"  for ({index} i = blockIdx.x * ({index})blockDim.x + threadIdx.x; i < n; "
@@ -54,21 +63,6 @@ def print_cuda(spec: KernelSpec, name: str, by_value: Collection[int] = (), inde
         k = len(spec.inputs) + position
         lines.append(f"    p{k}[{_offset(k, operand, spec.loops)}] = {values[node]};")
     return "\n".join([*lines, "  }", "}", ""])
-
-
-def strided(spec: KernelSpec) -> list[tuple[int, int]]:
-    """The operands and loops whose strides a kernel takes, in order."""
-    return [
-        (k, loop) for k, operand in enumerate(spec.operands) for loop in range(spec.loops - 1) if operand.steps[loop]
-    ]
-
-
-def strides_of(spec: KernelSpec, extents: Sequence[int]) -> list[int]:
-    """Those strides, in elements, where operands are contiguous."""
-    return [
-        math.prod(extents[inner] for inner in range(loop + 1, spec.loops) if spec.operands[k].steps[inner])
-        for k, loop in strided(spec)
-    ]
 
 
 def _parameter(k: int, operand: Operand, by_value: bool) -> str:
@@ -110,15 +104,15 @@ def _expression(node: Node, arguments: Sequence[str], types: Sequence[str]) -> s
     if kind in _OPERATORS:
         return _arithmetic(node.type, _OPERATORS[kind], *arguments)
     if kind == "neg":
-        return _arithmetic("i32", "-", "0", arguments[0]) if node.type == "i32" else f"-{arguments[0]}"
+        return _arithmetic(node.type, "-", "0", arguments[0]) if node.type in _UNSIGNED else f"-{arguments[0]}"
     if kind == "select":
         return f"{arguments[0]} ? {arguments[1]} : {arguments[2]}"
     if kind == "shl":
-        return _arithmetic("i32", "<<", *arguments)
+        return _arithmetic(node.type, "<<", *arguments)
     if kind == "ashr":
         return f"{arguments[0]} >> {arguments[1]}"
     if kind == "bitcast":
-        return f"{'__float_as_int' if types[0] == 'float' else '__int_as_float'}({arguments[0]})"
+        return f"{(_BITCASTS | _BIT_FLOATS)[types[0]]}({arguments[0]})"
     if kind == "cast":
         return f"({_TYPES[node.type]}){arguments[0]}"
     function = "fma" if kind == "fma" else str(node.value)
@@ -127,12 +121,14 @@ def _expression(node: Node, arguments: Sequence[str], types: Sequence[str]) -> s
 
 def _arithmetic(kind: str, operator: str, x: str, y: str) -> str:
     """Integers wrap around, which in C++ only those without a sign may."""
-    return f"(int)((unsigned){x} {operator} (unsigned){y})" if kind == "i32" else f"{x} {operator} {y}"
+    if kind not in _UNSIGNED:
+        return f"{x} {operator} {y}"
+    return f"({_TYPES[kind]})(({_UNSIGNED[kind]}){x} {operator} ({_UNSIGNED[kind]}){y})"
 
 
 def _literal(node: Node) -> str:
     if node.type not in ("float", "double"):
-        return f"({node.value})" if node.type == "i32" else str(bool(node.value)).lower()
+        return _integer(node) if node.type in _UNSIGNED else str(bool(node.value)).lower()
     (number,) = struct.unpack(">d", bytes.fromhex(node.value))
     single = node.type == "float"
     if math.isfinite(number):
@@ -140,3 +136,9 @@ def _literal(node: Node) -> str:
     if single:
         return f"__int_as_float(0x{np.float32(number).view(np.uint32):08x})"
     return f"__longlong_as_double(0x{np.float64(number).view(np.uint64):016x}LL)"
+
+
+def _integer(node: Node) -> str:
+    """The least numbers have no literals."""
+    value, suffix = int(node.value), "LL" if node.type == "i64" else ""
+    return f"({value + 1}{suffix} - 1)" if value in (-(2**31), -(2**63)) else f"({value}{suffix})"

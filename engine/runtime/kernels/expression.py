@@ -7,13 +7,22 @@ what is done to them. Equal nodes are one. What the IR can't express raises `Uns
 from __future__ import annotations
 
 import struct
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...graph.dtypes import name_of
 
+FUNCTIONS = (
+    *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "power"),
+    *("sin", "cos", "tan", "sinh", "cosh", "tanh", "erf", "erfc"),
+)
 _TYPES = {"float32": "float", "float64": "double", "int32": "i32", "bool": "i1"}
+HALVES = {"float16": "half", "bfloat16": "bfloat"}
+_INTEGERS = ("i32", "i64")  # int64 is for steps on the way; kernels have no such operands
+_INTEGER_OF = {"float": "i32", "double": "i64"}
+_SIGN_BITS = {"float": -(2**31), "double": -(2**63)}
 
 
 class UnsupportedError(Exception):
@@ -43,6 +52,24 @@ def llvm_type(dtype: Any) -> str:
         return _TYPES[name_of(dtype)]
     except KeyError:
         raise UnsupportedError(f"dtype {dtype}") from None
+
+
+def register_type(dtype: Any) -> str:
+    """The LLVM type in which an element is computed: half types are widened.
+
+    Raises:
+        UnsupportedError: kernels have no such type.
+    """
+    return "float" if name_of(dtype) in HALVES else llvm_type(dtype)
+
+
+def memory_type(dtype: Any) -> str:
+    """The type of an element of an operand, `HALVES` among them.
+
+    Raises:
+        UnsupportedError: kernels have no such type.
+    """
+    return HALVES.get(name_of(dtype)) or llvm_type(dtype)
 
 
 class Expression:
@@ -124,7 +151,7 @@ class ExpressionBuilder:
 
     def input(self, position: int, dtype: Any) -> Expression:
         """Element of operand number `position`."""
-        return self.node("input", llvm_type(dtype), value=position)
+        return self.node("input", register_type(dtype), value=position)
 
     def constant(self, value: Any, type: str) -> Expression:
         """A number as a value of an LLVM type."""
@@ -148,7 +175,7 @@ class ExpressionBuilder:
 
     def arithmetic(self, kind: str, x: Any, y: Any) -> Expression:
         x, y = self._same(x, y)
-        if x.type == "i1" or (x.type == "i32" and kind == "div"):
+        if x.type == "i1" or (x.type in _INTEGERS and kind == "div"):
             raise UnsupportedError(f"{kind} of {x.type}")
         return self.node(kind, x.type, x, y)
 
@@ -171,7 +198,7 @@ class ExpressionBuilder:
 
     def logical(self, kind: str, x: Any, y: Any) -> Expression:
         x, y = self._same(x, y)
-        if x.type not in ("i1", "i32"):
+        if x.type not in ("i1", *_INTEGERS):
             raise UnsupportedError(f"{kind} of {x.type}")
         return self.node(kind, x.type, x, y)
 
@@ -196,7 +223,7 @@ class ExpressionBuilder:
 
     def _unordered(self, x: Expression, condition: Expression) -> Expression:
         """`condition`, or x is NaN: so that NaN wins."""
-        return condition if x.type == "i32" else self.logical("or", condition, self.isnan(x))
+        return condition if x.type in _INTEGERS else self.logical("or", condition, self.isnan(x))
 
     def isnan(self, x: Expression) -> Expression:
         return self.compare("ne", x, x)
@@ -208,7 +235,9 @@ class ExpressionBuilder:
         return self.compare("lt", self.absolute(x), float("inf"))
 
     def cast(self, x: Expression, dtype: Any) -> Expression:
-        wanted = llvm_type(dtype)
+        wanted = register_type(dtype)
+        if x.type == "double" and name_of(dtype) in HALVES:
+            raise UnsupportedError("float64 rounded twice")
         if x.type == wanted:
             return x
         if wanted == "i1":
@@ -249,42 +278,57 @@ class ExpressionBuilder:
         return self.node("fma", x.type, x, y, z)
 
     def bits(self, x: Expression) -> Expression:
-        """The bits of a float32 as an int32."""
-        return self.node("bitcast", "i32", x)
+        """The bits of a float as an integer of its size."""
+        return self.node("bitcast", _INTEGER_OF[x.type], x)
 
     def from_bits(self, x: Expression) -> Expression:
-        """The float32 with these bits."""
-        return self.node("bitcast", "float", x)
+        """The float with these bits."""
+        return self.node("bitcast", "float" if x.type == "i32" else "double", x)
 
-    def shift_left(self, x: Expression, count: int) -> Expression:
-        return self.node("shl", "i32", x, self.constant(count, "i32"))
+    def shift_left(self, x: Expression, count: int | Expression) -> Expression:
+        x, count = self._same(x, count)
+        return self.node("shl", x.type, x, count)
 
-    def shift_right(self, x: Expression, count: int) -> Expression:
-        return self.node("ashr", "i32", x, self.constant(count, "i32"))
+    def shift_right(self, x: Expression, count: int | Expression) -> Expression:
+        """With copies of the sign's bit."""
+        x, count = self._same(x, count)
+        return self.node("ashr", x.type, x, count)
+
+    def copysign(self, size: Any, x: Expression) -> Expression:
+        """`size` with the sign of `x`, which may be that of a zero."""
+        size, x = self._same(size, x)
+        if x.type not in _INTEGER_OF:
+            raise UnsupportedError(f"copysign of {x.type}")
+        sign = _SIGN_BITS[x.type]
+        return self.from_bits((self.bits(size) & ~sign) | (self.bits(x) & sign))
+
+    def widen(self, x: Expression) -> Expression:
+        """A float32 as a float64."""
+        return self.node("cast", "double", x)
+
+    def narrow(self, x: Expression) -> Expression:
+        """A float64 rounded to float32."""
+        return self.node("cast", "float", x)
 
     # --- functions made of those ----------------------------------------------------------------------------
 
-    def _function(self, name: str, x: Expression) -> Expression:
-        from . import functions
+    def _function(self, name: str, *inputs: Expression) -> Expression:
+        """A function that `functions` or `functions64` has, by the type of the inputs."""
+        from . import angles, functions, functions64
 
-        if x.type != "float":
-            raise UnsupportedError(f"{name} of {x.type}")
-        return getattr(functions, name)(self, x)
+        places = {"float": (functions,), "double": (functions64, angles)}.get(inputs[0].type, ())
+        for place in places:
+            if name in FUNCTIONS and hasattr(place, name):
+                return getattr(place, name)(self, *inputs)
+        raise UnsupportedError(f"{name} of {inputs[0].type}")
 
     def exp(self, x: Expression) -> Expression:
         return self._function("exp", x)
 
-    def expm1(self, x: Expression) -> Expression:
-        return self._function("expm1", x)
-
     def log(self, x: Expression) -> Expression:
         return self._function("log", x)
 
-    def log1p(self, x: Expression) -> Expression:
-        return self._function("log1p", x)
-
-    def tanh(self, x: Expression) -> Expression:
-        return self._function("tanh", x)
-
     def __getattr__(self, name: str) -> Any:
+        if name in FUNCTIONS:
+            return partial(self._function, name)
         raise UnsupportedError(name)

@@ -6,28 +6,30 @@ errors in ulps against float64. NaN, infinities and zeros come out as they shoul
 
 from __future__ import annotations
 
+from . import angles, functions64
 from .expression import Expression, ExpressionBuilder
+from .functions64 import polynomial
 
 _LOG2_E = 1.44269504
+_LN2 = 0.693147181
 _LN2_HIGH = 0.693359375  # few enough bits that products with exponents are exact
 _LN2_LOW = -2.12194440e-4
 _ROUNDING = 12582912.0  # 1.5 * 2**23: adding it rounds to an integer, which then lies in the low bits
 _ROUNDING_BITS = 0x4B400000
-_SIGN_BIT = -(2**31)
 # (e**r - 1 - r) / r**2 on [-ln2/2, ln2/2]
 _EXP = (5.00000001e-01, 1.66666665e-01, 4.16664574e-02, 8.33336183e-03, 1.39344967e-03, 1.98581270e-04)
 # (tanh(sqrt z) / sqrt z - 1) / z on [0, 0.625**2]
 _TANH = (-0.33333333, 0.13333305, -0.05395945, 0.02177005, -0.00834684, 0.00229544)
+# erf(x) / x - 1 as a polynomial in x**2, and -log(1 - erf(x)), which is 17.99 at 4
+_ERF_NEAR = (0.1283791666, -0.376126337, 0.1128369396, -0.02685927123, 0.005200634902, -0.0008137440383, 8.345225384e-5)
+_ERF_FAR = (
+    *(-0.0001759483251, 1.129521197, 0.6333338591, 0.1082948603),
+    *(-0.02512923982, 0.004174885337, -0.0004352705539, 2.116650643e-5),
+)
+# (sinh(sqrt z) / sqrt z - 1) / z on [0, 1]
+_SINH = (0.166666665, 0.008333350076, 0.0001983614821, 2.817039959e-6)
 # (log1p(f) - f + f**2/2) / f**3 on [sqrt(1/2) - 1, sqrt(2) - 1]
 _LOG = (0.33333331, -0.24999994, 0.20000715, -0.16668057, 0.14249322, -0.12420149, 0.11677012, -0.1151456, 0.07037585)
-
-
-def _polynomial(e: ExpressionBuilder, x: Expression, coefficients: tuple[float, ...]) -> Expression:
-    """Horner's rule."""
-    result = e.constant(coefficients[-1], "float")
-    for coefficient in reversed(coefficients[:-1]):
-        result = e.fma(result, x, coefficient)
-    return result
 
 
 def _power_of_two(e: ExpressionBuilder, exponent: Expression) -> Expression:
@@ -35,39 +37,72 @@ def _power_of_two(e: ExpressionBuilder, exponent: Expression) -> Expression:
     return e.from_bits(e.shift_left(exponent + 127, 23))
 
 
-def _with_sign(e: ExpressionBuilder, size: Expression, x: Expression) -> Expression:
-    """`size` (or minus it), with the sign of `x`, which may be that of a zero."""
-    return e.from_bits((e.bits(size) & ~_SIGN_BIT) | (e.bits(x) & _SIGN_BIT))
-
-
 def exp(e: ExpressionBuilder, x: Expression) -> Expression:
     """e**x: x = n ln 2 + r, a polynomial in r, and a scaling by 2**n in two steps (for subnormals)."""
-    inside = e.where(x < -104.0, e.constant(-104.0, "float"), e.where(x > 89.0, e.constant(89.0, "float"), x))
+    return _shifted_exp(e, x, 0)
+
+
+def _shifted_exp(e: ExpressionBuilder, x: Expression, shift: int) -> Expression:
+    """``e**x * 2**shift``, which does not overflow on the way."""
+    r, n = _reduced(e, e.where(x < -104.0, e.constant(-104.0, "float"), x))
+    return _scaled_exp(e, r, n + shift)
+
+
+def _reduced(e: ExpressionBuilder, x: Expression) -> tuple[Expression, Expression]:
+    """(r, n), where x = n ln 2 + r, or what is too large for float32."""
+    inside = e.where(x > 90.0, e.constant(90.0, "float"), x)
     shifted = inside * _LOG2_E + _ROUNDING
     n = shifted - _ROUNDING
-    r = e.fma(n, -_LN2_LOW, e.fma(n, -_LN2_HIGH, inside))
-    y = e.fma(r * r, _polynomial(e, r, _EXP), r) + 1
-    exponent = e.bits(shifted) - _ROUNDING_BITS
+    return e.fma(n, -_LN2_LOW, e.fma(n, -_LN2_HIGH, inside)), e.bits(shifted) - _ROUNDING_BITS
+
+
+def _scaled_exp(e: ExpressionBuilder, r: Expression, exponent: Expression) -> Expression:
+    """``e**r * 2**exponent`` for a small r."""
+    y = e.fma(r * r, polynomial(e, r, _EXP), r) + 1
     half = e.shift_right(exponent, 1)
     return y * _power_of_two(e, half) * _power_of_two(e, exponent - half)
 
 
+def exp2(e: ExpressionBuilder, x: Expression) -> Expression:
+    """2**x: as `exp`, but that x - n is exact."""
+    inside = e.where(x < -151.0, e.constant(-151.0, "float"), e.where(x > 129.0, e.constant(129.0, "float"), x))
+    shifted = inside + _ROUNDING
+    return _scaled_exp(e, (inside - (shifted - _ROUNDING)) * _LN2, e.bits(shifted) - _ROUNDING_BITS)
+
+
 def expm1(e: ExpressionBuilder, x: Expression) -> Expression:
-    """e**x - 1 without cancellation near 0."""
-    small = e.fma(x * x, _polynomial(e, x, _EXP), x)
-    return _with_sign(e, e.where(e.absolute(x) < 0.34, small, exp(e, x) - 1), x)
+    """e**x - 1 = 2**n p + (2**n - 1), halved on the way lest it overflow."""
+    inside = e.where(x < -20.0, e.constant(-20.0, "float"), e.where(x > 88.8, e.constant(88.8, "float"), x))
+    r, n = _reduced(e, inside)
+    p, half = e.fma(r * r, polynomial(e, r, _EXP), r), _power_of_two(e, n - 1)
+    far = (p * half + (half - 0.5)) * 2
+    return e.copysign(e.where(e.absolute(x) < 0.3465, p, far), x)
+
+
+def sinh(e: ExpressionBuilder, x: Expression) -> Expression:
+    """A polynomial near 0; h - 1 / 4h elsewhere, where h = e**|x| / 2."""
+    size, z = e.absolute(x), x * x
+    half = _shifted_exp(e, size, -1)
+    near = e.fma(size * z, polynomial(e, z, _SINH), size)
+    return e.copysign(e.where(size < 1.0, near, half - 0.25 / half), x)
+
+
+def cosh(e: ExpressionBuilder, x: Expression) -> Expression:
+    """h + 1 / 4h, where h = e**|x| / 2."""
+    half = _shifted_exp(e, e.absolute(x), -1)
+    return half + 0.25 / half
 
 
 def tanh(e: ExpressionBuilder, x: Expression) -> Expression:
     """A polynomial near 0; 1 - 2 / (e**2|x| + 1) elsewhere."""
     size, z = e.absolute(x), x * x
-    near = e.fma(size * z, _polynomial(e, z, _TANH), size)
+    near = e.fma(size * z, polynomial(e, z, _TANH), size)
     far = 1 - 2 / (exp(e, size + size) + 1)
-    return _with_sign(e, e.where(size < 0.625, near, far), x)
+    return e.copysign(e.where(size < 0.625, near, far), x)
 
 
-def log(e: ExpressionBuilder, x: Expression) -> Expression:
-    """log x: x = 2**k m with m in [sqrt(1/2), sqrt(2)), and a polynomial in f = m - 1."""
+def _log_parts(e: ExpressionBuilder, x: Expression) -> tuple[Expression, Expression, Expression]:
+    """(k, f, c), where x = 2**k (1 + f) and log(1 + f) = f + c, for positive x, normal or not."""
     tiny = x < 1.17549435e-38
     scaled = e.where(tiny, x * 8388608.0, x)
     bits = e.bits(scaled)
@@ -75,12 +110,38 @@ def log(e: ExpressionBuilder, x: Expression) -> Expression:
     f = e.from_bits(bits - e.shift_left(k, 23)) - 1
     count = e.node("cast", "float", k) - e.where(tiny, e.constant(23.0, "float"), e.constant(0.0, "float"))
     square = f * f
-    rest = e.fma(f * square, _polynomial(e, f, _LOG), square * -0.5)
-    y = e.fma(count, _LN2_HIGH, f + e.fma(count, _LN2_LOW, rest))
+    return count, f, e.fma(f * square, polynomial(e, f, _LOG), square * -0.5)
+
+
+def _guarded(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
+    """A logarithm `y` of `x`, with what is special."""
     infinity = float("inf")
     y = e.where(x < infinity, y, x)  # infinity and NaN
     y = e.where(x < 0.0, e.constant(float("nan"), "float"), y)
     return e.where(e.equal(x, 0.0), e.constant(-infinity, "float"), y)
+
+
+def log(e: ExpressionBuilder, x: Expression) -> Expression:
+    """log x: x = 2**k m with m in [sqrt(1/2), sqrt(2)), and a polynomial in f = m - 1."""
+    k, f, rest = _log_parts(e, x)
+    return _guarded(e, x, e.fma(k, _LN2_HIGH, f + e.fma(k, _LN2_LOW, rest)))
+
+
+def _scaled_log(e: ExpressionBuilder, x: Expression, scale: float, one: float) -> Expression:
+    """`scale` times log x, where log 2 becomes `one`; the parts are put together in float64."""
+    k, f, rest = _log_parts(e, x)
+    y = e.fma(e.widen(k), one, (e.widen(f) + e.widen(rest)) * scale)
+    return _guarded(e, x, e.narrow(y))
+
+
+def log2(e: ExpressionBuilder, x: Expression) -> Expression:
+    """The logarithm to base 2: exact for powers of 2."""
+    return _scaled_log(e, x, 1.4426950408889634, 1.0)
+
+
+def log10(e: ExpressionBuilder, x: Expression) -> Expression:
+    """The logarithm to base 10."""
+    return _scaled_log(e, x, 0.4342944819032518, 0.3010299956639812)
 
 
 def log1p(e: ExpressionBuilder, x: Expression) -> Expression:
@@ -90,3 +151,49 @@ def log1p(e: ExpressionBuilder, x: Expression) -> Expression:
     y = e.where(e.equal(u, 1.0), x, y)
     special = e.logical("or", e.equal(u, float("inf")), e.equal(u, 0.0))
     return e.where(special, log(e, u), y)
+
+
+def erf(e: ExpressionBuilder, x: Expression) -> Expression:
+    """A polynomial near 0; 1 - e**-g(|x|) elsewhere."""
+    size = e.absolute(x)
+    near = e.fma(size, polynomial(e, x * x, _ERF_NEAR), size)
+    inside = e.where(size > 4.0, e.constant(4.0, "float"), size)
+    far = 1 - exp(e, -polynomial(e, inside, _ERF_FAR))
+    return e.copysign(e.where(size < 0.92, near, far), x)
+
+
+# --- functions that are computed in float64 -------------------------------------------------------------------------
+
+
+def erfc(e: ExpressionBuilder, x: Expression) -> Expression:
+    """1 - erf(x), by way of float64."""
+    return e.narrow(functions64.erfc(e, e.widen(x)))
+
+
+def sin(e: ExpressionBuilder, x: Expression) -> Expression:
+    """sin x, by way of float64."""
+    return e.narrow(angles.sin(e, e.widen(x), is_single=True))
+
+
+def cos(e: ExpressionBuilder, x: Expression) -> Expression:
+    """cos x, by way of float64."""
+    return e.narrow(angles.cos(e, e.widen(x), is_single=True))
+
+
+def tan(e: ExpressionBuilder, x: Expression) -> Expression:
+    """tan x, by way of float64."""
+    return e.narrow(angles.tan(e, e.widen(x), is_single=True))
+
+
+def power(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
+    """x**y = 2**(y log2 |x|), computed in float64, with the cases of C's ``pow``."""
+    size, half = e.absolute(x), y * 0.5
+    is_integral = e.equal(e.rint(y), y)
+    is_odd = is_integral & e.not_equal(e.rint(half), half)
+    raised = e.narrow(functions64.exp2(e, e.widen(y) * functions64.log2(e, e.widen(size))))
+    sign = e.copysign(e.constant(1.0, "float"), x)
+    raised = e.where(is_odd, raised * sign, raised)
+    is_undefined = (x < 0.0) & e.isfinite(x) & e.logical_not(is_integral)
+    raised = e.where(is_undefined, e.constant(float("nan"), "float"), raised)
+    is_one = e.equal(x, 1.0) | e.equal(y, 0.0) | (e.equal(size, 1.0) & e.isinf(y))
+    return e.where(is_one, e.constant(1.0, "float"), raised)

@@ -6,16 +6,17 @@ import ctypes
 import hashlib
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from . import llvm as printer
-from .llvm import KernelSpec
+from . import entry, threads
+from .entry import Kernel
+from .llvm import declarations
 
-_VERSION = "3"  # raise it whenever the printed code changes
+_VERSION = "9"  # raise it whenever the printed code changes
 
 
 class Library:
@@ -27,11 +28,11 @@ class Library:
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
-        self._functions: dict[KernelSpec, Any] = {}
+        self._functions: dict[Kernel, Any] = {}
         self._binding: Any = None
         self._machine: Any = None
         self._engines: list[Any] = []  # they own the machine code
-        self._host = ""
+        self.host = ""
         self._usable: bool | None = None
 
     @property
@@ -41,12 +42,44 @@ class Library:
             self._usable = os.environ.get("ANABRANCH_KERNELS", "1") != "0" and _layout_is_known() and self._start()
         return self._usable
 
-    def get(self, specs: Sequence[KernelSpec]) -> list[Any]:
+    @property
+    def has_half(self) -> bool:
+        """Whether the processor has instructions that convert float16; elsewhere LLVM would call functions for that."""
+        return "+f16c" in self.host or "aarch64" in self.host or "arm64" in self.host
+
+    def get(self, specs: Sequence[Kernel]) -> list[Any]:
         """Callable entries for `specs`; those that are new are compiled together."""
         missing = [spec for spec in dict.fromkeys(specs) if spec not in self._functions]
         if missing:
             self._compile(missing)
         return [self._functions[spec] for spec in specs]
+
+    def load(self, key: str, text: Callable[[], str], is_large: bool = False) -> Any:
+        """The engine that holds the machine code of a module of LLVM IR; `get_function_address` is its method.
+
+        The module may call ``anabranch_parallel`` (see `threads`) and what was offered, and uses the intrinsics of
+        `llvm.declarations`, which it does not declare itself.
+
+        Args:
+            key: stands for the text: the same key, the same text.
+            text: prints the module; not called if its object code is known.
+            is_large: the module holds much code that runs well without being unrolled: compile it in half the time.
+        """
+        assert self.usable
+        if not key.startswith(threads.SYMBOL):
+            threads.start(library)
+        digest = hashlib.sha256(repr((_VERSION, self.host, key)).encode()).hexdigest()
+        path = (self._folder or cache_folder()) / f"{digest}.o"
+        machine_code = _read(path)
+        if machine_code is None:
+            machine_code = self._emit(text(), is_large)
+            _write(path, machine_code)
+        return self._load(machine_code)
+
+    def offer(self, name: str, address: int) -> None:
+        """Let modules that are loaded from now on call the function at `address` by `name`."""
+        assert self.usable
+        self._binding.add_symbol(name, address)
 
     def _start(self) -> bool:
         try:
@@ -57,40 +90,35 @@ class Library:
             binding.initialize_native_target()
             binding.initialize_native_asmprinter()
             target = binding.Target.from_default_triple()
-            features = binding.get_host_cpu_features().flatten()
+            features = _features(binding)
             self._machine = target.create_target_machine(
                 cpu=binding.get_host_cpu_name(), features=features, opt=3, jit=True, reloc="pic"
             )
         except (ImportError, OSError, RuntimeError):
             return False
         self._binding = binding
-        self._host = f"{binding.get_host_cpu_name()} {features} {binding.llvm_version_info}"
+        self.host = (
+            f"{binding.get_process_triple()} {binding.get_host_cpu_name()} {features} {binding.llvm_version_info}"
+        )
         return True
 
-    def _compile(self, specs: list[KernelSpec]) -> None:
+    def _compile(self, specs: list[Kernel]) -> None:
         names = [f"kernel_{k}" for k in range(len(specs))]
-        digest = hashlib.sha256(repr((_VERSION, self._host, specs)).encode()).hexdigest()
-        path = (self._folder or cache_folder()) / f"{digest}.o"
-        machine_code = _read(path)
-        if machine_code is None:
-            machine_code = self._emit(specs, names)
-            _write(path, machine_code)
-        engine = self._load(machine_code)
+        engine = self.load(repr(specs), lambda: "".join(map(entry.print_kernel, specs, names)))
         for spec, name in zip(specs, names, strict=True):
             signature = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_size_t] * (1 + len(spec.operands)))
             self._functions[spec] = signature(engine.get_function_address(name))
 
-    def _emit(self, specs: list[KernelSpec], names: list[str]) -> bytes:
-        """Print, optimise and assemble."""
+    def _emit(self, text: str, is_large: bool = False) -> bytes:
+        """Optimise and assemble a module."""
         binding = self._binding
-        text = printer.declarations() + "".join(
-            printer.print_kernel(spec, name) for spec, name in zip(specs, names, strict=True)
-        )
-        module = binding.parse_assembly(text)
+        threading = "" if f"define void @{threads.SYMBOL}(" in text else threads.DECLARATION
+        module = binding.parse_assembly(declarations() + threading + text)
         module.triple = self._machine.triple
         module.data_layout = str(self._machine.target_data)
-        options = binding.create_pipeline_tuning_options(speed_level=3)
+        options = binding.create_pipeline_tuning_options(speed_level=2 if is_large else 3)
         options.loop_vectorization = True
+        options.loop_unrolling = not is_large
         passes = binding.create_pass_builder(self._machine, options)
         passes.getModulePassManager().run(module, passes)
         return self._machine.emit_object(module)
@@ -108,8 +136,14 @@ class Library:
         binding = self._binding
         target = binding.Target.from_default_triple()
         return target.create_target_machine(
-            cpu=binding.get_host_cpu_name(), features=binding.get_host_cpu_features().flatten(), opt=3, jit=True
+            cpu=binding.get_host_cpu_name(), features=_features(binding), opt=3, jit=True
         )
+
+
+def _features(binding: Any) -> str:
+    """What the host can do; vectors are as long as it has them, also where LLVM thinks that shorter ones are safer."""
+    features: str = binding.get_host_cpu_features().flatten()
+    return f"{features},-prefer-256-bit" if "+avx512f" in features else features
 
 
 def cache_folder() -> Path:
@@ -151,16 +185,16 @@ def _layout_is_known() -> bool:
         return kind.from_address(address).value
 
     at = id(array)
-    dimensions = read(at + printer.DIMENSIONS_OFFSET, ctypes.c_size_t)
+    dimensions = read(at + entry.DIMENSIONS_OFFSET, ctypes.c_size_t)
     return (
-        read(at + printer.DATA_OFFSET, ctypes.c_size_t) == array.ctypes.data
-        and read(at + printer.RANK_OFFSET, ctypes.c_int) == 2
+        read(at + entry.DATA_OFFSET, ctypes.c_size_t) == array.ctypes.data
+        and read(at + entry.RANK_OFFSET, ctypes.c_int) == 2
         and read(dimensions, ctypes.c_size_t) == 2
         and read(dimensions + 8, ctypes.c_size_t) == 3
-        and read(at + printer.DESCRIPTOR_OFFSET, ctypes.c_size_t) == id(array.dtype)
-        and read(at + printer.FLAGS_OFFSET, ctypes.c_int) == array.flags.num
-        and read(id(scalar) + printer.TYPE_OFFSET, ctypes.c_size_t) == id(np.float32)
-        and read(id(scalar) + printer.DATA_OFFSET, ctypes.c_float) == 2.5
+        and read(at + entry.DESCRIPTOR_OFFSET, ctypes.c_size_t) == id(array.dtype)
+        and read(at + entry.FLAGS_OFFSET, ctypes.c_int) == array.flags.num
+        and read(id(scalar) + entry.TYPE_OFFSET, ctypes.c_size_t) == id(np.float32)
+        and read(id(scalar) + entry.DATA_OFFSET, ctypes.c_float) == 2.5
     )
 
 

@@ -1,48 +1,23 @@
-"""Prints expressions as LLVM IR: a loop nest over the operands of one fused kernel.
-
-A kernel's entry takes the addresses of NumPy objects themselves. It checks, in a few nanoseconds, that they are what
-the program was compiled for (type, contiguity, shape), reads their data pointers and runs the loops; otherwise it
-returns 1 and the caller converts and tries again. Sizes are read from a table, so one kernel serves all batch sizes.
-"""
+"""Prints expressions as LLVM IR: a loop nest over the operands of one fused kernel."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .entry import Operand
 from .expression import Node
-
-# Offsets in CPython's and NumPy's objects; part of NumPy's stable ABI, and checked when kernels are first used.
-TYPE_OFFSET = 8
-DATA_OFFSET = 16
-RANK_OFFSET = 24
-DIMENSIONS_OFFSET = 32
-DESCRIPTOR_OFFSET = 56
-FLAGS_OFFSET = 64
-_C_CONTIGUOUS_ALIGNED = 0x0001 | 0x0100
-_WRITEABLE = 0x0400
 
 _COMPARISONS = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
 _INTEGER_COMPARISONS = {"lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge", "eq": "eq", "ne": "ne"}
-_MEMORY = {"i1": "i8"}
-_IN_LOOP = ", !llvm.access.group !0"
-
-
-@dataclass(frozen=True)
-class Operand:
-    """How a kernel meets one operand.
-
-    Attributes:
-        type: the LLVM type of an element.
-        rank: the rank of the array, or None for a NumPy scalar.
-        steps: for each loop, whether the operand advances (True) or is broadcast (False).
-        is_written: whether it is an output.
-    """
-
-    type: str
-    rank: int | None
-    steps: tuple[bool, ...]
-    is_written: bool = False
+COSTS = {"div": 4, "intrinsic": 3, "constant": 0, "input": 0, "load": 0, "reduce": 1, "count": 0}
+_BYTES = {"double": 8, "float": 4, "half": 2, "bfloat": 2, "i32": 4, "i1": 1}
+_WIDTHS = {"half": 2, "float": 4, "double": 8}
+_MOST_PARTS = 16
+_PART_WORK = 10_000.0  # nanoseconds: less is not worth another thread
+IN_LOOP = ", !llvm.access.group !0"  # behind loads and stores of an innermost loop
+LOOP = ", !llvm.loop !2"  # behind the jump back: iterations are independent, but for sums
 
 
 @dataclass(frozen=True)
@@ -65,131 +40,95 @@ class KernelSpec:
     def operands(self) -> tuple[Operand, ...]:
         return (*self.inputs, *[operand for operand, _ in self.outputs])
 
+    @property
+    def strided(self) -> list[tuple[int, int]]:
+        """The operands that advance in loops other than the innermost one: (operand, loop)."""
+        outer = range(self.loops - 1)
+        return [(k, loop) for k, operand in enumerate(self.operands) for loop in outer if operand.steps[loop]]
 
-def print_kernel(spec: KernelSpec, name: str) -> str:
-    """The LLVM IR of a kernel's entry and its loops."""
-    return _print_loops(spec, name) + _print_entry(spec, name)
+    def strides_of(self, extents: Sequence[int]) -> list[int]:
+        """The strides, in elements, of what is `strided`, where operands are contiguous and loops run so often."""
+        return [
+            math.prod(extents[inner] for inner in range(loop + 1, self.loops) if self.operands[k].steps[inner])
+            for k, loop in self.strided
+        ]
 
+    @property
+    def number_count(self) -> int:
+        """The extents of the loops, the strides (elements) of what is `strided`, and how the work is divided."""
+        return self.loops + len(self.strided) + 2
 
-def table_layout(spec: KernelSpec) -> list[tuple[str, int, int]]:
-    """What stands in a kernel's table, in order: (kind, operand, axis).
+    @property
+    def work(self) -> float:
+        """About how many nanoseconds an element takes."""
+        return work_of(self.nodes, self.operands)
 
-    Kinds: "array" (address of NumPy's array type), "extent" of a loop, "type" (address of the dtype or scalar type) of
-    an operand, "dim" of an operand, "stride" (elements) of an operand in an outer loop.
-    """
-    layout = [("array", 0, 0), *[("extent", 0, loop) for loop in range(spec.loops)]]
-    for position, operand in enumerate(spec.operands):
-        layout.append(("type", position, 0))
-        layout.extend(("dim", position, axis) for axis in range(operand.rank or 0))
-        layout.extend(("stride", position, loop) for loop in range(spec.loops - 1) if operand.steps[loop])
-    return layout
-
-
-def _pointer(operand: Operand) -> str:
-    return _MEMORY.get(operand.type, operand.type) + "*"
-
-
-def _print_entry(spec: KernelSpec, name: str) -> str:
-    lines: list[str] = []
-    parameters = ", ".join(f"i64 %o{k}" for k in range(len(spec.operands)))
-    lines.append(f"define i32 @{name}(i64 %table, {parameters}) {{")
-    layout = {entry: position for position, entry in enumerate(table_layout(spec))}
-    lines.append("  %t = inttoptr i64 %table to i64*")
-    for entry, position in layout.items():
-        label = "_".join(map(str, entry))
-        lines.append(f"  %p_{label} = getelementptr i64, i64* %t, i64 {position}")
-        lines.append(f"  %{label} = load i64, i64* %p_{label}")
-    # One after the other, because nothing may be read of an object before it is known to be an array, and no dimension
-    # before the rank is known.
-    for number, stage in enumerate((_print_type, _print_header, _print_dimensions)):
-        checks = [check for k, operand in enumerate(spec.operands) for check in stage(lines, k, operand)]
-        _print_checks(lines, checks, number)
-    lines.append("  br label %run")
-    lines.append("refuse:\n  ret i32 1")
-    lines.append("run:")
-    arguments = [f"{_pointer(operand)} %d{k}" for k, operand in enumerate(spec.operands)]
-    arguments += [f"i64 %{'_'.join(map(str, entry))}" for entry in layout if entry[0] in ("extent", "stride")]
-    lines.append(f"  call void @{name}_loops({', '.join(arguments)})")
-    lines.append("  ret i32 0\n}\n")
-    return "\n".join(lines)
+    def print_run(self, name: str) -> str:
+        return _print_loops(self, name) + print_parts(self, name)
 
 
-def _print_checks(lines: list[str], checks: list[str], stage: int) -> None:
-    """Refuse unless all `checks` hold."""
-    result = "true"
-    for position, check in enumerate(checks):
-        lines.append(f"  %ok{stage}_{position} = and i1 {result}, {check}")
-        result = f"%ok{stage}_{position}"
-    lines.append(f"  br i1 {result}, label %checked{stage}, label %refuse")
-    lines.append(f"checked{stage}:")
+def work_of(nodes: Sequence[Node], operands: Sequence[Operand]) -> float:
+    """About how many nanoseconds an element of a kernel takes on one thread."""
+    computing = sum(COSTS.get(node.kind, 1) * (2 if node.type in ("double", "i64") else 1) for node in nodes)
+    memory = sum(_BYTES[operand.type] for operand in operands if any(operand.steps))
+    return 0.012 * computing + 0.02 * memory
 
 
-def _print_field(lines: list[str], k: int, label: str, offset: int, kind: str) -> str:
-    """A field of the object that operand `k` is."""
-    lines.append(f"  %a_{label}_{k} = add i64 %o{k}, {offset}")
-    lines.append(f"  %q_{label}_{k} = inttoptr i64 %a_{label}_{k} to {kind}*")
-    lines.append(f"  %{label}_{k} = load {kind}, {kind}* %q_{label}_{k}")
-    return f"%{label}_{k}"
+def divide(work: float, outer: int, granule: int = 1) -> tuple[int, int]:
+    """The number of parts for so much work (nanoseconds), and how much of the outermost loop each takes."""
+    parts = max(1, min(_MOST_PARTS, int(work / _PART_WORK), -(-outer // granule)))
+    rows = -(-outer // parts)
+    rows = max(1, -(-rows // granule) * granule)
+    return max(1, -(-outer // rows)), rows
 
 
-def _print_equal(lines: list[str], k: int, label: str, left: str, right: str, kind: str) -> str:
-    lines.append(f"  %c_{label}_{k} = icmp eq {kind} {left}, {right}")
-    return f"%c_{label}_{k}"
-
-
-def _print_type(lines: list[str], k: int, operand: Operand) -> list[str]:
-    """The check that operand `k` is a scalar of its type, or an array."""
-    wanted = f"%type_{k}_0" if operand.rank is None else "%array_0_0"
-    return [_print_equal(lines, k, "kind", _print_field(lines, k, "kind", TYPE_OFFSET, "i64"), wanted, "i64")]
-
-
-def _print_header(lines: list[str], k: int, operand: Operand) -> list[str]:
-    """Where the data lies, and the checks of dtype, rank and layout."""
-    if operand.rank is None:
-        lines.append(f"  %a_data_{k} = add i64 %o{k}, {DATA_OFFSET}")
-        lines.append(f"  %d{k} = inttoptr i64 %a_data_{k} to {_pointer(operand)}")
-        return []
-    data = _print_field(lines, k, "data", DATA_OFFSET, "i64")
-    lines.append(f"  %d{k} = inttoptr i64 {data} to {_pointer(operand)}")
-    dtype = _print_field(lines, k, "descr", DESCRIPTOR_OFFSET, "i64")
-    rank = _print_field(lines, k, "rank", RANK_OFFSET, "i32")
-    flags = _print_field(lines, k, "flags", FLAGS_OFFSET, "i32")
-    needed = _C_CONTIGUOUS_ALIGNED | (_WRITEABLE if operand.is_written else 0)
-    lines.append(f"  %m_flags_{k} = and i32 {flags}, {needed}")
-    return [
-        _print_equal(lines, k, "descr", dtype, f"%type_{k}_0", "i64"),
-        _print_equal(lines, k, "rank", rank, str(operand.rank), "i32"),
-        _print_equal(lines, k, "flags", f"%m_flags_{k}", str(needed), "i32"),
-    ]
-
-
-def _print_dimensions(lines: list[str], k: int, operand: Operand) -> list[str]:
-    """The checks of the shape."""
-    if not operand.rank:
-        return []
-    dimensions = _print_field(lines, k, "dims", DIMENSIONS_OFFSET, "i64")
-    lines.append(f"  %base_{k} = inttoptr i64 {dimensions} to i64*")
-    checks: list[str] = []
-    for axis in range(operand.rank):
-        lines.append(f"  %y_{k}_{axis} = getelementptr i64, i64* %base_{k}, i64 {axis}")
-        lines.append(f"  %v_{k}_{axis} = load i64, i64* %y_{k}_{axis}")
-        checks.append(_print_equal(lines, k, f"dim{axis}", f"%v_{k}_{axis}", f"%dim_{k}_{axis}", "i64"))
-    return checks
+def print_parts(spec: KernelSpec, name: str) -> str:
+    """The run function, which lets threads take parts of the outermost loop: the last two numbers say which."""
+    kinds = [*[operand.pointer for operand in spec.operands], "i64*"]
+    names = [*[f"%d{k}" for k in range(len(kinds) - 1)], "%numbers"]
+    parameters = ", ".join(f"{kind} {own}" for kind, own in zip(kinds, names, strict=True))
+    record = f"{{{', '.join(kinds)}}}"
+    lines = [f"define internal void @{name}_run({parameters}) noinline {{", f"  %record = alloca {record}"]
+    for k, (kind, own) in enumerate(zip(kinds, names, strict=True)):
+        lines.append(f"  %f{k} = getelementptr {record}, {record}* %record, i64 0, i32 {k}")
+        lines.append(f"  store {kind} {own}, {kind}* %f{k}")
+    lines.append(f"  %q = getelementptr i64, i64* %numbers, i64 {spec.number_count - 2}")
+    lines.append("  %parts = load i64, i64* %q")
+    lines.append(f"  %context = bitcast {record}* %record to i8*")
+    lines.append(f"  call void @anabranch_parallel(void (i8*, i64)* @{name}_part, i8* %context, i64 %parts)")
+    lines += ["  ret void", "}", f"define internal void @{name}_part(i8* %context, i64 %part) {{"]
+    lines.append(f"  %record = bitcast i8* %context to {record}*")
+    for k, (kind, own) in enumerate(zip(kinds, names, strict=True)):
+        lines.append(f"  %f{k} = getelementptr {record}, {record}* %record, i64 0, i32 {k}")
+        lines.append(f"  {own} = load {kind}, {kind}* %f{k}")
+    lines.append(f"  %q = getelementptr i64, i64* %numbers, i64 {spec.number_count - 1}")
+    lines.append("  %rows = load i64, i64* %q")
+    lines.append("  %begin = mul i64 %part, %rows")
+    lines.append("  %after = add i64 %begin, %rows")
+    lines.append("  %extent = load i64, i64* %numbers")
+    lines.append("  %is_last = icmp sgt i64 %after, %extent")
+    lines.append("  %end = select i1 %is_last, i64 %extent, i64 %after")
+    lines.append(f"  call void @{name}_body({parameters}, i64 %begin, i64 %end)")
+    return "\n".join([*lines, "  ret void", "}\n"])
 
 
 def _print_loops(spec: KernelSpec, name: str) -> str:
     operands = spec.operands
-    layout = [entry for entry in table_layout(spec) if entry[0] in ("extent", "stride")]
-    parameters = [f"{_pointer(o)} {'' if _may_be_shared(o) else 'noalias '}%d{k}" for k, o in enumerate(operands)]
-    parameters += [f"i64 %{'_'.join(map(str, entry))}" for entry in layout]
-    lines = [f"define internal void @{name}_loops({', '.join(parameters)}) noinline {{", "entry:"]
+    parameters = [f"{o.pointer} {'' if may_be_shared(o) else 'noalias '}%d{k}" for k, o in enumerate(operands)]
+    parameters += ["i64* %numbers", "i64 %begin", "i64 %end"]
+    lines = [f"define internal void @{name}_body({', '.join(parameters)}) noinline {{", "entry:"]
     depth = spec.loops
+    labels = [*[f"extent_{loop}" for loop in range(depth)], *[f"stride_{k}_{loop}" for k, loop in spec.strided]]
+    for position, label in enumerate(labels):
+        lines.append(f"  %p_{label} = getelementptr i64, i64* %numbers, i64 {position}")
+        lines.append(f"  %{label} = load i64, i64* %p_{label}")
     for loop in range(depth):
         previous = "entry" if loop == 0 else f"enter{loop - 1}"
         lines.append(f"  br label %head{loop}")
         lines.append(f"head{loop}:")
-        lines.append(f"  %i{loop} = phi i64 [0, %{previous}], [%n{loop}, %latch{loop}]")
-        lines.append(f"  %more{loop} = icmp slt i64 %i{loop}, %extent_0_{loop}")
+        first, last = ("%begin", "%end") if loop == 0 else ("0", f"%extent_{loop}")
+        lines.append(f"  %i{loop} = phi i64 [{first}, %{previous}], [%n{loop}, %latch{loop}]")
+        lines.append(f"  %more{loop} = icmp slt i64 %i{loop}, {last}")
         lines.append(f"  br i1 %more{loop}, label %enter{loop}, label %done{loop}")
         lines.append(f"enter{loop}:")
         if loop < depth - 1:
@@ -209,7 +148,7 @@ def _print_loops(spec: KernelSpec, name: str) -> str:
     return "\n".join(lines)
 
 
-def _may_be_shared(operand: Operand) -> bool:
+def may_be_shared(operand: Operand) -> bool:
     """Whether an output may lie in the very memory of this operand (a value that dies, a variable that is updated).
 
     That is said to LLVM instead of `noalias`; then it must not move loads behind stores. Iterations of the innermost
@@ -220,7 +159,7 @@ def _may_be_shared(operand: Operand) -> bool:
 
 def _print_address(lines: list[str], k: int, operand: Operand, depth: int) -> str:
     """The address of the current element of operand `k`."""
-    memory = _MEMORY.get(operand.type, operand.type)
+    memory = operand.memory
     offset = ""
     for loop in range(depth):
         if not operand.steps[loop]:
@@ -241,9 +180,17 @@ def _print_store(lines: list[str], k: int, operand: Operand, value: str, depth: 
     address = _print_address(lines, k, operand, depth)
     if operand.type == "i1":
         lines.append(f"  %w{k} = zext i1 {value} to i8")
-        lines.append(f"  store i8 %w{k}, i8* {address}{_IN_LOOP}")
+        lines.append(f"  store i8 %w{k}, i8* {address}{IN_LOOP}")
+    elif operand.type == "half":
+        lines.append(f"  %w{k} = fptrunc float {value} to half")
+        lines.append(f"  store half %w{k}, half* {address}{IN_LOOP}")
+    elif operand.type == "bfloat":  # rounded already
+        lines.append(f"  %b{k} = bitcast float {value} to i32")
+        lines.append(f"  %h{k} = lshr i32 %b{k}, 16")
+        lines.append(f"  %w{k} = trunc i32 %h{k} to i16")
+        lines.append(f"  store i16 %w{k}, i16* {address}{IN_LOOP}")
     else:
-        lines.append(f"  store {operand.type} {value}, {operand.type}* {address}{_IN_LOOP}")
+        lines.append(f"  store {operand.type} {value}, {operand.type}* {address}{IN_LOOP}")
 
 
 def _print_body(lines: list[str], spec: KernelSpec) -> list[str]:
@@ -251,7 +198,7 @@ def _print_body(lines: list[str], spec: KernelSpec) -> list[str]:
     values: list[str] = []
     for position, node in enumerate(spec.nodes):
         if node.kind == "constant":
-            values.append(_literal(node))
+            values.append(literal(node))
             continue
         name = f"%e_{position}"
         if node.kind == "input":
@@ -260,7 +207,7 @@ def _print_body(lines: list[str], spec: KernelSpec) -> list[str]:
         else:
             arguments = [values[argument] for argument in node.arguments]
             types = [spec.nodes[k].type for k in node.arguments]
-            lines.append(f"  {name} = {_instruction(node, arguments, types)}")
+            lines.append(f"  {name} = {instruction(node, arguments, types)}")
         values.append(name)
     return values
 
@@ -268,13 +215,22 @@ def _print_body(lines: list[str], spec: KernelSpec) -> list[str]:
 def _print_load(lines: list[str], k: int, operand: Operand, name: str, depth: int) -> None:
     address = _print_address(lines, k, operand, depth)
     if operand.type == "i1":
-        lines.append(f"  {name}_byte = load i8, i8* {address}{_IN_LOOP}")
+        lines.append(f"  {name}_byte = load i8, i8* {address}{IN_LOOP}")
         lines.append(f"  {name} = icmp ne i8 {name}_byte, 0")
+    elif operand.type == "half":
+        lines.append(f"  {name}_half = load half, half* {address}{IN_LOOP}")
+        lines.append(f"  {name} = fpext half {name}_half to float")
+    elif operand.type == "bfloat":
+        lines.append(f"  {name}_half = load i16, i16* {address}{IN_LOOP}")
+        lines.append(f"  {name}_wide = zext i16 {name}_half to i32")
+        lines.append(f"  {name}_bits = shl i32 {name}_wide, 16")
+        lines.append(f"  {name} = bitcast i32 {name}_bits to float")
     else:
-        lines.append(f"  {name} = load {operand.type}, {operand.type}* {address}{_IN_LOOP}")
+        lines.append(f"  {name} = load {operand.type}, {operand.type}* {address}{IN_LOOP}")
 
 
-def _instruction(node: Node, arguments: Sequence[str], types: Sequence[str]) -> str:
+def instruction(node: Node, arguments: Sequence[str], types: Sequence[str]) -> str:
+    """The instruction of a node over values of these names and types."""
     kind, result = node.kind, node.type
     floating = bool(types) and types[-1] in ("float", "double")
     if kind in ("add", "sub", "mul", "div"):
@@ -293,7 +249,7 @@ def _instruction(node: Node, arguments: Sequence[str], types: Sequence[str]) -> 
     if kind == "bitcast":
         return f"bitcast {types[0]} {arguments[0]} to {result}"
     if kind == "cast":
-        return _conversion(types[0], result, arguments[0])
+        return conversion(types[0], result, arguments[0])
     suffix = "f32" if result == "float" else "f64"
     if kind == "intrinsic":
         return f"call {result} @llvm.{node.value}.{suffix}({result} {arguments[0]})"
@@ -302,15 +258,17 @@ def _instruction(node: Node, arguments: Sequence[str], types: Sequence[str]) -> 
     return f"call {result} @llvm.fmuladd.{suffix}({listed})"
 
 
-def _conversion(source: str, target: str, value: str) -> str:
-    if target in ("float", "double") and source in ("float", "double"):
-        return f"{'fpext' if target == 'double' else 'fptrunc'} {source} {value} to {target}"
+def conversion(source: str, target: str, value: str) -> str:
+    """The instruction that makes a value of one type one of another."""
+    if target in _WIDTHS and source in _WIDTHS:
+        return f"{'fpext' if _WIDTHS[target] > _WIDTHS[source] else 'fptrunc'} {source} {value} to {target}"
     if target in ("float", "double"):
         return f"{'uitofp' if source == 'i1' else 'sitofp'} {source} {value} to {target}"
     return f"zext {source} {value} to {target}"
 
 
-def _literal(node: Node) -> str:
+def literal(node: Node) -> str:
+    """A constant as LLVM reads it."""
     if node.type in ("float", "double"):
         return f"0x{node.value.upper()}"
     if node.type == "i1":
@@ -324,5 +282,7 @@ def declarations() -> str:
     for kind, suffix in (("float", "f32"), ("double", "f64")):
         for name in ("fabs", "sqrt", "floor", "ceil", "trunc", "rint"):
             lines.append(f"declare {kind} @llvm.{name}.{suffix}({kind})")
+        for name in ("maximum", "minimum"):
+            lines.append(f"declare {kind} @llvm.{name}.{suffix}({kind}, {kind})")
         lines.append(f"declare {kind} @llvm.fmuladd.{suffix}({kind}, {kind}, {kind})")
     return "\n".join(lines) + "\n"

@@ -6,14 +6,21 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
+from ...graph.dtypes import name_of
 from ...graph.graph import Operation
 from ...graph.op import Op
 from ...graph.spec import TensorSpec
 from ...ops.fused import Fused
+from ...ops.packed import Layout
+from ...ops.reduction import LogSumExp
+from ...ops.softmax import LogSoftmax, Softmax
 from ...passes.fuse import FusionRule
-from .bound import BoundKernel, can_fuse, kernel_spec
-from .expression import UnsupportedError
+from .bound import BoundKernel, can_fuse, kernel_spec, loop_numbers
+from .dynamic import fused_runner
+from .expression import ExpressionBuilder, UnsupportedError, llvm_type
+from .gemm_bind import layout_for
 from .library import library
+from .natives import Runner, bind_native
 
 
 class KernelRule(FusionRule):
@@ -25,9 +32,45 @@ class KernelRule(FusionRule):
         except TypeError:  # an op that can't be hashed
             return False
 
+    def can_reduce(self, op: Op, input: TensorSpec) -> bool:
+        return _can_reduce(isinstance(op, (Softmax, LogSoftmax, LogSumExp)), input.dtype)
+
+    def can_move(self, spec: TensorSpec) -> bool:
+        return _has_type(spec.dtype)
+
+    def has_kernel(self, operation: Operation) -> bool:
+        assert isinstance(operation.op, Fused)
+        return not operation.op.layouts or _bound(operation) is not None
+
+    def layout(self, rows: int, weight: TensorSpec, transpose: bool) -> Layout | None:
+        return layout_for(rows, weight, transpose)
+
+
+@lru_cache(maxsize=256)
+def _has_type(dtype: Any) -> bool:
+    try:
+        return bool(llvm_type(dtype))
+    except UnsupportedError:
+        return False
+
+
+@lru_cache(maxsize=256)
+def _can_reduce(is_transcendental: bool, dtype: Any) -> bool:
+    """Whether kernels have sums of a dtype, and what softmax needs."""
+    if not _has_type(dtype) or llvm_type(dtype) == "i1":
+        return False
+    builder = ExpressionBuilder()
+    try:
+        x = builder.input(0, dtype)
+        return not is_transcendental or bool(builder.log(builder.exp(x)))
+    except UnsupportedError:
+        return False
+
 
 @lru_cache(maxsize=4096)
 def _can_fuse(kind: type[Op], op: Op, dtypes: tuple[Any, ...], result: Any) -> bool:
+    if not library.has_half and any(name_of(dtype) == "float16" for dtype in (*dtypes, result)):
+        return False
     return can_fuse(op, dtypes, result)
 
 
@@ -36,29 +79,47 @@ def fusion_rule() -> FusionRule | None:
     return KernelRule() if library.usable else None
 
 
-def bind_kernels(operations: Iterable[Operation]) -> dict[Operation, BoundKernel]:
-    """Kernels for the fused operations of a program. What turns out to be unsupported is left to NumPy."""
-    known: dict[Any, BoundKernel | None] = {}  # operations that do the same to operands of the same shapes share one
-    bound: dict[Operation, BoundKernel] = {}
+def bind_kernels(operations: Iterable[Operation]) -> dict[Operation, BoundKernel | Runner]:
+    """Kernels for operations of a program: fused ones, and those of `natives`. What has none is left to NumPy."""
+    if not library.usable:
+        return {}
+    known: dict[
+        Any, BoundKernel | Runner | None
+    ] = {}  # operations that do the same to operands of the same shapes share one
+    bound: dict[Operation, BoundKernel | Runner] = {}
     for operation in operations:
-        if not isinstance(operation.op, Fused):
-            continue
-        inputs = tuple(tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec))
-        outputs = tuple(tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec))
+        inputs = tuple(tensor.spec for tensor in operation.inputs)
+        outputs = tuple(tensor.spec for tensor in operation.outputs)
         key = (operation.op, inputs, outputs)
         if key not in known:
-            known[key] = _bound(*key)
+            known[key] = _bound(operation)
         kernel = known[key]
         if kernel is not None:
             bound[operation] = kernel
-    kernels = list(dict.fromkeys(bound.values()))
+    kernels = [kernel for kernel in dict.fromkeys(bound.values()) if isinstance(kernel, BoundKernel)]
     for kernel, entry in zip(kernels, library.get([kernel.spec for kernel in kernels]), strict=True):
         kernel.entry = entry
     return bound
 
 
-def _bound(op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> BoundKernel | None:
+def _bound(operation: Operation) -> BoundKernel | Runner | None:
+    op = operation.op
+    if not isinstance(op, Fused):
+        return bind_native(operation)
+    inputs = tuple(tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec))
+    outputs = tuple(tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec))
     try:
-        return BoundKernel(kernel_spec(op, inputs, outputs), inputs, outputs)
+        if not all(spec.is_static for spec in (*inputs, *outputs)):
+            return fused_runner(operation)
+        return _bound_fused(op, inputs, outputs)
     except UnsupportedError:
         return None
+
+
+def _bound_fused(op: Fused, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> BoundKernel:
+    if op.layouts:
+        from .row_builder import bind_rows
+
+        return bind_rows(op, inputs, outputs)
+    spec = kernel_spec(op, inputs, outputs)
+    return BoundKernel(spec, inputs, outputs, loop_numbers(spec, inputs, outputs))

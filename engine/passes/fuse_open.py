@@ -1,0 +1,98 @@
+"""Fusion of elementwise operations on arrays of which the sizes are known at run time only, such as chosen rows.
+
+How such operations share a space is not known, so only chains are fused: an operation whose one result nothing takes
+but another such operation becomes a part of that. What shapes the operands have is seen when they are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..control_flow.region_op import RegionOp
+from ..graph.graph import Operation
+from ..graph.op import Op
+from ..graph.spec import TensorSpec
+from ..graph.tensor import Tensor
+from ..ops.fused import Fused
+from .fuse import FusionRule
+from .log import note_change
+from .prune import inner_tensors, needed_in_region
+
+_MOST_INPUTS = 12
+_MOST_STEPS = 32
+
+
+def fuse_open(operations: Sequence[Operation], kept: Iterable[Tensor | Operation], rule: FusionRule) -> None:
+    """Fuse chains among `operations`, and in regions inside.
+
+    Args:
+        kept: tensors whose values are wanted from outside, and operations.
+    """
+    recorded = {tensor for tensor in kept if isinstance(tensor, Tensor)} | set(inner_tensors(operations))
+    _fuse_block(operations, recorded, rule)
+
+
+def _fuse_block(operations: Sequence[Operation], kept: set[Tensor], rule: FusionRule) -> None:
+    users: dict[Tensor, list[Operation]] = {}
+    for operation in operations:
+        for region in operation.op.regions if isinstance(operation.op, RegionOp) else ():
+            demanded = [tensor for tensor in kept if tensor.graph is region]
+            _fuse_block(needed_in_region(region, demanded), kept | set(region.results), rule)
+        for tensor in dict.fromkeys(operation.inputs):
+            users.setdefault(tensor, []).append(operation)
+    open_ones = {operation for operation in operations if _is_open(operation, rule)}
+    for operation in operations:  # sources come first: when an operation is met, they have taken in theirs
+        if operation in open_ones:
+            _take_in_sources(operation, open_ones, users, kept)
+
+
+def _is_open(operation: Operation, rule: FusionRule) -> bool:
+    """Whether an operation is elementwise, over arrays of known ranks but not all of known sizes."""
+    if not operation.op.elementwise or len(operation.outputs) != 1 or operation.effects or operation.control_inputs:
+        return False
+    specs = [tensor.spec for tensor in (*operation.inputs, *operation.outputs)]
+    known = [spec for spec in specs if isinstance(spec, TensorSpec) and spec.shape is not None]
+    if len(known) != len(specs) or known[-1].is_static:
+        return False
+    return rule.can_fuse(operation.op, known[:-1], known[-1])
+
+
+def _take_in_sources(
+    operation: Operation, open_ones: set[Operation], users: dict[Tensor, list[Operation]], kept: set[Tensor]
+) -> None:
+    """Make the sources of an operation that serve nothing else parts of it."""
+    for source in dict.fromkeys(tensor.operation for tensor in operation.inputs):
+        if source not in open_ones or source.device != operation.device or source.graph is not operation.graph:
+            continue
+        (made,) = source.outputs
+        if made in kept or users.get(made) != [operation] or made.spec.shape != operation.outputs[0].spec.shape:
+            continue
+        inputs = list(dict.fromkeys([*source.inputs, *[t for t in operation.inputs if t is not made]]))
+        fused = _joined(source, operation, inputs)
+        if len(inputs) > _MOST_INPUTS or len(fused.steps) > _MOST_STEPS:
+            continue
+        note_change("fuse", source, f"is computed in the kernel of {operation.name!r}")
+        operation.op, operation.inputs = fused, tuple(inputs)
+        for tensor in inputs:
+            users[tensor] = list(dict.fromkeys([*[u for u in users[tensor] if u is not source], operation]))
+
+
+def _joined(source: Operation, user: Operation, inputs: Sequence[Tensor]) -> Fused:
+    """What computes `source`, and `user` of that, from `inputs`."""
+    numbers = {tensor: position for position, tensor in enumerate(inputs)}
+    steps: list[tuple[Op, tuple[int, ...]]] = []
+    result = 0
+    for operation in (source, user):
+        own = [numbers[tensor] for tensor in operation.inputs]
+        for op, arguments in _steps(operation):
+            own.append(len(inputs) + len(steps))
+            steps.append((op, tuple(own[k] for k in arguments)))
+        result = own[-1]
+        numbers[operation.outputs[0]] = result
+    return Fused(len(inputs), tuple(steps), (result,))
+
+
+def _steps(operation: Operation) -> Sequence[tuple[Op, tuple[int, ...]]]:
+    if isinstance(operation.op, Fused):
+        return operation.op.steps
+    return ((operation.op, tuple(range(len(operation.inputs)))),)

@@ -1,0 +1,92 @@
+"""Operations of a body for all iterations at once, by the rules of `vectorized_map`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ...control_flow.batching import Batch, Rules, Value
+from ...control_flow.batching_rules import RULES, elementwise
+from ...graph.graph import Operation, get_default_graph
+from ...graph.tensor import Tensor
+from ...ops.axes import Transpose
+from ...ops.base import BroadcastToShape, Cast, SumToShape, apply
+from ...ops.einsum import Contraction
+from ...ops.joining import Concatenate, Split, Stack
+from ...ops.linalg import BatchMatMul, FlattenRows, MatMul
+from ...ops.reduced import BroadcastReduced, _Reduction  # pyright: ignore[reportPrivateUsage]
+from ...ops.shaping import BroadcastTo, DimLike, ExpandDims, Reshape, Squeeze, reshape
+from ...ops.softmax import _Normalised  # pyright: ignore[reportPrivateUsage]
+from .view import is_static
+
+_HEAVY = (BatchMatMul, Contraction, MatMul)
+_MOVABLE = (
+    *_HEAVY, BroadcastReduced, BroadcastTo, BroadcastToShape, Cast, Concatenate, ExpandDims, FlattenRows, Reshape,
+    Split, Squeeze, Stack, SumToShape, Transpose, _Normalised, _Reduction,
+)  # fmt: skip
+_rules = Rules(RULES, {}, elementwise)
+
+
+def is_heavy(operation: Operation) -> bool:
+    """Whether an operation is worth being batched for itself."""
+    return isinstance(operation.op, _HEAVY)
+
+
+def can_batch(operation: Operation) -> bool:
+    """Whether there is a rule for a pure operation over values of known shapes, which is as quick for each of them."""
+    if operation.effects or operation.control_inputs or not is_static(*operation.inputs, *operation.outputs):
+        return False
+    return operation.op.elementwise or isinstance(operation.op, _MOVABLE)
+
+
+def new_batch(size: DimLike) -> Batch:
+    """A batch of so many iterations, built into the current graph."""
+    return Batch(size, _rules)
+
+
+def value_in(batch: Batch, tensor: Tensor, source: Callable[[Batch, Tensor], Value | None]) -> Value | None:
+    """A tensor of the body in all iterations; None if there is no rule for something that it takes.
+
+    Args:
+        batch: holds what is known already.
+        tensor: the tensor.
+        source: gives what is not computed of other tensors of the body.
+    """
+    known = batch.values.get(tensor)
+    if known is not None:
+        return known
+    found = source(batch, tensor)
+    if found is not None:
+        batch.values[tensor] = found
+        return found
+    operation = tensor.operation
+    if not can_batch(operation):
+        return None
+    values = [value_in(batch, each, source) for each in operation.inputs]
+    ready = [value for value in values if value is not None]
+    graph = get_default_graph()
+    count = len(graph.operations)
+    outputs = _outputs(batch, operation, ready) if len(ready) == len(values) else None
+    if outputs is None:
+        return None
+    for built in graph.operations[count:]:
+        if built.type == operation.type:
+            built.name = operation.name  # what moves keeps its name
+    for output, value in zip(operation.outputs, outputs, strict=True):
+        batch.values[output] = value
+    return batch.values[tensor]
+
+
+def _outputs(batch: Batch, operation: Operation, values: list[Value]) -> Sequence[Value] | None:
+    if not any(value.batched for value in values):
+        return None
+    op, rule = operation.op, _rules.find(operation)
+    if isinstance(op, MatMul) and not op.transpose_a and values[0].batched and not values[1].batched:
+        return [_product(batch, operation, op, values)]
+    return None if rule is None else rule(batch, operation, values)
+
+
+def _product(batch: Batch, operation: Operation, op: MatMul, values: list[Value]) -> Value:
+    """A product by one matrix as one of all rows, where a transposed matrix is one more flag."""
+    rows = apply(FlattenRows(), values[0].tensor)
+    product = apply(MatMul(False, op.transpose_b), rows, values[1].tensor)
+    return Value(reshape(product, (batch.size, *[dim or 0 for dim in operation.outputs[0].shape or ()])), batched=True)

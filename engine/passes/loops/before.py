@@ -1,0 +1,231 @@
+"""What depends on nothing but elements of arrays, counters and captured values is computed before the loop, at once.
+
+``x[t] @ w`` for each t is one product of all rows, whatever the cell. The batch is of live iterations only: it is as
+long as the trip count, which has to be known when the loop starts (a number, or something like ``max(lengths)``).
+Arrays may be read forward, backward or shifted; a batch goes through them in the order of the array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...control_flow.batching import Batch, Value
+from ...control_flow.region_op import RegionOp
+from ...graph.graph import Operation, Parameter
+from ...graph.spec import TensorSpec
+from ...graph.tensor import Tensor
+from ...ops.axes import Transpose
+from ...ops.base import Cast, Constant, apply, convert_to_tensor
+from ...ops.creation import arange
+from ...ops.joining import Split
+from ...ops.linalg import FlattenRows, MatMul
+from ...ops.shaping import ExpandDims, Reshape, Squeeze
+from ...ops.tensor_arrays import ArrayRead, ArrayReadOrZeros, ArrayStackLike, ArrayUnstack
+from ..assign import on_one_device
+from ..log import is_recording, note_change, note_kept
+from ..switches import is_on
+from .batches import can_batch, is_heavy, new_batch, value_in
+from .linear import Linear
+from .view import LoopView, is_static, size_of
+
+_SMALL = 4096  # elements: below that, calling an operation costs more than writing its result and reading it again
+_MOST = 1 << 22  # elements that small results may take for all iterations together
+_FULL_SPEED = 128  # rows with which the product of one iteration is as fast as that of all iterations together
+_LARGE = 1 << 26  # bytes: products of all iterations that take more stay where each is used and let go at once
+
+
+def compute_before(loop: LoopView) -> bool:
+    """Batch, before the loop, what needs no recurrence."""
+    if loop.trips is None:
+        _tell(loop, "the number of iterations is not known before the loop starts")
+        return False
+    if loop.known_trips in (0, 1):
+        return False
+    forward = _Group(loop, 1).move()
+    return _Group(loop, -1).move() or forward
+
+
+def _tell(loop: LoopView, why: str) -> None:
+    if not is_recording():
+        return
+    for operation in loop.needed:
+        if is_heavy(operation):
+            note_kept("fission", operation, f"stays in the loop: {why}")
+
+
+class _Group:
+    """The operations of a body that take elements which are read in one direction."""
+
+    def __init__(self, loop: LoopView, direction: int) -> None:
+        self.loop = loop
+        self.direction = direction
+        self.free: dict[Tensor, None] = {}  # elements, counters, and what is computed of these
+        self.elements: dict[Tensor, Linear] = {}
+
+    def move(self) -> bool:
+        """Batch what pays; returns whether anything did."""
+        self._find()
+        wanted = self._wanted()
+        if not wanted:
+            return False
+        device = wanted[0].operation.device
+        wanted = [tensor for tensor in wanted if tensor.operation.device == device]
+        with self.loop.outside(wanted[0].operation):
+            moved = self._batched(wanted)
+        if not moved:
+            return False
+        index = self._place(wanted[0].operation)
+        for tensor, array in moved:
+            note_change("fission", tensor.operation, "is computed for all iterations before the loop")
+            self.loop.read(tensor, array, index)
+        return True
+
+    # --- what may move --------------------------------------------------------------------------------------
+
+    def _find(self) -> None:
+        for operation in self.loop.needed:
+            if operation.graph is not self.loop.body or isinstance(operation.op, (Parameter, Constant, RegionOp)):
+                continue
+            if isinstance(operation.op, (ArrayRead, ArrayReadOrZeros)):
+                self._find_element(operation)
+            elif self._is_free(operation):
+                self.free.update(dict.fromkeys(operation.outputs))
+
+    def _find_element(self, read: Operation) -> None:
+        loop, index = self.loop, self.loop.form(read.inputs[1])
+        array = loop.outer(read.inputs[0])
+        if index is None or index.steps != self.direction or array is None:
+            return
+        if not on_one_device([array.operation, read.inputs[0].operation, read]):
+            return
+        first = loop.first_place(index)
+        if first is None or first < 0 or not is_static(*read.outputs):
+            return
+        if isinstance(read.op, ArrayReadOrZeros) and first:
+            return
+        self.elements[read.outputs[0]] = index
+        self.free[read.outputs[0]] = None
+
+    def _is_free(self, operation: Operation) -> bool:
+        if not can_batch(operation):
+            return False
+        sources = [tensor for tensor in operation.inputs if not self._is_steady(tensor)]
+        if not sources or not all(tensor in self.free or self._counts(tensor) for tensor in sources):
+            return False
+        return on_one_device([operation, *[tensor.operation for tensor in sources]])  # weights may lie anywhere
+
+    def _is_steady(self, tensor: Tensor) -> bool:
+        return isinstance(tensor.operation.op, Constant) or self.loop.outer(tensor) is not None
+
+    def _counts(self, tensor: Tensor) -> bool:
+        form = self.loop.form(tensor)
+        return form is not None and form.steps != 0
+
+    # --- what shall move ------------------------------------------------------------------------------------
+
+    def _wanted(self) -> list[Tensor]:
+        """The tensors that the body reads from then on, each from an array of its own."""
+        moving: set[Operation] = set()
+        for operation in reversed(self.loop.needed):
+            computed = [tensor for tensor in operation.outputs if tensor in self.free and tensor not in self.elements]
+            if not computed or all(tensor.shape == () for tensor in computed):
+                continue
+            if operation in moving or self._pays(operation, computed):
+                moving.add(operation)
+                moving.update(tensor.operation for tensor in operation.inputs if tensor in self.free)
+        return self._taken(moving)
+
+    def _pays(self, operation: Operation, computed: Sequence[Tensor]) -> bool:
+        if is_heavy(operation):
+            return not self._is_for_nothing(operation)
+        if any(tensor in self.loop.histories for tensor in computed):
+            return True
+        if isinstance(operation.op, (Split, Reshape, ExpandDims, Squeeze, FlattenRows, Transpose)):
+            return False  # views cost nothing where they are
+        if operation.op.elementwise and not self._only_counts(operation):
+            return False  # in the loop it is part of a kernel
+        trips = self.loop.known_trips or _SMALL
+        return all(size_of(tensor) <= _SMALL and size_of(tensor) * trips <= _MOST for tensor in computed)
+
+    def _is_for_nothing(self, operation: Operation) -> bool:
+        """Whether a product is as fast in the loop, where it takes the memory of one iteration and not that of all."""
+        product, loop = operation.outputs[0], self.loop
+        if not is_on("memory") or not isinstance(operation.op, MatMul) or not is_static(product):
+            return False
+        rows, trips = size_of(product) // max(1, (product.shape or (1,))[-1] or 1), loop.known_trips
+        if trips is None or rows < _FULL_SPEED or product in loop.histories:
+            return False
+        if size_of(product) * trips * int(product.dtype.itemsize) <= _LARGE:
+            return False
+        if is_recording():
+            note_kept("fission", operation, "stays in the loop: it is as fast there, and takes less memory")
+        return True
+
+    def _only_counts(self, operation: Operation) -> bool:
+        """Whether an operation takes counters and what is the same in each iteration, and no elements."""
+        return not any(tensor in self.free and not self._counts(tensor) for tensor in operation.inputs)
+
+    def _taken(self, moving: set[Operation]) -> list[Tensor]:
+        """The results of `moving` that anything else takes."""
+        loop = self.loop
+        outer = {*loop.body.results, *loop.demanded}
+        for operation in loop.needed:
+            if operation not in moving:
+                outer.update(operation.inputs)
+        moved = [tensor for operation in loop.needed if operation in moving for tensor in operation.outputs]
+        return [tensor for tensor in moved if tensor in outer and tensor not in self.elements]
+
+    # --- moving ---------------------------------------------------------------------------------------------
+
+    def _batched(self, wanted: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """Arrays of what `wanted` are in each iteration, in the order of the arrays that are read."""
+        batch = new_batch(self.loop.trips_tensor())
+        found: list[tuple[Tensor, Tensor]] = []
+        for tensor in wanted:
+            value = value_in(batch, tensor, self._source)
+            if value is not None and value.batched:
+                found.append((tensor, apply(ArrayUnstack(), value.tensor)))
+        return found
+
+    def _source(self, batch: Batch, tensor: Tensor) -> Value | None:
+        loop = self.loop
+        if tensor in self.elements:
+            rows = self._rows(tensor)
+            return None if rows is None else Value(rows, batched=True)
+        if self._is_steady(tensor):
+            outer = loop.constant_outside(tensor)
+            return None if outer is None else Value(outer, batched=False)
+        form = loop.form(tensor) if tensor not in self.free or tensor.shape == () else None
+        return None if form is None or not form.steps else Value(self._counted(batch, tensor, form), batched=True)
+
+    def _rows(self, element: Tensor) -> Tensor | None:
+        loop, read = self.loop, element.operation
+        array, spec = loop.outer(read.inputs[0]), element.spec
+        assert array is not None
+        assert isinstance(spec, TensorSpec)
+        if isinstance(read.op, ArrayRead):
+            return loop.window(array, self.elements[element], spec, read)
+        vector = convert_to_tensor([loop.trips_tensor(), *[dim or 0 for dim in spec.shape or ()]], "int32")
+        return apply(ArrayStackLike((loop.known_trips, *(spec.shape or ())), spec.dtype), array, vector)
+
+    def _counted(self, batch: Batch, tensor: Tensor, form: Linear) -> Tensor:
+        """What a counter is in all iterations, in the order of the batch."""
+        numbers = arange(batch.size, dtype="int32")
+        last = convert_to_tensor(batch.size, "int32") - 1
+        iteration = numbers if self.direction == 1 else last - numbers
+        total: Any = iteration if form.steps == 1 else iteration * form.steps
+        total = total + form.constant if form.constant else total
+        for term, factor in form.terms:
+            total = total + self.loop.number(term) * factor
+        assert isinstance(tensor.spec, TensorSpec)
+        return apply(Cast(tensor.spec.dtype), total) if total.dtype != tensor.spec.dtype else total
+
+    def _place(self, like: Operation) -> Tensor:
+        """The number, in the body, of this iteration's place in the batch."""
+        loop = self.loop
+        for tensor in [*loop.body.parameters, *[t for o in loop.needed for t in o.outputs]]:
+            form = loop.form(tensor) if tensor.operation.graph is loop.body else None
+            if form is not None and form.steps == self.direction and loop.first_place(form) == 0:
+                return tensor
+        return loop.counter(self.direction, like)

@@ -1,0 +1,217 @@
+"""What is the same in every iteration leaves the loop, and so do reads of what another loop can tell without a record.
+
+Both are exact. A condition runs at least once, so that all that is invariant there may leave it. A body may never run:
+only what can't fail leaves it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...control_flow.frames import History, Saved, TripCount
+from ...control_flow.region_op import RegionOp
+from ...control_flow.while_loop import While
+from ...graph.graph import Operation, Parameter
+from ...graph.region import Region
+from ...graph.spec import TensorSpec
+from ...graph.tensor import Tensor
+from ...ops.axes import Transpose
+from ...ops.base import (
+    BroadcastToShape,
+    Cast,
+    Constant,
+    ReshapeToShape,
+    ShapeOf,
+    SumToShape,
+    ZerosOfShape,
+    convert_to_tensor,
+)
+from ...ops.elementwise import FloorDivide, Mod
+from ...ops.joining import Concatenate, Split, Stack
+from ...ops.linalg import BatchMatMul, FlattenRows, MatMul
+from ...ops.shaping import BroadcastTo, DimOf, ExpandDims, Reshape, Squeeze
+from ...ops.tensor_arrays import ArrayClear, ArrayRead, ArrayReadOrZeros, ArrayUnstack
+from ..assign import capture_late, on_one_device
+from ..log import note_change
+from .linear import Linear, array_size, inside
+from .view import LoopView, is_static
+
+_SAFE = (
+    BatchMatMul, BroadcastTo, BroadcastToShape, Cast, Concatenate, DimOf, ExpandDims, FlattenRows, MatMul, Reshape,
+    ReshapeToShape, ShapeOf, Split, Squeeze, Stack, SumToShape, Transpose, ZerosOfShape,
+)  # fmt: skip
+
+
+def move_invariants(loop: LoopView) -> bool:
+    """Compute before the loop what each iteration, or each test, would compute anew."""
+    changed = [_move(loop, region) for region in loop.op.regions]
+    return any(changed)
+
+
+def _move(loop: LoopView, region: Region) -> bool:
+    tests = region is loop.op.condition
+    outside = {parameter: outer for outer, parameter in region.captures}
+    changed = False
+    operations = [o for o in region.operations if not isinstance(o.op, (Parameter, Constant))]
+    for operation in operations:
+        if not _is_invariant(operation, outside) or not (tests or _cannot_fail(operation)):
+            continue
+        moved = _outside(loop, operation, outside)
+        for old, new in zip(operation.outputs, moved.outputs, strict=True):
+            parameter = capture_late(region, new)
+            outside[parameter] = new
+            _replace(loop, region, old, parameter)
+        note_change("invariants", operation, "is the same in each iteration: it is computed before the loop")
+        changed = True
+    return changed
+
+
+def _is_invariant(operation: Operation, outside: dict[Tensor, Tensor]) -> bool:
+    op = operation.op
+    if operation.effects or operation.control_inputs or isinstance(op, (RegionOp, History, Saved, TripCount)):
+        return False
+    if not all(isinstance(tensor.spec, TensorSpec) for tensor in (*operation.inputs, *operation.outputs)):
+        return False
+    if not any(tensor in outside for tensor in operation.inputs):
+        return False
+    known = all(tensor in outside or isinstance(tensor.operation.op, Constant) for tensor in operation.inputs)
+    return known and on_one_device([operation, *[tensor.operation for tensor in operation.inputs]])
+
+
+def _cannot_fail(operation: Operation) -> bool:
+    if not is_static(*operation.inputs, *operation.outputs):
+        return False
+    if isinstance(operation.op, (FloorDivide, Mod)):
+        return False
+    return operation.op.elementwise or isinstance(operation.op, _SAFE)
+
+
+def _outside(loop: LoopView, operation: Operation, outside: dict[Tensor, Tensor]) -> Operation:
+    inputs: list[Tensor] = []
+    for tensor in operation.inputs:
+        source = tensor.operation
+        is_outer = tensor in outside
+        copied = None if is_outer else loop.graph.adopt(source.op, (), (tensor.spec,), source)
+        inputs.append(outside[tensor] if copied is None else copied.outputs[0])
+    return loop.graph.adopt(operation.op, inputs, tuple(t.spec for t in operation.outputs), operation)
+
+
+def _replace(loop: LoopView, region: Region, old: Tensor, new: Tensor) -> None:
+    if region is loop.body:
+        loop.replace(old, new)
+        return
+    for operation in region.operations:
+        operation.inputs = tuple([new if tensor is old else tensor for tensor in operation.inputs])
+    region.results = [new if result is old else result for result in region.results]
+
+
+# --- records of other loops -----------------------------------------------------------------------------------------
+
+
+def resolve_records(loop: LoopView) -> bool:
+    """Do without records of what another loop, whose values this one reads, can tell for every iteration.
+
+    That is a number that counts, a value that is the same in each iteration, and the element of an array.
+    """
+    changed = False
+    for operation in loop.needed:
+        if isinstance(operation.op, ArrayRead) and operation.graph is loop.body:
+            changed |= _resolve(loop, operation)
+    return changed
+
+
+def _resolve(loop: LoopView, read: Operation) -> bool:
+    history = loop.outer(read.inputs[0])
+    if history is None or not isinstance(history.operation.op, History) or read.control_inputs:
+        return False
+    inner, other = history.operation.op.inner, history.operation.inputs[0].operation
+    if not isinstance(other.op, While) or inner.operation.graph is not other.op.body:
+        return False
+    (element,), index = read.outputs, read.inputs[1]
+    form = inside(other, inner)
+    if form is not None and form.steps:
+        found = _number(loop, form, index, read)
+        if found is None:
+            return False
+        loop.replace(element, found)
+        return True
+    return _resolve_value(loop, read, inner, other)
+
+
+def _resolve_value(loop: LoopView, read: Operation, inner: Tensor, other: Operation) -> bool:
+    (element,), index = read.outputs, read.inputs[1]
+    outer = _outer(other, inner)
+    if outer is not None:
+        loop.replace(element, loop.capture(outer))
+        return True
+    source = inner.operation
+    if not isinstance(source.op, ArrayRead) or not on_one_device([source, source.inputs[0].operation, read]):
+        return False
+    array, place = _outer(other, source.inputs[0]), inside(other, source.inputs[1])
+    if array is None or place is None or not place.steps:
+        return False
+    found = _number(loop, place, index, read)
+    if found is None:
+        return False
+    loop.read(element, array, found)
+    note_change("invariants", read, "is read where it came from: the other loop need not record it")
+    return True
+
+
+def _outer(node: Operation, tensor: Tensor) -> Tensor | None:
+    assert isinstance(node.op, While)
+    return next((outer for outer, parameter in node.op.body.captures if parameter is tensor), None)
+
+
+def _number(loop: LoopView, form: Linear, index: Tensor, like: Operation) -> Tensor | None:
+    """The number in this loop that has `form` in another one, in its iteration `index`."""
+    if any(not isinstance(tensor.spec, TensorSpec) for tensor, _ in form.terms) or len(form.terms) > 1:
+        return None
+    if form == Linear(1):
+        return index
+    with loop.inside(like):
+        start: Any = form.constant
+        for tensor, factor in form.terms:
+            start = start + tensor * factor if factor != 1 else tensor + start
+        total = start + index if form.steps == 1 else start - index if form.steps == -1 else start + index * form.steps
+        return convert_to_tensor(total, "int32") if total.dtype.name != "int32" else total
+
+
+# --- cotangents of arrays that are read once ------------------------------------------------------------------------
+
+
+def drop_clearing(loop: LoopView) -> bool:
+    """Take an array from outside where the loop only reads each of its elements before it clears it."""
+    changed = False
+    for position in reversed(range(loop.op.carried)):
+        changed |= _drop_clearing(loop, position)
+    return changed
+
+
+def _drop_clearing(loop: LoopView, position: int) -> bool:
+    parameter, result = loop.body.parameters[position], loop.body.results[position]
+    clear = result.operation
+    if not isinstance(clear.op, ArrayClear) or clear.inputs[0] is not parameter or loop.uses.get(result) != 1:
+        return False
+    index, final = clear.inputs[1], loop.node.outputs[position]
+    form = loop.form(index)
+    if form is None or abs(form.steps) != 1 or loop.is_tested(position) or parameter in loop.histories:
+        return False
+    readers = [operation for operation in loop.needed if parameter in operation.inputs and operation is not clear]
+    if not all(isinstance(o.op, ArrayReadOrZeros) and loop.form(o.inputs[1]) == form for o in readers):
+        return False
+    if loop.is_used(final) or parameter in loop.body.results:
+        return False
+    initial = loop.node.inputs[position]
+    if not on_one_device([initial.operation, parameter.operation, clear, *readers]):
+        return False
+    loop.remove_variable(position)
+    array = loop.capture(initial)
+    loop.replace(parameter, array)
+    if isinstance(initial.operation.op, ArrayUnstack) and loop.covers(form, array_size(initial)):
+        for reader in readers:  # everything was written
+            loop.become(reader.outputs[0], ArrayRead(), [array, reader.inputs[1]]).device = reader.device
+    return True
+
+
+__all__ = ["drop_clearing", "move_invariants", "resolve_records"]

@@ -1,0 +1,191 @@
+"""Integers of a loop that grow or fall evenly: which element an iteration reads, and how many iterations there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...control_flow.frames import History, TripCount
+from ...control_flow.while_loop import While
+from ...graph.graph import Operation, Parameter
+from ...graph.spec import ArraySpec, TensorSpec
+from ...graph.tensor import Tensor
+from ...ops.base import Cast, Constant
+from ...ops.comparison import Greater, GreaterEqual, Less, LessEqual
+from ...ops.elementwise import Add, Negative, Subtract
+from ...ops.tensor_arrays import ArrayNew
+
+
+@dataclass(frozen=True)
+class Linear:
+    """``steps * k + constant + sum(factor * term)`` in iteration k = 0, 1, 2...
+
+    Attributes:
+        steps: by how much it grows from one iteration to the next.
+        constant: the known part of what it starts at.
+        terms: pairs (tensor outside of the loop, factor). A frame stands for the trip count of its loop.
+    """
+
+    steps: int = 0
+    constant: int = 0
+    terms: frozenset[tuple[Tensor, int]] = frozenset()
+
+    def plus(self, other: Linear, factor: int = 1) -> Linear:
+        terms = dict(self.terms)
+        for tensor, times in other.terms:
+            terms[tensor] = terms.get(tensor, 0) + factor * times
+        kept = frozenset((tensor, times) for tensor, times in terms.items() if times)
+        return Linear(self.steps + factor * other.steps, self.constant + factor * other.constant, kept)
+
+    def minus(self, other: Linear) -> Linear:
+        return self.plus(other, -1)
+
+    def moved(self, by: int) -> Linear:
+        return Linear(self.steps, self.constant + by, self.terms)
+
+    @property
+    def start(self) -> Linear:
+        """Its value in the first iteration."""
+        return Linear(0, self.constant, self.terms)
+
+    @property
+    def known(self) -> int | None:
+        """The number that it always is."""
+        return self.constant if self.steps == 0 and not self.terms else None
+
+
+_DEEPEST = 16  # operations that are looked through: what lies behind longer chains is taken as it is
+
+
+def outside(tensor: Tensor, depth: int = 0) -> Linear | None:
+    """The form of an integer outside of the loop, found at most `_DEEPEST` operations away."""
+    spec, op = tensor.spec, tensor.operation.op
+    if not isinstance(spec, TensorSpec) or spec.dtype.kind not in "iu" or spec.shape != ():
+        return None
+    if isinstance(op, Constant):
+        return Linear(0, int(op.value))
+    if isinstance(op, TripCount):
+        trips = trip_count(tensor.operation.inputs[0].operation)
+        if trips is not None and trips.known is not None:
+            return Linear(0, max(0, trips.known))
+        return Linear(0, 0, frozenset({(tensor.operation.inputs[0], 1)}))
+    numbers = _numbers(tensor.operation) if depth < _DEEPEST else ()
+    combined = _combined(op, [outside(each, depth + 1) for each in numbers])
+    return combined or Linear(0, 0, frozenset({(tensor, 1)}))
+
+
+def inside(node: Operation, tensor: Tensor, depth: int = 0) -> Linear | None:
+    """The form of an integer in the body of loop `node`; None if it has none."""
+    assert isinstance(node.op, While)
+    body = node.op.body
+    spec, op = tensor.spec, tensor.operation.op
+    if not isinstance(spec, TensorSpec) or spec.dtype.kind not in "iu" or spec.shape != ():
+        return None
+    if tensor in body.parameters:
+        return _variable(node, body.parameters.index(tensor))
+    if isinstance(op, Parameter):
+        outer = next((outer for outer, parameter in body.captures if parameter is tensor), None)
+        return None if outer is None else outside(outer)
+    if isinstance(op, Constant):
+        return Linear(0, int(op.value))
+    numbers = _numbers(tensor.operation) if depth < _DEEPEST else ()
+    return _combined(op, [inside(node, each, depth + 1) for each in numbers])
+
+
+def _numbers(operation: Operation) -> tuple[Tensor, ...]:
+    return operation.inputs if isinstance(operation.op, (Add, Subtract, Negative, Cast)) else ()
+
+
+def _combined(op: Any, values: list[Linear | None]) -> Linear | None:
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return None
+    if isinstance(op, Add):
+        return known[0].plus(known[1])
+    if isinstance(op, Subtract):
+        return known[0].minus(known[1])
+    return Linear().minus(known[0]) if isinstance(op, Negative) else known[0]
+
+
+def _variable(node: Operation, position: int) -> Linear | None:
+    """The form of a loop variable to which each iteration adds the same number."""
+    assert isinstance(node.op, While)
+    body = node.op.body
+    parameter, update = body.parameters[position], body.results[position].operation
+    start = outside(node.inputs[position])
+    if start is None:
+        return None
+    if body.results[position] is parameter:
+        return start
+    if not isinstance(update.op, (Add, Subtract)):
+        return None
+    a, b = update.inputs
+    if a is not parameter and isinstance(update.op, Add):
+        a, b = b, a
+    change = _steady(node, b)
+    if a is not parameter or change is None:
+        return None
+    return Linear(change if isinstance(update.op, Add) else -change, start.constant, start.terms)
+
+
+def _steady(node: Operation, tensor: Tensor) -> int | None:
+    """The number that `tensor` is in all iterations, seen without looking at variables."""
+    assert isinstance(node.op, While)
+    if isinstance(tensor.operation.op, Parameter):
+        tensor = next((outer for outer, parameter in node.op.body.captures if parameter is tensor), tensor)
+    op = tensor.operation.op
+    return int(op.value) if isinstance(op, Constant) and np.ndim(op.value) == 0 else None
+
+
+def trip_count(node: Operation) -> Linear | None:
+    """How many iterations `node` makes, if that is known before it starts; none at all if this is below zero."""
+    if not isinstance(node.op, While):
+        return None
+    condition = node.op.condition
+    test = condition.results[0].operation
+    if test.graph is not condition or not isinstance(test.op, (Less, LessEqual, Greater, GreaterEqual)):
+        return None
+    low, high = [_tested(node, tensor) for tensor in test.inputs]
+    if low is None or high is None:
+        return None
+    if isinstance(test.op, (Greater, GreaterEqual)):
+        low, high = high, low
+    distance = high.minus(low)
+    if distance.steps != -1:
+        return None
+    including = isinstance(test.op, (LessEqual, GreaterEqual))
+    return distance.start.moved(1 if including else 0)
+
+
+def _tested(node: Operation, tensor: Tensor) -> Linear | None:
+    """The form of what a loop's condition compares."""
+    assert isinstance(node.op, While)
+    condition, op = node.op.condition, tensor.operation.op
+    if tensor in condition.parameters:
+        return inside(node, node.op.body.parameters[condition.parameters.index(tensor)])
+    if isinstance(op, Parameter):
+        outer = next((outer for outer, parameter in condition.captures if parameter is tensor), None)
+        return None if outer is None else outside(outer)
+    if isinstance(op, Constant):
+        return outside(tensor)
+    return _combined(op, [_tested(node, each) for each in _numbers(tensor.operation)])
+
+
+def array_size(array: Tensor) -> Linear | None:
+    """How many elements an array outside of the loop has."""
+    spec, op = array.spec, array.operation.op
+    if isinstance(spec, ArraySpec) and spec.size is not None:
+        return Linear(0, spec.size)
+    if isinstance(op, History):
+        return counted(array.operation.inputs[0])
+    return outside(array.operation.inputs[0]) if isinstance(op, ArrayNew) else None
+
+
+def counted(frame: Tensor) -> Linear:
+    """The trip count of the loop to which `frame` belongs."""
+    trips = trip_count(frame.operation)
+    if trips is not None and trips.known is not None:
+        return Linear(0, max(0, trips.known))
+    return Linear(0, 0, frozenset({(frame, 1)}))

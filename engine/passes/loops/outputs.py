@@ -1,0 +1,152 @@
+"""What a body computes for nothing but an output array is computed after the loop, for all elements at once.
+
+``outputs.write(t, h @ w + b)`` gathers h instead, and ``d[t] += g @ w.T`` gathers g: then come one product and one sum.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ...control_flow.batching import Batch, Value
+from ...control_flow.frames import TripCount
+from ...graph.graph import Operation, Parameter
+from ...graph.spec import ArraySpec, TensorSpec
+from ...graph.tensor import Tensor
+from ...ops.base import Constant, apply
+from ...ops.linalg import MatMul
+from ...ops.tensor_arrays import ArrayAddAt, ArrayEmpty, ArrayMatMul, ArrayNew, ArrayUnstack, ArrayWrite
+from ..assign import on_one_device
+from ..log import note_change
+from .batches import can_batch, is_heavy, new_batch, value_in
+from .linear import array_size, counted
+from .sums import accumulation
+from .view import LoopView, is_static
+
+_MOST_GATHERED = 2  # tensors that are gathered for one output
+
+
+def compute_after(loop: LoopView) -> bool:
+    """Take what is computed for output arrays alone after the loop."""
+    changed = False
+    for position in reversed(range(loop.op.carried)):
+        moved = _Output(loop, position).move() or _sink_product(loop, position)
+        changed |= moved
+        if moved:
+            loop.refresh()
+    return changed
+
+
+class _Output:
+    """An array, loop variable `position`, into which each iteration writes."""
+
+    def __init__(self, loop: LoopView, position: int) -> None:
+        self.loop = loop
+        self.position = position
+        self.tail: set[Operation] = set()
+        self.gathered: dict[Tensor, None] = {}
+        self.place: Tensor | None = None
+
+    def move(self) -> bool:
+        """Compute what is written after the loop, if that pays; returns whether it did."""
+        update = self._update()
+        if update is None:
+            return False
+        self.place = update.inputs[1]
+        value = update.inputs[2]
+        self._find_tail(value)
+        pays = any(is_heavy(operation) for operation in self.tail) and 0 < len(self.gathered) <= _MOST_GATHERED
+        taken = [tensor for operation in self.tail for tensor in (*operation.inputs, *operation.outputs)]
+        taking = [tensor.operation for tensor in taken if not self._is_steady(tensor)]
+        if not pays or not on_one_device([update, update.inputs[0].operation, *taking]):
+            return False
+        return self._compute(update, value)
+
+    def _update(self) -> Operation | None:
+        loop = self.loop
+        initial = loop.node.inputs[self.position]
+        is_new = isinstance(initial.operation.op, ArrayNew)
+        if not is_new and not isinstance(initial.operation.op, ArrayEmpty):
+            return None
+        update = accumulation(loop, self.position, ArrayWrite if is_new else ArrayAddAt)
+        if update is None or update.inputs[0] is not loop.body.parameters[self.position]:
+            return None
+        form = loop.form(update.inputs[1])
+        if form is None or abs(form.steps) != 1 or loop.first_place(form) != 0:
+            return None
+        if isinstance(update.op, ArrayWrite) and not loop.covers(form, array_size(initial)):
+            return None
+        return update
+
+    def _find_tail(self, tensor: Tensor) -> None:
+        """What is computed for this alone; what that takes is gathered."""
+        loop, operation = self.loop, tensor.operation
+        if tensor in self.gathered or self._is_steady(tensor):
+            return
+        alone = all(loop.uses.get(output, 0) <= 1 for output in operation.outputs)
+        inside = operation.graph is loop.body and not isinstance(operation.op, Parameter)
+        if not inside or not alone or not can_batch(operation) or tensor in loop.histories:
+            self.gathered[tensor] = None
+            return
+        self.tail.add(operation)
+        for each in operation.inputs:
+            self._find_tail(each)
+
+    def _is_steady(self, tensor: Tensor) -> bool:
+        return isinstance(tensor.operation.op, Constant) or self.loop.outer(tensor) is not None
+
+    def _compute(self, update: Operation, value: Tensor) -> bool:
+        loop = self.loop
+        if not is_static(*self.gathered):
+            return False
+        with loop.outside(value.operation):
+            trips = counted(loop.node.outputs[-1]).known
+            batch = new_batch(apply(TripCount(), loop.node.outputs[-1]) if trips is None else trips)
+            found = value_in(batch, value, self._source)
+        if found is None or not found.batched:
+            return False
+        note_change("fission", value.operation, "is computed for all iterations after the loop")
+        final = loop.node.outputs[self.position]
+        loop.remove_variable(self.position)
+        loop.become(final, ArrayUnstack(), [found.tensor]).device = update.device
+        return True
+
+    def _source(self, batch: Batch, tensor: Tensor) -> Value | None:
+        loop, place = self.loop, self.place
+        if tensor in self.gathered and isinstance(tensor.spec, TensorSpec) and place is not None:
+            return Value(loop.stack(loop.written(tensor, place), tensor.spec, tensor.operation), batched=True)
+        if not self._is_steady(tensor):
+            return None
+        outer = loop.constant_outside(tensor)
+        return None if outer is None else Value(outer, batched=False)
+
+
+def _sink_product(loop: LoopView, position: int) -> bool:
+    """A product added to elements in any order: the array gathers its rows, and is multiplied as a whole."""
+    update = accumulation(loop, position, ArrayAddAt)
+    if update is None or update.inputs[0] is not loop.body.parameters[position]:
+        return False
+    product = update.inputs[2].operation
+    op = product.op
+    if not isinstance(loop.node.inputs[position].operation.op, ArrayEmpty) or product.graph is not loop.body:
+        return False
+    if not isinstance(op, MatMul) or op.transpose_a or product.control_inputs:
+        return False
+    weight = loop.outer(product.inputs[1])
+    if weight is None or loop.uses.get(update.inputs[2]) != 1 or not is_static(product.inputs[0]):
+        return False
+    array, index, _ = update.inputs
+    if not on_one_device([array.operation, update, product, product.inputs[0].operation]):
+        return False
+    update.inputs = (array, index, product.inputs[0])
+    assert isinstance(array.spec, ArraySpec)
+    spec = dataclasses.replace(array.spec.with_elements(product.inputs[0].spec))
+    old = loop.node.outputs[position]
+    for tensor in (array, loop.op.condition.parameters[position], update.outputs[0]):
+        tensor.spec = spec
+        if isinstance(tensor.operation.op, Parameter):
+            tensor.operation.op = Parameter(spec)
+    inner = Tensor(loop.node, position, spec)
+    loop.become(old, ArrayMatMul(op.transpose_b), [inner, weight]).device = product.device
+    loop.node.outputs = (*loop.node.outputs[:position], inner, *loop.node.outputs[position + 1 :])
+    note_change("fission", product, "is computed for the whole array after the loop")
+    return True

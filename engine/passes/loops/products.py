@@ -1,0 +1,188 @@
+"""Matrix products of a body that share an operand, or are added up, become one product of wider matrices.
+
+A cell that is written gate by gate has ``h @ u_i`` for each gate, and its gradient ``sum(g_i @ u_i.T)``. The matrices
+that all iterations share are put side by side once, before the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...graph.graph import Operation
+from ...graph.spec import TensorSpec
+from ...graph.tensor import Tensor
+from ...ops.base import apply
+from ...ops.elementwise import Add
+from ...ops.joining import Concatenate, Split
+from ...ops.linalg import MatMul
+from ...ops.tensor_arrays import ArrayAddAt, ArrayRead, ArrayWrite
+from ..assign import on_one_device
+from ..log import note_change, note_kept
+from .view import LoopView, is_static
+
+_MOST_ROWS = 1024  # with more, one product is no quicker than several
+_FEWEST_ROWS = 32  # of all iterations together: below that, putting weights side by side costs more
+
+
+def merge_products(loop: LoopView) -> bool:
+    """Merge the products of a body that share their rows, and those that are added up."""
+    added = _merge_added(loop)
+    if added:
+        loop.finish()
+    shared = _merge_shared(loop)
+    if shared:
+        loop.finish()
+    return added or shared
+
+
+def _weight(loop: LoopView, operation: Operation) -> Tensor | None:
+    """The matrix that a product of this body takes from outside, if it is the second operand."""
+    op = operation.op
+    if not isinstance(op, MatMul) or op.transpose_a or operation.control_inputs or operation.graph is not loop.body:
+        return None
+    weight = loop.outer(operation.inputs[1])
+    return weight if is_static(*operation.inputs) else None
+
+
+def _pays(loop: LoopView, operation: Operation) -> bool:
+    rows = (operation.inputs[0].shape or (0,))[0] or 0
+    trips = loop.known_trips
+    if rows > _MOST_ROWS:
+        note_kept("merge_products", operation, f"has {rows} rows: several products are as quick as one")
+        return False
+    return trips is None or rows * trips >= _FEWEST_ROWS
+
+
+def _side_by_side(loop: LoopView, group: Sequence[Operation], axis: int) -> Tensor:
+    weights = tuple([tensor for operation in group if (tensor := _weight(loop, operation)) is not None])
+    known = loop.sides.get(weights) if axis else None
+    if known is not None and known.operation.graph is loop.graph:
+        return known
+    with loop.outside(group[0]):
+        made = apply(Concatenate(axis), *weights)
+    if axis:
+        loop.sides[weights] = made
+    return made
+
+
+# --- h @ a, h @ b ---------------------------------------------------------------------------------------------------
+
+
+def _merge_shared(loop: LoopView) -> bool:
+    groups: dict[tuple[Tensor, bool, str], list[Operation]] = {}
+    outputs = {o.inputs[2] for o in loop.needed if isinstance(o.op, (ArrayAddAt, ArrayWrite))}
+    for operation in loop.needed:
+        op = operation.op
+        if operation.outputs and operation.outputs[0] in outputs and loop.uses[operation.outputs[0]] == 1:
+            continue  # it leaves the loop by itself
+        if isinstance(op, MatMul) and _weight(loop, operation) is not None and _pays(loop, operation):
+            key = (operation.inputs[0], op.transpose_b, operation.device)
+            groups.setdefault(key, []).append(operation)
+    changed = False
+    for group in groups.values():
+        lies_together = on_one_device([o for each in group for o in (each, each.inputs[1].operation)])
+        if len(group) > 1 and lies_together:
+            _merge_group(loop, group)
+            changed = True
+    return changed
+
+
+def _merge_group(loop: LoopView, group: Sequence[Operation]) -> None:
+    op = group[0].op
+    assert isinstance(op, MatMul)
+    weight = _side_by_side(loop, group, 0 if op.transpose_b else 1)
+    widths = tuple([(operation.outputs[0].shape or (0, 0))[1] or 0 for operation in group])
+    parameter = loop.capture(weight)
+    with loop.inside(group[0]):
+        product = apply(MatMul(False, op.transpose_b), group[0].inputs[0], parameter)
+        split = loop.body.add(Split(1, widths, fits=True), [product])
+    for operation, part in zip(group, split.outputs, strict=True):
+        loop.replace(operation.outputs[0], part)
+    note_change("merge_products", group[0], f"and {len(group) - 1} more of the same rows are one product")
+
+
+# --- a @ u + b @ v --------------------------------------------------------------------------------------------------
+
+
+def _merge_added(loop: LoopView) -> bool:
+    changed = False
+    inner: set[Operation] = set()
+    for operation in reversed(loop.needed):
+        if isinstance(operation.op, Add) and operation not in inner and operation.graph is loop.body:
+            leaves = _leaves(loop, operation, inner)
+            changed |= _merge_leaves(loop, operation, leaves)
+    return changed
+
+
+def _leaves(loop: LoopView, root: Operation, inner: set[Operation]) -> list[Tensor]:
+    """What a chain of additions adds up; the additions inside are noted."""
+    found: list[Tensor] = []
+    pending = list(reversed(root.inputs))
+    while pending:
+        tensor = pending.pop()
+        source = tensor.operation
+        is_sum = isinstance(source.op, Add) and source.graph is loop.body and loop.uses.get(tensor) == 1
+        if is_sum and tensor.spec == root.outputs[0].spec and source.device == root.device:
+            inner.add(source)
+            pending.extend(reversed(source.inputs))
+        else:
+            found.append(tensor)
+    return found
+
+
+def _merge_leaves(loop: LoopView, root: Operation, leaves: list[Tensor]) -> bool:
+    groups: dict[bool, list[Operation]] = {}
+    for leaf in leaves:
+        source, op = leaf.operation, leaf.operation.op
+        if not isinstance(op, MatMul) or loop.uses.get(leaf) != 1 or leaf.spec != root.outputs[0].spec:
+            continue
+        if _weight(loop, source) is None or not _pays(loop, source) or not _recurs(loop, source.inputs[0]):
+            continue
+        if on_one_device([root, source, *[tensor.operation for tensor in source.inputs]]):
+            groups.setdefault(op.transpose_b, []).append(source)
+    group = max([[], *groups.values()], key=len)
+    if len(group) < 2:
+        return False
+    group = _as_known(loop, group)
+    _add_at_once(loop, root, leaves, group)
+    return True
+
+
+def _as_known(loop: LoopView, group: list[Operation]) -> list[Operation]:
+    """The products in the order in which their matrices were put side by side before, if they were."""
+    by_weight = {weight: operation for operation in group if (weight := _weight(loop, operation)) is not None}
+    if len(by_weight) < len(group):
+        return group
+    for weights in loop.sides:
+        if len(weights) == len(group) and by_weight.keys() == set(weights):
+            return [by_weight[weight] for weight in weights]
+    return group
+
+
+def _recurs(loop: LoopView, tensor: Tensor) -> bool:
+    """Whether the rows are made by the body: an element of an array is multiplied before the loop."""
+    return not isinstance(tensor.operation.op, ArrayRead)
+
+
+def _add_at_once(loop: LoopView, root: Operation, leaves: list[Tensor], group: list[Operation]) -> None:
+    op = group[0].op
+    assert isinstance(op, MatMul)
+    weight = loop.capture(_side_by_side(loop, group, 1 if op.transpose_b else 0))
+    merged = {operation.outputs[0] for operation in group}
+    with loop.inside(root):
+        rows = _joined(loop, [operation.inputs[0] for operation in group])
+        total = apply(MatMul(False, op.transpose_b), rows, weight)
+        for leaf in leaves:
+            if leaf not in merged:
+                total = apply(Add(), total, leaf)
+    assert isinstance(total.spec, TensorSpec)
+    loop.replace(root.outputs[0], total)
+    note_change("merge_products", root, f"adds up {len(group)} products, which are one of wider rows")
+
+
+def _joined(loop: LoopView, rows: list[Tensor]) -> Tensor:
+    """Matrices of the body side by side; those of another product are taken again."""
+    for operation in loop.body.operations:
+        if operation.op == Concatenate(1) and list(operation.inputs) == rows:
+            return operation.outputs[0]
+    return apply(Concatenate(1), *rows)

@@ -1,0 +1,320 @@
+"""Sums that a loop gathers over its iterations are taken after it, over all rows at once.
+
+``w += a.T @ g`` becomes one product of stacked operands; so do contractions, sums over rows, and the elements of an
+array that are added up. An operand that an array has anyway is not gathered again: what the loop makes is written at
+the same place, and both are in the array's order. A part of a matrix that is put together in the body is gathered as
+part of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...graph.graph import Operation
+from ...graph.op import Op
+from ...graph.spec import TensorSpec
+from ...graph.tensor import Tensor
+from ...ops.base import Constant, SumToShape, ZerosOfShape, apply, make_constant
+from ...ops.einsum import Contraction
+from ...ops.elementwise import Add, Multiply
+from ...ops.joining import Concatenate
+from ...ops.linalg import FlattenRows, MatMul
+from ...ops.tensor_arrays import ArrayRead
+from ..assign import on_one_device
+from ..log import is_recording, note_change, note_kept
+from .view import LoopView, is_static, may_lack_elements, size_of
+
+_SMALL = 4096  # elements of an operand that is gathered though nothing else asks for it
+
+
+def sum_after(loop: LoopView) -> bool:
+    """Take sums after the loop."""
+    changed = False
+    for is_next in (_is_product, _is_sum_of_products, _is_sum):  # sums of values use what products gather
+        for position in reversed(range(loop.op.carried)):
+            changed |= _Sum(loop, position).move(is_next)
+        if changed:
+            loop.finish()
+    return changed
+
+
+def accumulation(loop: LoopView, position: int, kind: type[Op]) -> Operation | None:
+    """The operation of `kind` by which loop variable `position` is updated, if it is used for nothing else."""
+    parameter, result = loop.body.parameters[position], loop.body.results[position]
+    update = result.operation
+    if not isinstance(update.op, kind) or parameter not in update.inputs or update.control_inputs:
+        return None
+    once = loop.uses.get(parameter) == 1 and loop.uses.get(result) == 1
+    return update if once and not loop.is_tested(position) else None
+
+
+@dataclass(frozen=True)
+class _Gathered:
+    """A tensor of the body in all iterations.
+
+    Attributes:
+        tensor: the tensor, or what it is a part of.
+        array: the values of that along a new first axis.
+        start, width: which columns are meant, if it is a part.
+    """
+
+    tensor: Tensor
+    array: Tensor
+    start: int | None = None
+    width: int = 0
+
+    @property
+    def whole(self) -> _Gathered:
+        return _Gathered(self.tensor, self.array)
+
+    def part(self) -> Tensor:
+        """The columns that are meant; call it where operations are built."""
+        return self.array if self.start is None else _columns(self.array, self.start, self.width)
+
+
+class _Sum:
+    """The sum that loop variable `position` gathers."""
+
+    def __init__(self, loop: LoopView, position: int) -> None:
+        self.loop = loop
+        self.position = position
+
+    def move(self, is_next: Callable[[Operation], bool]) -> bool:
+        """Take the sum after the loop, if what is added up is the result of an operation that `is_next` likes."""
+        loop = self.loop
+        update = accumulation(loop, self.position, Add)
+        if update is None or update.outputs[0].dtype.kind == "T":  # strings are joined, not summed
+            return False
+        parameter = loop.body.parameters[self.position]
+        term = update.inputs[1] if update.inputs[0] is parameter else update.inputs[0]
+        is_one = loop.uses.get(term) == 1 and term.operation.graph is loop.body and term.spec == parameter.spec
+        if not is_one or not is_next(term.operation) or not self._lies_together(update, term):
+            return False
+        total = self._total(term)
+        if total is None:
+            return False
+        note_change("fission", term.operation, "is summed over all iterations after the loop, at once")
+        initial, final = loop.node.inputs[self.position], loop.node.outputs[self.position]
+        loop.remove_variable(self.position)
+        source = total.operation
+        if _is_zero(initial) and len(source.outputs) == 1:
+            loop.become(final, source.op, source.inputs, source)
+        else:
+            loop.become(final, Add(), [initial, total]).device = update.device
+        loop.refresh()
+        return True
+
+    def _lies_together(self, update: Operation, term: Tensor) -> bool:
+        # A shape may come from anywhere.
+        op, inputs = term.operation.op, term.operation.inputs
+        summed = inputs[:1] if isinstance(op, (SumToShape, ArrayRead)) else inputs[:2]
+        parameter = self.loop.body.parameters[self.position]
+        return on_one_device([t.operation for t in (parameter, update.outputs[0], term, *summed)])
+
+    def _total(self, term: Tensor) -> Tensor | None:
+        """The sum of `term` over all iterations, computed after the loop; None if that needs the loop."""
+        op, inputs = term.operation.op, term.operation.inputs
+        if not is_static(term) or not is_static(*inputs[: 0 if isinstance(op, ArrayRead) else 1]):
+            return None
+        if isinstance(op, MatMul) and op.transpose_a and not op.transpose_b and is_static(inputs[1]):
+            return self._product(term)
+        if isinstance(op, Contraction) and is_static(inputs[1]):
+            return self._contraction(term, op)
+        if isinstance(op, SumToShape):
+            return self._sum(term)
+        return self._elements(term) if isinstance(op, ArrayRead) else None
+
+    # --- products -------------------------------------------------------------------------------------------
+
+    def _product(self, term: Tensor) -> Tensor:
+        left, right = term.operation.inputs[:2]
+        a, b = self._together([left, right])
+        with self.loop.outside(term.operation):
+            if b.start is not None and self._takes_all_parts(left, b.tensor):
+                whole = self._shared(("product", a.array, b.array), lambda: self._multiplied(term, a, b.whole))
+                return _columns(whole, b.start, b.width)
+            return self._multiplied(term, a, b)
+
+    def _multiplied(self, term: Tensor, a: _Gathered, b: _Gathered) -> Tensor:
+        product = apply(term.operation.op, self._rows(a), self._rows(b))
+        product.operation.name = term.operation.name  # what moves keeps its name
+        return product
+
+    def _takes_all_parts(self, left: Tensor, whole: Tensor) -> bool:
+        """Whether there is a sum of products by `left` for each part of a matrix, so that all are one product."""
+        key = ("parts", left, whole)
+        known = self.loop.parts.get(key)
+        if known is None:
+            terms = [self._term(position) for position in range(self.loop.op.carried)]
+            taken = {term.operation.inputs[1] for term in terms if term is not None and _multiplies(term, left)}
+            current = self.loop.body.results[self.position].operation.inputs
+            taken.update(t.operation.inputs[1] for t in current if _multiplies(t, left))
+            known = self.loop.parts[key] = taken.issuperset(whole.operation.inputs)
+        return known
+
+    def _term(self, position: int) -> Tensor | None:
+        update = accumulation(self.loop, position, Add)
+        if update is None:
+            return None
+        return update.inputs[1] if update.inputs[0] is self.loop.body.parameters[position] else update.inputs[0]
+
+    def _contraction(self, term: Tensor, op: Contraction) -> Tensor | None:
+        used = {*op.a, *op.b, *op.out}
+        label = next(chr(code) for code in range(65, 1000) if chr(code).isalpha() and chr(code) not in used)
+        a, b = self._together(term.operation.inputs[:2])
+        with self.loop.outside(term.operation):
+            return apply(Contraction(label + op.a, label + op.b, op.out), a.part(), b.part())
+
+    def _rows(self, operand: _Gathered) -> Tensor:
+        """The rows of a matrix of the body over all iterations, as one matrix."""
+        rows = self._shared(("rows", operand.array), lambda: apply(FlattenRows(), operand.array))
+        if operand.start is None:
+            return rows
+        start, width = operand.start, operand.width
+        return self._shared(("rows", operand.array, start, width), lambda: _columns(rows, start, width))
+
+    def _shared(self, key: Any, make: Callable[[], Tensor]) -> Tensor:
+        if key not in self.loop.shared:
+            self.loop.shared[key] = make()
+        return self.loop.shared[key]
+
+    # --- operands over all iterations -----------------------------------------------------------------------
+
+    def _together(self, operands: Sequence[Tensor]) -> list[_Gathered]:
+        """The operands in all iterations, in one order."""
+        for operand in operands:
+            place = self._place(operand)
+            if place is not None and all(self._follows(other, place) for other in operands):
+                return [self._in_order(other, place) for other in operands]
+        return [self._gathered(operand, len(operands) == 1) for operand in operands]
+
+    def _place(self, operand: Tensor) -> Tensor | None:
+        """The index at which the body reads an operand from an array outside, if all of its elements can be had."""
+        loop, read = self.loop, operand.operation
+        if not isinstance(read.op, ArrayRead) or read.graph is not loop.body or loop.trips is None:
+            return None
+        index, array = loop.form(read.inputs[1]), loop.outer(read.inputs[0])
+        if index is None or array is None or loop.first_place(index) != 0 or may_lack_elements(array):
+            return None
+        return read.inputs[1] if on_one_device([read, array.operation, read.inputs[0].operation]) else None
+
+    def _follows(self, operand: Tensor, place: Tensor) -> bool:
+        own = self._place(operand)
+        return own is None or self.loop.form(own) == self.loop.form(place)
+
+    def _in_order(self, operand: Tensor, place: Tensor) -> _Gathered:
+        loop, read = self.loop, operand.operation
+        assert isinstance(operand.spec, TensorSpec)
+        if self._place(operand) is not None:
+            array, index = loop.outer(read.inputs[0]), loop.form(read.inputs[1])
+            assert array is not None
+            assert index is not None
+            rows = loop.window(array, index, operand.spec, read)
+            assert rows is not None, "its first place is known"
+            return _Gathered(operand, rows)
+        whole, start = self._whole(operand)
+        assert isinstance(whole.spec, TensorSpec)
+        array = loop.stack(loop.written(whole, place), whole.spec, whole.operation)
+        return _Gathered(whole, array, start, (operand.shape or (0,))[-1] or 0)
+
+    def _gathered(self, operand: Tensor, in_any_order: bool) -> _Gathered:
+        loop = self.loop
+        whole, start = self._whole(operand)
+        assert isinstance(whole.spec, TensorSpec)
+        written = loop.written_at_all(whole) if in_any_order else None
+        array = loop.stack(loop.history(whole) if written is None else written, whole.spec, whole.operation)
+        return _Gathered(whole, array, start, (operand.shape or (0,))[-1] or 0)
+
+    def _whole(self, operand: Tensor) -> tuple[Tensor, int | None]:
+        """The matrix of the body of which an operand is a part, and where its columns begin there."""
+        loop = self.loop
+        for operation in loop.needed:
+            op = operation.op
+            if not isinstance(op, Concatenate) or operation.graph is not loop.body or operand not in operation.inputs:
+                continue
+            rank = len(operand.shape or ())
+            if rank and op.axis % rank == rank - 1 and is_static(*operation.inputs):
+                before = operation.inputs[: operation.inputs.index(operand)]
+                return operation.outputs[0], sum((tensor.shape or (0,))[-1] or 0 for tensor in before)
+        return operand, None
+
+    # --- sums -----------------------------------------------------------------------------------------------
+
+    def _sum(self, term: Tensor) -> Tensor | None:
+        summed = term.operation.inputs[0]
+        source = summed.operation
+        is_product = isinstance(source.op, Multiply) and source.graph is self.loop.body and self.loop.uses[summed] == 1
+        if is_product and source.inputs[0].shape == source.inputs[1].shape == summed.shape:
+            ready = [self._is_ready(operand) for operand in source.inputs]
+            if all(ready) and on_one_device([source, *[operand.operation for operand in source.inputs]]):
+                a, b = self._together(source.inputs)
+                with self.loop.outside(source):
+                    return self._to_shape(apply(Multiply(), a.part(), b.part()), term, term.shape or ())
+        if not self._is_ready(summed):
+            if is_recording():
+                note_kept(
+                    "fission", term.operation, f"is summed in the loop: nothing else needs all of {summed.name!r}"
+                )
+            return None
+        (gathered,) = self._together([summed])
+        shape = term.shape or ()
+        with self.loop.outside(term.operation):
+            if gathered.start is None or not shape or shape[-1] != gathered.width:
+                return self._to_shape(gathered.part(), term, shape)
+            # The parts of a matrix are summed as one.
+            wide = (*shape[:-1], gathered.array.shape[-1] if gathered.array.shape else 0)
+            key = ("sum", gathered.array, wide)
+            total = self._shared(key, lambda: self._to_shape(gathered.array, term, wide))
+            return _columns(total, gathered.start, gathered.width)
+
+    def _is_ready(self, tensor: Tensor) -> bool:
+        """Whether a tensor's values are gathered anyway, or may be at little cost."""
+        loop = self.loop
+        whole = self._whole(tensor)[0]
+        if whole in loop.histories or loop.is_written(whole) or self._place(tensor) is not None:
+            return True
+        return size_of(tensor) <= _SMALL
+
+    def _elements(self, term: Tensor) -> Tensor | None:
+        if self._place(term) is None:
+            return None
+        (gathered,) = self._together([term])
+        with self.loop.outside(term.operation):
+            return self._to_shape(gathered.part(), term, term.shape or ())
+
+    def _to_shape(self, stacked: Tensor, term: Tensor, shape: Sequence[int | None]) -> Tensor:
+        wanted = make_constant(np.array(shape, "int32"))
+        return apply(SumToShape(tuple(dim or 0 for dim in shape)), stacked, wanted)
+
+
+def _is_product(operation: Operation) -> bool:
+    return isinstance(operation.op, (MatMul, Contraction))
+
+
+def _is_sum_of_products(operation: Operation) -> bool:
+    return isinstance(operation.op, SumToShape) and isinstance(operation.inputs[0].operation.op, Multiply)
+
+
+def _is_sum(operation: Operation) -> bool:
+    return isinstance(operation.op, (SumToShape, ArrayRead))
+
+
+def _multiplies(term: Tensor, left: Tensor) -> bool:
+    op = term.operation.op
+    is_sum = isinstance(op, MatMul) and op.transpose_a and not op.transpose_b
+    return is_sum and term.operation.inputs[0] is left
+
+
+def _columns(x: Tensor, start: int, width: int) -> Tensor:
+    """Some of the last axis."""
+    rank = len(x.shape or ())
+    return x[(*[slice(None)] * (rank - 1), slice(start, start + width))]
+
+
+def _is_zero(tensor: Tensor) -> bool:
+    op = tensor.operation.op
+    return isinstance(op, ZerosOfShape) or (isinstance(op, Constant) and not np.any(op.value))

@@ -1,0 +1,381 @@
+"""`LoopView`: one loop under rewriting, what is known of it, and the few ways in which it is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ...control_flow.frames import History, TripCount
+from ...control_flow.while_loop import While
+from ...graph.graph import Graph, Operation, Parameter
+from ...graph.op import Op
+from ...graph.spec import ArraySpec, Spec, TensorSpec
+from ...graph.tensor import Tensor
+from ...ops.array_windows import ArrayWindow
+from ...ops.base import Constant, apply, cast, convert_to_tensor
+from ...ops.comparison import maximum
+from ...ops.tensor_arrays import ArrayNew, ArrayRead, ArrayStack, ArrayUnstack, ArrayWrite
+from ..assign import capture_late
+from ..order import reorder
+from ..prune import frame_users, needed_in_region
+from .linear import Linear, array_size, counted, inside, trip_count
+
+Live = Callable[[], list[Operation]]
+Sides = dict[tuple[Tensor, ...], Tensor]  # matrices, and what they make side by side
+
+
+class LoopView:
+    """One loop, with what is known of its body.
+
+    Args:
+        graph: the graph around it.
+        node: the loop.
+        live: gives the operations of `graph` that are needed.
+        kept: the tensors of `graph` for which they are needed.
+        sides: matrices that were put side by side, for other loops to use them too.
+
+    Attributes:
+        needed: the operations of the body that run, in order.
+        demanded: the tensors inside whose histories are recorded.
+        uses: how many operations of the body take a tensor, results and histories included.
+        histories: for tensors of the body the operation outside that gives its history.
+        shared: what was built outside from values of all iterations, for several rewrites to take.
+        parts: what is known of matrices that are put together in the body.
+        tested: loop variables (of the condition) and others on which the end of the loop depends.
+    """
+
+    def __init__(self, graph: Graph, node: Operation, live: Live, kept: Collection[Tensor], sides: Sides) -> None:
+        assert isinstance(node.op, While)
+        self.graph = graph
+        self.node = node
+        self.op = node.op
+        self.body = node.op.body
+        self.live = live
+        self.kept = kept
+        self.sides = sides
+        self._written: dict[tuple[Tensor, int], Tensor] = {}
+        self._stacks: dict[Any, Tensor] = {}
+        self._trips: Tensor | None = None
+        self.shared: dict[Any, Tensor] = {}
+        self.parts: dict[Any, bool] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look at the loop anew, after it was changed."""
+        frame = self.node.outputs[-1]
+        takers = frame_users(self.live()).get(frame, ())
+        self.histories = {user.op.inner: user for user in takers if isinstance(user.op, History)}
+        self.demanded = list(self.histories)
+        self.needed = needed_in_region(self.body, self.demanded)
+        self.uses: dict[Tensor, int] = {}
+        for operation in self.needed:
+            for tensor in operation.inputs:
+                self._use(tensor)
+        for tensor in [*self.body.results, *self.demanded]:
+            self._use(tensor)
+        tested = needed_in_region(self.op.condition, self.demanded)
+        self.tested = {tensor for operation in tested for tensor in operation.inputs}
+        self.tested.update([*self.op.condition.results, *self.demanded])
+        self._forms: dict[Tensor, Linear | None] = {}
+
+    def _use(self, tensor: Tensor) -> None:
+        self.uses[tensor] = self.uses.get(tensor, 0) + 1
+
+    # --- what is known --------------------------------------------------------------------------------------
+
+    @property
+    def trips(self) -> Linear | None:
+        """The trip count, if it is known before the loop starts; below zero stands for none."""
+        return trip_count(self.node)
+
+    @property
+    def known_trips(self) -> int | None:
+        """The trip count, if it is a known number."""
+        known = None if self.trips is None else self.trips.known
+        return None if known is None else max(0, known)
+
+    def outer(self, tensor: Tensor) -> Tensor | None:
+        """The tensor outside for which `tensor` stands, if it is captured."""
+        return next((outer for outer, parameter in self.body.captures if parameter is tensor), None)
+
+    def form(self, tensor: Tensor) -> Linear | None:
+        """The form of an integer of the body."""
+        if tensor not in self._forms:
+            self._forms[tensor] = inside(self.node, tensor)
+        return self._forms[tensor]
+
+    def first_place(self, index: Linear) -> int | None:
+        """The smallest number that `index` is in any iteration, if it steps by one and that is known."""
+        if abs(index.steps) != 1:
+            return None
+        if index.steps == 1:
+            return index.start.known
+        return None if self.trips is None else index.start.minus(self.trips).moved(1).known
+
+    def covers(self, index: Linear, size: Linear | None) -> bool:
+        """Whether `index` is each of 0, 1... `size` - 1 once, the loop over."""
+        if size is None or self.trips is None or self.first_place(index) != 0:
+            return False
+        return size in (self.trips, self._clamped(), counted(self.node.outputs[-1]))
+
+    def _clamped(self) -> Linear | None:
+        known = self.known_trips
+        return self.trips if known is None else Linear(0, known)
+
+    def is_tested(self, position: int) -> bool:
+        """Whether the loop's condition looks at loop variable `position`."""
+        return self.op.condition.parameters[position] in self.tested
+
+    def is_used(self, tensor: Tensor) -> bool:
+        """Whether anything outside takes a tensor of the graph around the loop."""
+        return tensor in self.kept or any(tensor in operation.inputs for operation in self.live())
+
+    # --- building -------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def outside(self, like: Operation) -> Generator[None]:
+        """Build operations around the loop, on the device of `like`, of whose user's line they are."""
+        with building(self.graph, like):
+            yield
+
+    @contextmanager
+    def inside(self, like: Operation) -> Generator[None]:
+        """Build operations in the body; what they take from outside is captured."""
+        self.body.is_built = False
+        try:
+            with building(self.body, like):
+                yield
+        finally:
+            self.body.is_built = True
+
+    def trips_tensor(self) -> int | Tensor:
+        """The trip count outside, for what runs before the loop; call it inside `outside`."""
+        known = self.known_trips
+        if known is not None:
+            return known
+        if self._trips is None:
+            self._trips = self._count_trips()
+        return self._trips
+
+    def _count_trips(self) -> Tensor:
+        trips = self.trips
+        assert trips is not None
+        value = self._value(trips)
+        only = next(iter(trips.terms))
+        if trips == Linear(0, 0, frozenset({only})) and not isinstance(only[0].spec, TensorSpec):
+            return value  # a trip count is never below zero
+        return maximum(value, 0)
+
+    def _value(self, form: Linear) -> Tensor:
+        total: Any = form.constant
+        for tensor, factor in sorted(form.terms, key=lambda term: term[0].operation.index):
+            number = self.number(tensor)
+            scaled = number if factor == 1 else number * factor
+            total = total + scaled if isinstance(total, Tensor) or total else scaled
+        return convert_to_tensor(total, "int32")
+
+    def number(self, term: Tensor) -> Tensor:
+        """A term of a `Linear`, int32."""
+        return cast(term, "int32") if isinstance(term.spec, TensorSpec) else apply(TripCount(), term)
+
+    def counter(self, direction: int, like: Operation) -> Tensor:
+        """A new loop variable that counts 0, 1... up or down to 0; returns it as it is in the body."""
+        with self.outside(like):
+            start = convert_to_tensor(0, "int32") if direction == 1 else convert_to_tensor(self.trips_tensor()) - 1
+        self.add_variable(start, lambda number: number + direction, like)
+        return self.body.parameters[-1]
+
+    def capture(self, outer: Tensor) -> Tensor:
+        """What stands in the body for a tensor outside."""
+        for tensor, parameter in self.body.captures:
+            if tensor is outer:
+                return parameter
+        return capture_late(self.body, outer)
+
+    def constant_outside(self, tensor: Tensor) -> Tensor | None:
+        """What the tensor of the body is in each iteration, as a tensor outside, if that needs no computing."""
+        if isinstance(tensor.operation.op, Constant) and tensor.operation.graph is self.body:
+            return self.graph.adopt(tensor.operation.op, (), (tensor.spec,), tensor.operation).outputs[0]
+        return self.outer(tensor)
+
+    # --- what all iterations make ---------------------------------------------------------------------------
+
+    def history(self, tensor: Tensor) -> Tensor:
+        """The values of a tensor of the body, one for each iteration in order."""
+        known = self.histories.get(tensor)
+        if known is None:
+            spec = History(tensor).infer()
+            known = self.graph.adopt(History(tensor), [self.node.outputs[-1]], (spec,), tensor.operation)
+            self.histories[tensor] = known
+        return known.outputs[0]
+
+    def written(self, tensor: Tensor, place: Tensor) -> Tensor:
+        """The values of a tensor of the body, each at the number that `place` is: 0, 1... in some order."""
+        form = self.form(place)
+        assert form is not None
+        assert self.first_place(form) == 0
+        key = (tensor, form.steps)
+        if key not in self._written:
+            self._written[key] = self._write(tensor, place, form.steps)
+        return self._written[key]
+
+    def is_written(self, tensor: Tensor) -> bool:
+        """Whether `written` has been asked for a tensor."""
+        return self.written_at_all(tensor) is not None
+
+    def written_at_all(self, tensor: Tensor) -> Tensor | None:
+        """What `written` gave for a tensor, in whatever order."""
+        return next((array for (known, _), array in self._written.items() if known is tensor), None)
+
+    def _write(self, tensor: Tensor, place: Tensor, direction: int) -> Tensor:
+        assert isinstance(tensor.spec, TensorSpec)
+        if direction == 1:
+            return self.history(tensor)
+        size = self.known_trips
+        with self.outside(tensor.operation):
+            count = convert_to_tensor(self.trips_tensor(), "int32")
+            empty = apply(ArrayNew(tensor.spec, size, False), count)
+        return self.add_variable(empty, lambda array: apply(ArrayWrite(), array, place, tensor), tensor.operation)
+
+    def stack(self, array: Tensor, element: TensorSpec, like: Operation) -> Tensor:
+        """All elements of an array outside along a new first axis."""
+        key = (array, None)
+        if key not in self._stacks:
+            source = array.operation
+            if isinstance(source.op, ArrayUnstack):
+                return source.inputs[0]
+            with self.outside(like):
+                self._stacks[key] = apply(ArrayStack(element), array)
+        return self._stacks[key]
+
+    def window(self, array: Tensor, index: Linear, element: TensorSpec, like: Operation) -> Tensor | None:
+        """The elements of an array outside that an index inside goes through, in their order in the array."""
+        first = self.first_place(index)
+        if first is None or first < 0 or self.trips is None or may_lack_elements(array):
+            return None
+        if self.covers(index, array_size(array)):
+            return self.stack(array, element, like)
+        key = (array, first)
+        if key not in self._stacks:
+            with self.outside(like):
+                count = convert_to_tensor(self.trips_tensor(), "int32")
+                start = convert_to_tensor(first, "int32")
+                self._stacks[key] = apply(ArrayWindow(element, self.known_trips), array, start, count)
+        return self._stacks[key]
+
+    # --- changing -------------------------------------------------------------------------------------------
+
+    def become(self, tensor: Tensor, op: Op, inputs: Sequence[Tensor], like: Operation | None = None) -> Operation:
+        """Make a tensor, with all its users, the result of another operation, of the graph of `inputs`."""
+        old = tensor.operation
+        graph = inputs[0].operation.graph
+        operation = graph.adopt(op, inputs, (tensor.spec,), like or old)
+        operation.outputs = (tensor,)
+        old.outputs = tuple([Tensor(old, k, t.spec) if t is tensor else t for k, t in enumerate(old.outputs)])
+        tensor.operation, tensor.index = operation, 0
+        return operation
+
+    def replace(self, old: Tensor, new: Tensor) -> None:
+        """Let all that takes tensor `old` of the body take `new` instead; so do histories."""
+        for operation in self.body.operations:
+            if old in operation.inputs:
+                operation.inputs = tuple([new if tensor is old else tensor for tensor in operation.inputs])
+            for region in operation.op.regions:
+                region.captures = [(new if outer is old else outer, inner) for outer, inner in region.captures]
+        self.body.results = [new if result is old else result for result in self.body.results]
+        taker = self.histories.pop(old, None)
+        if taker is not None:
+            taker.op = History(new)
+            self.histories.setdefault(new, taker)
+
+    def read(self, tensor: Tensor, array: Tensor, index: Tensor) -> None:
+        """Make a tensor of the body the element at `index` of an array outside."""
+        device = tensor.operation.device
+        self.become(tensor, ArrayRead(), [self.capture(array), index]).device = device
+
+    def add_variable(self, init: Tensor, update: Callable[[Tensor], Tensor], like: Operation) -> Tensor:
+        """One more loop variable, starting at `init`; returns its final value."""
+        for region in self.op.regions:
+            parameter = region.add_parameter(init.spec, like.name)
+            parameter.operation.device = like.device
+        with self.inside(like):
+            result = update(self.body.parameters[-1])
+        self.body.results.append(result)
+        for region in self.op.regions:
+            _set_spec(region.parameters[-1], result.spec)
+        node, place = self.node, self.op.carried - 1
+        node.inputs = (*node.inputs[:place], init, *node.inputs[place:])
+        final = Tensor(node, place, result.spec)
+        self._set_outputs([*node.outputs[:place], final, *node.outputs[place:]])
+        return final
+
+    def remove_variable(self, position: int) -> None:
+        """Take out a loop variable; its final value must have become something else, or be of no use."""
+        for region in self.op.regions:
+            del region.parameters[position]
+        del self.body.results[position]
+        node = self.node
+        node.inputs = (*node.inputs[:position], *node.inputs[position + 1 :])
+        self._set_outputs([*node.outputs[:position], *node.outputs[position + 1 :]])
+
+    def _set_outputs(self, outputs: Sequence[Tensor]) -> None:
+        self.node.outputs = tuple(outputs)
+        for index, tensor in enumerate(outputs):
+            tensor.index = index
+
+    def finish(self) -> None:
+        """Leave out what is of no use any more, bring inputs into line, and put operations in order."""
+        initial = self.node.inputs[: self.op.carried]
+        self.node.inputs = (*initial, *self.op.captured_inputs())
+        self.refresh()
+        for region in self.op.regions:
+            kept = set(needed_in_region(region, self.demanded))
+            used = {tensor for operation in kept for tensor in operation.inputs} | {*region.results, *self.demanded}
+            region.drop_captures(used)
+            kept.update(tensor.operation for tensor in region.inner_inputs())
+            region.operations = [operation for operation in region.operations if operation in kept]
+            reorder(region, {})
+        self.node.inputs = (*initial, *self.op.captured_inputs())
+        reorder(self.graph, {})
+        self.refresh()
+
+
+@contextmanager
+def building(graph: Graph, like: Operation) -> Generator[None]:
+    """Build operations into a graph that is being rewritten: they lie on the device of `like` and are of its line."""
+    shared, graph.constants = graph.constants, {}  # those may lie on another device, or behind what needs them
+    count = len(graph.operations)
+    try:
+        with graph.as_default(), graph.device(None):
+            yield
+    finally:
+        graph.constants = shared
+        for operation in graph.operations[count:]:
+            if not isinstance(operation.op, Parameter):
+                operation.device, operation.location = like.device, like.location
+
+
+def may_lack_elements(array: Tensor) -> bool:
+    """Whether elements of an array may be missing: then the read in the loop says which."""
+    return isinstance(array.operation.op, (ArrayNew, ArrayWrite))
+
+
+def is_static(*tensors: Tensor) -> bool:
+    """Whether all are tensors of known shapes."""
+    return all(isinstance(tensor.spec, TensorSpec) and tensor.spec.is_static for tensor in tensors)
+
+
+def size_of(tensor: Tensor) -> int:
+    """The number of elements of a tensor of known shape."""
+    return int(np.prod([dim or 0 for dim in tensor.shape or ()]))
+
+
+def _set_spec(parameter: Tensor, spec: Spec) -> None:
+    if isinstance(spec, ArraySpec) and isinstance(parameter.operation.op, Parameter):
+        parameter.spec, parameter.operation.op = spec, Parameter(spec)
+
+
+__all__ = ["Live", "LoopView", "Sides", "building", "is_static", "size_of"]

@@ -1,0 +1,271 @@
+"""Where the values of a fused group lie in the space that its kernel runs through.
+
+The space has `size` elements in row-major order. An axis of a value is an interval (low, high) of it: one step along
+the axis goes `low` elements on in the space, and the axis ends at `high`. So an axis that is cut or joined by a reshape
+stays where it is. An axis of size 1 lies nowhere (None). What a value has no axis for, it is the same along.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+Interval = tuple[int, int]
+Layout = tuple[Interval | None, ...]
+Shape = tuple[int, ...]
+
+MOST_PARTS = 4  # an axis of so many is written out, part by part
+MOST_JOINED = 8  # where parts are put together, which is nothing but reading each
+LONGEST_ROW = 1 << 14  # elements of rows that are reduced and then used: what stays in the caches
+
+
+def canonical(shape: Shape) -> Layout:
+    """The layout of a value that fills its space."""
+    found: list[Interval | None] = []
+    low = 1
+    for dim in reversed(shape):
+        found.append(None if dim == 1 else (low, low * dim))
+        low *= dim
+    return tuple(reversed(found))
+
+
+def intervals(layout: Layout) -> list[Interval]:
+    """The axes of a layout that lie somewhere, outermost first."""
+    return [interval for interval in layout if interval is not None]
+
+
+def shifted(layout: Layout, at: int, factor: int) -> Layout | None:
+    """The layout in a space with a new axis of size `factor` at `at`; None if it would cut an axis in two."""
+    found: list[Interval | None] = []
+    for interval in layout:
+        if interval is None or interval[1] <= at:
+            found.append(interval)
+        elif interval[0] >= at:
+            found.append((interval[0] * factor, interval[1] * factor))
+        else:
+            return None
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Space:
+    """A space, and what has been settled about it.
+
+    Attributes:
+        size: the number of its elements.
+        cuts: where axes begin and end; each divides the next.
+        parts: the axis that is written out part by part, if any.
+        row: rows of so many elements are reduced and their results used.
+    """
+
+    size: int
+    cuts: frozenset[int]
+    parts: Interval | None = None
+    row: int | None = None
+
+    def with_layout(self, layout: Layout) -> Space | None:
+        """The space with the cuts of a layout; None if these do not go with the others."""
+        found = intervals(layout)
+        if any(inner[1] > outer[0] for outer, inner in itertools.pairwise(found)):
+            return None
+        return self.with_cuts([end for interval in found for end in interval])
+
+    def with_cuts(self, cuts: Iterable[int]) -> Space | None:
+        """The space with more cuts; None if one does not divide the next."""
+        if self.cuts.issuperset(cuts):
+            return self
+        joined = sorted(self.cuts.union(cuts))
+        if any(high % low for low, high in itertools.pairwise(joined)) or joined[-1] > self.size:
+            return None
+        return replace(self, cuts=frozenset(joined))
+
+    def with_parts(self, parts: Interval, most: int = MOST_PARTS) -> Space | None:
+        """The space with an axis of at most so many that is written out; None if another is, or it can't be."""
+        low, high = parts
+        if self.parts is not None:
+            return self if self.parts == parts else None
+        if low == 1 or high // low > most:
+            return None
+        cut = self.with_cuts(parts)
+        return None if cut is None else replace(cut, parts=parts)
+
+    def missing(self, layout: Layout) -> list[Interval]:
+        """The intervals along which a value is the same, but for the parts; innermost first."""
+        covered = intervals(layout)
+        if self.parts is not None:
+            covered.append(self.parts)
+        found: list[Interval] = []
+        position = 1
+        for low, high in sorted(covered):
+            if low > position:
+                found.append((position, low))
+            position = max(position, high)
+        if position < self.size:
+            found.append((position, self.size))
+        return found
+
+    def using(self, layout: Layout) -> Space | None:
+        """The space where a value of this layout is used; None if that would have to wait for the whole kernel."""
+        missing = self.missing(layout)
+        if not missing:
+            return self
+        if len(missing) == 1 and missing[0][0] != 1:
+            return self.with_parts(missing[0]) if self.parts is None else None
+        if len(missing) != 1 or missing[0][1] > LONGEST_ROW or self.row not in (None, missing[0][1]):
+            return None
+        return replace(self, row=missing[0][1])
+
+    def rebased(self, parts: Interval) -> Space | None:
+        """The space with a new axis of parts in it."""
+        low, high = parts
+        factor = high // low
+        if self.parts is not None or low not in self.cuts or (self.row or 0) > low:
+            return None
+        cuts = {cut if cut <= low else cut * factor for cut in self.cuts} | {low, high}
+        return replace(self, size=self.size * factor, cuts=frozenset(cuts)).with_parts(parts)
+
+    def embedded(self, small: Space, embedding: Embedding) -> Space | None:
+        """The space with what is settled in a smaller one that lies in it; None if that contradicts itself."""
+        row = None if small.row is None else embedding.interval((1, small.row))
+        if small.row is not None and (row is None or row[0] != 1):
+            return None
+        if row is not None and self.row not in (None, row[1]):
+            return None
+        joined: Space | None = replace(self, row=self.row if row is None else row[1])
+        joined = joined.with_cuts(embedding.cuts(small.cuts))
+        if joined is None or small.parts is None:
+            return joined
+        parts = embedding.interval(small.parts)
+        return None if parts is None else joined.with_parts(parts)
+
+
+class Embedding:
+    """Where a smaller space lies in a larger one.
+
+    Args:
+        small: where the axes of a value lie that fills the smaller space.
+        large: where they lie in the larger one.
+    """
+
+    def __init__(self, small: Layout, large: Layout) -> None:
+        pairs = zip(small, large, strict=True)
+        self._pairs = sorted((own, other) for own, other in pairs if own is not None and other is not None)
+
+    def is_whole(self, size: int) -> bool:
+        """Whether it says where all of a space of `size` elements lies."""
+        return math.prod(own[1] // own[0] for own, _ in self._pairs) == size
+
+    def interval(self, interval: Interval) -> Interval | None:
+        """Where an interval lies; None if in several places."""
+        low, high = interval
+        found: Interval | None = None
+        for (begin, end), (other, _) in self._pairs:
+            if begin >= high or end <= low:
+                continue
+            piece = (other * max(low, begin) // begin, other * min(high, end) // begin)
+            if found is not None and found[1] != piece[0]:
+                return None
+            found = piece if found is None else (found[0], piece[1])
+        return found
+
+    def layout(self, layout: Layout) -> Layout:
+        """Where a value lies.
+
+        Raises:
+            ValueError: an axis would be cut in two.
+        """
+        found = tuple(None if own is None else self.interval(own) for own in layout)
+        if any((own is None) != (other is None) for own, other in zip(layout, found, strict=True)):
+            raise ValueError("An axis would be cut in two.")
+        return found
+
+    def cuts(self, cuts: Iterable[int]) -> set[int]:
+        """Where cuts lie."""
+        known = set(cuts)
+        return {
+            other * cut // begin for (begin, end), (other, _) in self._pairs for cut in known if begin <= cut <= end
+        }
+
+
+def space_of(shape: Shape) -> Space:
+    """The space that values of a shape fill."""
+    return Space(math.prod(shape), frozenset([1, *[end for axis in intervals(canonical(shape)) for end in axis]]))
+
+
+# --- layouts of results ---------------------------------------------------------------------------------------------
+
+
+def broadcast_layout(shape: Shape, inputs: Sequence[tuple[Shape, Layout | None]], size: int) -> Layout | None:
+    """The layout of an elementwise result, from the inputs whose layouts are known."""
+    found: list[Interval | None] = [None] * len(shape)
+    for own, layout in inputs:
+        for axis, interval in enumerate(reversed(layout or ()), 1):
+            if interval is None:
+                continue
+            if found[-axis] not in (None, interval) or own[-axis] != shape[-axis]:
+                return None
+            found[-axis] = interval
+    whole = canonical(shape)
+    is_complete = all((interval is None) == (dim == 1) for interval, dim in zip(found, shape, strict=True))
+    if is_complete:
+        return tuple(found)
+    is_whole = math.prod(shape) == size and all(a in (None, b) for a, b in zip(found, whole, strict=True))
+    return whole if is_whole else None
+
+
+def operand_layout(shape: Shape, result: Layout) -> Layout:
+    """The layout of an operand of shape `shape` that is broadcast to a result."""
+    count = len(shape)
+    return tuple(None if dim == 1 else result[len(result) - count + axis] for axis, dim in enumerate(shape))
+
+
+def reshaped_layout(layout: Layout, shape: Shape) -> Layout | None:
+    """The layout of a value in another shape; None if an axis of that would lie in several places."""
+    left = intervals(layout)
+    found: list[Interval | None] = []
+    for dim in reversed(shape):
+        if dim == 1:
+            found.append(None)
+            continue
+        if not left or not dim or not left[-1][0]:  # of nothing
+            return None
+        low, high = left.pop()
+        while high // low < dim and left and left[-1][0] == high:
+            high = left.pop()[1]
+        if (high // low) % dim:
+            return None
+        found.append((low, low * dim))
+        if high > low * dim:
+            left.append((low * dim, high))
+    return None if left else tuple(reversed(found))
+
+
+def reduced_layout(layout: Layout, axes: Sequence[int], keepdims: bool) -> Layout:
+    """The layout of what is left by a reduction over `axes`."""
+    if keepdims:
+        return tuple(None if axis in axes else interval for axis, interval in enumerate(layout))
+    return tuple(interval for axis, interval in enumerate(layout) if axis not in axes)
+
+
+def part_layout(layout: Layout, axis: int, count: int, keeps_axis: bool) -> tuple[Layout, Interval] | None:
+    """The layout of one of `count` equal parts along an axis, and the axis of the parts."""
+    interval = layout[axis]
+    if interval is None:
+        return None
+    low, high = interval
+    width = high // low // count
+    own = (None if width == 1 else (low, low * width),) if keeps_axis else ()
+    return (*layout[:axis], *own, *layout[axis + 1 :]), (low * width, high)
+
+
+def joined_layout(layout: Layout, axis: int, parts: Interval, is_new: bool) -> Layout | None:
+    """The layout of parts put together: along an axis that they have, or a new one. The inverse of `part_layout`."""
+    if is_new:
+        return (*layout[:axis], parts, *layout[axis:])
+    interval = layout[axis]
+    low = parts[0] if interval is None else interval[0]
+    if interval is not None and interval[1] != parts[0]:
+        return None
+    return (*layout[:axis], (low, parts[1]), *layout[axis + 1 :])

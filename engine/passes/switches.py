@@ -1,0 +1,166 @@
+"""Which passes run: a table of them, and a switch for each.
+
+The set of what is turned off is part of what a program was made for: a program that is called under another set runs by
+way of a second one, as under another memory budget.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+VARIABLE = "ANABRANCH_PASSES"
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A pass, as `set_passes` knows it.
+
+    Attributes:
+        name: what it is switched by.
+        description: one line that says what it does.
+        is_exact: whether results keep their very bits; exact programs leave the others out.
+    """
+
+    name: str
+    description: str
+    is_exact: bool = True
+
+
+_TABLE = (
+    Pass("simplify", "rewrite operations by a table of rules: shapes, transposes, casts, arithmetic"),
+    Pass("cse", "compute equal pure operations once"),
+    Pass("fold", "compute small operations over constants while the step is prepared"),
+    Pass("sink", "move what only one branch needs into that branch"),
+    Pass("invariants", "move what is the same in each iteration out of a loop"),
+    Pass("fission", "batch, before or after a loop, work that does not depend on its recurrence", is_exact=False),
+    Pass("merge_products", "compute matrix products that share an operand as one", is_exact=False),
+    Pass("unroll", "write short loops of a known length out"),
+    Pass("fuse", "compute chains of elementwise operations in one kernel", is_exact=False),
+    Pass("reductions", "take sums, means and maxima into the kernels of what they reduce", is_exact=False),
+    Pass("pack", "compute products of few rows by weights that are packed once", is_exact=False),
+    Pass("native", "compile whole regions of scalars and small arrays to machine code", is_exact=False),
+    Pass("memory", "reuse buffers: results in place of operands that die"),
+    Pass("parallel", "run independent segments on several threads"),
+)
+PASSES: dict[str, Pass] = {known.name: known for known in _TABLE}
+
+_interned: dict[frozenset[str], frozenset[str]] = {}
+
+
+class _Switches:
+    """What is turned off; None before anything asked, when the environment has not been read yet."""
+
+    off: frozenset[str] | None = None
+
+
+_switches = _Switches()
+
+
+def is_on(name: str) -> bool:
+    """Whether a pass runs."""
+    return name not in turned_off()
+
+
+def turned_off() -> frozenset[str]:
+    """The names of the passes that do not run: always the same object for the same names."""
+    off = _switches.off
+    return off if off is not None else _turn_off(_of_environment(os.environ.get(VARIABLE, "")))
+
+
+def set_passes(**passes: bool) -> None:
+    """Turn passes of the compiler off, or on again; all are on at first.
+
+    Args:
+        passes: for names of passes (`get_passes` lists them, docs/explain.md says what each does) whether they run.
+
+    The environment variable ``ANABRANCH_PASSES`` sets what holds at first: ``ANABRANCH_PASSES=-fission,-fuse`` turns
+    two of them off. Steps that were compiled before are compiled again when they are next run.
+
+    Raises:
+        ValueError: there is no such pass. TypeError: neither True nor False.
+
+    >>> import anabranch as ab
+    >>> ab.config.set_passes(fission=False)
+    >>> [name for name, runs in ab.config.get_passes().items() if not runs]
+    ['fission']
+    >>> ab.config.set_passes(fission=True)
+    """
+    _check_names("set_passes", passes)
+    for name, runs in passes.items():
+        if not isinstance(runs, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"set_passes: {name}={runs!r} ({type(runs).__name__}); expected True or False.")
+    _turn_off(frozenset(name for name in PASSES if not passes.get(name, is_on(name))))
+
+
+def get_passes() -> dict[str, bool]:
+    """For each pass of the compiler whether it runs.
+
+    >>> import anabranch as ab
+    >>> ab.config.get_passes()["cse"]
+    True
+    """
+    return {name: is_on(name) for name in PASSES}
+
+
+@contextmanager
+def without(*names: str) -> Generator[None]:
+    """What is compiled inside the block, in the whole process, does without these passes.
+
+    Raises:
+        ValueError: there is no such pass.
+    """
+    _check_names("without", names)
+    before = turned_off()
+    _turn_off(before | set(names))
+    try:
+        yield
+    finally:
+        _turn_off(before)
+
+
+@contextmanager
+def only(*names: str) -> Generator[None]:
+    """What is compiled inside the block, in the whole process, is rewritten by nothing but these passes.
+
+    Raises:
+        ValueError: there is no such pass.
+    """
+    _check_names("only", names)
+    with without(*[name for name in PASSES if name not in names]):
+        yield
+
+
+def _turn_off(names: frozenset[str]) -> frozenset[str]:
+    _switches.off = _interned.setdefault(names, names)
+    return _switches.off
+
+
+def _of_environment(text: str) -> frozenset[str]:
+    """What ``-name,-name,+name`` turns off; later ones win.
+
+    Raises:
+        ValueError: a name is not known, or has no sign.
+    """
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    unsigned = [item for item in items if item[0] not in "+-"]
+    if unsigned:
+        raise ValueError(
+            f"{VARIABLE}={text!r}: {unsigned[0]!r} has no sign; expected '-{unsigned[0]}' to turn that pass off, or "
+            f"'+{unsigned[0]}' to turn it on."
+        )
+    _check_names(VARIABLE, [item[1:] for item in items])
+    runs = {item[1:]: item[0] == "+" for item in items}
+    return frozenset(name for name, wanted in runs.items() if not wanted)
+
+
+def _check_names(where: str, names: Iterable[str]) -> None:
+    for name in names:
+        if name in PASSES:
+            continue
+        close = difflib.get_close_matches(name, PASSES, 1)
+        meant = f" (did you mean {close[0]!r}?)" if close else ""
+        raise ValueError(f"{where}: {name!r} is no pass{meant}; expected some of {', '.join(PASSES)}.")

@@ -1,0 +1,112 @@
+"""Kernels for elementwise operations whose shapes are known at run time only, fused or single.
+
+What is compiled depends on which axes are broadcast. The sizes are put into a table when they are met first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...graph.dtypes import name_of
+from ...graph.graph import Operation
+from ...graph.spec import TensorSpec
+from ...ops.fused import Fused
+from .bound import BoundKernel, can_fuse, kernel_spec, loop_numbers
+from .library import library
+from .llvm import KernelSpec
+
+_LEAST = 1 << 14  # elements, over all steps: below that NumPy is done sooner than a kernel is bound
+_MOST_SHAPES = 64
+
+Shape = tuple[int, ...]
+Shapes = tuple[Shape, ...]
+
+
+def elementwise_runner(operation: Operation) -> Callable[..., Any] | None:
+    """Runs an elementwise operation on arrays of known rank."""
+    op, result = operation.op, operation.outputs[0].spec
+    assert isinstance(result, TensorSpec)
+    specs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
+    if not can_fuse(op, [spec.dtype for spec in specs], result.dtype):
+        return None
+    fused = Fused(len(specs), ((op, tuple(range(len(specs)))),), (len(specs),))
+    kernels = _Kernels(fused, specs, result)
+
+    def run(*values: Any) -> Any:
+        out = kernels.run(values)
+        return op.run(np, *values) if out is None else out
+
+    return run
+
+
+def fused_runner(operation: Operation) -> Callable[..., Any]:
+    """Runs a `Fused` of elementwise steps with one result, on arrays of known rank; gives a tuple, as that does."""
+    op, result = operation.op, operation.outputs[0].spec
+    assert isinstance(op, Fused)
+    assert isinstance(result, TensorSpec)
+    specs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
+    kernels = _Kernels(op, specs, result)
+
+    def run(*values: Any) -> Any:
+        out = kernels.run(values)
+        return op.run(np, *values) if out is None else (out,)
+
+    return run
+
+
+class _Kernels:
+    """The kernels of an operation, for the shapes that were met.
+
+    Args:
+        op: what they compute.
+        inputs: what is known of the operands.
+        result: what is known of the result.
+    """
+
+    def __init__(self, op: Fused, inputs: Sequence[TensorSpec], result: TensorSpec) -> None:
+        self._op = op
+        self._dtypes = [spec.dtype for spec in inputs]
+        self._result = result.dtype
+        self._dtype = np.dtype(name_of(result.dtype))
+        self._least = _LEAST // len(op.steps)
+        self._bound: dict[Shapes, tuple[BoundKernel | None, Shape]] = {}
+        self._compiled: dict[Any, tuple[KernelSpec, Any]] = {}  # by which axes have more than one element
+
+    def run(self, values: tuple[Any, ...]) -> Any:
+        """The result; None where it is to be computed otherwise."""
+        shapes: Shapes = tuple([value.shape for value in values])
+        found = self._bound.get(shapes)
+        if found is None:
+            if len(self._bound) >= _MOST_SHAPES:
+                self._bound.clear()
+            found = self._bound[shapes] = self._bind(shapes)
+        kernel, shape = found
+        if kernel is None:
+            return None
+        out = np.empty(shape, self._dtype)
+        if kernel.entry(kernel.table, *map(id, values), id(out)):
+            kernel.refit(values, (out,))
+        return out
+
+    def _bind(self, shapes: Shapes) -> tuple[BoundKernel | None, Shape]:
+        try:
+            shape = np.broadcast_shapes(*shapes)
+        except ValueError:
+            return None, ()  # the op tells what does not fit
+        if math.prod(shape) < self._least:
+            return None, ()
+        inputs = [TensorSpec(each, dtype) for each, dtype in zip(shapes, self._dtypes, strict=True)]
+        outputs = [TensorSpec(shape, self._result)]
+        pattern = tuple(tuple(size != 1 for size in each) for each in shapes)
+        if pattern not in self._compiled:
+            spec = kernel_spec(self._op, inputs, outputs)
+            (entry,) = library.get([spec])
+            self._compiled[pattern] = spec, entry
+        spec, entry = self._compiled[pattern]
+        kernel = BoundKernel(spec, inputs, outputs, loop_numbers(spec, inputs, outputs))
+        kernel.entry = entry
+        return kernel, shape

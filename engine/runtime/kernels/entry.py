@@ -1,0 +1,190 @@
+"""The entry of a kernel: it takes the addresses of NumPy objects, checks them, and hands on pointers to their data.
+
+In a few nanoseconds it makes sure that the objects are what the program was compiled for (type, contiguity, shape); if
+they are not it returns 1, and the caller converts them and tries again. What it compares with, and the sizes for which
+it is called, are read from a table, so one kernel serves all batch sizes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+# Offsets in CPython's and NumPy's objects; part of NumPy's stable ABI, and checked when kernels are first used.
+TYPE_OFFSET = 8
+DATA_OFFSET = 16
+RANK_OFFSET = 24
+DIMENSIONS_OFFSET = 32
+DESCRIPTOR_OFFSET = 56
+FLAGS_OFFSET = 64
+_C_CONTIGUOUS_ALIGNED = 0x0001 | 0x0100
+_WRITEABLE = 0x0400
+
+_MEMORY = {"i1": "i8", "bfloat": "i16"}
+
+
+@dataclass(frozen=True)
+class Operand:
+    """How a kernel meets one operand.
+
+    Attributes:
+        type: the LLVM type of an element; "bfloat" is kept as its bits.
+        rank: the rank of the array, or None for a NumPy scalar.
+        steps: for each loop, whether the operand advances (True) or is broadcast (False).
+        is_written: whether it is an output.
+    """
+
+    type: str
+    rank: int | None
+    steps: tuple[bool, ...] = ()
+    is_written: bool = False
+
+    @property
+    def memory(self) -> str:
+        """The LLVM type of an element in memory."""
+        return _MEMORY.get(self.type, self.type)
+
+    @property
+    def pointer(self) -> str:
+        return self.memory + "*"
+
+
+class Kernel(Protocol):
+    """What the library compiles: hashable, and equal to what prints the same code.
+
+    `print_run(name)` gives the IR of ``void @{name}_run(<pointer> %d0, ..., i64* %numbers)``, one pointer for each of
+    `operands`; the numbers are those that the caller bound, `number_count` of them.
+    """
+
+    @property
+    def operands(self) -> tuple[Operand, ...]: ...
+
+    @property
+    def number_count(self) -> int: ...
+
+    def print_run(self, name: str) -> str: ...
+
+
+@dataclass(frozen=True)
+class PrintedKernel:
+    """A kernel whose code is given as text.
+
+    Attributes:
+        operands: inputs first, then outputs.
+        number_count: how many numbers it reads.
+        text: the IR of its run function (see `Kernel`) and of what that calls; ``@NAME`` stands for its name.
+    """
+
+    operands: tuple[Operand, ...]
+    number_count: int
+    text: str
+
+    def print_run(self, name: str) -> str:
+        return self.text.replace("@NAME", f"@{name}")
+
+
+def table_layout(operands: tuple[Operand, ...]) -> list[tuple[str, int, int]]:
+    """What stands at the start of a kernel's table, in order: (kind, operand, axis). The numbers follow.
+
+    Kinds: "array" (address of NumPy's array type), "type" (address of the dtype or scalar type) of an operand, "dim" of
+    an operand.
+    """
+    layout = [("array", 0, 0)]
+    for position, operand in enumerate(operands):
+        layout.append(("type", position, 0))
+        layout.extend(("dim", position, axis) for axis in range(operand.rank or 0))
+    return layout
+
+
+def print_kernel(kernel: Kernel, name: str) -> str:
+    """The LLVM IR of a kernel and its entry."""
+    return kernel.print_run(name) + _print_entry(kernel, name)
+
+
+def _print_entry(kernel: Kernel, name: str) -> str:
+    lines: list[str] = []
+    operands = kernel.operands
+    parameters = ", ".join(f"i64 %o{k}" for k in range(len(operands)))
+    lines.append(f"define i32 @{name}(i64 %table, {parameters}) {{")
+    layout = table_layout(operands)
+    lines.append("  %t = inttoptr i64 %table to i64*")
+    for position, entry in enumerate(layout):
+        label = "_".join(map(str, entry))
+        lines.append(f"  %p_{label} = getelementptr i64, i64* %t, i64 {position}")
+        lines.append(f"  %{label} = load i64, i64* %p_{label}")
+    # One after the other, because nothing may be read of an object before it is known to be an array, and no dimension
+    # before the rank is known.
+    for number, stage in enumerate((_print_type, _print_header, _print_dimensions)):
+        checks = [check for k, operand in enumerate(operands) for check in stage(lines, k, operand)]
+        _print_checks(lines, checks, number)
+    lines.append("  br label %run")
+    lines.append("refuse:\n  ret i32 1")
+    lines.append("run:")
+    lines.append(f"  %numbers = getelementptr i64, i64* %t, i64 {len(layout)}")
+    arguments = [f"{operand.pointer} %d{k}" for k, operand in enumerate(operands)]
+    lines.append(f"  call void @{name}_run({', '.join([*arguments, 'i64* %numbers'])})")
+    lines.append("  ret i32 0\n}\n")
+    return "\n".join(lines)
+
+
+def _print_checks(lines: list[str], checks: list[str], stage: int) -> None:
+    """Refuse unless all `checks` hold."""
+    result = "true"
+    for position, check in enumerate(checks):
+        lines.append(f"  %ok{stage}_{position} = and i1 {result}, {check}")
+        result = f"%ok{stage}_{position}"
+    lines.append(f"  br i1 {result}, label %checked{stage}, label %refuse")
+    lines.append(f"checked{stage}:")
+
+
+def _print_field(lines: list[str], k: int, label: str, offset: int, kind: str) -> str:
+    """A field of the object that operand `k` is."""
+    lines.append(f"  %a_{label}_{k} = add i64 %o{k}, {offset}")
+    lines.append(f"  %q_{label}_{k} = inttoptr i64 %a_{label}_{k} to {kind}*")
+    lines.append(f"  %{label}_{k} = load {kind}, {kind}* %q_{label}_{k}")
+    return f"%{label}_{k}"
+
+
+def _print_equal(lines: list[str], k: int, label: str, left: str, right: str, kind: str) -> str:
+    lines.append(f"  %c_{label}_{k} = icmp eq {kind} {left}, {right}")
+    return f"%c_{label}_{k}"
+
+
+def _print_type(lines: list[str], k: int, operand: Operand) -> list[str]:
+    """The check that operand `k` is a scalar of its type, or an array."""
+    wanted = f"%type_{k}_0" if operand.rank is None else "%array_0_0"
+    return [_print_equal(lines, k, "kind", _print_field(lines, k, "kind", TYPE_OFFSET, "i64"), wanted, "i64")]
+
+
+def _print_header(lines: list[str], k: int, operand: Operand) -> list[str]:
+    """Where the data lies, and the checks of dtype, rank and layout."""
+    if operand.rank is None:
+        lines.append(f"  %a_data_{k} = add i64 %o{k}, {DATA_OFFSET}")
+        lines.append(f"  %d{k} = inttoptr i64 %a_data_{k} to {operand.pointer}")
+        return []
+    data = _print_field(lines, k, "data", DATA_OFFSET, "i64")
+    lines.append(f"  %d{k} = inttoptr i64 {data} to {operand.pointer}")
+    dtype = _print_field(lines, k, "descr", DESCRIPTOR_OFFSET, "i64")
+    rank = _print_field(lines, k, "rank", RANK_OFFSET, "i32")
+    flags = _print_field(lines, k, "flags", FLAGS_OFFSET, "i32")
+    needed = _C_CONTIGUOUS_ALIGNED | (_WRITEABLE if operand.is_written else 0)
+    lines.append(f"  %m_flags_{k} = and i32 {flags}, {needed}")
+    return [
+        _print_equal(lines, k, "descr", dtype, f"%type_{k}_0", "i64"),
+        _print_equal(lines, k, "rank", rank, str(operand.rank), "i32"),
+        _print_equal(lines, k, "flags", f"%m_flags_{k}", str(needed), "i32"),
+    ]
+
+
+def _print_dimensions(lines: list[str], k: int, operand: Operand) -> list[str]:
+    """The checks of the shape."""
+    if not operand.rank:
+        return []
+    dimensions = _print_field(lines, k, "dims", DIMENSIONS_OFFSET, "i64")
+    lines.append(f"  %base_{k} = inttoptr i64 {dimensions} to i64*")
+    checks: list[str] = []
+    for axis in range(operand.rank):
+        lines.append(f"  %y_{k}_{axis} = getelementptr i64, i64* %base_{k}, i64 {axis}")
+        lines.append(f"  %v_{k}_{axis} = load i64, i64* %y_{k}_{axis}")
+        checks.append(_print_equal(lines, k, f"dim{axis}", f"%v_{k}_{axis}", f"%dim_{k}_{axis}", "i64"))
+    return checks

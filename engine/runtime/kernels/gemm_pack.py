@@ -1,0 +1,125 @@
+"""Panels of matrices, as LLVM IR: what a tile's kernel reads, laid out in the order in which it reads it.
+
+A panel of B holds `Tiles.columns` columns: for each step of k a row of that many elements, of which those beyond the
+matrix, up to a whole vector, are zero. A panel of A holds `Tiles.rows` rows, column by column.
+"""
+
+from __future__ import annotations
+
+from .gemm_code import Code
+from .gemm_tile import Tiles, masked_load
+
+_PANELS_TOGETHER = 4  # of A
+
+
+def print_packing(tiles: Tiles) -> str:
+    """The functions that lay out a panel of B from rows or columns, and panels of A from its transpose."""
+    return _print_pack_rows(tiles) + _print_pack_columns(tiles) + _print_pack_a(tiles)
+
+
+def _print_pack_rows(tiles: Tiles) -> str:
+    """``(b, step, k, n, out)``: a panel of B from `k` rows of `n` elements, `step` apart."""
+    e, v, lanes = tiles.element, tiles.vector, tiles.lanes
+    code = Code(
+        f"gemm_{tiles.suffix}_pack_rows({e}* noalias %b, i64 %step, i64 %k, i64 %n, {e}* noalias %out) noinline"
+    )
+    is_full = code.test("eq", "%n", tiles.columns)
+    with code.when(is_full), code.loop(0, "%k") as p:
+        source = code.at(e, "%b", code.mul(p, "%step"))
+        target = code.at(e, "%out", code.mul(p, tiles.columns))
+        for j in range(tiles.vectors):
+            row = code.load_vector(v, e, code.at(e, source, j * lanes), tiles.bytes)
+            code.store_vector(v, e, row, code.at(e, target, j * lanes), tiles.bytes)
+    whole = code.mul(code.div("%n", lanes), lanes)
+    mask = print_mask(code, tiles, code.sub("%n", whole))
+    with code.when(code.test("ne", "%n", tiles.columns)), code.loop(0, "%k") as p:
+        source = code.at(e, "%b", code.mul(p, "%step"))
+        target = code.at(e, "%out", code.mul(p, tiles.columns))
+        with code.loop(0, whole, lanes) as j:
+            row = code.load_vector(v, e, code.at(e, source, j), tiles.bytes)
+            code.store_vector(v, e, row, code.at(e, target, j), tiles.bytes)
+        with code.when(code.test("ne", whole, "%n")):
+            cut = code.let(f"bitcast {e}* {code.at(e, source, whole)} to {v}*")
+            row = code.let(masked_load(tiles, cut, mask, "zeroinitializer"))
+            code.store_vector(v, e, row, code.at(e, target, whole), tiles.bytes)
+    code.line("ret void")
+    return code.text()
+
+
+def print_mask(code: Code, tiles: Tiles, count: str) -> str:
+    """The mask of the first `count` lanes."""
+    lanes = tiles.lanes
+    kind = f"<{lanes} x i64>"
+    first = code.let(f"insertelement {kind} undef, i64 {count}, i32 0")
+    counts = code.let(f"shufflevector {kind} {first}, {kind} undef, <{lanes} x i32> zeroinitializer")
+    return code.let(f"icmp slt {kind} <{', '.join(f'i64 {k}' for k in range(lanes))}>, {counts}")
+
+
+def _print_pack_columns(tiles: Tiles) -> str:
+    """``(b, step, k, n, out)``: a panel of B from `n` columns of `k` elements, each contiguous, `step` apart."""
+    e, lanes, columns = tiles.element, tiles.lanes, tiles.columns
+    code = Code(
+        f"gemm_{tiles.suffix}_pack_columns({e}* noalias %b, i64 %step, i64 %k, i64 %n, {e}* noalias %out) noinline"
+    )
+    whole_n = code.mul(code.div("%n", lanes), lanes)
+    whole_k = code.mul(code.div("%k", lanes), lanes)
+    with code.loop(0, whole_n, lanes) as j:
+        with code.loop(0, whole_k, lanes) as p:
+            source = code.at(e, "%b", code.mul(j, "%step"), p)
+            _print_transpose(code, tiles, source, code.at(e, "%out", code.mul(p, columns), j))
+        _print_copy(code, e, columns, (whole_k, "%k"), (j, code.add(j, lanes)))
+    _print_copy(code, e, columns, ("0", "%k"), (whole_n, "%n"))
+    with code.loop(0, "%k") as p, code.loop("%n", code.rounded("%n", lanes)) as j:
+        code.store(e, "0.0", code.at(e, "%out", code.mul(p, columns), j))
+    code.line("ret void")
+    return code.text()
+
+
+def _print_copy(code: Code, element: str, columns: int, along: tuple[str, str], across: tuple[str, str]) -> None:
+    """Element by element."""
+    with code.loop(*across) as j, code.loop(*along) as p:
+        value = code.load(element, code.at(element, "%b", code.mul(j, "%step"), p))
+        code.store(element, value, code.at(element, "%out", code.mul(p, columns), j))
+
+
+def _print_transpose(code: Code, tiles: Tiles, source: str, target: str) -> None:
+    """A square of vectors, `step` apart at `source`, to the panel at `target`: interleaved until they lie across."""
+    e, v, lanes = tiles.element, tiles.vector, tiles.lanes
+    rows = [code.load_vector(v, e, code.at(e, source, code.mul("%step", i)), tiles.bytes) for i in range(lanes)]
+    half = lanes // 2
+    low = ", ".join(f"i32 {k // 2 + (k % 2) * lanes}" for k in range(lanes))
+    high = ", ".join(f"i32 {half + k // 2 + (k % 2) * lanes}" for k in range(lanes))
+    stages = lanes.bit_length() - 1
+    for _ in range(stages):
+        mixed: list[str] = []
+        for i in range(half):
+            for order in (low, high):
+                mixed.append(code.let(f"shufflevector {v} {rows[i]}, {v} {rows[i + half]}, <{lanes} x i32> <{order}>"))
+        rows = mixed
+    for i, row in enumerate(rows):
+        code.store_vector(v, e, row, code.at(e, target, i * tiles.columns), tiles.bytes)
+
+
+def _print_pack_a(tiles: Tiles) -> str:
+    """``(a, step, k, m, out)``: panels of A from its transpose, `k` rows of `m` elements, `step` apart."""
+    e, rows = tiles.element, tiles.rows
+    v = f"<{rows} x {e}>"
+    code = Code(f"gemm_{tiles.suffix}_pack_a({e}* noalias %a, i64 %step, i64 %k, i64 %m, {e}* noalias %out) noinline")
+    whole = code.mul(code.div("%m", rows), rows)
+    start: str = "0"
+    for together in (_PANELS_TOGETHER, 1):  # each line of memory once: rows far apart would drive it out of the cache
+        high = rows * together
+        end = code.add(start, code.mul(code.div(code.sub(whole, start), high), high))
+        with code.loop(start, end, high) as i, code.loop(0, "%k") as p:
+            source = code.at(e, "%a", code.mul(p, "%step"), i)
+            for panel in range(together):
+                first = code.mul(code.add(i, panel * rows), "%k")
+                row = code.load_vector(v, e, code.at(e, source, panel * rows), tiles.bytes)
+                code.store_vector(v, e, row, code.at(e, "%out", first, code.mul(p, rows)), tiles.bytes)
+        start = end
+    panel = code.at(e, "%out", code.mul(whole, "%k"))
+    with code.loop(0, "%k") as p, code.loop(whole, "%m") as i:
+        value = code.load(e, code.at(e, "%a", code.mul(p, "%step"), i))
+        code.store(e, value, code.at(e, panel, code.mul(p, rows), code.sub(i, whole)))
+    code.line("ret void")
+    return code.text()

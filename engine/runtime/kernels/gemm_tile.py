@@ -1,0 +1,226 @@
+"""The innermost part of a matrix product, as LLVM IR: one tile of the result, held in registers.
+
+A tile is `rows` x (`vectors` vectors). For each step of k its kernel loads a row of B (vectors), broadcasts `rows`
+elements of A and multiplies and adds. A is read by strides, so that rows, columns and packed panels of A are all read
+by the same code; rows of B lie `step` elements apart, in a packed panel or in the matrix itself.
+
+After G. Goto and R. van de Geijn, Anatomy of High-Performance Matrix Multiplication, ACM TOMS 34 (2008), and F. Van Zee
+and R. van de Geijn, BLIS, ACM TOMS 41 (2015).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_SUFFIX = {"float": "f32", "double": "f64"}
+_BYTES = {"float": 4, "double": 8}
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The tiles of a host, for one element type.
+
+    Attributes:
+        element: the LLVM type of elements.
+        lanes: elements of a vector.
+        rows: of the largest tile; smaller ones of 4, 2 and 1 rows take what is left.
+        vectors: of the widest tile.
+    """
+
+    element: str
+    lanes: int
+    rows: int
+    vectors: int
+
+    @property
+    def suffix(self) -> str:
+        return _SUFFIX[self.element]
+
+    @property
+    def bytes(self) -> int:
+        """Of an element."""
+        return _BYTES[self.element]
+
+    @property
+    def vector(self) -> str:
+        return f"<{self.lanes} x {self.element}>"
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether the host loads and stores parts of vectors."""
+        return self.lanes * self.bytes >= 32
+
+    @property
+    def columns(self) -> int:
+        """Of the widest tile, and of a packed panel."""
+        return self.lanes * self.vectors
+
+    @property
+    def heights(self) -> tuple[int, ...]:
+        """The rows of tiles, the largest first: each matrix is cut greedily into such."""
+        return (self.rows, *[rows for rows in (4, 2, 1) if rows < self.rows])
+
+    def kernel(self, rows: int, vectors: int) -> str:
+        return f"gemm_{self.suffix}_{rows}x{vectors}"
+
+
+def tiles_of(host: str, element: str) -> Tiles:
+    """The tiles for a host (`Library.host`): as many sums as its registers hold, beside what they are made of."""
+    size = _BYTES[element]
+    if "+avx512f" in host:  # 32 registers
+        return Tiles(element, 64 // size, 8, 3)
+    if host.startswith(("aarch64", "arm64")):
+        return Tiles(element, 16 // size, 8, 3)
+    return Tiles(element, (32 if "+avx2" in host else 16) // size, 6, 2)  # 16 registers
+
+
+def print_tile(tiles: Tiles, rows: int, vectors: int) -> str:
+    """The kernel of one tile: C = A @ B + D + E, where D may be C; D and E may be nothing.
+
+    ``(a, row_step, k_step, b, b_step, c, c_step, d, d_step, e, e_step, k, last, next,
+    next_step)``: `last` is how many lanes of the last vector C has; what B holds in the others is multiplied too, and
+    dropped. Pointers to what is not there are null. In each step of k it asks for the
+    memory at `next` (bytes), the panel that will be laid out next.
+    """
+    e, v, lanes = tiles.element, tiles.vector, tiles.lanes
+    grid = [(i, j) for i in range(rows) for j in range(vectors)]
+    lines = [
+        f"define internal void @{tiles.kernel(rows, vectors)}({e}* noalias %a, i64 %row_step, i64 %k_step, "
+        f"{e}* noalias %b, i64 %b_step, {e}* %c, i64 %c_step, {e}* %d, i64 %d_step, {e}* %e, i64 %e_step, "
+        "i64 %k, i64 %last, "
+        f"i8* %next, i64 %next_step) noinline {{",
+        "entry:",
+        *[f"  %r{i} = mul i64 %row_step, {i}" for i in range(1, rows)],
+        "  %some = icmp sgt i64 %k, 0",
+        "  br i1 %some, label %body, label %summed",
+        "body:",
+        "  %p = phi i64 [0, %entry], [%p_next, %body]",
+        f"  %ap = phi {e}* [%a, %entry], [%a_next, %body]",
+        f"  %bp = phi {e}* [%b, %entry], [%b_next, %body]",
+        "  %np = phi i8* [%next, %entry], [%np_next, %body]",
+        *[f"  %s{i}_{j} = phi {v} [zeroinitializer, %entry], [%t{i}_{j}, %body]" for i, j in grid],
+    ]
+    lines.append("  call void @llvm.prefetch.p0(i8* %np, i32 0, i32 2, i32 1)")
+    for j in range(vectors):
+        lines.append(f"  %bq{j} = getelementptr inbounds {e}, {e}* %bp, i64 {j * lanes}")
+        lines.append(f"  %bv{j} = bitcast {e}* %bq{j} to {v}*")
+        lines.append(f"  %b{j} = load {v}, {v}* %bv{j}, align {tiles.bytes}")
+    for i in range(rows):
+        lines.append(f"  %aq{i} = getelementptr inbounds {e}, {e}* %ap, i64 {f'%r{i}' if i else 0}")
+        lines.append(f"  %as{i} = load {e}, {e}* %aq{i}")
+        lines.append(f"  %ai{i} = insertelement {v} undef, {e} %as{i}, i32 0")
+        lines.append(f"  %a{i} = shufflevector {v} %ai{i}, {v} undef, <{lanes} x i32> zeroinitializer")
+    for i, j in grid:
+        lines.append(
+            f"  %t{i}_{j} = call {v} @llvm.fmuladd.v{lanes}{tiles.suffix}({v} %a{i}, {v} %b{j}, {v} %s{i}_{j})"
+        )
+    lines += [
+        f"  %a_next = getelementptr inbounds {e}, {e}* %ap, i64 %k_step",
+        f"  %b_next = getelementptr inbounds {e}, {e}* %bp, i64 %b_step",
+        "  %np_next = getelementptr i8, i8* %np, i64 %next_step",
+        "  %p_next = add nuw nsw i64 %p, 1",
+        "  %more = icmp slt i64 %p_next, %k",
+        "  br i1 %more, label %body, label %summed, !llvm.loop !100",
+        "summed:",
+        *[f"  %u{i}_{j} = phi {v} [zeroinitializer, %entry], [%t{i}_{j}, %body]" for i, j in grid],
+        *_print_ends(tiles, rows, vectors),
+        "}\n",
+    ]
+    return "\n".join(lines)
+
+
+def _print_ends(tiles: Tiles, rows: int, vectors: int) -> list[str]:
+    """What follows the sums: all vectors whole, or the last one in part."""
+    lanes, kind = tiles.lanes, f"<{tiles.lanes} x i64>"
+    mask = [
+        f"  %m0 = insertelement {kind} undef, i64 %last, i32 0",
+        f"  %m1 = shufflevector {kind} %m0, {kind} undef, <{lanes} x i32> zeroinitializer",
+        f"  %mask = icmp slt {kind} <{', '.join(f'i64 {k}' for k in range(lanes))}>, %m1",
+    ]
+    if tiles.has_masks:  # they cost next to nothing, and a second way to go costs compilation
+        return [*mask, "  br label %cut", "cut:", *_print_end(tiles, rows, vectors, "cut", True)]
+    return [
+        f"  %whole = icmp eq i64 %last, {lanes}",
+        "  br i1 %whole, label %full, label %cut",
+        "full:",
+        *_print_end(tiles, rows, vectors, "full", False),
+        "cut:",
+        *mask,
+        *_print_end(tiles, rows, vectors, "cut", True),
+    ]
+
+
+def _print_end(tiles: Tiles, rows: int, vectors: int, tag: str, is_cut: bool) -> list[str]:
+    """Add D and E, those that are there, and store the tile; `tag` is the block that control comes from."""
+    v, lines = tiles.vector, list[str]()
+    grid = [(i, j) for i in range(rows) for j in range(vectors)]
+    sums, source = "%u", tag
+    for matrix in ("d", "e"):
+        name = f"{tag}_{matrix}"
+        lines.append(f"  %{name}_none = icmp eq {tiles.element}* %{matrix}, null")
+        lines.append(f"  br i1 %{name}_none, label %{name}_on, label %{name}_add")
+        lines.append(f"{name}_add:")
+        for i, j in grid:
+            lines += _print_address(tiles, matrix, tag, i, j)
+            lines.append(_load(tiles, f"%{name}l{i}_{j}", f"%{name}v{i}_{j}", is_cut and j == vectors - 1))
+            lines.append(f"  %{name}x{i}_{j} = fadd {v} {sums}{i}_{j}, %{name}l{i}_{j}")
+        lines.append(f"  br label %{name}_on")
+        lines.append(f"{name}_on:")
+        for i, j in grid:
+            lines.append(f"  %{name}w{i}_{j} = phi {v} [{sums}{i}_{j}, %{source}], [%{name}x{i}_{j}, %{name}_add]")
+        sums, source = f"%{name}w", f"{name}_on"
+    for i, j in grid:
+        lines += _print_address(tiles, "c", tag, i, j)
+        lines.append(_store(tiles, f"{sums}{i}_{j}", f"%{tag}_cv{i}_{j}", is_cut and j == vectors - 1))
+    return [*lines, "  ret void"]
+
+
+def _print_address(tiles: Tiles, matrix: str, tag: str, i: int, j: int) -> list[str]:
+    e, name = tiles.element, f"{tag}_{matrix}"
+    lines: list[str] = []
+    if j == 0:
+        lines.append(f"  %{name}o{i} = mul i64 %{matrix}_step, {i}")
+        lines.append(f"  %{name}r{i} = getelementptr inbounds {e}, {e}* %{matrix}, i64 %{name}o{i}")
+    lines.append(f"  %{name}q{i}_{j} = getelementptr inbounds {e}, {e}* %{name}r{i}, i64 {j * tiles.lanes}")
+    lines.append(f"  %{name}v{i}_{j} = bitcast {e}* %{name}q{i}_{j} to {tiles.vector}*")
+    return lines
+
+
+def _masked(tiles: Tiles) -> str:
+    return f"v{tiles.lanes}{tiles.suffix}.p0"
+
+
+def _load(tiles: Tiles, name: str, address: str, is_cut: bool) -> str:
+    v = tiles.vector
+    if not is_cut:
+        return f"  {name} = load {v}, {v}* {address}, align {tiles.bytes}"
+    return f"  {name} = {masked_load(tiles, address, '%mask', 'undef')}"
+
+
+def masked_load(tiles: Tiles, address: str, mask: str, otherwise: str) -> str:
+    """The lanes of `mask` of a vector of memory; the others from a vector `otherwise`."""
+    v = tiles.vector
+    return (
+        f"call {v} @llvm.masked.load.{_masked(tiles)}({v}* {address}, i32 {tiles.bytes}, "
+        f"<{tiles.lanes} x i1> {mask}, {v} {otherwise})"
+    )
+
+
+def _store(tiles: Tiles, value: str, address: str, is_cut: bool) -> str:
+    v = tiles.vector
+    if not is_cut:
+        return f"  store {v} {value}, {v}* {address}, align {tiles.bytes}"
+    return (
+        f"  call void @llvm.masked.store.{_masked(tiles)}({v} {value}, {v}* {address}, i32 {tiles.bytes}, "
+        f"<{tiles.lanes} x i1> %mask)"
+    )
+
+
+def print_declarations(tiles: Tiles) -> str:
+    """The intrinsics that kernels of tiles call."""
+    v, lanes = tiles.vector, tiles.lanes
+    return (
+        f"declare {v} @llvm.fmuladd.v{lanes}{tiles.suffix}({v}, {v}, {v})\n"
+        f"declare {v} @llvm.masked.load.{_masked(tiles)}({v}*, i32, <{lanes} x i1>, {v})\n"
+        f"declare void @llvm.masked.store.{_masked(tiles)}({v}, {v}*, i32, <{lanes} x i1>)\n"
+    )

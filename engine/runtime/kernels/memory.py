@@ -1,0 +1,449 @@
+"""Memory for large arrays, kept for the next step: fresh memory costs a fault a page, each time it is asked for.
+
+NumPy asks an allocator for the memory of every array (NEP 49), and lets each thread choose one. While a program runs,
+that is this one: large blocks that become free, wherever that happens, are kept by size, and the next array of that
+size gets one of them. So nothing needs to be known of how long values live, and a step finds the memory of the last.
+Blocks are aligned to cache lines, which vectors like, and very large ones are made of huge pages where the system has
+them. What is free is limited to half a gigabyte, and to little beside much that is used; sizes that are no longer asked
+for are dropped when it gets tight.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any
+
+from .library import Library, library
+
+_SMALLEST = 1 << 15  # bytes: what is smaller comes from memory that C's allocator keeps itself
+_MOST_KEPT = 1 << 29
+_MOST_IN_ALL = 3 << 29  # used and kept together: a step that needs more keeps only what its next operations ask for
+_ALWAYS_KEPT = 1 << 25
+_TRIMMED = 1 << 26  # bytes handed to C's free after which that is asked to hand them to the system
+_SET_HANDLER = 304  # in the table of NumPy's C functions
+_NEEDED = ("malloc", "calloc", "realloc", "free", "posix_memalign", "madvise", "sched_yield", "memset")
+_CAPSULE_NAME = b"mem_handler"
+
+
+_TRIM = "malloc_trim"  # only glibc's holds back what lies between blocks in use, and only that has it
+
+
+class _Handler(ctypes.Structure):
+    """PyDataMem_Handler of NumPy's C interface."""
+
+    _fields_ = [
+        ("name", ctypes.c_char * 127),
+        ("version", ctypes.c_uint8),
+        ("context", ctypes.c_void_p),
+        ("malloc", ctypes.c_void_p),
+        ("calloc", ctypes.c_void_p),
+        ("realloc", ctypes.c_void_p),
+        ("free", ctypes.c_void_p),
+    ]
+
+
+class _Allocator:
+    """The allocator as NumPy knows it; without one, where the system or the compiler lacks what it needs."""
+
+    def __init__(self) -> None:
+        self._capsule: Any = None
+        self._set: Any = None
+        self._kept: Any = None
+        self._flush: Any = None
+        self._handler = _Handler()
+        self._is_ready = False
+        self._lock = threading.Lock()
+
+    def switch(self, handler: Any) -> Any:
+        """Let NumPy's arrays of this thread be allocated by `handler`; returns the one before."""
+        return self._set(handler)
+
+    def capsule(self) -> Any:
+        """The handler; None where there is none."""
+        if not self._is_ready:
+            with self._lock:
+                if not self._is_ready:
+                    self._start()
+                    self._is_ready = True
+        return self._capsule
+
+    def kept_bytes(self) -> int:
+        return self._kept() if self.capsule() is not None else 0
+
+    def clear(self) -> None:
+        if self.capsule() is not None:
+            self._flush()
+
+    def _start(self) -> None:
+        if not library.usable or not _offer(library):
+            return
+        module = _MODULE if hasattr(ctypes.CDLL(None), _TRIM) else _MODULE.replace(*_NO_TRIM)
+        engine = library.load(module, lambda: module)
+        for name in ("malloc", "calloc", "realloc", "free"):
+            setattr(self._handler, name, engine.get_function_address(f"anabranch_{name}"))
+        self._handler.name, self._handler.version = b"anabranch", 1
+        self._kept = ctypes.CFUNCTYPE(ctypes.c_size_t)(engine.get_function_address("anabranch_kept"))
+        self._flush = ctypes.CFUNCTYPE(None)(engine.get_function_address("anabranch_flush"))
+        self._set = _numpy_function(_SET_HANDLER, ctypes.py_object, ctypes.py_object)
+        new_capsule = ctypes.pythonapi.PyCapsule_New
+        new_capsule.restype = ctypes.py_object
+        new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        self._capsule = new_capsule(ctypes.addressof(self._handler), _CAPSULE_NAME, None)
+
+
+_allocator = _Allocator()
+
+
+class KeptMemory:
+    """A context in which arrays that this thread makes take and leave kept memory."""
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        capsule = _allocator.capsule()
+        self._before = None if capsule is None else _allocator.switch(capsule)
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            _allocator.switch(self._before)
+
+
+def kept_bytes() -> int:
+    """How much memory is kept for arrays to come."""
+    return _allocator.kept_bytes()
+
+
+def release_memory() -> None:
+    """Give the memory that is kept back to the system."""
+    _allocator.clear()
+
+
+def _numpy_function(number: int, result: Any, *arguments: Any) -> Any:
+    """A function of NumPy's C interface."""
+    from numpy._core import multiarray
+
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    table: Any = ctypes.cast(pointer_of(multiarray._ARRAY_API, None), ctypes.POINTER(ctypes.c_void_p))  # pyright: ignore
+    return ctypes.PYFUNCTYPE(result, *arguments)(table[number])
+
+
+def _offer(to: Library) -> bool:
+    """Let the module call what it needs of the system; False where that is not there."""
+    try:
+        system = ctypes.CDLL(None)
+        for name in _NEEDED:
+            to.offer(name, ctypes.cast(getattr(system, name), ctypes.c_void_p).value or 0)
+        if hasattr(system, _TRIM):
+            to.offer(_TRIM, ctypes.cast(getattr(system, _TRIM), ctypes.c_void_p).value or 0)
+    except (OSError, TypeError, AttributeError):
+        return False
+    return True
+
+
+# Free blocks of a size (in pages) are a list: each holds the address of the next. The lists stand in a table by size,
+# found by hashing and looking on. Blocks come from posix_memalign, calloc or realloc, so that C's free takes them all,
+# and are as large as their size rounded up to pages, for NumPy tells the size of what it frees as it asked for it.
+_MODULE = f"""
+%list = type {{ i64, i8* }}
+@lists = internal global [1024 x %list] zeroinitializer, align 128
+@kept = internal global i64 0, align 128
+@used = internal global i64 0, align 128
+@freed = internal global i64 0, align 128
+@lock = internal global i64 0, align 128
+
+declare i8* @malloc(i64)
+declare i8* @calloc(i64, i64)
+declare i8* @realloc(i8*, i64)
+declare void @free(i8*)
+declare i32 @posix_memalign(i8**, i64, i64)
+declare i32 @madvise(i8*, i64, i32)
+declare i8* @memset(i8*, i32, i64)
+declare i32 @sched_yield()
+declare i32 @{_TRIM}(i64)
+
+define internal void @enter() {{
+entry:
+  br label %try
+try:
+  %exchange = cmpxchg i64* @lock, i64 0, i64 1 seq_cst seq_cst
+  %free = extractvalue {{i64, i1}} %exchange, 1
+  br i1 %free, label %done, label %wait
+wait:
+  %y = call i32 @sched_yield()
+  br label %try
+done:
+  ret void
+}}
+
+define internal void @leave() {{
+  store atomic i64 0, i64* @lock seq_cst, align 8
+  ret void
+}}
+
+define internal i64 @rounded(i64 %size) {{
+  %more = add i64 %size, 4095
+  %pages = and i64 %more, -4096
+  ret i64 %pages
+}}
+
+; The list of blocks of that many bytes, or one that is not used yet; null where the table is full.
+define internal %list* @list_of(i64 %bytes) {{
+entry:
+  %pages = lshr i64 %bytes, 12
+  %hash = mul i64 %pages, -7046029254386353131
+  %start = lshr i64 %hash, 54
+  br label %look
+look:
+  %k = phi i64 [0, %entry], [%next, %on]
+  %place = add i64 %start, %k
+  %index = and i64 %place, 1023
+  %list = getelementptr [1024 x %list], [1024 x %list]* @lists, i64 0, i64 %index
+  %size_at = getelementptr %list, %list* %list, i64 0, i32 0
+  %size = load i64, i64* %size_at
+  %same = icmp eq i64 %size, %bytes
+  %unused = icmp eq i64 %size, 0
+  %found = or i1 %same, %unused
+  br i1 %found, label %give, label %on
+on:
+  %next = add i64 %k, 1
+  %more = icmp slt i64 %next, 1024
+  br i1 %more, label %look, label %full
+give:
+  ret %list* %list
+full:
+  ret %list* null
+}}
+
+; A block from the list of its size, or null.
+define internal i8* @take(i64 %bytes) {{
+entry:
+  call void @enter()
+  %list = call %list* @list_of(i64 %bytes)
+  %none = icmp eq %list* %list, null
+  br i1 %none, label %empty, label %look
+look:
+  %head_at = getelementptr %list, %list* %list, i64 0, i32 1
+  %head = load i8*, i8** %head_at
+  %is_empty = icmp eq i8* %head, null
+  br i1 %is_empty, label %empty, label %pop
+pop:
+  %next_at = bitcast i8* %head to i8**
+  %next = load i8*, i8** %next_at
+  store i8* %next, i8** %head_at
+  %kept = load i64, i64* @kept
+  %less = sub i64 %kept, %bytes
+  store i64 %less, i64* @kept
+  call void @leave()
+  ret i8* %head
+empty:
+  call void @leave()
+  ret i8* null
+}}
+
+; Give all free blocks back, and forget their sizes.
+define void @anabranch_flush() {{
+entry:
+  call void @enter()
+  br label %head
+head:
+  %k = phi i64 [0, %entry], [%n, %next]
+  %more = icmp slt i64 %k, 1024
+  br i1 %more, label %each, label %done
+each:
+  %list = getelementptr [1024 x %list], [1024 x %list]* @lists, i64 0, i64 %k
+  %size_at = getelementptr %list, %list* %list, i64 0, i32 0
+  %head_at = getelementptr %list, %list* %list, i64 0, i32 1
+  store i64 0, i64* %size_at
+  %first = load i8*, i8** %head_at
+  store i8* null, i8** %head_at
+  br label %blocks
+blocks:
+  %block = phi i8* [%first, %each], [%following, %drop]
+  %over = icmp eq i8* %block, null
+  br i1 %over, label %next, label %drop
+drop:
+  %next_at = bitcast i8* %block to i8**
+  %following = load i8*, i8** %next_at
+  call void @free(i8* %block)
+  br label %blocks
+next:
+  %n = add i64 %k, 1
+  br label %head
+done:
+  store i64 0, i64* @kept
+  call void @leave()
+  ret void
+}}
+
+define i64 @anabranch_kept() {{
+  %kept = load atomic i64, i64* @kept seq_cst, align 8
+  ret i64 %kept
+}}
+
+; Whether so much is more than what may be kept beside what is used.
+define internal i1 @is_much(i64 %kept, i64 %most) {{
+  %used = load atomic i64, i64* @used seq_cst, align 8
+  %all = add i64 %used, %kept
+  %many = icmp ugt i64 %kept, %most
+  %tight = icmp sgt i64 %all, {_MOST_IN_ALL}
+  %more = icmp ugt i64 %kept, {_ALWAYS_KEPT}
+  %both = and i1 %tight, %more
+  %much = or i1 %many, %both
+  ret i1 %much
+}}
+
+define internal void @count(i64 %bytes) {{
+  %before = atomicrmw add i64* @used, i64 %bytes seq_cst
+  ret void
+}}
+
+; Much that went to C's free goes on to the system, where much is still used.
+define internal void @hand_back(i64 %bytes) {{
+entry:
+  %before = atomicrmw add i64* @freed, i64 %bytes seq_cst
+  %after = add i64 %before, %bytes
+  %many = icmp ugt i64 %after, {_TRIMMED}
+  br i1 %many, label %look, label %done
+look:
+  %used = load atomic i64, i64* @used seq_cst, align 8
+  %tight = icmp sgt i64 %used, {_MOST_IN_ALL - _ALWAYS_KEPT}
+  br i1 %tight, label %trim, label %done
+trim:
+  store atomic i64 0, i64* @freed seq_cst, align 8
+  %trimmed = call i32 @{_TRIM}(i64 0)
+  br label %done
+done:
+  ret void
+}}
+
+; What nobody asks for is dropped before the system is asked for more.
+define internal void @tidy() {{
+entry:
+  %kept = load atomic i64, i64* @kept seq_cst, align 8
+  %many = call i1 @is_much(i64 %kept, i64 {_MOST_KEPT // 2})
+  br i1 %many, label %flush, label %done
+flush:
+  call void @anabranch_flush()
+  br label %done
+done:
+  ret void
+}}
+
+define i8* @anabranch_malloc(i8* %context, i64 %size) {{
+entry:
+  %out = alloca i8*
+  %small = icmp ult i64 %size, {_SMALLEST}
+  br i1 %small, label %plain, label %large
+plain:
+  %p = call i8* @malloc(i64 %size)
+  ret i8* %p
+large:
+  %bytes = call i64 @rounded(i64 %size)
+  call void @count(i64 %bytes)
+  %kept = call i8* @take(i64 %bytes)
+  %none = icmp eq i8* %kept, null
+  br i1 %none, label %ask, label %give
+give:
+  ret i8* %kept
+ask:
+  call void @tidy()
+  %failed = call i32 @posix_memalign(i8** %out, i64 64, i64 %bytes)
+  %bad = icmp ne i32 %failed, 0
+  br i1 %bad, label %fail, label %made
+fail:
+  ret i8* null
+made:
+  %new = load i8*, i8** %out
+  %huge = icmp uge i64 %bytes, 4194304
+  br i1 %huge, label %advise, label %done
+advise:
+  %at = ptrtoint i8* %new to i64
+  %up = add i64 %at, 4095
+  %page = and i64 %up, -4096
+  %skipped = sub i64 %page, %at
+  %rest = sub i64 %bytes, %skipped
+  %q = inttoptr i64 %page to i8*
+  %a = call i32 @madvise(i8* %q, i64 %rest, i32 14)
+  br label %done
+done:
+  ret i8* %new
+}}
+
+define i8* @anabranch_calloc(i8* %context, i64 %count, i64 %each) {{
+entry:
+  %size = mul i64 %count, %each
+  %small = icmp ult i64 %size, {_SMALLEST}
+  br i1 %small, label %plain, label %large
+plain:
+  %p = call i8* @calloc(i64 %count, i64 %each)
+  ret i8* %p
+large:
+  %bytes = call i64 @rounded(i64 %size)
+  call void @count(i64 %bytes)
+  %kept = call i8* @take(i64 %bytes)
+  %none = icmp eq i8* %kept, null
+  br i1 %none, label %ask, label %clear
+clear:
+  %z = call i8* @memset(i8* %kept, i32 0, i64 %size)
+  ret i8* %kept
+ask:
+  call void @tidy()
+  %new = call i8* @calloc(i64 %bytes, i64 1)
+  ret i8* %new
+}}
+
+define i8* @anabranch_realloc(i8* %context, i8* %block, i64 %size) {{
+entry:
+  %small = icmp ult i64 %size, {_SMALLEST}
+  %pages = call i64 @rounded(i64 %size)
+  %bytes = select i1 %small, i64 %size, i64 %pages
+  %new = call i8* @realloc(i8* %block, i64 %bytes)
+  ret i8* %new
+}}
+
+define void @anabranch_free(i8* %context, i8* %block, i64 %size) {{
+entry:
+  %null = icmp eq i8* %block, null
+  br i1 %null, label %done, label %some
+some:
+  %small = icmp ult i64 %size, {_SMALLEST}
+  br i1 %small, label %plain, label %large
+plain:
+  call void @free(i8* %block)
+  ret void
+large:
+  %bytes = call i64 @rounded(i64 %size)
+  %fewer = sub i64 0, %bytes
+  call void @count(i64 %fewer)
+  call void @enter()
+  %before = load i64, i64* @kept
+  %after = add i64 %before, %bytes
+  %many = call i1 @is_much(i64 %after, i64 {_MOST_KEPT})
+  br i1 %many, label %refuse, label %find
+find:
+  %list = call %list* @list_of(i64 %bytes)
+  %none = icmp eq %list* %list, null
+  br i1 %none, label %refuse, label %keep
+keep:
+  %size_at = getelementptr %list, %list* %list, i64 0, i32 0
+  %head_at = getelementptr %list, %list* %list, i64 0, i32 1
+  store i64 %bytes, i64* %size_at
+  %head = load i8*, i8** %head_at
+  %next_at = bitcast i8* %block to i8**
+  store i8* %head, i8** %next_at
+  store i8* %block, i8** %head_at
+  store i64 %after, i64* @kept
+  call void @leave()
+  ret void
+refuse:
+  call void @leave()
+  call void @free(i8* %block)
+  call void @hand_back(i64 %bytes)
+  ret void
+done:
+  ret void
+}}
+"""
+_NO_TRIM = f"declare i32 @{_TRIM}(i64)", f"define internal i32 @{_TRIM}(i64 %pad) {{\n  ret i32 0\n}}"

@@ -1,0 +1,65 @@
+"""Which operations have kernels of their own beside the fused ones, and where these are made.
+
+A binder gets an operation and gives its kernel for the shapes and dtypes at hand, or None where NumPy does better or
+the kernel can't do it. Where sizes are known at run time only it gives a runner, which is called instead of the op's
+`run`. Its module is loaded when such an operation is met. Kernels take sums in another order than NumPy and round
+otherwise: exact programs have none.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ...graph.graph import Operation
+from ...graph.spec import TensorSpec
+
+if TYPE_CHECKING:
+    from .bound import BoundKernel
+
+Runner = Callable[..., Any]
+Binder = Callable[[Operation], "BoundKernel | Runner | None"]
+
+# By the type name of the op: the module in this folder, and the binder in it.
+BINDERS: dict[str, tuple[str, str]] = {
+    "matmul": ("gemm_bind", "bind_matmul"),
+    "pack": ("gemm_bind", "bind_pack"),
+    "packed_mat_mul": ("gemm_bind", "bind_packed"),
+    "add_to_rows": ("row_sums", "add_runner"),
+    "assign_rows": ("rows", "write_runner"),
+    "average_pool": ("pooling", "bind_pooling"),
+    "average_pool_grad": ("pooling", "bind_pooling"),
+    "conv": ("convolution", "bind_convolution"),
+    "conv_filter_grad": ("convolution", "bind_filter_gradient"),
+    "conv_input_grad": ("convolution", "bind_input_gradient"),
+    "max_pool": ("pooling", "bind_pooling"),
+    "max_pool_grad": ("pooling", "bind_pooling"),
+    "max_pool_places": ("pooling", "bind_pooling"),
+    "put_rows": ("rows", "put_runner"),
+    "segment_sum": ("rows", "sum_runner"),
+    "sum_of_repeated": ("row_sums", "repeated_runner"),
+    "sum_of_rows": ("row_sums", "taken_runner"),
+    "take": ("rows", "take_runner"),
+}
+
+
+def _has_open_shape(operation: Operation) -> bool:
+    """Whether `operation` is elementwise, on arrays of which ranks are known but not all sizes."""
+    specs = [tensor.spec for tensor in (*operation.inputs, *operation.outputs)]
+    if not operation.op.elementwise or len(operation.outputs) != 1:
+        return False
+    shapes = [spec.shape if isinstance(spec, TensorSpec) else None for spec in specs]
+    return None not in shapes and any(None in shape for shape in shapes if shape is not None)
+
+
+def has_binder(operation: Operation) -> bool:
+    """Whether there may be a kernel for what `operation` does."""
+    return operation.op.type_name in BINDERS or _has_open_shape(operation)
+
+
+def bind_native(operation: Operation) -> BoundKernel | Runner | None:
+    """The kernel of an operation that `has_binder`, if it is worth one."""
+    module, name = BINDERS.get(operation.op.type_name, ("dynamic", "elementwise_runner"))
+    binder: Binder = getattr(importlib.import_module(f".{module}", __package__), name)
+    return binder(operation)

@@ -1,0 +1,277 @@
+"""Native code for rows of tables whose number is known at run time only: taking, writing and adding them up.
+
+Rows to come are asked for ahead of their use, as they lie anywhere in tables that fit into no cache. What the code does
+not know (other layouts, positions out of bounds) is left to the op.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ...graph.graph import Operation
+from ...graph.spec import TensorSpec
+from ...ops.gathering import PutRows, Take, checked_positions
+from ...ops.indexed_slices import AssignRows, own_memory
+from ...ops.segments import SegmentSum
+from .code import Code, Size
+from .correlation import Fields, print_parallel
+from .library import library
+from .registers import registers_of
+
+Runner = Callable[..., Any]
+_WORD = 4  # rows are copied by words of so many bytes
+_AHEAD = 12  # rows
+_LINE = 16  # words of a cache line
+_PARTS = 8
+_SERIAL_WORDS = 1 << 14
+_FEW_WORDS = 1 << 11  # up to which NumPy is done sooner
+_FIELDS = ("table", "ids", "rows", "count", "size", "width", "parts", "failed")
+_DECLARATIONS = "declare void @llvm.prefetch.p0(i8*, i32, i32, i32)\n"
+
+
+def take_runner(operation: Operation) -> Runner | None:
+    """Runs `Take` along the first axis."""
+    op = operation.op
+    assert isinstance(op, Take)
+    table, ids = (tensor.spec for tensor in operation.inputs)
+    width = _row_words(table)
+    if not width or not isinstance(ids, TensorSpec) or ids.dtype.name not in ("int32", "int64"):
+        return None
+    if op.axis != 0 or not op.wrap or ids.shape == ():
+        return None
+    if ids.shape is not None and math.prod([dim or _FEW_WORDS for dim in ids.shape]) * width < _FEW_WORDS:
+        return None
+    dtype, run = np.dtype(ids.dtype.name), _function("take", f"i{8 * ids.dtype.itemsize}")
+
+    def take(table: Any, ids: Any) -> Any:
+        if not _is_plain(table) or not _is_plain(ids) or ids.dtype != dtype or not len(table):
+            return op.run(np, table, ids)
+        out = np.empty(ids.shape + table.shape[1:], table.dtype)
+        count = ids.size
+        parts = 1 if count * width < _SERIAL_WORDS else _PARTS
+        addresses = table.ctypes.data, ids.ctypes.data, out.ctypes.data
+        numbers = (ctypes.c_int64 * len(_FIELDS))(*addresses, count, len(table), width, parts, 0)
+        run(ctypes.addressof(numbers))
+        return op.run(np, table, ids) if numbers[-1] else out
+
+    return take
+
+
+def write_runner(operation: Operation) -> Runner | None:
+    """Writes rows in the memory of the variable of an `AssignRows`."""
+    op = operation.op
+    assert isinstance(op, AssignRows)
+    whole, positions, _ = (tensor.spec for tensor in operation.inputs)
+    width = _row_words(whole)
+    if not width or not isinstance(positions, TensorSpec) or positions.dtype.name not in ("int32", "int64"):
+        return None
+    dtype, run = np.dtype(positions.dtype.name), _function("write", f"i{8 * positions.dtype.itemsize}")
+
+    def write(positions: Any, rows: Any) -> Any:
+        whole = own_memory(op.variable)
+        fits = _is_plain(positions) and _is_plain(rows) and positions.dtype == dtype and rows.dtype == whole.dtype
+        if not fits or rows.shape != positions.shape + whole.shape[1:]:
+            return op.write_in_place(positions, rows)
+        addresses = whole.ctypes.data, positions.ctypes.data, rows.ctypes.data
+        # Of rows named twice the last one counts: only rows that are known to differ are written side by side.
+        is_serial = rows.size < _SERIAL_WORDS or not (positions[1:] > positions[:-1]).all() or positions[0] < 0
+        parts = 1 if is_serial else _PARTS
+        numbers = (ctypes.c_int64 * len(_FIELDS))(*addresses, positions.size, len(whole), width, parts, 0)
+        run(ctypes.addressof(numbers))
+        return op.write_in_place(positions, rows) if numbers[-1] else whole
+
+    return write
+
+
+def sum_runner(operation: Operation) -> Runner | None:
+    """Runs `SegmentSum`."""
+    op = operation.op
+    assert isinstance(op, SegmentSum)
+    data, ids, _ = (tensor.spec for tensor in operation.inputs)
+    if not _row_words(data) or not isinstance(data, TensorSpec) or data.dtype.name not in ("float32", "float64"):
+        return None
+    if not isinstance(ids, TensorSpec) or ids.dtype.name not in ("int32", "int64"):
+        return None
+    dtype, element = np.dtype(ids.dtype.name), "float" if data.dtype.itemsize == 4 else "double"
+    run = _function("sum", f"i{8 * ids.dtype.itemsize}", element)
+
+    def segment_sum(data: Any, ids: Any, count: Any) -> Any:
+        if not _is_plain(data) or not _is_plain(ids) or ids.dtype != dtype or len(ids) != len(data):
+            return op.run(np, data, ids, count)
+        return _added(run, data, ids, (int(count), *data.shape[1:]))
+
+    return segment_sum
+
+
+def put_runner(operation: Operation) -> Runner | None:
+    """Runs `PutRows` along the first axis."""
+    op = operation.op
+    assert isinstance(op, PutRows)
+    values, ids, _ = (tensor.spec for tensor in operation.inputs)
+    if op.axis != 0 or not _row_words(values) or not isinstance(values, TensorSpec):
+        return None
+    if values.dtype.name not in ("float32", "float64") or not isinstance(ids, TensorSpec) or ids.rank != 1:
+        return None
+    run = _function("sum", "i64", "float" if values.dtype.itemsize == 4 else "double")
+
+    def put_rows(values: Any, ids: Any, shape: Any) -> Any:
+        sizes = tuple(int(size) for size in shape)
+        if not _is_plain(values) or values.shape != ids.shape + sizes[1:]:
+            return op.run(np, values, ids, shape)
+        positions = checked_positions(np, ids, sizes[0], 0, op.wrap)
+        return _added(run, values, np.ascontiguousarray(positions, np.int64), sizes)
+
+    return put_rows
+
+
+def _added(run: Any, rows: Any, ids: Any, shape: tuple[int, ...]) -> Any:
+    """An array of `shape` whose rows are the sums of the `rows` that have their number."""
+    out = np.empty(shape, rows.dtype)
+    width = math.prod(shape[1:])
+    parts = 1 if rows.size < _SERIAL_WORDS else max(1, min(_PARTS, width // _LINE))
+    addresses = out.ctypes.data, ids.ctypes.data, rows.ctypes.data
+    numbers = (ctypes.c_int64 * len(_FIELDS))(*addresses, len(ids), len(out), width, parts, 0)
+    run(ctypes.addressof(numbers))
+    return out
+
+
+def _row_words(spec: Any) -> int:
+    """The words of a row; 0 if there are none, a part of one is left over, or that is not known."""
+    if not isinstance(spec, TensorSpec) or not spec.shape or spec.dtype.kind not in "fiub":
+        return 0
+    sizes = [0 if dim is None else dim for dim in spec.shape[1:]]
+    size = math.prod(sizes) * spec.dtype.itemsize
+    return 0 if size % _WORD else size // _WORD
+
+
+def _is_plain(array: Any) -> bool:
+    return type(array) is np.ndarray and array.flags.c_contiguous and array.flags.aligned  # pyright: ignore[reportUnknownMemberType]
+
+
+# --- code -----------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _function(kind: str, index: str, element: str = "i32") -> Any:
+    """A compiled function of the address of its numbers."""
+    printers = {"take": _print_take, "write": _print_write, "sum": _print_sum}
+
+    def text() -> str:
+        return _DECLARATIONS + printers[kind](index, element)
+
+    engine = library.load(f"rows {kind} {index} {element}\n{text()}", text)
+    return ctypes.PYFUNCTYPE(None, ctypes.c_size_t)(engine.get_function_address(f"rows_{kind}"))
+
+
+def _print_entry(kind: str) -> str:
+    """The function that is called: it runs all parts."""
+    code = Code(f"rows_{kind}", [("i64*", "%numbers")])
+    parts = Fields(code, "%numbers", _FIELDS)["parts"]
+    print_parallel(code, f"rows_{kind}_task", code.value("bitcast i64* %numbers to i8*"), parts)
+    return code.text().replace("define internal", "define")
+
+
+def _task(kind: str) -> tuple[Code, Fields, str]:
+    code = Code(f"rows_{kind}_task", [("i8*", "%context"), ("i64", "%part")])
+    numbers = code.value("bitcast i8* %context to i64*")
+    return code, Fields(code, numbers, _FIELDS), numbers
+
+
+def _print_take(index: str, element: str) -> str:
+    code, fields, numbers = _task("take")
+    table, rows = fields.address("table", element), fields.address("rows", element)
+    with _positions(code, fields, numbers, index, element) as (number, row):
+        width = fields["width"]
+        _print_copy(code, element, code.at(element, table, row), code.at(element, rows, code.mul(number, width)), width)
+    return code.text() + _print_entry("take")
+
+
+def _print_write(index: str, element: str) -> str:
+    code, fields, numbers = _task("write")
+    table, rows = fields.address("table", element), fields.address("rows", element)
+    with _positions(code, fields, numbers, index, element) as (number, row):
+        width = fields["width"]
+        _print_copy(code, element, code.at(element, rows, code.mul(number, width)), code.at(element, table, row), width)
+    return code.text() + _print_entry("write")
+
+
+@contextmanager
+def _positions(code: Code, fields: Fields, numbers: str, index: str, element: str) -> Generator[tuple[Size, Size]]:
+    """Lines for each position of a part: gives its number, and where its row begins in the table."""
+    count, parts = fields["count"], fields["parts"]
+    first = code.div(code.mul(count, "%part"), parts)
+    end = code.div(code.mul(count, code.add("%part", 1)), parts)
+    ids, table, size, width = (
+        fields.address("ids", index),
+        fields.address("table", element),
+        fields["size"],
+        fields["width"],
+    )
+    last = code.sub(end, 1)
+    with code.loop(first, end) as number:
+        ahead = _print_position(code, ids, index, code.least(code.add(number, _AHEAD), last), size)
+        coming = code.at(element, table, code.mul(ahead, width))
+        with code.loop(0, width, _LINE) as word:
+            address = code.value(f"bitcast {element}* {code.at(element, coming, word)} to i8*")
+            code.line(f"call void @llvm.prefetch.p0(i8* {address}, i32 0, i32 3, i32 1)")
+        position = _print_position(code, ids, index, number, size)
+        is_outside = code.compare("uge", position, size)
+        with code.when(is_outside):
+            code.store("i64", 1, numbers, _FIELDS.index("failed"))
+        with code.when(code.compare("ult", position, size)):
+            yield number, code.mul(position, width)
+
+
+def _print_position(code: Code, ids: str, index: str, number: Size, size: Size) -> str:
+    """A position, counted from the front."""
+    found = code.load(index, ids, number)
+    if index != "i64":
+        found = code.value(f"sext {index} {found} to i64")
+    wrapped = code.add(found, size)
+    return code.value(f"select i1 {code.compare('slt', found, 0)}, i64 {wrapped}, i64 {found}")
+
+
+def _print_copy(code: Code, element: str, source: str, target: str, width: Size) -> None:
+    vector = f"<{_LINE} x {element}>"
+    whole = code.mul(code.div(width, _LINE), _LINE)
+    with code.loop(0, whole, _LINE) as word:
+        code.store_vector(vector, element, code.load_vector(vector, element, source, word), target, word)
+    with code.loop(whole, width) as word:
+        code.store(element, code.load(element, source, word), target, word)
+
+
+def _print_sum(index: str, element: str) -> str:
+    """A part adds up some columns of all rows."""
+    lanes = registers_of(library.host, element).lanes
+    code, fields, _ = _task("sum")
+    table, ids, rows = fields.address("table", element), fields.address("ids", index), fields.address("rows", element)
+    width, parts, size = fields["width"], fields["parts"], fields["size"]
+    lines = code.div(code.add(width, _LINE - 1), _LINE)
+    first = code.mul(code.div(code.mul(lines, "%part"), parts), _LINE)
+    last = code.mul(code.div(code.mul(lines, code.add("%part", 1)), parts), _LINE)
+    last = code.least(last, width)
+    whole = code.add(first, code.mul(code.div(code.sub(last, first), lanes), lanes))
+    with code.loop(0, size) as row, code.loop(first, last) as column:
+        place = code.at(element, table, code.add(code.mul(row, width), column))
+        code.line(f"store {element} 0.0, {element}* {place}")
+    with code.loop(0, fields["count"]) as number:
+        found = code.load(index, ids, number)
+        position = found if index == "i64" else code.value(f"sext {index} {found} to i64")
+        with code.when(code.compare("ult", position, size)):
+            source = code.at(element, rows, code.mul(number, width))
+            target = code.at(element, table, code.mul(position, width))
+            for start, stop, count in ((first, whole, lanes), (whole, last, 1)):
+                vector = f"<{count} x {element}>"
+                with code.loop(start, stop, count) as word:
+                    total = code.load_vector(vector, element, target, word)
+                    added = code.load_vector(vector, element, source, word)
+                    total = code.value(f"fadd {vector} {total}, {added}")
+                    code.store_vector(vector, element, total, target, word)
+    return code.text() + _print_entry("sum")

@@ -1,0 +1,24 @@
+"""Memory in which kernels lay what they need while they run: one piece for all, as one kernel runs at a time.
+
+(Kernels hold the interpreter's lock. Parts of one kernel that run side by side divide the piece among them.)
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+_ALIGNMENT = 64
+_lock = threading.Lock()
+_pieces: list[np.ndarray[Any, Any]] = []  # the last is the largest; earlier ones stay, for kernels that know them
+
+
+def scratch(size: int) -> int:
+    """The address of at least `size` bytes, aligned for vectors. Other kernels overwrite what is left there."""
+    with _lock:
+        if not _pieces or _pieces[-1].size < size + _ALIGNMENT:
+            largest = _pieces[-1].size if _pieces else 0
+            _pieces.append(np.empty(max(size + _ALIGNMENT, 2 * largest), "uint8"))
+        return -(-_pieces[-1].ctypes.data // _ALIGNMENT) * _ALIGNMENT

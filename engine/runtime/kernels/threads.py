@@ -1,0 +1,277 @@
+"""The engine's own threads: native code splits work into parts, and whoever is free takes the next one.
+
+Kernels call ``anabranch_parallel(task, context, parts)``, which runs ``task(context, part)`` for each part and returns
+when all are done. The calling thread takes parts too, and waits for no thread that has not begun one: so a machine that
+is busy with other things costs nothing but the help. What a part computes may depend on its number and on how many
+there are, never on who computes it; so results are the same for any number of threads.
+
+A thread without work looks for more for some 50 microseconds (the gap between two kernels of a loop), then sleeps. The
+threads are Python's, parked in native code without the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .library import Library
+
+SYMBOL = "anabranch_parallel"
+DECLARATION = f"declare void @{SYMBOL}(void (i8*, i64)*, i8*, i64)\n"
+_MOST_THREADS = 64
+_NEEDED = (
+    *("pthread_mutex_init", "pthread_mutex_lock", "pthread_mutex_unlock", "sched_yield"),
+    *("pthread_cond_init", "pthread_cond_wait", "pthread_cond_broadcast"),
+)
+
+
+class _Pool:
+    """The threads of this process, and the functions by which they are asked to work."""
+
+    def __init__(self) -> None:
+        self.engine: Any = None
+        self.count = 1
+        self._lock = threading.Lock()
+
+    def start(self, library: Library) -> None:
+        """Offer the function to kernels; the threads are started with the first kernel that is loaded."""
+        with self._lock:
+            if self.engine is not None:
+                return
+            self.count = wanted_threads() if _offer_system_functions(library) else 1
+            text = _ALONE if self.count == 1 else _with_pause(_MODULE, library.host)
+            self.engine = library.load(f"{SYMBOL} {text}", lambda: text)
+            library.offer(SYMBOL, self.engine.get_function_address(SYMBOL))
+            self._spawn()
+
+    def _spawn(self) -> None:
+        if self.count == 1:
+            return
+        ctypes.CFUNCTYPE(None)(self.engine.get_function_address("anabranch_prepare"))()
+        work = ctypes.CFUNCTYPE(None)(self.engine.get_function_address("anabranch_work"))
+        for number in range(1, self.count):
+            threading.Thread(target=work, name=f"anabranch kernels {number}", daemon=True).start()
+
+    def restart(self) -> None:
+        """In a child process, which has none of its parent's threads."""
+        self._lock = threading.Lock()
+        if self.engine is not None:
+            self._spawn()
+
+
+_pool = _Pool()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.restart)
+
+
+def start(library: Library) -> None:
+    """Make sure that kernels of `library` find the threads."""
+    _pool.start(library)
+
+
+def thread_count() -> int:
+    """How many threads compute kernels, the calling one included."""
+    return _pool.count
+
+
+def _offer_system_functions(library: Library) -> bool:
+    """Let the pool's module call what threads need; False where the system has no POSIX threads."""
+    try:
+        system = ctypes.CDLL(None)
+        for name in _NEEDED:
+            library.offer(name, ctypes.cast(getattr(system, name), ctypes.c_void_p).value or 0)
+    except (OSError, TypeError, AttributeError):
+        return False
+    return True
+
+
+def wanted_threads() -> int:
+    """ANABRANCH_NUM_THREADS, or as many as BLAS uses: OMP_NUM_THREADS, or the processors that this process may use."""
+    for name in ("ANABRANCH_NUM_THREADS", "OMP_NUM_THREADS"):
+        text = os.environ.get(name, "")
+        if text.isdigit() and int(text):
+            return min(int(text), _MOST_THREADS)
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(available, _MOST_THREADS)
+
+
+def _with_pause(text: str, host: str) -> str:
+    """The module, with the instruction that tells a processor that it waits."""
+    if host.startswith(("x86_64", "i686", "amd64")):
+        return text.replace("PAUSE", "call void @llvm.x86.sse2.pause()") + "declare void @llvm.x86.sse2.pause()\n"
+    if host.startswith(("aarch64", "arm64")):
+        return text.replace("PAUSE", "call void @llvm.aarch64.hint(i32 1)") + "declare void @llvm.aarch64.hint(i32)\n"
+    return text.replace("PAUSE", "fence seq_cst")
+
+
+_ALONE = f"""
+define void @{SYMBOL}(void (i8*, i64)* %task, i8* %context, i64 %parts) {{
+entry:
+  br label %head
+head:
+  %part = phi i64 [0, %entry], [%next, %body]
+  %more = icmp slt i64 %part, %parts
+  br i1 %more, label %body, label %done
+body:
+  call void %task(i8* %context, i64 %part)
+  %next = add i64 %part, 1
+  br label %head
+done:
+  ret void
+}}
+"""
+
+# The state is one word: the number of the job (high half) and how many of its parts nobody has taken (low half). A part
+# is taken by exchanging that word, so that it is always one of the job whose fields were read. @finished counts parts;
+# @busy is held by the caller whose job it is: others, and calls from inside parts, compute theirs alone.
+_MODULE = f"""
+@state = internal global i64 0, align 128
+@finished = internal global i64 0, align 128
+@busy = internal global i64 0, align 128
+@sleepers = internal global i64 0, align 128
+@task = internal global void (i8*, i64)* null
+@context = internal global i8* null
+@mutex = internal global [16 x i64] zeroinitializer, align 128
+@awake = internal global [16 x i64] zeroinitializer, align 128
+
+declare i32 @pthread_mutex_init(i8*, i8*)
+declare i32 @pthread_cond_init(i8*, i8*)
+declare i32 @pthread_mutex_lock(i8*)
+declare i32 @pthread_mutex_unlock(i8*)
+declare i32 @pthread_cond_wait(i8*, i8*)
+declare i32 @pthread_cond_broadcast(i8*)
+declare i32 @sched_yield()
+
+define void @anabranch_prepare() {{
+  store atomic i64 0, i64* @busy seq_cst, align 8
+  store atomic i64 0, i64* @sleepers seq_cst, align 8
+  %m = call i32 @pthread_mutex_init(i8* bitcast ([16 x i64]* @mutex to i8*), i8* null)
+  %c = call i32 @pthread_cond_init(i8* bitcast ([16 x i64]* @awake to i8*), i8* null)
+  ret void
+}}
+
+; Take parts of the job until none is left; returns its number.
+define internal i64 @take_parts() {{
+entry:
+  br label %look
+look:
+  %seen = load atomic i64, i64* @state seq_cst, align 8
+  %job = lshr i64 %seen, 32
+  %left = and i64 %seen, 4294967295
+  %task = load atomic void (i8*, i64)*, void (i8*, i64)** @task unordered, align 8
+  %context = load atomic i8*, i8** @context unordered, align 8
+  %more = icmp sgt i64 %left, 0
+  br i1 %more, label %try, label %none
+try:
+  %after = sub i64 %seen, 1
+  %part = sub i64 %left, 1
+  %exchange = cmpxchg i64* @state, i64 %seen, i64 %after seq_cst seq_cst
+  %taken = extractvalue {{i64, i1}} %exchange, 1
+  br i1 %taken, label %run, label %look
+run:
+  call void %task(i8* %context, i64 %part)
+  %before = atomicrmw add i64* @finished, i64 1 seq_cst
+  br label %look
+none:
+  ret i64 %job
+}}
+
+define void @{SYMBOL}(void (i8*, i64)* %task, i8* %context, i64 %parts) {{
+entry:
+  %several = icmp sgt i64 %parts, 1
+  br i1 %several, label %claim, label %alone
+claim:
+  %exchange = cmpxchg i64* @busy, i64 0, i64 1 seq_cst seq_cst
+  %free = extractvalue {{i64, i1}} %exchange, 1
+  br i1 %free, label %publish, label %alone
+alone:
+  br label %head
+head:
+  %part = phi i64 [0, %alone], [%next, %body]
+  %more = icmp slt i64 %part, %parts
+  br i1 %more, label %body, label %done
+body:
+  call void %task(i8* %context, i64 %part)
+  %next = add i64 %part, 1
+  br label %head
+done:
+  ret void
+publish:
+  store atomic i64 0, i64* @finished seq_cst, align 8
+  store atomic void (i8*, i64)* %task, void (i8*, i64)** @task unordered, align 8
+  store atomic i8* %context, i8** @context unordered, align 8
+  %old = load atomic i64, i64* @state seq_cst, align 8
+  %old_job = lshr i64 %old, 32
+  %job = add i64 %old_job, 1
+  %high = shl i64 %job, 32
+  %state = or i64 %high, %parts
+  store atomic i64 %state, i64* @state seq_cst, align 8
+  %asleep = load atomic i64, i64* @sleepers seq_cst, align 8
+  %any = icmp sgt i64 %asleep, 0
+  br i1 %any, label %wake, label %work
+wake:
+  %w0 = call i32 @pthread_mutex_lock(i8* bitcast ([16 x i64]* @mutex to i8*))
+  %w1 = call i32 @pthread_cond_broadcast(i8* bitcast ([16 x i64]* @awake to i8*))
+  %w2 = call i32 @pthread_mutex_unlock(i8* bitcast ([16 x i64]* @mutex to i8*))
+  br label %work
+work:
+  %own = call i64 @take_parts()
+  br label %wait
+wait:
+  %spins = phi i64 [0, %work], [%spun, %again], [0, %yield]
+  %count = load atomic i64, i64* @finished seq_cst, align 8
+  %all = icmp eq i64 %count, %parts
+  br i1 %all, label %release, label %pause
+pause:
+  PAUSE
+  %spun = add i64 %spins, 1
+  %long = icmp sgt i64 %spun, 2000
+  br i1 %long, label %yield, label %again
+again:
+  br label %wait
+yield:
+  %y = call i32 @sched_yield()
+  br label %wait
+release:
+  store atomic i64 0, i64* @busy seq_cst, align 8
+  ret void
+}}
+
+define void @anabranch_work() {{
+entry:
+  br label %work
+work:
+  %job = call i64 @take_parts()
+  br label %spin
+spin:
+  %spins = phi i64 [0, %work], [%spun, %pause]
+  %state = load atomic i64, i64* @state seq_cst, align 8
+  %now = lshr i64 %state, 32
+  %other = icmp ne i64 %now, %job
+  br i1 %other, label %work, label %pause
+pause:
+  PAUSE
+  %spun = add i64 %spins, 1
+  %long = icmp sgt i64 %spun, 1000
+  br i1 %long, label %sleep, label %spin
+sleep:
+  %s0 = call i32 @pthread_mutex_lock(i8* bitcast ([16 x i64]* @mutex to i8*))
+  %s1 = atomicrmw add i64* @sleepers, i64 1 seq_cst
+  br label %check
+check:
+  %latest = load atomic i64, i64* @state seq_cst, align 8
+  %latest_job = lshr i64 %latest, 32
+  %same = icmp eq i64 %latest_job, %job
+  br i1 %same, label %doze, label %rise
+doze:
+  %s2 = call i32 @pthread_cond_wait(i8* bitcast ([16 x i64]* @awake to i8*), i8* bitcast ([16 x i64]* @mutex to i8*))
+  br label %check
+rise:
+  %s3 = atomicrmw sub i64* @sleepers, i64 1 seq_cst
+  %s4 = call i32 @pthread_mutex_unlock(i8* bitcast ([16 x i64]* @mutex to i8*))
+  br label %work
+}}
+"""

@@ -1,0 +1,366 @@
+"""From operations to a native region: its code as text, and the operands that it takes and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...control_flow.frames import History
+from ...control_flow.while_loop import While
+from ...graph.dtypes import name_of
+from ...graph.graph import Operation
+from ...graph.spec import ArraySpec, FrameSpec, TensorSpec
+from ...graph.tensor import Tensor
+from ...ops.base import Constant
+from ...passes.prune import all_operations
+from ..kernels.expression import UnsupportedError
+from ..kernels.llvm import declarations
+from .blocks import Block, print_loop, taken_inputs
+from .checks import IS_ARRAY, Checks, Operand
+from .forms import TICKS, Context, shape_of
+from .function import Array, Elements, Ragged, Record, Scalar, Slots, State, Value
+from .recording import recorded_inside
+from .scalars import division_functions, type_of
+
+TRIPS, NEEDED, FIRST_SIZE = range(3)  # places among the counts
+
+
+@dataclass
+class Room:
+    """Memory of which a region may need more than it was given: a TensorArray that is written, or a record.
+
+    Attributes:
+        dtype: of the elements.
+        shape: of an element.
+        is_record: whether only a loop adds to it, so that all elements are there.
+        source: the number of the input that it starts as, or None where it is made inside.
+        result: the number of the output that it ends as, or None.
+        of: of a record of ends, the number of the room that these are places in.
+    """
+
+    dtype: np.dtype[np.generic]
+    shape: tuple[int, ...]
+    is_record: bool = False
+    source: int | None = None
+    result: int | None = None
+    of: int | None = None
+
+
+@dataclass
+class Plan:
+    """A native region, printed but not compiled.
+
+    Attributes:
+        text: the IR, in which ``@NAME`` stands for its name.
+        inputs: the tensors outside whose values it takes.
+        constants: the arrays that it takes after those: constants inside.
+        outputs: the tensors that it gives.
+        histories: for tensors inside of which it gives the values in all iterations the numbers of their rooms.
+        rooms: what grows while it runs.
+        arena_size: bytes that it works in.
+        operations: how many operations it holds.
+        ragged: how many inputs are TensorArrays of TensorArrays, whose ends are operands after the constants.
+        run: the operations, where it is no loop.
+    """
+
+    text: str
+    inputs: list[Tensor]
+    constants: list[Any]
+    outputs: list[Tensor]
+    histories: list[int]
+    operands: list[Operand]
+    rooms: list[Room]
+    arena_size: int
+    operations: int
+    ragged: int
+    run: list[Operation] = field(default_factory=list[Operation])
+
+    @property
+    def summary(self) -> str:
+        """What it holds, in a few words."""
+        return f"{self.operations} operations"
+
+
+def plan_loop(operation: Operation, users: Sequence[Operation], vector: int) -> Plan:
+    """A loop as a native region.
+
+    Raises:
+        UnsupportedError, TooLargeError: it can't be one, or should not.
+    """
+    op = operation.op
+    assert isinstance(op, While)
+    histories = list(dict.fromkeys(user.op.inner for user in users if isinstance(user.op, History)))
+
+    def body(block: Block) -> list[Value]:
+        results = print_loop(block, op, operation, users)
+        return [results[tensor] for tensor in operation.outputs[:-1]]
+
+    return _Planner(vector, [operation], list(operation.outputs[:-1]), histories).plan(body)
+
+
+def plan_block(operations: Sequence[Operation], outputs: Sequence[Tensor], vector: int) -> Plan:
+    """Operations in a row as a native region.
+
+    Raises:
+        UnsupportedError, TooLargeError: they can't be one, or should not.
+    """
+
+    def body(block: Block) -> list[Value]:
+        block.print_operations(operations, outputs)
+        return [block.value_of(tensor) for tensor in outputs]
+
+    return _Planner(vector, operations, list(outputs), []).plan(body)
+
+
+class _Planner:
+    def __init__(
+        self, vector: int, operations: Sequence[Operation], outputs: list[Tensor], histories: list[Tensor]
+    ) -> None:
+        self.operations = operations
+        self.outputs = outputs
+        self.histories = histories
+        self.context = Context(vector)
+        self.function = self.context.function
+        self.inputs = _inputs_of(operations)
+        self.operands: list[Operand] = []
+        self.rooms: list[Room] = []
+        self.checks = Checks()
+        self.context.make_state = self._new_state
+        self.context.make_record = self._new_record
+
+    def plan(self, body: Callable[[Block], list[Value]]) -> Plan:
+        function = self.function
+        checks = self.checks
+        written = _written(self.operations)
+        values: dict[Tensor, Value] = {}
+        for tensor in self.inputs:
+            if tensor not in written:
+                values[tensor] = self._input(checks, tensor)
+        constants = _constants_inside(self.operations, self.inputs)
+        for tensor in constants:
+            self.context.constants[tensor] = self._input(checks, tensor)
+        ragged = [tensor for tensor, value in values.items() if _is_ragged(tensor) and isinstance(value, Elements)]
+        for tensor in ragged:
+            values[tensor] = self._with_ends(checks, values[tensor])
+        first = len(self.operands)
+        given = [tensor for tensor in self.outputs if not isinstance(tensor.spec, ArraySpec)]
+        for tensor in given:
+            self.operands.append(Operand(_dtype(tensor), shape_of(tensor), True))
+        self.operands.append(Operand(np.dtype("int64"), (None,), True))
+        self.operands.append(Operand(np.dtype("uint8"), (None,), True))
+        self.counts = f"%d{len(self.operands) - 2}"
+        self.arena = f"%d{len(self.operands) - 1}"
+        for position in range(first, len(self.operands)):
+            checks.add(position, self.operands[position])
+        for tensor in self.inputs:
+            if tensor in written:
+                values[tensor] = self._first_state(tensor)
+        block = Block(self.context, values)
+        results = body(block)
+        positions = iter(range(first, len(self.operands)))
+        for number, (tensor, value) in enumerate(zip(self.outputs, results, strict=True)):
+            if isinstance(tensor.spec, ArraySpec):
+                self._give_state(number, value)
+            else:
+                self._give(f"%d{next(positions)}", tensor, value)
+        loop = self.operations[0]
+        if loop in self.context.loop_trips:
+            self._note(TRIPS, function.let(f"load i64, ptr {self.context.loop_trips[loop]}"))
+        for record in self.context.records.values():
+            self._note(FIRST_SIZE + record.number, function.let(f"load i64, ptr {record.count}"))
+        function.line("ret i32 0")
+        text = self._text(checks)
+        histories = [self.context.records[tensor].number for tensor in self.histories]
+        arena = max(function.arena_size, 1)
+        arrays = [np.ascontiguousarray(_value_of(tensor)) for tensor in constants]
+        held = self.context.operations
+        return Plan(
+            text, self.inputs, arrays, self.outputs, histories, self.operands, self.rooms, arena, held, len(ragged)
+        )
+
+    def _note(self, place: int, register: str) -> None:
+        self.function.line(f"store i64 {register}, ptr {self.function.element(self.counts, 'i64', str(place))}")
+
+    def _new_state(self, tensor: Tensor) -> State:
+        """Two more operands: the elements, and what says which are there."""
+        spec = tensor.spec
+        assert isinstance(spec, ArraySpec)
+        shape, kind = _element_shape(spec), type_of(tensor.dtype)
+        number, position = len(self.rooms), len(self.operands)
+        self.rooms.append(Room(_dtype(tensor), shape))
+        self.operands.append(Operand(_dtype(tensor), (None, *shape), True))
+        self.operands.append(Operand(np.dtype("uint8"), (None,), True))
+        for k in (position, position + 1):
+            self.checks.add(k, self.operands[k])
+        size = self.function.slot("i64")
+        self.function.prologue.append(f"  store i64 0, ptr {size}")
+        return State(number, kind, shape, f"%d{position}", f"%d{position + 1}", size, f"%rows{position}")
+
+    def _new_record(self, tensor: Tensor) -> Record:
+        """One more operand: the values, or where those of each inner loop end."""
+        inner = recorded_inside(tensor)
+        of = None if inner is None else self.context.record_of(inner)
+        if of is not None and of.of is not None:
+            raise UnsupportedError("a record of records of records")
+        shape, dtype = (shape_of(tensor), _dtype(tensor)) if of is None else ((), np.dtype("int64"))
+        number, position = len(self.rooms), len(self.operands)
+        self.rooms.append(Room(dtype, shape, is_record=True, of=None if of is None else of.number))
+        self.operands.append(Operand(dtype, (None, *shape), True))
+        self.checks.add(position, self.operands[-1])
+        count = self.function.slot("i64")
+        self.function.prologue.append(f"  store i64 0, ptr {count}")
+        return Record(number, type_of(dtype), shape, f"%d{position}", f"%rows{position}", count, of)
+
+    def _first_state(self, tensor: Tensor) -> Slots:
+        """A state that starts with the elements of an input."""
+        state = self._new_state(tensor)
+        self.rooms[-1].source = self.inputs.index(tensor)
+        place = self.function.element(self.counts, "i64", str(FIRST_SIZE + state.number))
+        self.function.line(f"store i64 {self.function.let(f'load i64, ptr {place}')}, ptr {state.size}")
+        return Slots(state, 0)
+
+    def _give_state(self, number: int, value: Value) -> None:
+        if not isinstance(value, Slots) or value.version != value.state.version:
+            raise UnsupportedError("a TensorArray that is given as it was")
+        plan = self.rooms[value.state.number]
+        if plan.result is not None:
+            raise UnsupportedError("a TensorArray that is given twice")
+        plan.result = number
+        self._note(FIRST_SIZE + value.state.number, self.function.let(f"load i64, ptr {value.state.size}"))
+
+    def _input(self, checks: Checks, tensor: Tensor) -> Value:
+        position, spec = len(self.operands), tensor.spec
+        kind = type_of(tensor.dtype)
+        if isinstance(spec, ArraySpec):
+            shape = _element_shape(spec.element if isinstance(spec.element, ArraySpec) else spec)
+            self.operands.append(Operand(_dtype(tensor), (None, *shape)))
+            checks.add(position, self.operands[-1])
+            return Elements(f"%d{position}", kind, shape, f"%rows{position}")
+        shape = shape_of(tensor)
+        self.operands.append(Operand(_dtype(tensor), shape or None))
+        checks.add(position, self.operands[-1])
+        if not shape:
+            return Scalar(f"%x{position}", kind)
+        self.function.outside.add(f"%d{position}")
+        return Array(f"%d{position}", kind, shape)
+
+    def _with_ends(self, checks: Checks, rows: Value) -> Ragged:
+        """The rows of a TensorArray of TensorArrays as that: one more operand says where each ends."""
+        assert isinstance(rows, Elements)
+        position = len(self.operands)
+        self.operands.append(Operand(np.dtype("int64"), (None,)))
+        checks.add(position, self.operands[-1])
+        count = self.function.let(f"sub i64 %rows{position}, 1")
+        return Ragged(rows.pointer, rows.kind, rows.shape, f"%d{position}", count)
+
+    def _give(self, pointer: str, tensor: Tensor, value: Value) -> None:
+        shape = shape_of(tensor)
+        if isinstance(value, Scalar) and not shape and value.kind == type_of(tensor.dtype):
+            self.function.store(value.kind, value.name, pointer)
+        elif isinstance(value, Array) and value.shape == shape and value.kind == type_of(tensor.dtype):
+            self.function.copy(pointer, value.pointer, value.bytes)
+        else:
+            raise UnsupportedError("a result of another shape or type")
+
+    def _text(self, checks: Checks) -> str:
+        function = self.function
+        parameters = ", ".join(["i64 %table", *[f"i64 %o{k}" for k in range(len(self.operands))]])
+        lines = [
+            *checks.globals_text(),
+            *function.helpers_text(),
+            f"define i32 @NAME({parameters}) {{",
+            *function.slots,
+            *checks.text(),
+            "  br label %begin",
+            "begin:",
+            f"  %arena = getelementptr i8, ptr {self.arena}, i64 0",
+            f"  %needed = getelementptr i64, ptr {self.counts}, i64 {NEEDED}",
+            f"  store i64 {TICKS}, ptr {self.context.budget}",
+            *function.prologue,
+            "  br label %start",
+            "start:",
+            *function.lines,
+            "refuse:\n  ret i32 1",
+            "failed:\n  ret i32 2",
+            "no_room:\n  ret i32 3",
+            "interrupted:\n  ret i32 4\n}\n",
+        ]
+        return "\n".join(lines)
+
+
+def _inputs_of(operations: Sequence[Operation]) -> list[Tensor]:
+    """What comes from outside, but for scalar constants."""
+    made = {tensor for operation in operations for tensor in operation.outputs}
+    taken = dict.fromkeys(tensor for operation in operations for tensor in taken_inputs(operation))
+    found: list[Tensor] = []
+    for tensor in taken:
+        is_constant = isinstance(tensor.operation.op, Constant)
+        if (tensor in made and not (is_constant and tensor.shape != ())) or (is_constant and tensor.shape == ()):
+            continue
+        if isinstance(tensor.spec, FrameSpec):
+            raise UnsupportedError("a frame from outside")
+        found.append(tensor)
+    return found
+
+
+def _written(operations: Sequence[Operation]) -> set[Tensor]:
+    """The TensorArrays from outside that loop variables start as."""
+    loops = [operation for operation in operations if isinstance(operation.op, While)]
+    return {tensor for operation in loops for tensor in operation.own_inputs if isinstance(tensor.spec, ArraySpec)}
+
+
+def _constants_inside(operations: Sequence[Operation], known: Sequence[Tensor]) -> list[Tensor]:
+    """The constant arrays whose values are needed, in regions too."""
+    found: dict[Tensor, None] = {}
+    for operation in all_operations(operations):
+        results = [result for region in operation.op.regions for result in region.results]
+        for tensor in (*taken_inputs(operation), *results):
+            if isinstance(tensor.operation.op, Constant) and tensor.shape != () and tensor not in known:
+                found[tensor] = None
+    return list(found)
+
+
+def _value_of(tensor: Tensor) -> Any:
+    op = tensor.operation.op
+    assert isinstance(op, Constant)
+    return op.value
+
+
+def _element_shape(spec: ArraySpec) -> tuple[int, ...]:
+    element = spec.element
+    if not isinstance(element, TensorSpec) or not element.is_static or element.shape is None or spec.empty:
+        raise UnsupportedError("a TensorArray of unknown elements")
+    return tuple(int(dim or 0) for dim in element.shape)
+
+
+def _is_ragged(tensor: Tensor) -> bool:
+    return isinstance(tensor.spec, ArraySpec) and isinstance(tensor.spec.element, ArraySpec)
+
+
+def _dtype(tensor: Tensor) -> np.dtype[np.generic]:
+    return np.dtype(name_of(tensor.dtype))
+
+
+def module_text(plans: Iterable[tuple[str, str]]) -> str:
+    """One module of several regions, given as (name, text)."""
+    printed = "".join(text.replace("@NAME", f"@{name}") for name, text in plans)
+    known = declarations().splitlines()
+    wanted = [line for line in _declarations() if line not in known]
+    return "\n".join(wanted) + "\n" + division_functions() + IS_ARRAY + printed
+
+
+def _declarations() -> list[str]:
+    """What regions call beside what kernels do."""
+    lines = ['!100 = !{!"branch_weights", i32 1, i32 1000000}', '!101 = !{!"branch_weights", i32 1000000, i32 1}']
+    for suffix, kind in (("f32", "float"), ("f64", "double")):
+        for name in ("maximum", "minimum"):
+            lines.append(f"declare {kind} @llvm.{name}.{suffix}({kind}, {kind})")
+        for width in (1, 2, 4, 8, 16):
+            lane = f"<{width} x {kind}>"
+            lines.append(f"declare {lane} @llvm.fmuladd.v{width}{suffix}({lane}, {lane}, {lane})")
+    lines.append("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
+    lines.append("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
+    return lines

@@ -1,0 +1,401 @@
+"""An LLVM function under construction: registers, loops, and an arena in which arrays have fixed places.
+
+A place in the arena is given back as soon as no value refers to it, at the time of printing: so what is used in the
+rounds of a loop has to be alive (referred to) while all of the loop is printed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from .scalars import memory_type, size_of
+
+_ALIGNMENT = 64
+MOST_ARENA_BYTES = 1 << 22
+
+
+class TooLargeError(Exception):
+    """A region that native code would not make faster, or that would take too long to compile."""
+
+
+@dataclass(eq=False)
+class Buffer:
+    """A place in the arena; `users` values refer to it."""
+
+    offset: int
+    size: int
+    users: int = 0
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A value in a register."""
+
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Array:
+    """A contiguous array of a known shape."""
+
+    pointer: str
+    kind: str
+    shape: tuple[int, ...]
+    buffers: frozenset[Buffer] = field(default=frozenset())
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        return self.size * size_of(self.kind)
+
+
+@dataclass(frozen=True)
+class Elements:
+    """The value of a TensorArray whose elements are all there: the rows of one block of memory.
+
+    An array whose first dimension is known only at run time is the same: its rows.
+
+    Attributes:
+        count: how many there are, an i64.
+        shape: of an element.
+        of: the TensorArray in whose memory they lie, if that is written.
+    """
+
+    pointer: str
+    kind: str
+    shape: tuple[int, ...]
+    count: str
+    of: Slots | None = None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether nothing was written over it."""
+        return self.of is None or self.of.version == self.of.state.version
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """The value of a TensorArray of TensorArrays: the rows of all, one after the other.
+
+    Attributes:
+        offsets: the memory that holds where each begins, and where the last one ends, as i64.
+        count: how many there are, an i64.
+        shape: of a row.
+    """
+
+    pointer: str
+    kind: str
+    shape: tuple[int, ...]
+    offsets: str
+    count: str
+
+
+@dataclass(eq=False)
+class State:
+    """The memory of a TensorArray that is written.
+
+    Attributes:
+        number: which of the region's states it is.
+        rows, flags: where its elements lie, and a byte for each that says whether it is there.
+        size: the stack slot that holds how many elements it has.
+        capacity: how many there is room for.
+        version: of the value that it holds.
+    """
+
+    number: int
+    kind: str
+    shape: tuple[int, ...]
+    rows: str
+    flags: str
+    size: str
+    capacity: str
+    version: int = 0
+
+
+@dataclass(eq=False)
+class Record:
+    """Where a loop puts the values of a tensor.
+
+    Attributes:
+        number: by which more room is asked for.
+        rows: the memory: a row for each iteration, or, of TensorArrays, where each ends.
+        capacity: how many rows there is room for.
+        count: the stack slot that holds how many there are.
+        of: where the rows of the TensorArrays are.
+    """
+
+    number: int
+    kind: str
+    shape: tuple[int, ...]
+    rows: str
+    capacity: str
+    count: str
+    of: Record | None = None
+
+
+@dataclass(frozen=True)
+class Slots:
+    """A value of a TensorArray that is written: its state at a version."""
+
+    state: State
+    version: int
+
+    @property
+    def kind(self) -> str:
+        return self.state.kind
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.state.shape
+
+
+Value = Scalar | Array | Elements | Ragged | Slots
+
+
+class Function:
+    """Lines of LLVM IR, and what they refer to."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.slots: list[str] = []  # stack slots, which LLVM turns into registers
+        self.block = "start"
+        self.arena_size = 0
+        self.prologue: list[str] = []  # lines that run once, before the others
+        self.prologue_block = "begin"
+        self.outside: set[str] = set()  # pointers to what does not change while the function runs
+        self.helpers: dict[str, str] = {}  # texts of functions that are called, with their names
+        self._turned: dict[tuple[str, tuple[int, ...]], Array] = {}
+        self._zeros: dict[int, Array] = {}  # by their bytes
+        self._free: list[tuple[int, int]] = []  # offset and size, in order
+        self._count = 0
+
+    # --- instructions ---------------------------------------------------------------------------------------
+
+    def line(self, text: str) -> None:
+        self.lines.append(f"  {text}")
+
+    def let(self, text: str) -> str:
+        """A new register that holds what an instruction gives."""
+        self._count += 1
+        name = f"%v{self._count}"
+        self.lines.append(f"  {name} = {text}")
+        return name
+
+    def new_label(self, hint: str) -> str:
+        self._count += 1
+        return f"{hint}{self._count}"
+
+    def place(self, label: str) -> None:
+        """Begin a block."""
+        self.lines.append(f"{label}:")
+        self.block = label
+
+    def jump(self, label: str) -> None:
+        self.line(f"br label %{label}")
+
+    def branch(self, condition: str, yes: str, no: str) -> None:
+        self.line(f"br i1 {condition}, label %{yes}, label %{no}")
+
+    def slot(self, kind: str, initial: str | None = None) -> str:
+        """A variable on the stack."""
+        self._count += 1
+        name = f"%s{self._count}"
+        self.slots.append(f"  {name} = alloca {kind}")
+        if initial is not None:
+            self.line(f"store {kind} {initial}, ptr {name}")
+        return name
+
+    def load(self, kind: str, pointer: str) -> str:
+        """The value in memory; bools are bytes there."""
+        if kind != "i1":
+            return self.let(f"load {kind}, ptr {pointer}")
+        byte = self.let(f"load i8, ptr {pointer}")
+        return self.let(f"icmp ne i8 {byte}, 0")
+
+    def store(self, kind: str, value: str, pointer: str, note: str = "") -> None:
+        if kind == "i1":
+            value, kind = self.let(f"zext i1 {value} to i8"), "i8"
+        self.line(f"store {kind} {value}, ptr {pointer}{note}")
+
+    def element(self, pointer: str, kind: str, index: str) -> str:
+        """The address of element `index`."""
+        return self.let(f"getelementptr inbounds {memory_type(kind)}, ptr {pointer}, i64 {index}")
+
+    @contextmanager
+    def loop(self, extent: int | str, is_parallel: bool = False) -> Generator[str]:
+        """A loop that counts from 0; gives the name of the counter. Loops of one round are none."""
+        if extent == 1:
+            yield "0"
+            return
+        head, body, done = self.new_label("head"), self.new_label("body"), self.new_label("done")
+        before = self.block
+        counter, following = f"%i_{head}", f"%n_{head}"
+        latch = self.new_label("latch")
+        self.jump(head)
+        self.place(head)
+        self.line(f"{counter} = phi i64 [0, %{before}], [{following}, %{latch}]")
+        more = self.let(f"icmp slt i64 {counter}, {extent}")
+        self.branch(more, body, done)
+        self.place(body)
+        yield counter
+        self.jump(latch)
+        self.place(latch)
+        self.line(f"{following} = add nsw i64 {counter}, 1")
+        self.line(f"br label %{head}{', !llvm.loop !2' if is_parallel else ''}")
+        self.place(done)
+
+    def offset_of(self, indices: Sequence[str], strides: Sequence[int]) -> str:
+        """The sum of indices times strides."""
+        total = "0"
+        for index, stride in zip(indices, strides, strict=True):
+            if stride == 0 or index == "0":
+                continue
+            term = index if stride == 1 else self.let(f"mul nsw i64 {index}, {stride}")
+            total = term if total == "0" else self.let(f"add nsw i64 {total}, {term}")
+        return total
+
+    def copy(self, target: str, source: str, size: int | str) -> None:
+        """Copy bytes between places that do not overlap."""
+        self.line(f"call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {size}, i1 false)")
+
+    def zero(self, target: Array) -> None:
+        """Fill an array with zeros."""
+        self.line(f"call void @llvm.memset.p0.i64(ptr {target.pointer}, i8 0, i64 {target.bytes}, i1 false)")
+
+    def helper(self, text: str) -> str:
+        """The name of a function whose text calls it ``@HELPER``."""
+        return self.helpers.setdefault(text, f"@NAME_helper_{len(self.helpers)}")
+
+    def helpers_text(self) -> list[str]:
+        """The functions that are called."""
+        return [text.replace("@HELPER", name) for text, name in self.helpers.items()]
+
+    def turned(self, matrix: Array, shape: tuple[int, int]) -> Array:
+        """The transpose of a matrix; of one that comes from outside, made once, before anything else."""
+        from .products import print_transposed
+
+        if matrix.pointer not in self.outside:
+            return print_transposed(self, matrix, shape)
+        known = self._turned.get((matrix.pointer, shape))
+        if known is None:
+            with self._before_all():
+                known = self._turned[matrix.pointer, shape] = print_transposed(self, matrix, shape)
+            self.hold(known)
+        return known
+
+    def zeros(self, like: Array) -> str:
+        """Where zeros of that shape lie, which nothing changes."""
+        known = self._zeros.get(like.bytes)
+        if known is None:
+            with self._before_all():
+                known = self._zeros[like.bytes] = self.allocate(like.kind, like.shape)
+                self.zero(known)
+            self.hold(known)
+        return known.pointer
+
+    @contextmanager
+    def _before_all(self) -> Generator[None]:
+        """What is printed inside runs once, before the rest, in memory that nothing used or uses."""
+        free, self._free = self._free, []
+        self._swap_prologue()
+        yield
+        self._swap_prologue()
+        self._free = free
+
+    def _swap_prologue(self) -> None:
+        self.lines, self.prologue = self.prologue, self.lines
+        self.block, self.prologue_block = self.prologue_block, self.block
+
+    # --- the arena ------------------------------------------------------------------------------------------
+
+    def allocate(self, kind: str, shape: tuple[int, ...]) -> Array:
+        """A new array, whose place is given back when its last user is gone."""
+        size = max(1, math.prod(shape) * size_of(kind))
+        size = -(-size // _ALIGNMENT) * _ALIGNMENT
+        buffer = Buffer(self._take(size), size)
+        pointer = self.let(f"getelementptr inbounds i8, ptr %arena, i64 {buffer.offset}")
+        return Array(pointer, kind, shape, frozenset([buffer]))
+
+    def _take(self, size: int) -> int:
+        for position, (offset, free) in enumerate(self._free):
+            if free >= size:
+                self._free[position : position + 1] = [(offset + size, free - size)] if free > size else []
+                return offset
+        offset = self.arena_size
+        self.arena_size += size
+        if self.arena_size > MOST_ARENA_BYTES:
+            raise TooLargeError("its arrays are large")
+        return offset
+
+    def hold(self, value: Value) -> None:
+        """One more user of a value's memory."""
+        for buffer in buffers_of(value):
+            buffer.users += 1
+
+    def release(self, value: Value) -> None:
+        """One user of a value's memory is gone."""
+        for buffer in buffers_of(value):
+            buffer.users -= 1
+            if buffer.users == 0:
+                self._give_back(buffer)
+
+    def let_go(self, value: Value) -> None:
+        """One user less, but nothing is given back: whoever takes the value holds it in turn."""
+        for buffer in buffers_of(value):
+            buffer.users -= 1
+
+    def _give_back(self, buffer: Buffer) -> None:
+        self._free.append((buffer.offset, buffer.size))
+        self._free.sort()
+        merged: list[tuple[int, int]] = []
+        for offset, size in self._free:
+            if merged and merged[-1][0] + merged[-1][1] == offset:
+                merged[-1] = (merged[-1][0], merged[-1][1] + size)
+            else:
+                merged.append((offset, size))
+        self._free = merged
+
+
+def buffers_of(value: Value) -> Iterable[Buffer]:
+    """The places in the arena that a value refers to."""
+    return value.buffers if isinstance(value, Array) else ()
+
+
+def strides_of(shape: Sequence[int], space: Sequence[int]) -> list[int]:
+    """The strides, in elements, by which an array of `shape` is stepped through over `space`; 0 where broadcast."""
+    aligned = [1] * (len(space) - len(shape)) + list(shape)
+    strides: list[int] = []
+    step = 1
+    for dim in reversed(aligned):
+        strides.insert(0, 0 if dim == 1 else step)
+        step *= dim
+    return strides
+
+
+def collapsed(space: Sequence[int], patterns: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
+    """The space without axes of 1, and with neighbours joined that all of `patterns` (strides) step through as one."""
+    dims: list[int] = []
+    strides: list[list[int]] = [[] for _ in patterns]
+    for axis in range(len(space)):
+        if space[axis] == 1:
+            continue
+        joins = bool(dims) and all(
+            own[-1] == pattern[axis] * space[axis] for own, pattern in zip(strides, patterns, strict=True)
+        )
+        if joins:
+            dims[-1] *= space[axis]
+        else:
+            dims.append(space[axis])
+        for own, pattern in zip(strides, patterns, strict=True):
+            if joins:
+                own[-1] = pattern[axis]
+            else:
+                own.append(pattern[axis])
+    return dims, strides

@@ -1,0 +1,209 @@
+"""`NativeRegion`: a compiled region as a function of values, and the choice of what becomes one."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...graph.spec import ArraySpec, TensorSpec
+from ...graph.tensor import Tensor
+from ...ops.array_value import ArrayValue
+from .compiling import FIRST_SIZE, NEEDED, TRIPS, Plan
+from .ragged import RaggedArray, rows_and_ends, rows_of
+
+_RAN, _REFUSED, _FAILED, _NO_ROOM, _INTERRUPTED = range(5)
+_FIRST_CAPACITY = 16
+_MOST_BYTES = 1 << 30  # of one room: with more, Python keeps what it records piece by piece
+
+
+class NativeRegion:
+    """A region that runs as machine code.
+
+    A call takes the statistics, to count what is saved, and the inputs of the plan. It returns the results, the
+    histories and the trip count as a tuple; or None where the region can't be run so: an operation fails, or an operand
+    is not what the program was compiled for. Regions are pure, so that the caller then runs it on NumPy, which raises
+    the error where it belongs.
+
+    Attributes:
+        plan: the region, printed.
+        entry: the compiled function, once there is one.
+        gives_trips: whether the trip count is among the results.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.entry: Any = None
+        self.gives_trips = False
+        operands, rooms = plan.operands, plan.rooms
+        self._sources = {room.source for room in rooms if room.source is not None}
+        taken = [tensor for k, tensor in enumerate(plan.inputs) if k not in self._sources]
+        count = len(taken) + len(plan.constants)
+        self._inputs = operands[: count + plan.ragged]
+        self._arrays = [k for k, tensor in enumerate(taken) if isinstance(tensor.spec, ArraySpec)]
+        self._ragged = [k for k in self._arrays if isinstance(_element_of(taken[k]), ArraySpec)]
+        self._arrays = [k for k in self._arrays if k not in self._ragged]
+        outputs = [tensor for tensor in plan.outputs if isinstance(tensor.spec, TensorSpec)]
+        first = len(self._inputs)
+        self._outputs: list[tuple[Any, Any]] = [
+            (operand.shape or (), operand.dtype) for operand in operands[first : first + len(outputs)]
+        ]
+        self._is_array = [not isinstance(tensor.spec, TensorSpec) for tensor in plan.outputs]
+        self._room_of = {room.result: number for number, room in enumerate(rooms)}
+        types = [id(operand.dtype.type) if operand.shape is None else id(operand.dtype) for operand in operands]
+        self._table = np.array([id(np.ndarray), *types], "int64")
+        self._at = self._table.ctypes.data
+        self._arenas: list[Any] = []  # kept from call to call; as many as threads were in calls at once
+        self._capacities = [_FIRST_CAPACITY] * len(rooms)
+
+    def __call__(self, stats: Any, *values: Any) -> tuple[Any, ...] | None:
+        given = self._given(values)
+        if given is None:
+            return None
+        outputs: list[Any] = [np.empty(shape, dtype) for shape, dtype in self._outputs]
+        arena = self._arenas.pop() if self._arenas else np.empty(self.plan.arena_size, "uint8")
+        counts = np.zeros(FIRST_SIZE + len(self.plan.rooms), "int64")
+        refitted = False
+        while True:
+            rooms = self._filled_rooms(values, counts)
+            if rooms is None:
+                return None
+            operands: tuple[Any, ...] = (*given, *outputs, counts, arena, *[part for room in rooms for part in room])
+            code = self.entry(self._at, *map(id, operands))
+            if code == _RAN:
+                self._arenas.append(arena)
+                return self._results(stats, outputs, rooms, counts.tolist())
+            if code == _NO_ROOM and self._grow(int(counts[NEEDED])):
+                continue
+            if code != _REFUSED or refitted:
+                return None
+            refitted = True
+            given = [_fitted(value, operand) for value, operand in zip(given, self._inputs, strict=True)]
+
+    def _given(self, values: Sequence[Any]) -> list[Any] | None:
+        """The operands that are read, TensorArrays as the rows of arrays; None where they can't be."""
+        passed = values if not self._sources else [v for k, v in enumerate(values) if k not in self._sources]
+        given = [*passed, *self.plan.constants]
+        for position in self._arrays:
+            operand = self._inputs[position]
+            given[position] = rows_of(given[position], operand.shape, operand.dtype)
+            if given[position] is None:
+                return None
+        for position in self._ragged:
+            operand = self._inputs[position]
+            pair = rows_and_ends(given[position], operand.shape, operand.dtype)
+            if pair is None:
+                return None
+            given[position] = pair[0]
+            given.append(pair[1])
+        return given
+
+    def _grow(self, needed: int) -> bool:
+        """Twice the room; all records grow together, as they would ask one after the other. False: it is too much."""
+        asking = self.plan.rooms[needed]
+        if self._capacities[needed] * math.prod(asking.shape) * asking.dtype.itemsize > _MOST_BYTES:
+            self._capacities = [_FIRST_CAPACITY] * len(self._capacities)
+            return False
+        is_record = asking.is_record
+        for number, room in enumerate(self.plan.rooms):
+            if number == needed or (is_record and room.is_record):
+                self._capacities[number] *= 2
+        return True
+
+    def _filled_rooms(self, values: Sequence[Any], counts: Any) -> list[tuple[Any, ...]] | None:
+        """The memory of each room; of a TensorArray also what says which elements are there, as it is at first."""
+        rooms: list[tuple[Any, ...]] = []
+        for number, plan in enumerate(self.plan.rooms):
+            if plan.is_record:
+                rooms.append((np.empty((self._capacities[number], *plan.shape), plan.dtype),))
+                continue
+            source: ArrayValue | None = None if plan.source is None else values[plan.source]
+            size = 0 if source is None else source.size
+            capacity = self._capacities[number] = max(self._capacities[number], size)
+            rows, flags = np.empty((capacity, *plan.shape), plan.dtype), np.zeros(capacity, "uint8")
+            counts[FIRST_SIZE + number] = size
+            if source is not None and not _fill(source, rows, flags):
+                return None
+            rooms.append((rows, flags))
+        return rooms
+
+    def _results(self, stats: Any, outputs: list[Any], rooms: list[tuple[Any, ...]], counts: list[int]) -> Any:
+        remaining = iter(outputs)
+        results: list[Any] = []
+        for number, is_written in enumerate(self._is_array):
+            if is_written:
+                room = self._room_of[number]
+                rows, flags = rooms[room]
+                results.append(_array_value(rows, flags, counts[FIRST_SIZE + room]))
+            else:
+                output = next(remaining)
+                results.append(output if output.ndim else output[()])
+        if self.plan.histories:
+            histories = [self._history(number, rooms, counts) for number in self.plan.histories]
+            stats.note_saved(*histories)
+            results += histories
+        if self.gives_trips:
+            results.append(counts[TRIPS])
+        return tuple(results)
+
+    def _history(self, number: int, rooms: list[tuple[Any, ...]], counts: list[int]) -> ArrayValue:
+        of = self.plan.rooms[number].of
+        if of is None:
+            return ArrayValue.from_stacked(self._recorded(number, rooms, counts[FIRST_SIZE + number]))
+        ends = self._recorded(number, rooms, counts[FIRST_SIZE + number] + 1)
+        return RaggedArray(self._recorded(of, rooms, counts[FIRST_SIZE + of]), ends)
+
+    def _recorded(self, number: int, rooms: list[tuple[Any, ...]], count: int) -> Any:
+        """What lies in the room of a record, which is smaller from now on if little was."""
+        (rows,) = rooms[number]
+        if count >= len(rows) // 2:
+            return rows[:count]
+        self._capacities[number] = count + count // 2 + 2
+        return rows[:count].copy()
+
+
+def _element_of(tensor: Tensor) -> Any:
+    assert isinstance(tensor.spec, ArraySpec)
+    return tensor.spec.element
+
+
+def _fill(source: ArrayValue, rows: Any, flags: Any) -> bool:
+    """Copy the elements that are there; False if one is of another shape or type."""
+    for index in range(source.size):
+        element = source.read_or_none(index)
+        if element is None:
+            continue
+        if element.shape != rows.shape[1:] or element.dtype != rows.dtype:
+            return False
+        rows[index] = element
+        flags[index] = 1
+    return True
+
+
+def _array_value(rows: Any, flags: Any, size: int) -> ArrayValue:
+    """A TensorArray of `size` elements of which those with a flag are there."""
+    if flags[:size].all():
+        return ArrayValue.from_stacked(rows[:size])
+    return ArrayValue.from_written(size, {index: rows[index] for index in range(size) if flags[index]})
+
+
+def _fitted(value: Any, operand: Any) -> Any:
+    """A value as the region takes it: contiguous, and of the very dtype."""
+    if operand.shape is None:
+        return operand.dtype.type(value)
+    fitted = np.ascontiguousarray(value, operand.dtype)
+    return fitted if fitted.flags.aligned and fitted.dtype is operand.dtype else fitted.astype(operand.dtype, copy=True)
+
+
+def signature(count: int) -> Any:
+    """The type of an entry with so many operands. It holds Python's lock, and Python's errors come through."""
+    return ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_size_t] * (1 + count))
+
+
+def entries(plans: Sequence[NativeRegion], compiled: Any, names: Sequence[str]) -> None:
+    """Give regions their compiled functions."""
+    for region, name in zip(plans, names, strict=True):
+        region.entry = signature(len(region.plan.operands))(compiled.get_function_address(name))

@@ -1,0 +1,213 @@
+"""Which regions of a program become native, compiled together."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ...control_flow.call import Recursion
+from ...control_flow.frames import History, Saved
+from ...control_flow.while_loop import While
+from ...graph.graph import Operation, Parameter
+from ...graph.tensor import Tensor
+from ...ops.base import Constant
+from ...passes.loops.linear import trip_count
+from ...passes.prune import frame_users
+from ..kernels.expression import UnsupportedError
+from ..kernels.library import library
+from ..storage import inner_blocks
+from .compiling import Plan, module_text, plan_block, plan_loop
+from .function import TooLargeError
+from .region import NativeRegion, entries
+from .scalars import has_form
+
+LEAST_RUN = 200  # operations: what is shorter is soon done on NumPy, too
+LEAST_WORK = 500  # operations that loops run in a step, about half a millisecond: less is not worth compiling for
+_PIECE = 1000  # operations: LLVM takes more than twice the time for twice as many
+
+_LOOK = """
+declare i32 @PyErr_CheckSignals()
+declare ptr @PyEval_SaveThread()
+declare void @PyEval_RestoreThread(ptr)
+define internal i32 @anabranch_look() noinline cold {
+  %thread = call ptr @PyEval_SaveThread()
+  call void @PyEval_RestoreThread(ptr %thread)
+  %signal = call i32 @PyErr_CheckSignals()
+  ret i32 %signal
+}
+"""
+_PYTHON = ("PyErr_CheckSignals", "PyEval_SaveThread", "PyEval_RestoreThread")
+
+
+def native_regions(operations: Sequence[Operation], fetches: Iterable[Tensor]) -> dict[Operation, NativeRegion]:
+    """The native regions of a step: by the loop that each is, or by the first operation of a run."""
+    if not library.usable:
+        return {}
+    plans: dict[Operation, Plan] = {}
+    if _is_worth_it(operations):
+        _find(operations, set(fetches), plans)
+    regions = {operation: NativeRegion(plan) for operation, plan in plans.items()}
+    _compile(list(regions.values()))
+    return regions
+
+
+@contextmanager
+def least_work(operations: int) -> Generator[None]:
+    """Inside the block steps have native loops if their loops run as many operations."""
+    before, _least.work = _least.work, operations
+    try:
+        yield
+    finally:
+        _least.work = before
+
+
+class _Least:
+    work = LEAST_WORK
+
+
+_least = _Least()
+
+
+def _is_worth_it(operations: Sequence[Operation]) -> bool:
+    """Whether a step has long runs, or loops that do enough or might do."""
+    if _runs(operations):
+        return True
+    loops = [operation for operation in operations if operation.op.regions]
+    work = _work(loops)
+    return work is None or work >= _least.work
+
+
+def _work(operations: Iterable[Operation]) -> int | None:
+    """How many operations are run, those of loops in each iteration and of branches in the longest; None: unknown."""
+    total = 0
+    for operation in operations:
+        work = _own_work(operation)
+        if work is None:
+            return None
+        total += work
+    return total
+
+
+def _own_work(operation: Operation) -> int | None:
+    op = operation.op
+    if isinstance(op, (Constant, Parameter)):
+        return 0
+    inside = [_work(region.operations) for region in op.regions]
+    known = [work for work in inside if work is not None]
+    if len(known) < len(inside):
+        return None
+    if not isinstance(op, While):
+        return max(known, default=0) + 1
+    trips = trip_count(operation)
+    return None if trips is None or trips.known is None else max(trips.known, 0) * sum(known)
+
+
+def _find(operations: Sequence[Operation], kept: set[Tensor], plans: dict[Operation, Plan]) -> None:
+    """Plan the outermost loops that can be native, and long runs of scalars, here and in regions inside."""
+    users = frame_users(operations)
+    runs = _runs(operations)
+    used = _used_elsewhere(runs, operations, kept)
+    for run in runs:
+        made = [tensor for o in run if not isinstance(o.op, Constant) for tensor in o.outputs if tensor in used]
+        plan = _planned_run(run, made)
+        if plan is not None:
+            plans[run[0]] = plan
+    for operation in operations:
+        if isinstance(operation.op, While) and not _shows_what_is_missing(operation, users, kept):
+            plan = _planned(operation, users.get(operation.outputs[-1], ()))
+            if plan is not None:
+                plans[operation] = plan
+                continue
+        if isinstance(operation.op, Recursion):
+            continue  # frames of calls record what loops inside gather
+        for inner, outliving in inner_blocks(operation, users):
+            _find(inner, outliving, plans)
+
+
+def _shows_what_is_missing(
+    operation: Operation, users: Mapping[Tensor, Sequence[Operation]], kept: set[Tensor]
+) -> bool:
+    """Whether the record is wanted of what a branch in the loop saves: that has None where another was taken."""
+    histories = [user for user in users.get(operation.outputs[-1], ()) if isinstance(user.op, History)]
+    return any(_may_be_missing(user.outputs[0]) for user in histories if user.outputs[0] in kept)
+
+
+def _may_be_missing(tensor: Tensor) -> bool:
+    op = tensor.operation.op
+    return isinstance(op, Saved) or (isinstance(op, History) and _may_be_missing(op.inner))
+
+
+def _runs(operations: Sequence[Operation]) -> list[list[Operation]]:
+    """Long runs of operations on scalars, in pieces."""
+    runs: list[list[Operation]] = []
+    run: list[Operation] = []
+    for operation in [*operations, None]:
+        if operation is not None and (_is_scalar(operation) or (run and isinstance(operation.op, Constant))):
+            run.append(operation)
+            continue
+        if len(run) >= LEAST_RUN:
+            runs += [run[start : start + _PIECE] for start in range(0, len(run), _PIECE)]
+        run = []
+    return runs
+
+
+def _is_scalar(operation: Operation) -> bool:
+    """Whether an operation takes and gives scalars, by one expression."""
+    op = operation.op
+    tensors = (*operation.inputs, *operation.outputs)
+    if not op.elementwise or operation.effects or any(tensor.shape != () for tensor in tensors):
+        return False
+    dtypes = tuple([tensor.dtype for tensor in operation.inputs])
+    try:
+        return has_form(op, dtypes, operation.outputs[0].dtype)
+    except TypeError:  # an op that can't be hashed
+        return False
+
+
+def _used_elsewhere(
+    runs: Sequence[Sequence[Operation]], operations: Sequence[Operation], kept: set[Tensor]
+) -> set[Tensor]:
+    """What others need than the run that makes it."""
+    run_of = {operation: number for number, run in enumerate(runs) for operation in run}
+    taken = {t for o in operations for t in o.inputs if run_of.get(o, -1) != run_of.get(t.operation, -2)}
+    return taken | kept
+
+
+def _planned_run(run: Sequence[Operation], outputs: Sequence[Tensor]) -> Plan | None:
+    try:
+        plan = plan_block(run, outputs, vector_bytes()) if outputs else None
+    except (UnsupportedError, TooLargeError):
+        return None
+    if plan is not None:
+        plan.run = list(run)
+    return plan
+
+
+def _planned(operation: Operation, users: Sequence[Operation]) -> Plan | None:
+    try:
+        return plan_loop(operation, users, vector_bytes())
+    except (UnsupportedError, TooLargeError):
+        return None
+
+
+def vector_bytes() -> int:
+    """The bytes of the host's vectors."""
+    if "+avx512f" in library.host:
+        return 64
+    return 32 if "+avx2" in library.host else 16
+
+
+def _compile(regions: Sequence[NativeRegion]) -> None:
+    """One module for all of a program; regions of the same text are one function."""
+    if not regions:
+        return
+    texts = list(dict.fromkeys(region.plan.text for region in regions))
+    names = {text: f"native_{number}" for number, text in enumerate(texts)}
+    for name in _PYTHON:
+        function: Any = getattr(ctypes.pythonapi, name)
+        library.offer(name, ctypes.cast(function, ctypes.c_void_p).value or 0)
+    module = module_text([(name, text) for text, name in names.items()]) + _LOOK
+    compiled = library.load(f"native {module}", lambda: module, is_large=True)
+    entries(regions, compiled, [names[region.plan.text] for region in regions])

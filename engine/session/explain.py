@@ -1,0 +1,99 @@
+"""`explain`: the compiled program as text, or what each pass did on the way to it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..graph.nest import flatten
+from ..graph.tensor import Tensor
+from ..passes.log import Note, PassLog, recording
+from ..passes.switches import PASSES, Pass, is_on
+from ..runtime.program import Program
+from .inside import fetched_from
+from .session import Session, graph_of, placeholders_of
+
+_MOST_PLACES = 4  # that are named of those where a pass did the same
+
+
+def explain(
+    fetches: Any, feeds: Sequence[Any] | Mapping[Any, Any] = (), lines: bool = True, passes: bool = False
+) -> str:
+    """The compiled program for `fetches`, as readable Python; of a step that spans devices, device by device.
+
+    Args:
+        fetches: tensors and operations, in any structure.
+        feeds: the arguments of the program; by default the placeholders that are needed. With values, as a dict, it is
+            the program for the shapes of these.
+        lines: tell behind each line which operation it computes, and which line of yours built that.
+        passes: instead of the program, what each pass of the compiler changed, and what it left where it was and why:
+            for instance which value keeps a computation inside a loop. See docs/explain.md.
+
+    >>> import anabranch as ab
+    >>> with ab.Graph().as_default():
+    ...     x = ab.placeholder((), "float32", "x")
+    ...     print(ab.explain(x + 1, [x], lines=False))
+    def step(x):
+        add = x + c
+        return (add,)
+    <BLANKLINE>
+    """
+    with recording() as log:
+        program = compiled(fetches, feeds)
+    if passes:
+        return told_of_passes(log)
+    if isinstance(program, Program):
+        return program.listing() if lines else program.source
+    return program.listing(lines)
+
+
+def compiled(fetches: Any, feeds: Sequence[Any] | Mapping[Any, Any] = ()) -> Any:
+    """The program for `fetches`, made anew: for the shapes of values that are fed, or for all that the graph allows."""
+    graph = graph_of(fetches)
+    session = Session(graph)
+    leaves = [getattr(leaf, "flow", leaf) for leaf in flatten(fetches)]
+    inside = [fetched_from(graph, leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    given = list(feeds) or placeholders_of(graph, inside)
+    if not isinstance(feeds, Mapping) or not feeds:
+        return session.program(fetches, given)
+    return session.program_for(fetches, feeds)
+
+
+def told_of_passes(log: PassLog) -> str:
+    """What a log says, pass by pass."""
+    return "\n".join(line for known in PASSES.values() for line in _of_pass(known, log)) + "\n"
+
+
+def _of_pass(known: Pass, log: PassLog) -> list[str]:
+    changes, kept = log.of(known.name)
+    title = f"{known.name}: {known.description}"
+    if not is_on(known.name):
+        return [title, "    turned off"]
+    if not changes and not kept:
+        return [title, "    nothing to tell"]
+    told = [title]
+    told += [f"    {line}" for line in _grouped(changes)]
+    if kept:
+        told += ["  not moved:", *[f"    {line}" for line in _grouped(kept)]]
+    return told
+
+
+def _grouped(notes: Sequence[Note]) -> list[str]:
+    """A line for each thing that was done, with the operations to which it was."""
+    places: dict[str, dict[str, None]] = {}
+    for note in notes:
+        places.setdefault(note.text, {})[_place(note)] = None
+    return [_line(text, list(found)) for text, found in places.items()]
+
+
+def _place(note: Note) -> str:
+    if note.location is None:
+        return note.operation
+    return f"{note.operation} ({os.path.basename(note.location.filename)}:{note.location.line})"
+
+
+def _line(text: str, places: Sequence[str]) -> str:
+    named = ", ".join(place for place in places[:_MOST_PLACES] if place)
+    more = f", and {len(places) - _MOST_PLACES} more" if len(places) > _MOST_PLACES else ""
+    return f"{named}{more}: {text}" if named else text

@@ -1,0 +1,264 @@
+"""`profile`: what each line of a compiled program, and each line of the user's, takes."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..graph.dtypes import as_dtype
+from ..graph.graph import Operation
+from ..graph.nest import is_integer
+from ..runtime.timing import now, operation_of
+from ..tracing import Slice, trace
+from .session import Session, graph_of
+
+_VALUE = re.compile(r"(\w+)\[([\d,]*)\]")
+_WIDTH = 48  # of a line of the program in the table
+
+
+@dataclass(frozen=True, slots=True)
+class ProfiledLine:
+    """What one operation of a program took in a run.
+
+    Attributes:
+        number: the line of the printed program that computes it, from 1; 0 if none does by itself.
+        text: that line.
+        operation: the operation's name; several that came of one have the same.
+        location: the user's line that built it, ``file.py:12``; "" if it is not known.
+        calls: how often it ran.
+        seconds: what it took, all calls together, less what operations inside took; the median of the runs.
+        bytes: of the values that it took and gave, all calls together; 0 for loops and branches themselves.
+    """
+
+    number: int
+    text: str
+    operation: str
+    location: str
+    calls: int
+    seconds: float
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class UserLine:
+    """What the operations that one line of the user's built took in a run.
+
+    Attributes:
+        location: ``/path/file.py:12``.
+        calls: how many operations ran.
+        seconds: what they took.
+        bytes: of the values that they took and gave.
+    """
+
+    location: str
+    calls: int
+    seconds: float
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Time and bytes of a step: `str` of it is a table, what took longest first.
+
+    Attributes:
+        seconds: what a run takes without clocks around its operations; the median.
+        lines: what each operation took, in the order of the printed program. They add up to somewhat more than
+            `seconds`, for reading a clock twice an operation takes time itself.
+        source: the printed program.
+        runs: how often it was run.
+    """
+
+    seconds: float
+    lines: tuple[ProfiledLine, ...]
+    source: str
+    runs: int
+
+    def by_user_line(self) -> list[UserLine]:
+        """The same by the lines that built the operations, what took longest first.
+
+        What several of your lines built in common, such as a fused kernel, counts for the last one of them.
+        """
+        found: dict[str, list[ProfiledLine]] = {}
+        for line in self.lines:
+            found.setdefault(line.location, []).append(line)
+        summed = [
+            UserLine(where, sum(o.calls for o in own), sum(o.seconds for o in own), sum(o.bytes for o in own))
+            for where, own in found.items()
+        ]
+        return sorted(summed, key=lambda line: -line.seconds)
+
+    def __str__(self) -> str:
+        total = sum(line.seconds for line in self.lines) or 1.0
+        told = [f"{_time(self.seconds)} a run (median of {self.runs}); with clocks {_time(total)}, of which:"]
+        told.append(f"{'time':>10} {'share':>6} {'calls':>7} {'bytes':>9}  line")
+        for line in sorted(self.lines, key=lambda line: -line.seconds):
+            where = f"  # {line.operation}" + (f", {os.path.basename(line.location)}" if line.location else "")
+            text = f"{line.number}: {line.text}" if line.number else "-"
+            told.append(_row(line, total) + f"  {text[:_WIDTH]:<{_WIDTH}}{where}")
+        told.append("by your lines:")
+        told += [_row(line, total) + f"  {line.location or 'elsewhere'}" for line in self.by_user_line()]
+        return "\n".join(told) + "\n"
+
+
+def profile(fetches: Any, feeds: Mapping[Any, Any] | None = None, runs: int = 10) -> Profile:
+    """What each operation of a step takes: time and bytes, by line of the printed program and by your line.
+
+    Args:
+        fetches: tensors and operations, in any structure.
+        feeds: values for the placeholders, as for `Session.run`.
+        runs: how often the step is run, without clocks and with them; times are medians. What the step writes
+            (variables, files) is written as often.
+
+    Raises:
+        ValueError: `runs` is less than 1, or a placeholder was not fed. TypeError: `runs` is no integer.
+
+    >>> import anabranch as ab
+    >>> with ab.Graph().as_default():
+    ...     x = ab.placeholder((2, 2), "float32", "x")
+    ...     found = ab.profile(x @ x, {x: [[1.0, 0.0], [0.0, 1.0]]}, runs=2)
+    >>> [(line.text.strip(), line.calls, line.bytes) for line in found.lines]
+    [('matmul = x @ x', 1, 48)]
+    """
+    if not is_integer(runs):
+        raise TypeError(f"profile: runs={runs!r} ({type(runs).__name__}); expected how often the step is run, an int.")
+    if runs < 1:
+        raise ValueError(f"profile: runs={runs}; expected at least 1.")
+    session = Session(graph_of(fetches))
+    fed = dict(feeds or {})
+    program = session.program_for(fetches, fed)
+    session.run(fetches, fed)  # what is loaded and allocated once counts for no run
+    seconds = statistics.median(_seconds_of_run(session, fetches, fed) for _ in range(runs))
+    traced = [_traced(session, fetches, fed) for _ in range(runs + 1)][1:]  # the first one compiles
+    return Profile(seconds, tuple(_lines(program, traced)), program.source, runs)
+
+
+def _seconds_of_run(session: Session, fetches: Any, feeds: dict[Any, Any]) -> float:
+    began = now()
+    session.run(fetches, feeds)
+    return now() - began
+
+
+# By operation of the program with clocks; where only that is known, by name and type.
+_Run = dict[Any, "_Spent"]
+
+
+@dataclass
+class _Spent:
+    """What one operation took in one run."""
+
+    name: str
+    seconds: float = 0.0
+    calls: int = 0
+    bytes: int = 0
+    location: str = ""
+
+
+def _traced(session: Session, fetches: Any, feeds: dict[Any, Any]) -> _Run:
+    """What operations took in a run."""
+    with trace() as recorded:
+        session.run(fetches, feeds)
+    slices = [event for event in recorded.events if isinstance(event, Slice) and event.lane.stream != "compile"]
+    spent: _Run = {}
+    for event, seconds in _own_times(slices):
+        _add(spent, event, seconds)
+    return spent
+
+
+def _add(spent: _Run, event: Slice, seconds: float) -> None:
+    details = event.details() if callable(event.details) else event.details or {}
+    if "loop" in details:  # an iteration: what lies between the operations of a loop
+        loops = [own for own in spent.values() if own.name == details["loop"]]
+        if loops:
+            loops[-1].seconds += seconds  # the one that began last
+        return
+    if "operation" not in details:
+        return
+    name = str(details["operation"])
+    own = spent.setdefault(operation_of(event) or (name, str(details.get("type", ""))), _Spent(name))
+    own.seconds += seconds
+    own.calls += 1
+    own.location = "" if details.get("line") in (None, "None") else str(details["line"])
+    if event.is_kernel:
+        own.bytes += _bytes_of(f"{details.get('inputs', '')} {details.get('outputs', '')}")
+
+
+def _own_times(slices: Iterable[Slice]) -> list[tuple[Slice, float]]:
+    """Each slice with its time less that of those inside it, on its lane; what is around comes first."""
+    own: dict[int, float] = {}
+    ordered = sorted(slices, key=lambda event: (event.lane, event.start, -event.end))
+    around: list[tuple[int, Slice]] = []
+    for place, event in enumerate(ordered):
+        while around and (around[-1][1].lane != event.lane or around[-1][1].end <= event.start):
+            around.pop()
+        own[place] = event.end - event.start
+        if around:
+            own[around[-1][0]] -= event.end - event.start
+        around.append((place, event))
+    return [(event, max(0.0, own[place])) for place, event in enumerate(ordered)]
+
+
+def _bytes_of(told: str) -> int:
+    """The bytes of values that are told as ``float32[2,3]``."""
+    total = 0
+    for name, dims in _VALUE.findall(told):
+        size = math.prod(int(dim) for dim in dims.split(",") if dim)
+        total += 0 if name == "string" else size * as_dtype(name).itemsize
+    return total
+
+
+def _lines(program: Any, traced: Sequence[_Run]) -> list[ProfiledLine]:
+    """Each operation with the line that computes it, in the order of lines."""
+    texts, numbers = program.source.splitlines(), _numbers(program)
+    found: list[ProfiledLine] = []
+    for key in dict.fromkeys(key for run in traced for key in run):
+        runs = [run[key] for run in traced if key in run]
+        number, last = numbers.get(key, 0), runs[-1]
+        seconds = statistics.median([own.seconds for own in runs])
+        text = texts[number - 1].strip() if number else ""
+        found.append(ProfiledLine(number, text, last.name, last.location, last.calls, seconds, last.bytes))
+    return sorted(found, key=lambda line: line.number or len(texts) + 1)
+
+
+def _numbers(program: Any) -> dict[Any, int]:
+    """The line of each operation: of the same operations in the program with clocks, and by name and type."""
+    lines: dict[Any, list[int]] = {}
+    for operation, number in _lines_of(program).items():
+        lines.setdefault((operation.name, operation.type), []).append(number)
+    found: dict[Any, int] = {key: numbers[0] for key, numbers in lines.items()}
+    for operation in _lines_of(program.with_clocks()):
+        like = lines.get((operation.name, operation.type))
+        if like:
+            found[operation] = like.pop(0) if len(like) > 1 else like[0]
+    return found
+
+
+def _lines_of(program: Any) -> dict[Operation, int]:
+    """For each operation the line where a loop or branch begins, or where the value of another one is there."""
+    found: dict[Operation, int] = {}
+    for number, origin in sorted(program.origins.items()):
+        if origin.operation not in found or not origin.operation.op.regions:
+            found[origin.operation] = number
+    return found
+
+
+def _row(line: ProfiledLine | UserLine, total: float) -> str:
+    return f"{_time(line.seconds):>10} {line.seconds / total:>6.1%} {line.calls:>7,} {_size(line.bytes):>9}"
+
+
+def _time(seconds: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= scale:
+            return f"{seconds / scale:.2f} {unit}"
+    return f"{seconds * 1e6:.1f} us"
+
+
+def _size(count: int) -> str:
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count} B"

@@ -1,0 +1,305 @@
+"""Matrix products of the engine's own: values for all shapes and forms, threads, and which programs use them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import anabranch as ab
+from anabranch.engine.graph import TensorSpec
+from anabranch.engine.ops.base import apply
+from anabranch.engine.ops.linalg import MatMul
+from anabranch.engine.ops.packed import Layout, Pack, PackedMatMul
+from anabranch.engine.runtime.kernels import gemm, gemm_bind
+from anabranch.engine.runtime.kernels.gemm_driver import print_products
+from anabranch.engine.runtime.kernels.gemm_tile import tiles_of
+from anabranch.engine.runtime.kernels.library import library
+from anabranch.engine.runtime.program import Program
+
+pytestmark = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")
+
+ROWS, TRANSPOSED, PACKED = 0, 1, 2
+TOLERANCES = {"float32": 2e-5, "float64": 1e-13}
+DIMS = st.one_of(st.integers(0, 9), st.integers(0, 100), st.sampled_from([0, 1, 48, 256, 257, 300]))
+
+
+def address(array: Any) -> int:
+    return 0 if array is None else array.ctypes.data
+
+
+def product(
+    a: Any, b: Any, transpose_a: bool = False, form: int = ROWS, addends: Sequence[Any] = (), out: Any = None
+) -> Any:
+    """A @ B plus addends, by the function that kernels call; B is packed here for form `PACKED`."""
+    dtype = a.dtype.name
+    rows, terms = a.shape[::-1] if transpose_a else a.shape
+    columns = b.shape[0] if form == TRANSPOSED else b.shape[1]
+    step = b.shape[1]
+    if form == PACKED:
+        b = packed(b, False)
+    result = np.full((rows, columns), np.nan, dtype) if out is None else out
+    function = ctypes.PYFUNCTYPE(None, *[ctypes.c_size_t] * 15)(gemm.product_address(dtype))
+    given = [*addends, None, None][:2]
+    steps = [0 if addend is None or addend.ndim == 1 else columns for addend in given]
+    function(
+        *(rows, columns, terms, address(a), a.shape[1], int(transpose_a), address(b), step, form),
+        *(address(result), columns, address(given[0]), steps[0], address(given[1]), steps[1]),
+    )
+    return result
+
+
+def packed(matrix: Any, transpose: bool) -> Any:
+    dtype = matrix.dtype.name
+    terms, columns = matrix.shape[::-1] if transpose else matrix.shape
+    result = np.full(gemm.packed_size(terms, columns, gemm.tiles(dtype).columns), np.nan, dtype)
+    function = ctypes.PYFUNCTYPE(None, *[ctypes.c_size_t] * 6)(gemm.packing_address(dtype))
+    function(columns, terms, address(matrix), matrix.shape[1], int(transpose), address(result))
+    return result
+
+
+def draw(rng: np.random.Generator, dtype: str, *shape: int) -> Any:
+    return rng.uniform(-1, 1, shape).astype(dtype)
+
+
+def check_close(got: Any, wanted: Any, terms: int) -> None:
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=TOLERANCES[got.dtype.name] * (1 + terms**0.5))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    DIMS, DIMS, DIMS, st.booleans(), st.sampled_from([ROWS, TRANSPOSED, PACKED]), st.sampled_from(sorted(TOLERANCES)),
+    st.lists(st.booleans(), max_size=2), st.integers(0, 2**32 - 1),
+)  # fmt: skip
+def test_any_product(
+    rows: int, columns: int, terms: int, transpose_a: bool, form: int, dtype: str, addends: list[bool], seed: int
+):
+    rng = np.random.default_rng(seed)
+    a = draw(rng, dtype, *((terms, rows) if transpose_a else (rows, terms)))
+    b = draw(rng, dtype, *((columns, terms) if form == TRANSPOSED else (terms, columns)))
+    added = [draw(rng, dtype, rows, columns) if is_matrix else draw(rng, dtype, columns) for is_matrix in addends]
+    wide_a, wide_b = a.astype("float64"), b.astype("float64")
+    wanted = (wide_a.T if transpose_a else wide_a) @ (wide_b.T if form == TRANSPOSED else wide_b)
+    wanted = wanted + sum((addend.astype("float64") for addend in added), np.zeros(columns))
+
+    check_close(product(a, b, transpose_a, form, added), wanted, terms)
+
+
+@pytest.mark.parametrize("form", [ROWS, TRANSPOSED, PACKED])
+@pytest.mark.parametrize("transpose_a", [False, True])
+def test_products_of_many_parts_and_blocks(form: int, transpose_a: bool):
+    rng = np.random.default_rng(1)
+    a, b = draw(rng, "float32", 531, 700), draw(rng, "float32", 700, 333)
+    given = product(
+        np.ascontiguousarray(a.T) if transpose_a else a,
+        np.ascontiguousarray(b.T) if form == TRANSPOSED else b,
+        transpose_a,
+        form,
+    )
+    check_close(given, a.astype("float64") @ b, 700)
+
+
+def test_all_forms_give_the_same_bits():
+    rng = np.random.default_rng(2)
+    a, b = draw(rng, "float32", 67, 300), draw(rng, "float32", 300, 101)
+    first = product(a, b)
+    for transpose_a in (False, True):
+        left = np.ascontiguousarray(a.T) if transpose_a else a
+        for form in (ROWS, TRANSPOSED, PACKED):
+            right = np.ascontiguousarray(b.T) if form == TRANSPOSED else b
+            np.testing.assert_array_equal(product(left, right, transpose_a, form), first)
+
+
+def test_without_terms_the_addends_remain():
+    a, b = np.zeros((3, 0), "float32"), np.zeros((0, 5), "float32")
+    np.testing.assert_array_equal(product(a, b), np.zeros((3, 5)))
+    row = np.arange(5, dtype="float32")
+    np.testing.assert_array_equal(product(a, b, addends=[row]), np.broadcast_to(row, (3, 5)))
+
+
+def test_adds_in_place():
+    rng = np.random.default_rng(3)
+    a, b, c = draw(rng, "float64", 30, 600), draw(rng, "float64", 600, 50), draw(rng, "float64", 30, 50)
+    wanted = c + a @ b
+    product(a, b, addends=[c], out=c)
+    check_close(c, wanted, 600)
+
+
+@pytest.mark.parametrize("form", [ROWS, TRANSPOSED, PACKED])
+def test_nan_and_infinity_stay_in_their_rows_and_columns(form: int):
+    rng = np.random.default_rng(4)
+    a, b = draw(rng, "float32", 21, 70), draw(rng, "float32", 70, 53)
+    a[3, 5], b[7, 52] = np.nan, np.inf
+    with np.errstate(invalid="ignore"):
+        wanted = a @ b
+        found = product(a, np.ascontiguousarray(b.T) if form == TRANSPOSED else b, form=form)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
+    np.testing.assert_array_equal(np.isinf(found), np.isinf(wanted))
+    np.testing.assert_allclose(found[np.isfinite(wanted)], wanted[np.isfinite(wanted)], rtol=0, atol=1e-4)
+
+
+def test_writes_nothing_beside_the_result():
+    rng = np.random.default_rng(5)
+    for rows, columns in [(1, 1), (5, 47), (13, 50), (8, 16)]:
+        around = np.full(rows * columns + 128, 7.0, "float32")
+        inside = around[64:-64].reshape(rows, columns)
+        product(draw(rng, "float32", rows, 30), draw(rng, "float32", 30, columns), out=inside)
+        assert (around[:64] == 7).all()
+        assert (around[-64:] == 7).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 300), st.integers(1, 120), st.booleans(), st.sampled_from(sorted(TOLERANCES)))
+def test_packing_is_what_its_op_says(terms: int, columns: int, transpose: bool, dtype: str):
+    matrix = np.arange(1, terms * columns + 1, dtype=dtype).reshape((columns, terms) if transpose else (terms, columns))
+    layout = gemm_bind.layout_of(terms, columns, dtype)
+    found, wanted = packed(matrix, transpose), Pack(layout, transpose).run(np, matrix)
+    used = Pack(layout).run(np, np.ones((terms, columns), dtype)) != 0  # kernels may leave out what is never used
+    assert found.shape == wanted.shape
+    np.testing.assert_array_equal(found[used], wanted[used])
+
+
+def test_ops_of_packed_matrices_have_a_meaning_of_their_own():
+    rng = np.random.default_rng(6)
+    a, w, d = draw(rng, "float64", 4, 7), draw(rng, "float64", 7, 5), draw(rng, "float64", 5)
+    layout = Layout(7, 5, 3, 2)
+    flat = Pack(layout).run(np, w)
+    assert flat.shape == Pack(layout).infer(TensorSpec((7, 5), np.dtype("float64"))).shape
+    np.testing.assert_array_equal(layout.unpacked(np, flat), w)
+    np.testing.assert_array_equal(Pack(layout, True).run(np, w.T.copy()), flat)
+    np.testing.assert_allclose(PackedMatMul(layout).run(np, a, flat, d, d), a @ w + d + d)
+
+
+SCRIPT = """
+import hashlib
+import numpy as np, anabranch as ab
+rng = np.random.default_rng(0)
+digest = hashlib.sha256()
+for rows, terms, columns in [(32, 512, 777), (300, 100, 40), (513, 300, 333), (2, 600, 600)]:
+    a, b = (rng.uniform(-1, 1, shape).astype("float32") for shape in ((rows, terms), (terms, columns)))
+    x, w = ab.placeholder(a.shape, "float32"), ab.placeholder(b.shape, "float32")
+    y = x @ w
+    da, dw = ab.gradients(ab.ops.sum(y * y), [x, w])
+    for value in ab.Session().run([y, da, dw], feed_dict={x: a, w: b}):
+        digest.update(value.tobytes())
+print(digest.hexdigest())
+"""
+
+
+def test_same_bits_for_any_number_of_threads():
+    found: set[str] = set()
+    for count in (1, 2, 3):
+        environment = {**os.environ, "ANABRANCH_NUM_THREADS": str(count)}
+        command = [sys.executable, "-c", SCRIPT]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        found.add(done.stdout)
+    assert len(found) == 1
+
+
+# --- programs --------------------------------------------------------------------------------------------------------
+
+
+def compiled(
+    a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False, exact: bool = False, is_open: bool = False
+) -> Program:
+    graph = ab.Graph()
+    with graph.as_default():
+        shapes = [(None, None) if is_open else value.shape for value in (a, b)]
+        x, y = (ab.placeholder(shape, value.dtype) for shape, value in zip(shapes, (a, b), strict=True))
+        result = apply(MatMul(transpose_a, transpose_b), x, y)
+    return Program(graph, [result], [x, y], exact=exact)
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("dtype", sorted(TOLERANCES))
+@pytest.mark.parametrize("transposes", [(False, False), (True, False), (False, True), (True, True)])
+def test_programs_use_it(dtype: str, transposes: tuple[bool, bool], is_open: bool):
+    rng = np.random.default_rng(7)
+    a, b = draw(rng, dtype, 70, 90), draw(rng, dtype, 90, 80)
+    wanted = a.astype("float64") @ b
+    a, b = (np.ascontiguousarray(value.T) if t else value for value, t in zip((a, b), transposes, strict=True))
+    program = compiled(a, b, *transposes, is_open=is_open)
+
+    assert ("run_matmul(" if is_open else "kernel(") in program.source
+    for _ in range(2):
+        check_close(program(a, b)[0], wanted, 90)
+
+
+def test_open_programs_take_any_shape():
+    rng = np.random.default_rng(8)
+    program = compiled(np.zeros((1, 1), "float32"), np.zeros((1, 1), "float32"), is_open=True)
+    for rows, terms, columns in [
+        (3, 4, 5),
+        (100, 90, 80),
+        (0, 3, 4),
+        (2, 0, 3),
+        (1, 700, 900),
+        *[(k, 99, 99) for k in range(70)],
+    ]:
+        a, b = draw(rng, "float32", rows, terms), draw(rng, "float32", terms, columns)
+        check_close(program(a, b)[0], a.astype("float64") @ b, terms)
+
+
+def test_shapes_that_do_not_fit_are_refused_at_run_time():
+    program = compiled(np.zeros((1, 1), "float32"), np.zeros((1, 1), "float32"), is_open=True)
+    with pytest.raises(ValueError, match="do not fit"):
+        program(np.zeros((80, 70), "float32"), np.zeros((80, 90), "float32"))
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_operands_that_are_views_are_left_to_numpy(is_open: bool):
+    rng = np.random.default_rng(9)
+    a, b = draw(rng, "float32", 90, 140).T[::2], draw(rng, "float32", 80, 90).T
+    program = compiled(a, b, is_open=is_open)
+    np.testing.assert_array_equal(program(a, b)[0], a @ b)
+
+
+def test_exact_programs_and_small_or_other_products_stay_with_numpy():
+    big, small = np.ones((90, 90), "float32"), np.ones((9, 9), "float32")
+    assert "kernel(" not in compiled(big, big, exact=True).source
+    assert "kernel(" not in compiled(small, small).source
+    assert "kernel(" not in compiled(big.astype("int32"), big.astype("int32")).source
+    assert "kernel(" not in compiled(np.ones((1, 900), "float32"), np.ones((900, 900), "float32")).source
+
+
+@pytest.mark.parametrize(
+    ("host", "lanes", "rows", "vectors"),
+    [
+        ("x86_64-unknown-linux-gnu skylake-avx512 +avx2,+avx512f", 16, 8, 3),
+        ("x86_64-unknown-linux-gnu haswell +avx2,+fma,-avx512f", 8, 6, 2),
+        ("x86_64-unknown-linux-gnu nehalem +sse2,-avx2", 4, 6, 2),
+        ("aarch64-unknown-linux-gnu neoverse-n1 +neon", 4, 8, 3),
+    ],
+)
+def test_tiles_fit_the_registers_of_a_host(host: str, lanes: int, rows: int, vectors: int):
+    tiles = tiles_of(host, "float")
+    assert (tiles.lanes, tiles.rows, tiles.vectors) == (lanes, rows, vectors)
+    assert tiles_of(host, "double").lanes == lanes // 2
+    registers = 32 if "avx512f" in host.replace("-avx512f", "") or host.startswith("aarch64") else 16
+    assert rows * vectors + vectors + 1 <= registers
+    assert print_products(tiles).count("define ") == print_products(tiles_of(host, "double")).count("define ")
+
+
+@pytest.mark.parametrize("host", ["haswell +avx2,+fma", "nehalem +sse2"])
+def test_other_tiles_compute_the_same(host: str, monkeypatch: pytest.MonkeyPatch):
+    """Tiles of narrower hosts, compiled for this one."""
+    rng = np.random.default_rng(10)
+    a, b = draw(rng, "float64", 37, 290), draw(rng, "float64", 290, 45)
+    with monkeypatch.context() as patch:
+        patch.setattr(gemm, "tiles", lambda dtype: tiles_of(host, gemm.ELEMENTS[dtype]))
+        gemm.start.cache_clear()
+        found = [product(a, b), product(a, b, form=PACKED), product(np.ascontiguousarray(a.T), b, True)]
+        found.append(product(a, np.ascontiguousarray(b.T), form=TRANSPOSED))
+    gemm.start.cache_clear()
+    gemm.start("float64")
+    for value in found:
+        check_close(value, a @ b, 290)

@@ -1,0 +1,394 @@
+"""Kernels' own transcendental functions: their errors against mpmath, and what is special, in float32 and float64."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+
+import anabranch as ab
+from anabranch.engine.graph.spec import TensorSpec
+from anabranch.engine.ops.special import erf_values, erfc_values
+from anabranch.engine.runtime.kernels.bound import BoundKernel
+from anabranch.engine.runtime.kernels.cuda import print_cuda
+from anabranch.engine.runtime.kernels.entry import Operand
+from anabranch.engine.runtime.kernels.expression import FUNCTIONS, Expression, ExpressionBuilder, UnsupportedError
+from anabranch.engine.runtime.kernels.library import library
+from anabranch.engine.runtime.kernels.llvm import KernelSpec
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "kernels.md"
+LLVM_TYPES = {"float32": "float", "float64": "double"}
+
+# The errors that are allowed, in units in the last place: (float32, float64). The document has this table.
+BOUNDS: dict[str, tuple[float, float]] = {
+    "exp": (1.1, 1.1),
+    "exp2": (1.1, 1.1),
+    "expm1": (1.6, 1.6),
+    "log": (1.0, 1.0),
+    "log2": (1.0, 1.0),
+    "log10": (1.0, 1.0),
+    "log1p": (3.0, 1.5),
+    "sin": (0.7, 2.2),
+    "cos": (0.7, 2.2),
+    "tan": (0.7, 3.5),
+    "sinh": (2.0, 2.2),
+    "cosh": (1.6, 1.6),
+    "tanh": (1.6, 2.5),
+    "erf": (1.6, 3.5),
+    "erfc": (0.7, 3.9),
+    "sigmoid": (3.0, 3.0),
+    "softplus": (3.0, 3.0),
+}
+# Compositions of several functions, as the ops write them.
+COMPOSED: dict[str, Callable[[Any, Any], Any]] = {
+    "sigmoid": lambda e, x: 1 / (1 + e.exp(-x)),
+    "softplus": lambda e, x: e.maximum(x, 0) + e.log1p(e.exp(-e.absolute(x))),
+}
+
+
+def spec_of(name: str, dtype: str, arity: int = 1) -> KernelSpec:
+    """The kernel of a function alone."""
+    e = ExpressionBuilder()
+    inputs = [e.input(position, np.dtype(dtype)) for position in range(arity)]
+    result: Expression = COMPOSED[name](e, *inputs) if name in COMPOSED else getattr(e, name)(*inputs)
+    operand, output = (Operand(LLVM_TYPES[dtype], 1, (True,), is_written) for is_written in (False, True))
+    return KernelSpec(tuple(e.nodes), (operand,) * arity, ((output, result.index),), 1)
+
+
+def compute(name: str, *values: Any) -> Any:
+    """A function of arrays, by a kernel."""
+    assert library.usable
+    size, dtype = values[0].size, values[0].dtype
+    spec = spec_of(name, dtype.name, len(values))
+    specs = [TensorSpec((size,), dtype) for _ in values]
+    kernel = BoundKernel(spec, specs, specs[:1], [size, 1, size])
+    (kernel.entry,) = library.get([spec])
+    out = np.empty(size, dtype)
+    assert kernel.entry(kernel.table, *map(id, values), id(out)) == 0
+    return out
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+
+def points(name: str, dtype: str, count: int) -> Any:
+    """Random numbers: of all exponents, of usual sizes, near 1, near multiples of pi / 2, and near what overflows."""
+    rng = np.random.default_rng(list(BOUNDS).index(name))
+    bits = np.dtype(dtype).itemsize * 8
+    widest = {"float32": 106.0, "float64": 750.0}[dtype]
+    drawn = [
+        rng.integers(0, 2**bits, count, dtype=f"uint{bits}").view(dtype),
+        rng.normal(size=count) * np.exp2(rng.integers(-14, 12, count)),
+        rng.uniform(-1.5, 1.5, count),
+        1 + rng.normal(size=count) * np.exp2(-rng.uniform(0, 30, count)),
+        rng.integers(1, 2000, count) * (np.pi / 2),
+        rng.uniform(-widest, widest, count),
+    ]
+    with np.errstate(all="ignore"):
+        found = np.concatenate([values.astype(dtype) for values in drawn])
+    return found[np.isfinite(found)]
+
+
+def exact(name: str, x: float) -> Any:
+    """The function as an mpmath number; None where it has no finite value, or one so small that it is 0 in float64."""
+    if (name in ("log", "log2", "log10") and x <= 0) or (name == "log1p" and x <= -1):
+        return None
+    if abs(x) > 1000 and name not in ("log", "log2", "log10", "log1p", "sin", "cos", "tan"):
+        return None  # a limit, infinity or 0
+    number = mpmath.mpf(x)
+    with mpmath.workprec(1300 if name in ("sin", "cos", "tan") and abs(x) > 1 else 140):
+        if abs(x) < 1e-100 and name in ("expm1", "log1p", "sin", "tan", "sinh", "tanh", "erf"):
+            return number * (2 / mpmath.sqrt(mpmath.pi) if name == "erf" else 1)
+        return _EXACT[name](number)
+
+
+_EXACT: dict[str, Callable[[Any], Any]] = {
+    "exp": mpmath.exp,
+    "exp2": lambda x: mpmath.power(2, x),
+    "expm1": mpmath.expm1,
+    "log": mpmath.log,
+    "log2": lambda x: mpmath.log(x) / mpmath.log(2),
+    "log10": lambda x: mpmath.log(x) / mpmath.log(10),
+    "log1p": mpmath.log1p,
+    "sin": mpmath.sin,
+    "cos": mpmath.cos,
+    "tan": mpmath.tan,
+    "sinh": mpmath.sinh,
+    "cosh": mpmath.cosh,
+    "tanh": mpmath.tanh,
+    "erf": mpmath.erf,
+    "erfc": lambda x: mpmath.erfc(x) if x < 40 else mpmath.mpf(0),
+    "sigmoid": lambda x: 1 / (1 + mpmath.exp(-x)),
+    "softplus": lambda x: mpmath.log1p(mpmath.exp(x)),
+}
+
+
+def worst_error(name: str, x: Any) -> tuple[float, str]:
+    """The largest error in ulps of the rounded value, and where it is."""
+    worst, place = 0.0, ""
+    limits = np.finfo(x.dtype)
+    for at, found in zip(x.tolist(), compute(name, x).tolist(), strict=True):
+        value = exact(name, at)
+        if value is None or abs(value) > float(limits.max):
+            continue
+        if name == "sigmoid" and value < float(limits.tiny):
+            continue  # once exp(-x) overflows it is 0, as in NumPy
+        with np.errstate(under="ignore"):
+            rounded = x.dtype.type(float(value))
+        error = float(abs(mpmath.mpf(found) - value) / float(np.spacing(np.abs(rounded))))
+        if not error <= worst:
+            worst, place = error, f"{name}({at!r}) is {found!r}, not {float(value)!r}"
+    return worst, place
+
+
+@pytest.mark.parametrize("dtype", LLVM_TYPES)
+@pytest.mark.parametrize("name", BOUNDS)
+def test_errors(name: str, dtype: str):
+    error, place = worst_error(name, points(name, dtype, 250))
+    assert error <= BOUNDS[name][dtype == "float64"], f"{error} ulps: {place}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", LLVM_TYPES)
+@pytest.mark.parametrize("name", BOUNDS)
+def test_errors_of_many(name: str, dtype: str):
+    error, place = worst_error(name, points(name, dtype, 4000))
+    assert error <= BOUNDS[name][dtype == "float64"], f"{error} ulps: {place}"
+
+
+def swept(step: int) -> Any:
+    """float32 values over the whole range: every sign, exponent and kind of NaN; and the edges of functions' cases."""
+    all_over = np.arange(0, 2**32, step, dtype="uint64").astype("uint32").view("float32")
+    edges = np.array(
+        [0, 1, 0.34, 0.625, 0.92, 4, 88.72284, -87.33655, -103.97208, 0.5**0.5, np.inf, 1e-45, 3.4e38], "float32"
+    )
+    around = edges.view("int32")[:, None] + np.arange(-40, 41, dtype="int32")
+    around = np.concatenate([edges, around.view("float32").reshape(-1)])
+    return np.concatenate([all_over, around, -around, np.linspace(-20, 20, 20_001, dtype="float32")])
+
+
+_IN_FLOAT64: dict[str, Callable[[Any], Any]] = {
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "softplus": lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
+    "erf": lambda x: erf_values(np, x),
+    "erfc": lambda x: erfc_values(np, x),
+}
+
+
+def check_sweep(name: str, x: Any) -> None:
+    """Compare with NumPy's float64: errors, infinities, NaN and signs."""
+    found = compute(name, x)
+    with np.errstate(all="ignore"):
+        expected = _IN_FLOAT64.get(name, getattr(np, name, None))(x.astype("float64"))  # pyright: ignore[reportOptionalCall]
+        rounded = expected.astype("float32")
+        errors = np.abs(found.astype("float64") - expected) / np.spacing(np.abs(rounded)).astype("float64")
+    counted = np.isfinite(rounded)
+    if name == "sigmoid":
+        counted &= rounded >= np.finfo("float32").tiny
+        assert np.all(found[~counted & ~np.isnan(x)] <= np.finfo("float32").tiny)
+    else:
+        np.testing.assert_array_equal(found[~counted], rounded[~counted])  # NaN and infinities
+    worst = np.argmax(np.where(counted, errors, 0))
+    assert errors[worst] <= BOUNDS[name][0], f"{errors[worst]} ulps at {x[worst]!r}: {found[worst]!r}"
+    number = ~np.isnan(rounded)
+    np.testing.assert_array_equal(np.signbit(found[number]), np.signbit(rounded[number]))
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_float32_over_the_whole_range(name: str):
+    check_sweep(name, swept(65521))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BOUNDS)
+def test_float32_densely(name: str):
+    check_sweep(name, swept(509))
+
+
+# --- what is special ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", LLVM_TYPES)
+@pytest.mark.parametrize("name", BOUNDS)
+def test_special_values(name: str, dtype: str):
+    """Infinities, NaN, zeros of both signs, subnormals and the ends of the range, as NumPy has them."""
+    limits = np.finfo(dtype)
+    sizes = [0, limits.smallest_subnormal, limits.tiny / 2, limits.tiny, 1, 710, 711, 88.8, 89.5, limits.max, np.inf]
+    x = np.array([*sizes, *[-size for size in sizes], np.nan], dtype)
+    with np.errstate(all="ignore"):
+        expected = _IN_FLOAT64.get(name, getattr(np, name, None))(x.astype("float64")).astype(dtype)  # pyright: ignore[reportOptionalCall]
+
+    found = compute(name, x)
+
+    is_tiny = np.abs(expected) <= limits.tiny  # numbers below which NumPy's sigmoid is 0
+    kind = [np.isnan, np.isposinf, np.isneginf]
+    for same in kind:
+        np.testing.assert_array_equal(same(found), same(expected))
+    number = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.signbit(found[number]), np.signbit(expected[number]))
+    usual = np.isfinite(expected) & ~is_tiny
+    np.testing.assert_allclose(found[usual], expected[usual], rtol=8 * float(limits.eps))
+    assert np.all(np.abs(found[is_tiny]) <= limits.tiny * 1.01)
+
+
+@pytest.mark.parametrize("dtype", LLVM_TYPES)
+def test_subnormals_are_kept(dtype: str):
+    tiny = np.finfo(dtype).smallest_subnormal * np.array([1, 2, 3, 1000, -1, -7], dtype)
+    for name in ("expm1", "log1p", "sin", "tan", "sinh", "tanh"):
+        np.testing.assert_array_equal(compute(name, tiny), tiny, err_msg=name)
+
+
+def test_powers_of_two_have_exact_logarithms_and_powers():
+    for dtype, least, most in (("float32", -149, 127), ("float64", -1074, 1023)):
+        exponents = np.arange(least, most + 1)
+        powers = np.ldexp(np.ones(1, dtype), exponents)
+        np.testing.assert_array_equal(compute("log2", powers), exponents.astype(dtype))
+        np.testing.assert_array_equal(compute("exp2", exponents.astype(dtype)), powers)
+
+
+def test_powers_of_ten_have_exact_logarithms():
+    np.testing.assert_array_equal(compute("log10", 10.0 ** np.arange(16)), np.arange(16.0))
+    np.testing.assert_array_equal(
+        compute("log10", 10.0 ** np.arange(11, dtype="float32")), np.arange(11, dtype="float32")
+    )
+
+
+def test_angles_next_to_multiples_of_a_right_angle():
+    """The float64 next to a multiple of pi / 2 (J.-M. Muller, "Elementary Functions", table 11.1), and huge ones."""
+    x = np.array([6381956970095103 * 2.0**797, 1e22, 2.0**1023, np.finfo("float64").max, 2.0**70 + 2.0**20])
+    with mpmath.workprec(1300):
+        for name in ("sin", "cos", "tan"):
+            expected = [float(_EXACT[name](mpmath.mpf(value))) for value in x.tolist()]
+            np.testing.assert_allclose(compute(name, x), expected, rtol=1e-15)
+            np.testing.assert_allclose(compute(name, -x), [-y if name != "cos" else y for y in expected], rtol=1e-15)
+    assert compute("cos", x)[0] == -4.6871659242546277e-19
+
+
+# --- powers ---------------------------------------------------------------------------------------------------------
+
+
+def c_power(x: float, y: float) -> float:
+    """C's pow, which Python's is but for what it raises."""
+    is_odd = math.isfinite(y) and y % 2 == 1
+    try:
+        return math.pow(x, y)
+    except OverflowError:
+        return -math.inf if x < 0 and is_odd else math.inf
+    except ValueError:
+        return math.nan if x != 0 else math.copysign(math.inf, x) if is_odd else math.inf
+
+
+def test_powers():
+    rng = np.random.default_rng(0)
+    ends = [0, 1, 2, 3, 0.5, 1e-45, 2.0**24 + 2, 3e38, 127, 149, np.inf]
+    ends = [*ends, *[-end for end in ends], np.nan]
+    pairs = list(itertools.product(ends, ends))
+    pairs += list(zip(np.exp(rng.normal(size=3000) * 3), rng.normal(size=3000) * 8, strict=True))
+    pairs += list(zip(1 + rng.normal(size=3000) * 1e-4, rng.normal(size=3000) * 1e5, strict=True))
+    pairs += list(zip(-np.exp(rng.normal(size=1000)), rng.integers(-30, 30, 1000), strict=True))
+    x, y = (np.array(column, "float32") for column in zip(*pairs, strict=True))
+    expected = np.array([c_power(*pair) for pair in zip(x.tolist(), y.tolist(), strict=True)])
+    with np.errstate(all="ignore"):
+        rounded = expected.astype("float32")
+
+    found = compute("power", x, y)
+
+    counted = np.isfinite(rounded)
+    np.testing.assert_array_equal(found[~counted], rounded[~counted])
+    number = ~np.isnan(rounded)
+    np.testing.assert_array_equal(np.signbit(found[number]), np.signbit(rounded[number]))
+    errors = np.abs(found[counted] - expected[counted]) / np.spacing(np.abs(rounded[counted]))
+    assert errors.max() <= 1
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("power", "float64"), ("exp", "int32"), ("sin", "bool")])
+def test_what_is_left_to_numpy(name: str, dtype: str):
+    e = ExpressionBuilder()
+    with pytest.raises(UnsupportedError, match=name):
+        getattr(e, name)(*[e.input(0, np.dtype(dtype))] * (2 if name == "power" else 1))
+
+
+# --- programs, prints and the document ------------------------------------------------------------------------------
+
+
+def test_float64_chains_fuse():
+    with ab.Graph().as_default() as graph:
+        x = ab.placeholder((1000,), "float64", "x")
+        y = ab.ops.tanh(x * 2) * ab.ops.exp(-x) + ab.ops.log(x * x + 1) + ab.ops.erf(x) * ab.ops.sin(x)
+        session = ab.Session(graph)
+        value = np.linspace(-3, 3, 1000)
+        source = session.program(y, [x]).source
+
+        found = session.run(y, {x: value})
+
+    assert source.count("kernel") == 1
+    assert "np.tanh" not in source
+    wave = erf_values(np, value) * np.sin(value)
+    np.testing.assert_allclose(
+        found, np.tanh(value * 2) * np.exp(-value) + np.log(value * value + 1) + wave, rtol=1e-14, atol=1e-15
+    )
+
+
+@pytest.mark.parametrize("dtype", LLVM_TYPES)
+def test_functions_in_kernels_with_reductions(dtype: str):
+    """Both passes along a row need the angle, of which the integers are kept too."""
+    with ab.Graph().as_default() as graph:
+        x = ab.placeholder((7, 100), dtype, "x")
+        y = ab.ops.cos(x) * ab.ops.sum(ab.ops.sin(x), axis=1, keepdims=True) + ab.ops.softmax(ab.ops.erf(x))
+        value = np.random.default_rng(0).normal(size=(7, 100)).astype(dtype)
+        session = ab.Session(graph)
+        assert "np.sin" not in session.program(y, [x]).source
+        found = session.run(y, {x: value})
+    weights = np.exp(erf_values(np, value.astype("float64")))
+    expected = np.cos(value) * np.sin(value).sum(1, keepdims=True) + weights / weights.sum(1, keepdims=True)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 if dtype == "float32" else 1e-13)
+
+
+def test_equal_functions_of_a_value_are_computed_once():
+    e = ExpressionBuilder()
+    x = e.input(0, np.dtype("float64"))
+    assert e.exp(x).index == e.exp(x).index
+    before = len(e.nodes)
+    e.sin(x)
+    between = len(e.nodes)
+    e.cos(x)
+    assert len(e.nodes) - between < (between - before) / 4  # they share the angle
+
+
+def printed_for_gpus() -> list[str]:
+    """Every function in CUDA."""
+    kinds = [kind for kind in itertools.product(FUNCTIONS, LLVM_TYPES) if kind != ("power", "float64")]
+    return [print_cuda(spec_of(name, dtype, 2 if name == "power" else 1), f"{name}_{dtype}") for name, dtype in kinds]
+
+
+def test_functions_are_printed_for_gpus():
+    for source in printed_for_gpus():
+        assert source.count("{") == source.count("}") == 2
+        assert "i64" not in source
+        assert "(unsigned long long)" in source or "float32" in source
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+def test_functions_compile_for_gpus(tmp_path: Path):
+    (tmp_path / "kernels.cu").write_text("".join(printed_for_gpus()))
+    subprocess.run(["nvcc", "-ptx", "-o", str(tmp_path / "kernels.ptx"), str(tmp_path / "kernels.cu")], check=True)
+
+
+def table(rows: Sequence[Sequence[Any]]) -> str:
+    return "\n".join("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows)
+
+
+def test_the_document_has_the_table_of_errors():
+    rows = [("function", "float32", "float64"), ("---", "---", "---")]
+    rows += [(f"`{name}`", str(single), str(double)) for name, (single, double) in BOUNDS.items()]
+    assert table(rows) in DOCUMENT.read_text(encoding="utf-8"), f"docs/kernels.md should hold:\n{table(rows)}"
+    assert all(bound <= 4 for bounds in BOUNDS.values() for bound in bounds)

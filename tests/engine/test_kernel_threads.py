@@ -1,0 +1,120 @@
+"""The threads that kernels share: every part once, nested and concurrent jobs, child processes, how many they are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from anabranch.engine.runtime.kernels.library import library
+
+pytestmark = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")
+
+# Each part adds 1 to a number of its own; `nested` starts a job in every part.
+SCRIPT = '''
+import ctypes, os, sys, threading
+import numpy as np
+from anabranch.engine.runtime.kernels import threads
+from anabranch.engine.runtime.kernels.library import library
+
+TEXT = """
+define void @task(i8* %context, i64 %part) {
+  %p = bitcast i8* %context to i64*
+  %q = getelementptr i64, i64* %p, i64 %part
+  %v = load i64, i64* %q
+  %n = add i64 %v, 1
+  store i64 %n, i64* %q
+  ret void
+}
+define void @nesting(i8* %context, i64 %part) {
+  %p = bitcast i8* %context to [8 x i64]*
+  %q = getelementptr [8 x i64], [8 x i64]* %p, i64 %part
+  %c = bitcast [8 x i64]* %q to i8*
+  call void @anabranch_parallel(void (i8*, i64)* @task, i8* %c, i64 8)
+  ret void
+}
+define void @once(i8* %context, i64 %parts) {
+  call void @anabranch_parallel(void (i8*, i64)* @task, i8* %context, i64 %parts)
+  ret void
+}
+define void @nested(i8* %context, i64 %parts) {
+  call void @anabranch_parallel(void (i8*, i64)* @nesting, i8* %context, i64 %parts)
+  ret void
+}
+"""
+assert library.usable
+engine = library.load(TEXT, lambda: TEXT)
+
+def function(name):
+    # Without the interpreter's lock, so that jobs of several callers meet.
+    return ctypes.CFUNCTYPE(None, ctypes.c_size_t, ctypes.c_size_t)(engine.get_function_address(name))
+
+once, nested = function("once"), function("nested")
+
+def count(parts, times=500):
+    numbers = np.zeros(parts + 1, "int64")
+    for _ in range(times):
+        once(numbers.ctypes.data, parts)
+    assert numbers.tolist() == [times] * parts + [0], (parts, numbers)
+
+for parts in (0, 1, 2, 3, 7, 64):
+    count(parts)
+numbers = np.zeros((5, 8), "int64")
+nested(numbers.ctypes.data, 5)
+assert (numbers == 1).all()
+callers = [threading.Thread(target=count, args=(9, 2000)) for _ in range(4)]
+for caller in callers:
+    caller.start()
+for caller in callers:
+    caller.join()
+child = os.fork()
+if not child:
+    count(6)
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+print(threads.thread_count(), sum(t.name.startswith("anabranch kernels") for t in threading.enumerate()))
+'''
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_every_part_runs_once(count: int):
+    environment = {**os.environ, "ANABRANCH_NUM_THREADS": str(count)}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", SCRIPT],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(count), str(count - 1)]
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"ANABRANCH_NUM_THREADS": "3", "OMP_NUM_THREADS": "2"}, 3),
+        ({"OMP_NUM_THREADS": "2"}, 2),
+        ({"ANABRANCH_NUM_THREADS": "many", "OMP_NUM_THREADS": "4"}, 4),
+        ({"ANABRANCH_NUM_THREADS": "100000"}, 64),
+    ],
+)
+def test_number_of_threads(variables: dict[str, str], expected: int, monkeypatch: pytest.MonkeyPatch):
+    from anabranch.engine.runtime.kernels import threads
+
+    for name in ("ANABRANCH_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert threads.wanted_threads() == expected
+
+
+def test_number_of_processors_unless_told(monkeypatch: pytest.MonkeyPatch):
+    from anabranch.engine.runtime.kernels import threads
+
+    monkeypatch.delenv("ANABRANCH_NUM_THREADS", raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert 1 <= threads.wanted_threads() <= (os.cpu_count() or 1)

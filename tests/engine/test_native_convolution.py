@@ -1,0 +1,182 @@
+"""Kernels of convolutions: values against NumPy's road for strides and paddings; bits for any number of threads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from natives.comparing import check_against_numpy, kernel_types
+
+import anabranch as ab
+from anabranch.engine.runtime.kernels.library import library
+from anabranch.engine.runtime.program import Program
+
+pytestmark = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")
+ALL = {"conv", "conv_filter_grad", "conv_input_grad"}
+
+
+def _step(shape: Any, kernel_shape: Any, dtype: str = "float32", **options: Any) -> tuple[Any, ...]:
+    """A convolution and its gradients: graph, fetches, feeds and values."""
+    rng = np.random.default_rng(1)
+    with ab.Graph().as_default() as graph:
+        x, kernel = ab.placeholder(shape, dtype), ab.placeholder(kernel_shape, dtype)
+        y = ab.ops.conv(x, kernel, **options)
+        dy = ab.placeholder(y.shape, dtype)
+        fetches = [y, *ab.gradients(y, [x, kernel], dy)]
+    feeds = [x, kernel, dy]
+    shapes: list[Any] = [feed.shape for feed in feeds]
+    return graph, fetches, feeds, [rng.uniform(-1, 1, shape).astype(dtype) for shape in shapes]
+
+
+def _check(shape: Any, kernel_shape: Any, dtype: str = "float32", **options: Any) -> tuple[ab.Graph, list[Any]]:
+    graph, fetches, feeds, values = _step(shape, kernel_shape, dtype, **options)
+    tolerance = 1e-5 if dtype == "float32" else 1e-13
+    return graph, check_against_numpy(graph, fetches, feeds, values, tolerance)
+
+
+def test_known_values() -> None:
+    """The sum of four cells, twice as wide as a vector of filters."""
+    x = np.arange(36, dtype="float32").reshape(1, 6, 6, 1)
+    with ab.Graph().as_default() as graph:
+        fed = ab.placeholder(x.shape, "float32")
+        y = ab.ops.conv(fed, np.ones((2, 2, 1, 32), "float32"))
+    assert "conv" in kernel_types(graph)
+    (found,) = Program(graph, [y], [fed])(x)
+    expected = x[:, :-1, :-1] + x[:, 1:, :-1] + x[:, :-1, 1:] + x[:, 1:, 1:]
+    np.testing.assert_array_equal(found, np.repeat(expected, 32, axis=-1))
+
+
+@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    batch=st.integers(1, 5),
+    sizes=st.tuples(st.integers(5, 20), st.integers(5, 37)),
+    taps=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    channels=st.sampled_from([1, 3, 8, 17]),
+    filters=st.sampled_from([8, 16, 21, 40]),
+    strides=st.sampled_from([1, 2, (1, 3), (4, 2)]),
+    padding=st.sampled_from(["valid", "same"]),
+    dtype=st.sampled_from(["float32", "float64"]),
+)
+def test_strides_and_paddings(
+    batch: int, sizes: Any, taps: Any, channels: int, filters: int, strides: Any, padding: str, dtype: str
+) -> None:
+    _check((batch, *sizes, channels), (*taps, channels, filters), dtype, strides=strides, padding=padding)
+
+
+@pytest.mark.parametrize("padding", ["valid", "same"])
+@pytest.mark.parametrize("dilation", [2, (1, 3)])
+def test_dilation(padding: str, dilation: Any) -> None:
+    graph, _ = _check((2, 11, 13, 8), (3, 3, 8, 24), padding=padding, dilation_rate=dilation)
+    assert kernel_types(graph) >= ALL
+
+
+@pytest.mark.parametrize("padding", ["valid", "same", "causal"])
+def test_one_axis(padding: str) -> None:
+    graph, _ = _check((3, 29, 16), (3, 16, 20), padding=padding)
+    assert kernel_types(graph) >= ALL
+
+
+def test_many_filters() -> None:
+    """So many that parts of the gradient divide tiles among them, and their sums take several parts."""
+    graph, _ = _check((2, 6, 9, 96), (3, 3, 96, 320), padding="same")
+    assert kernel_types(graph) >= ALL
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel_shape", "dtype"),
+    [
+        ((2, 6, 6, 4), (3, 3, 2, 32), "float32"),  # groups
+        ((2, 6, 6, 4, 2), (2, 2, 2, 2, 16), "float32"),  # three axes
+        ((2, 6, 6, 4), (1, 1, 4, 32), "float32"),  # one matrix product
+        ((0, 6, 6, 4), (3, 3, 4, 32), "float32"),  # no images
+        ((2, 6, 6, 4), (3, 3, 4, 32), "float16"),
+    ],
+)
+def test_what_has_no_kernel_stays_right(shape: Any, kernel_shape: Any, dtype: str) -> None:
+    graph, fetches, feeds, values = _step(shape, kernel_shape, dtype)
+    assert not kernel_types(graph) & ALL
+    check_against_numpy(graph, fetches, feeds, values, 1e-5)
+
+
+def test_unknown_batch_has_kernels_once_it_is_fed() -> None:
+    rng = np.random.default_rng(0)
+    x, kernel = rng.uniform(-1, 1, (4, 6, 9, 8)).astype("f"), rng.uniform(-1, 1, (3, 3, 8, 16)).astype("f")
+    with ab.Graph().as_default() as graph:
+        fed = ab.placeholder((None, 6, 9, 8), "float32")
+        y = ab.ops.conv(fed, kernel)
+    assert not kernel_types(graph) & ALL
+    found = ab.Session(graph).run(y, {fed: x})
+    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(1, 2))
+    np.testing.assert_allclose(found, np.einsum("nxycuv,uvcf->nxyf", windows, kernel), atol=1e-4)
+
+
+def test_nan_and_infinity_reach_the_windows_they_lie_in() -> None:
+    x = np.zeros((1, 8, 20, 8), "float32")
+    x[0, 2, 3, 1], x[0, 6, 12, 5] = np.nan, np.inf
+    kernel = np.ones((3, 3, 8, 16), "float32")
+    with ab.Graph().as_default() as graph:
+        fed = ab.placeholder(x.shape, "float32")
+        y = ab.ops.conv(fed, kernel, padding="same")
+    (found,) = Program(graph, [y], [fed])(x)
+    expected = np.zeros((8, 20))
+    expected[1:4, 2:5], expected[5:8, 11:14] = np.nan, np.inf
+    np.testing.assert_array_equal(found[0], np.broadcast_to(expected[..., None], (8, 20, 16)))
+
+
+def test_operands_in_other_layouts() -> None:
+    """A kernel refuses them, and gets copies."""
+    graph, fetches, feeds, values = _step((2, 6, 9, 8), (3, 3, 8, 16))
+    program = Program(graph, fetches, feeds)
+    expected = program(*values)
+    for found, wanted in zip(program(*[np.asfortranarray(value) for value in values]), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_second_order() -> None:
+    rng = np.random.default_rng(3)
+    x, kernel = rng.uniform(-1, 1, (2, 5, 9, 8)).astype("f"), rng.uniform(-1, 1, (3, 3, 8, 16)).astype("f")
+    with ab.Graph().as_default() as graph:
+        fed, weights = ab.placeholder(x.shape, "float32"), ab.placeholder(kernel.shape, "float32")
+        loss = ab.ops.sum(ab.ops.tanh(ab.ops.conv(fed, weights, strides=2, padding="same")))
+        (first,) = ab.gradients(loss, [fed])
+        second = ab.gradients(ab.ops.sum(first * first), [fed, weights])
+    check_against_numpy(graph, second, [fed, weights], [x, kernel], 1e-5)
+
+
+SCRIPT = """
+import hashlib
+import numpy as np
+import anabranch as ab
+rng = np.random.default_rng(0)
+x, kernel = (rng.uniform(-1, 1, shape).astype("f") for shape in ((20, 14, 30, 16), (3, 3, 16, 40)))
+places = rng.integers(0, 500, 4000).astype("int32")
+with ab.Graph().as_default() as graph:
+    fed, weights, ids = (ab.placeholder(value.shape, str(value.dtype)) for value in (x, kernel, places))
+    y = ab.ops.max_pool(ab.ops.conv(fed, weights, padding="same"), 3, 2)
+    z = ab.ops.average_pool(y, 2, 1, "same")
+    rows = ab.ops.take(ab.ops.reshape(fed, (-1, 160)), ids, axis=0)
+    sums = ab.ops.segment_sum(rows, ids, 300)
+    fetches = [y, z, rows, sums, *ab.gradients(ab.ops.sum(z * z), [fed, weights])]
+    found = ab.Session().run(fetches, {fed: x, weights: kernel, ids: places})
+print(hashlib.sha256(b"".join(value.tobytes() for value in found)).hexdigest())
+"""
+
+
+def test_bits_do_not_depend_on_the_number_of_threads() -> None:
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", SCRIPT],
+            env={**os.environ, "ANABRANCH_NUM_THREADS": threads},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for threads in ("1", "2", "5")
+    }
+    assert len(digests) == 1

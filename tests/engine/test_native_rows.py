@@ -1,0 +1,131 @@
+"""Native code for rows: taking, writing and adding up, against NumPy's road, and what it leaves to that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from natives.comparing import check_against_numpy, kernel_types
+
+import anabranch as ab
+from anabranch.engine.ops.sorting import UniquePositions
+from anabranch.engine.runtime.kernels.library import library
+from anabranch.engine.runtime.program import Program
+
+needs_kernels = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")
+
+
+def _step(width: int, dtype: str, ids_dtype: str, segments: int = 7) -> tuple[Any, ...]:
+    """Rows of a table, and sums of rows: graph, fetches and feeds, of which no number of rows is known."""
+    with ab.Graph().as_default() as graph:
+        table, rows = (ab.placeholder((None, width), dtype) for _ in range(2))
+        ids = ab.placeholder((None,), ids_dtype)
+        fetches = [ab.ops.take(table, ids, axis=0), ab.ops.segment_sum(rows, ids, segments)]
+    return graph, fetches, [table, rows, ids]
+
+
+@needs_kernels
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    size=st.integers(1, 40),
+    count=st.sampled_from([0, 1, 13, 300, 2000]),
+    width=st.sampled_from([1, 16, 37, 64]),
+    dtype=st.sampled_from(["float32", "float64"]),
+    ids_dtype=st.sampled_from(["int32", "int64"]),
+)
+def test_taking_and_adding_up(size: int, count: int, width: int, dtype: str, ids_dtype: str) -> None:
+    rng = np.random.default_rng(1)
+    graph, fetches, feeds = _step(width, dtype, ids_dtype)
+    assert kernel_types(graph) >= {"take", "segment_sum"}
+    table, rows = (rng.uniform(-1, 1, (n, width)).astype(dtype) for n in (size, count))
+    table.flat[::17], rows.flat[::19] = np.nan, np.inf
+    ids = rng.integers(-size, size, count).astype(ids_dtype)
+    taken, sums = check_against_numpy(graph, fetches, feeds, [table, np.nan_to_num(rows, posinf=2), ids], 1e-5)
+    np.testing.assert_array_equal(taken, table[ids])
+    assert sums.shape == (7, width)
+
+
+@needs_kernels
+def test_positions_out_of_bounds() -> None:
+    graph, fetches, feeds = _step(64, "float32", "int32")
+    ids = np.arange(100, dtype="int32")
+    rows = np.zeros((100, 64), "float32")
+    with pytest.raises(IndexError, match="index 99 is out of bounds for axis 0 with size 99"):
+        Program(graph, fetches, feeds)(rows[:99], rows, ids)
+
+
+@needs_kernels
+def test_tables_in_other_layouts() -> None:
+    graph, fetches, feeds = _step(64, "float32", "int32")
+    rng = np.random.default_rng(0)
+    table, rows = (rng.uniform(-1, 1, (64, 100)).astype("f").T for _ in range(2))
+    check_against_numpy(graph, fetches, feeds, [table, rows, rng.integers(0, 100, 100).astype("int32")], 1e-5)
+
+
+def _written(start: Any, positions: Any, rows: Any) -> Any:
+    """A variable after its rows were written in a step."""
+    with ab.Graph().as_default():
+        variable = ab.Variable(start)
+        places, fed = ab.placeholder((None,), str(positions.dtype)), ab.placeholder((None, *start.shape[1:]), "float32")
+        update = variable.scatter_update(ab.IndexedSlices(fed, places, start.shape))
+        ab.Session().run(update.operation, {places: positions, fed: rows})
+    return variable.numpy()
+
+
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_writing_rows(is_sorted: bool) -> None:
+    """Of rows that are named twice the last one counts; those in order are written by several threads."""
+    rng = np.random.default_rng(0)
+    start, rows = rng.uniform(-1, 1, (3000, 48)).astype("f"), rng.uniform(-1, 1, (1500, 48)).astype("f")
+    positions = rng.permutation(3000)[:1500] if is_sorted else rng.integers(-3000, 3000, 1500)
+    positions = np.sort(positions) if is_sorted else positions
+    expected = start.copy()
+    expected[positions] = rows
+    np.testing.assert_array_equal(_written(start.copy(), positions, rows), expected)
+
+
+def test_writing_rows_out_of_bounds() -> None:
+    with pytest.raises(IndexError, match="index 3 is out of bounds"):
+        _written(np.zeros((3, 4), "float32"), np.array([0, 3]), np.ones((2, 4), "float32"))
+
+
+def test_writing_no_rows() -> None:
+    found = _written(np.ones((3, 4), "float32"), np.zeros(0, "int64"), np.ones((0, 4), "float32"))
+    np.testing.assert_array_equal(found, np.ones((3, 4)))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "int64", "uint64"])
+@pytest.mark.parametrize("count", [1, 2, 500])
+def test_unique_integers(dtype: str, count: int) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0 if dtype[0] == "u" else -100, 100, count).astype(dtype)
+    for values in (x, x * 0, np.where(x == x[0], np.iinfo(dtype).max, x).astype(dtype)):
+        first, inverse, counts = UniquePositions().run(np, values)
+        wanted = np.unique(values, return_index=True, return_inverse=True, return_counts=True)[1:]
+        for found, expected in zip((first, inverse, counts), wanted, strict=True):
+            assert found.dtype == np.int32
+            np.testing.assert_array_equal(found, expected)
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_putting_rows(dtype: str) -> None:
+    """The dense gradient of a table whose rows were taken, several of them more than once."""
+    rng = np.random.default_rng(0)
+    with ab.Graph().as_default() as graph:
+        table, dy = ab.placeholder((50, 48), dtype), ab.placeholder((400, 48), dtype)
+        ids = ab.placeholder((400,), "int32")
+        (gradient,) = ab.gradients(ab.ops.take(table, ids, axis=0), [table], dy)
+        fetches = [ab.convert_to_tensor(gradient)]
+    assert "put_rows" in kernel_types(graph)
+    values = [rng.uniform(-1, 1, shape).astype(dtype) for shape in ((50, 48), (400, 48))]
+    places = rng.integers(-50, 50, 400).astype("int32")
+    (found,) = check_against_numpy(graph, fetches, [table, dy, ids], [*values, places], 1e-5)
+    expected = np.zeros((50, 48), dtype)
+    np.add.at(expected, places, values[1])
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    with pytest.raises(IndexError, match="index 99 is out of bounds for axis 0 with size 50"):
+        Program(graph, fetches, [table, dy, ids])(*values, places + 50)

@@ -1,0 +1,115 @@
+"""What is printed is shown in tracebacks while its program is there; and programs go while `linecache` is looked at."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import traceback
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from anabranch.engine.runtime import code as printed_code
+from anabranch.engine.runtime.code import compiled
+
+SOURCE = "def quotient(x):\n    return 1 // x\n"
+
+
+class Owner:
+    """Stands for a program."""
+
+
+@pytest.fixture(autouse=True)
+def _names_of_this_test(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    monkeypatch.setattr(printed_code, "_retired", {})
+    monkeypatch.setattr(printed_code, "_FEWEST_RETIRED", 3)
+    before = set(linecache.cache)
+    yield
+    for name in linecache.cache.keys() - before:
+        del linecache.cache[name]
+
+
+def test_a_traceback_shows_the_line():
+    owner = Owner()
+    code, filename = compiled(SOURCE, "step", owner)
+    namespace: dict[str, Any] = {}
+    exec(code, namespace)
+    with pytest.raises(ZeroDivisionError) as caught:
+        namespace["quotient"](0)
+    text = "".join(traceback.format_exception(caught.value))
+    assert f'File "{filename}", line 2, in quotient' in text
+    assert "return 1 // x" in text
+
+
+def test_names_tell_what_it_is_and_which_one():
+    first, second = Owner(), Owner()
+    names = [compiled(SOURCE, "step", first)[1], compiled(SOURCE, "machine", second)[1]]
+    assert names[0].startswith("<anabranch step ")
+    assert names[1].startswith("<anabranch machine ")
+    assert names[0] != names[1]
+
+
+def test_lines_are_let_go_with_the_program():
+    owner = Owner()
+    _, filename = compiled(SOURCE, "step", owner)
+    assert linecache.getline(filename, 2) == "    return 1 // x\n"
+    del owner
+    assert linecache.getline(filename, 2) == ""
+
+
+def test_a_program_may_go_while_the_lines_of_all_files_are_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Any):
+    """As when garbage is collected within `linecache.checkcache`, which looks up by name what it has listed before."""
+    path = tmp_path / "module.py"
+    path.write_text("x = 1\n")
+    assert linecache.getline(str(path), 1) == "x = 1\n"  # a file whose time is looked at
+    owners = [Owner() for _ in range(3)]
+    for owner in owners:
+        compiled(SOURCE, "step", owner)
+    stat = os.stat
+
+    def collecting(name: Any, **options: Any) -> os.stat_result:
+        owners.clear()
+        return stat(name, **options)
+
+    owner = None
+    monkeypatch.setattr(os, "stat", collecting)
+    linecache.checkcache()
+    assert not owners
+
+
+def test_names_are_given_again_so_that_there_are_few():
+    before = len(linecache.cache)
+    names = [compiled(SOURCE, "step", Owner())[1] for _ in range(40)]
+    assert len(set(names)) == len(linecache.cache) - before == 4
+    assert names[:4] == names[4:8]  # the oldest first, and none as long as there are few
+
+
+def test_a_name_that_is_given_again_has_the_lines_of_its_new_program():
+    names = [compiled(SOURCE, "step", Owner())[1] for _ in range(4)]
+    owner = Owner()
+    _, filename = compiled("y = 2\n", "step", owner)
+    assert filename == names[0]
+    assert linecache.getlines(filename) == ["y = 2\n"]
+
+
+def test_no_name_is_that_of_two_programs_that_are_there():
+    owners = [Owner() for _ in range(20)]
+    names = [compiled(SOURCE, "step", owner)[1] for owner in owners]
+    assert len(set(names)) == 20
+
+
+def test_lines_that_were_forgotten_do_not_come_back():
+    owner = Owner()
+    _, filename = compiled(SOURCE, "step", owner)
+    linecache.clearcache()
+    del owner
+    assert filename not in linecache.cache
+
+
+def test_what_has_an_error_of_syntax_leaves_no_lines():
+    owner = Owner()
+    before = set(linecache.cache)
+    with pytest.raises(SyntaxError):
+        compiled("def", "step", owner)
+    assert set(linecache.cache) == before

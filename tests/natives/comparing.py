@@ -1,0 +1,29 @@
+"""What tests of kernels for single operations share: programs with and without them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import anabranch as ab
+from anabranch.engine.runtime.program import Program, kernels_of
+
+
+def kernel_types(graph: ab.Graph) -> set[str]:
+    """The types of the operations that have kernels."""
+    return {operation.type for operation in kernels_of(graph.operations, exact=False)}
+
+
+def check_against_numpy(
+    graph: ab.Graph, fetches: Sequence[ab.Tensor], feeds: Sequence[ab.Tensor], values: Sequence[Any], tolerance: float
+) -> list[Any]:
+    """Run a step with kernels, and compare what it gives with NumPy's; returns that."""
+    found = Program(graph, fetches, feeds)(*values)
+    expected = Program(graph, fetches, feeds, exact=True)(*values)
+    for result, wanted in zip(found, expected, strict=True):
+        assert np.asarray(result).dtype == np.asarray(wanted).dtype
+        scale = max(1.0, float(np.nanmax(np.abs(wanted), initial=0.0)))
+        np.testing.assert_allclose(result, wanted, rtol=0, atol=tolerance * scale)
+    return list(found)
