@@ -59,12 +59,21 @@ class Settings:
 
 
 @dataclass
+class FirstSteps:
+    """Seconds that first steps took, compilation included: with an empty kernel cache, and with what that left."""
+
+    cold: list[float] = field(default_factory=list)
+    warm: list[float] = field(default_factory=list)
+
+
+@dataclass
 class Measured:
-    """All records of one line: row -> one record a process that succeeded; failures: row -> its message."""
+    """All of one line, by row: a record for each process that succeeded, why the others failed, ours' first steps."""
 
     line: Line
     records: dict[str, list[Record]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+    first_steps: dict[str, FirstSteps] = field(default_factory=dict)
 
 
 def can_run_realtime() -> bool:
@@ -101,18 +110,23 @@ def environment_of(row: str, settings: Settings, cache: str) -> dict[str, str]:
     return environment
 
 
-def measure_row(line: Line, row: str, python: Path, settings: Settings, cache: str) -> tuple[Record | None, str]:
-    """Run one row in a fresh process: (its record, "") or (None, why not)."""
+def measure_row(
+    line: Line, row: str, python: Path, settings: Settings, cache: str, *, first_only: bool = False
+) -> tuple[Record | None, str]:
+    """Run one row, or its first step, in a fresh process: (its record, "") or (None, why not)."""
     ours = row in line.goals
     side, module = ("ours", line.our_module) if ours else ("peers", line.peer_module)
     command = [str(python), str(HERE / "worker.py"), side, module, row, json.dumps(dict(line.params))]
     if settings.realtime:
         command = ["chrt", "-r", "1", *command]
+    environment = environment_of(row, settings, cache)
+    if first_only:
+        environment["PEERS_FIRST_ONLY"] = "1"
     started = time.perf_counter()
     try:
         done = subprocess.run(
             command,
-            env=environment_of(row, settings, cache),
+            env=environment,
             capture_output=True,
             text=True,
             timeout=settings.timeout,
@@ -156,7 +170,7 @@ def measure(
     Args:
         lines: What to measure.
         interpreters: Where the peers live.
-        settings: Rounds and limits.
+        settings: Rounds (a line may want fewer) and limits.
         tell: Called after each process with (line, row, round, record or None, failure).
 
     Returns:
@@ -164,10 +178,34 @@ def measure(
     """
     results = [Measured(line) for line in lines]
     with tempfile.TemporaryDirectory(prefix="anabranch-bench-") as cache:
-        for result in results:
-            for number in range(settings.rounds):
+        for index, result in enumerate(results):
+            rounds = min(settings.rounds, result.line.most_rounds)
+            for number in range(rounds):
                 _run_round(result, interpreters, settings, number, cache, tell)
+            for number in range(rounds if result.line.trains else 0):
+                _run_first_steps(result, settings, f"{cache}/first-{index}-{number}")
     return results
+
+
+def _run_first_steps(result: Measured, settings: Settings, cache: str) -> None:
+    """Two processes for each row of ours, of which the second finds the kernels that the first compiled."""
+    for row in result.line.goals:
+        if row in result.failures:
+            continue
+        cold, failure = _first_step(result.line, row, settings, f"{cache}-{row}")
+        warm, failure = _first_step(result.line, row, settings, f"{cache}-{row}") if cold else (None, failure)
+        if cold is None or warm is None:
+            result.failures[row] = failure
+            continue
+        found = result.first_steps.setdefault(row, FirstSteps())
+        found.cold.append(cold)
+        found.warm.append(warm)
+
+
+def _first_step(line: Line, row: str, settings: Settings, cache: str) -> tuple[float | None, str]:
+    """The seconds of a first step in a fresh process, or None and why not."""
+    record, failure = measure_row(line, row, Path(sys.executable), settings, cache, first_only=True)
+    return (record["compile_or_first_step_s"] if record else None), failure
 
 
 def _run_round(

@@ -1,11 +1,12 @@
 """Measure anabranch against its peers in one interleaved run.
 
     python tests/benchmarks/run.py                    every line; writes docs/performance.md
-    python tests/benchmarks/run.py W2 W4              some; prints only
+    python tests/benchmarks/run.py W1 W12             some; prints only
     python tests/benchmarks/run.py --quick            one short round; prints only
     python tests/benchmarks/run.py W2 --only anabranch jax_scan --rounds 1
     python tests/benchmarks/run.py machine --write    the dataflow machine (see machine.py)
 
+Ours also tells its first step, compilation included, with an empty kernel cache and with what that run left there.
 The peers live in environments that `peers/make_env.sh` builds (or PEERS_PY and PEERS_PY_TORCH name). Without them ours
 and the NumPy floors run alone. Exit status: 1 if a row of ours failed or does other work than the peers, else 0; a
 missed goal is told, not an error (a shared machine would make it one at random), unless `--check` asks for it.
@@ -33,7 +34,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(plan.workloads())}")
     parser.add_argument("--quick", action="store_true", help="one short round without the slowest peers")
     parser.add_argument("--only", nargs="+", metavar="ROW", help="run only these rows")
-    parser.add_argument("--rounds", type=int, help="processes a row (default 3; quick: 1)")
+    parser.add_argument("--rounds", type=int, help="processes a row (default 3, of slow lines fewer; quick: 1)")
     parser.add_argument("--budget", type=float, help="scales each measurement's seconds (default 1; quick: 0.2)")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds a process may take")
@@ -123,6 +124,7 @@ def status(results: list[harness.Measured], summaries: list[table.Summary], *, c
     failed = any(row in result.line.goals for result in results for row in result.failures)
     differs = any("same work" in remark for summary in summaries for remark in summary.remarks)
     missed = any(verdict and not verdict.met for summary in summaries for verdict in summary.verdicts.values())
+    missed = missed or any(not start.met for summary in summaries for start in summary.starts)
     return int(failed or differs or (check and missed))
 
 

@@ -6,17 +6,25 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness import Measured, Record
-from plan import Figures, Verdict
+from goals import Figures, Verdict
+from harness import FirstSteps, Measured, Record
+from plan import Line, Measure
 
 INTRODUCTION = """\
-Written by `make bench` (`tests/benchmarks/run.py`); do not edit by hand. A ratio is our time over the fastest peer's in
-the same run, on the same machine, with the same data, weights and work: lower is better, below 1 is faster than every
-peer. Floors are hand-written NumPy or numba loops; they are shown, not counted."""
+Written by `make bench` (`tests/benchmarks/run.py`); do not edit by hand. A ratio is our time (in W9 our memory) over
+the best peer's in the same run, on the same machine, with the same data, weights and work: lower is better, below 1 is
+better than every peer. Floors are hand-written NumPy or numba loops; they are shown, not counted."""
 ABOUT_ROWS = """\
 Medians over processes of each process's own median; beside them the lowest and highest process. `first step` is the
-first call of the first process, compilation included. Losses must agree, or the work is not the same."""
+first call of the first process, compilation included. Losses must agree with those of all peers, or the work is not the
+same."""
+ABOUT_FIRST_STEPS = """\
+The first step of ours in a fresh process, everything that is prepared and compiled included; `cold` begins with an
+empty kernel cache, `warm` with what the cold one left there. The limits are for preparing: where the work of a step
+(its median) alone takes more than half of a limit, that is taken off."""
 LOSS_TOLERANCE = 2e-5  # relative; peers that do the same work agree to about 1e-6
+PEER_TOLERANCE = 1e-4  # PyTorch's Adam adds epsilon elsewhere
+COLD_LIMIT, WARM_LIMIT = 3.0, 0.7  # seconds
 
 
 @dataclass(frozen=True)
@@ -33,10 +41,31 @@ class Row:
     processes: int
     loss_check: tuple[float, ...]
 
+    def figure(self, measure: Measure) -> float:
+        """What the line compares: milliseconds or megabytes."""
+        return self.median if measure == "time" else self.peak_mb
+
+
+@dataclass(frozen=True)
+class Start:
+    """The first step of a row of ours, in seconds, without and with kernels in the cache."""
+
+    name: str
+    cold: float
+    warm: float
+    step: float
+
+    @property
+    def met(self) -> bool:
+        return self._beyond(self.cold, COLD_LIMIT) <= COLD_LIMIT and self._beyond(self.warm, WARM_LIMIT) <= WARM_LIMIT
+
+    def _beyond(self, first: float, limit: float) -> float:
+        return first - self.step if self.step > limit / 2 else first
+
 
 @dataclass(frozen=True)
 class Summary:
-    """One line of the plan with its rows (fastest first), the best peer, the verdicts and whatever is amiss."""
+    """One line of the plan with its rows (best first), the best peer, the verdicts and whatever is amiss."""
 
     title: str
     what: str
@@ -45,6 +74,8 @@ class Summary:
     goals: Mapping[str, str]
     verdicts: Mapping[str, Verdict | None]
     remarks: tuple[str, ...]
+    measure: Measure = "time"
+    starts: tuple[Start, ...] = ()
 
 
 def _row(name: str, role: str, records: Sequence[Record]) -> Row:
@@ -63,9 +94,27 @@ def _row(name: str, role: str, records: Sequence[Record]) -> Row:
     )
 
 
-def _differs(ours: Row, peer: Row) -> bool:
-    pairs = zip(ours.loss_check, peer.loss_check, strict=False)
-    return any(abs(a - b) > LOSS_TOLERANCE * abs(b) for a, b in pairs)
+def _differs(row: Row, losses: Sequence[float], tolerance: float) -> bool:
+    """Whether a row that should train as `losses` tell does not."""
+    if len(row.loss_check) != len(losses):
+        return True
+    return not all(abs(a - b) <= tolerance * abs(b) for a, b in zip(row.loss_check, losses, strict=True))  # or NaN
+
+
+def _work_remarks(line: Line, rows: Sequence[Row]) -> list[str]:
+    """The rows that do other work than the line's."""
+    if not line.losses:
+        return []
+    tolerances = {"ours": LOSS_TOLERANCE, "peer": PEER_TOLERANCE}
+    return [
+        f"{row.name} does not do the same work: losses {row.loss_check}, expected {line.losses}"
+        for row in rows
+        if row.role in tolerances and _differs(row, line.losses, tolerances[row.role])
+    ]
+
+
+def _start(name: str, first: FirstSteps, median_ms: float) -> Start:
+    return Start(name, statistics.median(first.cold), statistics.median(first.warm), median_ms / 1e3)
 
 
 def summarise(measured: Measured) -> Summary:
@@ -76,22 +125,24 @@ def summarise(measured: Measured) -> Summary:
         **dict.fromkeys(line.peers, "peer"),
         **dict.fromkeys(line.goals, "ours"),
     }
-    rows = sorted((_row(n, roles[n], r) for n, r in measured.records.items()), key=lambda row: row.median)
+    rows = sorted(
+        (_row(name, roles[name], records) for name, records in measured.records.items()),
+        key=lambda row: row.figure(line.measure),
+    )
     best = next((row for row in rows if row.role == "peer"), None)
-    by_name = {row.name: row for row in rows}
-    medians = {row.name: row.median for row in rows}
+    figures = {row.name: row.figure(line.measure) for row in rows}
+    best_figure = best.figure(line.measure) if best else None
     verdicts = {
-        name: goal.judge(Figures(medians[name], best.median if best else None, medians)) if name in medians else None
+        name: goal.judge(Figures(figures[name], best_figure, figures)) if name in figures else None
         for name, goal in line.goals.items()
     }
-    remarks = [f"{name} failed: {why}" for name, why in measured.failures.items()]
-    remarks += [
-        f"{name} does not do the same work as {best.name}: losses {by_name[name].loss_check} against {best.loss_check}"
-        for name in line.goals
-        if best and name in by_name and _differs(by_name[name], best)
-    ]
+    remarks = [f"{name} failed: {why}" for name, why in measured.failures.items()] + _work_remarks(line, rows)
     goals = {name: goal.text for name, goal in line.goals.items()}
-    return Summary(line.title, line.what, tuple(rows), best, goals, verdicts, tuple(remarks))
+    medians = {row.name: row.median for row in rows}
+    starts = tuple(_start(name, first, medians[name]) for name, first in measured.first_steps.items())
+    return Summary(
+        line.title, line.what, tuple(rows), best, goals, verdicts, tuple(remarks), measure=line.measure, starts=starts
+    )
 
 
 def show(value: float | None) -> str:
@@ -105,7 +156,7 @@ def show(value: float | None) -> str:
 
 def cells(summary: Summary, row: Row) -> list[str]:
     """One row of the detailed table."""
-    ratio = f"x{row.median / summary.best.median:.2f}" if summary.best else ""
+    ratio = f"x{row.figure(summary.measure) / summary.best.figure(summary.measure):.2f}" if summary.best else ""
     spread = f"{show(row.lowest)} - {show(row.highest)}"
     return [
         summary.title,
@@ -120,24 +171,43 @@ def cells(summary: Summary, row: Row) -> list[str]:
 
 
 DETAIL_HEAD = ["line", "row", "median ms", "process medians", "vs best peer", "first step s", "peak MB", "loss check"]
-GOAL_HEAD = ["line", "row", "ours ms", "best peer", "its ms", "ratio", "goal", "figure", "met"]
+GOAL_HEAD = ["line", "row", "ours", "best peer", "its", "ratio", "goal", "figure", "met"]
+START_HEAD = ["line", "row", "cold s", "warm s", "a step s", "limits s", "met"]
+UNITS: dict[Measure, str] = {"time": "ms", "memory": "MB"}
 
 
 def goal_cells(summary: Summary) -> Iterable[list[str]]:
     """Our rows held against their goals."""
-    by_name = {row.name: row for row in summary.rows}
+    figures = {row.name: row.figure(summary.measure) for row in summary.rows}
+    best = summary.best
+    its = best.figure(summary.measure) if best else None
+    unit = UNITS[summary.measure]
     for name, text in summary.goals.items():
-        ours, best, verdict = by_name.get(name), summary.best, summary.verdicts[name]
+        ours, verdict = figures.get(name), summary.verdicts[name]
         yield [
             summary.title,
             name,
-            show(ours.median) if ours else "failed",
+            f"{show(ours)} {unit}" if ours else "failed",
             best.name if best else "not measured",
-            show(best.median) if best else "",
-            f"{ours.median / best.median:.2f}" if ours and best else "",
+            f"{show(its)} {unit}" if its else "",
+            f"{ours / its:.2f}" if ours and its else "",
             text,
             verdict.figure if verdict else "",
             "unknown" if verdict is None else "yes" if verdict.met else "NO",
+        ]
+
+
+def start_cells(summary: Summary) -> Iterable[list[str]]:
+    """Our rows' first steps."""
+    for start in summary.starts:
+        yield [
+            summary.title,
+            start.name,
+            f"{start.cold:.2f}",
+            f"{start.warm:.2f}",
+            show(start.step),
+            f"{COLD_LIMIT:g} / {WARM_LIMIT:g}",
+            "yes" if start.met else "NO",
         ]
 
 
@@ -160,8 +230,10 @@ def terminal_text(summaries: Sequence[Summary]) -> str:
     """Everything, for the terminal."""
     detail = [cells(summary, row) for summary in summaries for row in summary.rows]
     goals = [row for summary in summaries for row in goal_cells(summary)]
+    starts = [row for summary in summaries for row in start_cells(summary)]
     remarks = [f"! {summary.title}: {remark}" for summary in summaries for remark in summary.remarks]
-    return "\n\n".join(filter(None, [plain(DETAIL_HEAD, detail), plain(GOAL_HEAD, goals), "\n".join(remarks)]))
+    tables = [plain(DETAIL_HEAD, detail), plain(GOAL_HEAD, goals), plain(START_HEAD, starts) if starts else ""]
+    return "\n\n".join(filter(None, [*tables, "\n".join(remarks)]))
 
 
 def document(
@@ -171,6 +243,7 @@ def document(
     detail = [cells(summary, row) for summary in summaries for row in summary.rows]
     goals = [row for summary in summaries for row in goal_cells(summary)]
     remarks = [f"- {summary.title}: {remark}" for summary in summaries for remark in summary.remarks]
+    starts = [row for summary in summaries for row in start_cells(summary)]
     if missing_peers:
         remarks.insert(0, "- Some peers' environments were not there, so their rows are missing.")
     works = dict.fromkeys(f"- **{summary.title}**: {summary.what}." for summary in summaries)
@@ -180,6 +253,9 @@ def document(
         "\n".join(f"- {key}: {value}" for key, value in facts.items()),
         "## Goals",
         markdown(GOAL_HEAD, goals),
+        "## First steps",
+        ABOUT_FIRST_STEPS,
+        markdown(START_HEAD, starts),
         "## What the lines are",
         "\n".join(works),
         "## All rows",

@@ -7,6 +7,7 @@ import time
 import numpy as np
 
 BUDGET = float(os.environ.get("PEERS_BUDGET", 1))  # scales how long a measurement lasts
+FIRST_ONLY = bool(os.environ.get("PEERS_FIRST_ONLY"))  # nothing but the first step
 
 
 def rand(seed=0):
@@ -24,10 +25,12 @@ def bench(step, budget_s=6.0, min_reps=4, max_reps=300, **extra):
     compile/first-step time; the first three return values are the checksum (the second
     and third calls count as timings too where they take over a second)."""
     base, check, ts = rss_mb(), [], []
-    for _ in range(3):
+    for _ in range(1 if FIRST_ONLY else 3):
         t = time.perf_counter()
         check.append(float(step()))
         ts.append((time.perf_counter() - t) * 1e3)
+    if FIRST_ONLY:
+        return record(ts, ts[0] / 1e3, check, **extra)
     first, ts = ts[0] / 1e3, [a for a in ts[1:] if a > 1000]
     t0 = time.perf_counter()
     while len(ts) < max_reps and (len(ts) < min_reps or time.perf_counter() - t0 < budget_s * BUDGET):

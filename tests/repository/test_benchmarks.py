@@ -1,0 +1,135 @@
+"""The benchmarks' plan and report: every row exists, other work is told, first losses are the peers'."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Imports a module of the benchmarks as their worker processes do."""
+    for folder in (BENCHMARKS, BENCHMARKS / "peers", BENCHMARKS / "workloads"):
+        monkeypatch.syspath_prepend(str(folder))
+    return importlib.import_module
+
+
+@pytest.fixture
+def line(load: Any) -> Any:
+    """A line of two rows of ours and two peers."""
+    plan, goals = load("plan"), load("goals")
+    return plan.Line(
+        "W0",
+        "work",
+        {"B": 1},
+        "peer",
+        "ours",
+        {"anabranch": goals.at_most(0.5)},
+        ("quick", "small"),
+        losses=(1.0, 0.5, 0.25),
+    )
+
+
+def record(median: float, peak: int = 100, losses: tuple[float, ...] = (1.0, 0.5, 0.25)) -> dict[str, Any]:
+    """What a process tells of one row."""
+    return {"median_ms": median, "peak_rss_mb": peak, "compile_or_first_step_s": 1.0, "loss_check": list(losses)}
+
+
+def summary(load: Any, line: Any, **rows: dict[str, Any]) -> Any:
+    """The summary of one process a row."""
+    return load("table").summarise(load("harness").Measured(line, {name: [row] for name, row in rows.items()}))
+
+
+def test_every_row_of_the_plan_exists(load: Any) -> None:
+    missing: list[str] = []
+    for line in load("plan").LINES:
+        ours = load(line.our_module).OURS
+        missing += [f"{line.title}: {row}" for row in line.goals if row not in ours]
+        peers = load(line.peer_module).PEERS if line.peers or line.floors else {}
+        missing += [f"{line.title}: {row}" for row in (*line.peers, *line.floors) if row not in peers]
+    assert missing == []
+
+
+def test_all_twelve_workloads_are_run(load: Any) -> None:
+    assert {f"W{number}" for number in range(1, 13)} <= set(load("plan").workloads())
+
+
+def test_titles_tell_lines_apart(load: Any) -> None:
+    titles = [(line.title, line.what) for line in load("plan").LINES]
+    assert len(set(titles)) == len(titles)
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [(1.0, 0.5, 0.2501), (1.0, 0.5), (), (1.0, 0.5, float("nan"))],
+    ids=["another third loss", "too few", "none", "not a number"],
+)
+def test_ours_that_does_other_work_is_told(load: Any, line: Any, losses: tuple[float, ...]) -> None:
+    found = summary(load, line, anabranch=record(1.0, losses=losses), quick=record(2.0))
+    assert [remark for remark in found.remarks if remark.startswith("anabranch does not do the same work")]
+
+
+def test_ours_that_does_the_same_work_is_not_told(load: Any, line: Any) -> None:
+    found = summary(load, line, anabranch=record(1.0, losses=(1.000001, 0.5, 0.25)), quick=record(2.0))
+    assert found.remarks == ()
+
+
+def test_a_peer_that_does_other_work_is_told(load: Any, line: Any) -> None:
+    found = summary(load, line, anabranch=record(1.0), quick=record(2.0, losses=(1.1, 0.5, 0.25)))
+    assert [remark for remark in found.remarks if remark.startswith("quick does not do the same work")]
+
+
+def test_time_is_held_against_the_fastest_peer(load: Any, line: Any) -> None:
+    found = summary(load, line, anabranch=record(1.1), quick=record(2.0, peak=300), small=record(4.0, peak=100))
+    assert found.best.name == "quick"
+    assert (found.verdicts["anabranch"].figure, found.verdicts["anabranch"].met) == ("0.55 x", False)
+
+
+def test_memory_is_held_against_the_smallest_peer(load: Any, line: Any) -> None:
+    by_memory = dataclasses.replace(line, measure="memory")
+    rows = {"anabranch": record(9.0, peak=50), "quick": record(2.0, peak=300), "small": record(4.0, peak=100)}
+    found = summary(load, by_memory, **rows)
+    assert found.best.name == "small"
+    assert (found.verdicts["anabranch"].figure, found.verdicts["anabranch"].met) == ("0.50 x", True)
+    assert next(iter(load("table").goal_cells(found)))[:5] == ["W0 B=1", "anabranch", "50.0 MB", "small", "100.0 MB"]
+
+
+@pytest.mark.parametrize(
+    ("cold", "warm", "step", "met"),
+    [
+        (2.9, 0.6, 0.01, True),
+        (3.1, 0.6, 0.01, False),
+        (2.9, 0.8, 0.01, False),
+        (2.9, 1.4, 0.8, True),
+        (2.9, 1.6, 0.8, False),
+        (6.5, 4.5, 4.0, True),
+        (7.1, 4.5, 4.0, False),
+    ],
+)
+def test_first_steps_are_held_against_what_preparing_may_take(
+    load: Any, cold: float, warm: float, step: float, met: bool
+) -> None:
+    assert load("table").Start("anabranch", cold, warm, step).met is met
+
+
+def test_both_goals_must_be_met(load: Any) -> None:
+    goals = load("goals")
+    goal = goals.both(goals.at_most(0.6), goals.at_most_seconds(0.8))
+    assert goal.judge(goals.Figures(500.0, 1000.0, {})).met
+    assert not goal.judge(goals.Figures(900.0, 2000.0, {})).met
+    assert not goal.judge(goals.Figures(700.0, 1000.0, {})).met
+    assert goal.judge(goals.Figures(500.0, None, {})) is None
+
+
+@pytest.mark.parametrize("workload", ["W2", "W10", "W12"])
+def test_the_first_loss_is_the_peers(load: Any, monkeypatch: pytest.MonkeyPatch, workload: str) -> None:
+    monkeypatch.setattr(load("common"), "FIRST_ONLY", True)
+    line = next(line for line in load("plan").LINES if line.workload == workload)
+    found = load(line.our_module).OURS["anabranch"](dict(line.params))
+    assert found["loss_check"] == [pytest.approx(line.losses[0], rel=load("table").LOSS_TOLERANCE)]
