@@ -21,6 +21,7 @@ from ..ops.reduction import LogSumExp
 from ..ops.softmax import LogSoftmax, Softmax
 from .acyclic import Dependent, in_order
 from .fusible import Form, FusionRule, Placed, form_of, founding_space, parts_of_joined, place
+from .log import is_recording, note_change
 from .order import earlier_effects, reorder
 from .prune import inner_tensors, needed_in_region
 from .spaces import Embedding, Interval, Layout, Space, shifted
@@ -306,6 +307,7 @@ def _fuse_block(graph: Graph, operations: Sequence[Operation], kept: set[Tensor]
         refused = [rewrite for rewrite in rewrites if attempt < _ATTEMPTS - 1 and not rule.has_kernel(rewrite.fused)]
         if not refused:
             for rewrite in rewrites:
+                rewrite.tell()
                 replaced.update(rewrite.apply())
             break
         plain = plain.union(*[rewrite.group.members for rewrite in refused])
@@ -413,6 +415,17 @@ class _Rewrite:
             group.space.size,
         )
         return tuple(inputs[value] for value in needed[:count]), op
+
+    def tell(self) -> None:
+        """Note what became one kernel, and what of it are reductions."""
+        if not is_recording():
+            return
+        steps = [step for step, _ in self.fused.op.steps] if isinstance(self.fused.op, Fused) else []
+        listed = ", ".join(step.type_name for step in steps)
+        note_change("fuse", self.fused, f"{len(steps)} operations are one kernel: {listed}")
+        for member in self.group.members:
+            if not member.op.elementwise and not member.op.view:
+                note_change("reductions", member, f"is taken in the kernel of {self.fused.name!r}")
 
     def apply(self) -> dict[Operation, Operation]:
         """Put the fused operation in the members' place; returns what it replaces."""

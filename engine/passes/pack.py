@@ -27,6 +27,7 @@ from ..ops.elementwise import Add
 from ..ops.linalg import MatMul
 from ..ops.packed import Layout, Pack, PackedMatMul
 from .assign import capture_late
+from .log import note_change
 from .prune import inner_tensors, needed_in_region
 
 
@@ -99,6 +100,7 @@ class _Packing:
         packed = self._packed_form(weight, Pack(layout, product.op.transpose_b), around[outermost].holder, product)
         for inside in around[outermost:]:
             packed = self._capture(inside, packed)
+        note_change("pack", product, f"takes {weight.name!r} packed, once before the loop")
         product.op = PackedMatMul(layout)
         product.inputs = (product.inputs[0], packed)
         for inside, form in zip(reversed(around[outermost:]), forms, strict=False):

@@ -38,13 +38,11 @@ _TABLE = (
     Pass("invariants", "move what is the same in each iteration out of a loop"),
     Pass("fission", "batch, before or after a loop, work that does not depend on its recurrence", is_exact=False),
     Pass("merge_products", "compute matrix products that share an operand as one", is_exact=False),
-    Pass("unroll", "write short loops of a known length out"),
     Pass("fuse", "compute chains of elementwise operations in one kernel", is_exact=False),
     Pass("reductions", "take sums, means and maxima into the kernels of what they reduce", is_exact=False),
     Pass("pack", "compute products of few rows by weights that are packed once", is_exact=False),
     Pass("native", "compile whole regions of scalars and small arrays to machine code", is_exact=False),
     Pass("memory", "reuse buffers: results in place of operands that die"),
-    Pass("parallel", "run independent segments on several threads"),
 )
 PASSES: dict[str, Pass] = {known.name: known for known in _TABLE}
 

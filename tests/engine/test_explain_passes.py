@@ -59,7 +59,7 @@ def test_what_was_rewritten_is_told_with_the_users_line():
     assert f"    multiply ({FILE}:{line}): x + 0, x * 1" in section(told, "simplify")
     assert any(" is computed once, when the step is prepared" in each for each in section(told, "fold"))
     assert f"    multiply_2 ({FILE}:{line + 1}): is what multiply_1 computes" in section(told, "cse")
-    assert section(told, "unroll") == ["    nothing to tell"]
+    assert section(told, "sink") == ["    nothing to tell"]
 
 
 def test_what_is_turned_off_says_so():
