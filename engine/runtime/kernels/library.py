@@ -6,7 +6,7 @@ import ctypes
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,16 @@ class Library:
         """Let modules that are loaded from now on call the function at `address` by `name`."""
         assert self.usable
         self._binding.add_symbol(name, address)
+
+    def offer_system(self, names: Iterable[str]) -> bool:
+        """Let modules call functions of the system's C library; False where one of them is not there."""
+        try:
+            system = ctypes.CDLL(None)
+            for name in names:
+                self.offer(name, ctypes.cast(getattr(system, name), ctypes.c_void_p).value or 0)
+        except (OSError, TypeError, AttributeError):
+            return False
+        return True
 
     def _start(self) -> bool:
         try:

@@ -14,7 +14,7 @@ import ctypes
 import threading
 from typing import Any
 
-from .library import Library, library
+from .library import library
 
 _SMALLEST = 1 << 15  # bytes: what is smaller comes from memory that C's allocator keeps itself
 _MOST_KEPT = 1 << 29
@@ -76,9 +76,9 @@ class _Allocator:
             self._flush()
 
     def _start(self) -> None:
-        if not library.usable or not _offer(library):
+        if not library.usable or not library.offer_system(_NEEDED):
             return
-        module = _MODULE if hasattr(ctypes.CDLL(None), _TRIM) else _MODULE.replace(*_NO_TRIM)
+        module = _MODULE if library.offer_system([_TRIM]) else _MODULE.replace(*_NO_TRIM)
         engine = library.load(module, lambda: module)
         for name in ("malloc", "calloc", "realloc", "free"):
             setattr(self._handler, name, engine.get_function_address(f"anabranch_{name}"))
@@ -127,19 +127,6 @@ def _numpy_function(number: int, result: Any, *arguments: Any) -> Any:
     pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     table: Any = ctypes.cast(pointer_of(multiarray._ARRAY_API, None), ctypes.POINTER(ctypes.c_void_p))  # pyright: ignore
     return ctypes.PYFUNCTYPE(result, *arguments)(table[number])
-
-
-def _offer(to: Library) -> bool:
-    """Let the module call what it needs of the system; False where that is not there."""
-    try:
-        system = ctypes.CDLL(None)
-        for name in _NEEDED:
-            to.offer(name, ctypes.cast(getattr(system, name), ctypes.c_void_p).value or 0)
-        if hasattr(system, _TRIM):
-            to.offer(_TRIM, ctypes.cast(getattr(system, _TRIM), ctypes.c_void_p).value or 0)
-    except (OSError, TypeError, AttributeError):
-        return False
-    return True
 
 
 # Free blocks of a size (in pages) are a list: each holds the address of the next. The lists stand in a table by size,

@@ -21,8 +21,14 @@ class Registers:
 def registers_of(host: str, element: str) -> Registers:
     """The registers of a host (`Library.host`) for an LLVM type."""
     size = 8 if element == "double" else 4
+    width = vector_bytes(host)
+    if width == 64:
+        return Registers(width // size, 26)
+    return Registers(width // size, 24 if host.startswith(("aarch64", "arm64")) else 12)
+
+
+def vector_bytes(host: str) -> int:
+    """The bytes of the vectors of a host (`Library.host`)."""
     if "+avx512f" in host:
-        return Registers(64 // size, 26)
-    if host.startswith(("aarch64", "arm64")):
-        return Registers(16 // size, 24)
-    return Registers((32 if "+avx2" in host else 16) // size, 12)
+        return 64
+    return 32 if "+avx2" in host else 16

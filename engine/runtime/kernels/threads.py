@@ -41,7 +41,7 @@ class _Pool:
         with self._lock:
             if self.engine is not None:
                 return
-            self.count = wanted_threads() if _offer_system_functions(library) else 1
+            self.count = wanted_threads() if library.offer_system(_NEEDED) else 1
             text = _ALONE if self.count == 1 else _with_pause(_MODULE, library.host)
             self.engine = library.load(f"{SYMBOL} {text}", lambda: text)
             library.offer(SYMBOL, self.engine.get_function_address(SYMBOL))
@@ -75,17 +75,6 @@ def start(library: Library) -> None:
 def thread_count() -> int:
     """How many threads compute kernels, the calling one included."""
     return _pool.count
-
-
-def _offer_system_functions(library: Library) -> bool:
-    """Let the pool's module call what threads need; False where the system has no POSIX threads."""
-    try:
-        system = ctypes.CDLL(None)
-        for name in _NEEDED:
-            library.offer(name, ctypes.cast(getattr(system, name), ctypes.c_void_p).value or 0)
-    except (OSError, TypeError, AttributeError):
-        return False
-    return True
 
 
 def wanted_threads() -> int:

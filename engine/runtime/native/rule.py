@@ -17,6 +17,7 @@ from ...passes.loops.linear import trip_count
 from ...passes.prune import frame_users
 from ..kernels.expression import UnsupportedError
 from ..kernels.library import library
+from ..kernels.registers import vector_bytes
 from ..storage import inner_blocks
 from .compiling import Plan, module_text, plan_block, plan_loop
 from .function import TooLargeError
@@ -177,7 +178,7 @@ def _used_elsewhere(
 
 def _planned_run(run: Sequence[Operation], outputs: Sequence[Tensor]) -> Plan | None:
     try:
-        plan = plan_block(run, outputs, vector_bytes()) if outputs else None
+        plan = plan_block(run, outputs, vector_bytes(library.host)) if outputs else None
     except (UnsupportedError, TooLargeError):
         return None
     if plan is not None:
@@ -187,16 +188,9 @@ def _planned_run(run: Sequence[Operation], outputs: Sequence[Tensor]) -> Plan | 
 
 def _planned(operation: Operation, users: Sequence[Operation]) -> Plan | None:
     try:
-        return plan_loop(operation, users, vector_bytes())
+        return plan_loop(operation, users, vector_bytes(library.host))
     except (UnsupportedError, TooLargeError):
         return None
-
-
-def vector_bytes() -> int:
-    """The bytes of the host's vectors."""
-    if "+avx512f" in library.host:
-        return 64
-    return 32 if "+avx2" in library.host else 16
 
 
 def _compile(regions: Sequence[NativeRegion]) -> None:
