@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .registers import vector_bytes
+
 _SUFFIX = {"float": "f32", "double": "f64"}
 _BYTES = {"float": 4, "double": 8}
 
@@ -67,11 +69,9 @@ class Tiles:
 def tiles_of(host: str, element: str) -> Tiles:
     """The tiles for a host (`Library.host`): as many sums as its registers hold, beside what they are made of."""
     size = _BYTES[element]
-    if "+avx512f" in host:  # 32 registers
-        return Tiles(element, 64 // size, 8, 3)
-    if host.startswith(("aarch64", "arm64")):
-        return Tiles(element, 16 // size, 8, 3)
-    return Tiles(element, (32 if "+avx2" in host else 16) // size, 6, 2)  # 16 registers
+    width = vector_bytes(host)
+    has_many = width == 64 or host.startswith(("aarch64", "arm64"))  # 32 registers, elsewhere 16
+    return Tiles(element, width // size, 8, 3) if has_many else Tiles(element, width // size, 6, 2)
 
 
 def print_tile(tiles: Tiles, rows: int, vectors: int) -> str:
