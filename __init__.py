@@ -10,11 +10,16 @@ array([2., 4.], dtype=float32)
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+# OpenBLAS's threads look for work for 30 ms after each product, on the cores that kernels of ours want next; now for
+# some 60 microseconds (2 ** 17 cycles). Read when NumPy is loaded, which importing this package does not.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "17")
 
 # Names of the public interface and the modules that hold them; loaded on first use, so that the import is quick.
 _EXPORTS: dict[str, str] = {
@@ -53,18 +58,23 @@ _EXPORTS: dict[str, str] = {
     "load_graph": ".engine.saving",
     **dict.fromkeys(["foldl", "foldr", "map_fn", "scan", "fori_loop"], ".engine.control_flow.scan"),
     **dict.fromkeys(["Input", "Model", "Sequential", "load_model"], ".framework.models"),
+    "GradientTape": ".framework.gradient_tape",
+    **dict.fromkeys(["DTypePolicy", "FloatDTypePolicy"], ".engine.objects.policies"),
 }
 # Modules that are reached as `anabranch.x`, with the module that each one is.
 _MODULES: dict[str, str] = {
     "activations": ".engine.objects.activations",
     "callbacks": ".framework.callbacks",
     "config": ".framework.config",
+    "constraints": ".engine.objects.constraints",
     "debugging": ".engine.runtime.numerics",
+    "dtype_policies": ".engine.objects.policies",
     "errors": ".engine.queues.errors",
     "initializers": ".engine.objects.initializers",
     "io": ".framework.io",
     "losses": ".framework.losses",
     "metrics": ".framework.metrics",
+    "mixed_precision": ".framework.mixed_precision",
     "models": ".framework.models",
     "ops": ".engine.ops",
     **dict.fromkeys([f"ops.{name}" for name in ("image", "linalg", "nn", "numpy", "sparse", "strings")], ".engine.ops"),
@@ -72,6 +82,7 @@ _MODULES: dict[str, str] = {
     "queues": ".engine.queues",
     "random": ".engine.ops.random",
     "raw": ".engine.ops.raw",
+    "regularizers": ".engine.objects.regularizers",
     "saving": ".framework.saving",
     "testing": ".engine.testing",
     "utils": ".framework.utils",
@@ -103,7 +114,9 @@ if TYPE_CHECKING:
         get_default_graph,
         name_scope,
     )
-    from .engine.objects import activations, initializers
+    from .engine.objects import activations, constraints, initializers, regularizers
+    from .engine.objects import policies as dtype_policies
+    from .engine.objects.policies import DTypePolicy, FloatDTypePolicy
     from .engine.ops import constant, convert_to_tensor, random, raw
     from .engine.place import placement
     from .engine.queues import errors
@@ -116,7 +129,8 @@ if TYPE_CHECKING:
     from .engine.session.placeholder import placeholder
     from .engine.session.profile import profile
     from .engine.tracing import trace
-    from .framework import callbacks, config, io, losses, metrics, models, saving, utils
+    from .framework import callbacks, config, io, losses, metrics, mixed_precision, models, saving, utils
+    from .framework.gradient_tape import GradientTape
     from .framework.models import Input, Model, Sequential, load_model
 
 
@@ -169,6 +183,9 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "DTypePolicy",
+    "FloatDTypePolicy",
+    "GradientTape",
     "Graph",
     "IndexedSlices",
     "Input",
@@ -191,6 +208,7 @@ __all__ = [
     "cond",
     "config",
     "constant",
+    "constraints",
     "container",
     "control_dependencies",
     "convert_to_tensor",
@@ -198,6 +216,7 @@ __all__ = [
     "debugging",
     "device",
     "distribute",
+    "dtype_policies",
     "dynamic_schedule",
     "engine",
     "errors",
@@ -221,6 +240,7 @@ __all__ = [
     "lowered",
     "map_fn",
     "metrics",
+    "mixed_precision",
     "models",
     "name_scope",
     "ops",
@@ -232,6 +252,7 @@ __all__ = [
     "queues",
     "random",
     "raw",
+    "regularizers",
     "saving",
     "scan",
     "switch",

@@ -1,7 +1,7 @@
 """Settings of hypothesis; and counts that tests tell, printed at the end of a run."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import pytest
@@ -20,6 +20,15 @@ settings.register_profile(
 settings.load_profile("ci")
 
 _TOLD = "told: "
+
+
+@pytest.fixture
+def loops_stay() -> Generator[None]:
+    """Short loops are not unrolled: for tests that look into loops of few iterations."""
+    from anabranch.engine.passes.switches import without
+
+    with without("unroll"):
+        yield
 
 
 @pytest.fixture

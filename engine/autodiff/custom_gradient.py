@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from ..graph.graph import Graph, Operation, Parameter, ReadVariable, get_default_graph
 from ..graph.nest import flatten, flatten_with_path, is_mapping, is_sequence, pack_as
 from ..graph.op import Op
+from ..graph.quick_dataclass import dataclass
 from ..graph.region import Region
 from ..graph.slices import IndexedSlices
 from ..graph.spec import Spec, TensorSpec, shape_text, shapes_compatible

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..graph import dtypes
 from ..graph.graph import Operation
+from ..graph.quick_dataclass import dataclass
 from ..graph.tensor import Tensor
 from ..ops.axes import moveaxis
 from ..ops.base import apply

@@ -7,12 +7,12 @@ values of the outputs, or None where it does not apply: then the operation is lo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..graph.graph import Operation
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import ArraySpec, StoreSpec, TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.axes import Flip, Roll, Transpose, moveaxis

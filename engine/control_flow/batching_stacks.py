@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..graph.graph import Operation
+from ..graph.quick_dataclass import dataclass
 from ..graph.tensor import Tensor
 from ..ops.axes import moveaxis
 from ..ops.base import apply, convert_to_tensor

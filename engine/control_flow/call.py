@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..autodiff.backpropagate import DifferentiatesItself, backpropagate
 from ..graph.graph import Graph, Operation, get_default_graph
 from ..graph.lifting import Creations
 from ..graph.op import Effect, Op
+from ..graph.quick_dataclass import dataclass
 from ..graph.region import Mirror, Region
 from ..graph.slices import IndexedSlices
 from ..graph.spec import ArraySpec, Spec, TensorSpec, kind_of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +12,7 @@ from ..graph.graph import Operation
 from ..graph.lifting import Creations
 from ..graph.nest import flatten, is_integer, is_sequence, map_structure, pack_as
 from ..graph.op import ErrorSample, Op, Sample
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import TensorSpec, shape_text
 from ..graph.tensor import Tensor
 from ..ops.base import apply, convert_to_tensor

@@ -14,7 +14,6 @@ what a replica made on one device is of no use where its gradient is scheduled o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..autodiff.backpropagate import Sweep, backpropagate, reachable_operations
@@ -22,6 +21,7 @@ from ..graph.device import DeviceName
 from ..graph.graph import Operation, Parameter, get_default_graph
 from ..graph.nest import flatten_with_path, is_sequence
 from ..graph.op import Op
+from ..graph.quick_dataclass import dataclass
 from ..graph.region import Region
 from ..graph.spec import Spec, TensorSpec
 from ..graph.tensor import Tensor

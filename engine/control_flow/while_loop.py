@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from ..autodiff.backpropagate import backpropagate, frame_cotangents
@@ -40,10 +41,14 @@ class While(RegionOp):
     Attributes:
         keeps_to_budget: whether there is too little memory for what would be gathered over all iterations.
         recomputed_bytes: of what each iteration computes again, because it was not saved.
+        cotangents: in a loop that is a gradient, for parameters of its body those of the forward body of whose values
+            they are the cotangents; of a table, for the two arrays of its rows and of the positions of these. Empty
+            where it is more than that, as in a gradient of values inside.
     """
 
     keeps_to_budget: bool = False
     recomputed_bytes: int = 0
+    cotangents: Mapping[Tensor, Tensor] = MappingProxyType({})
 
     def __init__(
         self, condition: Region, body: Region, parallel_iterations: int = 32, swap_memory: bool = False
@@ -291,6 +296,11 @@ class _LoopGradient:
             backward = build_while(
                 condition, step, inits, specs, (), self.op.parallel_iterations, self.op.swap_memory, mirror
             )
+        if not self.inner:
+            assert isinstance(backward.op, While)
+            tables = [table for table in self.tables for _ in range(2)]
+            roles = [*[body.parameters[k] for k in carried], *self.sums, *tables]
+            backward.op.cotangents = dict(zip(backward.op.body.parameters[1:], roles, strict=True))
         results: list[Any] = list(backward.outputs[1:first_table])
         arrays = backward.outputs[first_table:-1]
         for parameter, values, indices in zip(self.tables, arrays[::2], arrays[1::2], strict=True):

@@ -29,6 +29,7 @@ class Operation:
         "graph",
         "index",
         "inputs",
+        "iterations",
         "location",
         "name",
         "op",
@@ -52,6 +53,7 @@ class Operation:
         self.name = name
         self.device = device
         self.colocations: tuple[Any, ...] = ()
+        self.iterations: tuple[tuple[str, int], ...] = ()  # of unrolled loops, innermost first
         self.control_inputs = control_inputs
         self.effects: tuple[Effect, ...] = tuple(op.effects())
         self.index = -1
@@ -209,7 +211,7 @@ class Graph:
     ) -> Operation:
         """Append a rewritten form of `like`: it keeps the name, device and user's line (for passes)."""
         adopted = Operation(self, op, tuple(inputs), specs, like.name, like.device, control_inputs, like.location)
-        adopted.colocations = like.colocations
+        adopted.colocations, adopted.iterations = like.colocations, like.iterations
         return self._link(adopted)
 
     def take(self, operation: Operation) -> None:

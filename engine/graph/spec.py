@@ -207,6 +207,8 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
     >>> broadcast_shapes((None, 3), (1,)), broadcast_shapes((2, 1), (None,))
     ((None, 3), (2, None))
     """
+    if shapes and shapes.count(shapes[0]) == len(shapes):
+        return shapes[0]
     known = [shape for shape in shapes if shape is not None]
     if len(known) < len(shapes):
         return None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..graph import dtypes
 from ..graph.graph import Operation
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import ArraySpec, Shape, Spec, TensorSpec, shape_text
 from ..graph.tensor import Tensor
 from .array_value import ArrayValue

@@ -78,8 +78,9 @@ class _Store:
             self.buffer[index] = value
 
     def get(self, index: int) -> Any:
-        if self.items is not None:
-            return self.items[index]
+        items = self.items  # another thread may put a buffer in their place
+        if items is not None:
+            return items[index]
         # A row of a vector of strings would be a str: with the Ellipsis it is an array of rank 0.
         return self.buffer[index, ...] if self.buffer.dtype.kind == "T" else self.buffer[index]
 
@@ -161,6 +162,9 @@ class ArrayValue:
         A history may hold None, for branches that were not taken, and the frames of calls: tuples, whose contents are
         counted where they are made.
         """
+        rows = self.rows()
+        if rows is not None:
+            return int(rows.nbytes)
         elements = [self._at(i) for i in range(self.size)]
         return sum(int(element.nbytes) for element in elements if element is not None and not is_sequence(element))
 
@@ -310,7 +314,8 @@ class ArrayValue:
         if store.items is None and not store.changed:
             return store.buffer[: self.size]
         stacked = _stack_items([self._at(index) for index in range(self.size)])
-        is_whole = store.items is not None and len(store.items) == self.size and not store.changed
+        items = store.items
+        is_whole = items is not None and len(items) == self.size and not store.changed
         if is_whole and type(stacked) is np.ndarray and stacked.ndim > 1 and stacked.dtype.kind != "T":
             store.buffer, store.items = stacked, None  # the next stack is free
         return stacked

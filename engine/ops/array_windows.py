@@ -1,11 +1,12 @@
-"""Parts of a TensorArray, as loop fission takes them."""
+"""Arrays as passes make them of loops: parts of a TensorArray, and an array of values that are there."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..graph.spec import Dim, Spec, TensorSpec
+from ..graph.op import is_array
+from ..graph.quick_dataclass import dataclass
+from ..graph.spec import ArraySpec, Dim, Spec, TensorSpec
 from .array_value import ArrayValue
 from .tensor_arrays import ArrayOp
 
@@ -38,4 +39,27 @@ class ArrayWindow(ArrayOp):
         return ArrayValue.from_list(elements).stack(shape, dtype)
 
 
-__all__ = ["ArrayWindow"]
+@dataclass(frozen=True)
+class ArrayOf(ArrayOp):
+    """The inputs as the elements of an array, in order: what the history of an unrolled loop is.
+
+    Made by passes, after differentiation.
+
+    Attributes:
+        element: the elements' spec, for where there are none.
+    """
+
+    element: Spec
+
+    def infer(self, *inputs: Any) -> Spec:
+        element = inputs[0] if inputs else self.element
+        for other in inputs[1:]:
+            element = element.join(other)
+        return ArraySpec(element, len(inputs))
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        # Copies, for the memory of what is given may be used again. A branch that was not taken gives None.
+        return ArrayValue.from_list([value.copy() if is_array(value) else value for value in inputs])
+
+
+__all__ = ["ArrayOf", "ArrayWindow"]

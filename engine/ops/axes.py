@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from ..graph import dtypes
 from ..graph.graph import Operation
 from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
 from .base import TensorLike, apply, convert_to_tensor, normalize_axes, normalize_axis, reshape_like
@@ -63,6 +63,26 @@ class Transpose(Op):
         spec = TensorSpec((2, 3), dtypes.float32)
         yield ErrorSample(lambda: cls((0, 0)).infer(spec), ValueError, "no permutation", "twice")
         yield ErrorSample(lambda: cls((0, 1, 2)).infer(spec), ValueError, "no permutation", "too many")
+
+
+@dataclass(frozen=True)
+class TransposedCopy(Transpose):
+    """A `Transpose` whose result is laid out in its own order, not a view: passes put it where that is faster."""
+
+    view: ClassVar[bool] = False
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return xp.ascontiguousarray(super().run(xp, *inputs))
+
+    def emit(self, arguments: Sequence[str]) -> str | None:
+        return None
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        x = np.arange(24, dtype="float32").reshape(2, 3, 4)
+        yield Sample(cls((1, 0, 2)), [x], x.transpose(1, 0, 2).copy(), label="rows stay")
+        yield Sample(cls((2, 0, 1)), [x], np.moveaxis(x, 2, 0).copy(), label="cycle")
+        yield Sample(cls((1, 0)), [x[0, :0]], np.zeros((4, 0), "float32"), label="empty")
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, TypeGuard
 
 import numpy as np
@@ -13,6 +12,7 @@ from ..graph.dtypes import DType, as_dtype, result_type
 from ..graph.graph import Graph, Operation, get_default_graph, graph_for
 from ..graph.nest import is_integer, is_sequence
 from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
+from ..graph.quick_dataclass import dataclass
 from ..graph.slices import IndexedSlices
 from ..graph.spec import Shape, TensorSpec, as_shape, broadcast_shapes
 from ..graph.tensor import Tensor

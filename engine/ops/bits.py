@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..graph import dtypes
 from ..graph.dtypes import DType, as_dtype
+from ..graph.quick_dataclass import dataclass
 from .base import Op, Operation, Sample, Tensor, TensorSpec, fill_shape
 from .keys import key_words
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..graph import dtypes
 from ..graph.dtypes import DType
+from ..graph.quick_dataclass import dataclass
 from .base import ErrorSample, Operation, Sample, Tensor, TensorLike, TensorSpec, apply, convert_to_tensor, promote
 from .elementwise import (
     _Elementwise,  # pyright: ignore[reportPrivateUsage]

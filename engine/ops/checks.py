@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +17,7 @@ from ..graph import dtypes
 from ..graph.graph import graph_for
 from ..graph.nest import is_mapping, is_sequence
 from ..graph.op import OUTSIDE_WORLD, Effect
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Shape, as_shape, broadcast_shapes, shape_accepts, shape_text, shapes_compatible
 from ..graph.variable import Variable
 from . import text

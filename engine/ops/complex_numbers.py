@@ -16,13 +16,13 @@ autodiff cookbook", section "Complex numbers and differentiation".
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ..graph import dtypes
 from ..graph.dtypes import DType
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import broadcast_shapes, shape_text
 from .base import (
     ErrorSample,

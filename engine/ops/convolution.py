@@ -8,12 +8,12 @@ kernel, `ConvFilterGrad`. Inside, channels come last; the functions move them th
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..graph import dtypes
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Dim, Shape, shape_text
 from .base import (
     ErrorSample,

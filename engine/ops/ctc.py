@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from ..graph import dtypes
 from ..graph.graph import Operation
 from ..graph.nest import is_integer
 from ..graph.op import ErrorSample, Op, Sample
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import TensorSpec, shape_text
 from .axes import roll
 from .base import Tensor, TensorLike, apply_multi, cast, convert_to_tensor, promote

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +12,7 @@ from ..graph.dtypes import DType, as_dtype
 from ..graph.graph import graph_for
 from ..graph.nest import is_sequence
 from ..graph.op import OUTSIDE_WORLD, Effect, as_scalar_or_array, is_array
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Shape, as_shape, shape_accepts, shape_text, shapes_compatible
 from .base import Op, Operation, Tensor, TensorSpec, as_array, convert_to_tensor, is_numpy, zeros_of
 

@@ -10,12 +10,12 @@ algorithmic differentiation" (2008).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ..graph.dtypes import int32
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Dim, shape_text
 from .axes import swapaxes
 from .base import (

@@ -7,7 +7,6 @@ whose gradients are transforms again, so that derivatives of every order cost wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from ..graph import dtypes
 from ..graph.dtypes import DType
 from ..graph.nest import is_integer, is_sequence
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Dim, Shape, shape_text, shapes_compatible
 from .base import (
     ErrorSample,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Spec, TensorSpec
 from .base import Op
 
@@ -52,6 +53,50 @@ class Fused(Op):
     def may_replace(self, result: TensorSpec, operand: TensorSpec) -> bool:
         """Whether a result may be written over an operand of the same shape: each element is read before."""
         return not self.layouts or self.size == _size(result) == _size(operand)
+
+
+@dataclass(frozen=True)
+class FusedTogether(Op):
+    """One elementwise `Fused` over several sets of operands, each of sizes of its own: its members.
+
+    Inputs: what all members share, then what each has of its own. Outputs: those of each member.
+
+    Attributes:
+        op: what is computed for each member.
+        count: the number of members.
+        shared: the numbers of the inputs of `op` that all members share.
+    """
+
+    no_samples: ClassVar[str] = "is made by a pass out of `Fused`: test_together"
+    op: Fused
+    count: int
+    shared: tuple[int, ...] = ()
+
+    @property
+    def own(self) -> tuple[int, ...]:
+        """The numbers of the inputs of `op` that each member has of its own."""
+        return tuple(k for k in range(self.op.input_count) if k not in self.shared)
+
+    def members(self, inputs: Sequence[Any]) -> list[list[Any]]:
+        """For each member the inputs of `op`."""
+        own, found = self.own, list[list[Any]]()
+        for member in range(self.count):
+            first = len(self.shared) + member * len(own)
+            given = dict(zip((*self.shared, *own), (*inputs[: len(self.shared)], *inputs[first:]), strict=False))
+            found.append([given[k] for k in range(self.op.input_count)])
+        return found
+
+    def infer(self, *inputs: Any) -> tuple[Spec, ...]:
+        return tuple(spec for given in self.members(inputs) for spec in self.op.infer(*given))
+
+    def run(self, xp: Any, *inputs: Any) -> tuple[Any, ...]:
+        """The meaning, member by member: what runs where no kernel can be compiled."""
+        return tuple(value for given in self.members(inputs) for value in self.op.run(xp, *given))
+
+    def may_replace(self, result: int, operand: int) -> bool:
+        """Whether a result may be written over an operand, by their positions: they are of the same member."""
+        first, each = len(self.shared), len(self.own)
+        return operand >= first and (operand - first) // each == result // len(self.op.results)
 
 
 def _size(spec: TensorSpec) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from ..graph import dtypes
 from ..graph.graph import Operation, graph_for, in_explicit_graph
 from ..graph.op import Effect, ErrorSample, Op, Sample, as_scalar_or_array
+from ..graph.quick_dataclass import dataclass
 from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec, shape_text, shapes_compatible
 from ..graph.tensor import Tensor
@@ -123,6 +123,11 @@ class AssignRows(Op):
     def __init__(self, variable: Variable) -> None:
         self.variable = variable
 
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """Whose rows are written: as many inputs are their values so far."""
+        return (self.variable,)
+
     def infer(self, *inputs: Any) -> TensorSpec:
         whole, positions, rows = inputs
         if whole.shape == ():
@@ -150,7 +155,7 @@ class AssignRows(Op):
         self.variable.write_value(written)
         return written
 
-    def write_in_place(self, positions: Any, rows: Any) -> Any:
+    def write_in_place(self, positions: Any, rows: Any, /) -> Any:
         """The same in the memory of the variable, for programs that need no earlier value of it."""
         whole = own_memory(self.variable)
         self._write(whole, positions, rows)

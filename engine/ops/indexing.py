@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from types import EllipsisType
 from typing import Any, ClassVar
@@ -14,6 +13,7 @@ from ..graph import dtypes
 from ..graph.graph import Operation
 from ..graph.nest import is_integer
 from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Shape, TensorSpec, broadcast_shapes, shape_text
 from ..graph.tensor import Tensor
 from ..graph.variable import Variable

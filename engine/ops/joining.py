@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from ..graph import dtypes
 from ..graph.graph import Operation
 from ..graph.op import ErrorSample, Op, Sample
+from ..graph.quick_dataclass import dataclass
 from ..graph.slices import IndexedSlices
 from ..graph.spec import Shape, TensorSpec, meet_shapes, shape_text
 from ..graph.tensor import Tensor

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from ..graph import dtypes
 from ..graph.graph import get_default_graph
 from ..graph.op import Effect
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import shape_text
 from ..graph.variable import Variable
 from .base import Op, Operation, Tensor, TensorSpec, convert_to_tensor, make_constant

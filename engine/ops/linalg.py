@@ -9,13 +9,13 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ..graph import dtypes
 from ..graph.dtypes import DType
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Dim, Shape, broadcast_shapes, shape_text
 from .axes import moveaxis
 from .base import (

@@ -7,12 +7,12 @@ differentiation" (2008), and I. Murray, "Differentiation of the Cholesky decompo
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..graph.dtypes import DType
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Dim, Shape, broadcast_shapes, shape_text
 from .axes import swapaxes
 from .base import (

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..graph import dtypes
 from ..graph.dtypes import DType
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import shape_text
 from .axes import flip
 from .base import (

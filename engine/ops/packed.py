@@ -7,9 +7,9 @@ choose it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import TensorSpec
 from .base import Op
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from ..graph import dtypes
 from ..graph.graph import Operation
 from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Shape, TensorSpec, meet_shapes, shape_text, shapes_compatible
 from ..graph.tensor import Tensor
 from .base import TensorLike, apply, apply_multi, cast, convert_to_tensor, promote, zeros_of

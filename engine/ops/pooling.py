@@ -8,13 +8,13 @@ takes them from there. The last two are each other's transposes, as are `Average
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..graph import dtypes
 from ..graph.dtypes import DType
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Dim, Shape
 from .base import (
     ErrorSample,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +11,7 @@ from ..graph import dtypes
 from ..graph.dtypes import DType, as_dtype
 from ..graph.graph import Operation
 from ..graph.op import ErrorSample, Op, Sample
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
 from .base import TensorLike, apply, apply_multi, convert_to_tensor, normalize_axis

@@ -14,12 +14,12 @@ of arguments are those of TensorFlow's `raw_ops`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from ..graph import dtypes
 from ..graph.graph import graph_for
 from ..graph.nest import is_integer, is_sequence
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Spec, TensorSpec, shapes_compatible
 from .base import Op, Operation, Tensor, TensorLike, apply, convert_to_tensor
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ..graph import dtypes
 from ..graph.dtypes import DType
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import shape_text
 from .base import (
     ErrorSample,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..graph import dtypes
+from ..graph.quick_dataclass import dataclass
 from .base import (
     Op,
     Operation,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +12,7 @@ from ..graph import dtypes
 from ..graph.dtypes import DType
 from ..graph.graph import Operation
 from ..graph.op import ErrorSample, Op, Sample
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Dim, TensorSpec, shape_text, shapes_compatible
 from ..graph.tensor import Tensor
 from .axes import flip, moveaxis, roll

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from types import EllipsisType
 from typing import Any, ClassVar
 
@@ -14,6 +13,7 @@ import numpy as np
 from ..graph import dtypes
 from ..graph.graph import Operation
 from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Shape, TensorSpec, shape_text
 from ..graph.tensor import Tensor
 from .base import (

@@ -10,7 +10,6 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
@@ -19,6 +18,7 @@ from ..graph import dtypes
 from ..graph.graph import Operation
 from ..graph.nest import is_sequence
 from ..graph.op import ErrorSample, Op, Sample
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Dim, TensorSpec, shape_text, shapes_compatible
 from ..graph.tensor import Tensor
 from ..graph.variable import Variable

@@ -13,11 +13,11 @@ with application to statistically optimum beamforming" (2017), for the eigenvect
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Dim, Shape
 from .axes import swapaxes
 from .base import (

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..graph import dtypes
 from ..graph.nest import is_integer
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import TensorSpec, shape_text
 from .axes import flip, transpose
 from .base import (

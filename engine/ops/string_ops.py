@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import string as ascii_letters
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ..graph import dtypes
 from ..graph.dtypes import DType
+from ..graph.quick_dataclass import dataclass
 from . import text
 from .base import (
     ErrorSample,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Dim, TensorSpec
 from .base import Op
 from .gathering import Take

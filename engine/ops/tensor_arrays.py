@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ..graph import dtypes
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import ArraySpec, FrameSpec, Shape, Spec, TensorSpec, shape_text
 from .array_value import ArrayValue
 from .base import Op, Operation, Sample, Tensor, apply, as_scalar_or_array, runtime_shape

@@ -8,13 +8,13 @@ cotangent of a store is a store, whose missing keys are zero. It is accumulated 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ..graph import dtypes
 from ..graph.dtypes import is_integer, name_of
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Shape, Spec, StoreSpec, TensorSpec, shape_text, shapes_compatible
 from .base import Op, Operation, Tensor, apply
 from .store_value import StoreValue

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from ..control_flow.region_op import RegionOp
 from ..graph.graph import Graph, Operation
 from ..graph.op import Op
+from ..graph.quick_dataclass import dataclass
 from ..graph.tensor import Tensor
 from ..ops.fused import Fused
 from ..ops.reduction import LogSumExp

@@ -84,7 +84,7 @@ def _joined(source: Operation, user: Operation, inputs: Sequence[Tensor]) -> Fus
     result = 0
     for operation in (source, user):
         own = [numbers[tensor] for tensor in operation.inputs]
-        for op, arguments in _steps(operation):
+        for op, arguments in steps_of(operation):
             own.append(len(inputs) + len(steps))
             steps.append((op, tuple(own[k] for k in arguments)))
         result = own[-1]
@@ -92,7 +92,8 @@ def _joined(source: Operation, user: Operation, inputs: Sequence[Tensor]) -> Fus
     return Fused(len(inputs), tuple(steps), (result,))
 
 
-def _steps(operation: Operation) -> Sequence[tuple[Op, tuple[int, ...]]]:
+def steps_of(operation: Operation) -> Sequence[tuple[Op, tuple[int, ...]]]:
+    """What an operation computes, over its inputs."""
     if isinstance(operation.op, Fused):
         return operation.op.steps
     return ((operation.op, tuple(range(len(operation.inputs)))),)

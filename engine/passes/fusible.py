@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..graph.graph import Operation
 from ..graph.op import Op
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import TensorSpec
 from ..ops.base import BroadcastToShape, ReshapeToShape, SumToShape
 from ..ops.fused import Part
@@ -54,6 +54,10 @@ class FusionRule:
     def has_kernel(self, operation: Operation) -> bool:
         """Whether there is a kernel for a fused operation, all in all."""
         return True
+
+    def can_run_together(self, operation: Operation) -> bool:
+        """Whether kernels compute an elementwise fused operation over several sets of operands in one call."""
+        return False
 
     def layout(self, rows: int, weight: TensorSpec, transpose: bool) -> PackedLayout | None:
         """How to pack a weight, or its transpose, for products of so many rows in a loop; None if that does not pay."""
@@ -150,11 +154,17 @@ def _sum_to_shape(
 
 
 def _reduction(op: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], rule: FusionRule) -> Form | None:
-    if getattr(op, "accumulator", None) is not None or getattr(op, "initial", None) is not None:
+    if not _accumulates_as_kernels(op, inputs[0]) or getattr(op, "initial", None) is not None:
         return None
     if _size(inputs[0]) == _size(outputs[0]) or not rule.can_reduce(op, inputs[0]):
         return None
     return _chain([op])
+
+
+def _accumulates_as_kernels(op: Any, spec: TensorSpec) -> bool:
+    """Whether a reduction accumulates in the type in which kernels compute: float32 for half types."""
+    accumulator = getattr(op, "accumulator", None)
+    return accumulator is None or (accumulator.name == "float32" and spec.dtype.name in ("float16", "bfloat16"))
 
 
 def _normalisation(

@@ -12,7 +12,6 @@ before the loop, and its rows are added to ``h @ u``), or of a bias.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from ..control_flow.cond import Branch
@@ -20,6 +19,7 @@ from ..control_flow.region_op import RegionOp
 from ..control_flow.while_loop import While
 from ..graph.device import DeviceName
 from ..graph.graph import Graph, Operation
+from ..graph.quick_dataclass import dataclass
 from ..graph.region import Region
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor

@@ -8,17 +8,23 @@ from dataclasses import dataclass
 from ..graph.graph import Graph, Operation
 from ..graph.spec import Spec
 from ..graph.tensor import Tensor
+from ..ops.update_rows import UpdateRows
 from .assign import Assign, assign_devices
 from .fission import split_loops
 from .fuse import FusionRule, fuse
 from .fuse_open import fuse_open
+from .lay_out import lay_out_transposed
+from .live_rows import compute_live_rows
+from .loops.unroll import Whole, unroll
 from .pack import pack_weights
 from .prune import all_operations, needed_operations
 from .recompute import recompute
 from .row_updates import add_rows_at_once
+from .rows_together import change_rows_at_once
 from .sink import sink_into_branches
 from .specialise import Specialised
 from .switches import is_on
+from .together import update_together
 
 
 @dataclass
@@ -86,6 +92,12 @@ def prepare(
     wanted += [operation for operation in copy.graph.operations if operation.writes]
     fed = [copy.tensors[tensor] for tensor in feeds]
     operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
+    if is_on("unroll") and assign is None and memory_budget is None:
+        whole = unroll(Whole(copy, operations, fed, fetches, wanted), exact=not reassociate)
+        copy, operations, fed, fetches, wanted = whole
+    if is_on("live_rows") and reassociate and assign is None and memory_budget is None:
+        whole = compute_live_rows(Whole(copy, operations, fed, fetches, wanted))
+        copy, operations, fed, fetches, wanted = whole
     cheap = reassociate and rule is not None and assign is None and is_on("fuse") and is_on("memory")
     recompute(copy.graph, operations, [*fetches, *wanted], memory_budget, can_swap, cheap)
     operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
@@ -100,6 +112,8 @@ def prepare(
         add_rows_at_once(operations, [*fetches, *wanted])
         operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
     if rule is not None and reassociate and is_on("pack"):
+        if _is_on_one_host(operations):
+            lay_out_transposed(operations)
         pack_weights(copy.graph, operations, rule, fetches)
         operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
     if rule is not None and is_on("fuse"):
@@ -110,6 +124,12 @@ def prepare(
         if _is_on_one_host(operations):
             fuse_open(operations, fetches, rule)
             operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
+            if is_on("together"):
+                update_together(copy.graph, operations, fetches, rule)
+                change_rows_at_once(copy.graph, operations, fetches, rule)
+                asked_for = set(wanted)
+                wanted = [o for o in copy.graph.operations if o in asked_for or isinstance(o.op, UpdateRows)]
+                operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
     return Step(operations, fed, fetches, assign is not None)
 
 

@@ -26,11 +26,11 @@ def needed_operations(
     pending = [_producer(target) for target in targets if not (isinstance(target, Tensor) and target in given)]
     while pending:
         operation = pending.pop()
-        if operation in needed or (operation.outputs and given.issuperset(operation.outputs)):
+        if operation in needed or (given and operation.outputs and given.issuperset(operation.outputs)):
             continue
         needed.add(operation)
-        pending.extend(operation.control_inputs)
-        pending.extend(tensor.operation for tensor in operation.inputs if tensor not in given)
+        pending += operation.control_inputs
+        pending += [tensor.operation for tensor in operation.inputs if tensor not in given]
     return sorted(needed, key=_position)
 
 

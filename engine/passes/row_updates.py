@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from ..control_flow.region_op import RegionOp
 from ..graph.graph import Operation
 from ..graph.op import Op
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.base import ReshapeToShape
@@ -96,15 +96,13 @@ def _rewrite(operation: Operation, op: AssignRows) -> None:
     whole, positions, rows = operation.inputs
     if not isinstance(whole.spec, TensorSpec) or whole.dtype.name not in _FLOATS:
         return
-    unique = positions.operation.inputs[0] if _is_made_by(positions, FrontPositions) else positions
-    first = unique.operation.inputs[1] if _is_made_by(unique, Take) else None
-    if first is None or not _is_made_by(first, UniquePositions) or first.index:
-        return
-    items = unique.operation.inputs[0]
-    found, every = _added(rows, whole, unique), _vector_of(items)
-    if first.operation.inputs[0] is not items or not _is_made_by(every, FrontPositions) or found is None:
+    unique = unique_rows(positions)
+    found = None if unique is None else _added(rows, whole, unique)
+    if unique is None or found is None:
         return
     delta, sign = found
+    items, first = unique.operation.inputs
+    every = _vector_of(items)
     terms = _terms(delta, unique, first.operation)
     if terms is None:
         return
@@ -112,6 +110,17 @@ def _rewrite(operation: Operation, op: AssignRows) -> None:
     note_change("fuse", operation, "adds to rows one by one, without sorting their positions")
     operation.op = AddToRows(op.variable, sign, repeats)
     operation.inputs = (whole, every, values, *terms.scale)
+
+
+def unique_rows(positions: Tensor) -> Tensor | None:
+    """Those `positions` of rows, counted from the front, if each row is known to be named once."""
+    unique = positions.operation.inputs[0] if _is_made_by(positions, FrontPositions) else positions
+    first = unique.operation.inputs[1] if _is_made_by(unique, Take) else None
+    if first is None or not _is_made_by(first, UniquePositions) or first.index:
+        return None
+    items = unique.operation.inputs[0]
+    is_whole = first.operation.inputs[0] is items and _is_made_by(_vector_of(items), FrontPositions)
+    return unique if is_whole else None
 
 
 def _vector_of(items: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ general problem; within one iteration, where all of it is at hand, the cut is it
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from ..control_flow.cond import Branch
 from ..control_flow.frames import History, Saved, TripCount
 from ..control_flow.while_loop import While
 from ..graph.graph import Operation, Parameter, Placeholder
+from ..graph.quick_dataclass import dataclass
 from ..graph.region import Region
 from ..graph.spec import ArraySpec, FrameSpec, Spec, TensorSpec
 from ..graph.tensor import Tensor

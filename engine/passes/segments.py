@@ -28,6 +28,7 @@ from ..ops.comparison import GreaterEqual, Less
 from ..ops.elementwise import Add, Subtract
 from ..ops.tensor_arrays import ArrayRead
 from .estimates import bytes_of
+from .loops.linear import trip_count
 from .order import reorder
 from .prune import live_outputs
 from .saved_state import ASSUMED_TRIPS, calls_itself, constant_of, static_bytes, trips_of
@@ -122,12 +123,20 @@ def _counts_down(backward: Operation, node: Operation) -> bool:
     test, start, update = op.condition.results[0].operation, backward.inputs[0].operation, op.body.results[0].operation
     if not isinstance(test.op, GreaterEqual) or test.inputs[0] is not op.condition.parameters[0]:
         return False
-    if not _is_number(test.inputs[1], 0) or not isinstance(start.op, Subtract) or not isinstance(update.op, Subtract):
+    if not _is_number(test.inputs[1], 0) or not isinstance(update.op, Subtract) or not _is_last(start, node):
         return False
-    from_end = start.inputs[0].operation
-    if not isinstance(from_end.op, TripCount) or from_end.inputs[0] is not node.outputs[-1]:
+    return update.inputs[0] is op.body.parameters[0] and _is_number(update.inputs[1], 1)
+
+
+def _is_last(start: Operation, node: Operation) -> bool:
+    """Whether an operation gives the number of a loop's last iteration."""
+    if isinstance(start.op, Constant):
+        trips = trip_count(node)
+        return trips is not None and trips.known is not None and _is_number(start.outputs[0], trips.known - 1)
+    if not isinstance(start.op, Subtract) or not _is_number(start.inputs[1], 1):
         return False
-    return update.inputs[0] is op.body.parameters[0] and all(_is_number(o.inputs[1], 1) for o in (start, update))
+    counted = start.inputs[0].operation
+    return isinstance(counted.op, TripCount) and counted.inputs[0] is node.outputs[-1]
 
 
 def _is_number(tensor: Tensor, number: int) -> bool:

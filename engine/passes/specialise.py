@@ -26,6 +26,7 @@ from ..graph.region import Region
 from ..graph.spec import Spec, TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.base import Constant
+from ..ops.einsum import Contraction
 from ..ops.linalg import BatchMatMul, MatMul
 from .fold import folded
 from .log import is_recording, note_change
@@ -234,7 +235,7 @@ class Specialised:
         """
         if not inputs or not all(tensor in self.outers for tensor in inputs):
             return None
-        if not (op.elementwise or isinstance(op, (MatMul, BatchMatMul))) or any(
+        if not (op.elementwise or isinstance(op, (MatMul, BatchMatMul, Contraction))) or any(
             shape_of(tensor) is None for tensor in inputs
         ):
             return None
@@ -298,6 +299,9 @@ class Specialised:
         parameters = _chosen(op.condition.parameters, live, specs)
         condition = self._copy_region(op.condition, into, parameters, op.condition.results, demanded, in_loop=True)
         new = While(condition, body, op.parallel_iterations, op.swap_memory)
+        if op.cotangents:
+            pairs = [(own, other) for own, other in op.cotangents.items() if own in inner and other in self.tensors]
+            new.cotangents = {self.tensors[own]: self.tensors[other] for own, other in pairs}
         return self._adopt_region_op(new, inits, operation, into)
 
     def _copy_branch(

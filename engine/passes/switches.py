@@ -34,14 +34,18 @@ _TABLE = (
     Pass("simplify", "rewrite operations by a table of rules: shapes, transposes, casts, arithmetic"),
     Pass("cse", "compute equal pure operations once"),
     Pass("fold", "compute small operations over constants while the step is prepared"),
+    Pass("unroll", "replace loops of a few iterations by copies of their bodies"),
     Pass("sink", "move what only one branch needs into that branch"),
+    Pass("live_rows", "compute the rows of a batch of sequences that have not ended", is_exact=False),
     Pass("invariants", "move what is the same in each iteration out of a loop"),
     Pass("fission", "batch, before or after a loop, work that does not depend on its recurrence", is_exact=False),
     Pass("merge_products", "compute matrix products that share an operand as one", is_exact=False),
     Pass("fuse", "compute chains of elementwise operations in one kernel", is_exact=False),
     Pass("reductions", "take sums, means and maxima into the kernels of what they reduce", is_exact=False),
+    Pass("together", "update variables by the same expression in one call, and rows of tables in one pass over them"),
     Pass("pack", "compute products of few rows by weights that are packed once", is_exact=False),
     Pass("native", "compile whole regions of scalars and small arrays to machine code", is_exact=False),
+    Pass("parallel", "run independent loops and long operations that use one core each side by side"),
     Pass("memory", "reuse buffers: results in place of operands that die"),
 )
 PASSES: dict[str, Pass] = {known.name: known for known in _TABLE}

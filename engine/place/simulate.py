@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from ..graph.quick_dataclass import dataclass
 from .tasks import Layout
 
 _DONE, _READY = 0, 1

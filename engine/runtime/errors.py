@@ -38,7 +38,10 @@ def annotate(
     if getattr(error, "_anabranch_operation", None) is not None:
         return
     inputs = ", ".join(describe_value(value) for value in values) or "none"
-    loops = "".join(f", iteration {count} of {loop.name!r}" for loop, count in iterations)
+    around = list(operation.iterations)
+    for loop, count in iterations:
+        around += [(loop.name, count), *loop.iterations]
+    loops = "".join(f", iteration {count} of {name!r}" for name, count in around)
     loops += "".join(f", {depth} {'call' if depth == 1 else 'calls'} deep in {name!r}" for name, depth in calls)
     where = "" if device is None else f" on {device}"
     error.add_note(

@@ -28,7 +28,7 @@ from ..graph.tensor import Tensor
 from ..graph.variable import Assign
 from ..ops.array_value import ArrayValue
 from ..ops.base import Constant
-from ..ops.fused import Fused
+from ..ops.fused import Fused, FusedTogether
 from ..ops.indexed_slices import AssignRows
 from ..ops.tensor_arrays import ArrayRead, ArrayStack
 from ..passes.prune import frame_users
@@ -36,6 +36,7 @@ from .calls import PrintedBodies, print_call
 from .printed import Frame, Origin
 from .records import Record
 from .regions import BranchPrinter, LoopPrinter
+from .side_by_side import print_group
 from .storage import Buffer, is_fresh, laid_out_first, last_uses
 from .timing import Timing, is_timed, now, operation_callback, varying
 
@@ -63,6 +64,7 @@ class Printer:
         natives: loops that are compiled as a whole.
         in_rows: what loops record in the rows of one array (see `records`).
         in_slots: results that are computed in the slot of an array, with the operations that write them there.
+        groups: operations that run side by side, as they stand in a row.
     """
 
     def __init__(
@@ -76,10 +78,13 @@ class Printer:
         natives: Mapping[Operation, NativeRegion] | None = None,
         in_rows: Collection[Tensor] = (),
         in_slots: Mapping[Tensor, Operation] | None = None,
+        groups: Sequence[Sequence[Operation]] = (),
     ) -> None:
         self.guard = guard
         self.natives = natives or {}
         self.in_runs: set[Operation] = set()  # what is printed already, as part of a native run
+        self.groups = {group[0]: group for group in groups}
+        self.ran: dict[Operation, tuple[str, str]] = {}  # the result of a piece, and the call that runs it again
         self.in_rows = in_rows
         self.in_slots = in_slots or {}
         self.timing = timing
@@ -210,9 +215,13 @@ class Block:
             if operation in self.printer.in_runs:
                 self._free(dying.get(operation, ()))
                 continue
+            if operation in self.printer.groups:
+                print_group(self, self.printer.groups[operation])
             began = self._print_begin(operation)
             self.print_operation(operation, users.get(operation.outputs[-1], ()) if operation.outputs else ())
             self._print_end(operation, began)
+            if operation in self.printer.ran:
+                self.line(f"del {self.printer.ran[operation][0]}")
             if self.printer.guard is not None:
                 self._print_guard(operation, self.printer.guard)
             self._free(dying.get(operation, ()))
@@ -281,6 +290,8 @@ class Block:
             BranchPrinter(self, op, operation, users).print()
         elif isinstance(op, (Call, Recorded, Recursion)):
             print_call(self, operation, self.printer.bodies)
+        elif operation in self.printer.ran:
+            self._print_ran(operation)
         elif operation in self.printer.kernels and not self.printer.by_run and not isinstance(op, AssignRows):
             self._print_kernel(operation)
         elif isinstance(op, History):
@@ -310,7 +321,7 @@ class Block:
             return
         if isinstance(op, AssignRows) and operation in self.printer.rows_in_place:
             run = self.printer.bind("write_rows", self.printer.kernels.get(operation, op.write_in_place))
-            self._assign(operation, f"{run}({', '.join(arguments[1:])})", arguments)
+            self._assign(operation, f"{run}({', '.join(arguments[len(op.variables) :])})", arguments)
             return
         if operation in self.printer.last_reads and isinstance(op, (ArrayRead, ArrayStack)):
             self._assign(operation, op.emit_last(arguments), arguments)
@@ -325,6 +336,12 @@ class Block:
             run = self.printer.bind(f"run_{op.type_name}", run)
             expression = f"{run}({', '.join(arguments)})"
         self._assign(operation, expression, arguments)
+
+    def _print_ran(self, operation: Operation) -> None:
+        """The results of an operation that ran side by side with others; if it failed, it runs again."""
+        arguments = [self.names[tensor] for tensor in operation.inputs]
+        names = ", ".join(self.output_name(tensor) for tensor in operation.outputs)
+        self.line(f"{names}, = {' or '.join(self.printer.ran[operation])}", (operation, arguments))
 
     def _print_kernel(self, operation: Operation) -> None:
         """A fused operation: buffers for the results, and the call of its kernel on the addresses of the arrays."""
@@ -342,6 +359,9 @@ class Block:
         for operand, result in laid_out_first(operation, fresh).items():
             self.line(f"{self.names[result]}[...] = {self.names[operand]}", (operation, arguments))
             arguments = [self.names[result if tensor is operand else tensor] for tensor in operation.inputs]
+        if isinstance(operation.op, FusedTogether):
+            self._print_together(operation, operation.op, arguments, outputs)
+            return
         entry = printer.bind("kernel", kernel.entry)
         table = printer.bind("sizes", kernel.table)
         ids = ", ".join(f"id({name})" for name in [*arguments, *outputs])
@@ -352,6 +372,25 @@ class Block:
         self.line(f"if {entry}({table}, {ids}): {refit}({passed})  # {told or operation.type}", (operation, arguments))
         for name in [name for name, tensor in zip(outputs, operation.outputs, strict=True) if tensor.shape == ()]:
             self.line(f"{name} = {name}[()]")
+
+    def _print_together(
+        self, operation: Operation, op: FusedTogether, arguments: Sequence[str], outputs: Sequence[str]
+    ) -> None:
+        """The call of a kernel that gets the operands of all members in one tuple."""
+        kernel, origin = self.printer.kernels[operation], (operation, arguments)
+        shared, own, made = arguments[: len(op.shared)], arguments[len(op.shared) :], len(op.op.results)
+        listed: list[str] = []
+        for member in range(op.count):
+            listed += own[member * len(op.own) : (member + 1) * len(op.own)]
+            listed += outputs[member * made : (member + 1) * made]
+        entry, refit = self.printer.bind("kernel", kernel.entry), self.printer.bind("refit", kernel.refit)
+        table, members = self.printer.bind("sizes", kernel.table), self.fresh("members")
+        self.line(f"{members} = ({', '.join(listed)},)", origin)
+        ids = ", ".join(f"id({name})" for name in (members, *shared))
+        told = f"{op.count} times: {', '.join(step.type_name for step, _ in op.op.steps)}"
+        passed = f"{members}, ({', '.join(shared)}{',' if shared else ''})"
+        self.line(f"if {entry}({table}, {ids}): {refit}({passed})  # {told}", origin)
+        self.line(f"del {members}")
 
     def _buffer(self, tensor: Tensor) -> str:
         """Where a fused operation writes `tensor`."""

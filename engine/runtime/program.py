@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ from .printer import Printer
 from .records import recorded_in_rows, written_into_slots
 from .releases import last_reads
 from .row_writes import rows_in_place
+from .side_by_side import arranged
 from .storage import is_fresh, plan_buffers
 from .timing import SavedBytes, Timing, note_compiled, note_saved_bytes, now, step_span
 
@@ -66,6 +68,7 @@ class Statistics:
         self.total_saved_bytes = 0
         self.recomputed_bytes = 0
         self.total_recomputed_bytes = 0
+        self._lock = threading.Lock()  # loops that run side by side count at the same time
 
     @property
     def devices(self) -> Mapping[str, Any]:
@@ -79,13 +82,15 @@ class Statistics:
     def note_saved(self, *values: Any) -> None:
         """Count state that was saved: histories (lists) and single values."""
         size = sum(bytes_saved(value) for value in values)
-        self.saved_bytes += size
-        self.total_saved_bytes += size
+        with self._lock:
+            self.saved_bytes += size
+            self.total_saved_bytes += size
 
     def note_recomputed(self, size: int) -> None:
         """Count bytes of state that was computed again."""
-        self.recomputed_bytes += size
-        self.total_recomputed_bytes += size
+        with self._lock:
+            self.recomputed_bytes += size
+            self.total_recomputed_bytes += size
 
 
 def bytes_saved(value: Any) -> int:
@@ -142,7 +147,7 @@ class Program:
         if guard:
             printer = Printer(guard=self._check, timing=self._timing)
         else:
-            printer = _printer(operations, fetches, self._timing, exact)
+            printer, operations = _printer(operations, fetches, self._timing, exact)
         copied = {tensor for tensor in fetches if not is_fresh(tensor)}
         printer.bindings["copied"] = copied_value
         printer.bindings["stats"] = SavedBytes(self.statistics) if timed else self.statistics
@@ -305,8 +310,9 @@ def _memory_of(operations: Sequence[Operation]) -> Callable[[], contextlib.Abstr
     tensors = [tensor for operation in all_operations(operations) for tensor in operation.outputs]
     if not is_on("memory") or not any(_is_large(tensor) for tensor in tensors):
         return contextlib.nullcontext
-    from .kernels.memory import KeptMemory  # llvmlite loads here
+    from .kernels.memory import KeptMemory, prepare  # llvmlite loads here
 
+    prepare()
     return KeptMemory
 
 
@@ -318,15 +324,21 @@ def _is_large(tensor: Tensor) -> bool:
     return spec.is_static and math.prod(shape) * int(spec.dtype.itemsize) >= _LARGE
 
 
-def _printer(operations: Sequence[Operation], fetches: Sequence[Tensor], timing: Timing | None, exact: bool) -> Printer:
-    """A printer that has kernels for what they can compute."""
-    in_place, last = rows_in_place(operations, fetches), last_reads(operations, fetches)
+def _printer(
+    operations: Sequence[Operation], fetches: Sequence[Tensor], timing: Timing | None, exact: bool
+) -> tuple[Printer, Sequence[Operation]]:
+    """A printer that has kernels for what they can compute, and the operations in the order to print them."""
+    natives = {} if exact or timing is not None else natives_of(operations, fetches)
     kernels = kernels_of(operations, exact)
+    groups: list[list[Operation]] = []
+    if not exact and timing is None:
+        operations, groups = arranged(operations, natives, kernels)
+    in_place, last = rows_in_place(operations, fetches), last_reads(operations, fetches)
     in_rows = recorded_in_rows(operations, fetches) if is_on("memory") else ()
     in_slots = written_into_slots(operations, fetches) if is_on("memory") else {}
     plan = plan_buffers(operations, fetches, in_slots) if kernels else {}
-    natives = {} if exact or timing is not None else natives_of(operations, fetches)
-    return Printer(kernels, plan, None, in_place, last, timing, natives, in_rows, in_slots)
+    printer = Printer(kernels, plan, None, in_place, last, timing, natives, in_rows, in_slots, groups)
+    return printer, operations
 
 
 def natives_of(operations: Sequence[Operation], fetches: Sequence[Tensor]) -> dict[Operation, NativeRegion]:

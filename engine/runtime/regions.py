@@ -76,6 +76,9 @@ class _RegionPrinter:
     def _native_call(self, native: NativeRegion, otherwise: str) -> str:
         native.gives_trips = self.frame.trips is not None
         names = [self.outer.names[tensor] for tensor in native.plan.inputs]
+        ran = self.outer.printer.ran.get(self.operation)
+        if ran is not None:
+            return f"{ran[0]} or {otherwise}  # native: {native.plan.summary}"
         called = self.outer.printer.bind("native", native)
         names = ["stats", *names]
         return f"{called}({', '.join(names)}) or {otherwise}  # native: {native.plan.summary}"

@@ -7,11 +7,11 @@ hold an earlier value then.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from ..control_flow.call import Recursion
 from ..control_flow.region_op import RegionOp
 from ..graph.graph import Operation, ReadVariable
+from ..graph.quick_dataclass import dataclass
 from ..graph.tensor import Tensor
 from ..graph.variable import Assign, Variable
 from ..ops.indexed_slices import AssignRows
@@ -34,17 +34,20 @@ def _find_rows_in_place(
         if not operation.writes or isinstance(operation.op, Recursion):  # a call inside may use what it read before
             continue
         places = (*around, _Place(block, position, outliving))
-        if isinstance(operation.op, AssignRows) and _may_write_in_place(operation, operation.op.variable, places):
+        if isinstance(operation.op, AssignRows) and _may_write_in_place(operation, operation.op, places):
             found.add(operation)
         for inner, kept in inner_blocks(operation, users):
             _find_rows_in_place(inner, kept, places, found)
 
 
-def _may_write_in_place(operation: Operation, variable: Variable, places: Sequence[_Place]) -> bool:
-    source = operation.inputs[0].operation.op
-    if not isinstance(source, (ReadVariable, Assign, AssignRows)) or source.variable is not variable:
-        return False  # another value was fed in the place of the variable's
-    return not any(place.needs_earlier_value(variable, is_inside=depth > 0) for depth, place in enumerate(places))
+def _may_write_in_place(operation: Operation, op: AssignRows, places: Sequence[_Place]) -> bool:
+    for variable, whole in zip(op.variables, operation.inputs, strict=False):
+        source = whole.operation.op
+        if not isinstance(source, (ReadVariable, Assign, AssignRows)) or source.variable is not variable:
+            return False  # another value was fed in the place of the variable's
+        if any(place.needs_earlier_value(variable, is_inside=depth > 0) for depth, place in enumerate(places)):
+            return False
+    return True
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +68,8 @@ class _Place:
         operation = self.block[self.position]
         earlier = self.block if is_inside else self.block[: self.position]
         aliases = _memory_of(earlier, variable)
-        taken = operation.inputs[1:] if isinstance(operation.op, AssignRows) else operation.inputs
+        op = operation.op
+        taken = operation.inputs[len(op.variables) :] if isinstance(op, AssignRows) else operation.inputs
         if not aliases.isdisjoint(self.outliving) or not aliases.isdisjoint(taken):
             return True
         before = _memory_of(self.block[: self.position], variable)

@@ -6,18 +6,18 @@ Decided when a program is printed, from what is used where; nothing is checked a
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from ..control_flow.call import Body, Recursion
 from ..control_flow.frames import History, Saved
 from ..control_flow.region_op import RegionOp
 from ..graph.graph import Operation, Parameter, Placeholder, ReadVariable
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import FrameSpec, TensorSpec
 from ..graph.tensor import Tensor
 from ..graph.variable import Assign, Variable
 from ..ops.axes import Transpose
 from ..ops.base import Constant
-from ..ops.fused import Fused
+from ..ops.fused import Fused, FusedTogether
 from ..ops.records import RecordSpec
 from ..passes.prune import frame_users, needed_in_region, recorded_tensors
 from ..passes.switches import is_on
@@ -48,7 +48,7 @@ def plan_buffers(
         owned = {tensor for operation in block for tensor in operation.outputs}
         reusable = _reusable_tensors(block, [tensor for tensor in owned if is_fresh(tensor) and tensor not in shared])
         for operation in block:
-            if isinstance(operation.op, Fused):
+            if isinstance(operation.op, (Fused, FusedTogether)):
                 reused = _reused_operands(operation, dying.get(operation, ()), reusable)
                 plan.update((result, Buffer(operand)) for result, operand in reused.items())
     for result, buffer in _assigned_in_place(operations, kept).items():
@@ -71,7 +71,7 @@ def _assigned_in_place(operations: Sequence[Operation], fetches: Iterable[Tensor
             continue
         value, variable = operation.inputs[0], operation.op.variable
         producer = value.operation
-        if value in found or not isinstance(producer.op, Fused) or producer not in order:
+        if value in found or not isinstance(producer.op, (Fused, FusedTogether)) or producer not in order:
             continue
         if value.spec != variable.spec or not _is_written_once(accesses[variable]):
             continue
@@ -188,6 +188,8 @@ def _may_replace(operation: Operation, result: Tensor, operand: Tensor) -> bool:
     op, new, old = operation.op, result.spec, operand.spec
     if new != old or not isinstance(new, TensorSpec) or not isinstance(old, TensorSpec):
         return False
+    if isinstance(op, FusedTogether):
+        return op.may_replace(operation.outputs.index(result), operation.inputs.index(operand))
     return not isinstance(op, Fused) or op.may_replace(new, old)
 
 

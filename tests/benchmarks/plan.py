@@ -230,6 +230,24 @@ LINES = (
         ("tf1_while", "jax_bounded_scan", "tf2_while"),
         losses=(0.6340973, 0.6337488, 0.6334012),
     ),
+    *[
+        Line(
+            "segments",
+            what,
+            {"of": of},
+            "none",
+            "segments",
+            {"anabranch": at_most(most, against="alone"), "alone": FOR_COMPARISON},
+            (),
+        )
+        for of, most, what in (
+            ("bidirectional", 0.9, "train step of a bidirectional net, 64 units, 200 steps, against a loop at a time"),
+            ("ensemble", 0.8, "states of four recurrent nets, 64 units, 200 steps, against a net at a time"),
+            ("W2", 1.05, "W2 with all threads, against one thread of ours"),
+            ("W6", 1.05, "W6 of batch 32 with all threads, against one thread of ours"),
+            ("W12", 1.05, "W12 with all threads, against one thread of ours"),
+        )
+    ],
     Line(
         "import",
         "the import alone, in a cold process",

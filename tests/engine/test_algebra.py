@@ -335,6 +335,7 @@ def test_what_is_fed_is_not_folded():
 # --- common subexpressions ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("loops_stay")
 def test_a_loop_takes_what_is_computed_outside_already():
     x = ab.placeholder((3,), "float32", "x")
     outside = ops.exp(x)

@@ -77,7 +77,7 @@ def test_the_old_value_is_read_after_the_new_one_is_known(x: Tensor):
     value = x * 2 + 1
     old = v.value()
     write = v.assign(value)
-    Check([ab.ops.arctan(old), write], {x: X}, [v])
+    Check([ab.ops.i0(old), write], {x: X}, [v])
     Check([old, write.operation], {x: X}, [v])
 
 
@@ -92,7 +92,7 @@ def test_a_view_of_the_old_value_is_used_later(view: str, x: Tensor):
     }
     old = views[view](v)
     write = v.assign(v * 2 + x)
-    later = ab.ops.sum(ab.ops.arctan(old), axis=0)
+    later = ab.ops.sum(ab.ops.i0(old), axis=0)
     Check([later, write.operation], {x: X}, [v])
     Check([old, write.operation], {x: X}, [v])
 
@@ -110,7 +110,7 @@ def test_a_view_of_the_old_value_is_an_operand(x: Tensor):
 
 
 def test_an_operand_lives_on_in_a_view(x: Tensor):
-    a = ab.ops.arctan(x)
+    a = ab.ops.i0(x)
     view = ab.ops.transpose(a)
     y = ab.ops.relu(a * 2 - 1)
     z = ab.ops.matmul(y, view)
@@ -119,7 +119,7 @@ def test_an_operand_lives_on_in_a_view(x: Tensor):
 
 
 def test_an_operand_lives_on_in_a_loop(x: Tensor):
-    a = ab.ops.arctan(x)
+    a = ab.ops.i0(x)
     y = ab.ops.relu(a * 2 - 1)
     _, z = ab.while_loop(lambda i, b: i < 3, lambda i, b: (i + 1, b * 0.5 + 1), (0, a))
     w = ab.ops.relu(y * 3 - 2)
@@ -127,7 +127,7 @@ def test_an_operand_lives_on_in_a_loop(x: Tensor):
 
 
 def test_an_operand_lives_on_in_a_tensor_array(x: Tensor):
-    a = ab.ops.arctan(x)
+    a = ab.ops.i0(x)
     array = ab.TensorArray("float32", 2, element_shape=(3, 4)).write(0, a)
     y = ab.ops.relu(a * 2 - 1)
     array = array.write(1, y)
@@ -136,7 +136,7 @@ def test_an_operand_lives_on_in_a_tensor_array(x: Tensor):
 
 
 def test_dying_operands_are_reused(x: Tensor):
-    a = ab.ops.arctan(x)
+    a = ab.ops.i0(x)
     y = ab.ops.relu(a * 2 - 1)
     check = Check([y], {x: X})
     assert "np.empty" not in check.program.source
@@ -144,7 +144,7 @@ def test_dying_operands_are_reused(x: Tensor):
 
 def test_a_dying_operand_in_fortran_order(x: Tensor):
     """Its buffer is given to the result, though kernels write in C order only."""
-    a = ab.ops.arctan(ab.ops.transpose(x))
+    a = ab.ops.i0(ab.ops.transpose(x))
     y = ab.ops.relu(a * 2 - 1)
     check = Check([y], {x: X})
     assert "np.empty" not in check.program.source
@@ -152,14 +152,14 @@ def test_a_dying_operand_in_fortran_order(x: Tensor):
 
 def test_a_variable_in_fortran_order(x: Tensor):
     v = ab.Variable(np.ones((4, 3), "float32"), name="v")
-    fill = v.assign(ab.ops.arctan(ab.ops.transpose(x)))
+    fill = v.assign(ab.ops.i0(ab.ops.transpose(x)))
     update = v.assign(v * 2 - 1)
     check = Check([update.operation], {}, [v])
     assert in_place(check.program)
     ab.Session().run(fill, {x: X})
     assert not v.read_value().flags.c_contiguous
     check.program()
-    np.testing.assert_array_equal(v.numpy(), np.arctan(X).T * 2 - 1)
+    np.testing.assert_allclose(v.numpy(), np.i0(X).T * 2 - 1, rtol=1e-6)
 
 
 def test_two_variables_are_assigned_one_value(x: Tensor):
@@ -167,7 +167,7 @@ def test_two_variables_are_assigned_one_value(x: Tensor):
     value = v * w + x
     Check([v.assign(value).operation, w.assign(value).operation], {x: X / 9}, [v, w])
     Check([v.assign(x), w.assign(x)], {x: X / 9}, [v, w])
-    unfused = ab.ops.arctan(x)
+    unfused = ab.ops.i0(x)
     Check([v.assign(unfused), w.assign(unfused)], {x: X / 9}, [v, w])
     Check([v.assign(unfused).operation, w.assign(unfused).operation], {x: X / 9}, [v, w])
 
@@ -214,7 +214,7 @@ def test_an_untouched_loop_variable_is_the_old_value(x: Tensor):
     _, same = ab.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, a), (0, v.value()))
     write = v.assign(v * 2 + x)
     Check([same, write], {x: X}, [v])
-    Check([ab.ops.arctan(same), write], {x: X}, [v])
+    Check([ab.ops.i0(same), write], {x: X}, [v])
 
 
 def test_constants_are_not_overwritten(x: Tensor):

@@ -16,7 +16,7 @@ import pytest
 
 import anabranch as ab
 from anabranch.engine.graph.spec import TensorSpec
-from anabranch.engine.ops.special import erf_values, erfc_values
+from anabranch.engine.ops.special import erf_values, erfc_values, erfinv_values
 from anabranch.engine.runtime.kernels.bound import BoundKernel
 from anabranch.engine.runtime.kernels.cuda import print_cuda
 from anabranch.engine.runtime.kernels.entry import Operand
@@ -42,8 +42,16 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "sinh": (2.0, 2.2),
     "cosh": (1.6, 1.6),
     "tanh": (1.6, 2.5),
+    "arcsin": (0.7, 0.8),
+    "arccos": (0.7, 0.9),
+    "arctan": (0.7, 1.7),
+    "arcsinh": (0.7, 2.0),
+    "arccosh": (0.7, 2.4),
+    "arctanh": (0.7, 2.2),
+    "cbrt": (0.7, 0.9),
     "erf": (1.6, 3.5),
     "erfc": (0.7, 3.9),
+    "erfinv": (0.7, 3.4),
     "sigmoid": (3.0, 3.0),
     "softplus": (3.0, 3.0),
 }
@@ -91,6 +99,7 @@ def points(name: str, dtype: str, count: int) -> Any:
         1 + rng.normal(size=count) * np.exp2(-rng.uniform(0, 30, count)),
         rng.integers(1, 2000, count) * (np.pi / 2),
         rng.uniform(-widest, widest, count),
+        np.copysign(1 - np.exp2(-rng.uniform(0, bits * 0.8, count)), rng.normal(size=count)),
     ]
     with np.errstate(all="ignore"):
         found = np.concatenate([values.astype(dtype) for values in drawn])
@@ -101,13 +110,34 @@ def exact(name: str, x: float) -> Any:
     """The function as an mpmath number; None where it has no finite value, or one so small that it is 0 in float64."""
     if (name in ("log", "log2", "log10") and x <= 0) or (name == "log1p" and x <= -1):
         return None
-    if abs(x) > 1000 and name not in ("log", "log2", "log10", "log1p", "sin", "cos", "tan"):
+    least, most = _DOMAINS.get(name, (-math.inf, math.inf))
+    if not least <= x <= most:
+        return None
+    if abs(x) > 1000 and name not in _OF_ANY_SIZE:
         return None  # a limit, infinity or 0
     number = mpmath.mpf(x)
     with mpmath.workprec(1300 if name in ("sin", "cos", "tan") and abs(x) > 1 else 140):
-        if abs(x) < 1e-100 and name in ("expm1", "log1p", "sin", "tan", "sinh", "tanh", "erf"):
-            return number * (2 / mpmath.sqrt(mpmath.pi) if name == "erf" else 1)
+        if abs(x) < 1e-100 and name in _STEEP_AT_ZERO:
+            return number * _STEEP_AT_ZERO[name]
         return _EXACT[name](number)
+
+
+_OF_ANY_SIZE = (
+    *("log", "log2", "log10", "log1p", "sin", "cos", "tan", "arctan", "arcsinh", "arccosh", "cbrt", "softplus"),
+)
+_BEFORE_ONE = 1 - 2.0**-53
+_DOMAINS = {
+    "arcsin": (-1, 1),
+    "arccos": (-1, 1),
+    "arccosh": (1, math.inf),
+    "arctanh": (-_BEFORE_ONE, _BEFORE_ONE),
+    "erfinv": (-_BEFORE_ONE, _BEFORE_ONE),
+}
+_STEEP_AT_ZERO: dict[str, Any] = {
+    **dict.fromkeys(("expm1", "log1p", "sin", "tan", "sinh", "tanh", "arcsin", "arctan", "arcsinh", "arctanh"), 1),
+    "erf": 2 / mpmath.sqrt(mpmath.pi),
+    "erfinv": mpmath.sqrt(mpmath.pi) / 2,
+}
 
 
 _EXACT: dict[str, Callable[[Any], Any]] = {
@@ -124,6 +154,14 @@ _EXACT: dict[str, Callable[[Any], Any]] = {
     "sinh": mpmath.sinh,
     "cosh": mpmath.cosh,
     "tanh": mpmath.tanh,
+    "arcsin": mpmath.asin,
+    "arccos": mpmath.acos,
+    "arctan": mpmath.atan,
+    "arcsinh": mpmath.asinh,
+    "arccosh": mpmath.acosh,
+    "arctanh": mpmath.atanh,
+    "cbrt": lambda x: mpmath.sign(x) * mpmath.cbrt(abs(x)),
+    "erfinv": mpmath.erfinv,
     "erf": mpmath.erf,
     "erfc": lambda x: mpmath.erfc(x) if x < 40 else mpmath.mpf(0),
     "sigmoid": lambda x: 1 / (1 + mpmath.exp(-x)),
@@ -180,6 +218,7 @@ _IN_FLOAT64: dict[str, Callable[[Any], Any]] = {
     "softplus": lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
     "erf": lambda x: erf_values(np, x),
     "erfc": lambda x: erfc_values(np, x),
+    "erfinv": lambda x: erfinv_values(np, x),
 }
 
 
@@ -309,11 +348,74 @@ def test_powers():
     assert errors.max() <= 1
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("power", "float64"), ("exp", "int32"), ("sin", "bool")])
+_TWO: dict[str, tuple[float, Callable[[Any, Any], Any]]] = {
+    "arctan2": (1.5, mpmath.atan2),
+    "hypot": (1.5, mpmath.hypot),
+    "power": (1.0, mpmath.power),
+}
+
+
+@pytest.mark.parametrize("dtype", LLVM_TYPES)
+@pytest.mark.parametrize("name", _TWO)
+def test_errors_of_functions_of_two(name: str, dtype: str):
+    rng = np.random.default_rng(list(_TWO).index(name))
+    count, bits = 400, np.dtype(dtype).itemsize * 8
+    drawn = rng.integers(0, 2**bits, count, dtype=f"uint{bits}").view(dtype)
+    x = np.concatenate([np.where(np.isfinite(drawn), drawn, 1), rng.normal(size=count)])
+    y = np.concatenate([rng.permutation(x[:count]), rng.normal(size=count) * np.exp2(rng.integers(-20, 20, count))])
+    if name == "power":
+        near = 1 + rng.normal(size=count) * 1e-4
+        x = np.abs(np.concatenate([x[:count], rng.lognormal(0, 3, count), near]))
+        y = np.concatenate([rng.normal(size=count), rng.normal(size=count) * 60, rng.normal(size=count) * 1e6])
+    with np.errstate(all="ignore"):
+        x, y = x.astype(dtype), y.astype(dtype)
+    usual = np.isfinite(x) & np.isfinite(y) & (x != 0)
+    x, y = x[usual], y[usual]
+    bound, reference = _TWO[name]
+    for a, b, found in zip(x.tolist(), y.tolist(), compute(name, x, y).tolist(), strict=True):
+        if name == "power" and abs(b * math.log2(a)) > 1100:
+            assert found in (0, math.inf)
+            continue
+        with mpmath.workprec(200):
+            value = reference(mpmath.mpf(a), mpmath.mpf(b))
+            if abs(value) > float(np.finfo(dtype).max):
+                continue
+            with np.errstate(under="ignore"):
+                unit = float(np.spacing(np.abs(np.dtype(dtype).type(float(value)))))
+            assert abs(mpmath.mpf(found) - value) <= bound * unit, (name, a, b, found)
+
+
+@pytest.mark.parametrize("dtype", LLVM_TYPES)
+@pytest.mark.parametrize("name", [*_TWO, "logaddexp", "logaddexp2"])
+def test_special_values_of_functions_of_two(name: str, dtype: str):
+    """All pairs of zeros, infinities, NaN, integers odd and even, subnormal and huge numbers, as NumPy has them."""
+    limits = np.finfo(dtype)
+    sizes = [0, limits.smallest_subnormal, 0.5, 1, 2, 3, np.pi, 2.0**53 + 2, limits.max, np.inf]
+    ends = np.array([*sizes, *[-size for size in sizes], np.nan])
+    x, y = (values.ravel().astype(dtype) for values in np.meshgrid(ends, ends))
+    with np.errstate(all="ignore"):
+        expected = getattr(np, name)(x, y)
+
+    found = compute(name, x, y)
+
+    cancels = float(limits.eps) if name == "logaddexp2" else 0
+    np.testing.assert_allclose(found, expected, rtol=4 * float(limits.eps), atol=cancels)
+    number = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.signbit(found[number]), np.signbit(expected[number]))
+
+
+def test_cubes_have_exact_roots():
+    numbers = np.arange(-200.0, 200.0)
+    np.testing.assert_array_equal(compute("cbrt", numbers**3), numbers)
+    powers = np.ldexp(1.0, [-1074, -1071, -300, 300, 1023])
+    np.testing.assert_array_equal(compute("cbrt", powers), np.ldexp(1.0, [-358, -357, -100, 100, 341]))
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("fmod", "float64"), ("exp", "int32"), ("sin", "bool")])
 def test_what_is_left_to_numpy(name: str, dtype: str):
     e = ExpressionBuilder()
     with pytest.raises(UnsupportedError, match=name):
-        getattr(e, name)(*[e.input(0, np.dtype(dtype))] * (2 if name == "power" else 1))
+        getattr(e, name)(e.input(0, np.dtype(dtype)))
 
 
 # --- programs, prints and the document ------------------------------------------------------------------------------
@@ -365,15 +467,16 @@ def test_equal_functions_of_a_value_are_computed_once():
 
 def printed_for_gpus() -> list[str]:
     """Every function in CUDA."""
-    kinds = [kind for kind in itertools.product(FUNCTIONS, LLVM_TYPES) if kind != ("power", "float64")]
-    return [print_cuda(spec_of(name, dtype, 2 if name == "power" else 1), f"{name}_{dtype}") for name, dtype in kinds]
+    kinds = itertools.product([name for name in FUNCTIONS if name != "ldexp"], LLVM_TYPES)
+    two = (*_TWO, "logaddexp", "logaddexp2")
+    return [print_cuda(spec_of(name, dtype, 2 if name in two else 1), f"{name}_{dtype}") for name, dtype in kinds]
 
 
 def test_functions_are_printed_for_gpus():
     for source in printed_for_gpus():
         assert source.count("{") == source.count("}") == 2
         assert "i64" not in source
-        assert "(unsigned long long)" in source or "float32" in source
+        assert "(unsigned long long)" in source or "float32" in source or "hypot" in source
 
 
 @pytest.mark.slow

@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib
 import itertools
 import pkgutil
+import shutil
+import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +30,7 @@ from anabranch.engine.runtime.kernels.bound import BoundKernel, can_fuse, kernel
 from anabranch.engine.runtime.kernels.cuda import print_cuda
 from anabranch.engine.runtime.kernels.expression import UnsupportedError
 from anabranch.engine.runtime.kernels.library import Library, library
+from anabranch.engine.runtime.program import Program
 
 for _module in pkgutil.iter_modules(ops.__path__):
     importlib.import_module(f"{ops.__name__}.{_module.name}")
@@ -34,7 +38,8 @@ for _module in pkgutil.iter_modules(ops.__path__):
 HALVES = ("float16", "bfloat16")
 APPROXIMATE = (
     *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sigmoid", "softplus", "power", "rsqrt"),
-    *("sin", "cos", "tan", "sinh", "cosh", "tanh", "erf", "erfc"),
+    *("sin", "cos", "tan", "sinh", "cosh", "tanh", "erf", "erfc", "erfinv", "cbrt", "hypot", "logaddexp", "logaddexp2"),
+    *("arcsin", "arccos", "arctan", "arctan2", "arcsinh", "arccosh", "arctanh"),
 )
 
 
@@ -254,8 +259,71 @@ def test_without_conversions_float16_is_left_to_numpy(monkeypatch: pytest.Monkey
     rule._can_fuse.cache_clear()  # pyright: ignore[reportPrivateUsage]
 
 
+# --- reductions -----------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("name", HALVES)
-def test_gpus_run_half_types_op_by_op(name: str):
+@pytest.mark.parametrize("shape", [(37, 129), (3, 1), (1, 2049), (5, 4, 3)], ids=str)
+def test_reductions_accumulate_in_float32(name: str, shape: tuple[int, ...]):
+    """One kernel with what comes before; sums are rounded once, others are exact."""
+    o = ab.ops
+    with ab.Graph().as_default() as graph:
+        x = ab.placeholder(shape, name, "x")
+        y = x * 2 + 1
+        centred = x - o.mean(x, axis=-1, keepdims=True)
+        exact = [o.max(y, axis=-1), o.min(y, axis=0), o.stack([y, x * x], axis=1)]
+        summed = [o.sum(y, axis=-1), o.sum(y, axis=0), o.sum(y), o.mean(y, axis=-1), o.mean(y), o.logsumexp(y, axis=-1)]
+        along = [o.softmax(y), o.log_softmax(y), centred * centred]
+        value = np.random.default_rng(3).normal(size=shape).astype(x.dtype)
+        eps = float(np.finfo("float16").eps) if name == "float16" else 2.0**-7
+        for fetch in [*exact, *summed, *along]:
+            program = Program(graph, [fetch], [x])
+            (found,) = program(value)
+            (expected,) = Interpreter().run(graph, [fetch], {x: value})
+            assert "kernel(" in program.source
+            assert found.dtype == x.dtype
+            if fetch in exact:
+                assert_same(np.asarray(found), np.asarray(expected))
+            wide = np.asarray(expected).astype("float64")
+            np.testing.assert_allclose(np.asarray(found).astype("float64"), wide, rtol=eps, atol=4 * eps)
+
+
+def test_a_sum_that_overflows_float16_on_the_way_only_is_finite():
+    with ab.Graph().as_default() as graph:
+        x = ab.placeholder((4, 64), "float16", "x")
+        total = ab.ops.sum(x * 1, axis=1)
+        value = np.tile(np.array([60000, -60000], "float16"), (4, 32))
+        value[:, :2] = 60000
+        value[:, -2:] = -60000
+        (found,) = Program(graph, [total], [x])(value)
+    np.testing.assert_array_equal(found, value.astype("float32").sum(axis=1).astype("float16"))
+
+
+# --- GPUs -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "kind"), [("float16", "half"), ("bfloat16", "bfloat16")])
+def test_gpus_widen_and_round_half_types(name: str, kind: str):
     spec = TensorSpec((4,), as_dtype(name))
-    with pytest.raises(UnsupportedError, match="half types"):
-        print_cuda(kernel_spec(chain(Negative()), [spec], [spec]), "fused")
+    source = print_cuda(kernel_spec(chain(Add(), 2), [spec, spec], [spec]), "fused")
+    assert source.startswith("#include <cuda_")
+    assert source.count(f"{kind}2float(p" if kind == "half" else "__bfloat162float(p") == 2
+    assert f"__float2{kind}_rn(" in source
+    assert "#include" not in print_cuda(kernel_spec(chain(Negative()), *[[TensorSpec((4,), np.dtype("f4"))]] * 2), "f")
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_gpus_take_no_half_number_by_value(name: str):
+    spec, number = TensorSpec((4,), as_dtype(name)), TensorSpec((), as_dtype(name))
+    with pytest.raises(UnsupportedError, match="half types by value"):
+        print_cuda(kernel_spec(chain(Add(), 2), [spec, number], [spec]), "fused", [1])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+@pytest.mark.parametrize("name", HALVES)
+def test_half_types_compile_for_gpus(name: str, tmp_path: Path):
+    spec = TensorSpec((4,), as_dtype(name))
+    source = print_cuda(kernel_spec(chain(Add(), 2), [spec, spec], [spec]), "fused")
+    (tmp_path / "kernel.cu").write_text(source)
+    subprocess.run(["nvcc", "-ptx", "-o", str(tmp_path / "kernel.ptx"), str(tmp_path / "kernel.cu")], check=True)

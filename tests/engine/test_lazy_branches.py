@@ -175,6 +175,7 @@ def test_branches_inside_a_loop(x: Tensor):
     assert _runs == {"y": 2}
 
 
+@pytest.mark.usefixtures("loops_stay")
 @pytest.mark.parametrize("taken", [True, False])
 def test_nothing_enters_a_loop(x: Tensor, flag: Tensor, taken: bool):
     y = counted(x)
@@ -193,6 +194,7 @@ def test_whole_loops_sink(x: Tensor, flag: Tensor):
     assert _runs == {"y": 3}
 
 
+@pytest.mark.usefixtures("loops_stay")
 @pytest.mark.parametrize("taken", [True, False])
 def test_a_loop_and_its_gradient_in_one_branch(x: Tensor, flag: Tensor, taken: bool):
     _, power = ab.while_loop(lambda i, _: i < 3, lambda i, t: (i + 1, counted(t) * t), (0, x))

@@ -399,10 +399,10 @@ def test_functions_are_those_of_numpy() -> None:
 
 
 def test_what_can_not_be_printed_runs_step_by_step() -> None:
-    """Kernels have no 64-bit integers, and nothing to do where all is on the host."""
+    """Kernels have no 8-bit integers, and nothing to do where all is on the host."""
     cupy: Any = FakeCupy()
-    x = np.arange(3)
-    (found,) = FusedRunner(cupy, AXPY)(DeviceArray(x), np.int64(2), DeviceArray(x))
+    x = np.arange(3, dtype="uint8")
+    (found,) = FusedRunner(cupy, AXPY)(DeviceArray(x), np.uint8(2), DeviceArray(x))
     np.testing.assert_array_equal(found._held, x * 3)
     assert FusedRunner(cupy, AXPY)(np.float32(2), np.float32(3), np.float32(4)) == (10.0,)
     assert not cupy.kernels

@@ -13,6 +13,8 @@ from anabranch.engine.runtime.native.function import Array, Function
 from anabranch.engine.runtime.native.rule import least_work
 from anabranch.engine.runtime.program import Program
 
+pytestmark = pytest.mark.usefixtures("loops_stay")
+
 ops = ab.ops
 RNG = np.random.default_rng(0)
 

@@ -91,17 +91,27 @@ def test_many_filters() -> None:
 @pytest.mark.parametrize(
     ("shape", "kernel_shape", "dtype"),
     [
-        ((2, 6, 6, 4), (3, 3, 2, 32), "float32"),  # groups
-        ((2, 6, 6, 4, 2), (2, 2, 2, 2, 16), "float32"),  # three axes
-        ((2, 6, 6, 4), (1, 1, 4, 32), "float32"),  # one matrix product
+        ((2, 6, 6, 4), (1, 1, 4, 32), "float32"),  # one small matrix product
         ((0, 6, 6, 4), (3, 3, 4, 32), "float32"),  # no images
+        ((0, 6, 6, 4), (3, 3, 1, 8), "float32"),
         ((2, 6, 6, 4), (3, 3, 4, 32), "float16"),
+        ((2, 6, 6, 4), (3, 3, 1, 8), "float16"),
     ],
 )
 def test_what_has_no_kernel_stays_right(shape: Any, kernel_shape: Any, dtype: str) -> None:
     graph, fetches, feeds, values = _step(shape, kernel_shape, dtype)
     assert not kernel_types(graph) & ALL
     check_against_numpy(graph, fetches, feeds, values, 1e-5)
+
+
+@pytest.mark.parametrize("shape", [(2, 50, 42), (3, 1400), (2, 30, 14, 5)])
+def test_pointwise(shape: Any) -> None:
+    """All cells are one row. With many filters the convolution is left to a matrix product, but not its gradients."""
+    ones = (1,) * (len(shape) - 1)
+    graph, _ = _check((*shape, 24), (*ones, 24, 40))
+    assert kernel_types(graph) >= ALL
+    graph, _ = _check((*shape, 24), (*ones, 24, 80), "float64")
+    assert kernel_types(graph) & ALL == ALL - {"conv"}
 
 
 def test_unknown_batch_has_kernels_once_it_is_fed() -> None:
@@ -154,6 +164,7 @@ import hashlib
 import numpy as np
 import anabranch as ab
 rng = np.random.default_rng(0)
+SHAPES = ((3, 3, 1, 16), (3, 3, 4, 32), (5, 1, 32), (3, 16, 24), (2, 3, 3, 8, 16))
 x, kernel = (rng.uniform(-1, 1, shape).astype("f") for shape in ((20, 14, 30, 16), (3, 3, 16, 40)))
 places = rng.integers(0, 500, 4000).astype("int32")
 with ab.Graph().as_default() as graph:
@@ -162,7 +173,12 @@ with ab.Graph().as_default() as graph:
     z = ab.ops.average_pool(y, 2, 1, "same")
     rows = ab.ops.take(ab.ops.reshape(fed, (-1, 160)), ids, axis=0)
     sums = ab.ops.segment_sum(rows, ids, 300)
-    fetches = [y, z, rows, sums, *ab.gradients(ab.ops.sum(z * z), [fed, weights])]
+    filters = [ab.convert_to_tensor(rng.uniform(-1, 1, shape).astype("f")) for shape in SHAPES]
+    flat = ab.ops.reshape(fed, (1, -1, 16))
+    deep = ab.ops.reshape(fed, (4, 5, 14, 30, 16))
+    others = [ab.ops.conv(value, kernel) for value, kernel in zip((fed, fed, flat, flat, deep), filters)]
+    loss = ab.ops.sum(z * z) + sum(ab.ops.sum(other * other) for other in others)
+    fetches = [y, z, rows, sums, *others, *ab.gradients(loss, [fed, weights, *filters])]
     found = ab.Session().run(fetches, {fed: x, weights: kernel, ids: places})
 print(hashlib.sha256(b"".join(value.tobytes() for value in found)).hexdigest())
 """

@@ -17,6 +17,8 @@ from anabranch.engine.runtime.native.ragged import RaggedArray, rows_and_ends
 from anabranch.engine.runtime.native.rule import LEAST_WORK, least_work
 from anabranch.engine.runtime.program import Program
 
+pytestmark = pytest.mark.usefixtures("loops_stay")
+
 ops = ab.ops
 RNG = np.random.default_rng(1)
 

@@ -15,6 +15,8 @@ from anabranch.engine.passes.switches import without
 from anabranch.engine.runtime.native.rule import least_work
 from anabranch.engine.runtime.program import Program
 
+pytestmark = pytest.mark.usefixtures("loops_stay")
+
 ops = ab.ops
 DTYPES = ("float32", "float64", "int32", "int64")
 
@@ -266,3 +268,75 @@ def test_generated_loops(loop: tuple[str, Callable[..., Any]], starts: list[int]
     for value, wanted in zip(found, expected, strict=True):
         np.testing.assert_array_equal(value, wanted)
         assert value.dtype == wanted.dtype
+
+
+def _loop_of(functions: Sequence[Callable[[Any, Any], Any]], dtype: str) -> tuple[ab.Graph, list[Any], list[Any]]:
+    """A loop that runs as often as is asked and gives what functions make of two scalars."""
+    with ab.Graph().as_default() as graph:
+        n, x, y = ab.placeholder((), "int32"), ab.placeholder((), dtype), ab.placeholder((), dtype)
+        first = [function(x, y) for function in functions]
+
+        def body(i: Any, *_: Any) -> Any:
+            return i + 1, *[function(x, y) for function in functions]
+
+        results = ab.while_loop(lambda i, *_: i < n, body, (0, *[ops.zeros((), value.dtype) for value in first]))
+    return graph, list(results[1:]), [n, x, y]
+
+
+_DIVISIONS: list[Callable[[Any, Any], Any]] = [
+    lambda x, y: x // y,
+    lambda x, y: x % y,
+    ops.fmod,
+    lambda x, y: ops.sign(x),
+    lambda x, y: ops.cast(x, "int32"),
+    lambda x, y: ops.cast(y, "int64"),
+    lambda x, y: ops.cast(x, "bool"),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_divisions_signs_and_casts_of_floats(dtype: str):
+    graph, results, feeds = _loop_of(_DIVISIONS, dtype)
+    program = Program(graph, results, feeds)
+    assert "# native: " in program.source
+    limits = np.finfo(dtype)
+    ends = np.array([0, 0.5, 1, 2.5, 7, 2.0**31, 3e9, 2.0**63, limits.max, limits.tiny, np.inf, np.nan], dtype)
+
+    @settings(max_examples=150, deadline=None, derandomize=True)
+    @given(*[st.sampled_from([*ends, *-ends]) | st.floats(width=32, allow_subnormal=False)] * 2)
+    def check(x: float, y: float) -> None:
+        a, b = np.dtype(dtype).type(x), np.dtype(dtype).type(y)
+        with np.errstate(all="ignore"):
+            arrays = np.array(a), np.array(b)
+            expected = [np.floor_divide(a, b), np.mod(a, b), np.fmod(a, b), np.sign(a)]
+            expected += [arrays[0].astype("int32"), arrays[1].astype("int64"), arrays[0].astype("bool")]
+        for found, wanted in zip(program(np.int32(1), a, b), expected, strict=True):
+            assert found.dtype == wanted.dtype
+            np.testing.assert_array_equal(found, wanted)
+            if found.dtype == dtype and not np.isnan(wanted):
+                assert np.signbit(found) == np.signbit(wanted)
+
+    check()
+
+
+def test_bits_and_shifts_of_integers():
+    functions: list[Callable[[Any, Any], Any]] = [
+        ops.left_shift,
+        ops.right_shift,
+        lambda x, y: ops.bitwise_not(x),
+        lambda x, y: ops.sign(x),
+        lambda x, y: ops.isfinite(x),
+        lambda x, y: ops.absolute(x),
+    ]
+    for dtype in ("int32", "int64"):
+        graph, results, feeds = _loop_of(functions, dtype)
+        program = Program(graph, results, feeds)
+        assert "# native: " in program.source
+        for x in (0, 1, -1, 5, -77, np.iinfo(dtype).max, np.iinfo(dtype).min):
+            for y in (0, 1, 31, 32, 63, 64, -1):
+                a, b = np.dtype(dtype).type(x), np.dtype(dtype).type(y)
+                with np.errstate(all="ignore"):
+                    expected = [a << b, a >> b, ~a, np.sign(a), True, np.abs(a)]
+                assert [value.item() for value in program(np.int32(1), a, b)] == [
+                    np.asarray(v).item() for v in expected
+                ]

@@ -22,6 +22,8 @@ from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.kernels.library import library
 from anabranch.engine.runtime.program import Program
 
+pytestmark = pytest.mark.usefixtures("loops_stay")
+
 ops = ab.ops
 RNG = np.random.default_rng(0)
 needs_kernels = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")

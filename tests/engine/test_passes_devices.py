@@ -166,6 +166,7 @@ def test_equal_operations_that_ask_for_different_devices_stay_apart():
     assert kinds_left(y, same, other, asks_for_nothing) == ["tanh"] * 3
 
 
+@pytest.mark.usefixtures("loops_stay")
 def test_equal_operations_inside_a_loop_that_ask_for_different_devices_stay_apart():
     def body(i: Any, y: Any) -> Any:
         with ab.device("cpu:1"):
@@ -597,6 +598,7 @@ def test_a_layered_lstm_anyhow(seed: int):
     sums_of_products().check(lambda: at_random(seed))
 
 
+@pytest.mark.usefixtures("loops_stay")
 @pytest.mark.parametrize("make", [lambda: lstm((A, B)), recurrent, sums_of_products, weight_gradients])
 def test_a_step_on_one_device_is_the_step_that_is_not_placed(make: Callable[[], Case]):
     case = make()

@@ -22,6 +22,8 @@ from anabranch.engine.passes.switches import without
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 
+pytestmark = pytest.mark.usefixtures("loops_stay")
+
 ops = ab.ops
 
 
@@ -94,7 +96,7 @@ def test_loop(x: Tensor):
 
 def test_loop_with_a_condition_of_several_operations():
     x = ab.placeholder((3,), "float32", "x")
-    _, y = ab.while_loop(lambda i, a: ops.all(ops.arctan(a) < 0.5), lambda i, a: (i + 1, ops.arcsinh(a)), (0, x))
+    _, y = ab.while_loop(lambda i, a: ops.all(ops.i0(a) < 0.5), lambda i, a: (i + 1, ops.arcsinh(a)), (0, x))
     assert_text(
         explain(y),
         """
@@ -102,9 +104,9 @@ def test_loop_with_a_condition_of_several_operations():
             a = x
             trips = 0
             while True:
-                arctan = np.arctan(a)
-                less = arctan < c
-                del arctan
+                bessel_i = run_bessel_i(a)
+                less = bessel_i < c
+                del bessel_i
                 all_true = np.logical_and.reduce(less, axis=(0,), keepdims=False)
                 del less
                 if not all_true: break
@@ -211,7 +213,7 @@ def test_gradient_of_a_branch(x: Tensor):
 def test_kernels_and_variables():
     x = ab.placeholder((2, 3), "float32", "x")
     weight = ab.Variable(np.ones((2, 3), "float32"), name="weight")
-    y = ops.arctan(ops.relu(x * 2 + 1))
+    y = ops.i0(ops.relu(x * 2 + 1))
     write = weight.assign_sub(y * 0.5)
     assert_text(
         explain([y, write.operation]),
@@ -219,15 +221,15 @@ def test_kernels_and_variables():
         def step(x):
             relu = np.empty((2, 3), float32)
             if kernel(sizes, id(x), id(c), id(c_2), id(relu)): refit((x, c, c_2,), (relu,))  # multiply, add, relu
-            arctan = np.arctan(relu)
+            bessel_i = run_bessel_i(relu)
             del relu
             read = weight._value
             subtract = weight._value
-            if kernel_2(sizes_2, id(arctan), id(c_3), id(read), id(subtract)): refit_2((arctan, c_3, read,), (subtract,))  # multiply, subtract
+            if kernel_2(sizes_2, id(bessel_i), id(c_3), id(read), id(subtract)): refit_2((bessel_i, c_3, read,), (subtract,))  # multiply, subtract
             del read
             assign = subtract
             del subtract, assign
-            return (arctan,)
+            return (bessel_i,)
         """,  # noqa: E501
     )
 
@@ -300,14 +302,14 @@ def test_values_inside_loops_and_branches_are_freed():
 
 def test_results_that_nothing_uses_are_freed():
     x = ab.placeholder((6,), "float32", "x")
-    first, _ = ops.split(ops.arctan(x), 2)
+    first, _ = ops.split(ops.i0(x), 2)
     assert_text(
         explain(ops.tanh(first)),
         """
         def step(x):
-            arctan = np.arctan(x)
-            split, split_2 = (arctan[0:3], arctan[3:6])
-            del arctan, split_2
+            bessel_i = run_bessel_i(x)
+            split, split_2 = (bessel_i[0:3], bessel_i[3:6])
+            del bessel_i, split_2
             tanh = np.tanh(split)
             del split
             return (tanh,)

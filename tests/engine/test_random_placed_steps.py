@@ -17,6 +17,7 @@ from shared.placed_steps import CPUS, Assigned, B, Placed, at_random, everywhere
 import anabranch as ab
 from anabranch.engine.control_flow.while_loop import While
 from anabranch.engine.passes.prepare import Step, prepare
+from anabranch.engine.passes.switches import without
 from anabranch.engine.place.kernels import all_operations as running_operations
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.kernels.rule import fusion_rule
@@ -96,5 +97,6 @@ def test_random_programs_as_they_are_placed(program: Program):
 @settings(max_examples=15, suppress_health_check=LARGE)
 def test_random_programs_on_one_device_are_prepared_as_those_that_are_not_placed(program: Program):
     case = RandomCase(program)
-    for exact in (False, True):
-        assert text(case.prepared(everywhere(B), exact)) == text(case.prepared(None, exact))
+    with without("unroll", "live_rows"):  # which leave placed steps alone
+        for exact in (False, True):
+            assert text(case.prepared(everywhere(B), exact)) == text(case.prepared(None, exact))

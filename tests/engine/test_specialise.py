@@ -17,6 +17,8 @@ from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 from anabranch.engine.runtime.variants import Variants
 
+pytestmark = pytest.mark.usefixtures("loops_stay")
+
 ops = ab.ops
 
 

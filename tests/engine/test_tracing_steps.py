@@ -65,6 +65,7 @@ def loop(x: Tensor, count: Any = 3) -> Tensor:
     return ab.while_loop(lambda i, _: i < count, outer, (0, x), name="outer")[1]
 
 
+@pytest.mark.usefixtures("loops_stay")
 def test_iterations_nest_and_fused_kernels_stay_fused(x: Tensor, path: Path):
     y = loop(x)
     session = ab.Session()
@@ -131,6 +132,7 @@ def test_values_are_the_same_bits(x: Tensor, exact: bool):
         assert one.tobytes() == other.tobytes()
 
 
+@pytest.mark.usefixtures("loops_stay")
 def test_saved_bytes_are_counted(x: Tensor, path: Path):
     gradient = ab.gradients(ops.sum(loop(x)), [x])[0]
     session = ab.Session()
@@ -147,6 +149,7 @@ def test_saved_bytes_are_counted(x: Tensor, path: Path):
     assert values[-1] == 0
 
 
+@pytest.mark.usefixtures("loops_stay")
 def test_statistics_count_guarded_runs_too(x: Tensor):
     gradient = ab.gradients(ops.sum(loop(x)), [x])[0]
     session = ab.Session()

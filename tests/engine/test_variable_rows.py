@@ -287,6 +287,7 @@ def repeat(count: int, body: Callable[..., Any], *values: Any) -> Any:
 
 
 @pytest.mark.usefixtures("graph")
+@pytest.mark.usefixtures("loops_stay")
 class TestInsideRegions:
     def test_a_loop_writes_in_place(self):
         v = table()

@@ -26,6 +26,7 @@ from ...ops.base import (
     ZerosOfShape,
     convert_to_tensor,
 )
+from ...ops.einsum import Contraction
 from ...ops.elementwise import FloorDivide, Mod
 from ...ops.joining import Concatenate, Split, Stack
 from ...ops.linalg import BatchMatMul, FlattenRows, MatMul
@@ -37,8 +38,8 @@ from .linear import Linear, array_size, inside
 from .view import LoopView, is_static
 
 _SAFE = (
-    BatchMatMul, BroadcastTo, BroadcastToShape, Cast, Concatenate, DimOf, ExpandDims, FlattenRows, MatMul, Reshape,
-    ReshapeToShape, ShapeOf, Split, Squeeze, Stack, SumToShape, Transpose, ZerosOfShape,
+    BatchMatMul, BroadcastTo, BroadcastToShape, Cast, Concatenate, Contraction, DimOf, ExpandDims, FlattenRows, MatMul,
+    Reshape, ReshapeToShape, ShapeOf, Split, Squeeze, Stack, SumToShape, Transpose, ZerosOfShape,
 )  # fmt: skip
 
 

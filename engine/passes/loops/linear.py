@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from ...control_flow.frames import History, TripCount
 from ...control_flow.while_loop import While
 from ...graph.graph import Operation, Parameter
+from ...graph.quick_dataclass import dataclass
 from ...graph.spec import ArraySpec, TensorSpec
 from ...graph.tensor import Tensor
 from ...ops.base import Cast, Constant

@@ -9,13 +9,13 @@ part of that.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...graph.graph import Operation
 from ...graph.op import Op
+from ...graph.quick_dataclass import dataclass
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Tensor
 from ...ops.base import Constant, SumToShape, ZerosOfShape, apply, make_constant

@@ -41,7 +41,7 @@ class BoundKernel:
     ) -> None:
         assert len(numbers) == spec.number_count
         self.spec = spec
-        self._dtypes = [_native(operand.dtype) for operand in (*inputs, *outputs)]
+        self._dtypes = [native_dtype(operand.dtype) for operand in (*inputs, *outputs)]
         self._table = _table(spec.operands, [*inputs, *outputs], numbers)
         self.table = self._table.ctypes.data
         self.entry: Any = None
@@ -55,44 +55,50 @@ class BoundKernel:
             RuntimeError: they do not have the shapes for which the program was compiled.
         """
         count = len(operands)
-        fitted = [
-            dtype.type(value) if operand.rank is None else _fitted(value, dtype)
+        found = [
+            dtype.type(value) if operand.rank is None else fitted(value, dtype)
             for value, dtype, operand in zip(operands, self._dtypes, self.spec.operands, strict=False)
         ]
         results = [
-            value if _fits(value, dtype) and value.flags.writeable else np.empty(np.shape(value), dtype)
+            value if fits(value, dtype) and value.flags.writeable else np.empty(np.shape(value), dtype)
             for value, dtype in zip(outputs, self._dtypes[count:], strict=True)
         ]
-        if self.entry(self.table, *map(id, fitted), *map(id, results)):
-            shapes = ", ".join(map(describe_value, (*operands, *outputs)))
-            raise RuntimeError(
-                f"This is a bug in anabranch: an op's inferred shape or dtype differs from its result ({shapes}). "
-                "Please report it; with ANABRANCH_KERNELS=0 in the environment the program runs on NumPy."
-            )
+        if self.entry(self.table, *map(id, found), *map(id, results)):
+            raise misfit((*operands, *outputs))
         for output, result in zip(outputs, results, strict=True):
             if output is not result:
                 output[...] = result
 
 
+def misfit(values: Sequence[Any]) -> RuntimeError:
+    """The error of operands that a kernel still refuses when they are laid out as it wants them."""
+    shapes = ", ".join(map(describe_value, values))
+    return RuntimeError(
+        f"This is a bug in anabranch: an op's inferred shape or dtype differs from its result ({shapes}). "
+        "Please report it; with ANABRANCH_KERNELS=0 in the environment the program runs on NumPy."
+    )
+
+
 @cache
-def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def native_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """NumPy's own object for a dtype, of which kernels know the address."""
     return np.dtype(dtype.name)
 
 
-def _fits(value: Any, dtype: np.dtype[Any]) -> bool:
+def fits(value: Any, dtype: np.dtype[Any]) -> bool:
     """Whether kernels take `value` as it is, if it has the right shape."""
     return (
         type(value) is np.ndarray and value.dtype is dtype and value.flags.c_contiguous and value.flags.aligned  # pyright: ignore[reportUnknownMemberType]
     )
 
 
-def _fitted(value: Any, dtype: np.dtype[Any]) -> Any:
-    if _fits(value, dtype):
+def fitted(value: Any, dtype: np.dtype[Any]) -> Any:
+    """An array as kernels take it."""
+    if fits(value, dtype):
         return value
-    fitted = np.empty(np.shape(value), dtype)
-    fitted[...] = value
-    return fitted
+    made = np.empty(np.shape(value), dtype)
+    made[...] = value
+    return made
 
 
 def kernel_spec(op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> KernelSpec:
@@ -146,7 +152,7 @@ def expression_of(op: Op, builder: ExpressionBuilder, arguments: Sequence[Expres
 
 def can_fuse(op: Op, dtypes: Sequence[Any], result: Any) -> bool:
     """Whether kernels can compute `op` over inputs of `dtypes`, giving dtype `result`."""
-    builder = ExpressionBuilder()
+    builder = ExpressionBuilder(dtypes)
     try:
         arguments = [builder.input(k, dtype) for k, dtype in enumerate(dtypes)]
         return expression_of(op, builder, arguments).type == register_type(result)
@@ -199,7 +205,7 @@ def _table(operands: tuple[Operand, ...], specs: Sequence[TensorSpec], numbers: 
         if kind == "array":
             table.append(id(np.ndarray))
         elif kind == "type":
-            dtype = _native(specs[position].dtype)
+            dtype = native_dtype(specs[position].dtype)
             table.append(id(dtype.type) if operands[position].rank is None else id(dtype))
         else:
             table.append(_static(specs[position])[axis])

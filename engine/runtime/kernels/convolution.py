@@ -1,10 +1,10 @@
-"""Which convolutions have kernels, and the sizes for which these are called."""
+"""Which convolutions have kernels, with which tiles."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
+from math import prod
 from typing import Any
 
 from ...graph.graph import Operation
@@ -12,39 +12,31 @@ from ...graph.spec import TensorSpec
 from ...ops.convolution import Conv, ConvFilterGrad, ConvInputGrad
 from ...ops.window_geometry import Window
 from .bound import BoundKernel
-from .correlation import FIELDS, CorrelationKernel
-from .correlation_filter import FILTER_FIELDS, FilterKernel
+from .convolution_numbers import (
+    Phase,
+    Sizes,
+    Windows,
+    correlation_numbers,
+    depthwise_filter_numbers,
+    depthwise_numbers,
+    filter_numbers,
+    inner_columns,
+)
+from .correlation import CorrelationKernel
+from .correlation_filter import FilterKernel
+from .depthwise import DepthwiseKernel
+from .depthwise_filter import DepthwiseFilterKernel
 from .entry import Operand
 from .expression import llvm_type
 from .library import library
 from .registers import Registers, registers_of
-from .scratch import scratch
 
 Shape = tuple[int, ...]
-PARTS = 16
-_ROWS_ELEMENTS = 1 << 16  # of a copy with padding: with the result's rows, it stays in the cache
-_SERIAL_PRODUCTS = 1 << 20  # up to which threads cost more than they help
-_BLOCK_BYTES = 1 << 15  # of input and cotangents, which a filter's gradient reads again for each tile
-_SUMS_ELEMENTS = 1 << 20  # of all parts' sums of filters' gradients
 _FEW_PIXELS = 4  # a row: below that, tiles are too small for many weights
 _MANY_WEIGHTS = 1 << 17
-
-
-@dataclass(frozen=True)
-class _Phase:
-    """A correlation of an array [images, down, across, depth] with filters.
-
-    Attributes:
-        down, across: the windows.
-        weights: where the first weight lies, and the steps from a tap to the next down and across, from a channel to
-            the next, and from a filter to the next.
-        out: where the result begins, and the steps from an image, a row and a pixel to the next.
-    """
-
-    down: Window
-    across: Window
-    weights: tuple[int, int, int, int, int]
-    out: tuple[int, int, int, int]
+_FEW_CELLS = 1 << 12  # of a pointwise convolution
+_FEW_FILTERS = 64  # up to which a matrix product in one piece takes longer than tiles
+_PIXELS = 8  # of a tile where each channel is by itself
 
 
 def bind_convolution(operation: Operation) -> BoundKernel | None:
@@ -54,13 +46,18 @@ def bind_convolution(operation: Operation) -> BoundKernel | None:
     assert isinstance(op, Conv)
     if not x or not kernel or not _has_kernels(operation, x, kernel):
         return None
-    down, across = _two_axes(op.windows(x, kernel))
-    if _is_pointwise(down, across):
+    (windows, images), groups = _three_axes(op.windows(x, kernel), x[0]), x[-1] // kernel[-2]
+    *_, channels, filters = kernel
+    if groups == 1 and (filters > _FEW_FILTERS or _is_small_product(windows, kernel)) and _is_pointwise(windows):
         return None
-    channels, filters = kernel[-2:]
-    weights = (0, across.kernel * channels * filters, channels * filters, filters, 1)
-    out = (0, down.out * across.out * filters, across.out * filters, filters)
-    return _bound(operation, [_Phase(down, across, weights, out)], x[0], channels, filters)
+    outs = [window.out for window in windows]
+    phase = Phase(
+        windows, (0, *_tap_steps(windows, kernel), filters, 1, filters // groups), (0, *_pixel_steps(outs, filters))
+    )
+    sizes = Sizes(images, groups, channels, filters // groups)
+    if _is_depthwise(operation, groups, kernel):
+        return _bound_depthwise(operation, [phase], sizes)
+    return _bound(operation, [phase], sizes)
 
 
 def bind_input_gradient(operation: Operation) -> BoundKernel | None:
@@ -71,21 +68,29 @@ def bind_input_gradient(operation: Operation) -> BoundKernel | None:
     assert isinstance(op, ConvInputGrad)
     if not x or not dy or not kernel or not _has_kernels(operation, x, kernel):
         return None
-    down, across = _two_axes(op.windows(x, kernel, dy))
-    if _is_pointwise(down, across):
+    (windows, images), groups = _three_axes(op.windows(x, kernel, dy), x[0]), x[-1] // kernel[-2]
+    if groups == 1 and _is_pointwise(windows) and _is_small_product(windows, kernel):
         return None
-    channels, filters = kernel[-2:]
-    phases: list[_Phase] = []
-    for (top, rows, below), (left, columns, beside) in product(down.phases(), across.phases()):
-        taps = range(down.kernel)[rows], range(across.kernel)[columns]
-        steps = across.kernel * channels * filters, channels * filters
-        start = sum(cells[-1] * step for cells, step in zip(taps, steps, strict=True) if cells)
-        turned = [-step * cells.step for cells, step in zip(taps, steps, strict=True)]
-        row = across.size * channels
-        out = (top * row + left * channels, down.size * row, down.stride * row, across.stride * channels)
-        if below.out and beside.out:
-            phases.append(_Phase(below, beside, (start, turned[0], turned[1], 1, filters), out))
-    return _bound(operation, phases, dy[0], filters, channels)
+    phases = [_transposed_phase(windows, kernel, x[-1], place) for place in product(*[w.phases() for w in windows])]
+    phases = [phase for phase in phases if 0 not in [window.out for window in phase.windows]]
+    sizes = Sizes(images, groups, kernel[-1] // groups, kernel[-2])
+    if _is_depthwise(operation, groups, kernel):
+        return _bound_depthwise(operation, phases, sizes)
+    return _bound(operation, phases, sizes)
+
+
+def _transposed_phase(windows: Windows, kernel: Shape, depth: int, place: Sequence[Any]) -> Phase:
+    """What reaches the cells of the input at one place between strides."""
+    steps = _tap_steps(windows, kernel)
+    taps: list[range] = [range(window.kernel)[chosen] for window, (_, chosen, _) in zip(windows, place, strict=True)]
+    start = sum(cells[-1] * step for cells, step in zip(taps, steps, strict=True) if cells)
+    turned = [-step * cells.step for cells, step in zip(taps, steps, strict=True)]
+    image, *cells = _pixel_steps([window.size for window in windows], depth)
+    begin = sum(first * step for (first, _, _), step in zip(place, cells, strict=True))
+    strided = [window.stride * step for window, step in zip(windows, cells, strict=True)]
+    below, beside, behind = (window for _, _, window in place)
+    of_group = kernel[-1] * kernel[-2] // depth
+    return Phase((below, beside, behind), (start, *turned, 1, kernel[-1], of_group), (begin, image, *strided))
 
 
 def bind_filter_gradient(operation: Operation) -> BoundKernel | None:
@@ -96,21 +101,24 @@ def bind_filter_gradient(operation: Operation) -> BoundKernel | None:
     assert isinstance(op, ConvFilterGrad)
     if not x or not dy or not kernel or not _has_kernels(operation, x, kernel):
         return None
-    down, across = _two_axes(op.windows(x, kernel, dy))
-    if _is_pointwise(down, across) or not (down.out and across.out):
+    (windows, images), groups = _three_axes(op.windows(x, kernel, dy), x[0]), x[-1] // kernel[-2]
+    is_product = groups == 1 and _is_pointwise(windows)
+    if 0 in [window.out for window in windows] or (is_product and _is_small_product(windows, kernel)):
         return None
-    channels, filters = kernel[-2:]
-    element = llvm_type(operation.outputs[0].dtype)
-    registers = registers_of(library.host, element)
-    cells = down.kernel * across.kernel * channels
-    rows, vectors, is_consecutive = _filter_tile(cells, channels, filters, registers)
-    is_padded = not (down.inside and across.inside)
-    is_uneven = filters % (registers.lanes * vectors) > 0
-    inputs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
-    outputs = [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
+    sizes = Sizes(images, groups, kernel[-2], kernel[-1] // groups)
+    if _is_depthwise(operation, groups, kernel):
+        return _bound_depthwise_filter(operation, windows, sizes)
+    element, registers = _element(operation), _registers(operation)
+    cells = windows[0].kernel * windows[1].kernel * windows[2].kernel * sizes.channels
+    if groups > 1:
+        registers = _narrowed(registers, sizes.filters)
+    rows, vectors, is_consecutive = _filter_tile(cells, sizes.channels, sizes.filters, registers)
+    is_padded = not all(window.inside for window in windows)
+    is_uneven = sizes.filters % (registers.lanes * vectors) > 0
+    inputs, outputs = _specs(operation)
     operands = operands_of(inputs, outputs)
     spec = FilterKernel(operands, element, registers.lanes, rows, vectors, is_consecutive, is_padded, is_uneven)
-    return BoundKernel(spec, inputs, outputs, _filter_numbers(spec, down, across, x[0], channels, filters))
+    return BoundKernel(spec, inputs, outputs, filter_numbers(spec, windows, sizes))
 
 
 def _static_shapes(operation: Operation, positions: Sequence[int]) -> list[Shape]:
@@ -130,46 +138,90 @@ def _static(spec: Any) -> Shape:
 
 
 def _has_kernels(operation: Operation, x: Shape, kernel: Shape) -> bool:
-    """Whether these are numbers, shapes and groups for which there are kernels."""
-    is_planar = 3 <= len(x) <= 4
+    """Whether there are kernels for numbers and shapes like these."""
     is_floating = operation.outputs[0].dtype.name in ("float32", "float64")
-    return is_planar and is_floating and 0 not in x and 0 not in kernel and x[-1] == kernel[-2]
+    return is_floating and 3 <= len(x) <= 5 and 0 not in x and 0 not in kernel
 
 
-def _two_axes(windows: Sequence[Window]) -> tuple[Window, Window]:
-    """Windows along two axes: the first is one cell if there is none."""
-    return (windows[0], windows[1]) if len(windows) == 2 else (Window(1, 1, 1, 1, 0, 1), windows[0])
+def _three_axes(windows: Sequence[Window], images: int) -> tuple[Windows, int]:
+    """Windows along depth, height and width, and the images: what there is none of is one cell.
+
+    Where each cell is a window, those of all images are one row.
+    """
+    one = Window(1, 1, 1, 1, 0, 1)
+    if _is_pointwise(windows):
+        cells = images * prod(window.size for window in windows)
+        return (one, one, Window(cells, 1, 1, 1, 0, cells)), 1
+    deep, down, across = (*[one] * (3 - len(windows)), *windows)
+    return (deep, down, across), images
 
 
-def _is_pointwise(down: Window, across: Window) -> bool:
+def _is_pointwise(windows: Sequence[Window]) -> bool:
     """Whether each cell is a window: then it is one matrix product."""
-    return all(w.kernel == w.stride == 1 and w.before == 0 and w.out == w.size for w in (down, across))
+    return all(w.kernel == w.stride == 1 and w.before == 0 and w.out == w.size for w in windows)
 
 
-def _bound(
-    operation: Operation, phases: Sequence[_Phase], images: int, channels: int, filters: int
-) -> BoundKernel | None:
-    least = min((phase.across.out for phase in phases), default=0)
-    count = sum(phase.down.kernel * phase.across.kernel for phase in phases) * channels * filters
-    element = llvm_type(operation.outputs[0].dtype)
-    registers = registers_of(library.host, element)
-    if not least or 2 * filters < registers.lanes or (least < _FEW_PIXELS and count > _MANY_WEIGHTS):
-        return None
-    pixels, vectors = _tile(least, filters, registers)
-    is_padded = not all(phase.down.inside and phase.across.inside for phase in phases)
+def _is_small_product(windows: Windows, kernel: Shape) -> bool:
+    """Whether a pointwise convolution is left to a matrix product: few cells, or many weights."""
+    return windows[2].size < _FEW_CELLS or kernel[-2] * kernel[-1] > _MANY_WEIGHTS
+
+
+def _tap_steps(windows: Windows, kernel: Shape) -> tuple[int, int, int]:
+    """The elements of a kernel from a tap to the next along each axis."""
+    _, down, across = windows
+    weights = kernel[-2] * kernel[-1]
+    return down.kernel * across.kernel * weights, across.kernel * weights, weights
+
+
+def _pixel_steps(counts: Sequence[int], channels: int) -> tuple[int, int, int, int]:
+    """The elements of images from one to the next, and from a plane, a row and a pixel to the next."""
+    planes, rows, columns = counts
+    return planes * rows * columns * channels, rows * columns * channels, columns * channels, channels
+
+
+def _specs(operation: Operation) -> tuple[list[TensorSpec], list[TensorSpec]]:
     inputs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
-    outputs = [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
+    return inputs, [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
+
+
+def _element(operation: Operation) -> str:
+    return llvm_type(operation.outputs[0].dtype)
+
+
+def _registers(operation: Operation) -> Registers:
+    return registers_of(library.host, _element(operation))
+
+
+def _narrowed(registers: Registers, filters: int) -> Registers:
+    """Vectors no wider than a group's filters need."""
+    return Registers(min(registers.lanes, 1 << (filters - 1).bit_length()), registers.sums)
+
+
+# --- groups of many channels ------------------------------------------------------------------------------------------
+
+
+def _bound(operation: Operation, phases: Sequence[Phase], sizes: Sizes) -> BoundKernel | None:
+    least = min((phase.windows[2].out for phase in phases), default=0)
+    taps = sum(deep.kernel * down.kernel * across.kernel for (deep, down, across), _, _ in phases)
+    count = taps * sizes.groups * sizes.channels * sizes.filters
+    registers = _registers(operation)
+    if sizes.groups > 1:
+        registers = _narrowed(registers, sizes.filters)
+    if not least or 2 * sizes.filters < registers.lanes or (least < _FEW_PIXELS and count > _MANY_WEIGHTS):
+        return None
+    pixels, vectors = _tile(least, sizes.filters, registers)
+    inputs, outputs = _specs(operation)
     spec = CorrelationKernel(
         operands_of(inputs, outputs),
         len(phases),
-        element,
+        _element(operation),
         registers.lanes,
         pixels,
         vectors,
-        phases[0].across.stride * channels,
-        is_padded,
+        phases[0].windows[2].stride * sizes.groups * sizes.channels,
+        not all(window.inside for phase in phases for window in phase.windows),
     )
-    numbers = [number for phase in phases for number in _numbers(spec, phase, images, channels, filters)]
+    numbers = [number for phase in phases for number in correlation_numbers(spec, phase, sizes)]
     return BoundKernel(spec, inputs, outputs, numbers)
 
 
@@ -202,63 +254,6 @@ def _tile(columns: int, filters: int, registers: Registers) -> tuple[int, int]:
     return best[1], best[2]
 
 
-def _numbers(kernel: CorrelationKernel, phase: _Phase, images: int, channels: int, filters: int) -> list[int]:
-    """What the code reads of a phase."""
-    down, across = phase.down, phase.across
-    size = 8 if kernel.element == "double" else 4
-    width = kernel.lanes * kernel.vectors
-    panels = -(-filters // width)
-    panel_size = down.kernel * across.kernel * channels * width
-    padded_width = max(across.extent, 1)
-    block = rows_of_block(down, images, padded_width * channels)
-    blocks = -(-down.out // block)
-    products = images * down.out * across.out * filters * down.kernel * across.kernel * channels
-    parts = 1 if products < _SERIAL_PRODUCTS else min(PARTS, images * blocks)
-    rows_size = aligned(((block - 1) * down.stride + (down.kernel - 1) * down.dilation + 1) * padded_width * channels)
-    rows_size = rows_size if kernel.is_padded else 0
-    address = scratch((panels * panel_size + PARTS * rows_size) * size)
-    numbers = {
-        "batch": images,
-        "rows": down.out,
-        "columns": across.out,
-        "height": down.size,
-        "width": across.size,
-        "channels": channels,
-        "filters": filters,
-        "taps_down": down.kernel,
-        "taps_across": across.kernel,
-        "step_down": down.dilation,
-        "step_across": across.dilation,
-        "stride_down": down.stride,
-        "before_down": down.before,
-        "before_across": across.before,
-        **dict(zip(FIELDS[14:19], phase.weights, strict=True)),
-        **dict(zip(FIELDS[19:23], phase.out, strict=True)),
-        "block": block,
-        "blocks": blocks,
-        "parts": parts,
-        "padded_width": padded_width,
-        "panels": panels,
-        "panel_size": panel_size,
-        "panel_address": address,
-        "rows_address": address + panels * panel_size * size,
-        "rows_size": rows_size,
-    }
-    return [numbers[name] for name in FIELDS]
-
-
-def rows_of_block(down: Window, images: int, row: int) -> int:
-    """How many rows of the result a block has: their input fits into the cache, and there are blocks for all parts."""
-    fitting = (_ROWS_ELEMENTS // max(1, row) - (down.kernel - 1) * down.dilation - 1) // down.stride + 1
-    wanted = -(-down.out * images // PARTS) if images < PARTS else down.out
-    return max(1, min(down.out, fitting, wanted))
-
-
-def aligned(count: int) -> int:
-    """A number of elements of which vectors behind it begin at a full cache line."""
-    return -(-count // 16) * 16
-
-
 def _filter_tile(cells: int, channels: int, filters: int, registers: Registers) -> tuple[int, int, bool]:
     """Cells and vectors of a tile of a filter's gradient, and whether its cells are channels side by side."""
     best: tuple[float, int, int, bool] | None = None
@@ -277,65 +272,50 @@ def _filter_tile(cells: int, channels: int, filters: int, registers: Registers) 
     return best[1:]
 
 
-def _filter_numbers(
-    kernel: FilterKernel, down: Window, across: Window, images: int, channels: int, filters: int
-) -> list[int]:
-    """What the code reads."""
-    size = 8 if kernel.element == "double" else 4
-    panels = -(-filters // kernel.width)
-    cells = down.kernel * across.kernel * channels
-    tiles = -(-cells // kernel.cells)
-    padded_width = max(across.extent, 1)
-    row = (padded_width if kernel.is_padded else across.size) * channels
-    per_line = (down.stride * row + across.out * filters) * size
-    block = min(down.out, max(1, _BLOCK_BYTES // per_line))
-    blocks = -(-down.out // block)
-    sums_size = panels * tiles * kernel.cells * kernel.width
-    products = images * down.out * across.out * filters * cells
-    image_parts = max(1, min(PARTS, images * blocks, _SUMS_ELEMENTS // sums_size))
-    tile_parts = 1 if 2 * image_parts >= PARTS else min(PARTS // image_parts, panels * tiles)
-    if products < _SERIAL_PRODUCTS:
-        image_parts = tile_parts = 1
-    parts = image_parts * tile_parts
-    lines = (block - 1) * down.stride + (down.kernel - 1) * down.dilation + 1
-    rows_size = aligned(lines * padded_width * channels) if kernel.is_padded else 0
-    cotangents_size = block * across.out * panels * kernel.width if kernel.is_uneven else 0
-    sizes = [parts * cotangents_size * size, image_parts * sums_size * size, parts * rows_size * size]
-    address = scratch(sum(sizes) + tiles * kernel.cells * 8)
-    places = [address, address + sizes[0], address + sum(sizes[:2]), address + sum(sizes)]
-    numbers = {
-        "batch": images,
-        "rows": down.out,
-        "columns": across.out,
-        "height": down.size,
-        "width": across.size,
-        "channels": channels,
-        "filters": filters,
-        "taps_down": down.kernel,
-        "taps_across": across.kernel,
-        "step_down": down.dilation,
-        "step_across": across.dilation,
-        "stride_down": down.stride,
-        "before_down": down.before,
-        "before_across": across.before,
-        "block": block,
-        "blocks": blocks,
-        "parts": parts,
-        "image_parts": image_parts,
-        "tile_parts": tile_parts,
-        "sum_parts": 8 if image_parts * sums_size > 1 << 16 else 1,
-        "padded_width": padded_width,
-        "pixel_step": across.stride * channels,
-        "row": row,
-        "panels": panels,
-        "tiles": tiles,
-        "cells": cells,
-        "cotangents_address": places[0],
-        "cotangents_size": cotangents_size,
-        "sums_address": places[1],
-        "sums_size": sums_size,
-        "rows_address": places[2],
-        "rows_size": rows_size,
-        "offsets_address": places[3],
-    }
-    return [numbers[name] for name in FILTER_FIELDS]
+# --- groups of one channel --------------------------------------------------------------------------------------------
+
+
+def _is_depthwise(operation: Operation, groups: int, kernel: Shape) -> bool:
+    """Whether each group has one channel, and no more filters than a vector has lanes."""
+    return groups > 1 and kernel[-2] == 1 and kernel[-1] // groups <= _registers(operation).lanes
+
+
+def _channels_at_once(operation: Operation, groups: int, multiplier: int) -> int:
+    """A power of two: so many channels there are, and so many filters has a vector for each."""
+    most = min(groups, max(1, _registers(operation).lanes // multiplier))
+    return 1 << (most.bit_length() - 1)
+
+
+def _bound_depthwise(operation: Operation, phases: Sequence[Phase], sizes: Sizes) -> BoundKernel | None:
+    if not phases:
+        return None
+    multiplier = sizes.channels * sizes.filters
+    inner = [end - begin for begin, end in (inner_columns(phase.windows[2]) for phase in phases)]
+    inputs, outputs = _specs(operation)
+    spec = DepthwiseKernel(
+        operands_of(inputs, outputs),
+        len(phases),
+        _element(operation),
+        _channels_at_once(operation, sizes.groups, multiplier),
+        multiplier,
+        isinstance(operation.op, ConvInputGrad),
+        _pixels_at_once(min(inner)),
+        phases[0].windows[2].stride * sizes.groups * sizes.channels,
+    )
+    numbers = [number for phase in phases for number in depthwise_numbers(spec, phase, sizes)]
+    return BoundKernel(spec, inputs, outputs, numbers)
+
+
+def _pixels_at_once(columns: int) -> int:
+    tiles = max(1, -(-columns // _PIXELS))
+    return max(1, -(-columns // tiles))
+
+
+def _bound_depthwise_filter(operation: Operation, windows: Windows, sizes: Sizes) -> BoundKernel:
+    lanes = _channels_at_once(operation, sizes.groups, sizes.filters)
+    fitting = [vectors for vectors in (1, 2, 4) if vectors * lanes <= sizes.groups]
+    # Wide tiles go through memory better; but the last one has channels of the one before it.
+    vectors = min(fitting, key=lambda vectors: -(-sizes.groups // (vectors * lanes)) * (vectors + 0.3))
+    inputs, outputs = _specs(operation)
+    spec = DepthwiseFilterKernel(operands_of(inputs, outputs), _element(operation), lanes, vectors, sizes.filters)
+    return BoundKernel(spec, inputs, outputs, depthwise_filter_numbers(spec, windows, sizes))

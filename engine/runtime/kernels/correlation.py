@@ -1,5 +1,8 @@
 """Kernels of convolutions: tiles of the result, some pixels of a row times some filters, are summed in registers.
 
+Images have planes, rows and columns; those without planes, or rows, have one. The filters of a group see its channels
+only: each panel belongs to one group.
+
 For a tile, each tap and channel adds the outer product of its pixels and its filters. No columns are copied: pixels are
 read where they lie. Filters are laid in panels as wide as a tile beforehand, padded with zeros. Input that is padded is
 copied with its padding, some rows at a time that stay in the cache.
@@ -17,13 +20,24 @@ from dataclasses import dataclass
 from .code import Code, Size
 from .entry import Operand
 
+# What the code of each of these kernels reads: sizes, of channels and filters those of a group; how the work is cut up,
+# and where the copies with padding lie.
+GEOMETRY = (
+    *("batch", "groups", "channels", "filters", "planes", "rows", "columns", "depth", "height", "width", "pixel"),
+    *("taps_deep", "taps_down", "taps_across", "step_deep", "step_down", "step_across"),
+    *("stride_deep", "stride_down", "stride_across", "before_deep", "before_down", "before_across"),
+    *("block", "blocks", "block_columns", "column_blocks", "units", "padded_width", "padded_lines"),
+    *("rows_address", "rows_size"),
+)
+WEIGHTS = ("start", "deep", "down", "across", "channel", "filter", "group")
+AXES = ("deep", "down", "across")
+RESULT = ("start", "image", "plane", "row", "pixel")
 # What the code reads of a phase, in this order.
 FIELDS = (
-    *("batch", "rows", "columns", "height", "width", "channels", "filters"),
-    *("taps_down", "taps_across", "step_down", "step_across", "stride_down", "before_down", "before_across"),
-    *("weight_start", "weight_down", "weight_across", "weight_channel", "weight_filter"),
-    *("out_start", "out_image", "out_row", "out_pixel"),
-    *("block", "blocks", "parts", "padded_width", "panels", "panel_size", "panel_address", "rows_address", "rows_size"),
+    *GEOMETRY,
+    *("parts", "panels", "panel_size", "panel_address"),
+    *(f"weight_{step}" for step in WEIGHTS),
+    *(f"out_{step}" for step in RESULT),
 )
 
 
@@ -32,7 +46,7 @@ class CorrelationKernel:
     """A correlation over images, channels last.
 
     Attributes:
-        operands: x [batch, height, width, channels], the weights, what else is passed, and the result.
+        operands: x [batch, depth, height, width, channels], the weights, what else is passed, and the result.
         phases: how many parts of the result, spread over it, are computed one after the other.
         element: the LLVM type.
         lanes: elements of a vector.
@@ -80,7 +94,7 @@ def _print_tile(kernel: CorrelationKernel, name: str) -> str:
     """One tile: pixels that lie `pixel_step` apart, and the filters of a panel."""
     kind, lanes, vectors = kernel.element, kernel.lanes, kernel.vectors
     vector, width = f"<{lanes} x {kind}>", lanes * vectors
-    sizes = ("row", "step", "taps_down", "taps_across", "channels", "out_pixel", "left")
+    sizes = ("plane", "row", "step", "taps_deep", "taps_down", "taps_across", "channels", "out_pixel", "left")
     parameters = [(f"{kind}*", "%x"), (f"{kind}*", "%panel"), (f"{kind}*", "%out")]
     code = Code(f"{name}_tile", [*parameters, *[("i64", f"%{size}") for size in sizes]])
     sums = [[code.slot(vector) for _ in range(vectors)] for _ in range(kernel.pixels)]
@@ -88,8 +102,9 @@ def _print_tile(kernel: CorrelationKernel, name: str) -> str:
     code.line(f"store {kind}* %panel, {kind}** {weights}")
     for slot in (slot for row in sums for slot in row):
         code.line(f"store {vector} zeroinitializer, {vector}* {slot}")
-    with code.loop(0, "%taps_down") as down, code.loop(0, "%taps_across") as across:
-        start = code.add(code.mul(down, "%row"), code.mul(across, "%step"))
+    taps = code.loop(0, "%taps_deep"), code.loop(0, "%taps_down"), code.loop(0, "%taps_across")
+    with taps[0] as deep, taps[1] as down, taps[2] as across:
+        start = code.add(code.mul(deep, "%plane"), code.mul(down, "%row"), code.mul(across, "%step"))
         cells = code.at(kind, "%x", start)
         with code.loop(0, "%channels") as channel:
             here = code.value(f"load {kind}*, {kind}** {weights}")
@@ -134,17 +149,22 @@ def _print_pack(kernel: CorrelationKernel, name: str) -> str:
     """Lay the filters of one panel side by side: [taps, channels, filters of a tile]."""
     kind, width = kernel.element, kernel.lanes * kernel.vectors
     code = Code(f"{name}_pack", [("i8*", "%context"), ("i64", "%panel")])
-    pointers = _print_context(code, kind)
+    pointers = print_task_context(code, kind)
     fields = Fields(code, pointers[3])
     weights = code.at(kind, pointers[1], fields["weight_start"])
     target = code.at(kind, fields.address("panel_address", kind), code.mul("%panel", fields["panel_size"]))
-    first = code.mul("%panel", width)
-    weights = code.at(kind, weights, code.mul(first, fields["weight_filter"]))
+    group, first = _place_of_panel(code, fields, "%panel", width)
+    to_group, to_filter = code.mul(group, fields["weight_group"]), code.mul(first, fields["weight_filter"])
+    weights = code.at(kind, weights, code.add(to_group, to_filter))
     left = code.least(code.sub(fields["filters"], first), width)
-    channels, across_count, step = fields["channels"], fields["taps_across"], fields["weight_filter"]
-    with code.loop(0, fields["taps_down"]) as down, code.loop(0, across_count) as across:
-        from_tap = code.add(code.mul(down, fields["weight_down"]), code.mul(across, fields["weight_across"]))
-        to_tap = code.mul(code.add(code.mul(down, across_count), across), channels)
+    channels, step = fields["channels"], fields["weight_filter"]
+    counts = [fields[f"taps_{axis}"] for axis in AXES]
+    loops = [code.loop(0, count) for count in counts]
+    with loops[0] as deep, loops[1] as down, loops[2] as across:
+        taps = zip(AXES, (deep, down, across), strict=True)
+        from_tap = code.add(*[code.mul(tap, fields[f"weight_{axis}"]) for axis, tap in taps])
+        number = code.add(code.mul(code.add(code.mul(deep, counts[1]), down), counts[2]), across)
+        to_tap = code.mul(number, channels)
         with code.loop(0, channels) as channel:
             source = code.at(kind, weights, code.add(from_tap, code.mul(channel, fields["weight_channel"])))
             place = code.at(kind, target, code.mul(code.add(to_tap, channel), width))
@@ -155,7 +175,14 @@ def _print_pack(kernel: CorrelationKernel, name: str) -> str:
     return code.text()
 
 
-def _print_context(code: Code, kind: str) -> tuple[str, str, str, str]:
+def _place_of_panel(code: Code, fields: Fields, panel: Size, width: int) -> tuple[Size, Size]:
+    """The group to which a panel belongs, and its first filter there."""
+    panels = code.div(code.add(fields["filters"], width - 1), width)
+    group = code.div(panel, panels)
+    return group, code.mul(code.sub(panel, code.mul(group, panels)), width)
+
+
+def print_task_context(code: Code, kind: str) -> tuple[str, str, str, str]:
     """The pointers that a task finds in its context: three arrays, and the numbers."""
     context = code.value("bitcast i8* %context to i64*")
     numbers = [code.load("i64", context, position) for position in range(4)]
@@ -167,66 +194,117 @@ def _print_task(kernel: CorrelationKernel, name: str) -> str:
     """A part: some blocks of rows of the result."""
     kind, width = kernel.element, kernel.lanes * kernel.vectors
     code = Code(f"{name}_task", [("i8*", "%context"), ("i64", "%part")])
-    x, _, out, numbers = _print_context(code, kind)
+    x, _, out, numbers = print_task_context(code, kind)
     fields = Fields(code, numbers)
-    blocks, parts = fields["blocks"], fields["parts"]
-    units = code.mul(fields["batch"], blocks)
-    begin = code.div(code.mul(units, "%part"), parts)
-    end = code.div(code.mul(units, code.add("%part", 1)), parts)
-    columns, channels, stride = fields["columns"], fields["channels"], fields["stride_down"]
-    tiles = code.div(code.add(columns, kernel.pixels - 1), kernel.pixels)
+    begin, end = print_share(code, fields["units"], "%part", fields["parts"])
+    stride, block_columns = fields["stride_down"], fields["block_columns"]
+    tiles = code.div(code.add(block_columns, kernel.pixels - 1), kernel.pixels)
     out = code.at(kind, out, fields["out_start"])
     panels = fields.address("panel_address", kind)
     with code.loop(begin, end) as unit:
-        image, block = code.div(unit, blocks), code.value(f"srem i64 {unit}, {blocks}")
+        image, plane, block, column_block = print_unit(code, fields, unit)
         first = code.mul(block, fields["block"])
         last = code.least(code.add(first, fields["block"]), fields["rows"])
-        top = code.sub(code.mul(first, stride), fields["before_down"])
-        if kernel.is_padded:
-            source, row = print_padded_rows(code, name, fields, kind, x, image, top, code.sub(last, first))
-        else:
-            row = code.mul(fields["width"], channels)
-            start = code.add(code.mul(image, fields["height"], row), code.mul(top, row))
-            source = code.at(kind, x, code.sub(start, code.mul(fields["before_across"], channels)))
-        down, across = code.mul(fields["step_down"], row), code.mul(fields["step_across"], channels)
-        target = code.at(kind, out, code.mul(image, fields["out_image"]))
+        # Blocks are of one width: the last one has columns of the one before it, and finds the same for them.
+        start = code.least(code.mul(column_block, block_columns), code.sub(fields["columns"], block_columns))
+        source, lines = print_source(
+            code, kernel.is_padded, name, fields, kind, x, (image, plane, first, start), code.sub(last, first)
+        )
+        deep, row = lines
+        down, across = code.mul(fields["step_down"], row), code.mul(fields["step_across"], fields["pixel"])
+        place = [(image, "image"), (plane, "plane"), (start, "pixel")]
+        target = code.at(kind, out, code.add(*[code.mul(number, fields[f"out_{step}"]) for number, step in place]))
         with code.loop(0, fields["panels"]) as panel:
             weights = code.at(kind, panels, code.mul(panel, fields["panel_size"]))
-            done = code.mul(panel, width)
+            group, done = _place_of_panel(code, fields, panel, width)
             left = code.sub(fields["filters"], done)
+            of_group = code.at(kind, source, code.mul(group, fields["channels"]))
+            to_group = code.at(kind, target, code.add(code.mul(group, fields["filters"]), done))
             with code.loop(first, last) as line, code.loop(0, tiles) as tile:
-                column = code.least(code.mul(tile, kernel.pixels), code.sub(columns, kernel.pixels))
+                column = code.least(code.mul(tile, kernel.pixels), code.sub(block_columns, kernel.pixels))
                 cells = code.add(code.mul(code.sub(line, first), stride, row), code.mul(column, kernel.pixel_step))
-                place = code.add(code.mul(line, fields["out_row"]), code.mul(column, fields["out_pixel"]), done)
-                sizes = (down, across, fields["taps_down"], fields["taps_across"], channels, fields["out_pixel"], left)
-                pointers = (code.at(kind, source, cells), weights, code.at(kind, target, place))
+                to_line = code.add(code.mul(line, fields["out_row"]), code.mul(column, fields["out_pixel"]))
+                taps = [fields[f"taps_{axis}"] for axis in AXES]
+                sizes = (deep, down, across, *taps, fields["channels"], fields["out_pixel"], left)
+                pointers = (code.at(kind, of_group, cells), weights, code.at(kind, to_group, to_line))
                 passed = [f"{kind}* {pointer}" for pointer in pointers] + [f"i64 {size}" for size in sizes]
                 code.line(f"call void @{name}_tile({', '.join(passed)})")
     return code.text()
 
 
-def print_padded_rows(
-    code: Code, name: str, fields: Fields, kind: str, x: str, image: Size, top: Size, rows: Size
-) -> tuple[str, Size]:
-    """Copy the rows of x under `rows` rows of windows, the first of which begin at row `top`, with their padding.
+def print_share(code: Code, count: Size, part: Size, parts: Size) -> tuple[Size, Size]:
+    """The first of `count` things that belong to a part, and the first that does not any more."""
+    return code.div(code.mul(count, part), parts), code.div(code.mul(count, code.add(part, 1)), parts)
+
+
+def print_unit(code: Code, fields: Fields, unit: Size) -> tuple[Size, Size, Size, Size]:
+    """The image, plane, block of rows and block of columns that a unit of work is."""
+    found: list[Size] = []
+    for name in ("column_blocks", "blocks", "planes"):
+        rest = code.div(unit, fields[name])
+        found.append(code.sub(unit, code.mul(rest, fields[name])))
+        unit = rest
+    column_block, block, plane = found
+    return unit, plane, block, column_block
+
+
+def print_source(
+    code: Code,
+    is_padded: bool,
+    name: str,
+    fields: Fields,
+    kind: str,
+    x: str,
+    window: tuple[Size, Size, Size, Size],
+    rows: Size,
+) -> tuple[str, tuple[Size, Size]]:
+    """The cells of x under `rows` rows of windows; where windows reach out of x, they are copied with padding.
+
+    Args:
+        window: image, plane, row and column of the first window.
 
     Returns:
-        Where they lie, and how many elements a row has.
+        Where the first cell lies, and how many elements from a tap to the next in depth, and from a row to the next.
     """
-    channels, height, width = fields["channels"], fields["height"], fields["width"]
-    row = code.mul(fields["padded_width"], channels)
+    image, *place = window
+    axes = zip(AXES, place, strict=True)
+    first = [code.sub(code.mul(at, fields[f"stride_{axis}"]), fields[f"before_{axis}"]) for axis, at in axes]
+    if is_padded:
+        return _print_padded_source(code, name, fields, kind, x, image, first, rows)
+    pixels = image
+    for size, at in zip(("depth", "height", "width"), first, strict=True):
+        pixels = code.add(code.mul(pixels, fields[size]), at)
+    row = code.mul(fields["width"], fields["pixel"])
+    deep = code.mul(fields["step_deep"], fields["height"], row)
+    return code.at(kind, x, code.mul(pixels, fields["pixel"])), (deep, row)
+
+
+def _print_padded_source(
+    code: Code, name: str, fields: Fields, kind: str, x: str, image: Size, first: list[Size], rows: Size
+) -> tuple[str, tuple[Size, Size]]:
+    ahead, top, left = first
+    pixel, height, width, depth = (fields[key] for key in ("pixel", "height", "width", "depth"))
+    row = code.mul(fields["padded_width"], pixel)
+    deep = code.mul(fields["padded_lines"], row)
     space = code.at(kind, fields.address("rows_address", kind), code.mul("%part", fields["rows_size"]))
     count = code.add(
         code.mul(code.sub(rows, 1), fields["stride_down"]),
         code.mul(code.sub(fields["taps_down"], 1), fields["step_down"]),
         1,
     )
-    source = code.at(kind, x, code.mul(image, height, width, channels))
-    before = code.mul(fields["before_across"], channels)
-    sizes = (top, count, height, code.mul(width, channels), row, before)
-    passed = [f"{kind}* {source}", f"{kind}* {space}", *[f"i64 {size}" for size in sizes]]
-    code.line(f"call void @{name}_copy({', '.join(passed)})")
-    return space, row
+    before = code.mul(code.sub(0, left), pixel)
+    with code.loop(0, fields["taps_deep"]) as tap:
+        plane = code.add(ahead, code.mul(tap, fields["step_deep"]))
+        above = code.compare("sge", plane, 0)
+        within = code.compare("slt", plane, depth)
+        is_inside = code.value(f"and i1 {above}, {within}")
+        known = code.value(f"select i1 {is_inside}, i64 {height}, i64 0")  # planes outside have no rows that are not
+        source = code.at(kind, x, code.mul(code.add(code.mul(image, depth), plane), height, width, pixel))
+        target = code.at(kind, space, code.mul(tap, deep))
+        sizes = (top, count, known, code.mul(width, pixel), row, before)
+        passed = [f"{kind}* {source}", f"{kind}* {target}", *[f"i64 {size}" for size in sizes]]
+        code.line(f"call void @{name}_copy({', '.join(passed)})")
+    return space, (deep, row)
 
 
 def print_padded_copy(kind: str, name: str) -> str:

@@ -10,16 +10,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .code import Code, Size
-from .correlation import Fields, print_context, print_padded_copy, print_padded_rows, print_parallel
+from .correlation import (
+    AXES,
+    GEOMETRY,
+    Fields,
+    print_context,
+    print_padded_copy,
+    print_parallel,
+    print_share,
+    print_source,
+    print_unit,
+)
 from .entry import Operand
 
 # What the code reads, in this order.
 FILTER_FIELDS = (
-    *("batch", "rows", "columns", "height", "width", "channels", "filters"),
-    *("taps_down", "taps_across", "step_down", "step_across", "stride_down", "before_down", "before_across"),
-    *("block", "blocks", "parts", "image_parts", "tile_parts", "sum_parts", "padded_width", "pixel_step", "row"),
-    *("panels", "tiles", "cells", "rows_address", "rows_size", "cotangents_address", "cotangents_size"),
-    *("sums_address", "sums_size", "offsets_address"),
+    *GEOMETRY,
+    *("parts", "image_parts", "tile_parts", "sum_parts", "group_panels", "panels", "tiles", "cells"),
+    *("cotangents_address", "cotangents_size", "sums_address", "sums_size", "offsets_address"),
 )
 
 
@@ -28,7 +36,7 @@ class FilterKernel:
     """The gradient of a correlation over images, channels last, in its kernel.
 
     Attributes:
-        operands: x [batch, height, width, channels], the cotangent, what else is passed, and the result.
+        operands: x [batch, depth, height, width, channels], the cotangent, what else is passed, and the result.
         element: the LLVM type.
         lanes: elements of a vector.
         cells: of the kernel, with their channels, in a tile.
@@ -66,17 +74,21 @@ def _print_offsets(kernel: FilterKernel, name: str) -> str:
     """Where each cell of the kernel, with its channel, lies in x, seen from the first one; the last fills up tiles."""
     code = Code(f"{name}_offsets", [("i64*", "%numbers")])
     fields = Fields(code, "%numbers", FILTER_FIELDS)
-    channels, across, row = fields["channels"], fields["taps_across"], fields["row"]
+    channels, pixel = fields["channels"], fields["pixel"]
+    row = code.mul(fields["padded_width" if kernel.is_padded else "width"], pixel)
+    lines = fields["padded_lines"] if kernel.is_padded else code.mul(fields["step_deep"], fields["height"])
+    steps = (code.mul(lines, row), code.mul(fields["step_down"], row), code.mul(fields["step_across"], pixel))
     last = code.sub(fields["cells"], 1)
     table = fields.address("offsets_address", "i64")
     with code.loop(0, code.mul(fields["tiles"], kernel.cells)) as number:
         cell = code.least(number, last)
-        tap = code.div(cell, channels)
-        down = code.div(tap, across)
-        beside = code.sub(tap, code.mul(down, across))
-        channel = code.sub(cell, code.mul(tap, channels))
-        steps = (code.mul(down, fields["step_down"], row), code.mul(beside, fields["step_across"], channels))
-        code.store("i64", code.add(*steps, channel), table, number)
+        rest = code.div(cell, channels)
+        offset = code.sub(cell, code.mul(rest, channels))
+        for axis, step in reversed(list(zip(AXES, steps, strict=True))):
+            above = code.div(rest, fields[f"taps_{axis}"])
+            tap = code.sub(rest, code.mul(above, fields[f"taps_{axis}"]))
+            offset, rest = code.add(offset, code.mul(tap, step)), above
+        code.store("i64", offset, table, number)
     return code.text()
 
 
@@ -129,57 +141,53 @@ def _print_task(kernel: FilterKernel, name: str) -> str:
     tile_part = code.value(f"srem i64 %part, {tile_part}")
     sums = code.at(kind, fields.address("sums_address", kind), code.mul(image_part, fields["sums_size"]))
     tiles = fields["tiles"]
-    first, last = _share(code, code.mul(tiles, fields["panels"]), tile_part, fields["tile_parts"])
+    first, last = print_share(code, code.mul(tiles, fields["panels"]), tile_part, fields["tile_parts"])
     with code.loop(code.mul(first, size), code.mul(last, size)) as place:
         code.line(f"store {kind} 0.0, {kind}* {code.at(kind, sums, place)}")
-    blocks, columns, channels, stride = (fields[key] for key in ("blocks", "columns", "channels", "stride_down"))
-    row = fields["row"]
-    begin, end = _share(code, code.mul(fields["batch"], blocks), image_part, fields["image_parts"])
+    columns, stride, filters = fields["columns"], fields["stride_down"], code.mul(fields["groups"], fields["filters"])
+    begin, end = print_share(code, fields["units"], image_part, fields["image_parts"])
     offsets = fields.address("offsets_address", "i64")
     with code.loop(begin, end) as unit:
-        image, block = code.div(unit, blocks), code.value(f"srem i64 {unit}, {blocks}")
-        top = code.mul(block, fields["block"])
-        lines = code.sub(code.least(code.add(top, fields["block"]), fields["rows"]), top)
-        above = code.sub(code.mul(top, stride), fields["before_down"])
-        if kernel.is_padded:
-            source, _ = print_padded_rows(code, name, fields, kind, x, image, above, lines)
-        else:
-            start = code.add(code.mul(image, fields["height"], row), code.mul(above, row))
-            source = code.at(kind, x, code.sub(start, code.mul(fields["before_across"], channels)))
-        pixel = fields["filters"]
-        above = code.mul(code.add(code.mul(image, fields["rows"]), top), columns, pixel)
-        cotangents = code.at(kind, dy, above)
+        image, plane, block, column_block = print_unit(code, fields, unit)
+        top, left = code.mul(block, fields["block"]), code.mul(column_block, fields["block_columns"])
+        lines = code.least(code.sub(fields["rows"], top), fields["block"])
+        count = code.least(code.sub(columns, left), fields["block_columns"])
+        source, (_, row) = print_source(code, kernel.is_padded, name, fields, kind, x, (image, plane, top, left), lines)
+        above = code.add(code.mul(code.add(code.mul(image, fields["planes"]), plane), fields["rows"]), top)
+        cotangents = code.at(kind, dy, code.mul(code.add(code.mul(above, columns), left), filters))
+        pixel = filters
         if kernel.is_uneven:
-            cotangents, pixel = _print_even_cotangents(code, kernel, name, fields, cotangents, code.mul(lines, columns))
-        sizes = (lines, code.mul(row, stride), code.mul(columns, pixel), columns, fields["pixel_step"], pixel)
+            cotangents, pixel = _print_even_cotangents(code, kernel, name, fields, cotangents, code.mul(lines, count))
+        # There are blocks of columns where a block has one row: rows of cotangents lie side by side.
+        steps = (code.mul(fields["stride_across"], fields["pixel"]), pixel)
+        sizes = (lines, code.mul(row, stride), code.mul(count, pixel), count, *steps)
         with code.loop(first, last) as number:
-            panel, tile = code.div(number, tiles), code.value(f"srem i64 {number}, {tiles}")
+            panel = code.div(number, tiles)
+            tile = code.sub(number, code.mul(panel, tiles))
+            group = code.div(panel, fields["group_panels"])
+            seen = code.at(kind, source, code.mul(group, fields["channels"]))
             chosen = code.at(kind, cotangents, code.mul(panel, kernel.width))
             held = code.at(kind, sums, code.mul(number, size))
-            passed = [f"{kind}* {pointer}" for pointer in (source, chosen, held)]
+            passed = [f"{kind}* {pointer}" for pointer in (seen, chosen, held)]
             passed.append(f"i64* {code.at('i64', offsets, code.mul(tile, kernel.cells))}")
             passed.extend(f"i64 {value}" for value in sizes)
             code.line(f"call void @{name}_tile({', '.join(passed)})")
     return code.text()
 
 
-def _share(code: Code, count: Size, part: Size, parts: Size) -> tuple[Size, Size]:
-    """The first of `count` things that belong to a part, and the first that does not any more."""
-    return code.div(code.mul(count, part), parts), code.div(code.mul(count, code.add(part, 1)), parts)
-
-
 def _print_even_cotangents(
     code: Code, kernel: FilterKernel, name: str, fields: Fields, cotangents: str, pixels: Size
 ) -> tuple[str, Size]:
-    """Copy cotangents with zeros behind the last filter; where they lie, and the elements of a pixel."""
+    """Copy cotangents with zeros behind the last filter of a group; where they lie, and the elements of a pixel."""
     kind, filters = kernel.element, fields["filters"]
-    size = code.mul(fields["panels"], kernel.width)
+    size = code.mul(fields["group_panels"], kernel.width)
     space = fields.address("cotangents_address", kind)
     space = code.at(kind, space, code.mul("%part", fields["cotangents_size"]))
+    count = code.mul(pixels, fields["groups"])
     passed = [f"{kind}* {cotangents}", f"{kind}* {space}"]
-    passed.extend(f"i64 {value}" for value in (0, pixels, pixels, filters, size, 0))
+    passed.extend(f"i64 {value}" for value in (0, count, count, filters, size, 0))
     code.line(f"call void @{name}_copy({', '.join(passed)})")
-    return space, size
+    return space, code.mul(fields["groups"], size)
 
 
 def _print_sum(kernel: FilterKernel, name: str) -> str:
@@ -191,11 +199,13 @@ def _print_sum(kernel: FilterKernel, name: str) -> str:
     numbers = code.value(f"inttoptr i64 {code.load('i64', context, 3)} to i64*")
     fields = Fields(code, numbers, FILTER_FIELDS)
     filters, tiles, sums = fields["filters"], fields["tiles"], fields.address("sums_address", kind)
-    first, last = _share(code, fields["cells"], "%part", fields["sum_parts"])
+    all_filters, group_panels = code.mul(fields["groups"], filters), fields["group_panels"]
+    first, last = print_share(code, fields["cells"], "%part", fields["sum_parts"])
     with code.loop(first, last) as cell, code.loop(0, fields["panels"]) as panel:
         place = code.mul(code.add(code.mul(panel, tiles, kernel.cells), cell), width)
-        begin = code.mul(panel, width)
-        target = code.at(kind, out, code.add(code.mul(cell, filters), begin))
+        group = code.div(panel, group_panels)
+        begin = code.mul(code.sub(panel, code.mul(group, group_panels)), width)
+        target = code.at(kind, out, code.add(code.mul(cell, all_filters), code.mul(group, filters), begin))
         left = code.least(code.sub(filters, begin), width)
         source = code.at(kind, sums, place)
         with code.loop(0, left) as number:

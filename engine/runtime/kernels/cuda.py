@@ -19,6 +19,10 @@ from .llvm import KernelSpec
 OPTIONS = ("--fmad=false",)
 THREADS = 256  # of a block
 _TYPES = {"float": "float", "double": "double", "i32": "int", "i64": "long long", "i1": "bool"}
+_HALVES = {"half": "__half", "bfloat": "__nv_bfloat16"}
+_WIDENED = {"half": "__half2float", "bfloat": "__bfloat162float"}
+_ROUNDED = {"half": "__float2half_rn", "bfloat": "__float2bfloat16_rn"}
+_HEADERS = {"half": "#include <cuda_fp16.h>\n", "bfloat": "#include <cuda_bf16.h>\n"}
 _BITCASTS = {"float": "__float_as_int", "double": "__double_as_longlong"}
 _BIT_FLOATS = {"i32": "__int_as_float", "i64": "__longlong_as_double"}
 _UNSIGNED = {"i32": "unsigned", "i64": "unsigned long long"}
@@ -40,16 +44,18 @@ def print_cuda(spec: KernelSpec, name: str, by_value: Collection[int] = (), inde
         index: the type of indices.
 
     Raises:
-        UnsupportedError: half types are among its values.
+        UnsupportedError: a number is passed by value in a half type, for which there is no such argument.
     """
-    if any(operand.type not in _TYPES for operand in spec.operands) or any(n.type not in _TYPES for n in spec.nodes):
-        raise UnsupportedError("half types")
+    if any(spec.operands[k].type in _HALVES for k in by_value):
+        raise UnsupportedError("half types by value")
+    used = {operand.type for operand in spec.operands} | {node.type for node in spec.nodes}
+    headers = "".join(text for kind, text in _HEADERS.items() if kind in used)
     inner = range(1, spec.loops)
     parameters = [_parameter(k, operand, k in by_value) for k, operand in enumerate(spec.operands)]
     parameters += [f"{index} n", *[f"{index} extent{loop}" for loop in inner]]
     parameters += [f"{index} stride{k}_{loop}" for k, loop in spec.strided]
     lines = [
-        f'extern "C" __global__ void {name}({", ".join(parameters)}) {{',
+        f'{headers}extern "C" __global__ void {name}({", ".join(parameters)}) {{',
         f"  for ({index} i = blockIdx.x * ({index})blockDim.x + threadIdx.x; i < n; "
         f"i += ({index})gridDim.x * blockDim.x) {{",
     ]
@@ -61,12 +67,13 @@ def print_cuda(spec: KernelSpec, name: str, by_value: Collection[int] = (), inde
     values = _print_body(lines, spec, by_value)
     for position, (operand, node) in enumerate(spec.outputs):
         k = len(spec.inputs) + position
-        lines.append(f"    p{k}[{_offset(k, operand, spec.loops)}] = {values[node]};")
+        value = f"{_ROUNDED[operand.type]}({values[node]})" if operand.type in _HALVES else values[node]
+        lines.append(f"    p{k}[{_offset(k, operand, spec.loops)}] = {value};")
     return "\n".join([*lines, "  }", "}", ""])
 
 
 def _parameter(k: int, operand: Operand, by_value: bool) -> str:
-    kind = _TYPES[operand.type]
+    kind = (_TYPES | _HALVES)[operand.type]
     if by_value:
         return f"{kind} v{k}"
     return f"{'' if operand.is_written else 'const '}{kind}* __restrict__ p{k}"
@@ -89,10 +96,12 @@ def _print_body(lines: list[str], spec: KernelSpec, by_value: Collection[int]) -
         if node.kind == "input":
             k = int(node.value)
             value = f"v{k}" if k in by_value else f"p{k}[{_offset(k, spec.inputs[k], spec.loops)}]"
+            own = spec.inputs[k].type
+            value = f"{_WIDENED[own]}({value})" if own in _HALVES else value
         else:
             value = _expression(node, [values[k] for k in node.arguments], [spec.nodes[k].type for k in node.arguments])
         name = f"e{position}"
-        lines.append(f"    {_TYPES[node.type]} {name} = {value};")
+        lines.append(f"    {(_TYPES | _HALVES)[node.type]} {name} = {value};")
         values.append(name)
     return values
 
@@ -113,6 +122,10 @@ def _expression(node: Node, arguments: Sequence[str], types: Sequence[str]) -> s
         return f"{arguments[0]} >> {arguments[1]}"
     if kind == "bitcast":
         return f"{(_BITCASTS | _BIT_FLOATS)[types[0]]}({arguments[0]})"
+    if kind == "cast" and node.type in _HALVES:
+        return f"{_ROUNDED[node.type]}({arguments[0]})"
+    if kind == "cast" and types[0] in _HALVES:
+        return f"{_WIDENED[types[0]]}({arguments[0]})"
     if kind == "cast":
         return f"({_TYPES[node.type]}){arguments[0]}"
     function = "fma" if kind == "fma" else str(node.value)

@@ -7,8 +7,9 @@ it is called, are read from a table, so one kernel serves all batch sizes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
+
+from ...graph.quick_dataclass import dataclass
 
 # Offsets in CPython's and NumPy's objects; part of NumPy's stable ABI, and checked when kernels are first used.
 TYPE_OFFSET = 8
@@ -17,8 +18,9 @@ RANK_OFFSET = 24
 DIMENSIONS_OFFSET = 32
 DESCRIPTOR_OFFSET = 56
 FLAGS_OFFSET = 64
-_C_CONTIGUOUS_ALIGNED = 0x0001 | 0x0100
-_WRITEABLE = 0x0400
+ITEMS_OFFSET = 24  # of a tuple
+C_CONTIGUOUS_ALIGNED = 0x0001 | 0x0100
+WRITEABLE = 0x0400
 
 _MEMORY = {"i1": "i8", "bfloat": "i16"}
 
@@ -83,6 +85,14 @@ class PrintedKernel:
         return self.text.replace("@NAME", f"@{name}")
 
 
+class KernelWithEntry:
+    """A kernel that has an entry of its own instead of the usual one."""
+
+    def print_entry(self, name: str) -> str:
+        """The IR of ``i32 @{name}(i64 %table, i64 ...)``, which takes the address of an object for each operand."""
+        raise NotImplementedError
+
+
 def table_layout(operands: tuple[Operand, ...]) -> list[tuple[str, int, int]]:
     """What stands at the start of a kernel's table, in order: (kind, operand, axis). The numbers follow.
 
@@ -98,7 +108,8 @@ def table_layout(operands: tuple[Operand, ...]) -> list[tuple[str, int, int]]:
 
 def print_kernel(kernel: Kernel, name: str) -> str:
     """The LLVM IR of a kernel and its entry."""
-    return kernel.print_run(name) + _print_entry(kernel, name)
+    entry = kernel.print_entry(name) if isinstance(kernel, KernelWithEntry) else _print_entry(kernel, name)
+    return kernel.print_run(name) + entry
 
 
 def _print_entry(kernel: Kernel, name: str) -> str:
@@ -167,7 +178,7 @@ def _print_header(lines: list[str], k: int, operand: Operand) -> list[str]:
     dtype = _print_field(lines, k, "descr", DESCRIPTOR_OFFSET, "i64")
     rank = _print_field(lines, k, "rank", RANK_OFFSET, "i32")
     flags = _print_field(lines, k, "flags", FLAGS_OFFSET, "i32")
-    needed = _C_CONTIGUOUS_ALIGNED | (_WRITEABLE if operand.is_written else 0)
+    needed = C_CONTIGUOUS_ALIGNED | (WRITEABLE if operand.is_written else 0)
     lines.append(f"  %m_flags_{k} = and i32 {flags}, {needed}")
     return [
         _print_equal(lines, k, "descr", dtype, f"%type_{k}_0", "i64"),

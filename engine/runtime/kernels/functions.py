@@ -6,7 +6,7 @@ errors in ulps against float64. NaN, infinities and zeros come out as they shoul
 
 from __future__ import annotations
 
-from . import angles, functions64
+from . import angles, functions64, inverses, powers
 from .expression import Expression, ExpressionBuilder
 from .functions64 import polynomial
 
@@ -185,15 +185,75 @@ def tan(e: ExpressionBuilder, x: Expression) -> Expression:
     return e.narrow(angles.tan(e, e.widen(x), is_single=True))
 
 
+def arcsin(e: ExpressionBuilder, x: Expression) -> Expression:
+    """The inverse sine, by way of float64."""
+    return e.narrow(inverses.arcsin(e, e.widen(x), is_single=True))
+
+
+def arccos(e: ExpressionBuilder, x: Expression) -> Expression:
+    """The inverse cosine, by way of float64."""
+    return e.narrow(inverses.arccos(e, e.widen(x), is_single=True))
+
+
+def arctan(e: ExpressionBuilder, x: Expression) -> Expression:
+    """The inverse tangent, by way of float64."""
+    return e.narrow(inverses.arctan(e, e.widen(x), is_single=True))
+
+
+def arctan2(e: ExpressionBuilder, y: Expression, x: Expression) -> Expression:
+    """The angle of the point (x, y), by way of float64."""
+    return e.narrow(inverses.arctan2(e, e.widen(y), e.widen(x), is_single=True))
+
+
+def arcsinh(e: ExpressionBuilder, x: Expression) -> Expression:
+    """The inverse hyperbolic sine, by way of float64."""
+    return e.narrow(inverses.single_arcsinh(e, e.widen(x)))
+
+
+def arccosh(e: ExpressionBuilder, x: Expression) -> Expression:
+    """The inverse hyperbolic cosine, by way of float64."""
+    return e.narrow(inverses.single_arccosh(e, e.widen(x)))
+
+
+def arctanh(e: ExpressionBuilder, x: Expression) -> Expression:
+    """The inverse hyperbolic tangent, by way of float64."""
+    return e.narrow(inverses.single_arctanh(e, e.widen(x)))
+
+
+def cbrt(e: ExpressionBuilder, x: Expression) -> Expression:
+    """The cube root, by way of float64."""
+    return e.narrow(powers.cbrt(e, e.widen(x), is_single=True))
+
+
+def hypot(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
+    """The length of the vector (x, y), by way of float64, in which the squares are exact and do not overflow."""
+    wide = [e.widen(x), e.widen(y)]
+    length = e.sqrt(wide[0] * wide[0] + wide[1] * wide[1])
+    return e.narrow(powers.length_of(e, wide[0], wide[1], length))
+
+
+def logaddexp(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
+    """log(exp(x) + exp(y)), by way of float64."""
+    return e.narrow(powers.logaddexp(e, e.widen(x), e.widen(y)))
+
+
+def logaddexp2(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
+    """log2(2**x + 2**y), by way of float64."""
+    return e.narrow(powers.logaddexp2(e, e.widen(x), e.widen(y)))
+
+
+def erfinv(e: ExpressionBuilder, x: Expression) -> Expression:
+    """The inverse error function, by way of float64."""
+    return e.narrow(powers.erfinv(e, e.widen(x)))
+
+
+def ldexp(e: ExpressionBuilder, x: Expression, exponent: Expression) -> Expression:
+    """``x * 2**exponent``, by way of float64, in which it is exact."""
+    return e.narrow(powers.scaled_by_two(e, e.widen(x), exponent, 400))
+
+
 def power(e: ExpressionBuilder, x: Expression, y: Expression) -> Expression:
-    """x**y = 2**(y log2 |x|), computed in float64, with the cases of C's ``pow``."""
-    size, half = e.absolute(x), y * 0.5
-    is_integral = e.equal(e.rint(y), y)
-    is_odd = is_integral & e.not_equal(e.rint(half), half)
+    """x**y = 2**(y log2 |x|), computed in float64."""
+    size = e.absolute(x)
     raised = e.narrow(functions64.exp2(e, e.widen(y) * functions64.log2(e, e.widen(size))))
-    sign = e.copysign(e.constant(1.0, "float"), x)
-    raised = e.where(is_odd, raised * sign, raised)
-    is_undefined = (x < 0.0) & e.isfinite(x) & e.logical_not(is_integral)
-    raised = e.where(is_undefined, e.constant(float("nan"), "float"), raised)
-    is_one = e.equal(x, 1.0) | e.equal(y, 0.0) | (e.equal(size, 1.0) & e.isinf(y))
-    return e.where(is_one, e.constant(1.0, "float"), raised)
+    return powers.with_cases(e, x, y, raised)

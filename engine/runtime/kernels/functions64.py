@@ -19,12 +19,12 @@ _Pair = tuple[float, float]  # leading bits, and the rest
 
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH, _LN2_LOW = 0.693147180559663, 2.8235290563031577e-13  # products with exponents are exact
-_LN2 = 0.6931471805599453
+LN2 = 0.6931471805599453
 ROUNDING = 6755399441055744.0  # 1.5 * 2**52: adding it rounds to an integer, which then lies in the low bits
-_ROUNDING_BITS = 0x4338000000000000
-_LOW_WORD = -(2**32)
+ROUNDING_BITS = 0x4338000000000000
+LOW_WORD = -(2**32)
 # (e**r - 1 - r) / r**2 on [-ln2/2, ln2/2]
-_EXP = (
+EXP = (
     0.50000000000000127,
     0.16666666666666699,
     0.041666666666515391,
@@ -46,9 +46,9 @@ _LOG = (
     0.15314023596668168,
     0.14796243535778586,
 )
-_SQRT_HALF_BITS: int = struct.unpack(">q", struct.pack(">d", 0.7071067811865476))[0]
+SQRT_HALF_BITS: int = struct.unpack(">q", struct.pack(">d", 0.7071067811865476))[0]
 _INVERSE_ROOT_PI = 0.5641895835477563
-_LEAST_NORMAL = 2.2250738585072014e-308
+LEAST_NORMAL = 2.2250738585072014e-308
 _INVERSE_LN2 = (1.4426946640014648, 3.768874985636099e-07)
 _INVERSE_LN10 = (0.4342944622039795, 1.9699272335463627e-08)
 _LOG10_2 = (0.30102999566383914, 1.42050232272661e-13)
@@ -64,7 +64,7 @@ def polynomial(e: ExpressionBuilder, x: Expression, coefficients: tuple[float, .
 
 def number_of(e: ExpressionBuilder, integer: Expression) -> Expression:
     """An int64 of at most 2**51 in size as a float64: few processors have an instruction for it."""
-    return e.from_bits(integer + _ROUNDING_BITS) - ROUNDING
+    return e.from_bits(integer + ROUNDING_BITS) - ROUNDING
 
 
 def _power_of_two(e: ExpressionBuilder, exponent: Expression) -> Expression:
@@ -72,7 +72,7 @@ def _power_of_two(e: ExpressionBuilder, exponent: Expression) -> Expression:
     return e.from_bits(e.shift_left(exponent + 1023, 52))
 
 
-def _clamped(e: ExpressionBuilder, x: Expression, low: float, high: float) -> Expression:
+def clamped(e: ExpressionBuilder, x: Expression, low: float, high: float) -> Expression:
     """`x` within bounds; NaN stays."""
     return e.where(x < low, e.constant(low, "double"), e.where(x > high, e.constant(high, "double"), x))
 
@@ -83,10 +83,10 @@ def _reduced(e: ExpressionBuilder, x: Expression, rest: Expression | None = None
     n = shifted - ROUNDING
     r = e.fma(n, -_LN2_LOW, e.fma(n, -_LN2_HIGH, x))
     r = r if rest is None else r + rest
-    return e.fma(r * r, polynomial(e, r, _EXP), r), e.bits(shifted) - _ROUNDING_BITS
+    return e.fma(r * r, polynomial(e, r, EXP), r), e.bits(shifted) - ROUNDING_BITS
 
 
-def _scaled(e: ExpressionBuilder, x: Expression, exponent: Expression) -> Expression:
+def scaled(e: ExpressionBuilder, x: Expression, exponent: Expression) -> Expression:
     """``x * 2**exponent``, in two steps (for subnormals)."""
     half = e.shift_right(exponent, 1)
     return x * _power_of_two(e, half) * _power_of_two(e, exponent - half)
@@ -94,27 +94,27 @@ def _scaled(e: ExpressionBuilder, x: Expression, exponent: Expression) -> Expres
 
 def exp(e: ExpressionBuilder, x: Expression) -> Expression:
     """e**x: x = n ln 2 + r, a polynomial in r, and a scaling by 2**n."""
-    p, n = _reduced(e, _clamped(e, x, -746.0, 710.0))
-    return _scaled(e, p + 1, n)
+    p, n = _reduced(e, clamped(e, x, -746.0, 710.0))
+    return scaled(e, p + 1, n)
 
 
 def _half_exp(e: ExpressionBuilder, x: Expression) -> Expression:
     """e**x / 2, which overflows later."""
-    p, n = _reduced(e, _clamped(e, x, -746.0, 711.0))
-    return _scaled(e, p + 1, n - 1)
+    p, n = _reduced(e, clamped(e, x, -746.0, 711.0))
+    return scaled(e, p + 1, n - 1)
 
 
 def exp2(e: ExpressionBuilder, x: Expression) -> Expression:
     """2**x: as `exp`, but that x - n is exact."""
-    inside = _clamped(e, x, -1076.0, 1025.0)
+    inside = clamped(e, x, -1076.0, 1025.0)
     shifted = inside + ROUNDING
-    r = (inside - (shifted - ROUNDING)) * _LN2
-    return _scaled(e, e.fma(r * r, polynomial(e, r, _EXP), r) + 1, e.bits(shifted) - _ROUNDING_BITS)
+    r = (inside - (shifted - ROUNDING)) * LN2
+    return scaled(e, e.fma(r * r, polynomial(e, r, EXP), r) + 1, e.bits(shifted) - ROUNDING_BITS)
 
 
 def expm1(e: ExpressionBuilder, x: Expression) -> Expression:
     """e**x - 1 = 2**n p + (2**n - 1), halved on the way lest it overflow."""
-    p, n = _reduced(e, _clamped(e, x, -40.0, 710.0))
+    p, n = _reduced(e, clamped(e, x, -40.0, 710.0))
     half = _power_of_two(e, n - 1)
     far = (p * half + (half - 0.5)) * 2
     return e.copysign(e.where(e.absolute(x) < 0.3465, p, far), x)
@@ -142,9 +142,9 @@ def cosh(e: ExpressionBuilder, x: Expression) -> Expression:
 
 def _parts(e: ExpressionBuilder, x: Expression) -> tuple[Expression, Expression, Expression, Expression]:
     """(k, f, h, c), where x = 2**k (1 + f), h = f**2 / 2, and log(1 + f) = f - h + c, for positive normal x or not."""
-    tiny = x < _LEAST_NORMAL
+    tiny = x < LEAST_NORMAL
     bits = e.bits(e.where(tiny, x * 2.0**54, x))
-    k = e.shift_right(bits - _SQRT_HALF_BITS, 52)
+    k = e.shift_right(bits - SQRT_HALF_BITS, 52)
     f = e.from_bits(bits - e.shift_left(k, 52)) - 1
     s = f / (f + 2)
     z, h = s * s, f * f * 0.5
@@ -177,7 +177,7 @@ def log1p(e: ExpressionBuilder, x: Expression) -> Expression:
 def _scaled_log(e: ExpressionBuilder, x: Expression, scale: _Pair, one: _Pair) -> Expression:
     """log x in another base: `scale` times log x, where log 2 becomes `one`."""
     k, f, h, c = _parts(e, x)
-    leading = e.from_bits(e.bits(f - h) & _LOW_WORD)
+    leading = e.from_bits(e.bits(f - h) & LOW_WORD)
     rest = (f - leading) - h + c
     small = (rest + leading) * scale[1] + rest * scale[0]
     large = k * one[0]
@@ -208,14 +208,14 @@ def _quotient(e: ExpressionBuilder, x: Expression, rational: tuple[tuple[float, 
 
 def _decay(e: ExpressionBuilder, size: Expression) -> Expression:
     """e**-size**2: the square of the leading bits is exact, so that no relative error of the square is blown up."""
-    leading = e.from_bits(e.bits(size) & _LOW_WORD)
+    leading = e.from_bits(e.bits(size) & LOW_WORD)
     p, n = _reduced(e, -(leading * leading), (leading - size) * (leading + size))
-    return _scaled(e, p + 1, n)
+    return scaled(e, p + 1, n)
 
 
 def erf(e: ExpressionBuilder, x: Expression) -> Expression:
     """The error function: x P(x**2) / Q(x**2) near 0, 1 - e**-x**2 P(x) / Q(x) elsewhere (see `ops.special`)."""
-    size = _clamped(e, e.absolute(x), 0.0, 6.0)
+    size = clamped(e, e.absolute(x), 0.0, 6.0)
     near = x * _quotient(e, x * x, _ERF_NEAR)
     far = 1 - _decay(e, size) * _quotient(e, size, _ERF_FAR)
     return e.where(size <= 0.46875, near, e.copysign(far, x))
@@ -223,7 +223,7 @@ def erf(e: ExpressionBuilder, x: Expression) -> Expression:
 
 def erfc(e: ExpressionBuilder, x: Expression) -> Expression:
     """The complementary error function, by the same functions and one more where x is large."""
-    size = _clamped(e, e.absolute(x), 0.0, 30.0)
+    size = clamped(e, e.absolute(x), 0.0, 30.0)
     near = 1 - x * _quotient(e, x * x, _ERF_NEAR)
     outside = e.maximum(size, 4.0)
     z = 1 / (outside * outside)

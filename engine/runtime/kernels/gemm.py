@@ -23,6 +23,7 @@ from functools import cache
 from typing import Any
 
 from . import gemm_driver
+from .compiler import Effort
 from .gemm_driver import COMMON, k_block, packing_name, print_products, product_name
 from .gemm_tile import Tiles, tiles_of
 from .library import library
@@ -66,7 +67,9 @@ def start(dtype: str) -> Any:
     """
     library.offer("malloc", _malloc())
     known = tiles(dtype)
-    engine = library.load(f"products {known} {gemm_driver.VERSION}", lambda: COMMON + print_products(known))
+    engine = library.load(
+        f"products {known} {gemm_driver.VERSION}", lambda: COMMON + print_products(known), effort=Effort.PRINTED
+    )
     for name in (product_name(known), packing_name(known)):
         library.offer(name, engine.get_function_address(name))
     return engine

@@ -12,7 +12,7 @@ from .gemm_code import Code
 from .gemm_pack import print_packing
 from .gemm_tile import Tiles, print_declarations, print_tile
 
-VERSION = 5  # raise it whenever the printed code changes
+VERSION = 10  # raise it whenever the printed code changes
 
 ROWS, TRANSPOSED, PACKED = 0, 1, 2  # the forms of B
 
@@ -25,7 +25,9 @@ _MOST_DEEP = 256  # terms of a block of k: a panel of B and some rows of A lie i
 # microseconds a part, and more parts than that make panels at their ends narrower.
 _LEAST_SHARED = 1_000_000
 _LEAST_PART = 500_000
-_MOST_ACROSS = 4
+_MOST_ACROSS = 8
+_MOST_ACROSS_LAID_OUT = 4  # where each part lays out the rows of A anew,
+_LEAST_BROAD = 512  # for at least so many columns
 _MOST_PART_ROWS = 256
 _FEW_TILES = 3  # on top of each other, for which rows of B that lie close together are read where they are
 _MOST_PACKING = 8  # parts of the work of packing
@@ -201,8 +203,9 @@ def _print_part(tiles: Tiles) -> str:
                 is_panel = code.let(f"or i1 {uses_panel}, {is_b_packed}")
                 b_step = code.choose(is_panel, tiles.columns, get["b_step"])
                 target = code.at(e, c, code.mul(i, get["c_step"]), j)
-                next_panel = code.let(f"select i1 {lay_rows}, {e}* {code.at(e, plain_b, tiles.columns)}, {e}* {b_here}")
-                next_step = code.choose(lay_rows, get["b_step"], 0)
+                after = code.at(e, ready, code.choose(is_b_packed, code.mul(deep, tiles.columns), 0))
+                next_panel = code.let(f"select i1 {lay_rows}, {e}* {code.at(e, plain_b, tiles.columns)}, {e}* {after}")
+                next_step = code.choose(lay_rows, get["b_step"], code.choose(is_b_packed, tiles.columns, 0))
                 addend = _print_optional(code, e, added, code.add(code.mul(i, added_step), j))
                 addend_2 = _print_optional(code, e, plus_now, code.add(code.mul(i, get["e_step"]), j))
                 code.call(
@@ -267,7 +270,9 @@ def _print_parts(code: Code, tiles: Tiles) -> tuple[str, str]:
     """Into how many parts rows and columns are cut; by sizes alone, so that results are the same for any threads."""
     work = code.mul(code.mul("%m", "%n"), "%k")
     is_small = code.test("slt", work, _LEAST_SHARED)
-    wanted = code.choose(is_small, 1, code.least(_MOST_ACROSS, code.div(work, _LEAST_PART)))
+    broad = code.least(_MOST_ACROSS_LAID_OUT, code.most(1, code.div("%n", _LEAST_BROAD)))
+    most = code.choose(code.test("ne", "%a_transposed", 0), broad, _MOST_ACROSS)
+    wanted = code.choose(is_small, 1, code.least(most, code.div(work, _LEAST_PART)))
     panels = code.most(1, code.parts("%n", tiles.columns))
     down = code.most(1, code.parts("%m", _MOST_PART_ROWS))
     across = code.least(wanted, panels)

@@ -10,8 +10,7 @@ and R. van de Geijn, BLIS, ACM TOMS 41 (2015).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ...graph.quick_dataclass import dataclass
 from .registers import vector_bytes
 
 _SUFFIX = {"float": "f32", "double": "f64"}

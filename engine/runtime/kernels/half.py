@@ -54,6 +54,8 @@ class Rounding:
             return number in (0.0, 1.0)
         if node.kind == "neg" or (node.kind == "intrinsic" and node.value in _EXACT):
             return self._is_rounded(node.arguments[0], name)
+        if node.kind == "reduce" and node.value[0] in ("max", "min"):
+            return self._is_rounded(node.arguments[0], name)
         if node.kind == "select":
             return all(self._is_rounded(argument, name) for argument in node.arguments[1:])
         return False

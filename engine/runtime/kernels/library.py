@@ -1,4 +1,7 @@
-"""Compiles kernels with llvmlite, all of a program at once, and keeps the object code on disk by content."""
+"""The compiled kernels of a process; object code is kept on disk by content.
+
+What is known to be needed is compiled by other threads (`begin`, `prepare`) while a program is prepared.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,20 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import entry, threads
+from .compiler import Compiler, Effort
 from .entry import Kernel
 from .llvm import declarations
 
-_VERSION = "9"  # raise it whenever the printed code changes
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+_VERSION = "12"  # raise it whenever the printed code changes
+_MOST_WORKERS = 4  # threads that compile
 
 
 class Library:
@@ -29,8 +37,10 @@ class Library:
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
         self._functions: dict[Kernel, Any] = {}
-        self._binding: Any = None
-        self._machine: Any = None
+        self._begun: list[list[Kernel]] = []  # modules of kernels that are being compiled
+        self._coming: dict[Path, Future[bytes]] = {}  # object code that is being compiled
+        self._workers: Any = None
+        self._compiler: Compiler | None = None
         self._engines: list[Any] = []  # they own the machine code
         self.host = ""
         self._usable: bool | None = None
@@ -40,6 +50,8 @@ class Library:
         """Whether kernels can be compiled and NumPy's objects are laid out as they expect."""
         if self._usable is None:
             self._usable = os.environ.get("ANABRANCH_KERNELS", "1") != "0" and _layout_is_known() and self._start()
+            if self._usable:
+                threads.prepare(self)
         return self._usable
 
     @property
@@ -49,12 +61,23 @@ class Library:
 
     def get(self, specs: Sequence[Kernel]) -> list[Any]:
         """Callable entries for `specs`; those that are new are compiled together."""
+        begun, self._begun = self._begun, []
+        for group in begun:
+            self._compile(group)
         missing = [spec for spec in dict.fromkeys(specs) if spec not in self._functions]
         if missing:
             self._compile(missing)
         return [self._functions[spec] for spec in specs]
 
-    def load(self, key: str, text: Callable[[], str], is_large: bool = False) -> Any:
+    def begin(self, specs: Sequence[Kernel]) -> None:
+        """Compile those of `specs` that are new in another thread; `get` will be asked for them."""
+        begun = {spec for group in self._begun for spec in group}
+        missing = [spec for spec in dict.fromkeys(specs) if spec not in self._functions and spec not in begun]
+        if missing:
+            self._begun.append(missing)
+            self.prepare(repr(missing), lambda: _print_all(missing))
+
+    def load(self, key: str, text: Callable[[], str], effort: Effort = Effort.FULL) -> Any:
         """The engine that holds the machine code of a module of LLVM IR; `get_function_address` is its method.
 
         The module may call ``anabranch_parallel`` (see `threads`) and what was offered, and uses the intrinsics of
@@ -63,23 +86,40 @@ class Library:
         Args:
             key: stands for the text: the same key, the same text.
             text: prints the module; not called if its object code is known.
-            is_large: the module holds much code that runs well without being unrolled: compile it in half the time.
+            effort: how much the compiler is to do.
         """
         assert self.usable
         if not key.startswith(threads.SYMBOL):
             threads.start(library)
-        digest = hashlib.sha256(repr((_VERSION, self.host, key)).encode()).hexdigest()
-        path = (self._folder or cache_folder()) / f"{digest}.o"
+        path = self._path(key)
+        coming = self._coming.pop(path, None)
+        if coming is not None:
+            return self._load(coming.result())
         machine_code = _read(path)
         if machine_code is None:
-            machine_code = self._emit(text(), is_large)
-            _write(path, machine_code)
+            machine_code = self._emit(path, text(), effort)
         return self._load(machine_code)
+
+    def prepare(self, key: str, text: Callable[[], str], effort: Effort = Effort.FULL) -> None:
+        """Compile a module that `load` will be asked for in another thread, if its object code is not known."""
+        path = self._path(key)
+        if path in self._coming or path.exists():
+            return
+        if self._workers is None:
+            from concurrent.futures import ThreadPoolExecutor  # with a warm cache nothing needs it
+
+            self._workers = ThreadPoolExecutor(_MOST_WORKERS, thread_name_prefix="anabranch compiler")
+        self._coming[path] = self._workers.submit(self._emit, path, text(), effort)
+
+    def forget_workers(self) -> None:
+        """In a child process, which has none of its parent's threads."""
+        self._workers, self._begun, self._coming = None, [], {}
 
     def offer(self, name: str, address: int) -> None:
         """Let modules that are loaded from now on call the function at `address` by `name`."""
         assert self.usable
-        self._binding.add_symbol(name, address)
+        assert self._compiler
+        self._compiler.binding.add_symbol(name, address)
 
     def offer_system(self, names: Iterable[str]) -> bool:
         """Let modules call functions of the system's C library; False where one of them is not there."""
@@ -93,67 +133,42 @@ class Library:
 
     def _start(self) -> bool:
         try:
-            import llvmlite.binding as llvm_binding  # pyright: ignore[reportMissingTypeStubs]
-
-            binding: Any = llvm_binding
-
-            binding.initialize_native_target()
-            binding.initialize_native_asmprinter()
-            target = binding.Target.from_default_triple()
-            features = _features(binding)
-            self._machine = target.create_target_machine(
-                cpu=binding.get_host_cpu_name(), features=features, opt=3, jit=True, reloc="pic"
-            )
+            self._compiler = Compiler()
         except (ImportError, OSError, RuntimeError):
             return False
-        self._binding = binding
-        self.host = (
-            f"{binding.get_process_triple()} {binding.get_host_cpu_name()} {features} {binding.llvm_version_info}"
-        )
+        self.host = self._compiler.host
         return True
 
     def _compile(self, specs: list[Kernel]) -> None:
-        names = [f"kernel_{k}" for k in range(len(specs))]
-        engine = self.load(repr(specs), lambda: "".join(map(entry.print_kernel, specs, names)))
-        for spec, name in zip(specs, names, strict=True):
+        engine = self.load(repr(specs), lambda: _print_all(specs))
+        for number, spec in enumerate(specs):
             signature = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_size_t] * (1 + len(spec.operands)))
-            self._functions[spec] = signature(engine.get_function_address(name))
+            self._functions[spec] = signature(engine.get_function_address(f"kernel_{number}"))
 
-    def _emit(self, text: str, is_large: bool = False) -> bytes:
-        """Optimise and assemble a module."""
-        binding = self._binding
+    def _path(self, key: str) -> Path:
+        digest = hashlib.sha256(repr((_VERSION, self.host, key)).encode()).hexdigest()
+        return (self._folder or cache_folder()) / f"{digest}.o"
+
+    def _emit(self, path: Path, text: str, effort: Effort) -> bytes:
+        """Compile a module and keep its object code."""
+        assert self._compiler
         threading = "" if f"define void @{threads.SYMBOL}(" in text else threads.DECLARATION
-        module = binding.parse_assembly(declarations() + threading + text)
-        module.triple = self._machine.triple
-        module.data_layout = str(self._machine.target_data)
-        options = binding.create_pipeline_tuning_options(speed_level=2 if is_large else 3)
-        options.loop_vectorization = True
-        options.loop_unrolling = not is_large
-        passes = binding.create_pass_builder(self._machine, options)
-        passes.getModulePassManager().run(module, passes)
-        return self._machine.emit_object(module)
+        machine_code = self._compiler.emit(declarations() + threading + text, effort)
+        _write(path, machine_code)
+        return machine_code
 
     def _load(self, machine_code: bytes) -> Any:
-        binding = self._binding
-        engine = binding.create_mcjit_compiler(binding.parse_assembly(""), self._machine_for_engine())
+        assert self._compiler
+        binding = self._compiler.binding
+        engine = binding.create_mcjit_compiler(binding.parse_assembly(""), self._compiler.machine())
         engine.add_object_file(binding.ObjectFileRef.from_data(machine_code))
         engine.finalize_object()
         self._engines.append(engine)
         return engine
 
-    def _machine_for_engine(self) -> Any:
-        """A target machine that an engine takes over."""
-        binding = self._binding
-        target = binding.Target.from_default_triple()
-        return target.create_target_machine(
-            cpu=binding.get_host_cpu_name(), features=_features(binding), opt=3, jit=True
-        )
 
-
-def _features(binding: Any) -> str:
-    """What the host can do; vectors are as long as it has them, also where LLVM thinks that shorter ones are safer."""
-    features: str = binding.get_host_cpu_features().flatten()
-    return f"{features},-prefer-256-bit" if "+avx512f" in features else features
+def _print_all(specs: Sequence[Kernel]) -> str:
+    return "".join(entry.print_kernel(spec, f"kernel_{number}") for number, spec in enumerate(specs))
 
 
 def cache_folder() -> Path:
@@ -190,6 +205,7 @@ def _layout_is_known() -> bool:
     """Whether NumPy's objects hold their fields where the kernels look for them."""
     array = np.arange(6, dtype="float32").reshape(2, 3)
     scalar = np.float32(2.5)
+    pair = (scalar, array)
 
     def read(address: int, kind: Any) -> Any:
         return kind.from_address(address).value
@@ -205,7 +221,10 @@ def _layout_is_known() -> bool:
         and read(at + entry.FLAGS_OFFSET, ctypes.c_int) == array.flags.num
         and read(id(scalar) + entry.TYPE_OFFSET, ctypes.c_size_t) == id(np.float32)
         and read(id(scalar) + entry.DATA_OFFSET, ctypes.c_float) == 2.5
+        and read(id(pair) + entry.ITEMS_OFFSET + 8, ctypes.c_size_t) == at
     )
 
 
 library = Library()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=library.forget_workers)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from ...graph.quick_dataclass import dataclass
 from .entry import Operand
 from .expression import Node
 
 _COMPARISONS = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
 _INTEGER_COMPARISONS = {"lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge", "eq": "eq", "ne": "ne"}
 COSTS = {"div": 4, "intrinsic": 3, "constant": 0, "input": 0, "load": 0, "reduce": 1, "count": 0}
-_BYTES = {"double": 8, "float": 4, "half": 2, "bfloat": 2, "i32": 4, "i1": 1}
+_BYTES = {"double": 8, "float": 4, "half": 2, "bfloat": 2, "i64": 8, "i32": 4, "i1": 1}
 _WIDTHS = {"half": 2, "float": 4, "double": 8}
 _MOST_PARTS = 16
 _PART_WORK = 10_000.0  # nanoseconds: less is not worth another thread
@@ -64,7 +64,11 @@ class KernelSpec:
         return work_of(self.nodes, self.operands)
 
     def print_run(self, name: str) -> str:
-        return _print_loops(self, name) + print_parts(self, name)
+        return self.print_body(name) + print_parts(self, name)
+
+    def print_body(self, name: str) -> str:
+        """A function ``@{name}_body`` of the operands, the numbers, and where the outermost loop begins and ends."""
+        return _print_loops(self, name)
 
 
 def work_of(nodes: Sequence[Node], operands: Sequence[Operand]) -> float:
@@ -262,9 +266,13 @@ def conversion(source: str, target: str, value: str) -> str:
     """The instruction that makes a value of one type one of another."""
     if target in _WIDTHS and source in _WIDTHS:
         return f"{'fpext' if _WIDTHS[target] > _WIDTHS[source] else 'fptrunc'} {source} {value} to {target}"
-    if target in ("float", "double"):
+    if target in _WIDTHS:
         return f"{'uitofp' if source == 'i1' else 'sitofp'} {source} {value} to {target}"
-    return f"zext {source} {value} to {target}"
+    if source in _WIDTHS:
+        return f"fptosi {source} {value} to {target}"
+    if source == "i1":
+        return f"zext i1 {value} to {target}"
+    return f"{'sext' if target == 'i64' else 'trunc'} {source} {value} to {target}"
 
 
 def literal(node: Node) -> str:

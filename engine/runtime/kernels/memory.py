@@ -14,6 +14,7 @@ import ctypes
 import threading
 from typing import Any
 
+from .compiler import Effort
 from .library import library
 
 _SMALLEST = 1 << 15  # bytes: what is smaller comes from memory that C's allocator keeps itself
@@ -78,8 +79,8 @@ class _Allocator:
     def _start(self) -> None:
         if not library.usable or not library.offer_system(_NEEDED):
             return
-        module = _MODULE if library.offer_system([_TRIM]) else _MODULE.replace(*_NO_TRIM)
-        engine = library.load(module, lambda: module)
+        module = _text()
+        engine = library.load(module, lambda: module, effort=Effort.PRINTED)
         for name in ("malloc", "calloc", "realloc", "free"):
             setattr(self._handler, name, engine.get_function_address(f"anabranch_{name}"))
         self._handler.name, self._handler.version = b"anabranch", 1
@@ -93,6 +94,16 @@ class _Allocator:
 
 
 _allocator = _Allocator()
+
+
+def prepare() -> None:
+    """Have the allocator compiled by another thread, for the first step that runs."""
+    if library.usable:
+        library.prepare(_text(), _text, Effort.PRINTED)
+
+
+def _text() -> str:
+    return _MODULE if library.offer_system([_TRIM]) else _MODULE.replace(*_NO_TRIM)
 
 
 class KeptMemory:

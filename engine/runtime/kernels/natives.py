@@ -30,9 +30,12 @@ BINDERS: dict[str, tuple[str, str]] = {
     "assign_rows": ("rows", "write_runner"),
     "average_pool": ("pooling", "bind_pooling"),
     "average_pool_grad": ("pooling", "bind_pooling"),
+    "batch_matmul": ("gemm_batch_bind", "bind_batch"),
+    "contraction": ("gemm_batch_bind", "bind_batch"),
     "conv": ("convolution", "bind_convolution"),
     "conv_filter_grad": ("convolution", "bind_filter_gradient"),
     "conv_input_grad": ("convolution", "bind_input_gradient"),
+    "fused_together": ("together", "bind_together"),
     "max_pool": ("pooling", "bind_pooling"),
     "max_pool_grad": ("pooling", "bind_pooling"),
     "max_pool_places": ("pooling", "bind_pooling"),
@@ -40,6 +43,7 @@ BINDERS: dict[str, tuple[str, str]] = {
     "segment_sum": ("rows", "sum_runner"),
     "sum_of_repeated": ("row_sums", "repeated_runner"),
     "sum_of_rows": ("row_sums", "taken_runner"),
+    "update_rows": ("row_changes", "update_runner"),
     "take": ("rows", "take_runner"),
 }
 

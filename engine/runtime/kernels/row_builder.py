@@ -8,6 +8,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ...graph.dtypes import name_of
 from ...graph.op import Op
 from ...graph.spec import TensorSpec
 from ...ops.fused import Fused, Part
@@ -18,7 +19,8 @@ from ...ops.shaping import BroadcastTo, Reshape
 from ...ops.softmax import LogSoftmax, Softmax
 from .bound import BoundKernel, expression_of
 from .entry import Operand
-from .expression import Expression, ExpressionBuilder, UnsupportedError, llvm_type
+from .expression import HALVES, Expression, ExpressionBuilder, UnsupportedError, memory_type, register_type
+from .half import Rounding
 from .row_kernel import Mask, RowKernel, division_of
 from .scratch import scratch
 
@@ -32,7 +34,7 @@ class _Builder(ExpressionBuilder):
     """An expression builder that has reductions."""
 
     def load(self, operand: int, component: int, dtype: Any) -> Expression:
-        return self.node("load", llvm_type(dtype), value=(operand, component))
+        return self.node("load", register_type(dtype), value=(operand, component))
 
     def reduce(self, operation: str, x: Expression, mask: Mask) -> Expression:
         """The sum, maximum or minimum over loops."""
@@ -145,14 +147,18 @@ def _kernel(
     layouts: Sequence[Layout],
 ) -> RowKernel:
     builder = _Builder()
+    rounded = _Halves(builder)
     parts = 1 if op.parts is None else op.parts[1] // op.parts[0]
+    specs: list[Any] = list(inputs)
     values: list[_Value] = []
     for k, spec in enumerate(inputs):
         components = parts if nest.covers_parts(layouts[k]) else 1
-        values.append([builder.load(k, component, spec.dtype) for component in range(components)])
+        loaded = [builder.load(k, component, spec.dtype) for component in range(components)]
+        values.append([rounded.loaded(value, spec.dtype) for value in loaded])
     for step, taken in op.steps:
-        given = [values[k] for k in taken]
+        given = [rounded(values[k], specs[k].dtype) for k in taken]
         values.append(_step(step, builder, nest, given, [op.layouts[k] for k in taken], parts))
+        specs.append(step.infer(*[specs[k] for k in taken]))
         if len(builder.nodes) > _MOST_NODES:
             raise UnsupportedError("too long")
     operands: list[Operand] = []
@@ -161,12 +167,16 @@ def _kernel(
         is_written = k >= len(inputs)
         assert spec.shape is not None
         rank = len(spec.shape) if is_written else len(spec.shape) or None
-        operands.append(Operand(llvm_type(spec.dtype), rank, nest.mask(_covered(layout)), is_written))
+        operands.append(Operand(memory_type(spec.dtype), rank, nest.mask(_covered(layout)), is_written))
         strides += [(k, loop) for loop in nest.strides(layout) if loop != len(nest.loops) - 1]
     stores = [
         (position, component, value.index)
         for position, k in enumerate(op.results)
-        for component, value in enumerate(_stored(values[k], nest.covers_parts(layouts[len(inputs) + position]), parts))
+        for component, value in enumerate(
+            _stored(
+                rounded.to_store(values[k], specs[k].dtype), nest.covers_parts(layouts[len(inputs) + position]), parts
+            )
+        )
     ]
     spec = RowKernel(
         tuple(builder.nodes),
@@ -178,6 +188,31 @@ def _kernel(
     )
     _check(spec)
     return spec
+
+
+class _Halves:
+    """Rounds what steps give to half types. Of a sum that is only stored, the store does it: it may be in pieces."""
+
+    def __init__(self, builder: _Builder) -> None:
+        self._builder = builder
+        self._round = Rounding(builder)
+
+    def loaded(self, x: Expression, dtype: Any) -> Expression:
+        """An operand of `dtype`, as it is."""
+        return self._round.loaded(x, dtype)
+
+    def __call__(self, value: _Value, dtype: Any) -> _Value:
+        return [self._round(x, dtype) for x in value] if name_of(dtype) in HALVES else value
+
+    def to_store(self, value: _Value, dtype: Any) -> _Value:
+        """As stores take it."""
+        return [x if self._is_sum(x.index) else self._round(x, dtype) for x in value]
+
+    def _is_sum(self, index: int) -> bool:
+        node = self._builder.nodes[index]
+        if node.kind == "div" and self._builder.nodes[node.arguments[1]].kind == "count":
+            node = self._builder.nodes[node.arguments[0]]
+        return node.kind == "reduce"
 
 
 def _stored(value: _Value, has_parts: bool, parts: int) -> _Value:

@@ -11,13 +11,24 @@ _IDENTITY = {
     ("add", "float"): "-0.0",
     ("add", "double"): "-0.0",
     ("add", "i32"): "0",
+    ("add", "i64"): "0",
     ("max", "float"): "0xFFF0000000000000",
     ("max", "double"): "0xFFF0000000000000",
     ("max", "i32"): str(-(2**31)),
+    ("max", "i64"): str(-(2**63)),
     ("min", "float"): "0x7FF0000000000000",
     ("min", "double"): "0x7FF0000000000000",
     ("min", "i32"): str(2**31 - 1),
+    ("min", "i64"): str(2**63 - 1),
 }
+
+
+_INTEGERS = ("i32", "i64")
+
+
+def register_of(kind: str) -> str:
+    """The type in which elements of a type are computed."""
+    return "float" if kind in ("half", "bfloat") else kind
 
 
 def print_row_kernel(spec: RowKernel, analysis: Analysis, name: str) -> str:
@@ -69,6 +80,39 @@ class _Function:
         self._count += 1
         return f"{hint}{self._count}"
 
+    def load(self, kind: str, address: str, tail: str) -> str:
+        """An element in a register."""
+        if kind == "i1":
+            byte = self.let(f"load i8, ptr {address}{tail}")
+            return self.let(f"icmp ne i8 {byte}, 0")
+        if kind == "half":
+            half = self.let(f"load half, ptr {address}{tail}")
+            return self.let(f"fpext half {half} to float")
+        if kind == "bfloat":
+            wide = self.let(f"zext i16 {self.let(f'load i16, ptr {address}{tail}')} to i32")
+            return self.let(f"bitcast i32 {self.let(f'shl i32 {wide}, 16')} to float")
+        return self.let(f"load {kind}, ptr {address}{tail}")
+
+    def store(self, kind: str, value: str, address: str, tail: str) -> None:
+        """Put what is in a register into memory."""
+        if kind == "i1":
+            value, kind = self.let(f"zext i1 {value} to i8"), "i8"
+        elif kind == "half":
+            value = self.let(f"fptrunc float {value} to half")
+        elif kind == "bfloat":
+            value, kind = self._bits_of_bfloat(value), "i16"
+        self.line(f"store {kind} {value}, ptr {address}{tail}")
+
+    def _bits_of_bfloat(self, value: str) -> str:
+        """The upper half of the bits of a float, rounded."""
+        bits = self.let(f"bitcast float {value} to i32")
+        is_odd = self.let(f"and i32 {self.let(f'lshr i32 {bits}, 16')}, 1")
+        raised = self.let(f"add i32 {bits}, {self.let(f'add i32 {is_odd}, 32767')}")
+        is_nan = self.let(f"fcmp uno float {value}, {value}")
+        nan = self.let(f"or i32 {bits}, {0x00400000}")
+        chosen = self.let(f"select i1 {is_nan}, i32 {nan}, i32 {raised}")
+        return self.let(f"trunc i32 {self.let(f'lshr i32 {chosen}, 16')} to i16")
+
     def minimum(self, x: str, y: str) -> str:
         smaller = self.let(f"icmp slt i64 {x}, {y}")
         return self.let(f"select i1 {smaller}, i64 {x}, i64 {y}")
@@ -79,12 +123,11 @@ class _Function:
     def combined(self, operation: str, kind: str, x: str, y: str, reassociates: bool = False) -> str:
         """Two partial results of a reduction put together."""
         if operation == "add":
-            return self.let(
-                f"add i32 {x}, {y}" if kind == "i32" else f"fadd {'reassoc ' * reassociates}{kind} {x}, {y}"
-            )
-        if kind == "i32":
-            larger = self.let(f"icmp {'sgt' if operation == 'max' else 'slt'} i32 {x}, {y}")
-            return self.let(f"select i1 {larger}, i32 {x}, i32 {y}")
+            adding = f"add {kind}" if kind in _INTEGERS else f"fadd {'reassoc ' * reassociates}{kind}"
+            return self.let(f"{adding} {x}, {y}")
+        if kind in _INTEGERS:
+            larger = self.let(f"icmp {'sgt' if operation == 'max' else 'slt'} {kind} {x}, {y}")
+            return self.let(f"select i1 {larger}, {kind} {x}, {kind} {y}")
         suffix = "f32" if kind == "float" else "f64"
         return self.let(f"call nsz {kind} @llvm.{operation}imum.{suffix}({kind} {x}, {kind} {y})")
 
@@ -111,7 +154,8 @@ class _Function:
     def gathered_type(self, output: int) -> str:
         """The type in which an output is gathered: single numbers in double precision."""
         operand = self.spec.outputs[output]
-        return "double" if operand.type == "float" and not any(operand.steps) else operand.type
+        kind = register_of(operand.type)
+        return "double" if kind == "float" and not any(operand.steps) else kind
 
     def print_pieces(self, part: str | None) -> None:
         """The addresses of gathered sums, %g0, ...: of the piece of one part, or of the first pieces."""
@@ -193,9 +237,10 @@ class _Run(_Function):
         with _Loop(self, size) as index:
             value = self.let(f"load {kind}, ptr {self.address(f'%g{output}', kind, index)}{IN_LOOP}")
             value = self.let(f"fdiv {kind} {value}, {count}") if count else value
-            value = value if kind == own_type else self.let(conversion(kind, own_type, value))
-            target = self.address(f"%d{len(spec.inputs) + output}", own_type, index)
-            self.line(f"store {own_type} {value}, ptr {target}{IN_LOOP}")
+            register = register_of(own_type)
+            value = value if kind == register else self.let(conversion(kind, register, value))
+            target = self.address(f"%d{len(spec.inputs) + output}", spec.outputs[output].memory, index)
+            self.store(own_type, value, target, IN_LOOP)
 
 
 class _Loop:
@@ -298,7 +343,7 @@ class _Body(_Function):
         inputs = len(self.spec.inputs)
         for output, component, node in analysis.end_stores():
             address = self._element(inputs + output, component, None)
-            self._store(self.spec.outputs[output].type, self.values[node], address, "")
+            self.store(self.spec.outputs[output].type, self.values[node], address, "")
         for output, component, reduction in analysis.gathering():
             if not analysis.gathers_along(output, reduction):
                 self._gather_once(output, component, reduction)
@@ -339,24 +384,14 @@ class _Body(_Function):
             mask, factor = node.value
             return self.count_of(mask, factor, node.type)
         if node.kind == "load":
-            k, component = node.value
-            return self._load(node.type, self._element(k, component, index), "" if index is None else IN_LOOP)
+            k, component = int(node.value[0]), int(node.value[1])
+            tail = "" if index is None else IN_LOOP
+            return self.load(self.spec.inputs[k].type, self._element(k, component, index), tail)
         types = [self.spec.nodes[k].type for k in node.arguments]
         return self.let(instruction(node, [self._value(k, values) for k in node.arguments], types))
 
     def _value(self, position: int, values: dict[int, str]) -> str:
         return values[position] if position in values else self.values[position]
-
-    def _load(self, kind: str, address: str, tail: str) -> str:
-        if kind == "i1":
-            byte = self.let(f"load i8, ptr {address}{tail}")
-            return self.let(f"icmp ne i8 {byte}, 0")
-        return self.let(f"load {kind}, ptr {address}{tail}")
-
-    def _store(self, kind: str, value: str, address: str, tail: str) -> None:
-        if kind == "i1":
-            value, kind = self.let(f"zext i1 {value} to i8"), "i8"
-        self.line(f"store {kind} {value}, ptr {address}{tail}")
 
     # --- passes along a row ---------------------------------------------------------------------------------
 
@@ -392,10 +427,10 @@ class _Body(_Function):
                 memory = "i8" if kind == "i1" else kind
                 address = self.address(f"%kept{position}", memory, index)
                 if analysis.stage[position] < stage:
-                    values[position] = self._load(kind, address, IN_LOOP)
+                    values[position] = self.load(kind, address, IN_LOOP)
                     continue
                 values[position] = self._computed(position, values, index)
-                self._store(kind, values[position], address, IN_LOOP)
+                self.store(kind, values[position], address, IN_LOOP)
                 continue
             values[position] = self._computed(position, values, index)
         if stage == analysis.last:
@@ -407,7 +442,7 @@ class _Body(_Function):
         inputs = len(spec.inputs)
         for output, component, node in analysis.row_stores():
             address = self._element(inputs + output, component, index)
-            self._store(spec.outputs[output].type, self._value(node, values), address, IN_LOOP)
+            self.store(spec.outputs[output].type, self._value(node, values), address, IN_LOOP)
         for output, component, reduction in analysis.gathering():
             if analysis.gathers_along(output, reduction):
                 value = self._value(spec.nodes[reduction].arguments[0], values)
@@ -421,7 +456,7 @@ class _Body(_Function):
         k = len(self.spec.inputs) + output
         address = self._element(k, component, index, self._pieces[output], kind)
         before = self.let(f"load {kind}, ptr {address}{tail}")
-        self._store(kind, self.combined(node.value[0], kind, before, value), address, tail)
+        self.store(kind, self.combined(node.value[0], kind, before, value), address, tail)
 
     def _gather_once(self, output: int, component: int, reduction: int) -> None:
         """Add what a row gives."""

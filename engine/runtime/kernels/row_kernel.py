@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from ...graph.quick_dataclass import dataclass
 from .entry import Operand
 from .expression import Node
 from .llvm import COSTS, divide, work_of
@@ -212,7 +212,7 @@ class Analysis:
 
 def size_of(kind: str) -> int:
     """The bytes of an element in memory."""
-    return {"double": 8, "float": 4, "i32": 4, "i1": 1}[kind]
+    return {"double": 8, "i64": 8, "float": 4, "i32": 4, "i1": 1}[kind]
 
 
 @dataclass(frozen=True)

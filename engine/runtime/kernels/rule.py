@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +17,7 @@ from ...ops.softmax import LogSoftmax, Softmax
 from ...passes.fuse import FusionRule
 from .bound import BoundKernel, can_fuse, kernel_spec, loop_numbers
 from .dynamic import fused_runner
-from .expression import ExpressionBuilder, UnsupportedError, llvm_type
+from .expression import ExpressionBuilder, UnsupportedError, memory_type
 from .gemm_bind import layout_for
 from .library import library
 from .natives import Runner, bind_native
@@ -42,14 +42,19 @@ class KernelRule(FusionRule):
         assert isinstance(operation.op, Fused)
         return not operation.op.layouts or _bound(operation) is not None
 
+    def can_run_together(self, operation: Operation) -> bool:
+        return _bound(operation) is not None
+
     def layout(self, rows: int, weight: TensorSpec, transpose: bool) -> Layout | None:
         return layout_for(rows, weight, transpose)
 
 
 @lru_cache(maxsize=256)
 def _has_type(dtype: Any) -> bool:
+    if name_of(dtype) == "float16" and not library.has_half:
+        return False
     try:
-        return bool(llvm_type(dtype))
+        return bool(memory_type(dtype))
     except UnsupportedError:
         return False
 
@@ -57,7 +62,7 @@ def _has_type(dtype: Any) -> bool:
 @lru_cache(maxsize=256)
 def _can_reduce(is_transcendental: bool, dtype: Any) -> bool:
     """Whether kernels have sums of a dtype, and what softmax needs."""
-    if not _has_type(dtype) or llvm_type(dtype) == "i1":
+    if not _has_type(dtype) or memory_type(dtype) == "i1":
         return False
     builder = ExpressionBuilder()
     try:
@@ -83,9 +88,24 @@ def bind_kernels(operations: Iterable[Operation]) -> dict[Operation, BoundKernel
     """Kernels for operations of a program: fused ones, and those of `natives`. What has none is left to NumPy."""
     if not library.usable:
         return {}
-    known: dict[
-        Any, BoundKernel | Runner | None
-    ] = {}  # operations that do the same to operands of the same shapes share one
+    operations = list(operations)
+    bound = _bind_all(operation for operation in operations if isinstance(operation.op, Fused))
+    # Other threads compile these while the natives are bound, which wait for the functions that they call.
+    library.begin([kernel.spec for kernel in _kernels(bound)])
+    bound |= _bind_all(operation for operation in operations if not isinstance(operation.op, Fused))
+    kernels = _kernels(bound)
+    for kernel, entry in zip(kernels, library.get([kernel.spec for kernel in kernels]), strict=True):
+        kernel.entry = entry
+    return bound
+
+
+def _kernels(bound: Mapping[Operation, BoundKernel | Runner]) -> list[BoundKernel]:
+    return [kernel for kernel in dict.fromkeys(bound.values()) if isinstance(kernel, BoundKernel)]
+
+
+def _bind_all(operations: Iterable[Operation]) -> dict[Operation, BoundKernel | Runner]:
+    """Their kernels; operations that do the same to operands of the same shapes share one."""
+    known: dict[Any, BoundKernel | Runner | None] = {}
     bound: dict[Operation, BoundKernel | Runner] = {}
     for operation in operations:
         inputs = tuple(tensor.spec for tensor in operation.inputs)
@@ -96,9 +116,6 @@ def bind_kernels(operations: Iterable[Operation]) -> dict[Operation, BoundKernel
         kernel = known[key]
         if kernel is not None:
             bound[operation] = kernel
-    kernels = [kernel for kernel in dict.fromkeys(bound.values()) if isinstance(kernel, BoundKernel)]
-    for kernel, entry in zip(kernels, library.get([kernel.spec for kernel in kernels]), strict=True):
-        kernel.entry = entry
     return bound
 
 

@@ -16,6 +16,8 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
+from .compiler import Effort
+
 if TYPE_CHECKING:
     from .library import Library
 
@@ -41,11 +43,21 @@ class _Pool:
         with self._lock:
             if self.engine is not None:
                 return
-            self.count = wanted_threads() if library.offer_system(_NEEDED) else 1
-            text = _ALONE if self.count == 1 else _with_pause(_MODULE, library.host)
-            self.engine = library.load(f"{SYMBOL} {text}", lambda: text)
+            text = self._text(library)
+            self.engine = library.load(f"{SYMBOL} {text}", lambda: text, effort=Effort.PRINTED)
             library.offer(SYMBOL, self.engine.get_function_address(SYMBOL))
             self._spawn()
+
+    def prepare(self, library: Library) -> None:
+        """Have the functions compiled, if they are not here yet."""
+        if self.engine is not None:
+            return
+        text = self._text(library)
+        library.prepare(f"{SYMBOL} {text}", lambda: text, Effort.PRINTED)
+
+    def _text(self, library: Library) -> str:
+        self.count = wanted_threads() if library.offer_system(_NEEDED) else 1
+        return _ALONE if self.count == 1 else _with_pause(_MODULE, library.host)
 
     def _spawn(self) -> None:
         if self.count == 1:
@@ -65,6 +77,11 @@ class _Pool:
 _pool = _Pool()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.restart)
+
+
+def prepare(library: Library) -> None:
+    """Have what `start` needs compiled by another thread."""
+    _pool.prepare(library)
 
 
 def start(library: Library) -> None:

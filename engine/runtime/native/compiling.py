@@ -26,6 +26,7 @@ from .recording import recorded_inside
 from .scalars import division_functions, type_of
 
 TRIPS, NEEDED, FIRST_SIZE = range(3)  # places among the counts
+FREE = -2  # is needed at first, where the region runs without the interpreter's lock
 
 
 @dataclass

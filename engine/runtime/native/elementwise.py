@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import lru_cache
 
 from ...graph.op import Op
 from ..kernels.expression import Expression, UnsupportedError
@@ -35,10 +36,11 @@ def print_elementwise(
         kinds: the element types of the results.
         targets: where results are wanted, if that matters.
     """
-    builder = NativeBuilder()
-    values = [builder.node("input", value.kind, value=position) for position, value in enumerate(inputs)]
-    for op, arguments in steps:
-        values.append(expression_of(op, builder, [values[k] for k in arguments]))
+    read = tuple([value.kind for value in inputs])
+    try:
+        builder, values = _known_expressions(tuple(steps), read)
+    except TypeError:  # an op that can't be hashed
+        builder, values = _expressions(steps, read)
     wanted = [values[k] for k in results]
     for expression, kind in zip(wanted, kinds, strict=True):
         if expression.type != kind:
@@ -52,6 +54,18 @@ def print_elementwise(
     outputs = [target or function.allocate(kind, space) for kind, target in zip(kinds, targets, strict=True)]
     _print_nest(function, builder, wanted, inputs, outputs, space)
     return list(outputs)
+
+
+def _expressions(steps: Steps, kinds: Sequence[str]) -> tuple[NativeBuilder, list[Expression]]:
+    """Of the inputs and of each step, and what holds their nodes."""
+    builder = NativeBuilder()
+    values = [builder.node("input", kind, value=position) for position, kind in enumerate(kinds)]
+    for op, arguments in steps:
+        values.append(expression_of(op, builder, [values[k] for k in arguments]))
+    return builder, values
+
+
+_known_expressions = lru_cache(maxsize=1024)(_expressions)  # long chains repeat a few ops
 
 
 def _scalar(value: Scalar | Array) -> str:

@@ -18,20 +18,22 @@ from ...graph.tensor import Tensor
 from ...ops.axes import Transpose
 from ...ops.base import BroadcastToShape, Constant, ReshapeToShape, SumToShape, ZerosOfShape
 from ...ops.creation import Fill
+from ...ops.einsum import Contraction
 from ...ops.fused import Fused
 from ...ops.indexing import GetItem, Place, SliceItem
 from ...ops.joining import Concatenate, Split, Stack
-from ...ops.linalg import FlattenRows, MatMul
+from ...ops.linalg import BatchMatMul, FlattenRows, MatMul
 from ...ops.reduced import BroadcastReduced, Sum, reduced_shape
 from ...ops.reduction import AllTrue, AnyTrue, Max, Mean, Min, Prod
 from ...ops.shaping import BroadcastTo, ExpandDims, Reshape, Squeeze
 from ..kernels.expression import UnsupportedError
+from ..kernels.gemm_strides import labels_of_matmul
 from .arrays import FORMS as ARRAY_FORMS
 from .arrays import as_index
 from .elementwise import print_elementwise, print_reduction, print_strided_copy, print_sum_of_rows
 from .function import Array, Elements, Function, Record, Scalar, State, TooLargeError, Value, strides_of
 from .fused import print_fused
-from .products import print_matmul, print_sum_of_products
+from .products import print_matmul, print_products, print_sum_of_products
 from .scalars import literal, type_of
 
 MOST_OPERATIONS = 1500
@@ -112,7 +114,7 @@ class Context:
         is_over = function.let(f"icmp slt i64 {less}, 0")
         function.line(f"br i1 {is_over}, label %{look}, label %{on}, !prof !100")
         function.place(look)
-        signal = function.let("call i32 @anabranch_look()")
+        signal = function.let("call i32 @anabranch_look(ptr %needed)")
         is_signal = function.let(f"icmp ne i32 {signal}, 0")
         function.branch(is_signal, "interrupted", again)
         function.place(again)
@@ -291,6 +293,23 @@ def _matmul(context: Context, operation: Operation, inputs: Sequence[Value]) -> 
     return [print_matmul(context.function, a, b, op.transpose_a, op.transpose_b, context.vector, target)]
 
 
+def _products(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
+    op = operation.op
+    a, b = (_array(value) for value in inputs)
+    shape = shape_of(operation.outputs[0])
+    if 0 in (*a.shape, *b.shape, *shape):
+        raise UnsupportedError("an empty product")
+    if isinstance(op, Contraction):
+        labels = (op.a, op.b, op.out)
+    else:
+        assert isinstance(op, BatchMatMul)
+        labels = labels_of_matmul(len(a.shape), len(b.shape), op.transpose_a, op.transpose_b)
+    if not shape:
+        raise UnsupportedError("a product that is a scalar")
+    target = context.targets.get(operation.outputs[0])
+    return [print_products(context.function, labels, a, b, shape, context.vector, target)]
+
+
 def _transpose(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
     op = operation.op
     assert isinstance(op, Transpose)
@@ -433,11 +452,13 @@ FORMS: dict[type[Op], Form] = {
     **ARRAY_FORMS,
     AllTrue: _reduction("all"),
     AnyTrue: _reduction("any"),
+    BatchMatMul: _products,
     BroadcastReduced: _broadcast_reduced,
     BroadcastTo: _broadcast,
     BroadcastToShape: _broadcast,
     Concatenate: _joined,
     Constant: _constant,
+    Contraction: _products,
     ExpandDims: _reshape,
     Fill: _broadcast,
     FlattenRows: _flatten_rows,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 
 from ..kernels.expression import UnsupportedError
 from .elementwise import print_strided_copy
-from .function import Array, Elements, Function
+from .function import Array, Elements, Function, strides_of
 from .scalars import size_of
 
 MOST_PRODUCTS = 1 << 21  # multiplications; larger ones are for BLAS
@@ -74,6 +75,84 @@ def print_sum_of_products(function: Function, a: Elements, b: Elements, vector: 
     function.jump(done)
     function.place(done)
     return result
+
+
+def print_products(
+    function: Function,
+    labels: tuple[str, str, str],
+    a: Array,
+    b: Array,
+    shape: tuple[int, ...],
+    vector: int,
+    target: Array | None = None,
+) -> Array:
+    """``einsum("a,b->out")`` of small arrays: a loop over products of matrices, of operands laid out for it.
+
+    Args:
+        labels: of the axes of the operands and of the result. Those that all have count products; of these operands
+            may have fewer, or of size 1.
+        shape: of the result.
+        vector: the bytes of the host's vectors.
+        target: where the result is wanted, if that matters.
+    """
+    kind, (of_a, of_b, out) = a.kind, labels
+    if kind not in ("float", "double"):
+        raise UnsupportedError(f"products of {kind}")
+    batch = [label for label in out if label in of_a and label in of_b]
+    rows = [label for label in out if label not in of_b]
+    columns = [label for label in out if label not in of_a]
+    terms = [label for label in of_a if label in of_b and label not in out]
+    sizes = dict(zip(out, shape, strict=True)) | {label: a.shape[of_a.index(label)] for label in terms}
+    if any(b.shape[of_b.index(label)] != sizes[label] for label in terms):
+        raise UnsupportedError("a product that does not fit")
+    height, width, depth = (math.prod([sizes[label] for label in own]) for own in (rows, columns, terms))
+    if math.prod(shape) * depth > MOST_PRODUCTS:
+        raise UnsupportedError("a large matrix product")
+    shared = [tuple([label for label in batch if label in own]) for own in (of_a, of_b)]
+    left = _laid_out(function, a, of_a, [*shared[0], *rows, *terms])
+    right = _laid_out(function, b, of_b, [*shared[1], *terms, *columns])
+    order = [*batch, *rows, *columns]
+    is_in_order = order == list(out)
+    dims = tuple([sizes[label] for label in order])
+    result = target if is_in_order and target is not None else function.allocate(kind, dims)
+    name = function.helper(_product_text(kind, height, width, depth, (depth, 1), vector // size_of(kind)))
+    counted = [sizes[label] for label in batch]
+    with ExitStack() as loops:
+        indices = [loops.enter_context(function.loop(size)) for size in counted]
+        places: list[str] = []
+        for array, own, size in ((left, shared[0], height * depth), (right, shared[1], depth * width)):
+            strides = strides_of(array.shape[: len(own)], array.shape[: len(own)])
+            steps = [strides[own.index(label)] * size if label in own else 0 for label in batch]
+            places.append(function.element(array.pointer, kind, function.offset_of(indices, steps)))
+        steps = [stride * height * width for stride in strides_of(counted, counted)]
+        places.append(function.element(result.pointer, kind, function.offset_of(indices, steps)))
+        function.line(f"call void {name}({', '.join(f'ptr {place}' for place in places)})")
+    for array, given in ((left, a), (right, b)):
+        if array is not given:
+            function.hold(array)
+            function.release(array)
+    return result if is_in_order else _in_order(function, result, order, out, target)
+
+
+def _in_order(function: Function, product: Array, order: Sequence[str], out: str, target: Array | None) -> Array:
+    """A result whose axes are in another order than is wanted."""
+    result = _laid_out(function, product, "".join(order), list(out), target)
+    function.hold(product)
+    function.release(product)
+    return result
+
+
+def _laid_out(
+    function: Function, array: Array, labels: str, order: Sequence[str], target: Array | None = None
+) -> Array:
+    """An array with its axes in another order, in memory of its own; itself, where it is in that order already."""
+    if list(labels) == list(order):
+        return array
+    strides = strides_of(array.shape, array.shape)
+    places = [labels.index(label) for label in order]
+    copy = target or function.allocate(array.kind, tuple([array.shape[place] for place in places]))
+    print_strided_copy(function, array, copy, [strides[place] for place in places])
+    return copy
 
 
 def _product_text(kind: str, rows: int, columns: int, depth: int | None, strides: tuple[int, int], lanes: int) -> str:
@@ -230,4 +309,4 @@ def print_transposed(function: Function, source: Array, shape: tuple[int, int]) 
     return target
 
 
-__all__ = ["MOST_PRODUCTS", "print_matmul", "print_sum_of_products", "print_transposed"]
+__all__ = ["MOST_PRODUCTS", "print_matmul", "print_products", "print_sum_of_products", "print_transposed"]

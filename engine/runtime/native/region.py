@@ -12,7 +12,7 @@ import numpy as np
 from ...graph.spec import ArraySpec, TensorSpec
 from ...graph.tensor import Tensor
 from ...ops.array_value import ArrayValue
-from .compiling import FIRST_SIZE, NEEDED, TRIPS, Plan
+from .compiling import FIRST_SIZE, FREE, NEEDED, TRIPS, Plan
 from .ragged import RaggedArray, rows_and_ends, rows_of
 
 _RAN, _REFUSED, _FAILED, _NO_ROOM, _INTERRUPTED = range(5)
@@ -30,12 +30,16 @@ class NativeRegion:
 
     Attributes:
         plan: the region, printed.
+        seconds: about how long it takes, infinity where that depends on the data.
+        is_free: whether it runs without the interpreter's lock, so that other threads of Python run beside it.
         entry: the compiled function, once there is one.
         gives_trips: whether the trip count is among the results.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, seconds: float = 0.0, is_free: bool = False) -> None:
         self.plan = plan
+        self.seconds = seconds
+        self.is_free = is_free
         self.entry: Any = None
         self.gives_trips = False
         operands, rooms = plan.operands, plan.rooms
@@ -71,6 +75,8 @@ class NativeRegion:
             rooms = self._filled_rooms(values, counts)
             if rooms is None:
                 return None
+            if self.is_free:
+                counts[NEEDED] = FREE
             operands: tuple[Any, ...] = (*given, *outputs, counts, arena, *[part for room in rooms for part in room])
             code = self.entry(self._at, *map(id, operands))
             if code == _RAN:
@@ -203,7 +209,21 @@ def signature(count: int) -> Any:
     return ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_size_t] * (1 + count))
 
 
+def free_text(name: str, count: int) -> str:
+    """The entry of region `name`, with so many operands, that lets go of Python's lock while it runs."""
+    parameters = ", ".join(["i64 %table", *[f"i64 %o{k}" for k in range(count)]])
+    return f"""
+define i32 @{name}_free({parameters}) {{
+  %thread = call ptr @PyEval_SaveThread()
+  %code = call i32 @{name}({parameters}) noinline
+  call void @PyEval_RestoreThread(ptr %thread)
+  ret i32 %code
+}}
+"""
+
+
 def entries(plans: Sequence[NativeRegion], compiled: Any, names: Sequence[str]) -> None:
     """Give regions their compiled functions."""
     for region, name in zip(plans, names, strict=True):
-        region.entry = signature(len(region.plan.operands))(compiled.get_function_address(name))
+        address = compiled.get_function_address(f"{name}_free" if region.is_free else name)
+        region.entry = signature(len(region.plan.operands))(address)

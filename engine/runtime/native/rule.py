@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,33 +14,53 @@ from ...control_flow.while_loop import While
 from ...graph.graph import Operation, Parameter
 from ...graph.tensor import Tensor
 from ...ops.base import Constant
+from ...passes.estimates import flops_of
 from ...passes.loops.linear import trip_count
 from ...passes.prune import frame_users
+from ..kernels.compiler import Effort
 from ..kernels.expression import UnsupportedError
 from ..kernels.library import library
 from ..kernels.registers import vector_bytes
 from ..storage import inner_blocks
-from .compiling import Plan, module_text, plan_block, plan_loop
+from .compiling import FREE, Plan, module_text, plan_block, plan_loop
 from .function import TooLargeError
-from .region import NativeRegion, entries
+from .region import NativeRegion, entries, free_text
 from .scalars import has_form
 
 LEAST_RUN = 200  # operations: what is shorter is soon done on NumPy, too
 LEAST_WORK = 500  # operations that loops run in a step, about half a millisecond: less is not worth compiling for
+LEAST_FREE = 5e-5  # seconds: getting the interpreter's lock back may take long where other threads compute in Python
+_SECONDS_AN_OPERATION = 1e-9  # on scalars
+_SECONDS_AN_ARRAY = 5e-8
+_SECONDS_A_FLOP = 5e-11
 _PIECE = 1000  # operations: LLVM takes more than twice the time for twice as many
 
 _LOOK = """
 declare i32 @PyErr_CheckSignals()
 declare ptr @PyEval_SaveThread()
 declare void @PyEval_RestoreThread(ptr)
-define internal i32 @anabranch_look() noinline cold {
+declare i32 @PyGILState_Ensure()
+declare void @PyGILState_Release(i32)
+define internal i32 @anabranch_look(ptr %needed) noinline cold {
+  %code = load i64, ptr %needed
+  %is_free = icmp eq i64 %code, FREE
+  br i1 %is_free, label %free, label %held
+held:
   %thread = call ptr @PyEval_SaveThread()
   call void @PyEval_RestoreThread(ptr %thread)
   %signal = call i32 @PyErr_CheckSignals()
   ret i32 %signal
+free:
+  %state = call i32 @PyGILState_Ensure()
+  %found = call i32 @PyErr_CheckSignals()
+  call void @PyGILState_Release(i32 %state)
+  ret i32 %found
 }
-"""
-_PYTHON = ("PyErr_CheckSignals", "PyEval_SaveThread", "PyEval_RestoreThread")
+""".replace("FREE", str(FREE))
+_PYTHON = (
+    *("PyErr_CheckSignals", "PyEval_SaveThread", "PyEval_RestoreThread"),
+    *("PyGILState_Ensure", "PyGILState_Release"),
+)
 
 
 def native_regions(operations: Sequence[Operation], fetches: Iterable[Tensor]) -> dict[Operation, NativeRegion]:
@@ -49,7 +70,11 @@ def native_regions(operations: Sequence[Operation], fetches: Iterable[Tensor]) -
     plans: dict[Operation, Plan] = {}
     if _is_worth_it(operations):
         _find(operations, set(fetches), plans)
-    regions = {operation: NativeRegion(plan) for operation, plan in plans.items()}
+    outermost = set(operations)
+    regions: dict[Operation, NativeRegion] = {}
+    for operation, plan in plans.items():
+        seconds = 0.0 if plan.run else loop_seconds(operation)
+        regions[operation] = NativeRegion(plan, seconds, operation in outermost and seconds >= LEAST_FREE)
     _compile(list(regions.values()))
     return regions
 
@@ -103,6 +128,27 @@ def _own_work(operation: Operation) -> int | None:
         return max(known, default=0) + 1
     trips = trip_count(operation)
     return None if trips is None or trips.known is None else max(trips.known, 0) * sum(known)
+
+
+def loop_seconds(operation: Operation) -> float:
+    """About how long a native loop takes; infinity where that depends on the data."""
+    trips = trip_count(operation)
+    if trips is None or trips.known is None:
+        return math.inf
+    return max(trips.known, 0) * sum(sum(map(_seconds, region.operations)) for region in operation.op.regions)
+
+
+def _seconds(operation: Operation) -> float:
+    op = operation.op
+    if isinstance(op, (Constant, Parameter)):
+        return 0.0
+    if isinstance(op, While):
+        return loop_seconds(operation)
+    if op.regions:
+        return max(sum(map(_seconds, region.operations)) for region in op.regions)
+    if all(tensor.shape == () for tensor in operation.outputs):
+        return _SECONDS_AN_OPERATION
+    return _SECONDS_AN_ARRAY + flops_of(operation) * _SECONDS_A_FLOP
 
 
 def _find(operations: Sequence[Operation], kept: set[Tensor], plans: dict[Operation, Plan]) -> None:
@@ -203,5 +249,7 @@ def _compile(regions: Sequence[NativeRegion]) -> None:
         function: Any = getattr(ctypes.pythonapi, name)
         library.offer(name, ctypes.cast(function, ctypes.c_void_p).value or 0)
     module = module_text([(name, text) for text, name in names.items()]) + _LOOK
-    compiled = library.load(f"native {module}", lambda: module, is_large=True)
+    free = {names[region.plan.text]: len(region.plan.operands) for region in regions if region.is_free}
+    module += "".join(free_text(name, count) for name, count in free.items())
+    compiled = library.load(f"native {module}", lambda: module, Effort.LARGE)
     entries(regions, compiled, [names[region.plan.text] for region in regions])

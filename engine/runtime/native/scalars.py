@@ -15,6 +15,7 @@ import numpy as np
 from ...graph.dtypes import name_of
 from ...graph.op import Op
 from ..kernels.expression import Expression, ExpressionBuilder, Node, UnsupportedError
+from ..kernels.llvm import conversion
 
 _TYPES = {"float32": "float", "float64": "double", "int32": "i32", "int64": "i64", "bool": "i1"}
 _SIZES = {"float": 4, "double": 8, "i32": 4, "i64": 8, "i1": 1}
@@ -47,22 +48,10 @@ def size_of(kind: str) -> int:
 
 
 class NativeBuilder(ExpressionBuilder):
-    """Expressions of native code: those of kernels and more of integers."""
+    """Expressions of native code: those of kernels, and division that rounds down as calls and in a few steps."""
 
     def input(self, position: int, dtype: Any) -> Expression:
         return self.node("input", type_of(dtype), value=position)
-
-    def arithmetic(self, kind: str, x: Any, y: Any) -> Expression:
-        x, y = self._same(x, y)
-        if x.type not in _FLOATS and (x.type not in _INTEGERS or kind == "div"):
-            raise UnsupportedError(f"{kind} of {x.type}")
-        return self.node(kind, x.type, x, y)
-
-    def logical(self, kind: str, x: Any, y: Any) -> Expression:
-        x, y = self._same(x, y)
-        if x.type not in ("i1", *_INTEGERS):
-            raise UnsupportedError(f"{kind} of {x.type}")
-        return self.node(kind, x.type, x, y)
 
     def floor_divide(self, x: Any, y: Any) -> Expression:
         return self._division("floordiv", x, y)
@@ -72,27 +61,29 @@ class NativeBuilder(ExpressionBuilder):
 
     def _division(self, kind: str, x: Any, y: Any) -> Expression:
         x, y = self._same(x, y)
-        if x.type not in _INTEGERS:
-            raise UnsupportedError(f"{kind} of {x.type}")
-        return self.node(kind, x.type, x, y)
-
-    def absolute(self, x: Expression) -> Expression:
         if x.type in _INTEGERS:
-            return self.where(self.compare("lt", x, 0), -x, x)
-        return super().absolute(x)
+            return self.node(kind, x.type, x, y)
+        rest = self.fmod(x, y)
+        is_off = self.not_equal(rest, 0.0) & self.logical("xor", y < 0.0, rest < 0.0)
+        if kind == "floormod":
+            found = self.where(is_off, rest + y, self.where(self.equal(rest, 0.0), self.copysign(0.0, y), rest))
+            return self.where(self.equal(y, 0.0), rest, found)
+        quotient = (x - rest) / y
+        quotient = self.where(is_off, quotient - 1, quotient)
+        down = self.floor(quotient)
+        down = self.where(quotient - down > 0.5, down + 1, down)
+        down = self.where(self.equal(quotient, 0.0), self.copysign(0.0, x / y), down)
+        return self.where(self.equal(y, 0.0), x / y, down)
 
-    def _unordered(self, x: Expression, condition: Expression) -> Expression:
-        return condition if x.type in _INTEGERS else super()._unordered(x, condition)
+    def fmod(self, x: Any, y: Any) -> Expression:
+        """The remainder with the sign of the dividend."""
+        x, y = self._same(x, y)
+        if x.type not in _FLOATS:
+            raise UnsupportedError(f"fmod of {x.type}")
+        return self.node("rem", x.type, x, y)
 
     def cast(self, x: Expression, dtype: Any) -> Expression:
-        wanted = type_of(dtype)
-        if x.type == wanted:
-            return x
-        if wanted == "i1":
-            return self.not_equal(x, 0)
-        if wanted in _INTEGERS and x.type in _FLOATS:
-            raise UnsupportedError("float to integer")
-        return self.node("cast", wanted, x)
+        return self._converted(x, type_of(dtype))
 
 
 def expression_of(op: Op, builder: NativeBuilder, arguments: Sequence[Expression]) -> Expression:
@@ -101,9 +92,6 @@ def expression_of(op: Op, builder: NativeBuilder, arguments: Sequence[Expression
     Raises:
         UnsupportedError: it can't be expressed.
     """
-    form = _INTEGER_FORMS.get(op.type_name)
-    if form is not None:
-        return getattr(builder, form)(*arguments)
     expression: Any = getattr(op, "expression", None)
     if expression is None or not op.elementwise:
         raise UnsupportedError(op.type_name)
@@ -114,9 +102,6 @@ def expression_of(op: Op, builder: NativeBuilder, arguments: Sequence[Expression
     if not isinstance(result, Expression):
         raise UnsupportedError(op.type_name)
     return result
-
-
-_INTEGER_FORMS = {"floor_divide": "floor_divide", "mod": "remainder"}
 
 
 @lru_cache(maxsize=4096)
@@ -151,7 +136,7 @@ def instruction(node: Node, arguments: Sequence[str], types: Sequence[str]) -> s
     """The LLVM instruction of a node that is one instruction."""
     kind, result = node.kind, node.type
     listed = ", ".join(arguments)
-    if kind in ("add", "sub", "mul", "div"):
+    if kind in ("add", "sub", "mul", "div", "rem"):
         return f"{'f' if result in _FLOATS else ''}{kind} {result} {listed}"
     if kind == "neg":
         return f"fneg {result} {listed}" if result in _FLOATS else f"sub {result} 0, {listed}"
@@ -166,7 +151,7 @@ def instruction(node: Node, arguments: Sequence[str], types: Sequence[str]) -> s
     if kind == "bitcast":
         return f"bitcast {types[0]} {listed} to {result}"
     if kind == "cast":
-        return _conversion(types[0], result, listed)
+        return conversion(types[0], result, listed)
     if kind in ("floordiv", "floormod"):
         return f"call {result} @{kind}_{result}({result} {arguments[0]}, {result} {arguments[1]})"
     suffix = "f32" if result == "float" else "f64"
@@ -174,16 +159,6 @@ def instruction(node: Node, arguments: Sequence[str], types: Sequence[str]) -> s
     if name is None:
         raise UnsupportedError(kind)
     return f"call {result} @llvm.{name}.{suffix}({', '.join(f'{result} {argument}' for argument in arguments)})"
-
-
-def _conversion(source: str, target: str, value: str) -> str:
-    if target in _FLOATS and source in _FLOATS:
-        return f"{'fpext' if target == 'double' else 'fptrunc'} {source} {value} to {target}"
-    if target in _FLOATS:
-        return f"{'uitofp' if source == 'i1' else 'sitofp'} {source} {value} to {target}"
-    if source == "i1":
-        return f"zext i1 {value} to {target}"
-    return f"{'sext' if target == 'i64' else 'trunc'} {source} {value} to {target}"
 
 
 def division_functions() -> str:

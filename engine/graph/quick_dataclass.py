@@ -1,0 +1,169 @@
+"""A `dataclass` that costs little to define: there are hundreds of ops, and a process uses a few dozen of them.
+
+The standard one prints and compiles half a dozen methods for each class, which was a quarter of the time in which a
+process gets to its first step. Here `__init__` is compiled when the first instance is made, and the other methods are
+closures. A class whose fields are more than names with types and defaults goes to the standard one.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["dataclass"]
+
+_Field = dataclasses.Field[Any]
+_Methods = dict[str, Any]
+
+
+def _decorate(*, frozen: bool = False, eq: bool = True) -> Callable[[Any], Any]:
+    """As `dataclasses.dataclass`: instances, fields and inheritance are the same."""
+    return lambda cls: _define(cls, frozen, eq)
+
+
+def _define(cls: Any, frozen: bool, eq: bool) -> Any:
+    fields = _find_fields(cls)
+    if fields is None:
+        return dataclasses.dataclass(frozen=frozen, eq=eq)(cls)
+    # What the functions of the standard module look at, and dataclasses that inherit from this one.
+    cls.__dataclass_fields__ = fields
+    cls.__dataclass_params__ = _parameters(frozen, eq)
+    names = cls.__match_args__ = tuple(fields)
+    methods = _starting(cls, tuple(fields.values())) | _showing(names)
+    methods |= _comparing(names, cls.__dict__.get("__hash__"), frozen) if eq else {}
+    methods |= _refusing(cls, names) if frozen else {}
+    for name, method in methods.items():
+        if name == "__hash__" or name not in cls.__dict__:
+            setattr(cls, name, method)
+    return cls
+
+
+def _find_fields(cls: type) -> dict[str, _Field] | None:
+    """The fields by name, those of the bases first; None if the standard module has to look at them."""
+    own = vars(cls)
+    annotations: dict[str, Any] = own.get("__annotations__", {})
+    if "__init__" in own or hasattr(cls, "__post_init__") or not all(map(_is_plain_type, annotations.values())):
+        return None
+    found: dict[str, _Field] = {}
+    for base in cls.__mro__[:0:-1]:
+        found.update(_known_fields(base))
+    for name, annotation in annotations.items():
+        if not annotation.startswith("ClassVar"):
+            found[name] = _field(name, annotation, own.get(name, dataclasses.MISSING))
+    return found if all(map(_is_plain, found.values())) else None
+
+
+def _is_plain_type(annotation: object) -> bool:
+    return isinstance(annotation, str) and "InitVar" not in annotation and "KW_ONLY" not in annotation
+
+
+def _is_plain(field: _Field) -> bool:
+    """Whether it takes part in everything, and its default is a value that instances may share."""
+    is_given = isinstance(field.default, dataclasses.Field) or field.default_factory is not dataclasses.MISSING
+    ordinary = field.init and field.repr and field.compare and field.hash is None and not field.kw_only
+    return ordinary and not is_given and _may_be_shared(field)
+
+
+def _may_be_shared(field: Any) -> bool:
+    return type(field.default).__hash__ is not None
+
+
+def _known_fields(base: Any) -> dict[str, _Field]:
+    return {field.name: field for field in dataclasses.fields(base)} if dataclasses.is_dataclass(base) else {}
+
+
+@dataclasses.dataclass
+class _Template:
+    any: Any
+
+
+def _field(name: str, annotation: str, default: Any) -> _Field:
+    (template,) = dataclasses.fields(_Template)
+    field = copy.copy(template)
+    field.name, field.type, field.default = name, annotation, default
+    return field
+
+
+@cache
+def _parameters(frozen: bool, eq: bool) -> Any:
+    """What the standard module notes of such a class."""
+    empty: Any = dataclasses.dataclass(frozen=frozen, eq=eq)(type("_Empty", (), {}))
+    return empty.__dataclass_params__
+
+
+def _starting(cls: Any, fields: Sequence[_Field]) -> _Methods:
+    """An `__init__` that is replaced by the compiled one when it is called."""
+
+    def initialise(self: Any, *values: Any, **named: Any) -> None:
+        cls.__init__ = compiled = _compiled(cls, fields)
+        compiled(self, *values, **named)
+
+    return {"__init__": initialise}
+
+
+def _compiled(cls: Any, fields: Iterable[_Field]) -> Any:
+    # Frozen classes refuse to be set in any other way.
+    namespace: dict[str, Any] = {"_set": object.__setattr__}
+    parameters, body = ["self"], ["pass"]
+    for field in fields:
+        has_default = field.default is not dataclasses.MISSING
+        namespace[f"_default_{field.name}"] = field.default
+        parameters.append(f"{field.name}=_default_{field.name}" if has_default else field.name)
+        body.append(f"_set(self, {field.name!r}, {field.name})")
+    exec(f"def __init__({', '.join(parameters)}): {'; '.join(body)}", namespace)
+    compiled: Any = namespace["__init__"]
+    compiled.__qualname__ = f"{cls.__qualname__}.__init__"
+    return compiled
+
+
+def _showing(names: Iterable[str]) -> _Methods:
+    def show(self: Any) -> str:
+        return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+
+    return {"__repr__": show}
+
+
+def _comparing(names: Sequence[str], own_hash: Any, frozen: bool) -> _Methods:
+    values = _getter(names)
+    digest_of_none = hash(())
+
+    def equal(self: Any, other: Any) -> Any:
+        return values(self) == values(other) if type(other) is type(self) else NotImplemented
+
+    def digest(self: Any) -> int:
+        return hash(values(self)) if names else digest_of_none
+
+    # Python puts None for the hash of a class that has an `__eq__` of its own.
+    return {"__eq__": equal, "__hash__": own_hash or (digest if frozen else None)}
+
+
+def _getter(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """The values of some attributes as a tuple."""
+    if not names:
+        return lambda _: ()
+    get: Any = operator.attrgetter(*names)
+    return get if len(names) > 1 else lambda instance: (get(instance),)
+
+
+def _refusing(cls: type[object], names: Sequence[str]) -> _Methods:
+    def set_attribute(self: Any, name: str, value: Any) -> None:
+        if type(self) is cls or name in names:
+            raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+        super(cls, self).__setattr__(name, value)
+
+    def delete_attribute(self: Any, name: str) -> None:
+        if type(self) is cls or name in names:
+            raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+        super(cls, self).__delattr__(name)
+
+    return {"__setattr__": set_attribute, "__delattr__": delete_attribute}
+
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass  # what type checkers know
+else:
+    dataclass = _decorate

@@ -1,0 +1,205 @@
+"""Rules of TensorArrays at places that are known: what is read is what was written there.
+
+Loops that were unrolled write and read at constants. So their arrays, and the histories that backward loops read,
+become plain values, on which the other passes work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..control_flow.frames import History, TripCount
+from ..graph.graph import Parameter
+from ..graph.op import Op
+from ..graph.spec import ArraySpec, TensorSpec
+from ..graph.tensor import Tensor
+from ..ops.array_rows import ArrayConcat
+from ..ops.array_windows import ArrayOf
+from ..ops.base import Constant, ZerosOfShape
+from ..ops.elementwise import Add
+from ..ops.indexing import GetItem
+from ..ops.joining import Concatenate, Stack
+from ..ops.tensor_arrays import (
+    ArrayAddAt,
+    ArrayClear,
+    ArrayEmpty,
+    ArrayNew,
+    ArrayRead,
+    ArrayReadOrEmpty,
+    ArrayReadOrZeros,
+    ArraySize,
+    ArrayStack,
+    ArrayStackLike,
+    ArrayUnstack,
+    ArrayWrite,
+)
+from .loops.linear import trip_count
+from .rules import Rewrite, Rule, Site, constant_of, shape_of, table_of
+
+_LONGEST = 64  # operations that are looked through, and rows that are put together
+
+
+class _Nothing:
+    """Stands for an element that was never written, or was cleared."""
+
+
+_NOTHING = _Nothing()
+
+
+def _place(tensor: Tensor, site: Site) -> int | None:
+    """The number that a scalar is, if it is a constant and may be the place of an element."""
+    value = constant_of(tensor, site)
+    return None if value is None or np.ndim(value) or int(value) < 0 else int(value)
+
+
+def _element(array: Tensor, place: int, site: Site, depth: int = 0) -> Tensor | _Nothing | None:
+    """What an array holds at a place; None if that is not known."""
+    op, inputs = array.operation.op, array.operation.inputs
+    if depth > _LONGEST or not _is_within(array, place):
+        return None
+    if isinstance(op, ArrayOf):
+        return inputs[place]
+    if isinstance(op, (ArrayNew, ArrayEmpty)):
+        return _NOTHING
+    if isinstance(op, ArrayUnstack):
+        return None if shape_of(inputs[0]) is None else site.make(GetItem((place,)), inputs[0])
+    if not isinstance(op, (ArrayAddAt, ArrayClear, ArrayWrite)):
+        return None
+    changed = _place(inputs[1], site)
+    if changed is None or not _is_within(array, changed):
+        return None
+    if changed == place and not isinstance(op, ArrayAddAt):
+        return inputs[2] if isinstance(op, ArrayWrite) else _NOTHING
+    before = _element(inputs[0], place, site, depth + 1)
+    return before if changed != place else _added(before, inputs[2], site)
+
+
+def _is_within(array: Tensor, place: int) -> bool:
+    """Whether an array surely has an element at a place, or may have one at any."""
+    spec = array.spec
+    size = spec.size if isinstance(spec, ArraySpec) else None
+    return place < size if size is not None else isinstance(array.operation.op, (ArrayAddAt, ArrayClear, ArrayEmpty))
+
+
+def _added(before: Tensor | _Nothing | None, value: Tensor, site: Site) -> Tensor | None:
+    if isinstance(before, _Nothing):
+        return value
+    if before is None or shape_of(before) is None or shape_of(before) != shape_of(value):
+        return None
+    return site.make(Add(), before, value)
+
+
+# --- records of loops -----------------------------------------------------------------------------------------------
+
+
+def _known_trips(op: Op, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+    trips = trip_count(inputs[0].operation)
+    return None if trips is None or trips.known is None else Constant(np.int32(max(0, trips.known)))
+
+
+def _known_record(op: Op, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+    """What is the same constant in each iteration of another loop, or of loops around that as well."""
+    depth, found = 1, inputs[0]
+    while found in site.outers or isinstance(found.operation.op, ArrayRead):
+        depth += found not in site.outers
+        found = site.outers[found] if found in site.outers else found.operation.inputs[0]
+    for _ in range(depth):
+        if not isinstance(found.operation.op, History):
+            return None
+        found = found.operation.op.inner
+    recorded = found.operation.op
+    return recorded if isinstance(recorded, Constant) else None
+
+
+# --- one element ----------------------------------------------------------------------------------------------------
+
+
+def _known_read(op: Op, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+    place = _place(inputs[1], site)
+    found = None if place is None else _element(inputs[0], place, site)
+    if found is None or isinstance(found, Tensor):
+        return found
+    if isinstance(op, ArrayReadOrZeros) and None not in (op.spec.shape or (None,)):
+        return site.make(ZerosOfShape(op.spec.shape, op.spec.dtype), inputs[2])
+    return site.make(ArrayEmpty(op.spec)) if isinstance(op, ArrayReadOrEmpty) else None  # others say what is missing
+
+
+# --- all elements ---------------------------------------------------------------------------------------------------
+
+
+def _known_stack(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+    spec = inputs[0].spec
+    count = spec.size if isinstance(spec, ArraySpec) else None
+    if not count or count > _LONGEST or isinstance(inputs[0].operation.op, ArrayUnstack):
+        return None
+    rows = _rows(inputs[0], count, site)
+    tensors = [row for row in rows if isinstance(row, Tensor)]
+    if not tensors or len(tensors) < len(rows) or shape_of(tensors[0]) is None:
+        return None
+    return site.make(Stack(0), *tensors) if all(row.shape == tensors[0].shape for row in tensors) else None
+
+
+def _known_ends(op: Op, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+    """Elements end to end."""
+    spec = inputs[0].spec
+    count = spec.size if isinstance(spec, ArraySpec) else None
+    rows = _rows(inputs[0], count, site) if count and count <= _LONGEST else []
+    tensors = [row for row in rows if isinstance(row, Tensor) and shape_of(row)]
+    return site.make(Concatenate(0), *tensors) if tensors and len(tensors) == len(rows) else None
+
+
+def _known_rows(op: ArrayStackLike, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+    """All elements of a cotangent, zeros where it has none."""
+    shape = constant_of(inputs[1], site)
+    if shape is None or not 0 < int(shape[0]) <= _LONGEST or isinstance(inputs[0].operation.op, ArrayUnstack):
+        return None
+    own = tuple(int(dim) for dim in shape[1:])
+    rows = _rows(inputs[0], int(shape[0]), site)
+    if not rows or any(isinstance(row, Tensor) and row.shape != own for row in rows):
+        return None
+    made = [row if isinstance(row, Tensor) else _zeros(own, op.dtype, site) for row in rows]
+    return site.make(Stack(0), *made)
+
+
+def _zeros(shape: tuple[int, ...], dtype: Any, site: Site) -> Tensor:
+    return site.make(ZerosOfShape(shape, dtype), site.make(Constant(np.array(shape, "int32"))))
+
+
+def _rows(array: Tensor, count: int, site: Site) -> list[Tensor | _Nothing]:
+    """The first elements of an array; none of them if any is not known."""
+    found: list[Tensor | _Nothing] = []
+    for place in range(count):
+        element = _element(array, place, site)
+        if element is None or (isinstance(element, Tensor) and not isinstance(element.spec, TensorSpec)):
+            return []
+        found.append(element)
+    return found
+
+
+def _known_size(op: Op, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+    spec = inputs[0].spec
+    known = spec.size if isinstance(spec, ArraySpec) else None
+    return None if known is None else Constant(np.int32(known))
+
+
+def _known_new(op: ArrayNew, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+    size = _place(inputs[0], site)
+    return None if size is None or op.size is not None else ArrayNew(op.element, size, op.open_shape)
+
+
+RECORDS = (Rule("records of constants", (ArrayRead,), _known_record, (ArrayRead, History, Parameter)),)
+_ELEMENTS = (
+    Rule("trip counts that are known", (TripCount,), _known_trips),
+    Rule("elements that are known", (ArrayRead, ArrayReadOrEmpty, ArrayReadOrZeros), _known_read),
+    Rule("all elements that are known", (ArrayStack,), _known_stack),
+    Rule("elements end to end that are known", (ArrayConcat,), _known_ends),
+    Rule("cotangents of known elements", (ArrayStackLike,), _known_rows),
+    Rule("sizes of arrays that are known", (ArraySize,), _known_size),
+    Rule("sizes of new arrays that are known", (ArrayNew,), _known_new, (Constant,)),
+)
+ARRAYS = table_of(*RECORDS, *_ELEMENTS)
+
+__all__ = ["ARRAYS", "RECORDS"]

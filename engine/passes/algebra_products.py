@@ -1,0 +1,115 @@
+"""Rules of products of arrays: transposes become part of them, and those of two matrices are products of matrices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ..graph.tensor import Tensor
+from ..ops.axes import Transpose
+from ..ops.einsum import Contraction
+from ..ops.linalg import BatchMatMul, MatMul
+from ..ops.shaping import Reshape
+from .rules import Rewrite, Rule, Site, produced_by, shape_of
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def _contraction_of(op: Any, inputs: Sequence[Tensor]) -> Contraction | None:
+    """A product of stacks of matrices by labels."""
+    if isinstance(op, Contraction):
+        return op
+    shapes = [tensor.shape for tensor in inputs]
+    if any(shape is None for shape in shapes):
+        return None
+    ranks = [len(shape or ()) - 2 for shape in shapes]
+    if max(ranks) > len(_LETTERS) - 3:
+        return None
+    batch, row, term, column = _LETTERS[: max(ranks)], *_LETTERS[-3:]
+    a = batch[max(ranks) - ranks[0] :] + (term + row if op.transpose_a else row + term)
+    b = batch[max(ranks) - ranks[1] :] + (column + term if op.transpose_b else term + column)
+    return Contraction(a, b, batch + row + column)
+
+
+def _is_shared(op: Contraction, label: str) -> bool:
+    """Whether an axis counts products of matrices."""
+    return label in op.a and label in op.b and label in op.out
+
+
+def _permutation(op: Transpose, rank: int) -> tuple[int, ...]:
+    return tuple(range(rank))[::-1] if op.axes is None else op.axes
+
+
+def _permuted_operands(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+    """Operands are read in the order in which they lie, but where matrices would lie scattered."""
+    if any(shape_of(tensor) is None for tensor in inputs):
+        return None
+    found = _contraction_of(op, inputs)
+    if found is None:
+        return None
+    operands, labels = list(inputs), [found.a, found.b]
+    for place, tensor in enumerate(inputs):
+        turned = produced_by(tensor, Transpose)
+        if turned is not None and shape_of(tensor.operation.inputs[0]) is not None:
+            order = _permutation(turned, len(labels[place]))
+            lying = "".join([labels[place][order.index(axis)] for axis in range(len(order))])
+            if not _is_shared(found, lying[-1]):
+                operands[place], labels[place] = tensor.operation.inputs[0], lying
+    return None if operands == list(inputs) else site.make(Contraction(labels[0], labels[1], found.out), *operands)
+
+
+def _permuted_result(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+    """A result that is only wanted in another order is written so, but where matrices would lie scattered."""
+    (product,) = inputs
+    inner = produced_by(product, BatchMatMul, Contraction)
+    if inner is None or shape_of(product) is None or not site.is_only_user(product):
+        return None
+    operands = product.operation.inputs
+    found = _contraction_of(inner, operands)
+    if found is None:
+        return None
+    out = "".join([found.out[axis] for axis in _permutation(op, len(found.out))])
+    return None if _is_shared(found, out[-1]) else site.make(Contraction(found.a, found.b, out), *operands)
+
+
+def _product_of_matrices(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+    """A contraction without axes that all share, whose rows, columns and terms each lie together, is one product."""
+    a, b = inputs
+    shapes = [shape_of(tensor) for tensor in inputs]
+    if shapes[0] is None or shapes[1] is None or any(label in op.a and label in op.b for label in op.out):
+        return None
+    rows = "".join([label for label in op.out if label in op.a])
+    columns = "".join([label for label in op.out if label in op.b])
+    terms = "".join([label for label in op.a if label in op.b])
+    if not rows or not columns or not terms:
+        return None
+    if op.out == columns + rows and columns != rows:
+        rows, columns, a, b, labels = columns, rows, b, a, (op.b, op.a)
+        shapes.reverse()
+    elif op.out == rows + columns:
+        labels = (op.a, op.b)
+    else:
+        return None
+    if labels[0] not in (rows + terms, terms + rows) or labels[1] not in (terms + columns, columns + terms):
+        return None
+    sizes = dict(zip(labels[0] + labels[1], [*(shapes[0] or ()), *(shapes[1] or ())], strict=True))
+    height, width, depth = (math.prod([sizes[label] for label in own]) for own in (rows, columns, terms))
+    turned = MatMul(labels[0] != rows + terms, labels[1] != terms + columns)
+    if turned == MatMul(True, False) and len(op.out) > 2:
+        return None  # a gradient that loops may add up is seen as such while it is no reshaped product
+    left = _reshaped(a, (depth, height) if turned.transpose_a else (height, depth), site)
+    right = _reshaped(b, (width, depth) if turned.transpose_b else (depth, width), site)
+    product = site.make(turned, left, right)
+    return _reshaped(product, tuple([sizes[label] for label in op.out]), site)
+
+
+def _reshaped(x: Tensor, shape: tuple[int, ...], site: Site) -> Tensor:
+    return x if x.shape == shape else site.make(Reshape(shape), x)
+
+
+RULES = (
+    Rule("transposes into contractions", (BatchMatMul, Contraction), _permuted_operands, (Transpose,), is_exact=False),
+    Rule("contractions as transposed", (Transpose,), _permuted_result, (BatchMatMul, Contraction), is_exact=False),
+    Rule("contractions of matrices as products", (Contraction,), _product_of_matrices, is_exact=False),
+)

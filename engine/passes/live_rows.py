@@ -1,0 +1,476 @@
+"""Loops over sequences of various lengths compute the rows that are live.
+
+A loop whose states are ``where(live, new, old)`` computes all rows in all steps, though rows end one by one. Where each
+row is computed for itself (`loops/row_wise.py`), rows are sorted by where they end, and the loop becomes several, one
+after the other, of fewer and fewer rows: as soon as half of them (or so) have ended, the other half goes on alone. In a
+loop that goes backward rows begin one by one, and the loops have more and more rows. The masks stay in the loops, so
+that any mask is right: what is left out has no step that counts.
+
+The shapes of each loop are static. So all later passes and kernels do with it what they do with any loop, which a loop
+with another number of rows in each step would ask new code of. The price is that up to a third of what is computed is
+still for nothing.
+
+The gradient of such a loop (`While.cotangents` says which loop that is, and of what) is replaced by the gradient of
+those that take its place. Of steps in which a row is not live nothing is read but the mask: what padding holds takes
+no part in results or gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..autodiff.backpropagate import backpropagate
+from ..control_flow.frames import History, TripCount
+from ..control_flow.region_op import zeros_cotangent
+from ..control_flow.while_loop import While, build_while
+from ..graph import dtypes
+from ..graph.graph import Graph, Operation, Parameter, get_default_graph
+from ..graph.slices import IndexedSlices
+from ..graph.spec import ArraySpec, Spec, TensorSpec
+from ..graph.tensor import Tensor
+from ..ops.base import Constant, ZerosOfShape, apply, apply_multi, convert_to_tensor, make_constant
+from ..ops.creation import arange
+from ..ops.elementwise import Identity
+from ..ops.gathering import take
+from ..ops.joining import Concatenate
+from ..ops.live_rows import JoinSegments, RowPlan, SpansOfLengths, SpansOfMask, SplitSegments
+from ..ops.shaping import expand_dims
+from ..ops.tensor_arrays import ArrayEmpty, ArrayNew, ArrayStack, ArrayUnstack, ArrayWrite
+from .estimates import flops_of
+from .log import note_change, note_kept
+from .loops.batches import is_heavy
+from .loops.row_wise import NotRowWiseError, RowWise, row_wise
+from .loops.unroll import Whole
+from .loops.view import LoopView
+from .order import reorder
+from .prune import needed_operations
+from .specialise import Specialised
+from .switches import is_on
+
+_FEWEST_ROWS = 16  # in batches of fewer, rows that have ended cost little
+_SHRINKS = 0.6  # a loop has at most so much of the rows of the one before
+_ALIGNED = 8  # rows: kernels compute so many at a time
+_FEWEST_STEPS = 16
+_LEAST_WORK = 1 << 19  # floating-point operations of a step in products: with less, more loops cost more than they save
+
+
+def compute_live_rows(step: Whole) -> Whole:
+    """Rewrite the loops of a step that compute rows which have ended. Loops inside of loops and branches stay."""
+    graph, kept = step.copy.graph, set(step.fetches)
+
+    def live() -> list[Operation]:
+        return needed_operations(graph, [*step.fetches, *step.wanted], step.fed)
+
+    loops = [operation for operation in step.operations if isinstance(operation.op, While)]
+    changed = [_rewrite(graph, loop, live, kept) for loop in loops if loop in live() and not loop.control_inputs]
+    return _copied(step, live()) if any(changed) else step
+
+
+def _copied(step: Whole, operations: Sequence[Operation]) -> Whole:
+    """The step with all that is known of what was built."""
+    copy = Specialised(is_on("cse"), exact=False)
+    copy.copy_step(operations, {tensor: tensor.spec for tensor in step.fed}, step.fetches)
+    wanted = [copy.operations[operation] for operation in step.wanted if operation in copy.operations]
+    fed, fetches = ([copy.tensors[tensor] for tensor in tensors] for tensors in (step.fed, step.fetches))
+    return Whole(copy, needed_operations(copy.graph, [*fetches, *wanted], fed), fed, fetches, wanted)
+
+
+def _rewrite(graph: Graph, node: Operation, live: Callable[[], list[Operation]], kept: Collection[Tensor]) -> bool:
+    loop = LoopView(graph, node, live, kept, {})
+    try:
+        found = row_wise(loop)
+        if found is None:
+            return False
+        _check_work(loop, found)
+        gradients = _gradients(loop)
+        with loop.outside(node):
+            segments = _Segments(loop, found)
+            segments.build()
+            finals = segments.finals()
+            cotangents = [_backward(segments, finals, gradient) for gradient in gradients]
+    except NotRowWiseError as why:
+        note_kept("live_rows", node, f"computes all rows in each step: {why}")
+        return False
+    for gradient, results in zip(gradients, cotangents, strict=True):
+        for output, result in results:
+            loop.become(gradient.outputs[output], Identity(), [result])
+    for position, final in finals.items():
+        loop.become(node.outputs[position], Identity(), [final])
+    for counted in [o for o in loop.live() if isinstance(o.op, TripCount) and node.outputs[-1] in o.inputs]:
+        loop.become(counted.outputs[0], Identity(), [segments.steps])
+    reorder(graph, {})
+    sizes = ", ".join(map(str, segments.sizes))
+    note_change("live_rows", node, f"is {len(segments.sizes)} loops over the rows that are live: {sizes} of them")
+    return True
+
+
+def _check_work(loop: LoopView, found: RowWise) -> None:
+    if found.rows < _FEWEST_ROWS:
+        raise NotRowWiseError(f"there are {found.rows} rows, and {_FEWEST_ROWS} are the fewest that pay")
+    if loop.known_trips is not None and loop.known_trips < _FEWEST_STEPS:
+        raise NotRowWiseError(f"there are {loop.known_trips} steps, and {_FEWEST_STEPS} are the fewest that pay")
+    work = sum([flops_of(operation) for operation in loop.needed if is_heavy(operation)])
+    if work < _LEAST_WORK:
+        raise NotRowWiseError(
+            f"products of a step take {work:.0f} operations, and {_LEAST_WORK} are the fewest that pay"
+        )
+
+
+# --- the gradient that is there -------------------------------------------------------------------------------------
+
+
+def _gradients(loop: LoopView) -> list[Operation]:
+    """The backward loops of a loop.
+
+    Raises:
+        NotRowWiseError: something else takes values of its iterations.
+    """
+    operations = loop.live()
+    frame = loop.node.outputs[-1]
+    inside = {*loop.body.parameters, *[parameter for _, parameter in loop.body.captures]}
+    gradients = [o for o in operations if isinstance(o.op, While) and inside.intersection(o.op.cotangents.values())]
+    for operation in operations:
+        if any(gradient.outputs[-1] in operation.inputs for gradient in gradients):
+            raise NotRowWiseError("something takes values of the iterations of its gradient")
+        taken = [t for t in operation.inputs if frame in t.operation.inputs and isinstance(t.operation.op, History)]
+        if taken and operation not in gradients:
+            raise NotRowWiseError(f"{operation.name!r} takes all values of {taken[0].operation.name!r}")
+    if any(isinstance(tensor.operation.op, History) and frame in tensor.operation.inputs for tensor in loop.kept):
+        raise NotRowWiseError("values of its iterations are fetched")
+    return gradients
+
+
+def _backward(segments: _Segments, finals: dict[int, Tensor], gradient: Operation) -> list[tuple[int, Tensor]]:
+    """What the outputs of a backward loop are, from the segments; pairs of position and tensor."""
+    op, loop = gradient.op, segments.loop
+    assert isinstance(op, While)
+    used = {tensor for operation in loop.live() for tensor in operation.inputs} | set(loop.kept)
+    seeds: dict[Tensor, Tensor] = {}
+    wanted: list[tuple[int, Tensor, Tensor]] = []
+    for position, (parameter, output) in enumerate(zip(op.body.parameters, gradient.outputs[:-1], strict=True)):
+        role = op.cotangents.get(parameter)
+        if role is None and (position or output in used):  # the first counts
+            raise NotRowWiseError("its gradient takes a cotangent of what nothing else needs")
+        if role in loop.body.parameters:
+            _add_seed(seeds, finals[loop.body.parameters.index(role)], gradient.inputs[position])
+        if role is not None and output in used:
+            wanted.append((position, output, role))
+    sources = {role: segments.source(role) for _, _, role in wanted}
+    if len(set(sources.values())) < len(sources):
+        raise NotRowWiseError("two of its values are the same tensor")
+    tables = [sources[role] for _, output, role in wanted if _is_of_table(output, role)]
+    found = backpropagate(loop.graph, seeds, sources.values(), sparse=tables, among=segments.built())
+    return [(position, _as_output(found.get(sources[role]), role, output)) for position, output, role in wanted]
+
+
+def _is_of_table(output: Tensor, role: Tensor) -> bool:
+    """Whether an output gathers rows of the cotangent of a table, or their positions."""
+    return isinstance(output.spec, ArraySpec) and isinstance(role.spec, TensorSpec)
+
+
+def _add_seed(seeds: dict[Tensor, Tensor], final: Tensor, cotangent: Tensor) -> None:
+    if isinstance(cotangent.operation.op, (ArrayEmpty, ZerosOfShape)):
+        return
+    if isinstance(final.operation.op, ArrayUnstack):  # what is sought is the cotangent of the values in it
+        assert isinstance(final.spec, ArraySpec)
+        assert isinstance(final.spec.element, TensorSpec)
+        final, cotangent = final.operation.inputs[0], apply(ArrayStack(final.spec.element), cotangent)
+    seeds[final] = cotangent
+
+
+def _as_output(found: Any, role: Tensor, output: Tensor) -> Tensor:
+    """What a backward loop gives, from a cotangent; arrays of rows have one element, with all of them."""
+    if found is None:
+        return zeros_cotangent(output)
+    if not isinstance(output.spec, ArraySpec):
+        return found
+    if not _is_of_table(output, role):
+        return apply(ArrayUnstack(), found)
+    is_sparse = isinstance(found, IndexedSlices)
+    if output.spec.element.dtype.kind != "i":
+        return apply(ArrayUnstack(), expand_dims(found.values if is_sparse else found, 0))
+    places = found.indices if is_sparse else arange((role.shape or (0,))[0])
+    return apply(ArrayUnstack(), expand_dims(convert_to_tensor(places, output.spec.element.dtype), 0))
+
+
+# --- the loops that take its place ----------------------------------------------------------------------------------
+
+
+def sizes_of(rows: int, begins: bool) -> tuple[int, ...]:
+    """How many rows each loop has.
+
+    >>> sizes_of(64, begins=False)
+    (64, 32, 16, 8)
+    """
+    sizes = [rows]
+    while sizes[-1] > _ALIGNED:
+        sizes.append(max(int(sizes[-1] * _SHRINKS) // _ALIGNED * _ALIGNED, _ALIGNED))
+    return tuple(reversed(sizes) if begins else sizes)
+
+
+@dataclass
+class _Segments:
+    """Loops over stretches of steps, each over so many rows, in place of one."""
+
+    loop: LoopView
+    found: RowWise
+    plan: tuple[Tensor, ...] = ()
+    spans: tuple[Tensor, ...] = ()
+    nodes: list[Operation] = field(default_factory=list[Operation])
+    _arrays: dict[Tensor, tuple[Tensor, ...]] = field(default_factory=dict[Tensor, "tuple[Tensor, ...]"])
+    _windows: dict[Tensor, Tensor] = field(default_factory=dict[Tensor, Tensor])
+    _sorted: dict[Tensor, Tensor] = field(default_factory=dict[Tensor, Tensor])
+    _first: int = 0
+
+    def __post_init__(self) -> None:
+        self.begins = self.found.flips
+        self.sizes = sizes_of(self.found.rows, self.begins)
+        self.steps = convert_to_tensor(self.loop.trips_tensor(), "int32")
+        self._lines = {operation.location: operation.location for operation in self.loop.body.operations}
+        self.places = {position: k for k, position in enumerate([*self.found.counters, *self.found.states])}
+
+    @property
+    def order(self) -> Tensor:
+        return self.plan[0]
+
+    @property
+    def inverse(self) -> Tensor:
+        return self.plan[1]
+
+    def start(self, number: int) -> Tensor:
+        """The first step of a segment."""
+        return self.plan[3 + number]
+
+    def length(self, number: int) -> Tensor:
+        """How many steps a segment has."""
+        return self.plan[3 + len(self.sizes) + number]
+
+    def built(self) -> list[Operation]:
+        """What was built for the segments, in order."""
+        return self.loop.graph.operations[self._first :]
+
+    # --- building ---------------------------------------------------------------------------------------------
+
+    def build(self) -> None:
+        """Build the loops."""
+        loop, found = self.loop, self.found
+        if found.lengths is not None:
+            self.spans = apply_multi(SpansOfLengths(found.first), found.lengths, self.steps)
+        else:
+            mask = self._elements(found.live.operation)
+            self.spans = apply_multi(SpansOfMask(found.flips, self.begins), mask)
+        self.plan = apply_multi(RowPlan(self.sizes), *self.spans, self.steps)
+        windows = {read: self._elements(read) for read in found.read}
+        self._first = len(loop.graph.operations)
+        for read, window in windows.items():
+            self._arrays[read.outputs[0]] = self._split(read, window)
+        for parameter in found.captured:
+            self._sort(parameter)
+        for position in found.states:
+            self._sort(loop.body.parameters[position])
+        for number in range(len(self.sizes)):
+            self.nodes.append(self._build(number))
+
+    def _elements(self, read: Operation) -> Tensor:
+        """What a loop reads of an array, in the array's order; one tensor for each array."""
+        loop, element = self.loop, read.outputs[0]
+        array, form = loop.outer(read.inputs[0]), loop.form(read.inputs[1])
+        assert array is not None
+        assert form is not None
+        assert isinstance(element.spec, TensorSpec)
+        window = loop.window(array, form, element.spec, read)
+        if window is None:
+            raise NotRowWiseError(f"{read.name!r} reads elements in no order that is known")
+        if array not in self._windows:
+            self._windows[array] = apply(Identity(), window)
+        elif self._windows[array].operation.inputs[0] is not window:
+            raise NotRowWiseError(f"{read.name!r} reads other elements of an array that is read already")
+        return self._windows[array]
+
+    def _split(self, read: Operation, window: Tensor) -> tuple[Tensor, ...]:
+        form = self.loop.form(read.inputs[1])
+        assert form is not None
+        dead = "own" if read.outputs[0].dtype == dtypes.bool_ else "first"
+        op = SplitSegments(self.sizes, form.steps < 0, dead)
+        parts = apply_multi(op, window, self.order, self.plan[2], *self.spans)
+        return tuple([apply(ArrayUnstack(), part) for part in parts])
+
+    def _sort(self, parameter: Tensor) -> None:
+        self._sorted[parameter] = take(self._given(parameter), self.order, axis=0)
+
+    def _given(self, parameter: Tensor) -> Tensor:
+        """What comes in for a parameter of the body."""
+        outer = self.loop.outer(parameter)
+        return self.loop.node.inputs[self.loop.body.parameters.index(parameter)] if outer is None else outer
+
+    def _build(self, number: int) -> Operation:
+        loop, found, size = self.loop, self.found, self.sizes[number]
+        zero = convert_to_tensor(0, "int32")
+        inits = [zero, *[self._counted(position, number) for position in found.counters]]
+        inits += [self._state(loop.body.parameters[position], position, number) for position in found.states]
+        for position in found.outputs:
+            element = loop.body.results[position].operation.inputs[2].spec
+            assert isinstance(element, TensorSpec)
+            new = ArrayNew(TensorSpec((size, *(element.shape or ())[1:]), element.dtype), None, False)
+            inits.append(apply(new, self.length(number)))
+        captured = {parameter: self._rows(self._sorted[parameter], 0, size) for parameter in found.captured}
+        length = self.length(number)
+
+        def step(values: Sequence[Tensor]) -> list[Tensor]:
+            return _Copy(self, number, captured).step(values)
+
+        def goes_on(values: Sequence[Tensor]) -> Tensor:
+            return values[0] < length
+
+        names = [loop.body.parameters[k].operation.name for k in (*found.counters, *found.states, *found.outputs)]
+        with loop.graph.name_scope(loop.node.name.rpartition("/")[2]):
+            node = build_while(
+                goes_on, step, inits, None, ["step", *names], loop.op.parallel_iterations, loop.op.swap_memory
+            )
+        for operation in [operation for region in node.op.regions for operation in region.operations]:
+            operation.location = self._lines.get(operation.location, loop.node.location)
+        return node
+
+    def _counted(self, position: int, number: int) -> Tensor:
+        """What a counter is in the first step of a segment."""
+        form, initial = self.loop.form(self.loop.body.parameters[position]), self.loop.node.inputs[position]
+        assert form is not None
+        moved = convert_to_tensor(self.start(number) * form.steps, initial.dtype)
+        return initial + moved if form.steps else initial
+
+    def _state(self, parameter: Tensor, position: int, number: int) -> Tensor:
+        """The rows of a state with which a segment begins."""
+        first, size = self._sorted[parameter], self.sizes[number]
+        if not number:
+            return self._rows(first, 0, size)
+        before = self._final(number - 1, position)
+        if not self.begins:
+            return self._rows(before, 0, size)
+        return apply(Concatenate(0), before, self._rows(first, self.sizes[number - 1], size))
+
+    def _final(self, number: int, position: int) -> Tensor:
+        return self.nodes[number].outputs[1 + self.places[position]]
+
+    def _rows(self, x: Tensor, start: int, stop: int) -> Tensor:
+        return x if start == 0 and stop == (x.shape or (None,))[0] else x[start:stop]
+
+    # --- results ----------------------------------------------------------------------------------------------
+
+    def finals(self) -> dict[int, Tensor]:
+        """The final values of the loop's variables, of all rows in their own order."""
+        states = {position: self._whole_state(position) for position in self.found.states}
+        counters = {position: self._last_count(position) for position in self.found.counters}
+        outputs = {position: self._whole_output(k, position, states) for k, position in enumerate(self.found.outputs)}
+        return states | counters | outputs
+
+    def _whole_state(self, position: int) -> Tensor:
+        last = len(self.sizes) - 1
+        parts = [self._final(last, position)]
+        if not self.begins:
+            for number in reversed(range(last)):
+                parts.append(self._rows(self._final(number, position), self.sizes[number + 1], self.sizes[number]))
+        return take(apply(Concatenate(0), *parts) if len(parts) > 1 else parts[0], self.inverse, axis=0)
+
+    def _last_count(self, position: int) -> Tensor:
+        form, initial = self.loop.form(self.loop.body.parameters[position]), self.loop.node.inputs[position]
+        assert form is not None
+        if not form.steps:
+            return apply(Identity(), initial)
+        return initial + convert_to_tensor(self.steps * form.steps, initial.dtype)
+
+    def _whole_output(self, number: int, position: int, states: dict[int, Tensor]) -> Tensor:
+        found, parts = self.found, list[Tensor]()
+        for node in self.nodes:
+            array = node.outputs[1 + len(self.places) + number]
+            assert isinstance(array.spec, ArraySpec)
+            assert isinstance(array.spec.element, TensorSpec)
+            parts.append(apply(ArrayStack(array.spec.element), array))
+        state = found.rests[position]
+        rest: list[Tensor] = []
+        if state is not None:
+            rest = [self._given(self.loop.body.parameters[state]) if self.begins else states[state]]
+        known = self.loop.known_trips
+        op = JoinSegments(self.sizes, False, bool(rest), known)
+        return apply(ArrayUnstack(), apply(op, self.order, self.plan[2], *self.spans, self.steps, *parts, *rest))
+
+    def source(self, role: Tensor) -> Tensor:
+        """The tensor outside of which the cotangent is that of a parameter of the body."""
+        outer, loop = self._given(role), self.loop
+        if not isinstance(outer.spec, ArraySpec):
+            return outer
+        reads = [read for read in self.found.read if loop.outer(read.inputs[0]) is outer]
+        forms = [form for read in reads if (form := loop.form(read.inputs[1])) is not None]
+        if not forms or any(loop.first_place(form) != 0 for form in forms):  # missing behind stand for zeros
+            raise NotRowWiseError(f"array {outer.operation.name!r}, whose gradient is asked for, is not read by rows")
+        return self._windows[outer]
+
+
+@dataclass
+class _Copy:
+    """The body of the loop over again, for the rows of one segment."""
+
+    segments: _Segments
+    number: int
+    captured: dict[Tensor, Tensor]
+
+    def step(self, values: Sequence[Tensor]) -> list[Tensor]:
+        """The variables after one step: the number of the step, counters, states, outputs."""
+        loop, found = self.segments.loop, self.segments.found
+        body = loop.body
+        carried = [*found.counters, *found.states]
+        known = dict(zip([body.parameters[position] for position in carried], values[1:], strict=False))
+        known |= self.captured
+        known |= {parameter: outer for outer, parameter in body.captures if parameter not in known}
+        for operation in loop.needed:
+            self._copy(operation, values[0], known)
+        arrays = values[1 + len(carried) :]
+        written = [
+            apply(ArrayWrite(), array, values[0], known[body.results[position].operation.inputs[2]])
+            for array, position in zip(arrays, found.outputs, strict=True)
+        ]
+        return [values[0] + 1, *[known[body.results[position]] for position in carried], *written]
+
+    def _copy(self, operation: Operation, index: Tensor, known: dict[Tensor, Tensor]) -> None:
+        found, region = self.segments.found, get_default_graph()
+        if isinstance(operation.op, Parameter) or operation in self._writes():
+            return
+        result = operation.outputs[0]
+        if result in found.uniform:
+            known[result] = make_constant(found.uniform[result])
+            return
+        if operation in found.read:
+            array = self.segments._arrays[result][self.number]  # pyright: ignore[reportPrivateUsage]
+            inputs = [region.capture(array), index]
+        else:
+            inputs = [region.capture(known[tensor]) for tensor in operation.inputs]
+        made = region.adopt(operation.op, inputs, _inferred(operation, inputs), operation)
+        for old, new in zip(operation.outputs, made.outputs, strict=True):
+            self._check(old, new)
+            known[old] = new
+
+    def _writes(self) -> list[Operation]:
+        results = self.segments.loop.body.results
+        return [results[position].operation for position in self.segments.found.outputs]
+
+    def _check(self, old: Tensor, new: Tensor) -> None:
+        found = self.segments.found
+        expected = old.spec
+        if old in found.in_rows and isinstance(expected, TensorSpec):
+            expected = TensorSpec((self.segments.sizes[self.number], *(expected.shape or ())[1:]), expected.dtype)
+        if new.spec != expected:
+            raise NotRowWiseError(f"{old.operation.name!r} gives {new.spec} for rows of {expected}")
+
+
+def _inferred(operation: Operation, inputs: Sequence[Tensor]) -> tuple[Spec, ...]:
+    if isinstance(operation.op, Constant):
+        return (operation.outputs[0].spec,)
+    try:
+        specs = operation.op.infer(*[tensor.spec for tensor in inputs])
+    except (IndexError, TypeError, ValueError) as error:
+        raise NotRowWiseError(f"{operation.name!r} does not work for fewer rows ({error})") from error
+    return specs if isinstance(specs, tuple) else (specs,)
+
+
+__all__ = ["compute_live_rows", "sizes_of"]

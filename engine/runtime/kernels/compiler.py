@@ -1,0 +1,106 @@
+"""From LLVM IR to object code, by llvmlite; from several threads at once."""
+
+from __future__ import annotations
+
+import ctypes
+from enum import Enum
+from typing import Any
+
+
+class Effort(Enum):
+    """How much a module of LLVM IR has to gain from LLVM's passes, which take longer than printing machine code."""
+
+    FULL = "loops of scalars, to be made loops of vectors"
+    LARGE = "much code, which runs well without being unrolled"
+    PRINTED = "code as it is to run: vectors already, no variables in memory but what registers hold"
+
+
+class Compiler:
+    """LLVM, set up for this host.
+
+    Raises:
+        ImportError, OSError, RuntimeError: llvmlite is not there, or can't compile for this machine.
+    """
+
+    def __init__(self) -> None:
+        import llvmlite.binding as llvm_binding  # pyright: ignore[reportMissingTypeStubs]
+
+        self.binding: Any = llvm_binding
+        self.binding.initialize_native_target()
+        self.binding.initialize_native_asmprinter()
+        self._processor = self.binding.get_host_cpu_name()
+        self._features = _features(self.binding)
+        self._machine_for_all = self.machine()
+        self._data_layout = str(self._machine_for_all.target_data)
+        triple = self.binding.get_process_triple()
+        self.host = f"{triple} {self._processor} {self._features} {self.binding.llvm_version_info}"
+
+    def machine(self, **options: Any) -> Any:
+        """A new target machine; an engine takes over the one that it is given, and a thread needs its own."""
+        target = self.binding.Target.from_default_triple()
+        return target.create_target_machine(cpu=self._processor, features=self._features, opt=3, jit=True, **options)
+
+    def emit(self, text: str, effort: Effort) -> bytes:
+        """Optimise and assemble a module."""
+        binding, machine = self.binding, self.machine(reloc="pic")
+        module = binding.parse_assembly(text, binding.create_context())
+        module.triple = machine.triple
+        module.data_layout = self._data_layout
+        self._optimise(module, machine, effort)
+        return self._assemble(module, machine)
+
+    def _optimise(self, module: Any, machine: Any, effort: Effort) -> None:
+        binding = self.binding
+        options = binding.create_pipeline_tuning_options(speed_level=2 if effort is Effort.LARGE else 3)
+        options.loop_vectorization = True
+        options.loop_unrolling = effort is Effort.FULL
+        builder = binding.create_pass_builder(machine, options)
+        if effort is Effort.PRINTED:
+            passes = binding.create_new_module_pass_manager()
+            passes.add_sroa_pass()
+            passes.add_always_inliner_pass()
+            passes.add_instruction_combine_pass()
+            passes.add_simplify_cfg_pass()
+        else:
+            passes = builder.getModulePassManager()
+        run = self._past_lock("LLVMPY_RunNewModulePassManager", 3)
+        if run is None:
+            passes.run(module, builder)
+        else:
+            run(passes, module, builder)
+
+    def _assemble(self, module: Any, machine: Any) -> bytes:
+        emit = self._past_lock("LLVMPY_TargetMachineEmitToMemory", 4)
+        if emit is None:
+            return machine.emit_object(module)
+        library = self.binding.ffi.lib
+        with self.binding.ffi.OutputString() as error:
+            buffer = emit(machine, module, 1, error)
+            if not buffer:
+                raise RuntimeError(f"LLVM could not assemble a kernel: {error}")
+        try:
+            return ctypes.string_at(library.LLVMPY_GetBufferStart(buffer), library.LLVMPY_GetBufferSize(buffer))
+        finally:
+            library.LLVMPY_DisposeMemoryBuffer(buffer)
+
+    def _past_lock(self, name: str, parameters: int) -> Any:
+        """One of LLVM's long functions, without the lock that llvmlite holds over all its calls.
+
+        LLVM itself needs none where each thread has its own context and target machine. None where llvmlite is not as
+        known here: then its own method is called, and modules are compiled one after the other.
+        """
+        try:
+            known = getattr(self.binding.ffi.lib, name)
+            if len(known.argtypes) != parameters:
+                return None
+            function = getattr(ctypes.CDLL(self.binding.ffi.lib._name), name)
+        except (AttributeError, OSError, TypeError):
+            return None
+        function.argtypes, function.restype = known.argtypes, known.restype
+        return function
+
+
+def _features(binding: Any) -> str:
+    """What the host can do; vectors are as long as it has them, also where LLVM thinks that shorter ones are safer."""
+    features: str = binding.get_host_cpu_features().flatten()
+    return f"{features},-prefer-256-bit" if "+avx512f" in features else features

@@ -1,0 +1,438 @@
+"""Products of more than two axes: values for all forms and layouts, which kernels compute them, and where none does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import anabranch as ab
+from anabranch import ops
+from anabranch.engine.graph import TensorSpec
+from anabranch.engine.ops.base import Op, apply
+from anabranch.engine.ops.einsum import Contraction
+from anabranch.engine.ops.linalg import BatchMatMul, MatMul
+from anabranch.engine.passes.prepare import prepare
+from anabranch.engine.runtime.kernels import gemm_batch_bind
+from anabranch.engine.runtime.kernels.gemm_batch import BatchForm, best_tile, print_batch
+from anabranch.engine.runtime.kernels.gemm_batch_bind import bind_batch, product_of
+from anabranch.engine.runtime.kernels.gemm_strides import Axis, strided_product
+from anabranch.engine.runtime.kernels.library import library
+from anabranch.engine.runtime.program import Program
+
+needs_kernels = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")
+TOLERANCES = {"float32": 2e-5, "float64": 1e-13}
+FORMS = [(False, False), (False, True), (True, False), (True, True)]
+
+
+def draw(*shape: int, dtype: str = "float32", seed: int = 0) -> Any:
+    return np.random.default_rng(seed).uniform(-1, 1, shape).astype(dtype)
+
+
+def computed(op: Op, *arrays: Any) -> Any:
+    """By the kernel that a program would use; None where it would use NumPy."""
+    inputs = [ab.placeholder(array.shape, array.dtype) for array in arrays]
+    output = apply(op, *inputs)
+    kernel = bind_batch(output.operation)
+    if kernel is None:
+        return None
+    (kernel.entry,) = library.get([kernel.spec])
+    result = np.full_like(op.run(np, *map(np.zeros_like, arrays)), np.nan)
+    if kernel.entry(kernel.table, *map(id, arrays), id(result)):
+        kernel.refit(arrays, (result,))
+    return result
+
+
+def check(op: Op, *arrays: Any) -> None:
+    """The kernel gives what NumPy gives in float64."""
+    found = computed(op, *arrays)
+    assert found is not None
+    wanted = op.run(np, *[array.astype("float64") for array in arrays])
+    terms = max(array.size for array in arrays) ** 0.5
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=TOLERANCES[arrays[0].dtype.name] * terms)
+
+
+def source_of(fetches: list[Any], feeds: list[Any], **options: Any) -> str:
+    return Program(ab.get_default_graph(), fetches, feeds, **options).source
+
+
+# --- values ---------------------------------------------------------------------------------------------------------
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("transpose_a", "transpose_b"), FORMS)
+@pytest.mark.parametrize(
+    ("rows", "columns", "terms"),
+    [(3, 3, 3), (17, 33, 5), (2, 5, 20), (40, 1, 20), (1, 1, 9), (25, 20, 600)],
+)
+def test_values(dtype: str, transpose_a: bool, transpose_b: bool, rows: int, columns: int, terms: int):
+    count = 4096 // (rows * columns * terms) + 2
+    a = draw(count, 2, *((terms, rows) if transpose_a else (rows, terms)), dtype=dtype)
+    b = draw(count, 2, *((columns, terms) if transpose_b else (terms, columns)), dtype=dtype, seed=1)
+    check(BatchMatMul(transpose_a, transpose_b), a, b)
+
+
+@needs_kernels
+@settings(max_examples=6, deadline=None, derandomize=True)
+@given(
+    st.tuples(*[st.integers(1, 40)] * 3), st.sampled_from(FORMS), st.sampled_from(["float32", "float64"]),
+    st.sampled_from([((6,), (6,)), ((6,), (1,)), ((1, 3), (4, 1)), ((3,), (2, 3)), ((2, 3), ()), ((), (5,))]),
+)  # fmt: skip
+def test_values_for_any_sizes(
+    sizes: tuple[int, int, int], form: tuple[bool, bool], dtype: str, batch: tuple[tuple[int, ...], tuple[int, ...]]
+):
+    rows, columns, terms = sizes
+    a = draw(*batch[0], *((terms, rows) if form[0] else (rows, terms)), dtype=dtype)
+    b = draw(*batch[1], *((columns, terms) if form[1] else (terms, columns)), dtype=dtype, seed=1)
+    if computed(BatchMatMul(*form), a, b) is not None:
+        check(BatchMatMul(*form), a, b)
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("a", "b", "out", "shapes"),
+    [
+        ("btnh", "bsnh", "bnts", ((2, 9, 3, 16), (2, 11, 3, 16))),
+        ("bnts", "bsnh", "btnh", ((2, 3, 9, 11), (2, 11, 3, 16))),
+        ("bnts", "btnh", "bsnh", ((2, 3, 9, 11), (2, 9, 3, 16))),
+        ("btkgh", "bskh", "bkgts", ((2, 9, 2, 3, 16), (2, 11, 2, 16))),
+        ("abc", "chd", "abhd", ((4, 8, 32), (32, 3, 8))),
+        ("abc", "cd", "dab", ((4, 8, 32), (32, 8))),
+        ("eck", "ekf", "cef", ((5, 6, 32), (5, 32, 7))),
+        ("ba", "bc", "ac", ((40, 16), (40, 16))),
+        ("ij", "kj", "ijk", ((30, 16), (12, 16))),
+    ],
+)
+def test_contractions_read_operands_where_they_lie(
+    a: str, b: str, out: str, shapes: tuple[tuple[int, ...], tuple[int, ...]]
+):
+    check(Contraction(a, b, out), draw(*shapes[0]), draw(*shapes[1], seed=1))
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("op", "shape_a", "shape_b"),
+    [
+        (BatchMatMul(), (2, 64, 600), (2, 600, 64)),
+        (BatchMatMul(True, True), (5, 600, 16), (5, 20, 600)),
+        (BatchMatMul(), (4, 70, 256), (1, 256, 256)),
+        (BatchMatMul(), (1, 200, 256), (1, 256, 256)),
+        (Contraction("abc", "cbd", "dba"), (8, 6, 600), (600, 6, 24)),
+    ],
+)
+def test_large_products(op: Op, shape_a: tuple[int, ...], shape_b: tuple[int, ...]):
+    check(op, draw(*shape_a), draw(*shape_b, seed=1))
+
+
+@needs_kernels
+def test_rows_of_few_products_are_dealt_out():
+    check(BatchMatMul(), draw(2, 3001, 16), draw(2, 16, 16, seed=1))
+    check(BatchMatMul(False, True), draw(1, 3001, 16), draw(3, 17, 16, seed=1))
+
+
+@needs_kernels
+def test_nan_and_infinities_are_kept():
+    a, b = draw(20, 9, 17), draw(20, 17, 19, seed=1)
+    a[3, 2, 5], b[4, 1, 18], a[5, 0, 16] = np.nan, np.nan, np.inf
+    with np.errstate(invalid="ignore"):
+        wanted = a @ b
+    found = computed(BatchMatMul(), a, b)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
+    np.testing.assert_array_equal(np.isinf(found), np.isinf(wanted))
+
+
+@needs_kernels
+def test_nothing_is_written_or_read_beyond_operands():
+    """Memory behind rows that are not whole vectors stays as it is, and a NaN there counts for nothing."""
+    room = np.full((3, 600), np.nan, "float32")
+    a, b = room[0, :500].reshape(20, 5, 5), room[1, :500].reshape(20, 5, 5)
+    a[...], b[...] = draw(20, 5, 5), draw(20, 5, 5, seed=1)
+    inputs = [ab.placeholder((40, 5, 5)) for _ in range(2)]
+    kernel = bind_batch(apply(BatchMatMul(), *inputs).operation)
+    assert kernel is not None
+    (kernel.entry,) = library.get([kernel.spec])
+    out = np.full(1100, np.nan, "float32")
+    twice = [np.concatenate([array, array]) for array in (a, b)]
+    assert not kernel.entry(kernel.table, *map(id, twice), id(out[:1000].reshape(40, 5, 5)))
+    np.testing.assert_allclose(out[:500].reshape(20, 5, 5), a @ b, atol=1e-5)
+    assert np.all(np.isnan(out[1000:]))
+
+
+@needs_kernels
+def test_operands_that_do_not_lie_in_order_are_laid_out():
+    a, b = draw(16, 20, 16)[:, ::2], draw(16, 16, 16, seed=1).swapaxes(1, 2)
+    check(BatchMatMul(), a, b)
+    unaligned = np.empty(16 * 256 * 4 + 1, "uint8")[1:].view("float32").reshape(16, 16, 16)
+    unaligned[...] = b
+    check(BatchMatMul(), a, unaligned)
+
+
+# --- which products -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("op", "specs"),
+    [
+        (BatchMatMul(), [((0, 20, 20), "float32"), ((0, 20, 20), "float32")]),
+        (BatchMatMul(), [((20, 20, 0), "float32"), ((20, 0, 20), "float32")]),
+        (BatchMatMul(), [((2, 3, 3), "float32"), ((2, 3, 3), "float32")]),
+        (BatchMatMul(), [((20, 20, 20), "int32"), ((20, 20, 20), "int32")]),
+        (BatchMatMul(), [((20, 20, 20), "complex64"), ((20, 20, 20), "complex64")]),
+        (BatchMatMul(), [((None, 20, 20), "float32"), ((None, 20, 20), "float32")]),
+        (Contraction("ijb", "jkb", "ikb"), [((20, 20, 20), "float32"), ((20, 20, 20), "float32")]),
+        (Contraction("ibj", "jkb", "bik"), [((20, 20, 20), "float32"), ((20, 20, 20), "float32")]),
+    ],
+    ids=["no products", "no terms", "little work", "integers", "complex", "unknown", "scattered", "scattered columns"],
+)
+def test_what_numpy_computes(op: Op, specs: list[tuple[Any, str]]):
+    inputs = [ab.placeholder(shape, dtype) for shape, dtype in specs]
+    output = apply(op, *inputs)
+    assert bind_batch(output.operation) is None
+    arrays = [np.ones([20 if dim is None else dim for dim in shape], dtype) for shape, dtype in specs]
+    found = ab.Session().run(output, dict(zip(inputs, arrays, strict=True)))
+    np.testing.assert_allclose(found, op.run(np, *arrays))
+
+
+@needs_kernels
+def test_programs_use_kernels_but_exact_ones():
+    a, b = ab.placeholder((16, 20, 20)), ab.placeholder((16, 20, 20))
+    y = ops.matmul(a, b)
+    assert "kernel(" in source_of([y], [a, b])
+    exact = Program(ab.get_default_graph(), [y], [a, b], exact=True)
+    assert "kernel(" not in exact.source
+    feeds = {a: draw(16, 20, 20), b: draw(16, 20, 20, seed=1)}
+    np.testing.assert_array_equal(exact(*feeds.values())[0], feeds[a] @ feeds[b])
+
+
+@needs_kernels
+def test_parts_depend_on_sizes_alone(monkeypatch: pytest.MonkeyPatch):
+    spec = TensorSpec((64, 64, 64), np.dtype("float32"))
+    product = product_of(BatchMatMul(), [spec] * 3)
+    assert product is not None
+    monkeypatch.setenv("ANABRANCH_NUM_THREADS", "1")
+    alone = gemm_batch_bind._small(product, "float32")  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setenv("ANABRANCH_NUM_THREADS", "7")
+    assert gemm_batch_bind._small(product, "float32") == alone  # pyright: ignore[reportPrivateUsage]
+
+
+_SCRIPT = """
+import hashlib
+import numpy as np
+import anabranch as ab
+from anabranch import ops
+from anabranch.engine.runtime.kernels.library import library
+digest = hashlib.sha256()
+for rows, columns, terms in ((64, 64, 64), (700, 33, 17), (16, 300, 700), (1, 64, 64)):
+    a, b = ab.placeholder((8, rows, terms)), ab.placeholder((8, columns, terms))
+    rng = np.random.default_rng(0)
+    feeds = {x: rng.uniform(-1, 1, x.shape).astype("float32") for x in (a, b)}
+    y = ab.Session().run(ops.matmul(a, ops.swapaxes(b, 1, 2)), feeds)
+    np.testing.assert_allclose(y, feeds[a] @ feeds[b].swapaxes(1, 2), atol=1e-4)
+    digest.update(y.tobytes())
+print(library.usable, digest.hexdigest())
+"""
+
+
+def run_script(**environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", _SCRIPT], env=os.environ | environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+@needs_kernels
+def test_any_number_of_threads_gives_the_same_bits():
+    assert run_script(ANABRANCH_NUM_THREADS="1") == run_script(ANABRANCH_NUM_THREADS="2")
+
+
+def test_numpy_computes_them_without_kernels():
+    assert run_script(ANABRANCH_KERNELS="0").startswith("False")
+
+
+# --- layouts --------------------------------------------------------------------------------------------------------
+
+
+def test_axes_are_joined_where_they_lie_next_to_each_other():
+    found = strided_product(("abij", "abjk", "abik"), ((2, 3, 4, 5), (2, 3, 5, 6), (2, 3, 4, 6)))
+    assert found is not None
+    assert found.axes == (Axis(6, 20, 30, 24),)
+    assert (found.rows, found.columns, found.terms) == (Axis(4, 5, 0, 6), Axis(6, 0, 1, 1), Axis(5, 1, 6, 0))
+
+
+def test_a_result_that_lies_in_columns_swaps_the_operands():
+    found = strided_product(("ij", "jk", "ki"), ((4, 5), (5, 6), (6, 4)))
+    assert found is None or found.is_swapped
+    found = strided_product(("ij", "kj", "ki"), ((4, 5), (6, 5), (6, 4)))
+    assert found is not None
+    assert found.is_swapped
+    assert (found.rows, found.columns) == (Axis(6, 5, 0, 4), Axis(4, 0, 5, 1))
+
+
+def test_axes_of_one_operand_that_do_not_join_count_products():
+    found = strided_product(("aib", "bk", "iak"), ((3, 4, 5), (5, 6), (4, 3, 6)))
+    assert found is not None
+    assert found.count == 3
+    assert found.rows.size == 4
+
+
+@pytest.mark.parametrize("sums", [12, 24, 26])
+@pytest.mark.parametrize(("rows", "vectors"), [(1, 1), (3, 1), (64, 4), (17, 3), (100, 7)])
+def test_tiles_fit_into_registers(sums: int, rows: int, vectors: int):
+    height, width = best_tile(rows, vectors, sums)
+    assert 1 <= height <= rows
+    assert 1 <= width <= vectors
+    assert height * width <= sums
+
+
+@needs_kernels
+@pytest.mark.parametrize("lanes", [2, 4, 8])
+@pytest.mark.parametrize("b", [(9, 1), (1, 30)])
+def test_code_for_other_hosts_compiles(lanes: int, b: tuple[int, int]):
+    form = BatchForm("double", lanes, 12, 5, 9, 30, (30, 1), b, 9, 2, True)
+    engine = library.load(repr(form), lambda: print_batch(form, "other"))
+    assert engine.get_function_address("other")
+
+
+# --- structure ------------------------------------------------------------------------------------------------------
+
+
+def heads(x: Any, count: int) -> Any:
+    batch, length, width = x.shape
+    return ops.transpose(ops.reshape(x, (batch, length, count, width // count)), (0, 2, 1, 3))
+
+
+def attention(query: Any, key: Any, value: Any) -> Any:
+    """By hand, over heads in an axis of their own."""
+    q, k, v = (heads(x, 2) for x in (query, key, value))
+    weights = ops.softmax(ops.matmul(q, ops.swapaxes(k, -1, -2)) / 4.0)
+    joined = ops.transpose(ops.matmul(weights, v), (0, 2, 1, 3))
+    return ops.reshape(joined, query.shape)
+
+
+@needs_kernels
+def test_attention_and_its_gradient_transpose_nothing():
+    inputs = [ab.placeholder((3, 16, 32)) for _ in range(3)]
+    y = attention(*inputs)
+    fetches = [y, *ab.gradients(ops.sum(ops.tanh(y)), inputs)]
+    source = source_of(fetches, inputs)
+    assert ".transpose(" not in source
+    assert ".swapaxes(" not in source
+    assert "run_contraction" not in source
+    arrays = [draw(3, 16, 32, seed=k) for k in range(3)]
+    found = Program(ab.get_default_graph(), fetches, inputs)(*arrays)
+    wanted = Program(ab.get_default_graph(), fetches, inputs, exact=True)(*arrays)
+    for mine, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "shapes", "op"),
+    [
+        ("abc,cd->abd", ((2, 3, 4), (4, 5)), MatMul()),
+        ("abc,dc->abd", ((2, 3, 4), (5, 4)), MatMul(False, True)),
+        ("cab,cd->abd", ((4, 2, 3), (4, 5)), Contraction("cab", "cd", "abd")),
+        ("ij,kj->ki", ((3, 4), (5, 4)), MatMul(False, True)),
+        ("abc,bcd->ad", ((2, 3, 4), (3, 4, 5)), MatMul()),
+        ("abc,cbd->ad", ((2, 3, 4), (4, 3, 5)), Contraction("abc", "cbd", "ad")),
+        ("bij,bjk->bik", ((2, 3, 4), (2, 4, 5)), Contraction("bij", "bjk", "bik")),
+    ],
+)
+def test_einsum_of_matrices_is_a_product_of_matrices(
+    subscripts: str, shapes: tuple[tuple[int, ...], tuple[int, ...]], op: Op
+):
+    inputs = [ab.placeholder(shape) for shape in shapes]
+    y = ops.einsum(subscripts, *inputs)
+    program = Program(ab.get_default_graph(), [y], inputs)
+    step = prepare(y.graph, [y], inputs, reassociate=True)
+    assert [o.op for o in step.operations if isinstance(o.op, (MatMul, Contraction))] == [op]
+    arrays = [draw(*shape, seed=k) for k, shape in enumerate(shapes)]
+    np.testing.assert_allclose(program(*arrays)[0], np.einsum(subscripts, *arrays), atol=1e-5)
+
+
+@pytest.mark.parametrize("axes", [(1, 0, 2), (2, 0, 1), (1, 2, 0), (0, 2, 1), (2, 1, 0)])
+def test_transposes_of_operands_and_results_keep_values(axes: tuple[int, int, int]):
+    a, b = ab.placeholder((4, 4, 4)), ab.placeholder((4, 4, 4))
+    y = ops.transpose(ops.matmul(ops.transpose(a, axes), ops.transpose(b, axes)), axes)
+    arrays = [draw(4, 4, 4), draw(4, 4, 4, seed=1)]
+    found = ab.Session().run(y, dict(zip((a, b), arrays, strict=True)))
+    wanted = (arrays[0].transpose(axes) @ arrays[1].transpose(axes)).transpose(axes)
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def test_a_product_that_is_wanted_as_it_is_keeps_its_transpose():
+    a, b = ab.placeholder((4, 5, 6)), ab.placeholder((4, 6, 7))
+    y = ops.matmul(a, b)
+    source = source_of([y, ops.transpose(y, (1, 0, 2))], [a, b])
+    assert ".transpose(" in source
+
+
+# --- gradients ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_second_order_gradients_through_attention(by_hand: bool):
+    shape = (2, 16, 16) if by_hand else (2, 16, 2, 8)
+    inputs = [ab.placeholder(shape, "float64") for _ in range(3)]
+    query, key, value = inputs
+    y = attention(query, key, value) if by_hand else ops.dot_product_attention(query, key, value)
+    first = ab.gradients(ops.sum(ops.tanh(y)), inputs)
+    score = sum(ops.sum(ops.sin(g)) for g in first)
+    second = ab.gradients(score, inputs)
+    arrays = [draw(*shape, dtype="float64", seed=k) for k in range(3)]
+    session = ab.Session()
+    found = session.run([score, *second], dict(zip(inputs, arrays, strict=True)))
+    for place in range(3):
+        direction = draw(*shape, dtype="float64", seed=9)
+        ends: list[Any] = []
+        for step in (1e-5, -1e-5):
+            moved = [array + step * direction * (k == place) for k, array in enumerate(arrays)]
+            ends.append(session.run(score, dict(zip(inputs, moved, strict=True))))
+        wanted = (ends[0] - ends[1]) / 2e-5
+        np.testing.assert_allclose(np.sum(found[1 + place] * direction), wanted, rtol=1e-5, atol=1e-8)
+
+
+# --- loops ----------------------------------------------------------------------------------------------------------
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "subscripts", ["bij,bjk->bik", "bij,bkj->bik", "bji,bjk->bki", "bij,jk->bik", "bij,abk->bka", "bij,bij->bij"]
+)
+def test_a_small_loop_with_products_is_one_function(dtype: str, subscripts: str):
+    """Products of stacks in a loop of little work, whatever order their axes are in."""
+    left, right = subscripts.split("->")[0].split(",")
+    sizes = dict(zip("abijk", (3, 3, 3, 3, 3), strict=True))
+    x_shape, w_shape = ([sizes[label] for label in own] for own in (left, right))
+    x, w = ab.placeholder(x_shape, dtype), ab.placeholder(w_shape, dtype)
+    n = ab.placeholder((), "int32")
+    _, y = ab.while_loop(lambda i, y: i < n, lambda i, y: (i + 1, ops.tanh(ops.einsum(subscripts, y, w)) + x), (0, x))
+    program = Program(ab.get_default_graph(), [y], [x, w, n])
+    assert "# native: " in program.source
+    a, b = draw(*x_shape, dtype=dtype), draw(*w_shape, dtype=dtype, seed=1)
+    wanted = a.astype("float64")
+    for _ in range(5):
+        wanted = np.tanh(np.einsum(subscripts, wanted, b)) + a
+    np.testing.assert_allclose(program(a, b, np.int32(5))[0], wanted, atol=1e-4 if dtype == "float32" else 1e-9)
+
+
+@needs_kernels
+@pytest.mark.parametrize(("transpose_a", "transpose_b"), FORMS)
+def test_a_small_loop_with_broadcast_stacks_is_one_function(transpose_a: bool, transpose_b: bool):
+    x, w, n = ab.placeholder((2, 3, 4, 4)), ab.placeholder((1, 3, 4, 4)), ab.placeholder((), "int32")
+    op = BatchMatMul(transpose_a, transpose_b)
+    _, y = ab.while_loop(lambda i, y: i < n, lambda i, y: (i + 1, ops.tanh(apply(op, y, w)) + x), (0, x))
+    program = Program(ab.get_default_graph(), [y], [x, w, n])
+    assert "# native: " in program.source
+    a, b = draw(2, 3, 4, 4), draw(1, 3, 4, 4, seed=1)
+    wanted = a
+    for _ in range(5):
+        wanted = np.tanh(op.run(np, wanted, b)) + a
+    np.testing.assert_allclose(program(a, b, np.int32(5))[0], wanted, atol=1e-5)
