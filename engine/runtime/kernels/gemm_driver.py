@@ -8,11 +8,13 @@ only.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .gemm_code import Code
 from .gemm_pack import print_packing
-from .gemm_tile import Tiles, print_declarations, print_tile
+from .gemm_tile import PANELS_OF_A, ROWS_OF_A, Tiles, print_declarations, print_tile
 
-VERSION = 10  # raise it whenever the printed code changes
+VERSION = 12  # raise it whenever the printed code changes
 
 ROWS, TRANSPOSED, PACKED = 0, 1, 2  # the forms of B
 
@@ -89,7 +91,9 @@ define internal void @gemm_give(i64 %slot) {{
 
 def print_products(tiles: Tiles) -> str:
     """All functions for one element type; what is called from elsewhere is `anabranch_{s,d}gemm` and `.._pack`."""
-    kernels = [print_tile(tiles, rows, vectors) for rows in tiles.heights for vectors in range(1, tiles.vectors + 1)]
+    sizes = [(rows, vectors) for rows in tiles.heights for vectors in range(1, tiles.vectors + 1)]
+    kernels = [print_tile(tiles, *size) for size in sizes if size != (tiles.rows, tiles.vectors)]
+    kernels += [print_tile(tiles, tiles.rows, tiles.vectors, layout) for layout in (ROWS_OF_A, PANELS_OF_A)]
     return "".join(
         [print_declarations(tiles), *kernels, print_packing(tiles), _print_panel(tiles), _print_part(tiles),
          _print_product(tiles), _print_pack(tiles)]
@@ -127,10 +131,21 @@ def _print_panel(tiles: Tiles) -> str:
                         (pointer, c), ("i64", "%c_step"), (pointer, d), ("i64", "%d_step"), (pointer, plus),
                         ("i64", "%e_step"), ("i64", "%k"), ("i64", last), ("i8*", line), ("i64", line_step),
                     ]  # fmt: skip
-                    code.call(tiles.kernel(height, wanted), arguments)
+                    _print_tile_call(code, tiles, height, wanted, arguments)
                 start = end
     code.line("ret void")
     return code.text().replace("getelementptr inbounds", "getelementptr")
+
+
+def _print_tile_call(
+    code: Code, tiles: Tiles, height: int, vectors: int, arguments: Sequence[tuple[str, str | int]]
+) -> None:
+    if (height, vectors) != (tiles.rows, tiles.vectors):
+        code.call(tiles.kernel(height, vectors), arguments)
+        return
+    for layout, test in ((ROWS_OF_A, "eq"), (PANELS_OF_A, "ne")):
+        with code.when(code.test(test, "%k_step", 1)):
+            code.call(tiles.kernel(height, vectors, layout), arguments)
 
 
 def _print_optional(code: Code, element: str, pointer: str, offset: str) -> str:

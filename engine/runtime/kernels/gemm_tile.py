@@ -61,8 +61,8 @@ class Tiles:
         """The rows of tiles, the largest first: each matrix is cut greedily into such."""
         return (self.rows, *[rows for rows in (4, 2, 1) if rows < self.rows])
 
-    def kernel(self, rows: int, vectors: int) -> str:
-        return f"gemm_{self.suffix}_{rows}x{vectors}"
+    def kernel(self, rows: int, vectors: int, layout: str = "") -> str:
+        return f"gemm_{self.suffix}_{rows}x{vectors}{layout}"
 
 
 def tiles_of(host: str, element: str) -> Tiles:
@@ -73,59 +73,92 @@ def tiles_of(host: str, element: str) -> Tiles:
     return Tiles(element, width // size, 8, 3) if has_many else Tiles(element, width // size, 6, 2)
 
 
-def print_tile(tiles: Tiles, rows: int, vectors: int) -> str:
+ROWS_OF_A, PANELS_OF_A = "rows", "panel"  # how A lies: rows in one piece, or packed panels as high as the largest tile
+_AT_A_TIME = 2  # steps of k in one go, of which each takes instructions beside its products
+
+
+def print_tile(tiles: Tiles, rows: int, vectors: int, layout: str = "") -> str:
     """The kernel of one tile: C = A @ B + D + E, where D may be C; D and E may be nothing.
 
     ``(a, row_step, k_step, b, b_step, c, c_step, d, d_step, e, e_step, k, last, next,
     next_step)``: `last` is how many lanes of the last vector C has; what B holds in the others is multiplied too, and
     dropped. Pointers to what is not there are null. In each step of k it asks for the
     memory at `next` (bytes), the panel that will be laid out next.
+
+    Args:
+        layout: `ROWS_OF_A` or `PANELS_OF_A`, where A always lies like that; the kernel takes its steps for granted.
     """
-    e, v, lanes = tiles.element, tiles.vector, tiles.lanes
+    e, v = tiles.element, tiles.vector
     grid = [(i, j) for i in range(rows) for j in range(vectors)]
+    times = _AT_A_TIME if layout else 1
+    a_step = {"": "%k_step", ROWS_OF_A: "1", PANELS_OF_A: str(tiles.rows)}[layout]
+    row = "add i64 0, {}" if layout == PANELS_OF_A else "mul i64 %row_step, {}"
+    zeros = [f"  %z{i}_{j} = phi {v} [zeroinitializer, %entry], [%s{times}x{i}_{j}, %body]" for i, j in grid]
     lines = [
-        f"define internal void @{tiles.kernel(rows, vectors)}({e}* noalias %a, i64 %row_step, i64 %k_step, "
+        f"define internal void @{tiles.kernel(rows, vectors, layout)}({e}* noalias %a, i64 %row_step, i64 %k_step, "
         f"{e}* noalias %b, i64 %b_step, {e}* %c, i64 %c_step, {e}* %d, i64 %d_step, {e}* %e, i64 %e_step, "
         "i64 %k, i64 %last, "
         f"i8* %next, i64 %next_step) noinline {{",
         "entry:",
-        *[f"  %r{i} = mul i64 %row_step, {i}" for i in range(1, rows)],
-        "  %some = icmp sgt i64 %k, 0",
-        "  br i1 %some, label %body, label %summed",
+        *[f"  %r{i} = {row.format(i)}" for i in range(rows)],
+        f"  %whole_k = and i64 %k, -{times}",
+        "  %some = icmp sgt i64 %whole_k, 0",
+        "  br i1 %some, label %body, label %rest",
         "body:",
         "  %p = phi i64 [0, %entry], [%p_next, %body]",
-        f"  %ap = phi {e}* [%a, %entry], [%a_next, %body]",
-        f"  %bp = phi {e}* [%b, %entry], [%b_next, %body]",
-        "  %np = phi i8* [%next, %entry], [%np_next, %body]",
-        *[f"  %s{i}_{j} = phi {v} [zeroinitializer, %entry], [%t{i}_{j}, %body]" for i, j in grid],
+        f"  %a0 = phi {e}* [%a, %entry], [%a{times}, %body]",
+        f"  %b0 = phi {e}* [%b, %entry], [%b{times}, %body]",
+        f"  %n0 = phi i8* [%next, %entry], [%n{times}, %body]",
+        *[f"  %s0x{i}_{j} = phi {v} [zeroinitializer, %entry], [%s{times}x{i}_{j}, %body]" for i, j in grid],
+        *[line for step in range(times) for line in _print_step(tiles, grid, a_step, step, step + 1)],
+        f"  %p_next = add nuw nsw i64 %p, {times}",
+        "  %more = icmp slt i64 %p_next, %whole_k",
+        "  br i1 %more, label %body, label %rest, !llvm.loop !100",
+        "rest:",
+        *zeros,
     ]
-    lines.append("  call void @llvm.prefetch.p0(i8* %np, i32 0, i32 2, i32 1)")
+    if times == 1:
+        lines += ["  br label %summed", "summed:"]
+        lines += [f"  %u{i}_{j} = phi {v} [%z{i}_{j}, %rest]" for i, j in grid]
+    else:
+        step, after = times + 1, times + 2
+        lines += [
+            f"  %a{step} = phi {e}* [%a, %entry], [%a{times}, %body]",
+            f"  %b{step} = phi {e}* [%b, %entry], [%b{times}, %body]",
+            f"  %n{step} = phi i8* [%next, %entry], [%n{times}, %body]",
+            "  %odd = icmp slt i64 %whole_k, %k",
+            "  br i1 %odd, label %one, label %summed",
+            "one:",
+            *[line.replace(f"%s{step}x", "%z") for line in _print_step(tiles, grid, a_step, step, after)],
+            "  br label %summed",
+            "summed:",
+            *[f"  %u{i}_{j} = phi {v} [%z{i}_{j}, %rest], [%s{after}x{i}_{j}, %one]" for i, j in grid],
+        ]
+    return "\n".join([*lines, *_print_ends(tiles, rows, vectors), "}\n"])
+
+
+def _print_step(tiles: Tiles, grid: list[tuple[int, int]], a_step: str, step: int, after: int) -> list[str]:
+    """One step of k: products are added to the sums ``%s{step}x..``, pointers ``%a{step}`` and the like move on."""
+    e, v, lanes = tiles.element, tiles.vector, tiles.lanes
+    rows, vectors = grid[-1][0] + 1, grid[-1][1] + 1
+    lines = [f"  call void @llvm.prefetch.p0(i8* %n{step}, i32 0, i32 2, i32 1)"]
     for j in range(vectors):
-        lines.append(f"  %bq{j} = getelementptr inbounds {e}, {e}* %bp, i64 {j * lanes}")
-        lines.append(f"  %bv{j} = bitcast {e}* %bq{j} to {v}*")
-        lines.append(f"  %b{j} = load {v}, {v}* %bv{j}, align {tiles.bytes}")
+        lines.append(f"  %bq{step}x{j} = getelementptr inbounds {e}, {e}* %b{step}, i64 {j * lanes}")
+        lines.append(f"  %bv{step}x{j} = bitcast {e}* %bq{step}x{j} to {v}*")
+        lines.append(f"  %bl{step}x{j} = load {v}, {v}* %bv{step}x{j}, align {tiles.bytes}")
     for i in range(rows):
-        lines.append(f"  %aq{i} = getelementptr inbounds {e}, {e}* %ap, i64 {f'%r{i}' if i else 0}")
-        lines.append(f"  %as{i} = load {e}, {e}* %aq{i}")
-        lines.append(f"  %ai{i} = insertelement {v} undef, {e} %as{i}, i32 0")
-        lines.append(f"  %a{i} = shufflevector {v} %ai{i}, {v} undef, <{lanes} x i32> zeroinitializer")
+        name = f"{step}x{i}"
+        lines.append(f"  %aq{name} = getelementptr inbounds {e}, {e}* %a{step}, i64 %r{i}")
+        lines.append(f"  %as{name} = load {e}, {e}* %aq{name}")
+        lines.append(f"  %ai{name} = insertelement {v} undef, {e} %as{name}, i32 0")
+        lines.append(f"  %av{name} = shufflevector {v} %ai{name}, {v} undef, <{lanes} x i32> zeroinitializer")
     for i, j in grid:
-        lines.append(
-            f"  %t{i}_{j} = call {v} @llvm.fmuladd.v{lanes}{tiles.suffix}({v} %a{i}, {v} %b{j}, {v} %s{i}_{j})"
-        )
-    lines += [
-        f"  %a_next = getelementptr inbounds {e}, {e}* %ap, i64 %k_step",
-        f"  %b_next = getelementptr inbounds {e}, {e}* %bp, i64 %b_step",
-        "  %np_next = getelementptr i8, i8* %np, i64 %next_step",
-        "  %p_next = add nuw nsw i64 %p, 1",
-        "  %more = icmp slt i64 %p_next, %k",
-        "  br i1 %more, label %body, label %summed, !llvm.loop !100",
-        "summed:",
-        *[f"  %u{i}_{j} = phi {v} [zeroinitializer, %entry], [%t{i}_{j}, %body]" for i, j in grid],
-        *_print_ends(tiles, rows, vectors),
-        "}\n",
-    ]
-    return "\n".join(lines)
+        terms = f"{v} %av{step}x{i}, {v} %bl{step}x{j}, {v} %s{step}x{i}_{j}"
+        lines.append(f"  %s{after}x{i}_{j} = call {v} @llvm.fmuladd.v{lanes}{tiles.suffix}({terms})")
+    lines.append(f"  %a{after} = getelementptr inbounds {e}, {e}* %a{step}, i64 {a_step}")
+    lines.append(f"  %b{after} = getelementptr inbounds {e}, {e}* %b{step}, i64 %b_step")
+    lines.append(f"  %n{after} = getelementptr i8, i8* %n{step}, i64 %next_step")
+    return lines
 
 
 def _print_ends(tiles: Tiles, rows: int, vectors: int) -> list[str]:
