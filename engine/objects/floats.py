@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from ..graph.dtypes import as_dtype, is_floating
+from ..graph.dtypes import as_dtype, is_floating, name_of
 
 _default = "float32"
+_MIXED = ("mixed_float16", "mixed_bfloat16")
 
 
 def floatx() -> str:
@@ -21,28 +22,38 @@ def set_floatx(dtype: Any) -> None:
         ValueError: it is not a floating dtype.
     """
     global _default
+    if is_mixed(dtype):
+        raise ValueError(
+            f"set_floatx takes one floating dtype such as 'float32', got the dtype policy {dtype!r}. For mixed "
+            f"precision call ab.config.set_dtype_policy({dtype!r})."
+        )
     _default = layer_dtype(dtype)
 
 
+def is_mixed(name: Any) -> bool:
+    """Whether `name` is that of a policy that computes in another dtype than that of the weights."""
+    return isinstance(name, str) and name in _MIXED
+
+
 def layer_dtype(dtype: Any) -> str:
-    """The name of a layer's dtype, from a name, a NumPy dtype, or Keras's serialised ``DTypePolicy``.
+    """The name of the dtype to compute in, from a name, a NumPy dtype, a `DTypePolicy`, or Keras's serialised one.
 
     Raises:
-        ValueError: it is a mixed-precision policy, or no floating dtype.
+        ValueError: it is no numeric dtype.
 
     >>> layer_dtype({"module": "keras", "class_name": "DTypePolicy", "config": {"name": "float64"}})
     'float64'
+    >>> layer_dtype("mixed_bfloat16")
+    'bfloat16'
     """
     if dtype is None:
         return _default
     if isinstance(dtype, dict):
         dtype = cast("dict[str, Any]", dtype).get("config", {}).get("name", _default)
-    if isinstance(dtype, str) and dtype.startswith("mixed_"):
-        raise ValueError(
-            f"The dtype policy {dtype!r} mixes two dtypes, which layers here do not do: a layer computes in the dtype "
-            "of its weights. Expected one dtype, such as 'float32' or 'float16'."
-        )
+    dtype = getattr(dtype, "compute_dtype", dtype)  # a policy
+    if is_mixed(dtype):
+        return str(dtype).removeprefix("mixed_")
     found = as_dtype(dtype)
-    if not (is_floating(found) or found.kind in "iubc"):
-        raise ValueError(f"A layer's dtype must be a numeric dtype such as 'float32', got {dtype!r}.")
-    return found.name
+    if not (is_floating(found) or found.kind in "iubcT"):
+        raise ValueError(f"A layer's dtype must be a numeric dtype such as 'float32', or 'string', got {dtype!r}.")
+    return name_of(found)

@@ -6,6 +6,9 @@ import re
 
 _counts: dict[str, int] = {}
 
+# A class that Keras publishes under another name than the one from which it makes names and paths.
+_NAMED_OTHERWISE = {"GroupQueryAttention": "grouped_query_attention"}
+
 
 def to_snake_case(name: str) -> str:
     """A class name as Keras writes it in layer names and file paths.
@@ -13,6 +16,8 @@ def to_snake_case(name: str) -> str:
     >>> [to_snake_case(name) for name in ("LSTMCell", "GlobalAveragePooling1D", "StackedRNNCells", "PReLU")]
     ['lstm_cell', 'global_average_pooling1d', 'stacked_rnn_cells', 'p_re_lu']
     """
+    if name in _NAMED_OTHERWISE:
+        return _NAMED_OTHERWISE[name]
     words = re.sub(r"\W+", "", name)
     words = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", words)
     return re.sub(r"([a-z])([A-Z])", r"\1_\2", words).lower()

@@ -37,12 +37,14 @@ from .printed import Frame, Origin
 from .records import Record
 from .regions import BranchPrinter, LoopPrinter
 from .side_by_side import print_group
+from .stepwise import Stepwise, can_run
 from .storage import Buffer, is_fresh, laid_out_first, last_uses
 from .timing import Timing, is_timed, now, operation_callback, varying
 
 if TYPE_CHECKING:
     from .native.region import NativeRegion
 
+_LONG_RUN = 400  # operations, of which machine code is made; no text besides
 _NOT_IN_NAMES = re.compile(r"\W+", re.ASCII)
 
 
@@ -230,6 +232,9 @@ class Block:
         """Operations in a row that are compiled as a whole; the function beside it runs only if that can't."""
         printer, plan = self.printer, native.plan
         arguments = {tensor: self.names[tensor] for tensor in plan.inputs}
+        if len(plan.run) > _LONG_RUN and can_run(plan.run):
+            self._print_native(native, printer.bind("one_by_one", Stepwise(plan.run, plan.inputs, plan.outputs)))
+            return
         inside = self.function_block(printer.fresh("on_numpy"), arguments)
         taken = {tensor for operation in plan.run for tensor in operation.inputs}
         inside.names.update({tensor: self.names[tensor] for tensor in taken if tensor in self.names})
@@ -237,11 +242,15 @@ class Block:
         inside.print_operations(plan.run, plan.outputs)
         printer.natives = natives
         inside.line(f"return ({', '.join(inside.names[tensor] for tensor in plan.outputs)},)")
-        printer.in_runs.update(o for o in plan.run if not isinstance(o.op, Constant))
-        passed = ", ".join(arguments.values())
-        names = ", ".join(self.output_name(tensor) for tensor in plan.outputs)
-        call = f"{printer.bind('native', native)}({', '.join(['stats', *arguments.values()])})"
-        self.line(f"{names}, = {call} or {inside.function.name}({passed})  # native: {plan.summary}")
+        self._print_native(native, inside.function.name)
+
+    def _print_native(self, native: NativeRegion, otherwise: str) -> None:
+        """A run's call; `otherwise` names the function that does the same without machine code."""
+        passed = [self.names[tensor] for tensor in native.plan.inputs]
+        self.printer.in_runs.update(o for o in native.plan.run if not isinstance(o.op, Constant))
+        names = ", ".join(self.output_name(tensor) for tensor in native.plan.outputs)
+        call = f"{self.printer.bind('native', native)}({', '.join(['stats', *passed])})"
+        self.line(f"{names}, = {call} or {otherwise}({', '.join(passed)})  # native: {native.plan.summary}")
 
     def _free(self, tensors: Iterable[Tensor]) -> None:
         names = [self.names[t] for t in tensors if t in self.names and _worth_freeing(t)]

@@ -29,7 +29,7 @@ def _own_graph() -> Any:
 def feeds(*shape: int) -> tuple[Any, Any, Any, Any]:
     generator = np.random.default_rng(0)
     x, w = ab.placeholder(shape, "float32", "x"), ab.placeholder((WIDTH, WIDTH), "float32", "w")
-    return x, w, *(generator.standard_normal(tensor.shape, dtype="float32") / 8 for tensor in (x, w))
+    return x, w, *(generator.standard_normal(size, dtype="float32") / 8 for size in (shape, (WIDTH, WIDTH)))
 
 
 def looped(x: Any, body: Callable[[Any, Any], Any]) -> Any:

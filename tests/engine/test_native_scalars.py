@@ -340,3 +340,19 @@ def test_bits_and_shifts_of_integers():
                 assert [value.item() for value in program(np.int32(1), a, b)] == [
                     np.asarray(v).item() for v in expected
                 ]
+
+
+def test_long_runs_that_machine_code_refuses_go_one_by_one():
+    x, data = ab.placeholder((), "int32", "x"), ab.placeholder((3,), "float32", "data")
+    place = x
+    for k in range(500):
+        place = place + (k % 2 * 2 - 1)
+    chosen = data[place] * 2
+    session = ab.Session()
+    assert session.run(chosen, {x: 1, data: [1, 2, 3]}) == 4
+    source = ab.explain(chosen, [x, data], lines=False)
+    assert "one_by_one" in source
+    assert len(source.splitlines()) < 10
+    with pytest.raises(IndexError) as info:
+        session.run(chosen, {x: 3, data: [1, 2, 3]})
+    assert "In operation 'get_item'" in info.value.__notes__[0]

@@ -101,6 +101,7 @@ def print_tile(tiles: Tiles, rows: int, vectors: int, layout: str = "") -> str:
         f"i8* %next, i64 %next_step) noinline {{",
         "entry:",
         *[f"  %r{i} = {row.format(i)}" for i in range(rows)],
+        *[line for i, j in grid for line in _print_early(tiles, i, j)],
         f"  %whole_k = and i64 %k, -{times}",
         "  %some = icmp sgt i64 %whole_k, 0",
         "  br i1 %some, label %body, label %rest",
@@ -135,6 +136,18 @@ def print_tile(tiles: Tiles, rows: int, vectors: int, layout: str = "") -> str:
             *[f"  %u{i}_{j} = phi {v} [%z{i}_{j}, %rest], [%s{after}x{i}_{j}, %one]" for i, j in grid],
         ]
     return "\n".join([*lines, *_print_ends(tiles, rows, vectors), "}\n"])
+
+
+def _print_early(tiles: Tiles, i: int, j: int) -> list[str]:
+    """Ask for a vector of C, which is there when the sums are."""
+    e, name = tiles.element, f"{i}_{j}"
+    return [
+        f"  %cs{name} = mul i64 %c_step, {i}",
+        f"  %cr{name} = getelementptr {e}, {e}* %c, i64 %cs{name}",
+        f"  %cq{name} = getelementptr {e}, {e}* %cr{name}, i64 {j * tiles.lanes}",
+        f"  %cp{name} = bitcast {e}* %cq{name} to i8*",
+        f"  call void @llvm.prefetch.p0(i8* %cp{name}, i32 1, i32 3, i32 1)",
+    ]
 
 
 def _print_step(tiles: Tiles, grid: list[tuple[int, int]], a_step: str, step: int, after: int) -> list[str]:
