@@ -10,16 +10,11 @@ array([2., 4.], dtype=float32)
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-
-# OpenBLAS's threads look for work for 30 ms after each product, on the cores that kernels of ours want next; now for
-# some 60 microseconds (2 ** 17 cycles). Read when NumPy is loaded, which importing this package does not.
-os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "17")
 
 # Names of the public interface and the modules that hold them; loaded on first use, so that the import is quick.
 _EXPORTS: dict[str, str] = {
@@ -60,14 +55,35 @@ _EXPORTS: dict[str, str] = {
     **dict.fromkeys(["Input", "Model", "Sequential", "load_model"], ".framework.models"),
     "GradientTape": ".framework.gradient_tape",
     **dict.fromkeys(["DTypePolicy", "FloatDTypePolicy"], ".engine.objects.policies"),
+    **dict.fromkeys(["InputSpec", "Layer"], ".layers"),
+    "Initializer": ".engine.objects.initializers",
+    "KerasTensor": ".framework.backend",
+    "Loss": ".framework.losses",
+    "Metric": ".framework.metrics",
+    "Optimizer": ".optim",
+    "Regularizer": ".engine.objects.regularizers",
 }
+_DATA_SETS = [
+    "boston_housing",
+    "california_housing",
+    "cifar10",
+    "cifar100",
+    "fashion_mnist",
+    "imdb",
+    "mnist",
+    "reuters",
+]
 # Modules that are reached as `anabranch.x`, with the module that each one is.
 _MODULES: dict[str, str] = {
     "activations": ".engine.objects.activations",
+    "backend": ".framework.backend",
     "callbacks": ".framework.callbacks",
     "config": ".framework.config",
     "constraints": ".engine.objects.constraints",
+    "datasets": ".framework.public_data",
+    **dict.fromkeys([f"datasets.{name}" for name in _DATA_SETS], ".framework.public_data"),
     "debugging": ".engine.runtime.numerics",
+    "decoding": ".layers.decoding",
     "dtype_policies": ".engine.objects.policies",
     "errors": ".engine.queues.errors",
     "initializers": ".engine.objects.initializers",
@@ -79,12 +95,15 @@ _MODULES: dict[str, str] = {
     "ops": ".engine.ops",
     **dict.fromkeys([f"ops.{name}" for name in ("image", "linalg", "nn", "numpy", "sparse", "strings")], ".engine.ops"),
     "optimizers": ".optim",
+    "preprocessing": ".framework.preprocessing",
+    **dict.fromkeys([f"preprocessing.{name}" for name in ("image", "sequence")], ".framework.preprocessing"),
     "queues": ".engine.queues",
     "random": ".engine.ops.random",
     "raw": ".engine.ops.raw",
     "regularizers": ".engine.objects.regularizers",
     "saving": ".framework.saving",
     "testing": ".engine.testing",
+    "tf": ".framework.tensorflow_names",
     "utils": ".framework.utils",
 }
 _PACKAGES = ("distribute", "engine", "framework", "layers", "optim")
@@ -116,7 +135,9 @@ if TYPE_CHECKING:
     )
     from .engine.objects import activations, constraints, initializers, regularizers
     from .engine.objects import policies as dtype_policies
+    from .engine.objects.initializers import Initializer
     from .engine.objects.policies import DTypePolicy, FloatDTypePolicy
+    from .engine.objects.regularizers import Regularizer
     from .engine.ops import constant, convert_to_tensor, random, raw
     from .engine.place import placement
     from .engine.queues import errors
@@ -129,9 +150,28 @@ if TYPE_CHECKING:
     from .engine.session.placeholder import placeholder
     from .engine.session.profile import profile
     from .engine.tracing import trace
-    from .framework import callbacks, config, io, losses, metrics, mixed_precision, models, saving, utils
+    from .framework import (
+        backend,
+        callbacks,
+        config,
+        io,
+        losses,
+        metrics,
+        mixed_precision,
+        models,
+        preprocessing,
+        saving,
+        utils,
+    )
+    from .framework import public_data as datasets
+    from .framework import tensorflow_names as tf
+    from .framework.backend import KerasTensor
     from .framework.gradient_tape import GradientTape
+    from .framework.losses import Loss
+    from .framework.metrics import Metric
     from .framework.models import Input, Model, Sequential, load_model
+    from .layers import InputSpec, Layer, decoding
+    from .optim import Optimizer
 
 
 class _LazyModule(ModuleType):
@@ -188,9 +228,17 @@ __all__ = [
     "GradientTape",
     "Graph",
     "IndexedSlices",
+    "Initializer",
     "Input",
+    "InputSpec",
+    "KerasTensor",
+    "Layer",
+    "Loss",
+    "Metric",
     "Model",
     "Operation",
+    "Optimizer",
+    "Regularizer",
     "Sequential",
     "Session",
     "Tensor",
@@ -199,6 +247,7 @@ __all__ = [
     "Variable",
     "activations",
     "associative_scan",
+    "backend",
     "batch_jacobian",
     "batched_cond",
     "batched_switch",
@@ -213,7 +262,9 @@ __all__ = [
     "control_dependencies",
     "convert_to_tensor",
     "custom_gradient",
+    "datasets",
     "debugging",
+    "decoding",
     "device",
     "distribute",
     "dtype_policies",
@@ -248,6 +299,7 @@ __all__ = [
     "optimizers",
     "placeholder",
     "placement",
+    "preprocessing",
     "profile",
     "queues",
     "random",
@@ -257,6 +309,7 @@ __all__ = [
     "scan",
     "switch",
     "testing",
+    "tf",
     "trace",
     "utils",
     "vectorize",

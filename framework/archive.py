@@ -6,7 +6,8 @@ import datetime
 import io
 import json
 import zipfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,6 +16,7 @@ from ..engine.saving.atomic import atomic_write as atomic_write
 METADATA = "metadata.json"
 CONFIG = "config.json"
 WEIGHTS = "model.weights.h5"
+ASSETS = "assets/"
 # The version of Keras whose format is written: the one that the golden files come from.
 KERAS_VERSION = "3.15.1"
 
@@ -41,6 +43,7 @@ class Archive:
 
     config: dict[str, Any]
     weights: BinaryIO
+    assets: dict[str, bytes] = field(default_factory=dict)
 
 
 def check_overwrite(path: Path, overwrite: bool) -> None:
@@ -62,7 +65,9 @@ def check_readable(path: Path) -> None:
         raise FileNotFoundError(f"There is no file {str(path)!r} (looked in {str(Path.cwd())!r}). Check the name.")
 
 
-def write_archive(stream: BinaryIO, config: dict[str, Any], weights: bytes, version: str) -> None:
+def write_archive(
+    stream: BinaryIO, config: dict[str, Any], weights: bytes, version: str, assets: Mapping[str, bytes] | None = None
+) -> None:
     """Write a ``.keras`` file: a zip whose members are stored uncompressed.
 
     Args:
@@ -70,6 +75,7 @@ def write_archive(stream: BinaryIO, config: dict[str, Any], weights: bytes, vers
         config: the serialised model.
         weights: the content of ``model.weights.h5``.
         version: anabranch's version, for the record.
+        assets: files that layers keep, by their place below ``assets``.
     """
     metadata = {
         "keras_version": KERAS_VERSION,
@@ -80,6 +86,8 @@ def write_archive(stream: BinaryIO, config: dict[str, Any], weights: bytes, vers
         archive.writestr(METADATA, json.dumps(metadata))
         archive.writestr(CONFIG, to_json(config))
         archive.writestr(WEIGHTS, weights)
+        for place, content in (assets or {}).items():
+            archive.writestr(ASSETS + place, content)
 
 
 def to_json(config: dict[str, Any]) -> str:
@@ -140,7 +148,12 @@ def read_archive(path: Path) -> Archive:
         try:
             with zipfile.ZipFile(stream) as archive:
                 config, weights = (_member(path, archive, name) for name in (CONFIG, WEIGHTS))
-            return Archive(_parse(path, config), io.BytesIO(weights))
+                assets = {
+                    name.removeprefix(ASSETS): _member(path, archive, name)
+                    for name in archive.namelist()
+                    if name.startswith(ASSETS) and not name.endswith("/")
+                }
+            return Archive(_parse(path, config), io.BytesIO(weights), assets)
         except SavedFileError:
             raise
         except Exception as error:

@@ -7,9 +7,11 @@ import math
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+
+from ..engine.runtime import numerics
 
 Logs = dict[str, Any]
 
@@ -21,7 +23,15 @@ class Callback:
 
     ``logs`` holds the averages so far: ``loss`` and the metrics, after an epoch with ``val_`` ones too. Methods of
     single batches cost time on every step; they are called only where a subclass overrides them.
+
+    A callback that has a state of its own names the attributes in `kept_attributes`, or overrides `get_state` and
+    `set_state`: then a run that `BackupAndRestore` takes up goes on with it.
     """
+
+    kept_attributes: ClassVar[tuple[str, ...]] = ()
+    """Attributes that a backup keeps: numbers, texts, arrays, and lists and dicts of these."""
+    runs_last: ClassVar[bool] = False
+    """Whether it is called after all others, because it looks at what they have done."""
 
     def __init__(self) -> None:
         self.params: dict[str, Any] = {}
@@ -37,6 +47,15 @@ class Callback:
 
     def set_model(self, model: Any) -> None:
         self._model = model
+
+    def get_state(self) -> dict[str, Any]:
+        """What a backup keeps of this callback."""
+        return {name: getattr(self, name) for name in self.kept_attributes}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on with what `get_state` gave in the run that is taken up."""
+        for name, value in state.items():
+            setattr(self, name, value)
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """At the start of an epoch, counted from 0."""
@@ -96,23 +115,32 @@ class Callback:
 
 
 class CallbackList:
-    """Calls several callbacks as one.
+    """Calls several callbacks as one, for loops of your own as `fit` does.
 
     Args:
         callbacks: one callback or several.
         add_history: put a `History` last, unless there is one.
+        add_progbar: put a `ProgbarLogger` before it, unless there is one.
         model: the model; `set_model` is called with it.
         **params: what `set_params` gets: verbose, epochs, steps.
+
+    >>> losses = []
+    >>> callbacks = CallbackList([LambdaCallback(on_train_batch_end=lambda batch, logs: losses.append(logs["loss"]))])
+    >>> callbacks.on_train_begin()
+    >>> callbacks.on_train_batch_end(0, {"loss": 0.5})
+    >>> losses
+    [0.5]
     """
 
     def __init__(
         self,
         callbacks: Callback | Iterable[Callback] | None = None,
         add_history: bool = False,
+        add_progbar: bool = False,
         model: Any = None,
         **params: Any,
     ) -> None:
-        given = [] if callbacks is None else [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
+        given = _flat(callbacks)
         for item in given:
             if not isinstance(item, Callback):
                 raise TypeError(
@@ -120,8 +148,13 @@ class CallbackList:
                     f"{type(item).__name__}. For single functions use LambdaCallback(on_epoch_end=...)."
                 )
         self.callbacks: list[Callback] = given
+        if add_progbar and not self.shows_progress:
+            from .callbacks_others import ProgbarLogger
+
+            self.callbacks.append(ProgbarLogger())
         if add_history and not any(isinstance(item, History) for item in given):
             self.callbacks.append(History())
+        self.callbacks.sort(key=lambda item: item.runs_last)
         self.params = params
         self._at_batches: dict[str, list[Callback]] = {}
         if model is not None:
@@ -130,7 +163,15 @@ class CallbackList:
 
     def append(self, callback: Callback) -> None:
         self.callbacks.append(callback)
+        self.callbacks.sort(key=lambda item: item.runs_last)
         self._at_batches.clear()
+
+    @property
+    def shows_progress(self) -> bool:
+        """Whether a `ProgbarLogger` is among them, so that nobody else need print."""
+        from .callbacks_others import ProgbarLogger
+
+        return any(isinstance(item, ProgbarLogger) for item in self.callbacks)
 
     def set_params(self, params: dict[str, Any]) -> None:
         self.params = params
@@ -157,13 +198,54 @@ class CallbackList:
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         self._call("on_epoch_end", epoch, logs=_own(logs))
 
-    def on_batch_begin(self, mode: str, batch: int, logs: Logs | None = None) -> None:
+    def begin_batch(self, mode: str, batch: int, logs: Logs | None = None) -> None:
+        """``on_train_batch_begin``, ``on_test_batch_begin`` or ``on_predict_batch_begin``."""
         for callback in self._callbacks_at_batches(mode):
             getattr(callback, f"on_{mode}_batch_begin")(batch, logs=_own(logs))
 
-    def on_batch_end(self, mode: str, batch: int, logs: Logs | None = None) -> None:
+    def end_batch(self, mode: str, batch: int, logs: Logs | None = None) -> None:
+        """``on_train_batch_end``, ``on_test_batch_end`` or ``on_predict_batch_end``."""
         for callback in self._callbacks_at_batches(mode):
             getattr(callback, f"on_{mode}_batch_end")(batch, logs=_own(logs))
+
+    def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
+        self.begin_batch("train", batch, logs)
+
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        self.end_batch("train", batch, logs)
+
+    on_batch_begin = on_train_batch_begin
+    on_batch_end = on_train_batch_end
+
+    def on_test_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
+        self.begin_batch("test", batch, logs)
+
+    def on_test_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        self.end_batch("test", batch, logs)
+
+    def on_predict_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
+        self.begin_batch("predict", batch, logs)
+
+    def on_predict_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        self.end_batch("predict", batch, logs)
+
+    def on_train_begin(self, logs: Logs | None = None) -> None:
+        self.on_begin("train", logs)
+
+    def on_train_end(self, logs: Logs | None = None) -> None:
+        self.on_end("train", logs)
+
+    def on_test_begin(self, logs: Logs | None = None) -> None:
+        self.on_begin("test", logs)
+
+    def on_test_end(self, logs: Logs | None = None) -> None:
+        self.on_end("test", logs)
+
+    def on_predict_begin(self, logs: Logs | None = None) -> None:
+        self.on_begin("predict", logs)
+
+    def on_predict_end(self, logs: Logs | None = None) -> None:
+        self.on_end("predict", logs)
 
     def on_begin(self, mode: str, logs: Logs | None = None) -> None:
         """``on_train_begin``, ``on_test_begin`` or ``on_predict_begin``."""
@@ -178,6 +260,15 @@ class CallbackList:
             getattr(callback, method)(*args, **kwargs)
 
 
+def _flat(callbacks: Any) -> list[Any]:
+    """One callback, or those of a list, which may hold lists."""
+    if callbacks is None:
+        return []
+    if isinstance(callbacks, Iterable):
+        return [inner for item in callbacks for inner in _flat(item)]
+    return [callbacks]
+
+
 def _own(logs: Logs | None) -> Logs:
     return {} if logs is None else logs
 
@@ -189,6 +280,8 @@ class History(Callback):
         history: for each quantity, its value at the end of each epoch.
         epoch: the epochs, counted from 0.
     """
+
+    kept_attributes = ("history", "epoch")
 
     def __init__(self) -> None:
         super().__init__()
@@ -246,13 +339,36 @@ class LambdaCallback(Callback):
 
 
 class TerminateOnNaN(Callback):
-    """Stops training when the loss is NaN or infinite."""
+    """Stops training when the loss is NaN or infinite.
+
+    Args:
+        locate: check the results of every operation while training, as `ab.debugging.check_numerics` does. Then the
+            first that makes a NaN or an infinity ends `fit` with a FloatingPointError that names layer, operation,
+            step and batch. Steps are slower meanwhile.
+
+    >>> import anabranch as ab
+    >>> model = ab.Sequential([ab.Input((1,)), ab.layers.Dense(1, name="roots"), ab.layers.Activation(ab.ops.log)])
+    >>> model.compile("sgd", "mse")
+    >>> model.fit([[0.0]], [[1.0]], verbose=0, callbacks=TerminateOnNaN(locate=True))
+    Traceback (most recent call last):
+    FloatingPointError: ...
+    """
+
+    def __init__(self, locate: bool = False) -> None:
+        super().__init__()
+        self.locate = locate
+
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
+        if self.locate:
+            numerics.enable_check_numerics()  # `fit` turns it off again, whatever happens
 
     def on_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         loss = (logs or {}).get("loss")
-        if loss is not None and not math.isfinite(loss):
-            print(f"Batch {batch}: the loss is {loss}, terminating training")
-            self.model.stop_training = True
+        if loss is None or math.isfinite(loss):
+            return
+        print(f"Batch {batch}: the loss is {loss}, terminating training.", end=" ")
+        print("TerminateOnNaN(locate=True) tells which operation of which layer it comes from.")
+        self.model.stop_training = True
 
 
 class CSVLogger(Callback):
@@ -270,34 +386,33 @@ class CSVLogger(Callback):
         self.separator = separator
         self.append = append
         self.keys: list[str] | None = None
-        self._file: Any = None
-        self._writer: Any = None
+
+    def get_state(self) -> dict[str, Any]:
+        size = os.path.getsize(self.filename) if os.path.exists(self.filename) else 0
+        goes_on = self.append or self.keys is not None
+        return {"keys": self.keys, "bytes": size if goes_on else 0}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on with the file, without what the interrupted run wrote after the backup."""
+        self.keys = state["keys"]
+        if os.path.exists(self.filename):
+            os.truncate(self.filename, min(state["bytes"], os.path.getsize(self.filename)))
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
-        going_on = self.append and os.path.exists(self.filename) and os.path.getsize(self.filename) > 0
-        self._has_header = going_on
         self.keys = None
-        self._writer = None
-        mode = "a" if self.append else "w"
-        self._file = open(self.filename, mode, newline="", encoding="utf-8")  # noqa: SIM115 - closed in on_train_end
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         logs = logs or {}
-        if self._writer is None:
-            self.keys = sorted(logs)
-            self._writer = csv.DictWriter(
-                self._file, ["epoch", *self.keys], delimiter=self.separator, restval="NA", extrasaction="ignore"
+        begins = self.keys is None
+        self.keys = self.keys or sorted(logs)
+        mode = "w" if begins and not self.append else "a"
+        with open(self.filename, mode, newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(
+                file, ["epoch", *self.keys], delimiter=self.separator, restval="NA", extrasaction="ignore"
             )
-            if not self._has_header:
-                self._writer.writeheader()
-        self._writer.writerow(OrderedDict({"epoch": epoch, **_plain(logs)}))
-        self._file.flush()
-
-    def on_train_end(self, logs: Logs | None = None) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-            self._writer = None
+            if file.tell() == 0:
+                writer.writeheader()
+            writer.writerow(OrderedDict({"epoch": epoch, **_plain(logs)}))
 
 
 def _plain(logs: Mapping[str, Any]) -> Logs:

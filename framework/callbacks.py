@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from .callback import Callback, CallbackList, CSVLogger, History, LambdaCallback, TerminateOnNaN
-from .callbacks_monitor import EarlyStopping, LearningRateScheduler, ModelCheckpoint, ReduceLROnPlateau
+from .callbacks_checkpoint import BackupAndRestore, ModelCheckpoint
+from .callbacks_monitor import EarlyStopping, LearningRateScheduler, MonitorCallback, ReduceLROnPlateau
+from .callbacks_others import ProgbarLogger, RemoteMonitor, SwapEMAWeights
+from .callbacks_tensorboard import TensorBoard
+from .event_file import EventWriter
 
 __all__ = [
+    "BackupAndRestore",
     "CSVLogger",
     "Callback",
     "CallbackList",
     "EarlyStopping",
+    "EventWriter",
     "History",
     "LambdaCallback",
     "LearningRateScheduler",
     "ModelCheckpoint",
+    "MonitorCallback",
+    "ProgbarLogger",
     "ReduceLROnPlateau",
+    "RemoteMonitor",
+    "SwapEMAWeights",
+    "TensorBoard",
     "TerminateOnNaN",
 ]

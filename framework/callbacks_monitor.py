@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -62,101 +61,6 @@ class MonitorCallback(Callback):
         return value
 
 
-class ModelCheckpoint(MonitorCallback):
-    """Saves the model, or its weights, while it trains.
-
-    Args:
-        filepath: where; may hold ``{epoch}`` (counted from 1), ``{batch}`` and names of logs with formats, as in
-            ``"{epoch:02d}-{val_loss:.2f}.keras"``. Ends in ``.keras``, or in ``.weights.h5`` with
-            `save_weights_only`.
-        monitor: the quantity that says which model is best.
-        verbose: 1 prints a line for each file.
-        save_best_only: write a file only when the quantity improves.
-        save_weights_only: weights instead of the whole model.
-        mode: "min", "max" or "auto".
-        save_freq: "epoch", or a number of batches.
-        initial_value_threshold: the first value to beat.
-
-    Raises:
-        ValueError: the file name has the wrong ending, or an option is unknown.
-    """
-
-    def __init__(
-        self,
-        filepath: str | os.PathLike[str],
-        monitor: str = "val_loss",
-        verbose: int = 0,
-        save_best_only: bool = False,
-        save_weights_only: bool = False,
-        mode: str = "auto",
-        save_freq: str | int = "epoch",
-        initial_value_threshold: float | None = None,
-    ) -> None:
-        super().__init__(monitor, mode, initial_value_threshold)
-        self.filepath = os.fspath(filepath)
-        self.verbose = verbose
-        self.save_best_only = save_best_only
-        self.save_weights_only = save_weights_only
-        if save_freq != "epoch" and not isinstance(save_freq, int):
-            raise ValueError(f"ModelCheckpoint: save_freq must be 'epoch' or a number of batches, got {save_freq!r}.")
-        self.save_freq = save_freq
-        self._batches_seen = 0
-        self._current_epoch = 0
-        endings = (".weights.h5",) if save_weights_only else (".keras", ".h5")
-        if not self.filepath.endswith(endings):
-            raise ValueError(
-                f"ModelCheckpoint: with save_weights_only={save_weights_only} the file name must end in "
-                f"{endings[0]!r}, got {self.filepath!r}."
-            )
-
-    def wants_batches(self, mode: str) -> bool:
-        return mode == "train" and self.save_freq != "epoch"
-
-    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
-        self._current_epoch = epoch
-
-    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        self._batches_seen += 1
-        if isinstance(self.save_freq, int) and self._batches_seen % self.save_freq == 0:
-            self._save(self._current_epoch, batch, logs)
-
-    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        if self.save_freq == "epoch":
-            self._save(epoch, None, logs)
-
-    def _save(self, epoch: int, batch: int | None, logs: Logs | None) -> None:
-        path = self._path(epoch, batch, logs)
-        if self.save_best_only:
-            value = self.monitored(logs)
-            if value is None or not self.improves(value, self.best):
-                return
-            self._note(f"Epoch {epoch + 1}: {self.monitor} improved from {self.best} to {value}, saving to {path}")
-            self.best = value
-        else:
-            self._note(f"Epoch {epoch + 1}: saving to {path}")
-        folder = os.path.dirname(path)
-        if folder:
-            os.makedirs(folder, exist_ok=True)
-        save = self.model.save_weights if self.save_weights_only else self.model.save
-        save(path, overwrite=True)
-
-    def _path(self, epoch: int, batch: int | None, logs: Logs | None) -> str:
-        known: dict[str, Any] = {**(logs or {}), "epoch": epoch + 1}
-        if batch is not None:
-            known["batch"] = batch + 1
-        try:
-            return self.filepath.format(**known)
-        except KeyError as error:
-            raise KeyError(
-                f"ModelCheckpoint: the file name {self.filepath!r} asks for {error}, which is not known here. "
-                f"There are: {', '.join(sorted(known))}."
-            ) from error
-
-    def _note(self, text: str) -> None:
-        if self.verbose:
-            print(f"\n{text}")
-
-
 class EarlyStopping(MonitorCallback):
     """Stops training when a quantity has stopped improving.
 
@@ -170,6 +74,8 @@ class EarlyStopping(MonitorCallback):
         restore_best_weights: at the end, go back to the weights of the best epoch.
         start_from_epoch: epochs before this one are not looked at.
     """
+
+    kept_attributes = ("wait", "stopped_epoch", "best", "best_epoch", "best_weights")
 
     def __init__(
         self,
@@ -289,6 +195,8 @@ class ReduceLROnPlateau(MonitorCallback):
     Raises:
         ValueError: `factor` is 1 or more.
     """
+
+    kept_attributes = ("cooldown_counter", "wait", "best")
 
     def __init__(
         self,

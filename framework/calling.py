@@ -48,7 +48,8 @@ def computed_at_once(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(y_true, y_pred, *args, **kwargs)
         if len(args) > len(names):
             raise TypeError(f"{function.__name__}() takes {len(names) + 2} arguments, got {len(args) + 2}.")
-        options = {**dict(zip(names, args, strict=False)), **kwargs}
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        options = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
         return compiled(tuple(sorted(options.items())))(as_argument(y_true), as_argument(y_pred))
 
     return call

@@ -1,8 +1,9 @@
-"""What holds for the whole process: the default float type, epsilon, the backend's name, the devices, the passes."""
+"""What holds for the whole process: the default float type and dtype policy, epsilon, the devices, the passes."""
 
 from __future__ import annotations
 
 from ..engine.objects.floats import floatx, set_floatx
+from ..engine.objects.policies import dtype_policy, set_dtype_policy
 from ..engine.passes.memory_budget import memory_budget, set_memory_budget
 from ..engine.passes.switches import get_passes, set_passes
 from ..engine.place.devices import list_devices, set_devices
@@ -26,16 +27,54 @@ def backend() -> str:
     return "anabranch"
 
 
+def image_data_format() -> str:
+    """The order of an image's axes where a layer is not told: always ``"channels_last"``."""
+    return "channels_last"
+
+
+def set_image_data_format(data_format: str) -> None:
+    """Accept "channels_last", the only default order; layers take `data_format` each for themselves.
+
+    Raises:
+        ValueError: it is another.
+    """
+    if data_format != "channels_last":
+        raise ValueError(
+            f"The default order of an image's axes is 'channels_last' and can't be set to {data_format!r}. Pass "
+            "data_format to the layers that need it."
+        )
+
+
+def disable_traceback_filtering() -> None:
+    """Do nothing: errors show all their lines."""
+
+
+def enable_traceback_filtering() -> None:
+    """Do nothing: errors show all their lines, which `is_traceback_filtering_enabled` says."""
+
+
+def is_traceback_filtering_enabled() -> bool:
+    """Whether errors leave out lines of this package: never."""
+    return False
+
+
 __all__ = [
     "backend",
+    "disable_traceback_filtering",
+    "dtype_policy",
+    "enable_traceback_filtering",
     "epsilon",
     "floatx",
     "get_passes",
+    "image_data_format",
+    "is_traceback_filtering_enabled",
     "list_devices",
     "memory_budget",
     "set_devices",
+    "set_dtype_policy",
     "set_epsilon",
     "set_floatx",
+    "set_image_data_format",
     "set_memory_budget",
     "set_passes",
 ]

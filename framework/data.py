@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,7 +19,9 @@ from numpy.typing import NDArray
 from ..engine.graph.nest import flatten_with_path, map_structure, pack_as
 from ..engine.ops.base import as_array
 from ..engine.ops.keys import global_generator, key_words
+from ..engine.ops.text import as_strings
 from .config import floatx
+from .lazy_arrays import LazyArray, is_lazy, part_of
 from .prefetch import Prefetch, in_order, iterate_ahead
 
 Array = NDArray[Any]
@@ -154,7 +155,11 @@ def _is_structure(value: Sequence[Any]) -> bool:
     )
 
 
-def _as_rows(value: Any, name: str) -> Array:
+def _as_rows(value: Any, name: str) -> Any:
+    if isinstance(value, LazyArray):
+        return value
+    if is_lazy(value):  # stays in its file
+        return LazyArray(value, _as_model_dtype)
     try:
         array = as_array(value) if not isinstance(value, np.ndarray) else value
     except TypeError as error:
@@ -162,6 +167,7 @@ def _as_rows(value: Any, name: str) -> Array:
             f"{name} is of type {type(value).__name__}, which is no array: {error} Expected a NumPy array, something "
             "that converts to one, a list or dict of arrays, a generator of batches, or a PyDataset."
         ) from error
+    array = as_strings(array) if array.dtype.kind in "OSU" else array
     if array.dtype == object:
         raise TypeError(
             f"{name} is an array of Python objects (dtype object), often because its rows differ in length. Pad them "
@@ -173,6 +179,8 @@ def _as_rows(value: Any, name: str) -> Array:
 
 
 def _as_model_dtype(array: Array) -> Array:
+    if array.dtype.kind in "OSU":
+        return as_strings(array)
     return array.astype(floatx()) if array.dtype.kind == "f" and array.dtype.name != floatx() else array
 
 
@@ -205,8 +213,8 @@ def train_validation_split(parts: tuple[Any, Any, Any], validation_split: float)
             f"validation_split={validation_split} of {rows} rows leaves {first} for training and {rows - first} for "
             "validation; both need at least one. Give more rows, another fraction, or validation_data."
         )
-    train = tuple(map_structure(lambda a: a[:first], part) for part in parts)
-    return train, tuple(map_structure(lambda a: a[first:], part) for part in parts)
+    train = tuple(map_structure(lambda a: part_of(a, 0, first), part) for part in parts)
+    return train, tuple(map_structure(lambda a: part_of(a, first, rows), part) for part in parts)
 
 
 # --- class weights --------------------------------------------------------------------------------------------------
@@ -230,6 +238,7 @@ def class_weights_to_sample_weights(
             "class_weight needs a model with one output and labels for it; for several outputs pass sample_weight, "
             "one array an output."
         )
+    y = np.asarray(y)
     if labels == "one_hot" or (labels == "guess" and y.ndim > 1 and y.shape[-1] != 1):
         classes = np.argmax(y, axis=-1)
     else:
@@ -262,6 +271,9 @@ class Data:
 
     def on_epoch_end(self) -> None:
         """Called when a pass is complete."""
+
+    def skip_passes(self, count: int) -> None:
+        """Take note that so many passes were made before an interruption."""
 
 
 class ArrayData(Data):
@@ -323,12 +335,20 @@ class IterableData(Data):
     def __init__(self, source: Iterable[Any], weigh: Weigh | None = None) -> None:
         self.source = source
         self.restartable = not isinstance(source, Iterator)
-        self.batches = len(source) if hasattr(source, "__len__") else None  # type: ignore[arg-type]
+        self.batches = _length_of(source)
         self.weigh = weigh
 
     def epoch(self) -> Iterator[Batch]:
         for item in self.source:
             yield _weighed_batch(item, self.weigh)
+
+
+def _length_of(source: Any) -> int | None:
+    """How many batches a source says that it has; None if it can't say."""
+    try:
+        return len(source)
+    except (TypeError, NotImplementedError):  # a loader of an endless stream has a __len__ that raises
+        return None
 
 
 class PrefetchedData(Data):
@@ -345,6 +365,9 @@ class PrefetchedData(Data):
 
     def on_epoch_end(self) -> None:
         self._data.on_epoch_end()
+
+    def skip_passes(self, count: int) -> None:
+        self._data.skip_passes(count)
 
 
 class PyDatasetData(Data):
@@ -377,6 +400,11 @@ class PyDatasetData(Data):
 
     def on_epoch_end(self) -> None:
         _call_hook(self.source, "on_epoch_end")
+
+    def skip_passes(self, count: int) -> None:
+        for _ in range(count):  # they may shuffle
+            _call_hook(self.source, "on_epoch_begin")
+            _call_hook(self.source, "on_epoch_end")
 
 
 def _call_hook(source: Any, name: str) -> None:
@@ -502,74 +530,3 @@ def _combine_weights(y: Any, sample_weight: Any, class_weight: Mapping[int, floa
     if sample_weight is not None:
         raise ValueError("class_weight and sample_weight can't be given at the same time; multiply them yourself.")
     return class_weights_to_sample_weights(y, class_weight, labels)
-
-
-class Epochs:
-    """Passes over data, or runs of `steps_per_epoch` batches that go on where the last one stopped."""
-
-    def __init__(self, data: Data, steps_per_epoch: int | None = None) -> None:
-        if steps_per_epoch is not None and steps_per_epoch < 1:
-            raise ValueError(f"The number of steps must be at least 1, got {steps_per_epoch}.")
-        self.data = data
-        self.steps_per_epoch = steps_per_epoch
-        self.exhausted = False
-        self._running: Iterator[Batch] | None = None
-        self._handed_out: Generator[Batch] | None = None
-        self._passes = 0
-
-    @property
-    def steps(self) -> int | None:
-        """The number of steps in an epoch, if it is known."""
-        return self.data.batches if self.steps_per_epoch is None else self.steps_per_epoch
-
-    def epoch(self) -> Generator[Batch]:
-        """The batches of one epoch. Data that end before it does are started anew, or set `exhausted`."""
-        steps = self.steps_per_epoch
-        self._handed_out = self._whole_pass() if steps is None else self._steps(steps)
-        return self._handed_out
-
-    def _whole_pass(self) -> Generator[Batch]:
-        empty = True
-        for batch in self.data.epoch():
-            empty = False
-            yield batch
-        if empty:
-            self._ran_out("The data gave no batch")
-        self.data.on_epoch_end()
-
-    def _steps(self, steps: int) -> Generator[Batch]:
-        for step in range(steps):
-            batch = self._next()
-            if batch is None:
-                self._ran_out(f"The data ended after {step} of {steps} steps")
-                return
-            yield batch
-
-    def _next(self) -> Batch | None:
-        for _ in range(2):  # the pass that is running, then, if it is over, a new one
-            if self._running is None:
-                if self._passes and not self.data.restartable:
-                    return None
-                self._running = self.data.epoch()
-                self._passes += 1
-            batch = next(self._running, None)
-            if batch is not None:
-                return batch
-            self._running = None
-            self.data.on_epoch_end()
-        return None
-
-    def close(self) -> None:
-        """Let go of an epoch and a pass that are under way, and of the threads that prepare batches."""
-        under_way = self._handed_out, self._running
-        self._handed_out = self._running = None
-        for iterator in under_way:
-            if isinstance(iterator, Generator):
-                iterator.close()
-
-    def _ran_out(self, what: str) -> None:
-        self.exhausted = True
-        remedy = (
-            "Give an object that can be iterated again, or a generator that yields at least epochs * steps batches."
-        )
-        warnings.warn(f"{what}; training or evaluation stops here. {remedy}", stacklevel=3)

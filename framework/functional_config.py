@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..engine.graph import Tensor, Variable, flatten
+from ..engine.graph.dtypes import name_of
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
 from ..layers.calling import map_leaves
 from ..layers.layer import Layer
@@ -69,7 +70,7 @@ def _node_config(node: Node, numbers: dict[Node, int]) -> dict[str, Any]:
 
 def _tensor_config(tensor: Tensor, numbers: dict[Node, int]) -> dict[str, Any]:
     shape = None if tensor.shape is None else list(tensor.shape)
-    config = {"shape": shape, "dtype": tensor.dtype.name, "keras_history": _address(tensor, numbers)}
+    config = {"shape": shape, "dtype": name_of(tensor.dtype), "keras_history": _address(tensor, numbers)}
     return {"class_name": "__keras_tensor__", "config": config}
 
 

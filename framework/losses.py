@@ -19,11 +19,14 @@ from ..engine.objects.registry import (
     serialize_keras_object,
 )
 from . import losses_functions as _functions
+from . import losses_structure as _structure
 from .loss import Loss, LossFunctionWrapper
 from .losses_functions import (
     binary_crossentropy,
     binary_focal_crossentropy,
     categorical_crossentropy,
+    categorical_focal_crossentropy,
+    categorical_generalized_cross_entropy,
     categorical_hinge,
     cosine_similarity,
     hinge,
@@ -38,6 +41,7 @@ from .losses_functions import (
     sparse_categorical_crossentropy,
     squared_hinge,
 )
+from .losses_structure import circle, ctc, dice, tversky
 
 _MEAN = "sum_over_batch_size"
 
@@ -221,6 +225,58 @@ class CategoricalCrossentropy(LossFunctionWrapper):
         super().__init__(_functions.categorical_crossentropy, reduction, name, dtype, **options)
 
 
+class CategoricalFocalCrossentropy(LossFunctionWrapper):
+    """Cross-entropy of one-hot targets that weighs down what is already predicted well.
+
+    Args:
+        alpha: a weight for all classes, or one for each.
+        gamma: the focusing exponent; 0 gives plain cross-entropy (times `alpha`).
+        from_logits, label_smoothing, axis: as for `CategoricalCrossentropy`.
+
+    Source: Lin et al., "Focal Loss for Dense Object Detection", 2017.
+    """
+
+    def __init__(
+        self,
+        alpha: Any = 0.25,
+        gamma: float = 2.0,
+        from_logits: bool = False,
+        label_smoothing: float = 0.0,
+        axis: int = -1,
+        reduction: str | None = _MEAN,
+        name: str | None = "categorical_focal_crossentropy",
+        dtype: Any = None,
+    ) -> None:
+        smoothing = _share(label_smoothing)
+        options = {"from_logits": from_logits, "label_smoothing": smoothing, "axis": axis, "alpha": alpha}
+        super().__init__(_functions.categorical_focal_crossentropy, reduction, name, dtype, **options, gamma=gamma)
+
+
+class CategoricalGeneralizedCrossEntropy(LossFunctionWrapper):
+    """``(1 - p ** q) / q`` for the probability p of the right class; targets are class numbers.
+
+    Args:
+        q: in (0, 1); near 0 it is like cross-entropy, near 1 like the mean absolute error.
+
+    Raises:
+        ValueError: `q` is not in (0, 1).
+
+    Source: Zhang and Sabuncu, "Generalized Cross Entropy Loss for Training Deep Neural Networks with Noisy Labels",
+    2018.
+    """
+
+    def __init__(
+        self,
+        q: float = 0.5,
+        reduction: str | None = _MEAN,
+        name: str | None = "categorical_generalized_cross_entropy",
+        dtype: Any = None,
+    ) -> None:
+        if not 0 < q < 1:
+            raise ValueError(f"CategoricalGeneralizedCrossEntropy: q must be between 0 and 1, got {q}.")
+        super().__init__(_functions.categorical_generalized_cross_entropy, reduction, name, dtype, q=q)
+
+
 class SparseCategoricalCrossentropy(LossFunctionWrapper):
     """Cross-entropy of class numbers.
 
@@ -243,6 +299,83 @@ class SparseCategoricalCrossentropy(LossFunctionWrapper):
         super().__init__(_functions.sparse_categorical_crossentropy, reduction, name, dtype, **options)
 
 
+class Dice(LossFunctionWrapper):
+    """``1 - 2 * sum(y_true * y_pred) / (sum(y_true) + sum(y_pred))``: how little two regions overlap.
+
+    Args:
+        axis: the axes of the sums; all by default, which gives a single value for the batch.
+
+    Source: Milletari et al., "V-Net: Fully Convolutional Neural Networks for Volumetric Medical Image Segmentation",
+    2016.
+    """
+
+    def __init__(
+        self, reduction: str | None = _MEAN, name: str | None = "dice", axis: Any = None, dtype: Any = None
+    ) -> None:
+        super().__init__(_structure.dice, reduction, name, dtype, axis=axis)
+
+
+class Tversky(LossFunctionWrapper):
+    """`Dice` with weights of its own for what was missed and for what was found too much.
+
+    Args:
+        alpha: the weight of positions of the region that were not predicted.
+        beta: the weight of positions that were predicted and do not belong to it.
+        axis: the axes of the sums; all by default.
+
+    Source: Salehi et al., "Tversky loss function for image segmentation using 3D fully convolutional deep networks",
+    2017.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 0.5,
+        beta: float = 0.5,
+        reduction: str | None = _MEAN,
+        name: str | None = "tversky",
+        axis: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(_structure.tversky, reduction, name, dtype, alpha=alpha, beta=beta, axis=axis)
+
+
+class Circle(LossFunctionWrapper):
+    """Draws embeddings (of length 1) of one class together and pushes those of others away.
+
+    Args:
+        gamma: how steep the loss is.
+        margin: how far apart, in cosine distance, classes are to be.
+        remove_diagonal: don't compare an embedding with itself.
+
+    Source: Sun et al., "Circle Loss: A Unified Perspective of Pair Similarity Optimization", 2020.
+    """
+
+    def __init__(
+        self,
+        gamma: float = 80.0,
+        margin: float = 0.4,
+        remove_diagonal: bool = True,
+        reduction: str | None = _MEAN,
+        name: str | None = "circle",
+        dtype: Any = None,
+    ) -> None:
+        options = {"gamma": gamma, "margin": margin, "remove_diagonal": remove_diagonal}
+        super().__init__(_structure.circle, reduction, name, dtype, **options)
+
+
+class CTC(LossFunctionWrapper):
+    """The negative log probability of label sequences, over all ways to spread them over the steps.
+
+    Targets are class numbers [batch, labels], filled up with 0 (the blank) at the end; predictions are logits
+    [batch, steps, classes].
+
+    Source: Graves et al., "Connectionist temporal classification", 2006.
+    """
+
+    def __init__(self, reduction: str | None = _MEAN, name: str | None = "ctc", dtype: Any = None) -> None:
+        super().__init__(_structure.ctc, reduction, name, dtype)
+
+
 def _share(label_smoothing: float) -> float:
     if not 0.0 <= label_smoothing <= 1.0:
         raise ValueError(f"label_smoothing must be in [0, 1]; got {label_smoothing}.")
@@ -254,9 +387,14 @@ _CLASSES: dict[str, type[Loss]] = {
     for cls in (
         BinaryCrossentropy,
         BinaryFocalCrossentropy,
+        CTC,
         CategoricalCrossentropy,
+        CategoricalFocalCrossentropy,
+        CategoricalGeneralizedCrossEntropy,
         CategoricalHinge,
+        Circle,
         CosineSimilarity,
+        Dice,
         Hinge,
         Huber,
         KLDivergence,
@@ -269,9 +407,12 @@ _CLASSES: dict[str, type[Loss]] = {
         Poisson,
         SparseCategoricalCrossentropy,
         SquaredHinge,
+        Tversky,
     )
 }
-_FUNCTIONS: dict[str, Any] = {name: getattr(_functions, name) for name in _functions.__all__}
+_FUNCTIONS: dict[str, Any] = {
+    name: getattr(module, name) for module in (_functions, _structure) for name in module.__all__
+}
 _KNOWN: dict[str, Any] = {**_CLASSES, **_FUNCTIONS, **_functions.ALIASES}
 register_builtins("keras.losses", {**_CLASSES, **_FUNCTIONS})
 
@@ -323,11 +464,16 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "CTC",
     "BinaryCrossentropy",
     "BinaryFocalCrossentropy",
     "CategoricalCrossentropy",
+    "CategoricalFocalCrossentropy",
+    "CategoricalGeneralizedCrossEntropy",
     "CategoricalHinge",
+    "Circle",
     "CosineSimilarity",
+    "Dice",
     "Hinge",
     "Huber",
     "KLDivergence",
@@ -341,12 +487,18 @@ __all__ = [
     "Poisson",
     "SparseCategoricalCrossentropy",
     "SquaredHinge",
+    "Tversky",
     "binary_crossentropy",
     "binary_focal_crossentropy",
     "categorical_crossentropy",
+    "categorical_focal_crossentropy",
+    "categorical_generalized_cross_entropy",
     "categorical_hinge",
+    "circle",
     "cosine_similarity",
+    "ctc",
     "deserialize",
+    "dice",
     "get",
     "hinge",
     "huber",
@@ -360,4 +512,5 @@ __all__ = [
     "serialize",
     "sparse_categorical_crossentropy",
     "squared_hinge",
+    "tversky",
 ]

@@ -215,7 +215,7 @@ def categorical_crossentropy(
     """
     prediction = as_predictions(y_pred)
     target = ops.convert_to_tensor(y_true, prediction.dtype)
-    _check_one_hot(target, prediction)
+    _check_one_hot("categorical_crossentropy", target, prediction)
     if label_smoothing:
         classes = ops.cast(ops.shape(target)[-1], prediction.dtype)
         target = target * (1.0 - label_smoothing) + label_smoothing / classes
@@ -227,21 +227,73 @@ def categorical_crossentropy(
     return ops.sum(target * losses, axis=axis)
 
 
-def _check_one_hot(target: Tensor, prediction: Tensor) -> None:
+def _check_one_hot(name: str, target: Tensor, prediction: Tensor) -> None:
     if prediction.shape and prediction.shape[-1] == 1:
         warnings.warn(
-            f"categorical_crossentropy of predictions of shape {shape_text(prediction.shape)}: with one class the loss "
-            "is always 0. For two classes and one unit use binary_crossentropy.",
+            f"{name} of predictions of shape {shape_text(prediction.shape)}: with one class the loss is always 0. For "
+            "two classes and one unit use binary_crossentropy.",
             SyntaxWarning,
             stacklevel=5,
         )
     if shapes_compatible(target.shape, prediction.shape):
         return
     raise ValueError(
-        f"categorical_crossentropy: targets (y_true) of shape {shape_text(target.shape)} do not go with predictions "
+        f"{name}: targets (y_true) of shape {shape_text(target.shape)} do not go with predictions "
         f"(y_pred) of shape {shape_text(prediction.shape)}: it takes one-hot targets of the same shape. For class "
         "numbers use sparse_categorical_crossentropy, or make them one-hot with ops.one_hot."
     )
+
+
+@computed_at_once
+def categorical_focal_crossentropy(
+    y_true: Any,
+    y_pred: Any,
+    alpha: Any = 0.25,
+    gamma: float = 2.0,
+    from_logits: bool = False,
+    label_smoothing: float = 0.0,
+    axis: int = -1,
+) -> Tensor:
+    """Categorical cross-entropy of which each term is multiplied by ``alpha * (1 - p) ** gamma``.
+
+    Args:
+        y_true, y_pred, from_logits, label_smoothing, axis: as for `categorical_crossentropy`.
+        alpha: a weight for all classes, or one for each.
+        gamma: the focusing exponent; 0 gives plain cross-entropy (times `alpha`).
+
+    Source: Lin et al., "Focal Loss for Dense Object Detection", 2017.
+    """
+    prediction = as_predictions(y_pred)
+    target = ops.convert_to_tensor(y_true, prediction.dtype)
+    _check_one_hot("categorical_focal_crossentropy", target, prediction)
+    if label_smoothing:
+        classes = ops.cast(ops.shape(target)[-1], prediction.dtype)
+        target = target * (1.0 - label_smoothing) + label_smoothing / classes
+    shares = ops.softmax(prediction, axis=axis) if from_logits else prediction
+    shares = ops.clip(shares / ops.sum(shares, axis=axis, keepdims=True), EPSILON, 1.0 - EPSILON)
+    factor = ops.power(1.0 - shares, gamma) * ops.convert_to_tensor(alpha, prediction.dtype)
+    return -ops.sum(factor * target * ops.log(shares), axis=axis)
+
+
+@computed_at_once
+def categorical_generalized_cross_entropy(y_true: Any, y_pred: Any, q: float) -> Tensor:
+    """``(1 - p ** q) / q`` for the probability p of the right class: less disturbed by wrong labels.
+
+    Args:
+        y_true: class numbers, [batch] or [batch, 1].
+        y_pred: probabilities [batch, classes].
+        q: in (0, 1); near 0 it is like cross-entropy, near 1 like the mean absolute error.
+
+    Source: Zhang and Sabuncu, "Generalized Cross Entropy Loss for Training Deep Neural Networks with Noisy Labels",
+    2018.
+    """
+    prediction = as_predictions(y_pred)
+    label = _class_numbers(ops.convert_to_tensor(y_true), prediction, -1, "categorical_generalized_cross_entropy")
+    right = ops.one_hot(label, ops.shape(prediction)[-1], dtype=prediction.dtype)
+    return (1.0 - ops.power(ops.sum(prediction * right, axis=-1), q)) / q
+
+
+categorical_generalized_cross_entropy.takes_class_numbers = True  # type: ignore[attr-defined]
 
 
 @computed_at_once
@@ -286,7 +338,9 @@ def _sparse_losses(label: Tensor, prediction: Tensor, from_logits: bool, axis: i
     return ops.clip(losses, _LEAST_LOSS, _MOST_LOSS)
 
 
-def _class_numbers(label: Tensor, prediction: Tensor, axis: int) -> Tensor:
+def _class_numbers(
+    label: Tensor, prediction: Tensor, axis: int, name: str = "sparse_categorical_crossentropy"
+) -> Tensor:
     if label.shape is not None and prediction.shape is not None:
         if len(label.shape) == len(prediction.shape) and label.shape[axis] == 1:
             label = ops.squeeze(label, axis)
@@ -294,7 +348,7 @@ def _class_numbers(label: Tensor, prediction: Tensor, axis: int) -> Tensor:
         del wanted[axis]
         if not shapes_compatible(label.shape, tuple(wanted)):
             raise ValueError(
-                f"sparse_categorical_crossentropy: class numbers (y_true) of shape {shape_text(label.shape)} do not go "
+                f"{name}: class numbers (y_true) of shape {shape_text(label.shape)} do not go "
                 f"with predictions (y_pred) of shape {shape_text(prediction.shape)}; expected shape "
                 f"{shape_text(tuple(wanted))}."
                 + (" For one-hot targets use categorical_crossentropy." if label.ndim == prediction.ndim else "")
@@ -330,6 +384,8 @@ __all__ = [
     "binary_crossentropy",
     "binary_focal_crossentropy",
     "categorical_crossentropy",
+    "categorical_focal_crossentropy",
+    "categorical_generalized_cross_entropy",
     "categorical_hinge",
     "cosine_similarity",
     "hinge",

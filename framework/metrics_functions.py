@@ -110,10 +110,48 @@ def cosine_similarity(y_true: Any, y_pred: Any, axis: int = -1) -> Tensor:
     return ops.sum(ops.normalize(target, axis) * ops.normalize(prediction, axis), axis=axis)
 
 
+@computed_at_once
+def pearson_correlation(y_true: Any, y_pred: Any, axis: Any = -1) -> Tensor:
+    """The correlation of targets and predictions, vectors along `axis` (or several): from -1 to 1.
+
+    >>> import anabranch as ab
+    >>> ab.metrics.pearson_correlation([[1.0, 2.0, 3.0]], [[2.0, 4.0, 6.0]]).round(4)
+    array([1.], dtype=float32)
+    """
+    target, prediction = aligned("pearson_correlation", y_true, y_pred)
+    target, prediction = (x - ops.mean(x, axis=_axes(axis), keepdims=True) for x in (target, prediction))
+    target, prediction = (x / ops.std(x, axis=_axes(axis), keepdims=True) for x in (target, prediction))
+    return ops.mean(target * prediction, axis=_axes(axis))
+
+
+@computed_at_once
+def concordance_correlation(y_true: Any, y_pred: Any, axis: Any = -1) -> Tensor:
+    """Like `pearson_correlation`, but 1 only where targets and predictions are equal, not where they are proportional.
+
+    Source: Lin, "A Concordance Correlation Coefficient to Evaluate Reproducibility", 1989.
+
+    >>> import anabranch as ab
+    >>> ab.metrics.concordance_correlation([[1.0, 2.0, 3.0]], [[2.0, 4.0, 6.0]]).round(4)
+    array([0.3636], dtype=float32)
+    """
+    target, prediction = aligned("concordance_correlation", y_true, y_pred)
+    of_target, of_prediction = (ops.mean(x, axis=_axes(axis), keepdims=True) for x in (target, prediction))
+    variances = (ops.var(x, axis=_axes(axis), keepdims=True) for x in (target, prediction))
+    common = (target - of_target) * (prediction - of_prediction)
+    spread = sum(variances) + ops.square(of_target - of_prediction)
+    return ops.mean(2.0 * common / (spread + 1e-7), axis=_axes(axis))
+
+
+def _axes(axis: Any) -> Any:
+    return tuple(axis) if isinstance(axis, list) else axis
+
+
 __all__ = [
     "accuracy",
     "binary_accuracy",
     "categorical_accuracy",
+    "concordance_correlation",
+    "pearson_correlation",
     "sparse_categorical_accuracy",
     "sparse_top_k_categorical_accuracy",
     "top_k_categorical_accuracy",

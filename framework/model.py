@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..engine.objects.registry import register_builtins
@@ -44,7 +44,9 @@ class Model(Trainer, Layer):
     ['input_layer', 'dense']
     """
 
-    untracked = Layer.untracked | {"_layer_graph", "_steps", "_trained_variables", "optimizer"}
+    untracked = (
+        Layer.untracked | {"_layer_graph", "_steps", "_trained_variables", "_latest", "_found_metrics"} | {"optimizer"}
+    )
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls is Model and is_functional_call(args, kwargs):
@@ -67,6 +69,7 @@ class Model(Trainer, Layer):
         self._layer_graph: LayerGraph | None = None
         if functional:
             self._layer_graph = LayerGraph(inputs, outputs, self.name)
+            self.autocast = False  # each layer casts its own inputs and weights
             self.built = True
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
@@ -215,6 +218,20 @@ class Model(Trainer, Layer):
         text = summary_text(self, line_length, expand_nested, show_trainable, layer_range)
         (print_fn or print)(text)
 
+    def check_saveable(self, custom_objects: Mapping[str, Any] | None = None, safe_mode: bool = True) -> None:
+        """Check, before it is trained, that the model could be saved and loaded again.
+
+        Args:
+            custom_objects: classes and functions of yours that `load_model` will be given.
+            safe_mode: whether lambdas in layers count as what can't be loaded.
+
+        Raises:
+            ValueError: some layers could not be; the message names each, and what mends it.
+        """
+        from .saveable import check_saveable
+
+        check_saveable(self, custom_objects, safe_mode)
+
     def save(self, filepath: str | os.PathLike[str], overwrite: bool = True) -> None:
         """Save the model, its weights and the state of its optimizer to a ``.keras`` file."""
         from .saving import save_model
@@ -244,7 +261,7 @@ class Model(Trainer, Layer):
     def get_config(self) -> dict[str, Any]:
         """What `from_config` needs to make the model again (without weights)."""
         graph = self.layer_graph
-        if graph is None or not _constructor_is_functional(type(self)):
+        if graph is None or has_own_constructor(type(self)):
             inherited = super().get_config()
             return (
                 inherited
@@ -284,11 +301,12 @@ def _inputs_and_outputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[
     return inputs, outputs
 
 
-def _constructor_is_functional(cls: type) -> bool:
-    """Whether the class can be made from inputs and outputs, because it has no constructor of its own."""
+def has_own_constructor(cls: type) -> bool:
+    """Whether a subclass has a constructor of its own, so that it can't be made as models of its base are."""
     from .functional import Functional
+    from .sequential import Sequential
 
-    return cls.__init__ in (Model.__init__, Functional.__init__)
+    return cls.__init__ not in (Model.__init__, Functional.__init__, Sequential.__init__)
 
 
 def _any_batch(shapes: Any) -> Any:

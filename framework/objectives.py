@@ -14,6 +14,7 @@ from ..engine.graph.nest import flatten
 from ..engine.graph.tensor import Tensor
 from . import losses as losses_module
 from . import metrics as metrics_module
+from .contract import check_not_applied_twice
 
 Names = Sequence[str]
 
@@ -171,6 +172,9 @@ class CompiledLoss:
         missing = [name for name, loss, target in zip(names, losses, targets, strict=True) if loss and target is None]
         if missing:
             raise ValueError(f"y has no targets for the outputs {missing}, for which there is a loss.")
+        for loss, prediction, name in zip(losses, predictions, names, strict=True):
+            if loss is not None:
+                check_not_applied_twice(loss, prediction, name)
         self._weights = self._factors(names)
         if sum(loss is not None for loss in losses) > 1:
             pairs = zip(names, losses, strict=True)
@@ -246,9 +250,16 @@ class CompiledMetrics:
         self.layer_names = layer_names
         self._entries: list[_Entry] | None = None
 
+    name = "compile_metrics"
+
     @property
     def built(self) -> bool:
         return self._entries is not None
+
+    @property
+    def is_given(self) -> bool:
+        """Whether `compile` got any metric at all."""
+        return any(flatten(given) for given in self.given.values())
 
     @property
     def metrics(self) -> list[Any]:
@@ -262,7 +273,7 @@ class CompiledMetrics:
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Let every metric take in a batch."""
-        if not any(flatten(given) for given in self.given.values()):
+        if not self.is_given:
             self._entries = []
             return
         names = output_names(y_pred, self.layer_names)
@@ -276,6 +287,15 @@ class CompiledMetrics:
         for entry in self._entries:
             weight = weights[entry.output] if entry.weighted else None
             entry.metric.update_state(targets[entry.output], predictions[entry.output], sample_weight=weight)
+
+    def result(self) -> dict[str, Any]:
+        """The results by the names that they have in the logs."""
+        return {entry.name: entry.metric.result() for entry in self._entries or ()}
+
+    def reset_state(self) -> None:
+        """Let every metric forget all batches."""
+        for metric in self.metrics:
+            metric.reset_state()
 
     def _build(self, targets: list[Any], predictions: list[Any], names: Names) -> list[_Entry]:
         entries: list[_Entry] = []

@@ -6,8 +6,10 @@ import collections
 import contextvars
 import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 
@@ -28,6 +30,8 @@ def in_order(calls: Iterable[Callable[[], T]], workers: int, limit: int) -> Gene
     >>> list(in_order([lambda: 1, lambda: 2, lambda: 3], workers=2, limit=2))
     [1, 2, 3]
     """
+    from concurrent.futures import ThreadPoolExecutor  # slow to import, and most fits prepare nothing ahead
+
     executor = ThreadPoolExecutor(workers, "anabranch prefetch")
     under_way: collections.deque[Future[T]] = collections.deque()
     remaining = iter(calls)

@@ -27,6 +27,7 @@ from ..engine.objects.registry import (
     shared_writing_scope,
 )
 from .archive import SavedFileError, atomic_write, check_overwrite, check_readable, read_archive, write_archive
+from .assets import collect_assets, give_assets
 from .weights_file import WeightsReader, check_seal, seal, write_weights
 
 if TYPE_CHECKING:
@@ -72,8 +73,9 @@ def save_model(model: Model, filepath: PathLike, overwrite: bool = True) -> None
         config = serialize_keras_object(model)
     weights = io.BytesIO()
     _write_weights(model, weights)
+    assets = collect_assets(model)
     with atomic_write(path) as stream:
-        write_archive(stream, config, weights.getvalue(), __version__)
+        write_archive(stream, config, weights.getvalue(), __version__, assets)
 
 
 def save_weights(model: Model, filepath: PathLike, overwrite: bool = True) -> None:
@@ -128,6 +130,7 @@ def load_model(
     config = archive.config if compile else {**archive.config, "compile_config": None}
     model = rebuild(path, config, custom_objects, safe_mode)
     _load_weights(model, archive.weights, path, is_new=True)
+    give_assets(model, archive.assets, path)
     return model
 
 
@@ -147,7 +150,9 @@ def load_weights(model: Model, filepath: PathLike, skip_mismatch: bool = False) 
     path = Path(filepath)
     _check_built(model, "loaded")
     if path.suffix == ".keras":
-        _load_weights(model, read_archive(path).weights, path, skip_mismatch=skip_mismatch)
+        archive = read_archive(path)
+        _load_weights(model, archive.weights, path, skip_mismatch=skip_mismatch)
+        give_assets(model, archive.assets, path)
         return
     check_readable(path)
     with open(path, "rb") as stream:
@@ -230,7 +235,10 @@ def _apply(model: Model, reader: WeightsReader, is_new: bool, skip_mismatch: boo
         warnings.warn(f"{name} in places, which were left as they are:{describe(skipped)}", stacklevel=4)
 
 
+CustomObjectScope = custom_object_scope
+
 __all__ = [
+    "CustomObjectScope",
     "SavedFileError",
     "custom_object_scope",
     "deserialize_keras_object",

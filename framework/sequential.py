@@ -35,6 +35,7 @@ class Sequential(Model):
         self, layers: Sequence[Any] | None = None, trainable: bool = True, name: str | None = None, **kwargs: Any
     ) -> None:
         super().__init__(trainable=trainable, name=name, **kwargs)
+        self.autocast = False  # each layer casts its own inputs and weights
         self._stack: list[Layer] = []
         self._input_layer: InputLayer | None = None
         self._symbolic: list[Tensor] = []  # what each layer gives for the symbolic input
@@ -187,6 +188,10 @@ class Sequential(Model):
     @property
     def output_names(self) -> list[str] | None:
         return [self._stack[-1].name] if self._stack else None
+
+    def declared_input(self) -> InputLayer | None:
+        """The input that came first; None if the model learnt its shape from data."""
+        return self._input_layer if self._has_own_input else None
 
     # --- configs --------------------------------------------------------------------------------------------
 

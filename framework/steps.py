@@ -34,6 +34,10 @@ class StepPrograms:
 
     def run(self, batch: Batch) -> tuple[Any, ...]:
         """Run the step on a batch; returns what it fetches."""
+        return self.prepare(batch)(*batch.leaves)
+
+    def prepare(self, batch: Batch) -> Program:
+        """The program that runs a batch. If there is none yet it is built, and with it what a model makes at first."""
         if self._devices != devices_version():
             self.clear()  # other devices have been declared
         leaves = batch.leaves
@@ -41,7 +45,7 @@ class StepPrograms:
         program = self._programs.get(key)
         if program is None:
             program = self._programs[key] = self._find(batch)
-        return program(*leaves)
+        return program
 
     def clear(self) -> None:
         """Forget all programs, because what they were built from has changed."""

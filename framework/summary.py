@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ..engine.graph import Variable
@@ -31,6 +32,7 @@ def summary_text(
     layer_range: tuple[str, str] | None = None,
 ) -> str:
     """The summary of a model as text; for the arguments see `Model.summary`."""
+    _note_shapes(model)
     graph = model.layer_graph
     operations: Sequence[Layer | RawOp] = _operations(model, graph)
     if layer_range is not None:
@@ -79,11 +81,25 @@ def _rows(operation: Layer | RawOp, graph: LayerGraph | None, expand: bool, dept
             yield from _rows(inside, inner, expand, depth + 1)
 
 
+def _note_shapes(model: Model) -> None:
+    """Let the layers of a model that is Python code see symbols of any batch, so that they know their shapes."""
+    built_for = model.get_build_config() if model.built and model.layer_graph is None else None
+    if built_for:
+        shapes = built_for["shapes_dict"] if "shapes_dict" in built_for else {"input_shape": built_for["input_shape"]}
+        with suppress(Exception):  # it may need integers, or to know the batch
+            Layer.compute_output_shape(model, **{name: _open_batch(shape) for name, shape in shapes.items()})
+            return
+    for layer in model._flatten_layers():  # pyright: ignore[reportPrivateUsage]
+        layer._latest_output_shapes = _open_batch(layer._latest_output_shapes)  # what was seen, in a batch of any size
+
+
 def _output_shape(layer: Layer) -> str:
     if isinstance(layer, Model) and layer.layer_graph is not None:
         return _shape_text(layer.output_shape)
     if layer.inbound_nodes:
         return _shape_text(shapes_of(layer.inbound_nodes[0].outputs))
+    if layer._latest_output_shapes is not None:  # pyright: ignore[reportPrivateUsage]
+        return _shape_text(layer._latest_output_shapes)  # pyright: ignore[reportPrivateUsage]
     built_for = layer.get_build_config() if layer.built else None
     if not built_for:
         return "?"

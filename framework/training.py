@@ -8,28 +8,27 @@ at the end of an epoch, or when a callback or the progress bar asks.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from .. import optim
-from ..engine import ops
-from ..engine.autodiff import gradients
-from ..engine.graph import Tensor, Variable, flatten, in_explicit_graph, pack_as
+from ..engine.graph import Tensor, in_explicit_graph, pack_as
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
-from ..engine.place.devices import devices_version
 from . import metrics as metrics_module
-from .callbacks import Callback, CallbackList, History
+from .callback import Callback, CallbackList, History
+from .checkpointing import TrainingRun
 from .config import floatx
+from .contract import check_class_weight, check_numbers, check_probabilities, checked_first
 from .data import (
     X_ONLY,
     ArrayData,
     Batch,
     Data,
-    Epochs,
-    Layout,
     as_data,
     batch_of,
     class_weights_to_sample_weights,
@@ -38,22 +37,18 @@ from .data import (
     train_validation_split,
     unpack_x_y_sample_weight,
 )
-from .objectives import CompiledLoss, CompiledMetrics, object_name, row_count, sum_of
+from .epochs import Epochs
+from .nan_report import guard_restored, located
+from .objectives import CompiledLoss, CompiledMetrics, object_name
 from .progress import Progress, make_progress, resolve_verbose
-from .steps import Program, StepPrograms, compile_step
+from .step_methods import StepMethods
 
 Logs = dict[str, Any]
 Callbacks = Callback | Sequence[Callback] | CallbackList | None
 
 
-class Trainer:
-    """The training half of a model. `Model` joins it to `Layer`."""
-
-    # What Layer gives:
-    name: str
-    losses: list[Any]
-    trainable_variables: list[Variable]
-    __call__: Callable[..., Any]
+class Trainer(StepMethods):
+    """The training half of a model: `compile`, `fit` and their like. `Model` joins it to `Layer`."""
 
     def _init_trainer(self) -> None:
         self.optimizer: Any = None
@@ -64,18 +59,9 @@ class Trainer:
         self.steps_per_execution = 1
         self.run_eagerly = False
         self.jit_compile: bool | str = "auto"
+        self._checked_batch = False
         self._compile_arguments: dict[str, Any] | None = None
-        self._compiled_loss: CompiledLoss | None = None
-        self._compiled_metrics: CompiledMetrics | None = None
-        self._loss_tracker: Any = None
-        self._read_logs_program: tuple[Program, list[str], Any, int] | None = None
-        self._trained_variables: list[Variable] = []
-        self._steps = {
-            "train": StepPrograms(self._build_train_step),
-            "test": StepPrograms(self._build_test_step),
-            "predict": StepPrograms(self._build_predict_step),
-        }
-        self._output_structure: dict[str, Any] = {}
+        self._init_steps()
 
     # --- compile --------------------------------------------------------------------------------------------
 
@@ -89,6 +75,7 @@ class Trainer:
         run_eagerly: bool = False,
         steps_per_execution: int = 1,
         jit_compile: bool | str = "auto",
+        auto_scale_loss: bool = True,
     ) -> None:
         """Say how the model is trained.
 
@@ -99,18 +86,22 @@ class Trainer:
             loss_weights: a factor for each output's loss, in a list or dict.
             metrics: a list of metrics, names or functions; for several outputs a list or dict of such lists.
             weighted_metrics: the same, for metrics that sample weights apply to.
-            run_eagerly: accepted as in Keras; steps are always compiled.
-            steps_per_execution: how many steps lie between calls of the callbacks' batch methods.
-            jit_compile: accepted as in Keras; steps are always compiled.
+            run_eagerly: accepted as in Keras, and kept for the config: steps are compiled either way, so that Python in
+                a step runs once for each kind of batch. To see values, fetch them or use `ab.debugging`.
+            steps_per_execution: how many steps lie between calls of the callbacks' batch methods. Steps cost the same
+                one by one, so it need not be set for speed.
+            jit_compile: accepted as in Keras, and kept for the config: steps are compiled either way.
+            auto_scale_loss: put a `LossScaleOptimizer` around the optimizer where layers compute in float16 with
+                weights in float32 (the dtype policy ``"mixed_float16"``).
 
         Raises:
-            ValueError: a name is not known. TypeError: something is no optimizer.
+            ValueError: a name is not known.
+            TypeError: something is no optimizer, or `train_step` takes more than the data.
+
+        Which variables are trained is found out when a step is built: `layer.trainable` takes effect if it is set
+        before the first step, before `compile`, or between two calls of `fit`.
         """
-        if getattr(type(self), "train_step", None) is not None:
-            raise NotImplementedError(
-                f"{type(self).__name__} defines train_step(), which fit() does not call in this version. Override "
-                "compute_loss() instead, or train with an optimizer's minimize() in a graph of your own."
-            )
+        self._check_step_signatures()
         self._compile_arguments = {
             "optimizer": optimizer,
             "loss": loss,
@@ -122,6 +113,10 @@ class Trainer:
             "jit_compile": jit_compile,
         }
         self.optimizer = optim.get(optimizer)
+        if not auto_scale_loss:  # written only then, as Keras does not write it
+            self._compile_arguments["auto_scale_loss"] = False
+        elif _needs_scaled_loss(self):
+            self.optimizer = optim.LossScaleOptimizer(self.optimizer, name="loss_scale_optimizer")
         self.loss = loss
         self.run_eagerly = run_eagerly
         self.steps_per_execution = max(int(steps_per_execution), 1)
@@ -131,14 +126,9 @@ class Trainer:
         self._compiled_metrics = CompiledMetrics(metrics, weighted_metrics, names)
         self._loss_tracker = metrics_module.Mean(name="loss")
         self.stop_training = False
+        self._checked_batch = False
         self.compiled = True
         self._forget_programs()
-
-    def _forget_programs(self) -> None:
-        for steps in self._steps.values():
-            steps.clear()
-        self._output_structure.clear()
-        self._read_logs_program = None
 
     def _prepare(self, what: str) -> None:
         """Check that the model is compiled; drop programs that were built for other trainable variables."""
@@ -150,6 +140,7 @@ class Trainer:
                 "Call it outside of the `with graph.as_default():` or `with Session():` block."
             )
         if not what.endswith("_on_batch"):  # single steps must be quick; after a change of `trainable`, compile again
+            self._found_metrics = None
             variables = self.trainable_variables
             if [id(v) for v in variables] != [id(v) for v in self._trained_variables]:
                 self._steps["train"].clear()
@@ -164,6 +155,13 @@ class Trainer:
 
     def compile_from_config(self, config: Mapping[str, Any]) -> None:
         """Compile as `get_compile_config` says."""
+        if type(self).compile is not Trainer.compile and type(self).get_compile_config is Trainer.get_compile_config:
+            warnings.warn(
+                f"Model {self.name!r} was loaded without being compiled: {type(self).__name__} has a compile() of its "
+                "own. Call compile(), or let the class define get_compile_config() and compile_from_config(config).",
+                stacklevel=2,
+            )
+            return
         known = {
             name: value
             for name, value in config.items()
@@ -172,97 +170,6 @@ class Trainer:
         self.compile(**deserialize_keras_object(known))
         if self.optimizer is not None and getattr(self, "built", False):
             self.optimizer.build(self.trainable_variables)
-
-    # --- metrics --------------------------------------------------------------------------------------------
-
-    @property
-    def metrics(self) -> list[Any]:
-        """The running averages: of the loss, the compiled metrics (once a batch was seen), single outputs' losses."""
-        return list(self._named_metrics().values())
-
-    @property
-    def metrics_names(self) -> list[str]:
-        return list(self._named_metrics())
-
-    def _named_metrics(self) -> dict[str, Any]:
-        if not self.compiled:
-            return {}
-        trackers = self._compiled_loss.trackers if self._compiled_loss is not None else []
-        assert self._compiled_metrics is not None
-        named = {"loss": self._loss_tracker, **{tracker.name: tracker for tracker in trackers}}
-        return {**named, **self._compiled_metrics.named}
-
-    def reset_metrics(self) -> None:
-        """Start all running averages anew."""
-        for metric in self.metrics:
-            metric.reset_state()
-
-    def get_metrics_result(self) -> Logs:
-        """The running averages by name, as floats."""
-        named = self._named_metrics()
-        known = self._read_logs_program
-        if known is None or known[1] != list(named) or known[3] != devices_version():
-            known = self._read_logs_program = _compile_results(named)
-        program, names, structure, _ = known
-        values = pack_as(structure, [_plain(value) for value in program()])
-        logs: Logs = {}
-        for name, value in zip(names, values, strict=True):
-            logs.update(value if isinstance(value, dict) else {name: value})
-        return dict(sorted(logs.items()))
-
-    # --- building steps -------------------------------------------------------------------------------------
-
-    def compute_loss(
-        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
-    ) -> Any:
-        """The loss of a batch, a scalar tensor: the compiled losses, and what layers and regularizers add.
-
-        Override it to train on something else; it is called once for each kind of batch, to build the step.
-        """
-        terms: list[Any] = []
-        if self._compiled_loss is not None:
-            value = self._compiled_loss(y, y_pred, sample_weight, rows=row_count(x))
-            terms += [] if value is None else [value]
-        terms += [loss if getattr(loss, "shape", None) == () else ops.sum(loss) for loss in self.losses]
-        return sum_of(terms)
-
-    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Let the compiled metrics take in a batch."""
-        assert self._compiled_metrics is not None
-        self._compiled_metrics.update_state(y, y_pred, sample_weight)
-
-    def _build_train_step(self, layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
-        x, y, sample_weight = layout.pack(tensors)
-        y_pred = self(x, training=True)
-        loss = self.compute_loss(x, y, y_pred, sample_weight, training=True)
-        if loss is None:
-            raise ValueError(
-                f"Model {self.name!r} has no loss to minimise: pass loss=... to compile(), or add one in a layer with "
-                "add_loss()."
-            )
-        variables = self.trainable_variables
-        if not variables:
-            raise ValueError(f"Model {self.name!r} has no trainable variables, so there is nothing that fit() can do.")
-        self._loss_tracker.update_state(loss, sample_weight=row_count(x))
-        self._trained_variables = variables
-        self.optimizer.apply(gradients(self.optimizer.scale_loss(loss), variables), variables)
-        self.compute_metrics(x, y, y_pred, sample_weight)
-        return []
-
-    def _build_test_step(self, layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
-        x, y, sample_weight = layout.pack(tensors)
-        y_pred = self(x, training=False)
-        loss = self.compute_loss(x, y, y_pred, sample_weight, training=False)
-        if loss is not None:
-            self._loss_tracker.update_state(loss, sample_weight=row_count(x))
-        self.compute_metrics(x, y, y_pred, sample_weight)
-        return []
-
-    def _build_predict_step(self, layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
-        x, _, _ = layout.pack(tensors)
-        outputs = self(x, training=False)
-        self._output_structure[layout.key] = outputs
-        return flatten(outputs)
 
     # --- fit ------------------------------------------------------------------------------------------------
 
@@ -325,6 +232,8 @@ class Trainer:
             (x, y, sample_weight), validation_data = train_validation_split(
                 _converted(x, y, sample_weight), validation_split
             )
+        if class_weight is not None:
+            check_class_weight(y, labels)
         data = as_data(
             x, y, sample_weight, batch_size=batch_size, shuffle=shuffle, class_weight=class_weight, labels=labels
         )
@@ -335,16 +244,18 @@ class Trainer:
         history = next(item for item in hooks.callbacks if isinstance(item, History))
         self.history = history
         self.stop_training = False
+        run, shown = TrainingRun(self, hooks, epochs_of_data), 0 if hooks.shows_progress else verbosity
         hooks.on_begin("train")
         logs: Logs = {}
-        with closing(epochs_of_data):
-            for epoch in range(initial_epoch, epochs):
+        with closing(epochs_of_data), guard_restored():
+            for epoch in run.epochs(initial_epoch, epochs):
                 self.reset_metrics()
                 hooks.on_epoch_begin(epoch)
+                run.enter_epoch()
                 title = f"Epoch {epoch + 1}/{epochs}"
-                progress = make_progress(verbosity, title, epochs_of_data.steps, self.get_metrics_result)
+                progress = make_progress(shown, title, epochs_of_data.steps, partial(self._logs, "train"))
                 done = self._run_steps("train", epochs_of_data, hooks, progress)
-                logs = self.get_metrics_result() if done else {}
+                logs = self._logs("train") if done else {}
                 if validation is not None and _is_due(epoch, validation_freq):
                     found = self._evaluate(Epochs(validation, validation_steps), hooks, None)
                     logs = dict(sorted({**logs, **{f"val_{name}": value for name, value in found.items()}}.items()))
@@ -360,32 +271,48 @@ class Trainer:
         """Run one epoch's steps; returns how many there were."""
         if hooks.wants_batches(mode):
             return self._run_steps_with_hooks(mode, epoch, hooks, progress)
-        run, clock = self._steps[mode].run, time.perf_counter
-        done = 0
-        for batch in epoch.epoch():
-            run(batch)
-            done += 1
-            if clock() >= progress.next_redraw:
-                progress.redraw(done)
+        run, clock, latest = self._steps[mode].run, time.perf_counter, self._latest
+        done = epoch.done_before
+        try:
+            for batch in progress.timed(self._batches(epoch)):
+                latest[mode] = (batch.layout.key, run(batch))
+                done += 1
+                if clock() >= progress.next_redraw:
+                    progress.redraw(done)
+        except FloatingPointError as error:
+            raise located(error, self, progress.title, done) from error
         return done
 
     def _run_steps_with_hooks(self, mode: str, epoch: Epochs, hooks: CallbackList, progress: Progress) -> int:
         run, together = self._steps[mode].run, self.steps_per_execution
-        done = 0
-        for batch in epoch.epoch():
+        done = epoch.done_before
+        for batch in progress.timed(self._batches(epoch)):
             if done % together == 0:
-                hooks.on_batch_begin(mode, done)
-            run(batch)
+                hooks.begin_batch(mode, done)
+            try:
+                self._latest[mode] = (batch.layout.key, run(batch))
+            except FloatingPointError as error:
+                raise located(error, self, progress.title, done) from error
             done += 1
             if done % together == 0:
-                hooks.on_batch_end(mode, done - 1, self.get_metrics_result())
+                hooks.end_batch(mode, done - 1, self._logs(mode))
             if time.perf_counter() >= progress.next_redraw:
                 progress.redraw(done)
             if self.stop_training:
                 break
         if done % together:
-            hooks.on_batch_end(mode, done - 1, self.get_metrics_result())
+            hooks.end_batch(mode, done - 1, self._logs(mode))
         return done
+
+    def _batches(self, epoch: Epochs) -> Iterator[Batch]:
+        """An epoch's batches; the first one that the model sees is looked at."""
+        return epoch.epoch() if self._checked_batch else checked_first(epoch.epoch(), self._check_batch)
+
+    def _check_batch(self, batch: Batch) -> None:
+        self._checked_batch = True
+        check_numbers(batch)
+        if self.loss is not None and not isinstance(self.loss, (dict, list, tuple)):
+            check_probabilities(batch, self.loss if isinstance(self.loss, str) else object_name(self.loss))
 
     def _callback_list(self, callbacks: Callbacks, **params: Any) -> CallbackList:
         if isinstance(callbacks, CallbackList):
@@ -426,27 +353,21 @@ class Trainer:
         data = Epochs(as_data(x, y, sample_weight, batch_size=batch_size), steps)
         verbosity = resolve_verbose(verbose)
         hooks = self._callback_list(callbacks, verbose=verbosity, epochs=1, steps=data.steps)
-        progress = make_progress(verbosity, "", data.steps, self.get_metrics_result)
+        shown = 0 if hooks.shows_progress else verbosity
+        progress = make_progress(shown, "", data.steps, partial(self._logs, "test"))
         logs = self._evaluate(data, hooks, progress)
         return logs if return_dict else self._in_order(logs)
 
     def _evaluate(self, data: Epochs, hooks: CallbackList, progress: Progress | None) -> Logs:
         self.reset_metrics()
         hooks.on_begin("test")
-        shown = progress or make_progress(0, "", None, self.get_metrics_result)
+        shown = progress or make_progress(0, "", None, dict)
         with closing(data):
             done = self._run_steps("test", data, hooks, shown)
-        logs = self.get_metrics_result() if done else {}
+        logs = self._logs("test") if done else {}
         shown.close(done, logs)
         hooks.on_end("test", logs)
         return logs
-
-    def _in_order(self, logs: Logs) -> Any:
-        """The values of logs as Keras orders them: the loss, losses of single outputs, then metrics by name."""
-        trackers = self._compiled_loss.trackers if self._compiled_loss is not None else []
-        first = [name for name in ("loss", *(tracker.name for tracker in trackers)) if name in logs]
-        values = [logs[name] for name in [*first, *sorted(logs.keys() - set(first))]]
-        return values[0] if len(values) == 1 else values
 
     # --- predict --------------------------------------------------------------------------------------------
 
@@ -478,20 +399,20 @@ class Trainer:
         if verbose == "auto" and (verbosity == 2 or data.steps == 1):
             verbosity = 0
         hooks = self._callback_list(callbacks, verbose=verbosity, epochs=1, steps=data.steps)
-        progress = make_progress(verbosity, "", data.steps, dict)
+        progress = make_progress(0 if hooks.shows_progress else verbosity, "", data.steps, dict)
         hooks.on_begin("predict")
         parts, structure, done = [], None, 0
         wanted = hooks.wants_batches("predict")
         with closing(data):
-            for batch in data.epoch():
+            for batch in progress.timed(data.epoch()):
                 only_x = _without_targets(batch)
                 if wanted:
-                    hooks.on_batch_begin("predict", done)
+                    hooks.begin_batch("predict", done)
                 parts.append(self._steps["predict"].run(only_x))
                 structure = self._output_structure[only_x.layout.key]
                 done += 1
                 if wanted:
-                    hooks.on_batch_end("predict", done - 1, {"outputs": pack_as(structure, list(parts[-1]))})
+                    hooks.end_batch("predict", done - 1, {"outputs": pack_as(structure, list(parts[-1]))})
                 if time.perf_counter() >= progress.next_redraw:
                     progress.redraw(done)
         progress.close(done, {})
@@ -519,21 +440,35 @@ class Trainer:
         class_weight: Mapping[int, float] | None = None,
         return_dict: bool = False,
     ) -> Any:
-        """One training step. Returns the averages since `reset_metrics`, as `evaluate` does."""
+        """One training step on one batch. Running averages start anew, so that what is returned is of this batch.
+
+        Args:
+            x, y, sample_weight: inputs, targets and weights, all rows of the batch.
+            class_weight: a weight for each class of the targets; not together with `sample_weight`.
+            return_dict: return a dict by name.
+
+        Returns:
+            The loss, or a list ``[loss, metrics...]``, or a dict, as `evaluate` gives them.
+        """
         self._prepare("train_on_batch")
         if class_weight is not None:
             if sample_weight is not None:
                 raise ValueError("class_weight and sample_weight can't be given at the same time.")
+            check_class_weight(y, self._label_form())
             sample_weight = class_weights_to_sample_weights(convert_structure(y, "y"), class_weight, self._label_form())
-        self._steps["train"].run(batch_of(x, y, sample_weight))
-        logs = self.get_metrics_result()
-        return logs if return_dict else self._in_order(logs)
+        return self._one_step("train", batch_of(x, y, sample_weight), return_dict)
 
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
-        """Take one batch into the averages, without training. Returns them, as `evaluate` does."""
+        """Loss and metrics of one batch, without training; see `train_on_batch`."""
         self._prepare("test_on_batch")
-        self._steps["test"].run(batch_of(x, y, sample_weight))
-        logs = self.get_metrics_result()
+        return self._one_step("test", batch_of(x, y, sample_weight), return_dict)
+
+    def _one_step(self, mode: str, batch: Batch, return_dict: bool) -> Any:
+        if not self._checked_batch:
+            self._check_batch(batch)
+        self.reset_metrics()
+        self._latest[mode] = (batch.layout.key, self._steps[mode].run(batch))
+        logs = self._logs(mode)
         return logs if return_dict else self._in_order(logs)
 
 
@@ -542,7 +477,7 @@ class Trainer:
 
 def batch_of_x(x: Any) -> Batch:
     """A batch of inputs only."""
-    if type(x) is np.ndarray and x.ndim:
+    if type(x) is np.ndarray and x.ndim and x.dtype.kind not in "OSU":
         return Batch(X_ONLY, [x.astype(floatx()) if x.dtype.kind == "f" and x.dtype.name != floatx() else x], len(x))
     return batch_of(x)
 
@@ -569,22 +504,6 @@ def _packed(structure: Any, values: list[Any]) -> Any:
     return values[0] if isinstance(structure, Tensor) else pack_as(structure, values)
 
 
-def _compile_results(named: dict[str, Any]) -> tuple[Program, list[str], Any, int]:
-    """A program that reads the results of metrics; with their names, structure, and the devices for which it is."""
-    found: dict[str, Any] = {}
-
-    def build(layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
-        found.update({name: metric.result() for name, metric in named.items()})
-        return [ops.convert_to_tensor(leaf) for leaf in flatten(list(found.values()))]
-
-    program = compile_step(build, X_ONLY, [])
-    return program, list(found), list(found.values()), devices_version()
-
-
-def _plain(value: Any) -> Any:
-    return float(value) if np.ndim(value) == 0 else np.asarray(value)
-
-
 def _converted(x: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
     return convert_structure(x, "x"), convert_structure(y, "y"), convert_structure(sample_weight, "sample_weight")
 
@@ -605,6 +524,13 @@ def _validation_data(given: Any, batch_size: int | None) -> Data | None:
 def is_batches(given: Any) -> bool:
     """Whether a list is one of batches ``[(x, y), ...]``, not ``[x, y]``."""
     return isinstance(given, list) and bool(given) and all(isinstance(item, tuple) for item in given)
+
+
+def _needs_scaled_loss(model: Any) -> bool:
+    """Whether gradients of the model pass through float16, and its optimizer does nothing about it yet."""
+    if model.optimizer is None or isinstance(model.optimizer, optim.LossScaleOptimizer):
+        return False
+    return any(layer.dtype_policy.name == "mixed_float16" for layer in model._flatten_layers())
 
 
 def _is_due(epoch: int, validation_freq: int | Sequence[int]) -> bool:

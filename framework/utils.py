@@ -9,13 +9,35 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..engine import ops
+from ..engine.graph import Tensor
+from ..engine.graph.dtypes import as_dtype, name_of
 from ..engine.graph.graph import reset_default_graph
 from ..engine.graph.nest import flatten, map_structure
+from ..engine.objects.floats import floatx
 from ..engine.objects.names import reset_names
 from ..engine.ops.keys import set_global_seed
 from .data import PyDataset, pack_x_y_sample_weight, unpack_x_y_sample_weight
+from .datasets import (
+    Dataset,
+    image_dataset_from_directory,
+    text_dataset_from_directory,
+    timeseries_dataset_from_array,
+)
+from .get_file import get_file
+from .images import array_to_img, img_to_array, load_img, save_img
 from .prefetch import Prefetch
-from .saving import custom_object_scope, get_custom_objects, register_keras_serializable
+from .saving import (
+    CustomObjectScope,
+    custom_object_scope,
+    deserialize_keras_object,
+    get_custom_objects,
+    get_registered_name,
+    get_registered_object,
+    register_keras_serializable,
+    serialize_keras_object,
+)
+from .visualization import model_to_dot, plot_model
 
 Array = NDArray[Any]
 
@@ -78,6 +100,43 @@ def to_categorical(x: Any, num_classes: int | None = None) -> Array:
             f"(num_classes={classes})."
         )
     return np.eye(classes, dtype="float32")[labels]
+
+
+def normalize(x: Any, axis: int = -1, order: float = 2) -> Any:
+    """Vectors divided by their norms; zeros stay zeros.
+
+    Args:
+        x: an array or tensor ``[...]``.
+        axis: the axis along which the vectors lie.
+        order: of the norm, 2 for the Euclidean one.
+
+    >>> normalize(np.array([[3.0, 4.0], [0.0, 0.0]]))
+    array([[0.6, 0.8],
+           [0. , 0. ]])
+    """
+    if isinstance(x, Tensor):
+        return ops.normalize(x, axis=axis, order=order)
+    array = np.asarray(x)
+    norms = np.linalg.norm(array, order, axis, keepdims=True)
+    return array / np.where(norms == 0, 1, norms)
+
+
+def is_keras_tensor(x: Any) -> bool:
+    """Whether `x` stands for a value that is computed later: an `Input`, or what a layer or op made of tensors.
+
+    >>> is_keras_tensor([1.0])
+    False
+    """
+    return isinstance(x, Tensor)
+
+
+def standardize_dtype(dtype: Any) -> str:
+    """The name of a dtype; None is the default float type.
+
+    >>> standardize_dtype(None), standardize_dtype("int64")
+    ('float32', 'int64')
+    """
+    return floatx() if dtype is None else name_of(as_dtype(dtype))
 
 
 def pad_sequences(
@@ -174,16 +233,35 @@ def _rows_of(size: float | int | None, total: int) -> int | None:
 
 
 __all__ = [
+    "CustomObjectScope",
+    "Dataset",
     "Prefetch",
     "PyDataset",
+    "array_to_img",
     "clear_session",
     "custom_object_scope",
+    "deserialize_keras_object",
     "get_custom_objects",
+    "get_file",
+    "get_registered_name",
+    "get_registered_object",
+    "image_dataset_from_directory",
+    "img_to_array",
+    "is_keras_tensor",
+    "load_img",
+    "model_to_dot",
+    "normalize",
     "pack_x_y_sample_weight",
     "pad_sequences",
+    "plot_model",
     "register_keras_serializable",
+    "save_img",
+    "serialize_keras_object",
     "set_random_seed",
     "split_dataset",
+    "standardize_dtype",
+    "text_dataset_from_directory",
+    "timeseries_dataset_from_array",
     "to_categorical",
     "unpack_x_y_sample_weight",
 ]

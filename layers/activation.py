@@ -158,7 +158,7 @@ class Softmax(Layer):
     Args:
         axis: the axis, or several.
 
-    The call takes a `mask` of the inputs' shape: where it is False, the result is 0.
+    The call takes a `mask` that broadcasts to the inputs: where it is False, the result is 0.
     """
 
     def __init__(self, axis: int | Sequence[int] = -1, **kwargs: Any) -> None:
@@ -170,8 +170,21 @@ class Softmax(Layer):
         axis = self.axis if isinstance(self.axis, int) else tuple(self.axis)
         if mask is None:
             return ops.softmax(inputs, axis=axis)
+        self._check_mask(inputs.shape, mask.shape)
+        mask = mask if mask.dtype == np.dtype("bool") else mask > 0.5
         lowest = -3e4 if inputs.dtype == np.dtype("float16") else -1e9
-        return ops.softmax(inputs + (1.0 - ops.cast(mask, inputs.dtype)) * lowest, axis=axis)
+        outputs = ops.softmax(ops.where(mask, inputs, np.asarray(lowest, inputs.dtype)), axis=axis)
+        return ops.where(mask, outputs, ops.zeros_like(outputs))
+
+    def _check_mask(self, shape: Any, mask_shape: Any) -> None:
+        if shape is None or mask_shape is None:
+            return
+        pairs = zip(reversed(mask_shape), reversed(shape), strict=False)
+        if len(mask_shape) > len(shape) or any(m not in (1, None, size) and size is not None for m, size in pairs):
+            raise ValueError(
+                f"Layer {self.name!r} (Softmax): mask must broadcast to the inputs, whose shape is {shape}, got a mask "
+                f"of shape {mask_shape}."
+            )
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "axis": self.axis}

@@ -8,6 +8,7 @@ from typing import Any
 from ..engine import ops
 from ..engine.graph import flatten
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
+from .calling import signature_of
 from .layer import Layer
 
 _MERGES: dict[str, Callable[[Any, Any], Any]] = {
@@ -24,6 +25,7 @@ class Bidirectional(Layer):
     Args:
         layer: an `RNN` such as `LSTM`. It is copied, without weights, for both directions.
         merge_mode: ``"concat"``, ``"sum"``, ``"ave"``, ``"mul"``, or None for a pair of outputs.
+        weights: first values of the weights, those of `layer` and then those of the backward layer.
         backward_layer: the layer for the other direction, with ``go_backwards`` unlike that of `layer`.
 
     With sequences returned, outputs at masked steps are 0. ``initial_state`` holds the forward states, then the
@@ -34,7 +36,12 @@ class Bidirectional(Layer):
     """
 
     def __init__(
-        self, layer: Any, merge_mode: str | None = "concat", backward_layer: Any = None, **kwargs: Any
+        self,
+        layer: Any,
+        merge_mode: str | None = "concat",
+        weights: Any = None,
+        backward_layer: Any = None,
+        **kwargs: Any,
     ) -> None:
         for given in (layer, backward_layer):
             if not (isinstance(given, Layer) or given is backward_layer is None):
@@ -50,6 +57,7 @@ class Bidirectional(Layer):
         for part in (self.forward_layer, self.backward_layer):
             part.zero_output_for_mask = part.return_sequences
         self.merge_mode = merge_mode
+        self._first_weights = weights
         self.stateful = layer.stateful
         self.return_sequences = layer.return_sequences
         self.return_state = layer.return_state
@@ -74,14 +82,17 @@ class Bidirectional(Layer):
         for layer in (self.forward_layer, self.backward_layer):
             if not layer.built:
                 layer.build(sequences_shape)
+        if self._first_weights is not None:
+            self.set_weights(self._first_weights)
+            self._first_weights = None
 
     def call(self, sequences: Any, initial_state: Any = None, mask: Any = None, training: Any = None) -> Any:
         states = [None, None]
         if initial_state is not None:
             half = len(initial_state) // 2
             states = [initial_state[:half], initial_state[half:]]
-        forward = self.forward_layer(sequences, initial_state=states[0], mask=mask, training=training)
-        backward = self.backward_layer(sequences, initial_state=states[1], mask=mask, training=training)
+        forward = self._run(self.forward_layer, sequences, states[0], mask, training)
+        backward = self._run(self.backward_layer, sequences, states[1], mask, training)
         final: tuple[Any, ...] = ()
         if self.return_state:
             final = (*forward[1:], *backward[1:])
@@ -92,6 +103,18 @@ class Bidirectional(Layer):
             return (forward, backward, *final)
         output = _MERGES[self.merge_mode](forward, backward)
         return (output, *final) if self.return_state else output
+
+    def _run(self, layer: Any, sequences: Any, states: Any, mask: Any, training: Any) -> Any:
+        """Call one of the layers with as much as its `call` takes."""
+        signature = signature_of(type(layer).call)
+        given = {"initial_state": states, "mask": mask, "training": training}
+        known = {name: value for name, value in given.items() if signature.takes(name) or signature.takes_anything}
+        if states is not None and "initial_state" not in known:
+            raise ValueError(
+                f"Layer {self.name!r} (Bidirectional) was given an initial_state, which the call of {layer.name!r} "
+                f"({type(layer).__name__}) does not take."
+            )
+        return layer(sequences, **known)
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
         """The steps' mask where all outputs are returned, else None."""

@@ -62,6 +62,7 @@ class ActiveCall:
 
     path: str
     training: Any = None
+    autocast: str | None = None  # the dtype in which weights are read; None for their own
 
 
 class _Calls(threading.local):
@@ -92,6 +93,22 @@ def is_outermost() -> bool:
 def enclosing_path() -> str:
     """The path of the layer that is being called or built, with a slash; empty if there is none."""
     return _calls.stack[-1].path + "/" if _calls.stack else ""
+
+
+def autocast_dtype() -> str | None:
+    """The dtype in which the layer that is being called reads its weights; None for their own."""
+    return _calls.stack[-1].autocast if _calls.stack else None
+
+
+@contextmanager
+def without_autocast() -> Generator[None]:
+    """Inside the block weights are read in their own dtype."""
+    active = _calls.stack[-1] if _calls.stack else ActiveCall("")
+    dtype, active.autocast = active.autocast, None
+    try:
+        yield
+    finally:
+        active.autocast = dtype
 
 
 def enclosing_training() -> Any:

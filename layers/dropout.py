@@ -62,6 +62,7 @@ class SpatialDropout1D(Dropout):
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         config.pop("noise_shape")
+        config.pop("trainable")  # Keras's constructor does not take it
         return config
 
 

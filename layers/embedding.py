@@ -73,7 +73,7 @@ class Embedding(Layer):
     def call(self, inputs: Any) -> Tensor:
         if inputs.dtype.kind not in "iu":
             inputs = ops.cast(inputs, "int32")
-        return ops.take(self.embeddings, inputs, axis=0)
+        return ops.cast(ops.take(self.embeddings, inputs, axis=0), self.compute_dtype)
 
     def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
         """Where the input is not 0; None without `mask_zero`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..engine.graph import Tensor, as_dtype
+from ..engine.graph.dtypes import name_of
 from ..engine.objects.floats import floatx
 from ..engine.session import placeholder
 from .layer import Layer
@@ -57,9 +58,9 @@ class InputLayer(Layer):
         if shape is not None:
             shape = (shape,) if isinstance(shape, int) else tuple(shape)
         self.batch_shape: tuple[int | None, ...] = tuple(batch_shape) if shape is None else (batch_size, *shape)
-        self._dtype = as_dtype(floatx() if dtype is None else dtype).name
+        self.dtype_policy = name_of(as_dtype(floatx() if dtype is None else dtype))
         self.built = True
-        tensor = placeholder(self.batch_shape, self._dtype, self.name)
+        tensor = placeholder(self.batch_shape, self.dtype, self.name)
         Node(self, ((), {}), tensor)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:

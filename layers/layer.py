@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..engine import ops
 from ..engine.graph import Graph, Tensor, flatten, pack_as
 from ..engine.graph.graph import get_default_graph, graph_for, in_explicit_graph
 from ..engine.objects import regularizers
@@ -40,10 +41,12 @@ class Layer(LayerConfig):
     """The base of all layers: make weights in `build`, compute in `call`.
 
     Args:
-        activity_regularizer: a regularizer (or its name) of the layer's outputs, added to the loss.
+        activity_regularizer: a regularizer (or its name) of the layer's outputs; divided by the number of rows, it is
+            added to the loss.
         trainable: whether optimizers update its weights.
-        dtype: the dtype of weights and computation; by default `config.floatx()`, float32.
-        autocast: cast floating inputs to `dtype`.
+        dtype: the dtype of weights and computation, or a `DTypePolicy` or its name, such as ``"mixed_float16"``:
+            weights in float32, computation in float16. By default `config.dtype_policy()`, float32.
+        autocast: cast floating inputs and weights to the dtype of the computation.
         name: a name; by default from the class: ``dense``, ``dense_1``.
         **kwargs: ``input_shape`` (without the batch), ``batch_shape`` or ``input_dim``: the input's shape, where the
             layer is the first of a `Sequential`.
@@ -90,6 +93,7 @@ class Layer(LayerConfig):
         self.input_spec: Any = None
         self.batch_input_shape = _batch_input_shape(kwargs)
         self._functions: dict[Any, Function] = {}
+        self._latest_output_shapes: Any = None  # for summaries: what the latest call gave, in its structure
         self._build_shapes: dict[str, Any] | None = None
         self._is_building = False
 
@@ -149,22 +153,30 @@ class Layer(LayerConfig):
             _set_masks(outputs, masked)
             if records:
                 Node(self, (args, kwargs), outputs)
+            self._latest_output_shapes = shapes_of(outputs)
             return outputs
 
     def _run_call(self, graph: Graph, arguments: dict[str, Any], converted: dict[str, Any], training: Any) -> Any:
         """Build, check, and run `call` inside the layer's scopes."""
         try:
-            with active_call(self.name, training), graph.name_scope(self.name):
+            with active_call(self.name, training) as active, graph.name_scope(self.name):
                 self._ensure_built(converted)
                 self._check_input_spec(converted)
                 self._fill_masks(arguments, converted)
+                active.autocast = self._weights_dtype()
                 outputs = self.call(*_positional(converted), **_keywords(converted, self._call_signature))
+                active.autocast = None
                 self._regularize_activity(outputs)
         except Exception as error:
             shapes = {name: shapes_of(value) for name, value in converted.items() if tensors_in(value)}
             error.add_note(f"In the call of layer {self.name!r} ({type(self).__name__}) on shapes {shapes}.")
             raise
         return outputs
+
+    def _weights_dtype(self) -> str | None:
+        """The dtype in which `call` reads weights; None for their own."""
+        mixes = self.autocast and self.compute_dtype != self.variable_dtype
+        return self.compute_dtype if mixes else None
 
     @property
     def _call_signature(self) -> CallSignature:
@@ -201,7 +213,7 @@ class Layer(LayerConfig):
         """Hand the masks that the inputs carry to the parameters ``mask`` and ``<input>_mask`` of `call`."""
         signature = self._call_signature
         for position, (name, value) in enumerate(list(arguments.items())):
-            parameter = "mask" if position == 0 else f"{name}_mask"
+            parameter = "mask" if position == 0 and signature.takes("mask") else f"{name}_mask"
             if signature.takes(parameter) and arguments.get(parameter) is None:
                 mask = masks_of(value)
                 if mask is not None:
@@ -231,9 +243,13 @@ class Layer(LayerConfig):
         )
 
     def _regularize_activity(self, outputs: Any) -> None:
-        if self.activity_regularizer is not None:
-            for output in tensors_in(outputs):
-                self.add_loss(self.activity_regularizer(output))
+        if self.activity_regularizer is None:
+            return
+        for output in tensors_in(outputs):
+            penalty = ops.convert_to_tensor(self.activity_regularizer(output))
+            if output.shape != ():  # as strong in large batches as in small ones
+                penalty = ops.divide_no_nan(penalty, ops.cast(ops.shape(output)[0], penalty.dtype))
+            self.add_loss(penalty)
 
     def _check_input_spec(self, converted: dict[str, Any]) -> None:
         if self.input_spec is not None:

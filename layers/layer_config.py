@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any, TypeVar
 
-from ..engine.objects.floats import layer_dtype
+from ..engine.objects import policies
 from ..engine.objects.registry import deserialize_keras_object, is_serialized, serialize_keras_object
 from .layer_state import LayerState
 
@@ -17,11 +17,13 @@ SHAPE_ARGUMENTS = ("input_shape", "batch_shape", "batch_input_shape", "input_dim
 
 # Options that Keras writes and that layers here do not have, with the values at which they are off.
 _OFF: dict[str, Any] = {
+    "groups": 1,  # Keras 2, of depthwise, separable and transposed convolutions
     "quantization_config": None,
     "renorm": False,
     "renorm_clipping": None,
     "renorm_momentum": 0.99,
     "rms_scaling": False,
+    "time_major": False,  # Keras 2, of recurrent layers
 }
 
 
@@ -43,7 +45,7 @@ class LayerConfig(LayerState):
         Raises:
             NotImplementedError: one of these can't be written; the class has to override `get_config`.
         """
-        config: dict[str, Any] = {"name": self.name, "trainable": self.trainable, "dtype": self.dtype}
+        config: dict[str, Any] = {"name": self.name, "trainable": self.trainable, "dtype": self.dtype_policy.name}
         if type(self).get_config is not LayerConfig.get_config:
             return config
         return {**config, **self._constructor_config()}
@@ -83,7 +85,7 @@ class LayerConfig(LayerState):
         off = {name for name in _OFF.keys() - parameters.keys() if name in config and config[name] == _OFF[name]}
         arguments = {name: _deserialized(value) for name, value in config.items() if name not in off | {"dtype"}}
         if "dtype" in config:
-            arguments["dtype"] = layer_dtype(config["dtype"])
+            arguments["dtype"] = policies.get(config["dtype"]).name
         leftover: dict[str, Any] = {}
         if not any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values()):
             for name in ("name", "trainable", "dtype"):
@@ -92,7 +94,7 @@ class LayerConfig(LayerState):
         layer = cls(**arguments)
         layer.name = leftover.get("name", layer.name)
         layer._trainable = leftover.get("trainable", layer._trainable)
-        layer._dtype = leftover.get("dtype", layer._dtype)
+        layer.dtype_policy = leftover.get("dtype", layer.dtype_policy)
         return layer
 
     def __repr__(self) -> str:

@@ -8,13 +8,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..engine import ops
 from ..engine.graph import Region, Tensor, TensorSpec, Variable, as_dtype, flatten
 from ..engine.graph.graph import get_default_graph, in_explicit_graph
-from ..engine.objects import constraints, initializers, regularizers
-from ..engine.objects.floats import layer_dtype
+from ..engine.objects import constraints, initializers, policies, regularizers
 from ..engine.objects.names import name_for
 from .calling import enclosing_path
 from .node import Node
+from .step_sums import collects, sum_over_steps
 from .tracking import held_by_attributes
 from .weight import Weight
 
@@ -22,6 +23,7 @@ from .weight import Weight
 class LayerState:
     """The holding half of `Layer`; see there."""
 
+    autocast: bool = True
     # Attributes that hold layers or variables which do not belong to this one.
     untracked: ClassVar[frozenset[str]] = frozenset(
         {"inbound_nodes", "_functions", "_added_losses", "_constructor_call", "_weights", "_build_shapes"}
@@ -33,7 +35,7 @@ class LayerState:
         self.name = name or name_for(self)
         self.built = False
         self.inbound_nodes: list[Node] = []
-        self._dtype = layer_dtype(dtype)
+        self._dtype_policy = policies.get(dtype)
         self._trainable = bool(trainable)
         self._path: str | None = None
         self._weights: list[Weight] = []
@@ -58,7 +60,7 @@ class LayerState:
             initializer: gives the first value from shape and dtype; by default Glorot's uniform for floats, else 0.
             dtype: its dtype; by default the layer's.
             trainable: whether optimizers update it.
-            autocast: accepted for Keras's sake; weights are used in their own dtype.
+            autocast: whether the layer's `call` sees it in `compute_dtype`, where that differs.
             regularizer: a penalty added to the loss.
             constraint: a projection applied after each update.
             aggregation: how replicas agree on it.
@@ -85,6 +87,7 @@ class LayerState:
             regularizers.get(regularizer),
             constraints.get(constraint),
             aggregation,
+            autocast,
         )
         if tuple(weight.shape or ()) != shape:
             raise ValueError(
@@ -216,19 +219,30 @@ class LayerState:
             )
         assign_values(self.name, own, [np.asarray(store[name]) for name in names])
 
+    def save_assets(self, dir_path: Any) -> None:
+        """Write what the layer keeps in files, such as a vocabulary, into a folder. Here, nothing."""
+
+    def load_assets(self, dir_path: Any) -> None:
+        """Read what `save_assets` wrote. Here, nothing."""
+
     # --- losses ---------------------------------------------------------------------------------------------
 
     def add_loss(self, loss: Any) -> None:
         """Add a scalar (or several) to the model's loss, from inside `call`.
 
+        What a cell adds in the steps of an `RNN` is added up, and added behind the loop.
+
         Raises:
             ValueError: it was computed inside a loop or branch, which its value can't leave.
         """
         for item in flatten(loss):
+            if isinstance(item, Tensor) and collects([item]):
+                sum_over_steps([item if item.shape == () else ops.sum(item)], self.add_loss)
+                continue
             if isinstance(item, Tensor) and isinstance(item.graph, Region):
                 raise ValueError(
-                    f"Layer {self.name!r}: add_loss was called inside a loop or branch (such as an RNN's), whose "
-                    "values leave it only as its results. Return the loss as an output or a state, and add it outside."
+                    f"Layer {self.name!r}: add_loss was called inside a loop or branch, whose values "
+                    "leave it only as its results. Return the loss as an output or a state, and add it outside."
                 )
             self._added_losses.append(item)
 
@@ -249,22 +263,32 @@ class LayerState:
     # --- facts ----------------------------------------------------------------------------------------------
 
     @property
+    def dtype_policy(self) -> policies.DTypePolicy:
+        """Which dtypes the layer computes in and keeps its weights in. Set it before the layer is built."""
+        return self._dtype_policy
+
+    @dtype_policy.setter
+    def dtype_policy(self, value: Any) -> None:
+        self._dtype_policy = policies.get(value)
+
+    @property
     def dtype(self) -> str:
         """The dtype of the weights."""
-        return self._dtype
+        return self._dtype_policy.variable_dtype
 
     @property
     def variable_dtype(self) -> str:
-        return self._dtype
+        return self._dtype_policy.variable_dtype
 
     @property
     def compute_dtype(self) -> str:
-        """The dtype in which the layer computes, and to which it casts floating inputs."""
-        return self._dtype
+        """The dtype in which the layer computes, and to which it casts floating inputs and weights."""
+        return self._dtype_policy.compute_dtype
 
     @property
     def input_dtype(self) -> str:
-        return self._dtype
+        """The dtype in which a model that starts with this layer takes its floating inputs."""
+        return self.compute_dtype if self.autocast else self.variable_dtype
 
     @property
     def path(self) -> str:

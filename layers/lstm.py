@@ -24,7 +24,7 @@ class LSTMCell(RecurrentCell):
         recurrent_activation: of the gates.
         use_bias: whether there is a bias.
         unit_forget_bias: the bias of the forget gate starts at 1 (Jozefowicz et al., 2015).
-        **kwargs: see `RecurrentCell` and `Layer`.
+        Others: see `RecurrentCell` and `Layer`.
 
     Weights: ``kernel (features, 4 * units)``, ``recurrent_kernel (units, 4 * units)``, ``bias (4 * units,)``; in the
     order i, f, candidate, o.
@@ -39,10 +39,39 @@ class LSTMCell(RecurrentCell):
         activation: Any = "tanh",
         recurrent_activation: Any = "sigmoid",
         use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        recurrent_initializer: Any = "orthogonal",
+        bias_initializer: Any = "zeros",
         unit_forget_bias: bool = True,
+        kernel_regularizer: Any = None,
+        recurrent_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        recurrent_constraint: Any = None,
+        bias_constraint: Any = None,
+        dropout: float = 0.0,
+        recurrent_dropout: float = 0.0,
+        seed: int | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(units, activation, use_bias, **kwargs)
+        super().__init__(
+            units,
+            activation=activation,
+            use_bias=use_bias,
+            kernel_initializer=kernel_initializer,
+            recurrent_initializer=recurrent_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            recurrent_regularizer=recurrent_regularizer,
+            bias_regularizer=bias_regularizer,
+            kernel_constraint=kernel_constraint,
+            recurrent_constraint=recurrent_constraint,
+            bias_constraint=bias_constraint,
+            dropout=dropout,
+            recurrent_dropout=recurrent_dropout,
+            seed=seed,
+            **kwargs,
+        )
         self.recurrent_activation = activations.get(recurrent_activation)
         self.unit_forget_bias = unit_forget_bias
 
@@ -59,8 +88,8 @@ class LSTMCell(RecurrentCell):
 
     def call(self, inputs: Any, states: Any, training: Any = False) -> tuple[Tensor, list[Tensor]]:
         hidden, memory = states
-        inputs, hidden = self.dropped(inputs, hidden, training)
-        gates = ops.matmul(inputs, self.kernel) + ops.matmul(hidden, self.recurrent_kernel)
+        masks = self.current_masks(inputs, training)
+        gates = self.product(inputs, self.kernel, masks[0]) + self.product(hidden, self.recurrent_kernel, masks[1])
         if self.bias is not None:
             gates = gates + self.bias
         i, f, candidate, o = ops.split(gates, 4, axis=1)
@@ -85,7 +114,8 @@ class LSTM(RecurrentLayer):
         activation: of candidate and output; a name or function.
         recurrent_activation: of the gates.
         use_bias: whether there is a bias.
-        **kwargs: see `LSTMCell` and `RNN`.
+        use_cudnn: accepted for Keras's sake; there is one way of computing.
+        Others: see `LSTMCell` and `RNN`.
 
     >>> import numpy as np
     >>> import anabranch as ab
@@ -102,7 +132,52 @@ class LSTM(RecurrentLayer):
         activation: Any = "tanh",
         recurrent_activation: Any = "sigmoid",
         use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        recurrent_initializer: Any = "orthogonal",
+        bias_initializer: Any = "zeros",
+        unit_forget_bias: bool = True,
+        kernel_regularizer: Any = None,
+        recurrent_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        recurrent_constraint: Any = None,
+        bias_constraint: Any = None,
+        dropout: float = 0.0,
+        recurrent_dropout: float = 0.0,
+        seed: int | None = None,
+        return_sequences: bool = False,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        unroll: bool = False,
+        use_cudnn: bool | str = "auto",
         **kwargs: Any,
     ) -> None:
-        gates = {"activation": activation, "recurrent_activation": recurrent_activation}
-        super().__init__(units, use_bias=use_bias, **gates, **kwargs)
+        super().__init__(
+            units,
+            activation=activation,
+            recurrent_activation=recurrent_activation,
+            use_bias=use_bias,
+            kernel_initializer=kernel_initializer,
+            recurrent_initializer=recurrent_initializer,
+            bias_initializer=bias_initializer,
+            unit_forget_bias=unit_forget_bias,
+            kernel_regularizer=kernel_regularizer,
+            recurrent_regularizer=recurrent_regularizer,
+            bias_regularizer=bias_regularizer,
+            activity_regularizer=activity_regularizer,
+            kernel_constraint=kernel_constraint,
+            recurrent_constraint=recurrent_constraint,
+            bias_constraint=bias_constraint,
+            dropout=dropout,
+            recurrent_dropout=recurrent_dropout,
+            seed=seed,
+            return_sequences=return_sequences,
+            return_state=return_state,
+            go_backwards=go_backwards,
+            stateful=stateful,
+            unroll=unroll,
+            use_cudnn=use_cudnn,
+            **kwargs,
+        )

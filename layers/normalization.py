@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ..engine import ops
-from ..engine.graph import Tensor
+from ..engine.graph import Tensor, as_dtype, result_type
 from ..engine.objects import constraints, initializers, regularizers
 from .input_spec import InputSpec
 from .layer import Layer
+
+# Keras's epsilon: what a mask without a True is divided by.
+_LEAST_WEIGHT = 1e-7
 
 
 class LayerNormalization(Layer):
@@ -24,7 +29,7 @@ class LayerNormalization(Layer):
         beta_regularizer, gamma_regularizer: penalties.
         beta_constraint, gamma_constraint: projections after each update.
 
-    Weights: ``gamma`` and ``beta``, of the sizes of the normalised axes.
+    Weights: ``gamma`` and ``beta``, of the sizes of the normalised axes, in the order of the input's axes.
     """
 
     def __init__(
@@ -57,7 +62,8 @@ class LayerNormalization(Layer):
 
     def build(self, input_shape: Any) -> None:
         axes = [self.axis] if isinstance(self.axis, int) else self.axis
-        shape = tuple(input_shape[axis] for axis in axes)
+        self._axes = tuple(sorted(axis % len(input_shape) for axis in axes))
+        shape = tuple(input_shape[axis] for axis in self._axes)
         self.gamma = self.beta = None
         if self.scale:
             self.gamma = self.add_weight(
@@ -75,8 +81,7 @@ class LayerNormalization(Layer):
                 constraint=self.beta_constraint,
                 name="beta",
             )
-        self._axes = tuple(axis % len(input_shape) for axis in axes)
-        self.input_spec = InputSpec(ndim=len(input_shape), axes=dict(zip(axes, shape, strict=True)))
+        self.input_spec = InputSpec(ndim=len(input_shape), axes=dict(zip(self._axes, shape, strict=True)))
 
     def call(self, inputs: Any) -> Tensor:
         rank = len(inputs.shape)
@@ -84,11 +89,10 @@ class LayerNormalization(Layer):
         def along_axes(weight: Any) -> Any:
             if weight is None or self._axes == tuple(range(rank - len(self._axes), rank)):
                 return weight
-            order = sorted(range(len(self._axes)), key=lambda position: self._axes[position])
             shape = [1] * rank
             for axis, size in zip(self._axes, weight.shape, strict=True):
                 shape[axis] = size
-            return ops.reshape(ops.transpose(weight, order), shape)
+            return ops.reshape(weight, shape)
 
         outputs = ops.layer_normalization(
             inputs, along_axes(self.gamma), along_axes(self.beta), axis=self._axes, epsilon=self.epsilon
@@ -123,10 +127,19 @@ class BatchNormalization(Layer):
         beta_initializer, gamma_initializer, moving_mean_initializer, moving_variance_initializer: first values.
         beta_regularizer, gamma_regularizer: penalties.
         beta_constraint, gamma_constraint: projections after each update.
+        renorm: correct the batch's statistics towards averages of them, so that training and inference agree for small
+            batches (Ioffe, 2017).
+        renorm_clipping: limits of the correction ``x * r + d``: ``rmin <= r <= rmax`` and ``-dmax <= d <= dmax``.
+        renorm_momentum: how much of these averages is kept at each step.
+        synchronized: accepted as False only: statistics are of one replica.
 
     In training the batch's own statistics are used (over positions where the mask is True) and the moving ones
     updated; otherwise, and where ``trainable`` is False, the moving ones are used. Weights: ``gamma``, ``beta``,
-    ``moving_mean``, ``moving_variance``, all ``(features,)``.
+    ``moving_mean``, ``moving_variance``, all ``(features,)``; with `renorm` also ``moving_stddev``, ``renorm_mean`` and
+    ``renorm_stddev``.
+
+    Raises:
+        ValueError: `synchronized` is true, or `renorm_clipping` has other keys, or limits that cross.
     """
 
     def __init__(
@@ -144,6 +157,9 @@ class BatchNormalization(Layer):
         gamma_regularizer: Any = None,
         beta_constraint: Any = None,
         gamma_constraint: Any = None,
+        renorm: bool = False,
+        renorm_clipping: dict[str, float] | None = None,
+        renorm_momentum: float = 0.99,
         synchronized: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -151,6 +167,9 @@ class BatchNormalization(Layer):
         if synchronized:
             raise ValueError("BatchNormalization(synchronized=True) is not available: statistics are of one replica.")
         self.axis = int(axis[0]) if isinstance(axis, (list, tuple)) else int(axis)
+        self.renorm = renorm
+        self.renorm_clipping = _checked_clipping(renorm_clipping) if renorm else renorm_clipping
+        self.renorm_momentum = renorm_momentum
         self.momentum = float(momentum)
         self.epsilon = float(epsilon)
         self.center = center
@@ -164,6 +183,7 @@ class BatchNormalization(Layer):
         self.beta_constraint = constraints.get(beta_constraint)
         self.gamma_constraint = constraints.get(gamma_constraint)
         self.supports_masking = True
+        self.autocast = False
 
     def build(self, input_shape: Any) -> None:
         shape = (input_shape[self.axis],)
@@ -190,21 +210,67 @@ class BatchNormalization(Layer):
         self.moving_variance = self.add_weight(
             shape=shape, initializer=self.moving_variance_initializer, trainable=False, name="moving_variance"
         )
+        if self.renorm:
+            self._build_renorm(shape)
         self.input_spec = InputSpec(ndim=len(input_shape), axes={self.axis: shape[0]})
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Tensor:
+        gamma, beta = self.gamma, self.beta
+        # In half precision, sums over a batch overflow.
+        inputs = ops.cast(inputs, result_type(as_dtype(self.compute_dtype), as_dtype("float32")))
         if training and self.trainable:
             mean, variance = self._moments(inputs, mask)
-            self._update(self.moving_mean, mean)
-            self._update(self.moving_variance, variance)
+            if self.renorm:
+                gamma, beta = self._renormed(mean, variance)
+            else:
+                self._update(self.moving_mean, mean)
+                self._update(self.moving_variance, variance)
         else:
             mean, variance = self.moving_mean, self.moving_variance
-        return ops.batch_normalization(
-            inputs, mean, variance, self.axis, offset=self.beta, scale=self.gamma, epsilon=self.epsilon
+        outputs = ops.batch_normalization(
+            inputs, mean, variance, self.axis, offset=beta, scale=gamma, epsilon=self.epsilon
         )
+        return ops.cast(outputs, self.compute_dtype)
 
-    def _update(self, average: Any, value: Tensor) -> None:
-        average.assign(average * self.momentum + ops.cast(value, average.dtype) * (1.0 - self.momentum))
+    def _update(self, average: Any, value: Tensor, momentum: float | None = None) -> Tensor:
+        """Assign the moving average, and return it."""
+        momentum = self.momentum if momentum is None else momentum
+        updated = average * momentum + ops.cast(value, average.dtype) * (1.0 - momentum)
+        average.assign(updated)
+        return updated
+
+    # --- renormalisation ------------------------------------------------------------------------------------
+
+    def _build_renorm(self, shape: tuple[int | None, ...]) -> None:
+        def root(shape: Any, dtype: Any = None) -> Any:
+            return np.sqrt(np.asarray(self.moving_variance_initializer(shape, dtype=dtype)))
+
+        def add(name: str, initializer: Any) -> Any:
+            return self.add_weight(shape=shape, initializer=initializer, trainable=False, name=name)
+
+        self.moving_stddev = add("moving_stddev", root)
+        self.renorm_mean = add("renorm_mean", self.moving_mean_initializer)
+        self.renorm_stddev = add("renorm_stddev", root)
+
+    def _renormed(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """gamma and beta with the correction in them; updates all averages."""
+        limits = self.renorm_clipping or {}
+        deviation = ops.sqrt(variance + self.epsilon)
+        average = ops.maximum(self.renorm_stddev, self.epsilon**0.5)
+        factor = ops.clip(deviation / average, limits.get("rmin", 0.0), limits.get("rmax", np.inf))
+        most = limits.get("dmax", np.inf)
+        shift = ops.clip((mean - self.renorm_mean) / average, -most, most)
+        factor, shift = ops.stop_gradient(factor), ops.stop_gradient(shift)
+        self._update(self.renorm_mean, mean, self.renorm_momentum)
+        self._update(self.renorm_stddev, deviation, self.renorm_momentum)
+        self._update(self.moving_mean, mean)
+        stddev = self._update(self.moving_stddev, deviation)
+        self.moving_variance.assign(ops.relu(stddev * stddev - self.epsilon))
+        if self.gamma is not None:
+            factor, shift = factor * self.gamma, shift * self.gamma
+        return factor, shift if self.beta is None else shift + self.beta
+
+    # --- the batch's statistics -----------------------------------------------------------------------------
 
     def _moments(self, inputs: Tensor, mask: Any) -> tuple[Tensor, Tensor]:
         """Mean and variance of each feature, over the positions that count."""
@@ -212,17 +278,20 @@ class BatchNormalization(Layer):
         axes = [axis for axis in range(rank) if axis != self.axis % rank]
         if mask is None:
             return ops.moments(inputs, axes=axes)
-        weights = ops.cast(mask, inputs.dtype)
-        for _ in range(rank - len(weights.shape or ())):
-            weights = ops.expand_dims(weights, -1)
+        kept = ops.cast(mask, "bool")
+        for _ in range(rank - len(kept.shape or ())):
+            kept = ops.expand_dims(kept, -1)
         # A mask may lack the inputs' inner axes: it counts once for each position that it stands for.
-        weights = ops.broadcast_to(weights, ops.shape(inputs))
-        total = ops.sum(weights, axis=axes)
+        kept = ops.broadcast_to(kept, ops.shape(inputs))
+        total = ops.sum(ops.cast(kept, inputs.dtype), axis=axes) + _LEAST_WEIGHT
         shape = [1] * rank
         shape[self.axis] = -1
-        mean = ops.sum(inputs * weights, axis=axes) / total
-        deviation = inputs - ops.reshape(mean, shape)
-        return mean, ops.sum(weights * deviation * deviation, axis=axes) / total
+
+        def masked_mean(values: Tensor) -> Tensor:
+            return ops.sum(ops.where(kept, values, ops.zeros_like(values)), axis=axes) / total
+
+        mean = masked_mean(inputs)
+        return mean, masked_mean(ops.square(inputs - ops.reshape(mean, shape)))
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -241,4 +310,19 @@ class BatchNormalization(Layer):
             "beta_constraint": constraints.serialize(self.beta_constraint),
             "gamma_constraint": constraints.serialize(self.gamma_constraint),
             "synchronized": False,
+            "renorm": self.renorm,
+            "renorm_clipping": self.renorm_clipping,
+            "renorm_momentum": self.renorm_momentum,
         }
+
+
+def _checked_clipping(limits: dict[str, float] | None) -> dict[str, float]:
+    limits = dict(limits or {})
+    unknown = sorted(set(limits) - {"rmin", "rmax", "dmax"})
+    crossed = limits.get("rmin", 0.0) > limits.get("rmax", np.inf) or limits.get("dmax", 0.0) < 0
+    if unknown or crossed:
+        raise ValueError(
+            "BatchNormalization: renorm_clipping must be a dict of 'rmin', 'rmax' and 'dmax', with rmin <= rmax and "
+            f"dmax >= 0, got {limits}."
+        )
+    return limits

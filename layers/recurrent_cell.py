@@ -84,6 +84,10 @@ class RecurrentCell(Layer):
         dropout: in training, the part of the inputs that is dropped: the same ones at each step.
         recurrent_dropout: the same, of the previous output.
         seed: an integer for the dropout.
+        implementation: 2 drops the same values for all gates; 1, which `recurrent_dropout` implies, others for each.
+
+    Raises:
+        ValueError: `units` is not positive, or `implementation` is neither 1 nor 2.
     """
 
     gates = 1
@@ -106,9 +110,12 @@ class RecurrentCell(Layer):
         dropout: float = 0.0,
         recurrent_dropout: float = 0.0,
         seed: int | None = None,
+        implementation: int = 2,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        if implementation not in (1, 2):
+            raise ValueError(f"{type(self).__name__}: implementation must be 1 or 2, got {implementation!r}.")
         self.units = positive_int(type(self).__name__, "units", units)
         self.activation = activations.get(activation)
         self.use_bias = use_bias
@@ -123,6 +130,7 @@ class RecurrentCell(Layer):
         self.bias_constraint = constraints.get(bias_constraint)
         self.dropout = min(1.0, max(0.0, dropout))
         self.recurrent_dropout = min(1.0, max(0.0, recurrent_dropout))
+        self.implementation = 1 if self.recurrent_dropout else implementation
         self.seed = seed
         self.seed_generator = random.SeedGenerator(seed)
         self.state_size: Any = self.units if self.states_count == 1 else [self.units] * self.states_count
@@ -190,12 +198,25 @@ class RecurrentCell(Layer):
         if not rate:
             return None
         ones = ops.ones((batch_size, kernel_shape[0]), self.compute_dtype)
-        return random.dropout(ones, rate, seed=self.seed_generator)
+        count = self.gates if self.implementation == 1 else 1
+        masks = [random.dropout(ones, rate, seed=self.seed_generator) for _ in range(count)]
+        return masks if count > 1 else masks[0]
+
+    def current_masks(self, inputs: Any, training: Any) -> tuple[Any, Any]:
+        """The masks of the inputs and of the previous output: None, a tensor for all gates, or a list with one each."""
+        return self._masks if self._masks is not None else self._draw_masks(ops.shape(inputs)[0], training)
+
+    def product(self, x: Any, kernel: Any, mask: Any) -> Tensor:
+        """``x @ kernel`` for all gates, behind each other, with what a mask of `current_masks` leaves of `x`."""
+        if not isinstance(mask, list):
+            return ops.matmul(x if mask is None else x * mask, kernel)
+        parts = ops.split(kernel, len(mask), axis=1)
+        products = [ops.matmul(x * kept, part) for kept, part in zip(mask, parts, strict=True)]
+        return ops.concatenate(products, axis=1)
 
     def dropped(self, inputs: Any, hidden: Any, training: Any) -> tuple[Any, Any]:
-        """The inputs and the previous output, with what dropout leaves of them."""
-        masks = self._masks if self._masks is not None else self._draw_masks(ops.shape(inputs)[0], training)
-        input_mask, hidden_mask = masks
+        """The inputs and the previous output, with what dropout leaves of them; for cells with one gate."""
+        input_mask, hidden_mask = self.current_masks(inputs, training)
         return (
             inputs if input_mask is None else inputs * input_mask,
             hidden if hidden_mask is None else hidden * hidden_mask,

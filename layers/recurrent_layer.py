@@ -14,8 +14,8 @@ from .layer_config import SHAPE_ARGUMENTS
 from .recurrent_cell import RecurrentCell
 from .rnn import RNN
 
-# Arguments of Keras's constructors that choose between implementations; there is one here.
-_IGNORED = ("use_cudnn", "implementation")
+# An argument of Keras's constructors that chooses between kernels; there are none here.
+_IGNORED = ("use_cudnn",)
 
 
 def _names(function: Callable[..., Any]) -> set[str]:

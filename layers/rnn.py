@@ -16,6 +16,7 @@ from .calling import map_leaves
 from .layer import Layer
 from .recurrent_cell import RecurrentCell, StateSize, call_cell, initial_states, state_form
 from .stacked_rnn_cells import StackedRNNCells, check_cell
+from .step_sums import StepSums, collect_step_sums
 
 
 class RNN(Layer):
@@ -34,7 +35,7 @@ class RNN(Layer):
         go_backwards: take the steps from last to first; outputs then come in that order.
         stateful: begin with the states in which the batch before ended. The batch size has to be known.
         unroll: accepted for Keras's sake; the loop is compiled either way.
-        zero_output_for_mask: with `return_sequences`, outputs at masked steps are 0; otherwise the previous output.
+        zero_output_for_mask: outputs at masked steps are 0, rather than the previous output.
 
     Call arguments: ``sequences`` of shape ``(batch, steps, features...)``, whose number of steps need not be known;
     ``initial_state``, a list of tensors; ``mask``, ``(batch, steps)``, True for steps that count: at others, states
@@ -150,6 +151,11 @@ class RNN(Layer):
         return (output, *final) if self.return_state else output
 
     def _first_states(self, initial_state: Any, batch: Any) -> list[Any]:
+        if self.stateful and isinstance(batch, int) and batch != flatten(self.states)[0].shape[0]:
+            raise ValueError(
+                f"Layer {self.name!r} is stateful with states for batches of {flatten(self.states)[0].shape[0]}, got a "
+                f"batch of {batch}. Every batch has to have that size: leave out the rest of the data, or pad it."
+            )
         if initial_state is None and self.stateful:
             initial_state = self.states
         if initial_state is None:
@@ -220,8 +226,8 @@ class _Loop:
         self.training = training
         self.inputs = [_unstack_steps(x, steps) for x in flatten(sequences)]
         self.mask = None if mask is None else _unstack_steps(ops.cast(mask, "bool"), steps)
-        self.zeroes = rnn.zero_output_for_mask and rnn.return_sequences
-        self.output, self.state_position = self._probe()
+        self.zeroes = rnn.zero_output_for_mask
+        self.output, self.state_position, self.sums = self._probe()
 
     def run(self, batch: Any) -> tuple[Tensor, Any]:
         """The output (the last one, or all) and the final states."""
@@ -231,9 +237,11 @@ class _Loop:
             carried["outputs"] = TensorArray(self.output.dtype, self.steps, element_shape=shape)
         if self._carries_last:
             carried["last"] = ops.zeros((batch, *(shape or ())[1:]), self.output.dtype)
+        carried["sums"] = self.sums.zeros(batch)
         _, final, carried = while_loop(
             lambda index, *_: index < self.steps, self._body, (0, self.states, carried), name="steps"
         )
+        self.sums.finish(carried["sums"])
         if rnn.return_sequences:
             outputs = carried["outputs"].stack()
             if not isinstance(batch, int):  # no steps leave no trace of the batch size
@@ -244,16 +252,22 @@ class _Loop:
     @property
     def _carries_last(self) -> bool:
         """Whether the latest output is a loop variable of its own."""
+        if self.zeroes and self.mask is not None:  # then it differs from the state
+            return not self.rnn.return_sequences
         if self.state_position is not None:
             return False
-        return not self.rnn.return_sequences or (self.mask is not None and not self.zeroes)
+        return not self.rnn.return_sequences or self.mask is not None
 
     def _body(self, index: Any, states: Any, carried: Any) -> tuple[Any, Any, Any]:
         place = self.steps - 1 - index if self.rnn.go_backwards else index
-        output, new = self._step(place, states)
-        if self.mask is not None:
-            output, new = self._masked(self.mask.read(place), output, new, states, carried)
+        keep = None if self.mask is None else self.mask.read(place)
+        with collect_step_sums() as sums:
+            output, new = self._step(place, states)
+            added = sums.values(keep)
+        if keep is not None:
+            output, new = self._masked(keep, output, new, states, carried)
         updated = dict(carried)
+        updated["sums"] = [total + value for total, value in zip(carried["sums"], added, strict=True)]
         if "outputs" in carried:
             updated["outputs"] = carried["outputs"].write(index, output)
         if "last" in carried:
@@ -275,8 +289,8 @@ class _Loop:
             output = _choose(keep, output, carried["last"])
         return output, pack_as(new, kept)
 
-    def _probe(self) -> tuple[TensorSpec, int | None]:
-        """What the cell's output is like, and which of the new states it is, if any.
+    def _probe(self) -> tuple[TensorSpec, int | None, StepSums]:
+        """What the cell's output is like, which of the new states it is, if any, and what it sums over the steps.
 
         One step is built in a region that is then thrown away.
         """
@@ -286,9 +300,10 @@ class _Loop:
             read = [region.add_parameter(spec, "input") for spec in specs]
             leaves = [region.add_parameter(ops.convert_to_tensor(s).spec, "state") for s in flatten(self.states)]
             x, states = _packed_like(self.sequences, read), pack_as(self.states, leaves)
-            output, new = self.rnn.step(x, states, self.training)
+            with collect_step_sums() as sums:
+                output, new = self.rnn.step(x, states, self.training)
         positions = [position for position, leaf in enumerate(flatten(new)) if leaf is output]
-        return TensorSpec(output.shape, output.dtype), positions[0] if positions else None
+        return TensorSpec(output.shape, output.dtype), positions[0] if positions else None, sums
 
 
 def _packed_like(sequences: Any, read: list[Tensor]) -> Any:

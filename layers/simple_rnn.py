@@ -17,11 +17,8 @@ class SimpleRNNCell(RecurrentCell):
         units: the length of state and output.
         activation: a name or function.
         use_bias: whether there is a bias.
-        **kwargs: see `RecurrentCell` and `Layer`.
+        Others: see `RecurrentCell` and `Layer`.
     """
-
-    def __init__(self, units: int, activation: Any = "tanh", use_bias: bool = True, **kwargs: Any) -> None:
-        super().__init__(units, activation, use_bias, **kwargs)
 
     def call(self, inputs: Any, states: Any, training: Any = False) -> tuple[Tensor, list[Tensor]]:
         inputs, hidden = self.dropped(inputs, states[0], training)
@@ -39,10 +36,57 @@ class SimpleRNN(RecurrentLayer):
         units: the length of state and output.
         activation: a name or function.
         use_bias: whether there is a bias.
-        **kwargs: see `SimpleRNNCell` and `RNN`.
+        Others: see `SimpleRNNCell` and `RNN`.
     """
 
     cell_class = SimpleRNNCell
 
-    def __init__(self, units: int, activation: Any = "tanh", use_bias: bool = True, **kwargs: Any) -> None:
-        super().__init__(units, activation=activation, use_bias=use_bias, **kwargs)
+    def __init__(
+        self,
+        units: int,
+        activation: Any = "tanh",
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        recurrent_initializer: Any = "orthogonal",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        recurrent_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        recurrent_constraint: Any = None,
+        bias_constraint: Any = None,
+        dropout: float = 0.0,
+        recurrent_dropout: float = 0.0,
+        return_sequences: bool = False,
+        return_state: bool = False,
+        go_backwards: bool = False,
+        stateful: bool = False,
+        unroll: bool = False,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            units,
+            activation=activation,
+            use_bias=use_bias,
+            kernel_initializer=kernel_initializer,
+            recurrent_initializer=recurrent_initializer,
+            bias_initializer=bias_initializer,
+            kernel_regularizer=kernel_regularizer,
+            recurrent_regularizer=recurrent_regularizer,
+            bias_regularizer=bias_regularizer,
+            activity_regularizer=activity_regularizer,
+            kernel_constraint=kernel_constraint,
+            recurrent_constraint=recurrent_constraint,
+            bias_constraint=bias_constraint,
+            dropout=dropout,
+            recurrent_dropout=recurrent_dropout,
+            return_sequences=return_sequences,
+            return_state=return_state,
+            go_backwards=go_backwards,
+            stateful=stateful,
+            unroll=unroll,
+            seed=seed,
+            **kwargs,
+        )

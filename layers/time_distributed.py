@@ -39,6 +39,8 @@ class TimeDistributed(Layer):
             self.layer.built = True
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        if mask is not None:
+            self._check_mask(inputs.shape, mask.shape)
         batch, steps = ops.shape(inputs)[:2]
         signature = signature_of(type(self.layer).call)
         given: dict[str, Any] = {}
@@ -52,6 +54,16 @@ class TimeDistributed(Layer):
             return ops.reshape(output, (batch, steps, *ops.shape(output)[1:]))
 
         return map_leaves(split, outputs)
+
+    def _check_mask(self, shape: Any, mask_shape: Any) -> None:
+        if shape is None or mask_shape is None:
+            return
+        pairs = zip(mask_shape[:2], shape[:2], strict=False)
+        if len(mask_shape) < 2 or any(None not in (mask, size) and mask != size for mask, size in pairs):
+            raise ValueError(
+                f"Layer {self.name!r} (TimeDistributed): mask must have the shape (batch, steps) of the inputs, whose "
+                f"shape is {shape}, got a mask of shape {mask_shape}."
+            )
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "layer": serialize_keras_object(self.layer)}

@@ -22,12 +22,27 @@ from ..engine.objects.registry import (
 from . import schedules
 from .adam import Adam, Adamax, AdamW, Lamb, Nadam
 from .adaptive import Adadelta, Adagrad, Ftrl, Lion, RMSprop
+from .loss_scale import LossScaleOptimizer
 from .optimizer import Optimizer
 from .sgd import SGD, Momentum
 
 _CLASSES: dict[str, type[Optimizer]] = {
     cls.__name__: cls
-    for cls in (SGD, Adadelta, Adagrad, Adam, AdamW, Adamax, Ftrl, Lamb, Lion, Momentum, Nadam, RMSprop)
+    for cls in (
+        SGD,
+        Adadelta,
+        Adagrad,
+        Adam,
+        AdamW,
+        Adamax,
+        Ftrl,
+        Lamb,
+        Lion,
+        LossScaleOptimizer,
+        Momentum,
+        Nadam,
+        RMSprop,
+    )
 }
 _LOWER: dict[str, type[Optimizer]] = {name.lower(): cls for name, cls in _CLASSES.items()}
 register_builtins("keras.optimizers", _CLASSES)
@@ -78,6 +93,7 @@ __all__ = [
     "Ftrl",
     "Lamb",
     "Lion",
+    "LossScaleOptimizer",
     "Momentum",
     "Nadam",
     "Optimizer",

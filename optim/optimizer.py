@@ -305,7 +305,7 @@ class Optimizer:
             return self._add_step(given, variables)
         arrays = [None if gradient is None else _as_arrays(gradient) for gradient in given]
         if not any(array is not None for array in arrays):
-            raise ValueError(_NO_GRADIENTS)
+            raise ValueError(NO_GRADIENTS)
         return self._at_once("apply", self._add_step)(arrays, variables)
 
     def _at_once(self, name: str, python_function: Callable[..., Any]) -> Function:
@@ -372,7 +372,7 @@ class Optimizer:
 
     def _report_missing(self, missing: list[Variable], present: int) -> None:
         if not present:
-            raise ValueError(_NO_GRADIENTS)
+            raise ValueError(NO_GRADIENTS)
         if missing:
             warnings.warn(
                 f"Gradients do not exist for the variables {[path_of(variable) for variable in missing]}, which are "
@@ -476,24 +476,24 @@ class Optimizer:
         Raises:
             ValueError: the number of values or a shape does not fit; nothing is changed then.
         """
-        if len(weights) != len(self._variables):
+        if len(weights) != len(self.variables):
             raise ValueError(
-                f"{self.name} has {len(self._variables)} variables, but {len(weights)} values were given."
+                f"{self.name} has {len(self.variables)} variables, but {len(weights)} values were given."
                 + ("" if self.built else " It was not built yet: call optimizer.build(variables) first.")
             )
         arrays = [np.asarray(weight) for weight in weights]
-        for variable, array in zip(self._variables, arrays, strict=True):
+        for variable, array in zip(self.variables, arrays, strict=True):
             if array.shape != variable.shape:
                 raise ValueError(
                     f"{variable.name!r} has shape {shape_text(variable.shape)}; a value of shape "
                     f"{shape_text(array.shape)} was given."
                 )
-        for variable, array in zip(self._variables, arrays, strict=True):
+        for variable, array in zip(self.variables, arrays, strict=True):
             variable.assign(array)
 
     def save_own_variables(self, store: MutableMapping[str, Any]) -> None:
         """Write its variables under "0", "1" and so on."""
-        for position, variable in enumerate(self._variables):
+        for position, variable in enumerate(self.variables):
             store[str(position)] = variable.numpy()
 
     def load_own_variables(self, store: Mapping[str, Any]) -> None:
@@ -533,7 +533,7 @@ class Optimizer:
         return f"<{type(self).__name__} name={self.name}>"
 
 
-_NO_GRADIENTS = (
+NO_GRADIENTS = (
     "No gradients: each of them is None, so the loss does not depend on any of the variables. "
     "(Did stop_gradient, an integer op or argmax cut the way? Was the loss computed from the model's output?)"
 )

@@ -29,7 +29,8 @@ def _own_graph() -> Any:
 def feeds(*shape: int) -> tuple[Any, Any, Any, Any]:
     generator = np.random.default_rng(0)
     x, w = ab.placeholder(shape, "float32", "x"), ab.placeholder((WIDTH, WIDTH), "float32", "w")
-    return x, w, *(generator.standard_normal(size, dtype="float32") / 8 for size in (shape, (WIDTH, WIDTH)))
+    x_value, w_value = [generator.standard_normal(size, dtype="float32") / 8 for size in (shape, (WIDTH, WIDTH))]
+    return x, w, x_value, w_value
 
 
 def looped(x: Any, body: Callable[[Any, Any], Any]) -> Any:

@@ -9,13 +9,13 @@ import anabranch as ab
 from anabranch import layers
 from anabranch.framework.data import (
     ArrayData,
-    Epochs,
     as_data,
     class_weights_to_sample_weights,
     convert_structure,
     train_validation_split,
     unpack_x_y_sample_weight,
 )
+from anabranch.framework.epochs import Epochs
 
 X = np.arange(20, dtype="float32").reshape(10, 2)
 Y = np.arange(10, dtype="int64")

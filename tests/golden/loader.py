@@ -21,7 +21,18 @@ FOLDER = Path(__file__).resolve().parent
 FILES = FOLDER / "files"
 
 Array = NDArray[Any]
-Kind = Literal["layers", "losses", "metrics", "optimizers", "schedules", "initializers", "fit"]
+LayerKind = Literal["layers", "attention_layers", "convolution_layers"]
+Kind = Literal[
+    LayerKind,
+    "losses",
+    "metrics",
+    "optimizers",
+    "schedules",
+    "initializers",
+    "fit",
+    "penalties",
+    "mixed",
+]
 
 _REFERENCE = re.compile(r"^(\w+)\[([\d,]*)\]@(\d+)$")
 
@@ -97,6 +108,8 @@ class LayerCase(Case):
     """In the order of ``layer.trainable_weights``."""
     weights_after: list[Array]
     """Weights after the call where the call changes them (BatchNormalization in training), else empty."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """What Keras writes into files for the layer, without name and dtype policy; empty where not recorded."""
 
     def arguments(
         self, convert: Callable[[str, Array], Any] = lambda name, array: array
@@ -186,6 +199,16 @@ class FitCase(Case):
 
 
 @dataclass(frozen=True)
+class PenaltyCase(Case):
+    """What a regularizer or a constraint makes of an array."""
+
+    x: Array
+    output: Array
+    gradient: Array | None
+    """Of a regularizer's output with respect to `x`."""
+
+
+@dataclass(frozen=True)
 class FileCase:
     """A file that Keras saved, with an input and what its model predicts for it."""
 
@@ -200,17 +223,21 @@ class FileCase:
 
 _TYPES: dict[str, type[Case]] = {
     "layers": LayerCase,
+    "attention_layers": LayerCase,
+    "convolution_layers": LayerCase,
     "losses": LossCase,
     "metrics": MetricCase,
     "optimizers": OptimizerCase,
     "schedules": ScheduleCase,
     "initializers": InitializerCase,
     "fit": FitCase,
+    "mixed": FitCase,
+    "penalties": PenaltyCase,
 }
 
 
 @overload
-def load_cases(kind: Literal["layers"]) -> list[LayerCase]: ...
+def load_cases(kind: LayerKind) -> list[LayerCase]: ...
 @overload
 def load_cases(kind: Literal["losses"]) -> list[LossCase]: ...
 @overload
@@ -222,13 +249,14 @@ def load_cases(kind: Literal["schedules"]) -> list[ScheduleCase]: ...
 @overload
 def load_cases(kind: Literal["initializers"]) -> list[InitializerCase]: ...
 @overload
-def load_cases(kind: Literal["fit"]) -> list[FitCase]: ...
+def load_cases(kind: Literal["fit", "mixed"]) -> list[FitCase]: ...
+@overload
+def load_cases(kind: Literal["penalties"]) -> list[PenaltyCase]: ...
 def load_cases(kind: Kind) -> list[Any]:
     """All cases of a kind, in the order of the file.
 
     Args:
-        kind: the stem of the json file: ``layers``, ``losses``, ``metrics``, ``optimizers``, ``schedules``,
-            ``initializers`` or ``fit``.
+        kind: the stem of the json file, such as ``layers`` or ``losses``; see `Kind`.
 
     Raises:
         KeyError: there is no such kind.
@@ -308,6 +336,7 @@ def _layer(case: dict[str, Any]) -> LayerCase:
         gradients=case.get("gradients", {}),
         weight_gradients=case["weight_gradients"],
         weights_after=case.get("weights_after", []),
+        config=case.get("config", {}),
     )
 
 
@@ -379,12 +408,27 @@ def _fit(case: dict[str, Any]) -> FitCase:
     )
 
 
+def _penalty(case: dict[str, Any]) -> PenaltyCase:
+    return PenaltyCase(
+        name=case["name"],
+        target=case["target"],
+        kwargs=case.get("kwargs", {}),
+        x=case["x"],
+        output=case["output"],
+        gradient=case.get("gradient"),
+    )
+
+
 _PARSERS: dict[str, Callable[[dict[str, Any]], Case]] = {
     "layers": _layer,
+    "attention_layers": _layer,
+    "convolution_layers": _layer,
     "losses": _loss,
     "metrics": _metric,
     "optimizers": _optimizer,
     "schedules": _schedule,
     "initializers": _initializer,
     "fit": _fit,
+    "mixed": _fit,
+    "penalties": _penalty,
 }

@@ -30,6 +30,25 @@ REGRESSION = [
     spec("Dense", units=2),
 ]
 REGULARISED = [spec("Dense", units=4, activation="tanh", kernel_regularizer="l2"), spec("Dense", units=2)]
+PENALISED = [
+    spec(
+        "Dense",
+        units=4,
+        activation="tanh",
+        kernel_regularizer=spec("L1L2", l1=0.02, l2=0.03),
+        bias_regularizer="l1",
+        activity_regularizer="l2",
+        kernel_constraint=spec("MaxNorm", max_value=0.7),
+        bias_constraint="non_neg",
+    ),
+    spec("BatchNormalization", gamma_regularizer="l2", beta_constraint="unit_norm"),
+    spec("Dense", units=2, kernel_constraint=spec("MinMaxNorm", min_value=0.5, rate=0.5)),
+]
+PENALISED_RECURRENT = [
+    spec("Embedding", input_dim=7, output_dim=3, embeddings_regularizer="l2", embeddings_constraint="unit_norm"),
+    spec("LSTM", units=4, kernel_regularizer="l1", recurrent_regularizer="l2", recurrent_constraint="max_norm"),
+    spec("Dense", units=3, activation="softmax"),
+]
 SPARSE = "sparse_categorical_crossentropy"
 ROWS = 14
 
@@ -39,6 +58,28 @@ def make(versions: dict[str, str]) -> None:
     pack = Pack("fit", versions)
     for case in cases():
         add(pack, **case)
+    pack.write()
+    make_mixed(versions)
+
+
+def make_mixed(versions: dict[str, str]) -> None:
+    """Writes ``mixed.npz`` and ``mixed.json``: the part of a name before the slash is the dtype policy."""
+    pack = Pack("mixed", versions)
+    rng = seeded("mixed")
+    x, labels = normal(rng, ROWS, 4), rng.integers(0, 3, ROWS).astype(np.int32)
+    for policy in ("mixed_float16", "mixed_bfloat16"):
+        keras.config.set_dtype_policy(policy)
+        for name, layers, given, optimizer in (
+            ("mlp", MLP, x, MOMENTUM),
+            ("adam", MLP, x, ADAM),
+            ("batch_norm", REGRESSION[:2] + MLP[1:], x, MOMENTUM),
+            ("lstm", RECURRENT, rng.integers(0, 7, (ROWS, 5)).astype(np.int32), MOMENTUM),
+        ):
+            case = one(
+                f"{policy}/{name}", layers, compiled(optimizer, SPARSE), {"batch_size": 7}, {"x": given, "y": labels}
+            )
+            add(pack, **case)
+    keras.config.set_dtype_policy("float32")
     pack.write()
 
 
@@ -52,7 +93,7 @@ def add(
 ) -> None:
     rng = seeded("weights of " + name.split("/")[0])
     keras.utils.clear_session()  # names start again at dense, not at dense_7
-    namespaces = (keras.layers, keras.optimizers)
+    namespaces = (keras.layers, keras.optimizers, keras.regularizers, keras.constraints)
     model = keras.Sequential(resolve(layers, *namespaces))
     model(arrays["x"][:1])
     initial = [
@@ -78,7 +119,7 @@ def add(
         weight_names=["/".join(weight.path.split("/")[1:]) for weight in model.weights],
         history={key: [float(value) for value in values] for key, values in history.items()},
         evaluate={key: float(value) for key, value in scores.items()},
-        prediction=pack.array(model.predict(arrays["x"], verbose=0)),
+        prediction=pack.array(model.predict(arrays["x"], verbose=0).astype(np.float32)),
     )
 
 
@@ -118,6 +159,7 @@ def cases() -> Iterator[dict[str, Any]]:
     loss = compiled(MOMENTUM, "mse", "mae", "RootMeanSquaredError")
     yield one("regression/batch_norm", REGRESSION, loss, split, targets)
     yield one("regularised/l2", REGULARISED, loss, split, targets)
+    yield one("regularised/penalties_and_constraints", PENALISED, loss, split, targets)
 
 
 def recurrent(
@@ -133,6 +175,7 @@ def recurrent(
     yield one("lstm/adam", RECURRENT, adam, {"batch_size": 4}, data)
     yield one("lstm/momentum", RECURRENT, momentum, split, data)
     yield one("lstm/sample_weight", RECURRENT, adam, {"batch_size": 4}, {**data, "sample_weight": weight})
+    yield one("lstm/penalties_and_constraints", PENALISED_RECURRENT, momentum, split, data)
     yield one("lstm/class_weight", RECURRENT, momentum, {"batch_size": 3, **classes}, data)
     steps = {"x": ids, "y": rng.integers(0, 3, (ROWS, 5)).astype(np.int32)}
     # No metrics here: on JAX, Keras masks them in evaluate but not in fit.

@@ -24,6 +24,8 @@ os.environ["KERAS_BACKEND"] = "jax"
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 
+import make_attention_layers
+import make_convolution_layers
 import make_files
 import make_fit
 import make_initializers
@@ -31,15 +33,21 @@ import make_layers
 import make_losses
 import make_metrics
 import make_optimizers
+import make_penalties
+import make_preprocessing
 
 MAKERS = {
     "layers": make_layers.make,
+    "attention_layers": make_attention_layers.make,
+    "convolution_layers": make_convolution_layers.make,
     "losses": make_losses.make,
     "metrics": make_metrics.make,
     "optimizers": make_optimizers.make,
+    "penalties": make_penalties.make,
     "initializers": make_initializers.make,
     "fit": make_fit.make,
     "files": make_files.make,
+    "preprocessing": make_preprocessing.make,  # needs TensorFlow beside Keras
 }
 
 

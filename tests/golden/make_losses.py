@@ -83,6 +83,7 @@ def losses() -> Iterator[Loss]:
     yield from regression()
     yield from probabilistic()
     yield from sparse()
+    yield from structures()
 
 
 def regression() -> Iterator[Loss]:
@@ -165,6 +166,51 @@ def probabilistic() -> Iterator[Loss]:
         name = f"CategoricalCrossentropy{label}"
         yield Loss(name, "categorical_crossentropy", "CategoricalCrossentropy", kwargs, y_true, y_pred, loss_weight)
     yield Loss("KLDivergence", "kl_divergence", "KLDivergence", {}, softmax(normal(rng, 4, 3)), distribution, weight)
+
+
+def structures() -> Iterator[Loss]:
+    """Losses of regions, sequences and embeddings, and those that make cross-entropy milder."""
+    rng = seeded("structures")
+    weight = np.array([0.5, 1.0, 0.0, 2.0], dtype=np.float32)
+    masks = (rng.random((4, 3, 2)) > 0.5).astype(np.float32)
+    chances = rng.random((4, 3, 2)).astype(np.float32)
+    for label, axis in (("", None), ("_axes", (1, 2))):
+        yield Loss(f"Dice{label}", "dice", "Dice", {"axis": axis}, masks, chances, weight)
+        kwargs = {"axis": axis, "alpha": 0.3, "beta": 0.7}
+        yield Loss(f"Tversky{label}", "tversky", "Tversky", kwargs, masks, chances, weight)
+    labels = np.array([0, 1, 0, 1], dtype=np.int32)
+    vectors = normal(rng, 4, 3)
+    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    for label, kwargs in (
+        ("", {}),
+        ("_mild", {"gamma": 4.0, "margin": 0.25}),
+        ("_with_itself", {"gamma": 4.0, "remove_diagonal": False}),
+    ):
+        yield Loss(f"Circle{label}", "circle", "Circle", kwargs, labels, vectors, weight)
+    one_hot, logits = np.eye(3, dtype=np.float32)[[0, 2, 1, 2]], normal(rng, 4, 3, scale=2.0)
+    distribution, classes = softmax(logits), np.array([0, 2, 1, 2], dtype=np.int32)
+    name, function = "CategoricalFocalCrossentropy", "categorical_focal_crossentropy"
+    for label, kwargs, y_pred in (
+        ("", {}, distribution),
+        ("_logits", {"from_logits": True, "gamma": 1.5}, logits),
+        ("_smoothing", {"label_smoothing": 0.2, "alpha": 0.5}, distribution),
+        ("_alphas", {"alpha": [0.2, 0.5, 0.3]}, distribution),
+        ("_axis_0", {"axis": 0, "from_logits": True}, logits),
+    ):
+        loss_weight = weight[:3] if "axis" in kwargs else weight
+        yield Loss(f"{name}{label}", function, name, kwargs, one_hot, y_pred, loss_weight)
+    name, function = "BinaryFocalCrossentropy", "binary_focal_crossentropy"
+    binary = (rng.random((4, 3)) > 0.5).astype(np.float32)
+    for label, kwargs, y_pred in (
+        ("", {}, (1 / (1 + np.exp(-logits))).astype(np.float32)),
+        ("_balanced_logits", {"from_logits": True, "apply_class_balancing": True, "label_smoothing": 0.1}, logits),
+    ):
+        yield Loss(f"{name}{label}", function, name, kwargs, binary, y_pred, weight)
+    name, function = "CategoricalGeneralizedCrossEntropy", "categorical_generalized_cross_entropy"
+    for q in (0.3, 0.7):
+        yield Loss(f"{name}_{q}", function, name, {"q": q}, classes, distribution, weight)
+    sequences = np.array([[1, 2, 0], [2, 2, 1], [3, 0, 0], [1, 3, 2]], dtype=np.int32)
+    yield Loss("CTC", "ctc", "CTC", {}, sequences, normal(rng, 4, 6, 4), weight)
 
 
 def sparse() -> Iterator[Loss]:

@@ -18,7 +18,7 @@ def make(versions: dict[str, str]) -> None:
     pack = Pack("metrics", versions)
     for label, target, kwargs, updates in metrics():
         add(pack, label, target, kwargs, updates)
-        if label.endswith("/1d"):
+        if label.endswith(("/1d", "/counts")):
             continue  # Keras averages a 1-D batch away before it weights it, and then refuses the weights
         weighted = [{**update, "sample_weight": weight} for update, weight in zip(updates, WEIGHTS, strict=True)]
         add(pack, f"{label}/weighted", target, kwargs, weighted)
@@ -63,6 +63,74 @@ def metrics() -> Iterator[tuple[str, str, dict[str, Any], Updates]]:
     yield from regression(rng)
     yield from accuracies(rng)
     yield from binary(rng)
+    yield from overlaps(seeded("overlaps"))
+    yield from scores(seeded("scores"))
+    yield from tradeoffs(seeded("tradeoffs"))
+
+
+def overlaps(rng: np.random.Generator) -> Iterator[tuple[str, str, dict[str, Any], Updates]]:
+    """Intersection over union. Weights of the other cases are fractions, which only float matrices keep."""
+    labels = [rng.integers(-1, 4, 4).astype(np.int32) for _ in range(2)]  # -1 and 3 are out of range
+    guesses = [np.where(rng.random(4) < 0.6, index, 1).astype(np.int32) for index in labels]
+    known = pairs([np.array([0, 1, 2, 0], np.int32), np.array([2, 2, 1, 0], np.int32)], guesses)
+    updates = pairs(labels, guesses)
+    maps = pairs(
+        [rng.integers(0, 3, (2, 3, 2)).astype(np.int32) for _ in range(2)],
+        [rng.integers(0, 3, (2, 3, 2)).astype(np.int32) for _ in range(2)],
+    )
+    some = {"num_classes": 3, "target_class_ids": [0, 2], "dtype": "float32"}
+    every = {"num_classes": 3, "dtype": "float32"}
+    yield "IoU", "IoU", some, known
+    yield "IoU/out_of_range", "IoU", some, updates
+    yield "IoU/ignore", "IoU", {**some, "ignore_class": 2}, known
+    yield "IoU/maps/counts", "IoU", {"num_classes": 3, "target_class_ids": [1]}, maps
+    yield "MeanIoU", "MeanIoU", every, known
+    yield "MeanIoU/counts", "MeanIoU", {"num_classes": 3, "ignore_class": 0}, maps
+    one_hot = [np.eye(3, dtype=np.float32)[np.clip(index, 0, 2)] for index in labels]
+    chances = [rng.random((4, 3)).astype(np.float32) for _ in range(2)]
+    yield "OneHotIoU", "OneHotIoU", some, pairs(one_hot, chances)
+    yield "OneHotMeanIoU", "OneHotMeanIoU", every, pairs(one_hot, chances)
+    found = [np.argmax(array, axis=-1).astype(np.int32) for array in chances]
+    yield "OneHotMeanIoU/numbers", "OneHotMeanIoU", {**every, "sparse_y_pred": True}, pairs(one_hot, found)
+    true = [(rng.random(4) > 0.5).astype(np.float32) for _ in range(2)]
+    rates = [rng.random(4).astype(np.float32) for _ in range(2)]
+    yield "BinaryIoU", "BinaryIoU", {"dtype": "float32"}, pairs(true, rates)
+    kwargs = {"dtype": "float32", "target_class_ids": [1], "threshold": 0.3}
+    yield "BinaryIoU/threshold", "BinaryIoU", kwargs, pairs(true, rates)
+
+
+def scores(rng: np.random.Generator) -> Iterator[tuple[str, str, dict[str, Any], Updates]]:
+    true = [(rng.random((4, 3)) > 0.5).astype(np.float32) for _ in range(2)]
+    rates = [rng.random((4, 3)).astype(np.float32) for _ in range(2)]
+    for average in (None, "micro", "macro", "weighted"):
+        yield f"FBetaScore/{average}", "FBetaScore", {"average": average, "beta": 2.0}, pairs(true, rates)
+        yield f"F1Score/{average}", "F1Score", {"average": average, "threshold": 0.4}, pairs(true, rates)
+    updates = pairs([normal(rng, 4, 3), normal(rng, 4, 3)], [normal(rng, 4, 3), normal(rng, 4, 3)])
+    for aggregation in (None, "uniform_average", "variance_weighted_average"):
+        yield f"R2Score/{aggregation}", "R2Score", {"class_aggregation": aggregation}, updates
+    yield "R2Score/adjusted", "R2Score", {"num_regressors": 2}, updates
+    yield "R2Score/too_many_regressors", "R2Score", {"num_regressors": 30}, updates
+    for target in ("PearsonCorrelation", "ConcordanceCorrelation"):
+        yield target, target, {}, updates
+
+
+def tradeoffs(rng: np.random.Generator) -> Iterator[tuple[str, str, dict[str, Any], Updates]]:
+    true = [np.array([0, 1, 1, 0], dtype=np.float32), np.array([1, 0, 1, 1], dtype=np.float32)]
+    rates = [rng.random(4).astype(np.float32) for _ in range(2)]
+    wide = pairs(
+        [(rng.random((4, 2)) > 0.5).astype(np.float32) for _ in range(2)],
+        [rng.random((4, 2)).astype(np.float32) for _ in range(2)],
+    )
+    for target, argument in (
+        ("PrecisionAtRecall", "recall"),
+        ("RecallAtPrecision", "precision"),
+        ("SensitivityAtSpecificity", "specificity"),
+        ("SpecificityAtSensitivity", "sensitivity"),
+    ):
+        yield target, target, {argument: 0.6}, pairs(true, rates)
+        yield f"{target}/few", target, {argument: 0.5, "num_thresholds": 4}, pairs(true, rates)
+        yield f"{target}/one", target, {argument: 0.5, "num_thresholds": 1}, pairs(true, rates)
+        yield f"{target}/class_id", target, {argument: 0.4, "class_id": 1, "num_thresholds": 11}, wide
 
 
 def regression(rng: np.random.Generator) -> Iterator[tuple[str, str, dict[str, Any], Updates]]:

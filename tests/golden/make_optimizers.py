@@ -35,6 +35,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "schedule": {"learning_rate": spec("ExponentialDecay", initial_learning_rate=0.1, decay_steps=2, decay_rate=0.5)},
     "accumulation": {"gradient_accumulation_steps": 2},
 }
+# All at once, for the optimizers whose options are not tried one by one.
+COMBINED = {"weight_decay": 0.1, "clipnorm": 0.5, "use_ema": True, "ema_momentum": 0.8}
 DEFAULTS = ("SGD", "RMSprop", "Adam", "AdamW", "Nadam", "Adagrad", "Adadelta", "Adamax", "Lion", "Ftrl", "Lamb")
 SCHEDULES: dict[str, tuple[str, dict[str, Any]]] = {
     "ExponentialDecay": ("ExponentialDecay", {"decay_steps": 4, "decay_rate": 0.5}),
@@ -58,6 +60,17 @@ def make(versions: dict[str, str]) -> None:
             add(pack, f"{name}/{option}", target, {**kwargs, **extra}, [])
     for target in DEFAULTS:
         add(pack, f"{target}/defaults", target, {}, [])
+    for target in ("Adadelta", "Adamax", "Lion", "Ftrl", "Lamb"):
+        add(pack, f"{target}/combined", target, COMBINED, [])
+        add(pack, f"{target}/accumulation", target, {"clipvalue": 0.3, "gradient_accumulation_steps": 2}, [])
+    add(pack, "SGD/loss_scale_factor", "SGD", {"learning_rate": 0.1, "loss_scale_factor": 8.0}, [])
+    for name, inner in (
+        ("Adam", spec("Adam", learning_rate=0.01, clipnorm=0.5)),
+        ("SGD", spec("SGD", learning_rate=8.0, momentum=0.9, use_ema=True)),
+    ):
+        scaled = {"inner_optimizer": inner, "initial_scale": 16.0, "dynamic_growth_steps": 2}
+        add(pack, f"LossScaleOptimizer/{name}", "LossScaleOptimizer", scaled, [])
+        add(pack, f"LossScaleOptimizer/{name}/overflow", "LossScaleOptimizer", scaled, [], overflow=2)
     decay = {"learning_rate": 0.01, "weight_decay": 0.1}
     add(pack, "AdamW/exclude_bias", "AdamW", decay, ["bias"])
     both = {"learning_rate": 0.01, "use_ema": True, "ema_momentum": 0.8, "gradient_accumulation_steps": 2}
@@ -70,19 +83,24 @@ def make(versions: dict[str, str]) -> None:
     make_schedules(versions)
 
 
-def add(pack: Pack, name: str, target: str, kwargs: dict[str, Any], exclude: list[str]) -> None:
+def add(
+    pack: Pack, name: str, target: str, kwargs: dict[str, Any], exclude: list[str], overflow: int | None = None
+) -> None:
     rng = seeded("optimizers")  # the same numbers in every case: the files stay small
     initial = {"kernel": normal(rng, 2, 3), "bias": normal(rng, 3)}
     keras.utils.clear_session()  # names start again at adam, not at adam_7
     gradients = {"kernel": normal(rng, STEPS, 2, 3), "bias": normal(rng, STEPS, 3)}
-    optimizer = getattr(keras.optimizers, target)(**resolve(kwargs, keras.optimizers.schedules))
+    if overflow is not None:
+        gradients["kernel"][overflow, 0, 1] = np.inf
+    namespaces = (keras.optimizers.schedules, keras.optimizers)
+    optimizer = getattr(keras.optimizers, target)(**resolve(kwargs, *namespaces))
     variables = [keras.Variable(value, name=key) for key, value in initial.items()]
     if exclude:
         optimizer.exclude_from_weight_decay(var_names=exclude)
     optimizer.build(variables)
     values: dict[str, list[np.ndarray]] = {"kernel": [], "bias": []}
     for step in range(STEPS):
-        optimizer.apply([gradients[variable.name][step] for variable in variables], variables)
+        apply(optimizer, [gradients[variable.name][step] for variable in variables], variables)
         for variable in variables:
             values[variable.name].append(np.array(variable))
     own = [np.array(variable) for variable in optimizer.variables]
@@ -99,6 +117,17 @@ def add(pack: Pack, name: str, target: str, kwargs: dict[str, Any], exclude: lis
         variables=pack.arrays(own),
         variable_names=[variable.path for variable in optimizer.variables],
     )
+
+
+def apply(optimizer: Any, gradients: list[np.ndarray], variables: list[Any]) -> None:
+    if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer.apply(gradients, variables)
+        return
+    # On JAX, its branches can't assign.
+    own = [variable.value for variable in optimizer.variables]
+    values, own = optimizer.stateless_apply(own, gradients, [variable.value for variable in variables])
+    for variable, value in zip([*variables, *optimizer.variables], [*values, *own], strict=True):
+        variable.assign(value)
 
 
 def make_schedules(versions: dict[str, str]) -> None:

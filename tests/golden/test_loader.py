@@ -15,6 +15,8 @@ _SPEC.loader.exec_module(loader)
 
 COUNTS = {
     "layers": 140,
+    "attention_layers": 130,
+    "convolution_layers": 140,
     "losses": 400,
     "metrics": 100,
     "optimizers": 120,

@@ -10,7 +10,7 @@ from anabranch.engine.graph import flatten
 from anabranch.engine.graph.graph import get_default_graph
 from golden.loader import LayerCase, load_cases
 
-CASES = load_cases("layers")
+CASES = [*load_cases("layers"), *load_cases("attention_layers"), *load_cases("convolution_layers")]
 
 
 def built(case: LayerCase) -> Any:

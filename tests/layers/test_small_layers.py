@@ -83,10 +83,10 @@ def test_layer_normalization_over_axes_in_another_order() -> None:
     x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype("float32")
     layer = layers.LayerNormalization(axis=[2, 1])
     layer(x)
-    gamma = np.arange(12, dtype="float32").reshape(4, 3)
-    layer.set_weights([gamma, np.zeros((4, 3))])
+    gamma = np.arange(12, dtype="float32").reshape(3, 4)  # in the order of the inputs' axes
+    layer.set_weights([gamma, np.zeros((3, 4))])
     normal = (x - x.mean((1, 2), keepdims=True)) / np.sqrt(x.var((1, 2), keepdims=True) + 1e-3)
-    np.testing.assert_allclose(layer(x), normal * gamma.T, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(layer(x), normal * gamma, rtol=1e-4, atol=1e-5)
 
 
 def test_static_shapes_are_kept() -> None:

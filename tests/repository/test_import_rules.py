@@ -37,6 +37,7 @@ BREACHES = [
     ("framework", "from google.protobuf import message"),
     ("", "import h5py"),
     ("framework", "import torch"),
+    ("layers", "from PIL import Image"),
 ]
 
 

@@ -1,0 +1,70 @@
+"""What ``anabranch.backend`` is: process-wide settings and types, with the names of ``keras.backend``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..engine.graph import Tensor
+from ..engine.graph.dtypes import as_dtype, is_floating, is_integer, name_of
+from ..engine.graph.dtypes import result_type as _result_type
+from ..engine.objects.names import unique_name
+from .config import backend, epsilon, floatx, image_data_format, set_epsilon, set_floatx, set_image_data_format
+from .utils import clear_session, is_keras_tensor, standardize_dtype
+
+
+def is_float_dtype(dtype: Any) -> bool:
+    """Whether a dtype is a float type.
+
+    >>> is_float_dtype("bfloat16"), is_float_dtype("int32")
+    (True, False)
+    """
+    return is_floating(as_dtype(standardize_dtype(dtype)))
+
+
+def is_int_dtype(dtype: Any) -> bool:
+    """Whether a dtype is a whole number type.
+
+    >>> is_int_dtype("uint8"), is_int_dtype("float32")
+    (True, False)
+    """
+    return is_integer(as_dtype(standardize_dtype(dtype)))
+
+
+def result_type(*dtypes: Any) -> str:
+    """The name of the dtype that an op on values of these dtypes has.
+
+    >>> result_type("int32", "float16")
+    'float16'
+    """
+    return name_of(_result_type(*(as_dtype(dtype) if isinstance(dtype, str) else dtype for dtype in dtypes)))
+
+
+def get_uid(prefix: str = "") -> int:
+    """1 at the first use of `prefix`, then 2 and so on, until `clear_session`.
+
+    >>> get_uid("block of mine"), get_uid("block of mine")
+    (1, 2)
+    """
+    number = unique_name(f"uid {prefix}").removeprefix(f"uid {prefix}")
+    return int(number.removeprefix("_") or 0) + 1
+
+
+KerasTensor = Tensor
+
+__all__ = [
+    "KerasTensor",
+    "backend",
+    "clear_session",
+    "epsilon",
+    "floatx",
+    "get_uid",
+    "image_data_format",
+    "is_float_dtype",
+    "is_int_dtype",
+    "is_keras_tensor",
+    "result_type",
+    "set_epsilon",
+    "set_floatx",
+    "set_image_data_format",
+    "standardize_dtype",
+]

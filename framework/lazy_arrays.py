@@ -1,0 +1,67 @@
+"""Arrays that stay in their file: rows are read when a batch of them is made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+class LazyArray:
+    """Rows of an array-like that lies elsewhere, such as a dataset of an HDF5 file.
+
+    Args:
+        source: has `shape`, `dtype` and ``source[rows]``, for slices and for rising lists of rows.
+        convert: what is done with rows that were read.
+        start, stop: the rows that belong to it; all by default.
+
+    >>> rows = LazyArray(np.arange(6.0), lambda rows: rows.astype("float32"))
+    >>> rows[1:3], rows.take(np.array([4, 0]), axis=0)
+    (array([1., 2.], dtype=float32), array([4., 0.], dtype=float32))
+    """
+
+    def __init__(self, source: Any, convert: Any, start: int = 0, stop: int | None = None) -> None:
+        self.source = source
+        self.convert = convert
+        self.start = start
+        self.stop = len(source) if stop is None else stop
+        self.shape: tuple[int, ...] = (self.stop - start, *source.shape[1:])
+        self.ndim = len(self.shape)
+        self.dtype: Any = convert(np.zeros(0, source.dtype)).dtype
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> Array:
+        first, last, step = rows.indices(len(self))
+        return self.convert(np.asarray(self.source[self.start + first : self.start + max(first, last) : step]))
+
+    def take(self, rows: Array, axis: int = 0) -> Array:
+        """These rows, in this order. They are read in rising order, each once, as HDF5 wants it."""
+        wanted, places = np.unique(np.asarray(rows), return_inverse=True)
+        return self.convert(np.asarray(self.source[(wanted + self.start).tolist()]))[places]
+
+    def part(self, start: int, stop: int) -> LazyArray:
+        """The rows from `start` to `stop`, still unread."""
+        return LazyArray(self.source, self.convert, self.start + start, self.start + stop)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        array = self[:]
+        return array if dtype is None else array.astype(dtype)
+
+
+def is_lazy(value: Any) -> bool:
+    """Whether `value` is read in parts: it says how it is stored in chunks, as HDF5's and Zarr's arrays do."""
+    return (
+        not isinstance(value, np.ndarray)
+        and all(hasattr(value, name) for name in ("shape", "dtype", "chunks", "__getitem__", "__len__"))
+        and len(value.shape) > 0
+    )
+
+
+def part_of(array: Any, start: int, stop: int) -> Any:
+    """The rows from `start` to `stop` of an array of either kind."""
+    return array.part(start, stop) if isinstance(array, LazyArray) else array[start:stop]

@@ -1,0 +1,9 @@
+"""`anabranch.datasets`: the small public data sets of ``keras.datasets``, fetched once into Keras's own cache.
+
+Each has ``load_data()``. Where a file lies in the cache already (``~/.keras/datasets``, or below the folder that the
+environment variable KERAS_HOME names) the network is not used.
+"""
+
+from . import boston_housing, california_housing, cifar10, cifar100, fashion_mnist, imdb, mnist, reuters
+
+__all__ = ["boston_housing", "california_housing", "cifar10", "cifar100", "fashion_mnist", "imdb", "mnist", "reuters"]

@@ -1,0 +1,241 @@
+"""Sequences out of a step function, in one loop of the graph: `anabranch.decoding`.
+
+All functions take a step function, ``step(tokens, states)``, which gets the latest token of each row and the states.
+It returns logits, ``(rows, vocabulary)``, and the new states, in the structure of the old ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..engine import ops
+from ..engine.control_flow import TensorArray, while_loop
+from ..engine.graph import Tensor
+from ..engine.ops import random
+from .beam_search import beam_search
+from .decoding_steps import CheckedStep, Step, check_at_least, first_values
+
+__all__ = ["beam_search", "greedy_search", "sample", "scheduled_sampling"]
+
+
+def greedy_search(
+    step: Step, states: Any, *, start_token: Any, end_token: int, max_length: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Take the most probable token at each step, the first of equals, until all rows have ended.
+
+    Args:
+        step: a function of the latest tokens, int32 ``(batch,)``, and the states, which returns logits
+            ``(batch, vocabulary)`` and the new states.
+        states: the states before the first step: nested lists, tuples and dicts of tensors ``(batch, ...)``.
+        start_token: the token before the first, a number or ``(batch,)``.
+        end_token: the token that ends a row, and fills up the results.
+        max_length: the most tokens of a row, its `end_token` included.
+
+    Returns:
+        ``(sequences, scores, lengths)``: int32 ``(batch, max_length)``, without the start token; the sums of
+        log-probabilities, ``(batch,)``; int32 ``(batch,)``, which count the end token.
+
+    Raises:
+        TypeError, ValueError: an argument is out of range, or the step does not return what it should.
+
+    >>> import numpy as np
+    >>> import anabranch as ab
+    >>> table = np.log([[0.1, 0.6, 0.3], [0.2, 0.3, 0.5], [0.9, 0.05, 0.05]])  # from token (row) to token
+    >>> @ab.function
+    ... def search(start):
+    ...     return ab.decoding.greedy_search(
+    ...         lambda tokens, states: (ab.ops.take(table, tokens, axis=0), states), (),
+    ...         start_token=start, end_token=0, max_length=5,
+    ...     )
+    >>> sequences, scores, lengths = search(np.array([0, 2], "int32"))
+    >>> sequences, np.exp(scores).round(2), lengths
+    (array([[1, 2, 0, 0, 0],
+           [0, 0, 0, 0, 0]], dtype=int32), array([0.27, 0.9 ]), array([3, 1], dtype=int32))
+    """
+    return _decode(
+        "greedy_search", lambda logits: ops.argmax(logits, axis=1), step, states, start_token, end_token, max_length
+    )
+
+
+def sample(
+    step: Step,
+    states: Any,
+    *,
+    start_token: Any,
+    end_token: int,
+    max_length: int,
+    temperature: Any = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: Any = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Draw a token at each step, until all rows have ended.
+
+    Args:
+        step, states, start_token, end_token, max_length: see `greedy_search`.
+        temperature: logits are divided by it, a positive number or scalar tensor: below 1 is careful, above 1 is wild.
+        top_k: draw from so many of the most probable tokens only (Fan et al., 2018).
+        top_p: draw from the fewest of the most probable tokens that have this probability together, within (0, 1]
+            (Holtzman et al., 2020); of what `top_k` leaves, if both are given.
+        seed: an integer or an `ab.random.SeedGenerator`.
+
+    Returns:
+        ``(sequences, scores, lengths)``, see `greedy_search`. Scores are of the logits as they are, before temperature
+        and choice.
+
+    Raises:
+        TypeError, ValueError: an argument is out of range, or the step does not return what it should.
+
+    >>> import numpy as np
+    >>> import anabranch as ab
+    >>> @ab.function
+    ... def draw(logits):
+    ...     return ab.decoding.sample(
+    ...         lambda tokens, states: (states, states), logits,
+    ...         start_token=0, end_token=0, max_length=3, top_k=1,
+    ...     )
+    >>> draw(np.array([[0.0, 2.0, 1.0]], "float32"))[0]
+    array([[1, 1, 1]], dtype=int32)
+    """
+    if isinstance(temperature, (int, float)) and not temperature > 0:
+        raise ValueError(
+            f"sample: temperature must be positive, got {temperature!r}. For the most probable tokens use "
+            "greedy_search."
+        )
+    if top_k is not None:
+        check_at_least("sample", 1, top_k=top_k)
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"sample: top_p must be within (0, 1], got {top_p!r}.")
+    generator = seed if isinstance(seed, random.SeedGenerator) else random.SeedGenerator(seed)
+
+    def draw(logits: Tensor) -> Tensor:
+        return _draw(logits / ops.cast(temperature, logits.dtype), top_k, top_p, generator)
+
+    return _decode("sample", draw, step, states, start_token, end_token, max_length)
+
+
+def _draw(logits: Tensor, top_k: int | None, top_p: float | None, generator: Any) -> Tensor:
+    """A token a row, drawn from those that are left."""
+    if top_k is None and top_p is None:
+        return random.categorical(logits, 1, seed=generator)[:, 0]
+    _, vocabulary = logits.shape or (None, None)
+    assert vocabulary is not None  # `CheckedStep` has made sure of it
+    logits, tokens = ops.top_k(logits, min(top_k or vocabulary, vocabulary))
+    if top_p is not None:
+        probabilities = ops.softmax(logits)
+        before = ops.cumsum(probabilities, axis=1) - probabilities  # of what is more probable
+        logits = ops.where(before < top_p, logits, ops.constant(-np.inf, logits.dtype))
+    return ops.take_along_axis(tokens, random.categorical(logits, 1, seed=generator), axis=1)[:, 0]
+
+
+def _decode(
+    caller: str,
+    choose: Callable[[Tensor], Tensor],
+    step: Step,
+    states: Any,
+    start_token: Any,
+    end_token: int,
+    max_length: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The loop of `greedy_search` and `sample`, which differ in how they choose tokens by logits."""
+    check_at_least(caller, 1, max_length=max_length)
+    check_at_least(caller, 0, end_token=end_token)
+    tokens, states = first_values(caller, start_token, states)
+    checked = CheckedStep(caller, step, tokens, states)
+    batch = ops.shape(tokens)[0]
+
+    def body(position: Any, tokens: Any, scores: Any, lengths: Any, live: Any, written: Any, states: Any) -> Any:
+        logits, states = checked(tokens, states)
+        chosen = ops.cast(choose(logits), "int32")
+        gained = ops.take_along_axis(ops.log_softmax(logits), ops.expand_dims(chosen, 1), axis=1)[:, 0]
+        tokens = ops.where(live, chosen, end_token)
+        scores = ops.where(live, scores + gained, scores)
+        lengths = lengths + ops.cast(live, "int32")
+        live = ops.logical_and(live, ops.not_equal(tokens, end_token))
+        return position + 1, tokens, scores, lengths, live, written.write(position, tokens), states
+
+    start = (
+        0,
+        tokens,
+        ops.zeros((batch,), checked.dtype),
+        ops.zeros((batch,), "int32"),
+        ops.ones((batch,), "bool"),
+        TensorArray("int32", dynamic_size=True, element_shape=tokens.shape),
+        states,
+    )
+    steps, _, scores, lengths, _, written, _ = while_loop(
+        lambda position, tokens, scores, lengths, live, *_: ops.logical_and(position < max_length, ops.any(live)),
+        body,
+        start,
+        name=caller,
+    )
+    # Without rows there is no step, and nothing that could be stacked.
+    sequences = ops.transpose(ops.reshape(written.stack(), (steps, batch)))
+    sequences = ops.pad(sequences, ((0, 0), (0, max_length - steps)), constant_values=end_token)
+    return ops.reshape(sequences, (batch, max_length)), scores, lengths
+
+
+def scheduled_sampling(
+    step: Step, states: Any, tokens: Any, probability: Any, *, greedy: bool = False, seed: Any = None
+) -> tuple[Tensor, Any]:
+    """Run a decoder over sequences that are known, now and then on tokens of its own instead (Bengio et al., 2015).
+
+    A decoder that was trained on true tokens alone meets its own mistakes for the first time when it is used. Here
+    each row at each step after the first takes, with some probability, a token drawn by the logits of the step before.
+    Training starts with a probability near 0, which then grows.
+
+    Args:
+        step: a function of the latest tokens, int32 ``(batch,)``, and the states, which returns logits
+            ``(batch, vocabulary)`` and the new states.
+        states: the states before the first step: nested lists, tuples and dicts of tensors ``(batch, ...)``.
+        tokens: the true inputs, integers ``(batch, steps)``, beginning with the start token.
+        probability: of taking the decoder's own token: a number, a Variable or a scalar tensor.
+        greedy: take the most probable token instead of drawing one.
+        seed: an integer or an `ab.random.SeedGenerator`.
+
+    Returns:
+        The logits, ``(batch, steps, vocabulary)``, and the final states. Gradients flow through both, but not through
+        the choice of tokens.
+
+    Raises:
+        TypeError, ValueError: the tokens have not two axes, or the step does not return what it should.
+
+    Bengio, Vinyals, Jaitly and Shazeer, "Scheduled Sampling for Sequence Prediction with Recurrent Neural Networks".
+
+    >>> import numpy as np
+    >>> import anabranch as ab
+    >>> @ab.function
+    ... def run(tokens, probability):  # the step counts: the token that it was given, and one more
+    ...     def step(tokens, states):
+    ...         return ab.ops.one_hot(tokens + 1, 9), states
+    ...     logits, _ = ab.decoding.scheduled_sampling(step, (), tokens, probability, greedy=True)
+    ...     return ab.ops.argmax(logits, axis=-1)
+    >>> tokens = np.array([[1, 5, 2]], "int32")
+    >>> run(tokens, 0.0), run(tokens, 1.0)
+    (array([[2, 6, 3]], dtype=int32), array([[2, 3, 4]], dtype=int32))
+    """
+    inputs = ops.cast(ops.convert_to_tensor(tokens), "int32")
+    if inputs.shape is None or len(inputs.shape) != 2:
+        raise ValueError(f"scheduled_sampling: tokens must be of shape (batch, steps), got shape {inputs.shape}.")
+    generator = seed if isinstance(seed, random.SeedGenerator) else random.SeedGenerator(seed)
+    batch, steps = ops.shape(inputs)
+    given = TensorArray("int32", steps).unstack(ops.transpose(inputs))
+    own, states = first_values("scheduled_sampling", ops.zeros((batch,), "int32"), states)
+    checked = CheckedStep("scheduled_sampling", step, own, states)
+
+    def body(position: Any, own: Any, outputs: Any, states: Any) -> Any:
+        takes_own = ops.logical_and(random.uniform((batch,), seed=generator) < probability, position > 0)
+        logits, states = checked(ops.where(takes_own, own, given.read(position)), states)
+        apart = ops.stop_gradient(logits)
+        chosen = ops.argmax(apart, axis=1) if greedy else _draw(apart, None, None, generator)
+        return position + 1, ops.cast(chosen, "int32"), outputs.write(position, logits), states
+
+    outputs = TensorArray(checked.dtype, steps, element_shape=(inputs.shape[0], checked.vocabulary))
+    _, _, outputs, states = while_loop(
+        lambda position, *_: position < steps, body, (0, own, outputs, states), name="scheduled_sampling"
+    )
+    logits = ops.reshape(outputs.stack(), (steps, batch, checked.vocabulary))
+    return ops.transpose(logits, (1, 0, 2)), states

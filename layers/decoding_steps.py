@@ -1,0 +1,94 @@
+"""What the ways of decoding have in common: arguments, a step function's results, finished rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..engine import ops
+from ..engine.graph import Region, Tensor, flatten, pack_as
+from ..engine.graph.dtypes import is_floating
+from ..engine.graph.graph import get_default_graph
+from ..engine.graph.nest import map_structure
+
+Step = Callable[[Tensor, Any], tuple[Any, Any]]
+
+
+def check_at_least(caller: str, smallest: int, **numbers: Any) -> None:
+    """Check that what has to be an int of a certain size is one.
+
+    Raises:
+        ValueError: it is not.
+    """
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < smallest:
+            raise ValueError(f"{caller}: {name} must be an int of at least {smallest}, got {value!r}.")
+
+
+def first_values(caller: str, start_token: Any, states: Any) -> tuple[Tensor, Any]:
+    """The start token of each row, int32 ``(batch,)``, and the states as tensors.
+
+    Raises:
+        ValueError: nothing tells the size of the batch, or the start tokens have more than one axis.
+    """
+    states = map_structure(ops.convert_to_tensor, states)
+    tokens = ops.cast(ops.convert_to_tensor(start_token), "int32")
+    rank = len(tokens.shape or ())
+    if rank == 1:
+        return tokens, states
+    if rank > 1:
+        raise ValueError(f"{caller}: start_token must be a number or of shape (batch,), got shape {tokens.shape}.")
+    leaves = flatten(states)
+    if not leaves:
+        raise ValueError(
+            f"{caller}: without states nothing tells the size of the batch. Give start_token as a tensor of shape "
+            "(batch,)."
+        )
+    return ops.broadcast_to(tokens, (ops.shape(leaves[0])[0],)), states
+
+
+class CheckedStep:
+    """A step function whose results are what its callers count on: log-probabilities, and states as they were given.
+
+    Args:
+        caller: the function that decodes, for messages.
+        step: ``step(tokens, states)``, which returns logits ``(rows, vocabulary)`` and new states.
+        tokens, states: what it is called with first; it is built once on such values to see what its logits are like.
+
+    Raises:
+        TypeError, ValueError: the step returns something else.
+    """
+
+    def __init__(self, caller: str, step: Step, tokens: Tensor, states: Any) -> None:
+        self.caller = caller
+        self._step = step
+        region = Region(get_default_graph(), "probe")  # thrown away
+        with region.as_default():
+            first = region.add_parameter(tokens.spec, "tokens")
+            leaves = [region.add_parameter(leaf.spec, "state") for leaf in flatten(states)]
+            logits, _ = self._called(first, pack_as(states, leaves))
+        shape = logits.shape
+        if shape is None or len(shape) != 2 or not shape[1]:
+            raise ValueError(
+                f"{caller}: step must return logits of shape (rows, vocabulary) with a known, positive vocabulary, got "
+                f"shape {shape}."
+            )
+        self.vocabulary: int = shape[1]
+        wide = is_floating(logits.dtype) and logits.dtype.itemsize > 2
+        self.dtype: str = logits.dtype.name if wide else "float32"
+
+    def __call__(self, tokens: Tensor, states: Any) -> tuple[Tensor, Any]:
+        """Logits, in a dtype in which probabilities can be added up, and the new states."""
+        logits, states = self._called(tokens, states)
+        return ops.cast(logits, self.dtype), states
+
+    def _called(self, tokens: Tensor, states: Any) -> tuple[Tensor, Any]:
+        result = self._step(tokens, states)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise TypeError(f"{self.caller}: step must return a pair (logits, states), got {type(result).__name__}.")
+        new, old = flatten(result[1]), flatten(states)
+        if len(new) != len(old):
+            raise ValueError(f"{self.caller}: step was given {len(old)} states, but returned {len(new)}.")
+        return ops.convert_to_tensor(result[0]), pack_as(states, [ops.convert_to_tensor(leaf) for leaf in new])

@@ -1,0 +1,277 @@
+"""`MixtureOfExperts`: many layers, of which each token is sent through a few."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..engine import ops
+from ..engine.graph import Tensor, Variable
+from ..engine.objects import initializers
+from ..engine.objects.registry import serialize_keras_object
+from ..engine.ops import random
+from .dense import known_features, positive_int
+from .layer import Layer
+from .step_sums import sum_over_steps
+
+_LEAST_NOISE = 1e-2  # what is divided by; as in the authors' own program
+
+
+class MixtureOfExperts(Layer):
+    """Sends each token to `k` of several experts, chosen by a gate, and adds up what they make of it.
+
+    Args:
+        num_experts: how many experts there are.
+        expert: a function without arguments that makes a layer, called once for each expert; or a list of the layers.
+            Any layer that maps ``(tokens, features)`` to ``(tokens, ...)``; the number of tokens may be 0.
+        k: how many experts each token is sent to.
+        capacity_factor: None to drop no token. Else an expert takes at most ``capacity_factor * tokens * k /
+            num_experts`` tokens, rounded up; first choices go before second ones, earlier tokens before later ones.
+            For those that are left over the expert adds nothing.
+        importance_loss: the weight, in the model's loss, of the squared coefficient of variation of the experts'
+            importance: the sum of their gates.
+        load_loss: the weight of that of their load, a smooth estimate of the number of tokens. Without noise it is the
+            weight of the Switch Transformer's loss instead, ``num_experts * sum(share of tokens * mean gate)``.
+        noisy: in training, choose by logits with normal noise, whose size for each expert is learnt.
+        gate_initializer, noise_initializer: first values of the matrices that give logits and size of the noise.
+        seed: an integer, for the noise.
+
+    Inputs are ``(..., features)``, each vector a token. The gates of a token are the softmax of its `k` largest logits;
+    with ``k=1``, where that would be 1 and teach the gate nothing, the largest of the softmax of all. Tokens are parted
+    by expert, so that each expert computes on those alone that chose it. Masked tokens go to no expert; their outputs
+    are 0.
+
+    Attributes:
+        experts: the layers.
+        dropped_tokens: a variable, how often in the latest batch a token found its expert full.
+        expert_tokens: a variable, how many tokens each expert took in the latest batch.
+        dropped_metric: None, or a metric such as ``ab.metrics.Sum("dropped")`` to keep up to date, which `fit` logs.
+
+    Raises:
+        ValueError: an argument is out of range, the function gives no new layer each time, or the mask does not fit.
+
+    Shazeer et al., "Outrageously Large Neural Networks: The Sparsely-Gated Mixture-of-Experts Layer", 2017,
+    arXiv:1701.06538; Fedus et al., "Switch Transformers", 2021, arXiv:2101.03961.
+
+    >>> import numpy as np
+    >>> import anabranch as ab
+    >>> mixture = ab.layers.MixtureOfExperts(4, lambda: ab.layers.Dense(5, activation="relu"))
+    >>> mixture(np.ones((2, 3, 8), "float32")).shape
+    (2, 3, 5)
+    >>> int(mixture.expert_tokens.numpy().sum())
+    12
+    """
+
+    untracked: ClassVar[frozenset[str]] = Layer.untracked | {"dropped_tokens", "expert_tokens"}
+
+    def __init__(
+        self,
+        num_experts: int,
+        expert: Callable[[], Layer] | Sequence[Layer],
+        k: int = 2,
+        capacity_factor: float | None = None,
+        importance_loss: float = 0.1,
+        load_loss: float = 0.1,
+        noisy: bool = True,
+        gate_initializer: Any = "glorot_uniform",
+        noise_initializer: Any = "zeros",
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.num_experts = positive_int("MixtureOfExperts", "num_experts", num_experts)
+        self.k = positive_int("MixtureOfExperts", "k", k)
+        if k > num_experts:
+            raise ValueError(f"MixtureOfExperts: k must be at most num_experts={num_experts}, got k={k}.")
+        if capacity_factor is not None and not capacity_factor > 0:
+            raise ValueError(
+                f"MixtureOfExperts: capacity_factor must be positive, or None to drop no token, got {capacity_factor}."
+            )
+        self.experts = _made(expert, num_experts)
+        self.capacity_factor = capacity_factor
+        self.importance_loss = importance_loss
+        self.load_loss = load_loss
+        self.noisy = noisy
+        self.gate_initializer = initializers.get(gate_initializer)
+        self.noise_initializer = initializers.get(noise_initializer)
+        self.seed = seed
+        self.seed_generator = random.SeedGenerator(seed)
+        self.supports_masking = True
+        self.dropped_tokens = Variable(np.zeros((), "int32"), trainable=False, name="dropped_tokens")
+        self.expert_tokens = Variable(np.zeros(num_experts, "int32"), trainable=False, name="expert_tokens")
+        self.dropped_metric: Any = None
+
+    def build(self, input_shape: Any) -> None:
+        shape = (known_features(self, input_shape), self.num_experts)
+        self.gate_kernel = self.add_weight(shape=shape, initializer=self.gate_initializer, name="gate_kernel")
+        self.noise_kernel = None
+        if self.noisy:
+            self.noise_kernel = self.add_weight(shape=shape, initializer=self.noise_initializer, name="noise_kernel")
+        for expert in self.experts:
+            if not expert.built:
+                expert.build((None, shape[0]))
+                expert.built = True
+
+    def call(self, inputs: Any, mask: Any = None, training: Any = False) -> Tensor:
+        dims = ops.shape(inputs)
+        tokens = ops.reshape(inputs, (-1, inputs.shape[-1]))
+        live = None if mask is None else self._live(mask, len(inputs.shape))
+        routes = self._routes(tokens, live, training)
+        self._balance(routes)
+        outputs = self._run_experts(tokens, routes)
+        return ops.reshape(outputs, (*dims[:-1], *ops.shape(outputs)[1:]))
+
+    def _live(self, mask: Any, rank: int) -> Tensor:
+        """The mask as ``(tokens,)``."""
+        if len(mask.shape) != rank - 1:
+            raise ValueError(
+                f"Layer {self.name!r} (MixtureOfExperts): mask must have the inputs' shape without the last axis, "
+                f"{rank - 1} axes, got a mask of shape {mask.shape}."
+            )
+        return ops.reshape(ops.cast(mask, "bool"), (-1,))
+
+    # --- the gate -------------------------------------------------------------------------------------------
+
+    def _routes(self, tokens: Tensor, live: Any, training: Any) -> _Routes:
+        logits = clean = ops.cast(ops.matmul(tokens, self.gate_kernel), self.variable_dtype)
+        scale = None
+        if self.noise_kernel is not None:
+            scale = ops.softplus(ops.cast(ops.matmul(tokens, self.noise_kernel), self.variable_dtype)) + _LEAST_NOISE
+            if training:
+                noise = random.normal(ops.shape(clean), dtype=clean.dtype, seed=self.seed_generator)
+                logits = clean + noise * scale
+        values, order = ops.top_k(logits, min(self.k + 1, self.num_experts))
+        chosen = order[:, : self.k]
+        if self.k == 1:
+            gates = ops.take_along_axis(ops.softmax(logits), chosen, axis=1)
+        else:
+            gates = ops.softmax(values[:, : self.k])
+        routes = _Routes(clean, logits, scale, values, chosen, gates, live)
+        return replace(routes, gates=routes.among_live(gates))
+
+    def _balance(self, routes: _Routes) -> None:
+        """The losses that keep a few experts from getting all tokens."""
+        if self.importance_loss:
+            numbers, gates = ops.reshape(routes.chosen, (-1,)), ops.reshape(routes.gates, (-1,))
+            self.add_loss(self.importance_loss * _variation(ops.segment_sum(gates, numbers, self.num_experts)))
+        if self.load_loss and routes.scale is None:
+            self.add_loss(self.load_loss * self._switch_loss(routes))
+        elif self.load_loss and self.k < self.num_experts:  # otherwise each expert gets all tokens
+            self.add_loss(self.load_loss * _variation(self._smooth_load(routes)))
+
+    def _smooth_load(self, routes: _Routes) -> Tensor:
+        """``(experts,)``: the sums of the chances to be chosen if the noise on that expert were drawn again."""
+        last_in, first_out = routes.values[:, self.k - 1 : self.k], routes.values[:, self.k : self.k + 1]
+        threshold = ops.where(routes.logits > first_out, first_out, last_in)
+        normal = (routes.clean - threshold) / (routes.scale * 2**0.5)
+        return ops.sum(routes.among_live((1 + ops.erf(normal)) / 2), axis=0)
+
+    def _switch_loss(self, routes: _Routes) -> Tensor:
+        probabilities = routes.among_live(ops.softmax(routes.logits))
+        chosen = routes.among_live(ops.sum(ops.one_hot(routes.chosen, self.num_experts, dtype=probabilities.dtype), 1))
+        shares = ops.divide_no_nan(ops.sum(chosen, axis=0), ops.sum(chosen))
+        means = ops.divide_no_nan(ops.sum(probabilities, axis=0), ops.sum(probabilities))
+        return self.num_experts * ops.sum(shares * means)
+
+    # --- the experts ----------------------------------------------------------------------------------------
+
+    def _run_experts(self, tokens: Tensor, routes: _Routes) -> Tensor:
+        """Tokens parted by expert, first choices before second ones; and the results stitched and summed."""
+        count = ops.shape(tokens)[0]
+        numbers = ops.transpose(routes.chosen)
+        if routes.live is not None:
+            numbers = ops.where(routes.live, numbers, self.num_experts)
+        parts = ops.dynamic_partition(ops.arange(count * self.k), ops.reshape(numbers, (-1,)), self.num_experts + 1)
+        left = [] if routes.live is None else parts[self.num_experts :]
+        live_count = count if routes.live is None else ops.sum(routes.live)
+        taken, dropped = self._within_capacity(parts[: self.num_experts], live_count)
+        results = [
+            expert(ops.take(tokens, places % count, axis=0)) for expert, places in zip(self.experts, taken, strict=True)
+        ]
+        for places in [*left, *dropped]:
+            results.append(ops.zeros((ops.shape(places)[0], *ops.shape(results[0])[1:]), results[0].dtype))
+        made = ops.dynamic_stitch([*taken, *left, *dropped], results)
+        gates = ops.cast(ops.transpose(routes.gates), made.dtype)
+        made = ops.reshape(made, (self.k, count, *ops.shape(made)[1:]))
+        return ops.sum(made * ops.reshape(gates, (self.k, count, *[1] * (len(made.shape or ()) - 2))), axis=0)
+
+    def _within_capacity(self, parts: list[Tensor], count: Any) -> tuple[list[Tensor], list[Tensor]]:
+        """Of each part what its expert takes, and what is left over."""
+        taken, dropped = parts, list[Tensor]()
+        if self.capacity_factor is not None:
+            share = self.capacity_factor * self.k / self.num_experts
+            capacity = ops.cast(ops.ceil(ops.cast(count, "float64") * share), "int32")
+            taken, dropped = [part[:capacity] for part in parts], [part[capacity:] for part in parts]
+        sizes = ops.stack([ops.shape(part)[0] for part in taken])
+        lost = ops.sum(ops.stack([ops.shape(part)[0] for part in dropped])) if dropped else ops.zeros((), "int32")
+        sum_over_steps([lost, sizes], self._note)
+        return taken, dropped
+
+    def _note(self, dropped: Tensor, taken: Tensor) -> None:
+        self.dropped_tokens.assign(ops.cast(dropped, "int32"))
+        self.expert_tokens.assign(ops.cast(taken, "int32"))
+        if self.dropped_metric is not None:
+            self.dropped_metric.update_state(ops.cast(dropped, "float32"))
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "num_experts": self.num_experts,
+            "expert": [serialize_keras_object(expert) for expert in self.experts],
+            "k": self.k,
+            "capacity_factor": self.capacity_factor,
+            "importance_loss": self.importance_loss,
+            "load_loss": self.load_loss,
+            "noisy": self.noisy,
+            "gate_initializer": initializers.serialize(self.gate_initializer),
+            "noise_initializer": initializers.serialize(self.noise_initializer),
+            "seed": self.seed,
+        }
+
+
+@dataclass(frozen=True)
+class _Routes:
+    """What the gate says of each token.
+
+    Args:
+        clean, logits: ``(tokens, experts)``, without and with noise.
+        scale: of the noise, ``(tokens, experts)``; None for no noise.
+        values: the largest logits, ``(tokens, k + 1)``, or ``(tokens, experts)`` if there are no more.
+        chosen, gates: the numbers of the experts and their weights, ``(tokens, k)``.
+        live: ``(tokens,)``, which tokens count; None for all.
+    """
+
+    clean: Tensor
+    logits: Tensor
+    scale: Any
+    values: Tensor
+    chosen: Tensor
+    gates: Tensor
+    live: Any
+
+    def among_live(self, values: Tensor) -> Tensor:
+        """``(tokens, ...)``, with 0 for tokens that do not count."""
+        if self.live is None:
+            return values
+        return ops.where(ops.expand_dims(self.live, -1), values, ops.zeros_like(values))
+
+
+def _made(expert: Any, count: int) -> list[Layer]:
+    experts = list(expert) if isinstance(expert, (list, tuple)) else [expert() for _ in range(count)]
+    if not all(isinstance(layer, Layer) for layer in experts):
+        wrong = next(layer for layer in experts if not isinstance(layer, Layer))
+        raise ValueError(f"MixtureOfExperts: expert must be a function that returns a layer, got {wrong!r} from it.")
+    if len({id(layer) for layer in experts}) != count or len(experts) != count:
+        raise ValueError(
+            f"MixtureOfExperts: expert must give {count} different layers, got {len({id(e) for e in experts})}. Make "
+            "the layer inside the function: expert=lambda: layers.Dense(8)."
+        )
+    return experts
+
+
+def _variation(values: Tensor) -> Tensor:
+    """The squared coefficient of variation: the variance over the square of the mean."""
+    return ops.divide_no_nan(ops.var(values), ops.square(ops.mean(values)))

@@ -1,0 +1,129 @@
+"""Noise that keeps the mean, and a penalty on what passes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ..engine import ops
+from ..engine.graph import Tensor
+from ..engine.objects import regularizers
+from ..engine.ops import random
+from .layer import Layer
+
+# Of the scaled exponential linear unit: where it saturates below.
+_SELU_FLOOR = -1.6732632423543772 * 1.0507009873554805
+
+
+def _checked_rate(layer: str, rate: float, below_one: bool = False) -> float:
+    if not 0 <= rate <= 1 or (below_one and rate == 1):
+        raise ValueError(f"{layer}: rate must be within [0, 1{')' if below_one else ']'}, got rate={rate}.")
+    return rate
+
+
+class GaussianDropout(Layer):
+    """In training, multiplies by normal noise of mean 1 and the variance that `Dropout` has (Srivastava et al., 2014).
+
+    Args:
+        rate: from 0 up to below 1; the noise's standard deviation is ``sqrt(rate / (1 - rate))``.
+        seed: an integer, so that a new process draws the same noise.
+
+    Raises:
+        ValueError: `rate` is not within [0, 1).
+
+    >>> import numpy as np
+    >>> import anabranch as ab
+    >>> ab.layers.GaussianDropout(0.5)(np.ones((1, 3), "float32"))
+    array([[1., 1., 1.]], dtype=float32)
+    """
+
+    def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.rate = _checked_rate("GaussianDropout", rate, below_one=True)
+        self.seed = seed
+        self.supports_masking = True
+        self.seed_generator = random.SeedGenerator(seed)
+        self.built = True
+
+    def call(self, inputs: Any, training: Any = False) -> Tensor:
+        if not training or self.rate == 0:
+            return inputs
+        stddev = math.sqrt(self.rate / (1.0 - self.rate))
+        return inputs * random.normal(ops.shape(inputs), 1.0, stddev, self.compute_dtype, self.seed_generator)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "rate": self.rate, "seed": self.seed}
+
+
+class AlphaDropout(Layer):
+    """In training, sets a random part to the floor of `selu`, and keeps mean and variance (Klambauer et al., 2017).
+
+    Args:
+        rate: the part, from 0 to below 1.
+        noise_shape: the shape of the random mask, which broadcasts to that of the inputs; None in it for their size.
+        seed: an integer, so that a new process draws the same masks.
+
+    Raises:
+        ValueError: `rate` is not within [0, 1).
+
+    >>> import numpy as np
+    >>> import anabranch as ab
+    >>> ab.layers.AlphaDropout(0.5)(np.ones((1, 3), "float32"))
+    array([[1., 1., 1.]], dtype=float32)
+    """
+
+    def __init__(
+        self, rate: float, noise_shape: Sequence[int | None] | None = None, seed: int | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.rate = _checked_rate("AlphaDropout", rate, below_one=True)
+        self.seed = seed
+        self.noise_shape = None if noise_shape is None else tuple(noise_shape)
+        self.supports_masking = True
+        self.seed_generator = random.SeedGenerator(seed)
+        self.built = True
+
+    def call(self, inputs: Any, training: Any = False) -> Tensor:
+        if not training or self.rate == 0:
+            return inputs
+        sizes = ops.shape(inputs)
+        wanted = self.noise_shape or [None] * len(sizes)
+        shape = [size if chosen is None else chosen for size, chosen in zip(sizes, wanted, strict=True)]
+        kept = random.uniform(shape, seed=self.seed_generator) >= self.rate
+        # The values that mean 0 and variance 1 turn into, brought back to these.
+        scale = ((1 - self.rate) * (1 + self.rate * _SELU_FLOOR**2)) ** -0.5
+        dropped = ops.where(kept, inputs, ops.cast(_SELU_FLOOR, inputs.dtype))
+        return dropped * scale - scale * _SELU_FLOOR * self.rate
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "rate": self.rate, "seed": self.seed, "noise_shape": self.noise_shape}
+
+
+class ActivityRegularization(Layer):
+    """Its inputs, whose size is added to the loss: ``l1 * sum(|x|) + l2 * sum(x^2)``.
+
+    Args:
+        l1: the factor of the absolute values.
+        l2: the factor of the squares.
+
+    >>> import numpy as np
+    >>> import anabranch as ab
+    >>> layer = ab.layers.ActivityRegularization(l1=0.5)
+    >>> outputs = layer(np.ones((1, 4), "float32"))
+    >>> [float(loss) for loss in layer.losses]
+    [2.0]
+    """
+
+    def __init__(self, l1: float = 0.0, l2: float = 0.0, **kwargs: Any) -> None:
+        super().__init__(activity_regularizer=regularizers.L1L2(l1=l1, l2=l2), **kwargs)
+        self.supports_masking = True
+        self.l1 = l1
+        self.l2 = l2
+        self.built = True
+
+    def call(self, inputs: Any) -> Any:
+        return inputs
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "l1": self.l1, "l2": self.l2}

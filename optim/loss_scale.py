@@ -1,0 +1,189 @@
+"""`LossScaleOptimizer`: keeps gradients in half precision from vanishing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..engine import ops
+from ..engine.control_flow import cond
+from ..engine.graph import IndexedSlices, Operation, Tensor, Variable, flatten, graph_for
+from ..engine.objects.initializers import Constant
+from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
+from .clipping import Gradient, on_values
+from .optimizer import NO_GRADIENTS, Optimizer
+
+# What other optimizers take, at the values at which it is off; older files have these beside the inner optimizer.
+_OFF: dict[str, Any] = {
+    "weight_decay": None,
+    "clipnorm": None,
+    "global_clipnorm": None,
+    "clipvalue": None,
+    "use_ema": False,
+    "ema_momentum": 0.99,
+    "ema_overwrite_frequency": None,
+    "loss_scale_factor": None,
+    "gradient_accumulation_steps": None,
+    "dynamic": True,
+}
+
+
+class LossScaleOptimizer(Optimizer):
+    """An optimizer around another one, for gradients that are computed in float16.
+
+    Args:
+        inner_optimizer: what makes the steps.
+        initial_scale: what the loss is multiplied by at first. Better too high than too low: it falls quickly.
+        dynamic_growth_steps: after so many steps with finite gradients the scale is doubled.
+        name: for its variables; by default from the class.
+
+    The loss is multiplied by a scale before gradients are taken, and gradients are divided by it, so that small ones
+    don't become 0 in between. Where one is not finite, the step is left out and the scale halved.
+
+    Raises:
+        ValueError: `inner_optimizer` is no optimizer or is one of these; an option belongs to the inner optimizer.
+
+    Source: Micikevicius et al., "Mixed Precision Training", 2018.
+
+    >>> import anabranch as ab
+    >>> optimizer = ab.optim.LossScaleOptimizer(ab.optim.SGD(0.5), initial_scale=4.0)
+    >>> w = ab.Variable([1.0])
+    >>> optimizer.apply([[4.0]], [w])
+    >>> optimizer.apply([[float("inf")]], [w])
+    >>> w.numpy(), float(optimizer.dynamic_scale)
+    (array([0.5], dtype=float32), 2.0)
+    """
+
+    dynamic_scale: Variable
+    step_counter: Variable
+
+    def __init__(
+        self,
+        inner_optimizer: Optimizer,
+        initial_scale: float = 2.0**15,
+        dynamic_growth_steps: int = 2000,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if not isinstance(inner_optimizer, Optimizer) or isinstance(inner_optimizer, LossScaleOptimizer):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"LossScaleOptimizer takes an optimizer that makes the steps; got {inner_optimizer!r}.")
+        for option, value in kwargs.items():
+            if option not in _OFF:
+                raise ValueError(f"LossScaleOptimizer() got an unexpected keyword argument {option!r}.")
+            if value != _OFF[option]:
+                raise ValueError(
+                    f"LossScaleOptimizer does not take {option}; give it to the inner optimizer, "
+                    f"{type(inner_optimizer).__name__}({option}={value!r})."
+                )
+        super().__init__(learning_rate=0.0, name=name)
+        self.inner_optimizer = inner_optimizer
+        self.initial_scale = initial_scale
+        self.dynamic_growth_steps = dynamic_growth_steps
+        inner_optimizer.loss_scale_factor = None  # scaled once is enough
+        self._has_scale = False
+
+    def build(self, variables: Sequence[Variable]) -> None:
+        self._make_scale()
+        self.inner_optimizer.build(variables)
+        super().build(variables)
+
+    def _make_scale(self) -> None:
+        if self._has_scale:
+            return
+        self._has_scale = True
+        self.step_counter = self.add_variable((), dtype="int32", name="step_counter")
+        self.dynamic_scale = self.add_variable((), Constant(float(self.initial_scale)), name="dynamic_scale")
+
+    @property
+    def variables(self) -> list[Variable]:
+        """Its state: iteration, learning rate (both unused), step counter, scale; then the inner optimizer's."""
+        return [*self._variables, *self.inner_optimizer.variables]
+
+    @property
+    def iterations(self) -> Any:
+        """The number of steps that the inner optimizer has made."""
+        return self.inner_optimizer.iterations
+
+    @property
+    def learning_rate(self) -> Any:
+        """The inner optimizer's."""
+        return self.inner_optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        self.inner_optimizer.learning_rate = value
+
+    def scale_loss(self, loss: Any) -> Any:
+        """`loss` times the scale."""
+        self._make_scale()  # the first step is built before the variables are known, and is run many times
+        return loss * (self.dynamic_scale if isinstance(loss, Tensor) else float(self.dynamic_scale))
+
+    def _add_step(self, given: list[Any], variables: list[Variable]) -> Operation:
+        present = [gradient for gradient in given if gradient is not None]
+        if not present:
+            raise ValueError(NO_GRADIENTS)
+        graph = graph_for([part for part in flatten(given) if isinstance(part, Tensor)])
+        first = len(graph.operations)
+        with graph.as_default(), graph.name_scope(self.name):
+            scale, count = self.dynamic_scale.value(), self.step_counter.value()
+            finite = _all_finite(present)
+            unscaled = [
+                None if gradient is None else on_values(_as_gradient(gradient, variable), lambda g: g / scale)
+                for gradient, variable in zip(given, variables, strict=True)
+            ]
+
+            def step() -> None:
+                self.inner_optimizer._add_step(unscaled, variables)
+
+            cond(finite, step, lambda: None)
+            due = ops.equal(count, self.dynamic_growth_steps - 1)
+            counted = ops.logical_and(finite, ops.logical_not(due))
+            self.step_counter.assign(ops.where(counted, count + 1, 0))
+            grown = ops.where(due, scale * 2.0, scale)
+            writes = [operation for operation in graph.operations[first:] if operation.writes]
+            with graph.control_dependencies(writes):
+                return self.dynamic_scale.assign(ops.where(finite, grown, scale * 0.5)).operation
+
+    def exclude_from_weight_decay(
+        self, var_list: Iterable[Variable] | None = None, var_names: Iterable[str] | None = None
+    ) -> None:
+        """See `Optimizer`; it is the inner optimizer that decays."""
+        self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
+
+    def finalize_variable_values(self, var_list: Iterable[Variable] | None = None) -> None:
+        """See `Optimizer`."""
+        self.inner_optimizer.finalize_variable_values(var_list)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "inner_optimizer": serialize_keras_object(self.inner_optimizer),
+            "initial_scale": self.initial_scale,
+            "dynamic_growth_steps": self.dynamic_growth_steps,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Any:
+        inner = config["inner_optimizer"]
+        if isinstance(inner, dict):
+            inner = deserialize_keras_object(inner, custom_objects)
+        return cls(**{**config, "inner_optimizer": inner})
+
+
+def _as_gradient(gradient: Any, variable: Variable) -> Gradient:
+    if not isinstance(gradient, IndexedSlices):
+        return ops.convert_to_tensor(gradient, variable.dtype)
+    values = ops.convert_to_tensor(gradient.values, variable.dtype)
+    return IndexedSlices(values, gradient.indices, gradient.dense_shape)
+
+
+def _all_finite(gradients: Sequence[Any]) -> Tensor:
+    finite: Any = None
+    for gradient in gradients:
+        values = gradient.values if isinstance(gradient, IndexedSlices) else gradient
+        own = ops.all(ops.isfinite(values))
+        finite = own if finite is None else ops.logical_and(finite, own)
+    return finite
+
+
+__all__ = ["LossScaleOptimizer"]

@@ -1,0 +1,224 @@
+"""`anabranch.tf` and its datasets: TensorFlow's arguments and defaults, on values that are known."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import anabranch as ab
+from anabranch.framework import tensorflow_names as tf
+from anabranch.framework.element_dataset import ElementDataset
+
+X = np.arange(12, dtype="float32").reshape(3, 4)
+
+
+def value(tensor: Any) -> Any:
+    return ab.Session().run(tensor)
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (lambda: tf.argmax(X), [2, 2, 2, 2]),
+        (lambda: tf.argmin(X, axis=1), [0, 0, 0]),
+        (lambda: tf.concat([X[:1], X[2:]], axis=0), X[[0, 2]]),
+        (lambda: tf.fill((2, 2), 7), [[7, 7], [7, 7]]),
+        (lambda: tf.gather(X, [2, 0]), X[[2, 0]]),
+        (lambda: tf.gather(X, [1], axis=1), X[:, 1:2]),
+        (lambda: tf.identity(X), X),
+        (lambda: tf.one_hot([1, 0], 3), [[0, 1, 0], [1, 0, 0]]),
+        (lambda: tf.transpose(X), X.T),
+        (lambda: tf.split(X, [1, 3], axis=1)[1], X[:, 1:]),
+        (lambda: tf.split(X, 2, axis=1)[0], X[:, :2]),
+        (lambda: tf.range(1, 7, 2), [1, 3, 5]),
+        (lambda: tf.reduce_sum(X), 66),
+        (lambda: tf.reduce_sum(X, axis=0), X.sum(0)),
+        (lambda: tf.reduce_mean(X, axis=1, keepdims=True), X.mean(1, keepdims=True)),
+        (lambda: tf.reduce_max(X, 1), X.max(1)),
+        (lambda: tf.reduce_min(X, [0, 1]), 0),
+        (lambda: tf.reduce_prod(X[1:], 0), X[1] * X[2]),
+        (lambda: tf.reduce_any(X > 10, 1), [False, False, True]),
+        (lambda: tf.reduce_all(X > 3, 1), [False, True, True]),
+        (lambda: tf.reduce_variance(X), X.var()),
+        (lambda: tf.reduce_std(X, 0), X.std(0)),
+        (lambda: tf.reduce_logsumexp(X), np.log(np.exp(X).sum())),
+        (lambda: tf.nn.moments(X, axes=[0])[1], X.var(0)),
+        (lambda: tf.nn.moments(X, [0], keepdims=True)[0], X.mean(0, keepdims=True)),
+        (lambda: tf.nn.softmax(X, axis=0), np.exp(X) / np.exp(X).sum(0)),
+        (lambda: tf.math.l2_normalize(X, axis=1), X / np.linalg.norm(X, axis=1, keepdims=True)),
+        (lambda: tf.clip_by_value(X, 2, 5), X.clip(2, 5)),
+        (lambda: tf.pow(X, 2.0), X**2),
+    ],
+)
+def test_values(made: Any, expected: Any):
+    np.testing.assert_allclose(value(made()), expected, rtol=1e-6)
+
+
+def test_types():
+    assert value(tf.argmax(X)).dtype == "int64"
+    assert value(tf.one_hot([1], 2)).dtype == "float32"
+    assert value(tf.cast(X, tf.int32)).dtype == "int32"
+    assert tf.newaxis is None
+
+
+def test_gather_refuses_batch_dims():
+    with pytest.raises(ValueError, match=r"batch_dims must be 0, got 1\. Use ops\.take_along_axis"):
+        tf.gather(X, [0], batch_dims=1)
+
+
+def test_random_numbers():
+    tf.random.set_seed(4)
+
+    assert value(tf.random.uniform((100,), 2, 3)).mean() == pytest.approx(2.5, abs=0.2)
+    assert set(value(tf.random.uniform((100,), 0, 3, dtype=tf.int32)).tolist()) == {0, 1, 2}
+    assert value(tf.random.normal((200,), 5.0, 0.1)).mean() == pytest.approx(5, abs=0.05)
+    assert sorted(value(tf.random.shuffle(np.arange(9))).tolist()) == list(range(9))
+
+
+@pytest.mark.parametrize("strides", [2, (2, 2), [1, 2, 2, 1]])
+def test_conv2d_takes_strides_of_each_form(strides: Any):
+    image, kernel = np.ones((1, 4, 4, 1), "float32"), np.ones((2, 2, 1, 1), "float32")
+
+    np.testing.assert_array_equal(value(tf.nn.conv2d(image, kernel, strides, "VALID")), np.full((1, 2, 2, 1), 4))
+
+
+def test_patches_and_sizes_of_images():
+    image = np.arange(16, dtype="float32").reshape(1, 4, 4, 1)
+
+    patches = tf.image.extract_patches(image, [1, 2, 2, 1], [1, 2, 2, 1], [1, 1, 1, 1], "VALID")
+    assert value(patches)[0, 0, 0].tolist() == [0, 1, 4, 5]
+    assert value(tf.image.resize(image, (2, 2), method="nearest")).shape == (1, 2, 2, 1)
+
+
+def test_function_with_and_without_options():
+    @tf.function
+    def plain(x: Any) -> Any:
+        return x + 1.0
+
+    @tf.function(jit_compile=True)
+    def with_options(x: Any) -> Any:
+        return x * 2.0
+
+    assert (plain(1.0), with_options(4.0)) == (2.0, 8.0)
+
+
+def batches(dataset: ElementDataset) -> list[Any]:
+    return [batch.tolist() for batch in dataset]
+
+
+def test_slices_of_each_structure():
+    rows = list(ElementDataset.from_tensor_slices({"a": [1, 2], "b": np.eye(2)}))
+
+    assert [(row["a"], row["b"].tolist()) for row in rows] == [(1, [1, 0]), (2, [0, 1])]
+    assert batches(ElementDataset.from_tensor_slices([[1, 2], [3, 4]])) == [[1, 2], [3, 4]]
+    with pytest.raises(ValueError, match=r"the arrays must have one number of rows, got \[2, 3\]"):
+        ElementDataset.from_tensor_slices(([1, 2], [1, 2, 3]))
+
+
+NUMBERS = ElementDataset.range(7)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "expected", "length"),
+    [
+        (NUMBERS.batch(3), [[0, 1, 2], [3, 4, 5], [6]], 3),
+        (NUMBERS.batch(3, drop_remainder=True), [[0, 1, 2], [3, 4, 5]], 2),
+        (NUMBERS.map(lambda x: x * 2, num_parallel_calls=tf.data.AUTOTUNE), [0, 2, 4, 6, 8, 10, 12], 7),
+        (NUMBERS.filter(lambda x: x > 4), [5, 6], None),
+        (NUMBERS.take(2), [0, 1], 2),
+        (NUMBERS.take(-1).skip(5), [5, 6], 2),
+        (NUMBERS.take(2).repeat(2), [0, 1, 0, 1], 4),
+        (NUMBERS.take(1).concatenate(NUMBERS.skip(6)), [0, 6], 2),
+        (NUMBERS.batch(4).unbatch(), [0, 1, 2, 3, 4, 5, 6], None),
+        (NUMBERS.take(2).cache().prefetch(tf.data.AUTOTUNE), [0, 1], 2),
+        (NUMBERS.shuffle(1), [0, 1, 2, 3, 4, 5, 6], 7),
+        (ElementDataset.from_tensors([1, 2]).map(lambda pair: pair[1] - pair[0]), [1], 1),
+        (ElementDataset.from_generator(lambda: iter([3, 4])), [3, 4], None),
+        (ElementDataset.from_tensor_slices(np.zeros((0, 2))).batch(2), [], 0),
+    ],
+)
+def test_datasets(dataset: ElementDataset, expected: list[Any], length: int | None):
+    assert batches(dataset) == expected
+    assert batches(dataset) == expected  # once more from the beginning
+    assert dataset.cardinality() == (-2 if length is None else length)
+    if length is None:
+        with pytest.raises(TypeError, match="number of elements of this dataset is not known"):
+            len(dataset)
+    else:
+        assert len(dataset) == length
+
+
+def test_zipped_datasets_and_their_functions():
+    pairs = ElementDataset.zip((NUMBERS, NUMBERS.skip(1)))
+
+    assert len(pairs) == 6
+    assert batches(pairs.map(lambda x, y: x + y)) == [1, 3, 5, 7, 9, 11]
+    assert [pair[0] for pair in ElementDataset.zip(NUMBERS, NUMBERS).filter(lambda x, y: x + y > 10)] == [6]
+    assert len(list(pairs.repeat().take(20))) == 20
+
+
+def test_shuffled_datasets_have_each_element_once_and_a_new_order_each_time():
+    dataset = NUMBERS.shuffle(4, seed=1)
+    first, second = batches(dataset), batches(dataset)
+
+    assert sorted(first) == sorted(second) == list(range(7))
+    assert first != second
+    assert batches(NUMBERS.shuffle(4, seed=1)) == first
+    assert first[0] < 4  # nothing comes before it was in the buffer
+
+
+def test_fit_takes_a_dataset():
+    x = np.linspace(-1, 1, 40, dtype="float32")[:, None]
+    dataset = ElementDataset.from_tensor_slices((x, 3 * x)).shuffle(40, seed=0).batch(8)
+    model = ab.Sequential([ab.Input((1,)), ab.layers.Dense(1)])
+    model.compile(ab.optimizers.SGD(0.5), "mse")
+
+    history = model.fit(dataset, epochs=8, validation_data=dataset, verbose=0).history
+
+    assert history["val_loss"][-1] < 1e-3
+    assert model.predict(dataset.map(lambda x, y: x), verbose=0).shape == (40, 1)
+
+
+def test_the_names_of_keras_for_settings():
+    backend = ab.backend
+
+    assert (backend.backend(), backend.floatx(), backend.image_data_format()) == (
+        "anabranch",
+        "float32",
+        "channels_last",
+    )
+    assert backend.is_keras_tensor(ab.Input((2,)))
+    assert not backend.is_keras_tensor(np.ones(2))
+    backend.set_image_data_format("channels_last")
+    with pytest.raises(ValueError, match=r"can't be set to 'channels_first'\. Pass data_format to the layers"):
+        backend.set_image_data_format("channels_first")
+    ab.config.disable_traceback_filtering()
+    assert not ab.config.is_traceback_filtering_enabled()
+
+
+def test_small_utils():
+    x = np.array([[3.0, -4.0], [0.0, 0.0]])
+
+    assert ab.utils.normalize(x, order=1).tolist() == [[3 / 7, -4 / 7], [0, 0]]
+    np.testing.assert_allclose(ab.utils.normalize(x, axis=0)[0], [1, -1])
+    np.testing.assert_allclose(value(ab.utils.normalize(ab.constant(x)))[0], [0.6, -0.8])
+    assert isinstance(ab.Input((2,)), ab.KerasTensor)
+    with ab.utils.CustomObjectScope({"Mine": dict}):
+        assert ab.utils.get_registered_object("Mine") is dict
+    dense = ab.utils.serialize_keras_object(ab.layers.Dense(3))
+    assert ab.utils.deserialize_keras_object(dense).units == 3
+
+
+def test_the_names_of_keras_for_preprocessing():
+    assert ab.preprocessing.sequence.pad_sequences([[1]], maxlen=2).tolist() == [[0, 1]]
+    assert ab.preprocessing.image.img_to_array(np.zeros((2, 2))).shape == (2, 2, 1)
+
+
+def test_a_model_without_variables_can_be_fitted_with_a_warning():
+    model = ab.Sequential([ab.Input((2,)), ab.layers.Rescaling(2.0)])
+    model.compile("sgd", "mse")
+
+    with pytest.warns(UserWarning, match="has no trainable variables: fit\\(\\) changes nothing"):
+        history = model.fit(np.ones((4, 2)), np.ones((4, 2)), verbose=0)
+
+    assert history.history["loss"] == [1.0]

@@ -1,0 +1,429 @@
+"""Decoding in the graph, against the same searches in plain Python; and the cell that attends to a memory."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import anabranch as ab
+from anabranch import decoding, layers, ops
+
+END = 0
+Logs = Callable[[list[int]], np.ndarray]  # tokens so far, the start token first, to log-probabilities
+
+
+def log_softmax(x: Any) -> np.ndarray:
+    shifted = x - np.max(x, axis=-1, keepdims=True)
+    return shifted - np.log(np.sum(np.exp(shifted), axis=-1, keepdims=True))
+
+
+def make_step(table: np.ndarray, mix: np.ndarray) -> Callable[[Any, Any], Any]:
+    """A step whose logits depend on all tokens before, by way of a nested state."""
+
+    def step(tokens: Any, states: Any) -> Any:
+        memory = states["memory"] * 0.5 + ops.take(mix, tokens, axis=0)
+        logits = ops.take(table, tokens, axis=0) + memory @ mix.T + states["rows"][0]
+        return logits, {"memory": memory, "rows": states["rows"]}
+
+    return step
+
+
+def reference_logs(table: np.ndarray, mix: np.ndarray, row: np.ndarray) -> Logs:
+    def logs(tokens: list[int]) -> np.ndarray:
+        memory = np.zeros(mix.shape[1])
+        for token in tokens:
+            memory = memory * 0.5 + mix[token]
+        return log_softmax(table[tokens[-1]] + memory @ mix.T + row)
+
+    return logs
+
+
+def problem(seed: int, batch: int, vocabulary: int, rounded: bool = False) -> tuple[Any, Any, list[Logs]]:
+    """A step function, its states, and for each row the log-probabilities by NumPy."""
+    rng = np.random.default_rng(seed)
+    table, mix = rng.standard_normal((vocabulary, vocabulary)) * 2, rng.standard_normal((vocabulary, 3))
+    rows = rng.standard_normal((batch, vocabulary))
+    if rounded:  # few different values, so that there are ties
+        table, mix, rows = np.round(table / 2), mix * 0, rows * 0
+    states = {"memory": np.zeros((batch, 3)), "rows": (rows,)}
+    return make_step(table, mix), states, [reference_logs(table, mix, row) for row in rows]
+
+
+def beam_reference(
+    logs: Logs, width: int, paths: int, start: int, max_length: int, penalty: float
+) -> list[tuple[list[int], float]]:
+    """Beam search over lists, as docs and docstring define it, without an early stop."""
+    live: list[tuple[list[int], float]] = [([], 0.0)]
+    found: list[tuple[list[int], float]] = []
+    for length in range(1, max_length + 1):
+        candidates = [
+            ([*tokens, token], total + log)
+            for tokens, total in live
+            for token, log in enumerate(logs([start, *tokens]))
+        ]
+        candidates.sort(key=lambda item: -round(item[1], 9))  # stable: the first of equals stays first
+        divisor = ((5 + length) / 6) ** penalty
+        for tokens, total in candidates[:width]:
+            if tokens[-1] == END or length == max_length:
+                found.append((tokens, total / divisor))
+        found = sorted(found, key=lambda item: -round(item[1], 9))[:paths]
+        live = [item for item in candidates if item[0][-1] != END][:width]
+    return found
+
+
+def run_beam(step: Any, states: Any, **options: Any) -> list[np.ndarray]:
+    return ab.function(lambda values: decoding.beam_search(step, values, end_token=END, **options))(states)
+
+
+@pytest.mark.parametrize("early_stop", [True, False])
+@pytest.mark.parametrize(
+    ("width", "paths", "vocabulary", "penalty", "max_length"),
+    [(1, 1, 5, 0.0, 6), (3, 3, 5, 0.0, 6), (4, 2, 6, 0.8, 7), (3, 1, 4, 2.0, 5), (5, 5, 2, 0.6, 4), (2, 2, 3, -1.0, 5)],
+)
+def test_beam_search_is_that_of_plain_python(
+    width: int, paths: int, vocabulary: int, penalty: float, max_length: int, early_stop: bool
+) -> None:
+    step, states, references = problem(width * 7 + vocabulary, 6, vocabulary)
+    sequences, scores, lengths = run_beam(
+        step, states, start_token=1, max_length=max_length, beam_width=width, top_paths=paths, length_penalty=penalty,
+        early_stop=early_stop,
+    )  # fmt: skip
+    assert sequences.shape == (6, paths, max_length)
+    for row, logs in enumerate(references):
+        check_row(sequences[row], scores[row], lengths[row], beam_reference(logs, width, paths, 1, max_length, penalty))
+
+
+def check_row(sequences: Any, scores: Any, lengths: Any, expected: list[tuple[list[int], float]]) -> None:
+    for place in range(len(scores)):
+        tokens, score = expected[place] if place < len(expected) else ([], -np.inf)
+        assert lengths[place] == len(tokens)
+        assert sequences[place].tolist() == tokens + [END] * (sequences.shape[1] - len(tokens))
+        np.testing.assert_allclose(scores[place], score, rtol=1e-9)
+
+
+@pytest.mark.parametrize("width", [2, 3])
+def test_of_equals_the_earlier_beam_and_the_smaller_token_come_first(width: int) -> None:
+    for seed in range(8):
+        step, states, references = problem(seed, 2, 4, rounded=True)
+        results = run_beam(step, states, start_token=1, max_length=3, beam_width=width, length_penalty=0.0)
+        expected = beam_reference(references[0], width, width, 1, 3, 0.0)
+        check_row(results[0][0], results[1][0], results[2][0], expected)
+    sequences, _, lengths = run_beam(
+        lambda tokens, states: (states, states), np.zeros((1, 3)), start_token=1, max_length=2, beam_width=3
+    )
+    assert sequences.tolist() == [[[0, 0], [1, 0], [1, 1]]]
+    assert lengths.tolist() == [[1, 2, 2]]
+
+
+def test_a_vocabulary_smaller_than_the_beam_gives_fewer_sequences() -> None:
+    sequences, scores, lengths = run_beam(
+        lambda tokens, states: (states, states), np.zeros((2, 1)), start_token=0, max_length=3, beam_width=3
+    )  # there is nothing but to end
+    np.testing.assert_array_equal(scores, [[0, -np.inf, -np.inf]] * 2)
+    np.testing.assert_array_equal(lengths, [[1, 0, 0]] * 2)
+    assert not sequences.any()
+
+
+def test_forbidden_tokens_are_never_taken() -> None:
+    logits = np.array([[-np.inf, 1.0, -np.inf, 2.0]])
+    sequences, scores, lengths = run_beam(
+        lambda tokens, states: (states, states), logits, start_token=1, max_length=2, beam_width=6
+    )
+    assert sequences[0, :4].tolist() == [[3, 3], [3, 1], [1, 3], [1, 1]]
+    np.testing.assert_array_equal(np.isinf(scores[0]), [False] * 4 + [True] * 2)
+    np.testing.assert_array_equal(lengths[0], [2, 2, 2, 2, 0, 0])
+
+
+def count_steps(early_stop: bool, logits: np.ndarray, **options: Any) -> int:
+    """The steps that a search takes, which are counted in a Variable."""
+    counter = ab.Variable(0, trainable=False)
+
+    def step(tokens: Any, states: Any) -> Any:
+        counter.assign_add(1)
+        return states, states
+
+    run_beam(step, logits, start_token=1, max_length=50, beam_width=2, early_stop=early_stop, **options)
+    return int(counter.numpy())
+
+
+def test_the_loop_ends_when_no_live_beam_can_win() -> None:
+    likely_end = np.array([[10.0, 0.0, -1.0], [9.0, 1.0, 0.0]])
+    assert count_steps(False, likely_end) == 50
+    assert count_steps(True, likely_end, top_paths=1) == 1
+    assert 1 < count_steps(True, likely_end) < 5
+    assert count_steps(True, np.array([[10.0, 0.0, -1.0], [-9.0, 1.0, 0.0]]), top_paths=1) == 50  # row 2 never ends
+
+
+def greedy_reference(logs: Logs, start: int, max_length: int) -> tuple[list[int], float]:
+    tokens, total = [start], 0.0
+    while len(tokens) <= max_length and (len(tokens) == 1 or tokens[-1] != END):
+        log = logs(tokens)
+        tokens.append(int(np.argmax(log)))
+        total += log[tokens[-1]]
+    return tokens[1:], total
+
+
+@pytest.mark.parametrize("max_length", [1, 8])
+def test_greedy_search_is_that_of_plain_python_and_a_beam_of_one(max_length: int) -> None:
+    step, states, references = problem(39, 12, 8)
+    options = {"start_token": 1, "end_token": END, "max_length": max_length}
+    sequences, scores, lengths = ab.function(lambda values: decoding.greedy_search(step, values, **options))(states)
+    for row, logs in enumerate(references):
+        expected = [greedy_reference(logs, 1, max_length)]
+        check_row(sequences[row : row + 1], scores[row : row + 1], lengths[row : row + 1], expected)
+    if max_length > 1:
+        assert len(set(lengths.tolist())) > 2
+    beam = run_beam(step, states, start_token=1, max_length=max_length, beam_width=1)
+    for one, all_paths in zip((sequences, scores, lengths), beam, strict=True):
+        np.testing.assert_allclose(all_paths[:, 0], one, rtol=1e-12)
+
+
+def test_a_batch_of_any_size_and_of_none() -> None:
+    step = make_step(np.eye(3), np.ones((3, 3)))
+    x = ab.placeholder((None, 3), "float64")
+    states = {"memory": x, "rows": (x,)}
+    options: Any = {"start_token": 1, "end_token": END, "max_length": 4}
+    fetches = [*decoding.greedy_search(step, states, **options), *decoding.beam_search(step, states, **options)]
+    for batch in (0, 2):
+        found = ab.Session().run(fetches, {x: np.zeros((batch, 3))})
+        assert [value.shape for value in found] == [
+            (batch, 4), (batch,), (batch,), (batch, 4, 4), (batch, 4), (batch, 4)
+        ]  # fmt: skip
+
+
+def draws(**options: Any) -> np.ndarray:
+    """The shares of the tokens that are drawn first, of logits for the probabilities 0.1, 0.4, 0.3, 0.2."""
+    logits = np.tile(np.log([0.1, 0.4, 0.3, 0.2]), (20_000, 1))
+    sequences, scores, _ = ab.function(
+        lambda x: decoding.sample(lambda t, s: (s, s), x, start_token=0, end_token=3, max_length=1, seed=1, **options)
+    )(logits)
+    np.testing.assert_allclose(scores, logits[0][sequences[:, 0]], rtol=1e-6)
+    return np.bincount(sequences[:, 0], minlength=4) / len(sequences)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [0.1, 0.4, 0.3, 0.2]),
+        ({"temperature": 0.5}, np.array([1, 16, 9, 4]) / 30),
+        ({"top_k": 2}, [0, 4 / 7, 3 / 7, 0]),
+        ({"top_k": 9}, [0.1, 0.4, 0.3, 0.2]),
+        ({"top_p": 0.75}, [0, 4 / 9, 3 / 9, 2 / 9]),
+        ({"top_p": 0.35}, [0, 1, 0, 0]),
+        ({"top_p": 1.0}, [0.1, 0.4, 0.3, 0.2]),
+        ({"top_k": 3, "top_p": 0.7}, [0, 4 / 7, 3 / 7, 0]),
+    ],
+)
+def test_tokens_are_drawn_from_what_is_left(options: Any, expected: Any) -> None:
+    np.testing.assert_allclose(draws(**options), expected, atol=0.015)
+
+
+def test_samples_repeat_with_their_seed_and_stop_at_their_end() -> None:
+    step, states, _ = problem(3, 50, 4)
+
+    def drawn(seed: int) -> Any:
+        options: Any = {"start_token": 1, "end_token": END, "max_length": 9, "seed": seed}
+        return ab.function(lambda values: decoding.sample(step, values, **options))(states)
+
+    sequences, _, lengths = drawn(1)
+    np.testing.assert_array_equal(sequences, drawn(1)[0])
+    assert (sequences != drawn(2)[0]).any()
+    for row, length in zip(sequences, lengths, strict=True):
+        assert END not in row[: length - 1]
+        assert not row[length:].any()
+
+
+def scheduled(probability: float, seed: int = 0, batch: int = 2) -> np.ndarray:
+    """The inputs that the step is given."""
+    tokens = np.tile(np.array([[1, 5, 2, 9]], "int32"), (batch, 1))
+    run = ab.function(
+        lambda x, p: decoding.scheduled_sampling(
+            lambda t, s: (ops.one_hot(t + 1, 12) * 50.0, s + 1), ops.zeros((batch,)), x, p, seed=seed
+        )
+    )
+    logits, count = run(tokens, np.float32(probability))
+    np.testing.assert_array_equal(count, np.full(batch, 4))
+    return np.argmax(logits, axis=-1) - 1
+
+
+def test_scheduled_sampling_mixes_true_tokens_with_its_own() -> None:
+    assert scheduled(0.0).tolist() == [[1, 5, 2, 9]] * 2
+    assert scheduled(1.0).tolist() == [[1, 2, 3, 4]] * 2
+    given = scheduled(0.25, batch=4000)
+    assert (given[:, 0] == 1).all()
+    assert np.isin(given[:, 1], (5, 2)).all()
+    np.testing.assert_allclose(np.mean(given[:, 1:] == given[:, :-1] + 1, axis=0), 0.25, atol=0.03)
+
+
+def test_gradients_of_scheduled_sampling_are_those_of_the_true_tokens_where_these_are_taken() -> None:
+    tokens = np.array([[1, 0, 2], [2, 2, 1]], "int32")
+
+    def logits(table: Any) -> Any:
+        def step(t: Any, s: Any) -> Any:
+            s = ops.tanh(s + ops.take(table, t, axis=0))
+            return s, s
+
+        return decoding.scheduled_sampling(step, ops.zeros((2, 3), "float64"), tokens, 0.0, seed=0)[0]
+
+    assert ab.testing.check_gradients(logits, [np.random.default_rng(0).standard_normal((3, 3))], order=1) > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beam_width": 0}, r"beam_width must be an int of at least 1, got 0"),
+        ({"max_length": 0}, r"max_length must be an int of at least 1, got 0"),
+        ({"max_length": 2.5}, r"max_length must be an int of at least 1, got 2.5"),
+        ({"beam_width": 2, "top_paths": 3}, r"top_paths=3 sequences can't be found by beam_width=2"),
+        ({"end_token": 3}, r"end_token=3 is outside the vocabulary of 3"),
+        ({"start_token": [[1]]}, r"start_token must be a number or of shape \(batch,\), got shape \(1, 1\)"),
+    ],
+)
+def test_arguments_out_of_range(options: Any, message: str) -> None:
+    arguments: Any = {"start_token": 1, "end_token": 0, "max_length": 3, **options}
+    with pytest.raises(ValueError, match=message):
+        decoding.beam_search(lambda t, s: (s, s), np.zeros((2, 3)), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("step", "kind", "message"),
+    [
+        (lambda t, s: s, TypeError, r"step must return a pair \(logits, states\), got Tensor"),
+        (lambda t, s: (s, (s, s)), ValueError, r"step was given 1 states, but returned 2"),
+        (lambda t, s: (s[:, 0], s), ValueError, r"logits of shape \(rows, vocabulary\)"),
+    ],
+)
+def test_steps_that_return_something_else(step: Any, kind: Any, message: str) -> None:
+    with pytest.raises(kind, match=message):
+        decoding.greedy_search(step, np.zeros((2, 3)), start_token=1, end_token=0, max_length=3)
+
+
+def test_other_wrong_arguments() -> None:
+    arguments: Any = {"start_token": 1, "end_token": 0, "max_length": 3}
+    step: Any = lambda t, s: (s, s)  # noqa: E731
+    with pytest.raises(ValueError, match=r"temperature must be positive, got 0.*use greedy_search"):
+        decoding.sample(step, np.zeros((2, 3)), temperature=0, **arguments)
+    with pytest.raises(ValueError, match=r"top_p must be within \(0, 1\], got 0"):
+        decoding.sample(step, np.zeros((2, 3)), top_p=0, **arguments)
+    with pytest.raises(ValueError, match=r"top_k must be an int of at least 1, got 0"):
+        decoding.sample(step, np.zeros((2, 3)), top_k=0, **arguments)
+    with pytest.raises(ValueError, match="without states nothing tells the size of the batch"):
+        decoding.greedy_search(step, (), **arguments)
+    with pytest.raises(ValueError, match=r"tokens must be of shape \(batch, steps\), got shape \(3,\)"):
+        decoding.scheduled_sampling(step, np.zeros((2, 3)), [1, 2, 3], 0.5)
+
+
+# --- attention ------------------------------------------------------------------------------------------------------
+
+SCORES = ["general", "dot", "additive"]
+
+
+def data(*shape: int) -> Any:
+    return np.random.default_rng(sum(shape)).standard_normal(shape)
+
+
+def attend(cell: Any, query: np.ndarray, memory: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """The attention, by NumPy."""
+    weights = {weight.path.split("/")[-2]: weight.numpy() for weight in cell.weights if "layer" in weight.path}
+    keys = memory @ weights["memory_layer"] if cell.score != "dot" else memory
+    if cell.score == "additive":
+        scores = (np.tanh((query @ weights["query_layer"])[:, None] + keys) @ weights["score_layer"])[..., 0]
+    else:
+        scores = np.einsum("bd,bsd->bs", query, keys)
+    weighed = np.exp(log_softmax(np.where(mask, scores, -1e9)))
+    context = np.einsum("bs,bsd->bd", weighed, memory)
+    return np.tanh(np.concatenate([query, context], axis=-1) @ weights["attention_layer"])
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_attention_is_that_of_numpy_at_each_step(score: str) -> None:
+    inner = layers.GRUCell(3, dtype="float64")
+    layer = layers.AttentionRNN(
+        layers.AttentionCell(inner, 4, score, dtype="float64"), return_sequences=True, dtype="float64"
+    )
+    x, memory = data(2, 5, 2), data(2, 6, 3)
+    mask = np.arange(6) < np.array([[6], [4]])
+    outputs = layer(x, memory, memory_mask=mask)
+    hidden, attention = np.zeros((2, 3)), np.zeros((2, 4))
+    for position in range(5):
+        hidden = inner(np.concatenate([x[:, position], attention], axis=-1), [hidden])[0]
+        attention = attend(layer.cell, hidden, memory, mask)
+        np.testing.assert_allclose(outputs[:, position], attention, rtol=1e-7)
+    other = memory + 100 * ~mask[..., None]
+    np.testing.assert_allclose(layer(x, other, memory_mask=mask), outputs, rtol=1e-9)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_gradients_of_attention_in_double_precision(score: str) -> None:
+    cell = layers.AttentionCell(layers.LSTMCell(3, dtype="float64"), 2, score, dtype="float64")
+    layer = layers.AttentionRNN(cell, return_sequences=True, dtype="float64")
+    mask = np.array([[True, True, False, True], [True, False, True, True]])
+
+    def function(x: Any, memory: Any, hidden: Any, carry: Any) -> Any:
+        return layer(x, memory, initial_state=[hidden, carry], memory_mask=mask)
+
+    arguments = [data(2, 3, 2), data(2, 4, 3), data(2, 3), data(2, 3) * 0.5]
+    assert ab.testing.check_gradients(function, arguments, order=1) > 0
+    with ab.Graph().as_default():
+        loss = ops.sum(ops.square(function(*(ops.convert_to_tensor(argument) for argument in arguments))))
+        slopes = ab.Session().run(ab.gradients(loss, layer.trainable_weights))
+    assert all(np.abs(slope).max() > 0 for slope in slopes)
+
+
+def test_a_model_with_attention_is_saved_and_masks_come_from_embeddings(tmp_path: Path) -> None:
+    source, target = ab.Input((None,), dtype="int32"), ab.Input((None,), dtype="int32")
+    encoded = layers.LSTM(4, return_sequences=True)(layers.Embedding(7, 3, mask_zero=True)(source))
+    cell = layers.AttentionCell([layers.GRUCell(3), layers.LSTMCell(4)][1], 5, "additive")
+    decoded = layers.AttentionRNN(cell, return_sequences=True)(layers.Embedding(7, 2)(target), encoded)
+    model = ab.Model([source, target], layers.Dense(7)(decoded))
+    x, y = np.array([[1, 2, 3], [4, 0, 0]], "int32"), np.array([[1, 2], [3, 4]], "int32")
+    expected = model.predict([x, y], verbose=0)
+    np.testing.assert_allclose(model.predict([x[1:, :1], y[1:]], verbose=0), expected[1:], rtol=1e-5, atol=1e-6)
+    model.save(tmp_path / "model.keras")
+    again = ab.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(again.predict([x, y], verbose=0), expected, rtol=1e-6)
+
+
+def test_stacked_cells_attend() -> None:
+    cell = layers.AttentionCell(layers.StackedRNNCells([layers.GRUCell(3, dropout=0.5), layers.LSTMCell(4)]), 5)
+    layer = layers.AttentionRNN(cell, return_state=True)
+    output, *states = layer(data(2, 3, 2), data(2, 6, 1))
+    assert [state.shape for state in states] == [(2, 3), (2, 4), (2, 4), (2, 5)]
+    np.testing.assert_array_equal(output, states[-1])
+    assert not np.allclose(layer(data(2, 3, 2), data(2, 6, 1), training=True)[0], output)
+
+
+def test_attention_that_can_not_be() -> None:
+    with pytest.raises(ValueError, match="score must be 'general', 'dot' or 'additive', got 'cosine'"):
+        layers.AttentionCell(layers.GRUCell(3), 4, "cosine")
+    with pytest.raises(ValueError, match="AttentionRNN takes an AttentionCell, got <"):
+        layers.AttentionRNN(layers.GRUCell(3))
+    with pytest.raises(ValueError, match=r"score='dot' needs a memory of the length of the cell's output, 3, got"):
+        layers.AttentionRNN(layers.AttentionCell(layers.GRUCell(3), 4, "dot"))(data(2, 3, 2), data(2, 6, 5))
+    with pytest.raises(ValueError, match=r"can't be built without a memory"):
+        layers.AttentionCell(layers.GRUCell(3), 4)(data(2, 3), [data(2, 3), data(2, 4)])
+
+
+def test_beam_search_over_a_decoder_with_attention_keeps_each_row_to_its_memory() -> None:
+    cell = layers.AttentionCell(layers.GRUCell(4), 5)
+    embedding, readout = layers.Embedding(6, 3), layers.Dense(6)
+
+    @ab.function
+    def search(memory: Any) -> Any:
+        def step(tokens: Any, states: Any) -> Any:
+            own, attended = states
+            output, own = cell(embedding(tokens), own, memory=attended)
+            return readout(output) * 20.0, (own, attended)
+
+        layers.AttentionRNN(cell).build((None, None, 3), (None, None, 4))
+        states = (cell.get_initial_state(ops.shape(memory)[0]), cell.prepare(memory))
+        return decoding.beam_search(step, states, start_token=1, end_token=0, max_length=6, beam_width=3)
+
+    memory = data(4, 5, 4).astype("float32") * 3
+    together = search(memory)
+    assert len({tuple(row) for row in together[0][:, 0].tolist()}) > 1
+    for row in range(4):
+        for one, found in zip(search(memory[row : row + 1]), together, strict=True):
+            np.testing.assert_allclose(one[0], found[row], rtol=1e-4, atol=1e-5)
