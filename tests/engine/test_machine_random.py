@@ -159,7 +159,7 @@ def test_random_programs_on_worker_threads(monkeypatch: pytest.MonkeyPatch, prog
         machine = case.machine(setting, exact=True)
     assert ("submit(" in machine.source) == (len(machine.machine.devices) > 1)
     for _ in range(2):
-        case.assert_same(case.ran(machine), expected)
+        case.assert_same(case.ran(machine), expected, setting)
         assert_nothing_left(idle_step(machine))
 
 
@@ -186,14 +186,14 @@ def check_program(program: Program, setting: Setting, order: int, coverage: Cove
     machine = case.machine(setting, exact=True)
     check_machine(machine, setting)
     for _ in range(2):  # what a run leaves behind is taken by the next
-        case.assert_same(case.ran(machine), expected)
+        case.assert_same(case.ran(machine), expected, setting)
         assert_nothing_left(idle_step(machine))
-    case.assert_same(case.printed(setting, exact=True), expected)
+    case.assert_same(case.printed(setting, exact=True), expected, setting)
     found = {"programs", *structure(machine.machine), *behaviour(idle_step(machine))}
     if program.kernels or (order == 1 and setting.places % 2):
         machine = case.machine(setting, exact=False)
         check_machine(machine, setting)
-        case.assert_same(case.ran(machine), case.printed(setting, exact=False))
+        case.assert_same(case.ran(machine), case.printed(setting, exact=False), setting)
         found |= {f"{name}, fused" for name in structure(machine.machine)}
     found |= {"second order"} if order > 1 else set()
     found |= {"stream in random order"} if setting.has_streams and setting.streams is not None else set()
