@@ -130,7 +130,8 @@ class LoopPrinter(_RegionPrinter):
         counted = ((self.operation, counter), *block.loops) if counter else block.loops
         self._print_condition(condition_names, counted)
         self._print_body(body_names, variables, counted)
-        self.note_saved(list(self.frame.histories.values()))
+        histories = self.frame.histories.items()  # those of loops inside are counted there
+        self.note_saved([name for tensor, name in histories if not isinstance(tensor.operation.op, History)])
         if self.op.recomputed_bytes:
             self.block.line(f"stats.note_recomputed({self.frame.trips} * {self.op.recomputed_bytes})")
         return variables
