@@ -20,12 +20,10 @@ from .log import note_change
 
 def lay_out_transposed(operations: Sequence[Operation]) -> None:
     """Copy transposes whose slices are multiplied inside loops or branches among `operations`."""
-    transposes = [operation for operation in operations if type(operation.op) is Transpose and _keeps_rows(operation)]
     arrays = {
-        user.outputs[0]: operation
-        for operation in transposes
+        user.outputs[0]: user.inputs[0].operation
         for user in operations
-        if isinstance(user.op, ArrayUnstack) and user.inputs[0] is operation.outputs[0]
+        if isinstance(user.op, ArrayUnstack) and _keeps_rows(user.inputs[0].operation)
     }
     multiplied = _multiplied(operations, set(arrays)) if arrays else set[Tensor]()
     for operation in dict.fromkeys(arrays[array] for array in arrays if array in multiplied):
@@ -36,7 +34,7 @@ def lay_out_transposed(operations: Sequence[Operation]) -> None:
 
 def _keeps_rows(operation: Operation) -> bool:
     """Whether the last axis stays where it is, so that slices have rows in one piece."""
-    axes = operation.op.axes if isinstance(operation.op, Transpose) else None
+    axes = operation.op.axes if type(operation.op) is Transpose else None
     return axes is not None and len(axes) > 2 and axes[-1] == len(axes) - 1 and axes != tuple(range(len(axes)))
 
 

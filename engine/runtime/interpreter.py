@@ -60,10 +60,11 @@ class Interpreter:
         self._recorded = recorded_tensors(needed)
         self._calls.clear()
         with np.errstate(all="ignore"), deep_calls(FRAMES_OF_INTERPRETER):
-            self._run_operations(needed, environment)
+            self.run_operations(needed, environment)
         return [environment[t] if isinstance(t, Tensor) else None for t in targets]
 
-    def _run_operations(self, operations: Sequence[Operation], environment: Environment) -> None:
+    def run_operations(self, operations: Sequence[Operation], environment: Environment) -> None:
+        """Run `operations` in order, and add their values to `environment`, which holds those that they take."""
         users = frame_users(operations)
         for operation in operations:
             if operation.outputs and all(tensor in environment for tensor in operation.outputs):
@@ -162,7 +163,7 @@ class Interpreter:
         environment: Environment = dict(zip(region.parameters, arguments, strict=True))
         for (_, parameter), value in zip(region.captures, captured, strict=True):
             environment[parameter] = value
-        self._run_operations(needed_in_region(region, demanded), environment)
+        self.run_operations(needed_in_region(region, demanded), environment)
         return [environment[result] for result in region.results], environment
 
     def _widen(self, value: Any) -> Any:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from ..control_flow.call import Call, Recorded, Recursion
 from ..control_flow.frames import History, Saved, TripCount
 from ..control_flow.region_op import RegionOp
 from ..graph.graph import Operation
 from ..graph.tensor import Tensor
 from ..ops.base import Constant
-from .errors import annotate
-from .interpreter import as_outputs
+from .interpreter import Interpreter
 
 _NEEDS_FRAMES = (RegionOp, History, Saved, TripCount, Call, Recorded, Recursion)
 
@@ -38,26 +35,11 @@ class Stepwise:
         self._operations = operations
         self._inputs = inputs
         self._outputs = outputs
+        taken = {tensor for operation in operations for tensor in operation.inputs} | set(outputs)
+        # They may stand in front of the run.
+        self._constants = {t: t.operation.op.value for t in taken if isinstance(t.operation.op, Constant)}
 
     def __call__(self, *values: Any) -> tuple[Any, ...]:
-        held = dict(zip(self._inputs, values, strict=True))
-        for operation in self._operations:
-            held.update(zip(operation.outputs, _results(operation, held), strict=True))
-        return tuple([_value(tensor, held) for tensor in self._outputs])
-
-
-def _results(operation: Operation, held: dict[Tensor, Any]) -> Sequence[Any]:
-    if isinstance(operation.op, Constant):
-        return (operation.op.value,)
-    values = [_value(tensor, held) for tensor in operation.inputs]
-    try:
-        return as_outputs(operation.op.run(np, *values))
-    except Exception as error:
-        annotate(error, operation, values)
-        raise
-
-
-def _value(tensor: Tensor, held: dict[Tensor, Any]) -> Any:
-    """The value of an input or a result; constants may stand in front of the run."""
-    op = tensor.operation.op
-    return op.value if tensor not in held and isinstance(op, Constant) else held[tensor]
+        held = {**self._constants, **dict(zip(self._inputs, values, strict=True))}
+        Interpreter().run_operations(self._operations, held)
+        return tuple([held[tensor] for tensor in self._outputs])

@@ -140,13 +140,11 @@ def print_tile(tiles: Tiles, rows: int, vectors: int, layout: str = "") -> str:
 
 def _print_early(tiles: Tiles, i: int, j: int) -> list[str]:
     """Ask for a vector of C, which is there when the sums are."""
-    e, name = tiles.element, f"{i}_{j}"
+    pointer = f"%early_cp{i}_{j}"
     return [
-        f"  %cs{name} = mul i64 %c_step, {i}",
-        f"  %cr{name} = getelementptr {e}, {e}* %c, i64 %cs{name}",
-        f"  %cq{name} = getelementptr {e}, {e}* %cr{name}, i64 {j * tiles.lanes}",
-        f"  %cp{name} = bitcast {e}* %cq{name} to i8*",
-        f"  call void @llvm.prefetch.p0(i8* %cp{name}, i32 1, i32 3, i32 1)",
+        *_print_address(tiles, "c", "early", i, j),
+        f"  {pointer} = bitcast {tiles.vector}* %early_cv{i}_{j} to i8*",
+        f"  call void @llvm.prefetch.p0(i8* {pointer}, i32 1, i32 3, i32 1)",
     ]
 
 
