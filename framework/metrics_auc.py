@@ -91,7 +91,7 @@ class AUC(Metric):
     def result(self) -> Any:
         if not self.counts:
             return ops.cast(0.0, self.dtype)
-        tp, fp, tn, fn = (self.counts[name].value() for name in ("tp", "fp", "tn", "fn"))
+        tp, fp, tn, fn = (self.counts[name].value for name in ("tp", "fp", "tn", "fn"))
         if self.curve == "PR" and self.summation_method == "interpolation":
             return self._over_labels(_interpolated_precision(tp, fp, fn))
         recall = ops.divide_no_nan(tp, tp + fn)

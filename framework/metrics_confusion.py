@@ -193,7 +193,7 @@ class _Count(_Counting):
         super().__init__(thresholds=thresholds, name=name, dtype=dtype)
 
     def result(self) -> Any:
-        return self._one_or_all(self.counts[self.names[0]].value())
+        return self._one_or_all(self.counts[self.names[0]].value)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "thresholds": self.init_thresholds}
@@ -227,7 +227,7 @@ class _Share(_Counting):
     """Base: true positives over something."""
 
     def result(self) -> Any:
-        hits, misses = (self.counts[name].value() for name in self.names)
+        hits, misses = (self.counts[name].value for name in self.names)
         return self._one_or_all(ops.divide_no_nan(hits, hits + misses))
 
     def get_config(self) -> dict[str, Any]:

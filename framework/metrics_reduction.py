@@ -32,7 +32,7 @@ class Sum(Metric):
         self.total.assign_add(ops.sum(values))
 
     def result(self) -> Any:
-        return self.total.value()
+        return self.total.value
 
 
 class Mean(Metric):

@@ -110,7 +110,7 @@ class FBetaScore(_ByColumn):
     def result(self) -> Any:
         if not self.sums:
             return ops.cast(0.0, self.dtype)
-        hits, false, missed, support = (self.sums[name].value() for name in self.names)
+        hits, false, missed, support = (self.sums[name].value for name in self.names)
         precision, recall = hits / (hits + false + _EPSILON), hits / (hits + missed + _EPSILON)
         square = self.beta**2
         scores = precision * recall / (square * precision + recall + _EPSILON) * (1.0 + square)
@@ -202,7 +202,7 @@ class R2Score(_ByColumn):
         """The score. The adjusted one needs more samples than regressors; until then it is the plain one."""
         if not self.sums:
             return ops.cast(0.0, self.dtype)
-        squares, total, residual, count = (self.sums[name].value() for name in self.names)
+        squares, total, residual, count = (self.sums[name].value for name in self.names)
         spread = squares - total * (total / count)
         scores = 1.0 - residual / spread
         scores = ops.where(ops.isinf(scores), 0.0, scores)  # a target that does not vary
@@ -212,7 +212,7 @@ class R2Score(_ByColumn):
             scores = ops.sum(spread * scores) / ops.sum(spread)
         if not self.num_regressors:
             return scores
-        samples = self.num_samples.value()
+        samples = self.num_samples.value
         left = samples - float(self.num_regressors) - 1.0
         return ops.where(left > 0, 1.0 - (1.0 - scores) * (samples - 1.0) / left, scores)
 

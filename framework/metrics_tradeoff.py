@@ -52,7 +52,7 @@ class _BestAt(Metric):
         return ops.max(ops.where(good_enough, self._rate(self.wanted), 0.0))
 
     def _rate(self, name: str) -> Tensor:
-        hits, misses = (self.counts[short].value() for short in _RATES[name])
+        hits, misses = (self.counts[short].value for short in _RATES[name])
         return ops.divide_no_nan(hits, hits + misses)
 
     def get_config(self) -> dict[str, Any]:

@@ -72,7 +72,7 @@ class Model(Trainer, Layer):
             self.autocast = False  # each layer casts its own inputs and weights
             self.built = True
 
-    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+    def _call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
         """The outputs; subclasses define it, functional models have it."""
         graph = self.layer_graph
         if graph is None:
@@ -82,6 +82,9 @@ class Model(Trainer, Layer):
             )
         masks = [mask] if mask is not None and not isinstance(mask, (list, tuple)) else mask
         return graph.run(inputs, masks, training)
+
+    # For type checkers any arguments: a subclass names its own.
+    call: Callable[..., Any] = _call
 
     def build(self, input_shape: Any = None, **shapes: Any) -> None:
         """Make the weights, by calling the model on symbols.

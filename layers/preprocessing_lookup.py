@@ -50,10 +50,10 @@ class _Table:
 
     def lookup(self, values: Tensor) -> Tensor:
         """The place of each value, -1 for unknown ones."""
-        keys = self.keys.value()
+        keys = self.keys.value
         found = ops.minimum(ops.searchsorted(keys, values), ops.shape(keys)[0] - 1)
         is_key = ops.equal(ops.take(keys, found), values)
-        return ops.where(is_key, ops.take(self.places.value(), found), ops.cast(-1, "int64"))
+        return ops.where(is_key, ops.take(self.places.value, found), ops.cast(-1, "int64"))
 
 
 class IndexLookup(PreprocessingLayer):
@@ -328,7 +328,7 @@ class IndexLookup(PreprocessingLayer):
             )
         self._called_with_size = depth if not self.pad_to_max_tokens else None
         if self.output_mode == "tf_idf":
-            return encode(found, "count", depth, floatx()) * self.idf_weights.value()
+            return encode(found, "count", depth, floatx()) * self.idf_weights.value
         return encode(found, self.output_mode, depth, floatx())
 
     def _checked(self, values: Tensor) -> Tensor:
@@ -344,7 +344,7 @@ class IndexLookup(PreprocessingLayer):
         return self.max_tokens if self.pad_to_max_tokens else self._vocabulary_size
 
     def _inverse(self, indices: Tensor) -> Tensor:
-        tokens = self._tokens.value()
+        tokens = self._tokens.value
         count = ops.cast(ops.shape(tokens)[0], "int64")
         oov = ops.convert_to_tensor(self._as_tokens([self.oov_token if self.oov_token is not None else self._nothing]))
         table = ops.concatenate([oov, tokens], axis=0)

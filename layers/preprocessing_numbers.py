@@ -132,7 +132,7 @@ class Normalization(PreprocessingLayer):
         dtype = self.compute_dtype
         if self.input_mean is None or self.input_variance is None:
             values = (self.adapt_mean, self.adapt_variance)
-            return tuple(ops.reshape(ops.cast(value.value(), dtype), self._broadcast) for value in values)  # type: ignore[return-value]
+            return tuple(ops.reshape(ops.cast(value.value, dtype), self._broadcast) for value in values)  # type: ignore[return-value]
         shape = [1] * len(self._broadcast)
         for size, axis in zip(self.input_mean.shape[::-1], self._kept[::-1], strict=False):
             shape[axis] = size
@@ -254,14 +254,14 @@ class Discretization(PreprocessingLayer):
     def call(self, inputs: Any) -> Tensor:
         values = ops.cast(inputs, floatx())
         if self.output_mode == "int":
-            return ops.digitize(values, self._boundaries.value())
+            return ops.digitize(values, self._boundaries.value)
         boundaries = self.bin_boundaries
         if boundaries is None:
             raise ValueError(
                 f"Layer {self.name!r} has no boundaries yet. Call adapt() on data first, or make it with "
                 "bin_boundaries."
             )
-        bins = ops.digitize(values, self._boundaries.value())
+        bins = ops.digitize(values, self._boundaries.value)
         return encode(bins, self.output_mode, len(boundaries) + 1, self.compute_dtype)
 
     def compute_output_shape(self, input_shape: Any) -> Any:

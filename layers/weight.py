@@ -55,9 +55,10 @@ class Weight(Variable):
         dtype = self._read_dtype()
         return self.spec.dtype if dtype is None else as_dtype(dtype)
 
+    @property
     def value(self) -> Tensor:
         """The value at this place of the program, as a tensor of the current graph, in `dtype`."""
-        dtype, value = self._read_dtype(), super().value()
+        dtype, value = self._read_dtype(), super().value
         return value if dtype is None else ops.cast(value, dtype)
 
     def assign(self, value: Any) -> Any:

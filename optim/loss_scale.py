@@ -125,7 +125,7 @@ class LossScaleOptimizer(Optimizer):
         graph = graph_for([part for part in flatten(given) if isinstance(part, Tensor)])
         first = len(graph.operations)
         with graph.as_default(), graph.name_scope(self.name):
-            scale, count = self.dynamic_scale.value(), self.step_counter.value()
+            scale, count = self.dynamic_scale.value, self.step_counter.value
             finite = _all_finite(present)
             unscaled = [
                 None if gradient is None else on_values(_as_gradient(gradient, variable), lambda g: g / scale)

@@ -110,6 +110,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         """A copy of the current value."""
         return self._value.copy()
 
+    @property
     def value(self) -> Tensor:
         """The value at this place of the program, as a tensor of the current graph."""
         return get_default_graph().read(self)
@@ -209,7 +210,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         return len(self._value)
 
     def __iter__(self) -> Iterator[Tensor]:
-        return iter(self.value())
+        return iter(self.value)
 
     def __bool__(self) -> bool:
         raise TypeError(f"Variable {self.name!r} has no truth value; compare v.numpy(), or use ab.cond in a graph.")
@@ -252,6 +253,7 @@ class VariableRows(Operators):
     def ndim(self) -> int | None:
         return self.variable.ndim
 
+    @property
     def value(self) -> Tensor:
         """The rows at this place of the program."""
         return _operators["take_rows"](self.variable, self.indices)

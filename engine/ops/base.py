@@ -196,7 +196,7 @@ def convert_to_tensor(value: TensorLike, dtype: Any = None, name: str | None = N
     """
     wanted = None if dtype is None else as_dtype(dtype)
     if isinstance(value, (Variable, VariableRows)):
-        value = value.value()
+        value = value.value
     if isinstance(value, Tensor):
         return value if wanted is None or value.dtype == wanted else cast(value, wanted)
     if isinstance(value, IndexedSlices):

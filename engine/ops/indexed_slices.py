@@ -234,7 +234,7 @@ def own_memory(variable: Variable) -> Any:
 
 def take_rows(variable: Variable, indices: Tensor) -> Tensor:
     """The rows of a variable at `indices`."""
-    return apply(Take(0), variable.value(), indices)
+    return apply(Take(0), variable.value, indices)
 
 
 def scatter(variable: Variable, slices: IndexedSlices, how: str, name: str | None = None) -> Any:
@@ -264,9 +264,9 @@ def _scattered(variable: Variable, slices: IndexedSlices, how: str, name: str | 
     label = name or f"{variable.name}/scatter_{how}"
     rows, positions = convert_to_tensor(slices.values, variable.dtype), integers(slices.indices, f"scatter_{how}")
     if how != "update":
-        once = deduplicated(IndexedSlices(rows, positions, runtime_shape(variable.value())))
+        once = deduplicated(IndexedSlices(rows, positions, runtime_shape(variable.value)))
         before, positions = take_rows(variable, once.indices), once.indices
         rows = before + once.values if how == "add" else before - once.values
     else:
-        positions = from_the_front(IndexedSlices(rows, positions, runtime_shape(variable.value())))
-    return apply(AssignRows(variable), variable.value(), positions, rows, name=label)
+        positions = from_the_front(IndexedSlices(rows, positions, runtime_shape(variable.value)))
+    return apply(AssignRows(variable), variable.value, positions, rows, name=label)

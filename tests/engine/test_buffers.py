@@ -58,14 +58,14 @@ def test_the_value_that_was_assigned_is_fetched(x: Tensor):
 
 def test_the_old_value_is_fetched(x: Tensor):
     v = variable(1)
-    old = v.value()
+    old = v.value
     check = Check([old, v.assign(old * 2 + x)], {x: X}, [v])
     assert not in_place(check.program)
 
 
 def test_the_old_value_is_used_later(x: Tensor):
     v = variable(1)
-    old = v.value()
+    old = v.value
     write = v.assign(old * 2 + x)
     later = ab.ops.matmul(old, ab.ops.transpose(write))
     check = Check([later], {x: X}, [v])
@@ -75,7 +75,7 @@ def test_the_old_value_is_used_later(x: Tensor):
 def test_the_old_value_is_read_after_the_new_one_is_known(x: Tensor):
     v = variable(1)
     value = x * 2 + 1
-    old = v.value()
+    old = v.value
     write = v.assign(value)
     Check([ab.ops.i0(old), write], {x: X}, [v])
     Check([old, write.operation], {x: X}, [v])
@@ -175,7 +175,7 @@ def test_two_variables_are_assigned_one_value(x: Tensor):
 def test_the_second_of_two_variables_is_updated_in_place(x: Tensor):
     """The first keeps its old value for the caller, so it needs a copy of what lies in the second."""
     v, w = variable(1, "v"), variable(2, "w")
-    old = v.value()
+    old = v.value
     value = x * 2 + 1
     check = Check([old, v.assign(value).operation, w.assign(value).operation], {x: X}, [v, w])
     assert in_place(check.program, "w")
@@ -184,7 +184,7 @@ def test_the_second_of_two_variables_is_updated_in_place(x: Tensor):
 
 def test_variables_are_swapped(x: Tensor):
     v, w = variable(1, "v"), variable(2, "w")
-    old_v, old_w = v.value(), w.value()
+    old_v, old_w = v.value, w.value
     Check([v.assign(old_w).operation, w.assign(old_v).operation], {}, [v, w])
     Check([v.assign(old_w * 2 + 1).operation, w.assign(old_v * 2 - 1).operation], {}, [v, w])
 
@@ -204,14 +204,14 @@ def test_a_read_that_a_loop_captures(x: Tensor):
     _, y = ab.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, a * v - 1), (0, x))
     write = v.assign(v * 0.5 + x)
     Check([y, write], {x: X / 9}, [v])
-    _, z = ab.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, a * 2 - 1), (0, v.value()))
+    _, z = ab.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, a * 2 - 1), (0, v.value))
     Check([z, v.assign(v * 0.5 + z)], {x: X / 9}, [v])
 
 
 def test_an_untouched_loop_variable_is_the_old_value(x: Tensor):
     """A loop may pass the value of a variable through: its result is that value itself."""
     v = variable(1)
-    _, same = ab.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, a), (0, v.value()))
+    _, same = ab.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, a), (0, v.value))
     write = v.assign(v * 2 + x)
     Check([same, write], {x: X}, [v])
     Check([ab.ops.i0(same), write], {x: X}, [v])

@@ -78,8 +78,8 @@ def test_clearing_frees_the_values_of_one_container():
         lambda v: np.asarray(v),
         lambda v: float(v),
         lambda v: ab.Session().run(v * 2.0),
-        lambda v: ab.Session().run(ops.tanh(v.value())),
-        lambda v: ab.Session().run(ops.sum(v.value() * v.value() + 1.0)),
+        lambda v: ab.Session().run(ops.tanh(v.value)),
+        lambda v: ab.Session().run(ops.sum(v.value * v.value + 1.0)),
         lambda v: ab.Session().run(v.assign_add([1.0, 1.0])),
     ],
 )

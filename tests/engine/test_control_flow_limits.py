@@ -37,7 +37,7 @@ def test_parallel_iterations_change_nothing(parallel_iterations: int):
 
     def step(i: Any, h: Any) -> Any:
         with ab.control_dependencies([v.assign_add(x)]):
-            return h * x + v.value()
+            return h * x + v.value
 
     y = repeat(3, step, x, parallel_iterations=parallel_iterations)
     (dx,) = ab.gradients(y, [x])
@@ -138,18 +138,18 @@ def test_a_branch_not_taken_can_not_fail():
 
 def test_effects_of_loops_run_in_program_order():
     v = ab.Variable(1.0, name="v")
-    before = v.value()
+    before = v.value
     doubled = repeat(3, lambda i, h: v.assign(v * 2.0), ab.constant(0.0))
-    after = v.value()
+    after = v.value
 
     assert run_once([before, doubled, after]) == [1.0, 8.0, 8.0]
 
 
 def test_condition_reads_a_variable_that_the_body_writes():
     v = ab.Variable(5, dtype="int32", name="v")
-    steps = ab.while_loop(lambda i: v.value() > 2, lambda i: i + ops.sign(v.assign_sub(1)), (0,))[0]
+    steps = ab.while_loop(lambda i: v.value > 2, lambda i: i + ops.sign(v.assign_sub(1)), (0,))[0]
 
-    assert run_once([steps, v.value()]) == [3, 2]
+    assert run_once([steps, v.value]) == [3, 2]
 
 
 def run_once(fetches: list[Any]) -> list[Any]:

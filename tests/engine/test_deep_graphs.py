@@ -213,7 +213,7 @@ def test_control_dependencies(graph: Graph):
 
 def test_assignments():
     variable = ab.Variable(0.0)
-    value = variable.value()
+    value = variable.value
     for _ in range(DEPTH // 2):
         value = variable.assign(value + 1.0)
     assert ab.Session().run(value) == DEPTH // 2

@@ -154,7 +154,7 @@ def test_a_variable_remembers_its_scope_and_what_touches_it_follows():
     with ab.device("sim:1"):
         v = ab.Variable([1.0, 2.0], name="v")
     with ab.device("cpu:0"):
-        value = v.value()
+        value = v.value
         changed = v.assign_add([1.0, 1.0])
         rows = v.scatter_update(IndexedSlices([5.0], [0], [2]))
     assert v.device == value.device == changed.device == rows.device == "/device:SIM:1"
@@ -163,10 +163,10 @@ def test_a_variable_remembers_its_scope_and_what_touches_it_follows():
 def test_a_variable_without_a_request_takes_none_from_where_it_is_used():
     v = ab.Variable(1.0)
     with ab.device("sim:0"):
-        first = v.value()
+        first = v.value
         written = v.assign(first * 2.0)
     with ab.device("sim:1"):
-        assert v.value().device == ""
+        assert v.value.device == ""
     assert first.device == written.device == ""
     assert first.operation.inputs == ()
 
@@ -199,7 +199,7 @@ def test_the_device_of_a_variable_and_colocation_are_saved(tmp_path: Path):
         v = ab.Variable([1.0], name="v")
     a = ab.constant(2.0, name="a")
     with ab.colocate_with(a):
-        (v.value() + 1.0).graph.save(tmp_path / "graph.npz")
+        (v.value + 1.0).graph.save(tmp_path / "graph.npz")
     graph = ab.load_graph(tmp_path / "graph.npz")
     assert [variable.device for variable in graph.variables] == ["/device:SIM:1"]
     (held,) = graph.get_operation_by_name("add").colocations
@@ -228,7 +228,7 @@ def test_colocate_with_takes_operations_tensors_and_variables():
     for item in (a, a.operation):
         with ab.colocate_with(item):
             assert (a * 2.0).operation.colocations == a.operation.colocations
-    for item in (v, v.value().operation):
+    for item in (v, v.value.operation):
         with ab.colocate_with(item):
             assert (a * 3.0).operation.colocations == (v,)
     with pytest.raises(TypeError, match="takes an operation, a tensor or a variable, not str"):

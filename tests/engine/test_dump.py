@@ -60,8 +60,8 @@ def nested() -> Any:
 def effects() -> Any:
     flag = ab.placeholder((), "bool", "flag")
     v = ab.Variable(0.0, name="v")
-    ab.cond(flag, lambda: v.assign_add(1.0), lambda: v.value())
-    return v.value()
+    ab.cond(flag, lambda: v.assign_add(1.0), lambda: v.value)
+    return v.value
 
 
 CASES: dict[str, Callable[[], Any]] = {f.__name__: f for f in (straight_line, loop, nested, effects)}

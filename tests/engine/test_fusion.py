@@ -268,18 +268,18 @@ def test_a_read_behind_a_write_of_the_same_chain(x: Tensor):
 
 def test_old_and_new_values(x: Tensor):
     v = variable(1)
-    old = v.value()
+    old = v.value
     before = old * 2 + x
     write = v.assign(before * 0.5 - 1)
     after = v * 2 + x
     both = before - after
     Check([write, both], {x: X}, [v])
-    Check([old, before, write, v.value(), after, both], {x: X}, [v])
+    Check([old, before, write, v.value, after, both], {x: X}, [v])
 
 
 def test_many_interleavings(x: Tensor):
     v, w = variable(1, "v"), variable(2, "w")
-    seen = [v.value(), v * 2 + x]
+    seen = [v.value, v * 2 + x]
     for k in range(4):
         seen.append(v.assign(v * 0.5 + w - k))
         seen.append(w.assign_add(v * 0.25 - seen[-2]))
@@ -443,7 +443,7 @@ class _Builder:
         if kind == "elementwise":
             tensor = self.elementwise(self.pick())
         elif kind == "read":
-            tensor = self.draw(st.sampled_from(self.variables)).value()
+            tensor = self.draw(st.sampled_from(self.variables)).value
         else:
             tensor = {"outside": self.outside, "write": self.write, "loop": self.loop, "branch": self.branch}[kind]()
         self.tensors.append(tensor)
@@ -474,7 +474,7 @@ def test_random_transcendental_chains(data: st.DataObject):
     with Graph().as_default():
         x = ab.placeholder((3, 4), "float32")
         v = variable(0.5)
-        tensors: list[Tensor] = [x, v.value()]
+        tensors: list[Tensor] = [x, v.value]
         for _ in range(data.draw(st.integers(2, 8))):
             function = data.draw(st.sampled_from(functions))
             inner = function(data.draw(st.sampled_from(tensors[-3:])) * 0.5)

@@ -163,8 +163,8 @@ def test_what_is_shared_does_not_carry_control_dependencies_out_of_their_block()
     write = counter.assign_add(1.0)
     x = symbol(None)
     with ab.control_dependencies([write]):
-        inside = [x * 2, ab.ops.shape(x)[0], ab.ops.zeros_like(x), weight.value(), ab.convert_to_tensor(7)]
-    outside = [x * 2, ab.ops.shape(x)[0], ab.ops.zeros_like(x), weight.value(), ab.convert_to_tensor(7)]
+        inside = [x * 2, ab.ops.shape(x)[0], ab.ops.zeros_like(x), weight.value, ab.convert_to_tensor(7)]
+    outside = [x * 2, ab.ops.shape(x)[0], ab.ops.zeros_like(x), weight.value, ab.convert_to_tensor(7)]
     feeds = {x: [1.0, 2.0]}
 
     values = [np.asarray(value).tolist() for value in run(outside, feeds)]

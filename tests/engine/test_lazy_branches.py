@@ -148,7 +148,7 @@ def test_control_dependencies_of_what_sinks_are_kept(flag: Tensor):
 
 def test_a_read_keeps_its_place(flag: Tensor):
     v = ab.Variable(1.0, name="v")
-    y = counted(v.value())
+    y = counted(v.value)
     write = v.assign(5.0)
     with ab.control_dependencies([write]):
         z = ab.cond(flag, lambda: y, lambda: ops.convert_to_tensor(0.0))

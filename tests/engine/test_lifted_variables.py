@@ -93,7 +93,7 @@ def test_in_nested_loops_that_are_traced_again():
 
     def inner(j: Any, x: Any) -> Any:
         made.append(ab.Variable([1.0], name="inner"))
-        return j + 1, ops.concatenate([x, made[-1].value()], axis=0)
+        return j + 1, ops.concatenate([x, made[-1].value], axis=0)
 
     def outer(i: Any, x: Any) -> Any:
         before = ab.Variable(10.0, name="before")

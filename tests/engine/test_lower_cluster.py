@@ -162,7 +162,7 @@ def test_effects_in_a_cluster_keep_their_order(x: Tensor):
     with ab.device("cpu:1"):
         far = ops.exp(x * 0.0)
     for step in range(4):
-        fetches.append(v.value() * 10.0)
+        fetches.append(v.value * 10.0)
         fetches.append(v.assign_add(x if step % 2 else far))
     for seed in (None, 0, 1, 2):
         program = machine(fetches, [x], seed=seed)

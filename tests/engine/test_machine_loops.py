@@ -490,12 +490,12 @@ def test_a_variable_is_read_and_written_in_order_in_a_split_loop(seed: int | Non
 
     def body(i: Tensor, seen: Tensor) -> Any:
         with ab.device("cpu:1"):
-            seen = seen * 10.0 + v.value()
+            seen = seen * 10.0 + v.value
             v.assign_add(1.0)
         return i + 1, seen
 
     _, seen = ab.while_loop(lambda i, _: i < 4, body, (0, 0.0))
-    after = v.value()
+    after = v.value
     program = machine([seen, after], seed=seed, assign=by_name({"i": "cpu:2"}))
     assert "effect in a split loop" in structure(program.machine)
     for start in (1.0, 5.0):

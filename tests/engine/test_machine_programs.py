@@ -108,7 +108,7 @@ def test_effects_in_a_condition(x: Tensor, n: Tensor):
         added = v.assign_add(1.0)
         return on("cpu:1", lambda: added < ops.cast(n, "float32"))
 
-    i, y = ab.while_loop(condition, lambda i, y: (i + 1, on("cpu:1", lambda: y * v.value())), (0, x))
+    i, y = ab.while_loop(condition, lambda i, y: (i + 1, on("cpu:1", lambda: y * v.value)), (0, x))
     check([i, y], [{x: 0.5, n: 0}, {x: 0.5, n: 4}], [v])
 
 
@@ -117,19 +117,19 @@ def test_effects_in_branches_and_loops_in_them(x: Tensor, n: Tensor):
 
     def yes(y: Tensor) -> Tensor:
         doubled = w.assign(v.assign_add(y) * 2.0)
-        return on("cpu:1", lambda: doubled + v.value())
+        return on("cpu:1", lambda: doubled + v.value)
 
     def no(i: Tensor, y: Tensor) -> Tensor:
         _, z = ab.while_loop(
             lambda j, _: j < i, lambda j, z: (j + 1, on("cpu:2", lambda: z + w.assign_add(1.0))), (0, y)
         )
-        return z * v.value()
+        return z * v.value
 
     def body(i: Tensor, y: Tensor) -> Any:
         return i + 1, ab.cond(i % 2 < 1, lambda: yes(y), lambda: no(i, y))
 
     _, y = ab.while_loop(lambda i, _: i < n, body, (0, x))
-    check([y, v.value() + w.value()], [{x: 0.5, n: count} for count in (0, 1, 5)], [v, w])
+    check([y, v.value + w.value], [{x: 0.5, n: count} for count in (0, 1, 5)], [v, w])
 
 
 def test_a_loop_that_carries_nothing_but_its_counter(n: Tensor):

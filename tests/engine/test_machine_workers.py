@@ -149,9 +149,9 @@ def test_effects_on_workers_keep_their_order():
     log, v = Log(), ab.Variable(0.0, dtype="float32", name="v")
 
     def body(i: Tensor, y: Tensor) -> Any:
-        v.assign(log.note("near", i, v.value() * 2.0 + 1.0, ordered=True))
+        v.assign(log.note("near", i, v.value * 2.0 + 1.0, ordered=True))
         with ab.device("cpu:1"):
-            y = log.note("far", i, v.value() + y, ordered=True)
+            y = log.note("far", i, v.value + y, ordered=True)
         return i + 1, y
 
     _, y = ab.while_loop(lambda i, _: i < 6, body, (0, 0.0))

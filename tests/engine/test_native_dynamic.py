@@ -163,7 +163,7 @@ def test_result_that_is_assigned() -> None:
     """A variable of unknown length gets the new value, not a buffer of an old one."""
     variable = ab.Variable(np.ones((3000, 8), "f"), shape=(None, 8))
     with ab.Graph().as_default() as graph:
-        update = variable.assign(variable.value() * 2 + 1)
+        update = variable.assign(variable.value * 2 + 1)
     program = Program(graph, [update.operation], [])
     program()
     program()

@@ -113,7 +113,7 @@ def test_zero(case: str):
 
 def test_variables_follow_the_same_rules():
     used, unused = ab.Variable(2.0, name="used"), ab.Variable(2.0, name="unused")
-    y = loop(used.value(), ops.constant(0))
+    y = loop(used.value, ops.constant(0))
     du, dn = ab.gradients(y, [used, unused])
     assert dn is None
     assert ab.Session().run(du) == 0

@@ -71,7 +71,7 @@ def test_effects_keep_their_order(a: Tensor):
     v = ab.Variable(1.0, name="v")
     doubled = v.assign(v * 2)
     added = v.assign_add(a)
-    last = v.value()
+    last = v.value
     session = ab.Session()
     step = session.partial_run_setup([doubled, added, last], [a])
     assert session.partial_run(step, last, {a: 5}) == 7, "the writes come before the read"
@@ -83,7 +83,7 @@ def test_effects_keep_their_order(a: Tensor):
 def test_an_effect_that_waits_is_told(a: Tensor):
     v = ab.Variable(1.0, name="v")
     added = v.assign_add(a)
-    last = v.value() * 1.0
+    last = v.value * 1.0
     session = ab.Session()
     step = session.partial_run_setup([added, last], [a])
     with pytest.raises(ValueError, match=r"is needed now, .* but waits for 'a:0'. Feed that in this call"):

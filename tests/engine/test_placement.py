@@ -82,7 +82,7 @@ def test_operations_count_what_they_compute():
     convolved = ab.ops.conv(image, filters, padding="same")
     assert convolved.shape == (2, 9, 9, 8)
     assert flops_of(convolved.operation) == pytest.approx(2 * (2 * 9 * 9 * 8) * 27, rel=0.7)
-    assert flops_of(ab.Variable(1.0).value().operation) == 0
+    assert flops_of(ab.Variable(1.0).value.operation) == 0
     assert traffic_of((a @ b).operation) == 4 * (8 * 16 + 16 * 4 + 8 * 4)
     assert made_bytes((a @ b).operation) == 4 * 8 * 4
     assert made_bytes(ab.ops.reshape(a, (128,)).operation) == 0  # a view
@@ -242,7 +242,7 @@ def test_devices_of_other_tasks():
 def test_state_is_touched_in_one_place_and_in_order():
     v = Variable(np.zeros((SIZE, SIZE), "float32"))
     first = v.assign(v @ v)
-    second = v.assign(v.value() @ v)
+    second = v.assign(v.value @ v)
     found = ab.placement([first, second], devices=cpus(3))
     touching = [operation for operation in found if operation.effects]
     assert len(touching) == 4

@@ -261,7 +261,7 @@ def controls_of(machine: Machine, name: str) -> set[str]:
 
 def test_effects_keep_their_order_where_waiting_can_not_stop_them():
     pred, v = ab.placeholder((), "bool"), ab.Variable(0.0, name="v")
-    before = v.value()
+    before = v.value
     no, yes = raw.switch(before, pred)
     first, second = v.assign(no + 1), v.assign(yes + 2)
     third = v.assign(no + 3)

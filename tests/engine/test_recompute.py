@@ -342,7 +342,7 @@ def test_effects_run_once():
 
     def build(x: Any) -> list[Any]:
         def body(t: Any, h: Any) -> Any:
-            read = counted.value()
+            read = counted.value
             counted.assign(read + 1.0)
             return t + 1, ops.sin(h * (read + 1.0)) * ops.tanh(h)
 

@@ -115,7 +115,7 @@ def test_where_the_earlier_value_is_wanted() -> None:
     """The update writes to a copy then."""
     variable = ab.Variable(np.zeros((4, 2), "f"))
     with ab.Graph().as_default() as graph:
-        before = variable.value()
+        before = variable.value
         update = variable.scatter_add(ab.IndexedSlices(ab.ops.ones((3, 2)), [1, 1, -1], (4, 2)))
         with ab.control_dependencies([update]):
             doubled = before * 2
@@ -127,7 +127,7 @@ def test_where_the_earlier_value_is_wanted() -> None:
 def test_rows_of_the_variable_itself() -> None:
     variable = ab.Variable(np.arange(8, dtype="f").reshape(4, 2))
     with ab.Graph().as_default() as graph:
-        update = variable.scatter_add(ab.IndexedSlices(variable.value(), [1, 2, 3, 0], (4, 2)))
+        update = variable.scatter_add(ab.IndexedSlices(variable.value, [1, 2, 3, 0], (4, 2)))
     (after,) = Program(graph, [update], [])()
     np.testing.assert_array_equal(after, [[6, 8], [2, 4], [6, 8], [10, 12]])
 
@@ -185,7 +185,7 @@ def test_many_rows_in_parts(dtype: str, repeats: int) -> None:
     with ab.Graph().as_default():
         given_ids, given_rows = ab.convert_to_tensor(ids), ab.convert_to_tensor(rows)
         scale = ab.convert_to_tensor(0.5, dtype)
-        operation = apply(AddToRows(variable, -1, repeats), variable.value(), given_ids, given_rows, scale).operation
+        operation = apply(AddToRows(variable, -1, repeats), variable.value, given_ids, given_rows, scale).operation
     run = row_sums.add_runner(operation)
     assert run is not None
     found = run(ids, rows, start.dtype.type(0.5))

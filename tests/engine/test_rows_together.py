@@ -128,7 +128,7 @@ def test_an_earlier_value_is_kept() -> None:
     start, ids = _table(), np.array([1, 1, 2], "int32")
     variable, optimizer = ab.Variable(start.copy()), ab.optimizers.Adagrad(0.5)
     with ab.Graph().as_default() as graph:
-        earlier = variable.value()
+        earlier = variable.value
         feeds = [ab.placeholder((3,), "int32"), ab.placeholder((3, 5), "float32")]
         step = optimizer.apply([ab.IndexedSlices(feeds[1], feeds[0], ab.ops.shape(variable))], [variable])
     (found,) = Program(graph, [earlier, step], feeds)(ids, _table(3))

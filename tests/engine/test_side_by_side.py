@@ -361,12 +361,12 @@ def test_effects_keep_their_places(capsys: pytest.CaptureFixture[str]):
 def test_assignments_and_queues_stay_between_what_they_stood_between():
     with ab.Graph().as_default():
         held, queue = ab.Variable(draw(SIZE)), FIFOQueue(10, "float32", (SIZE,))
-        first = ops.sort(held.value())
+        first = ops.sort(held.value)
         put = queue.enqueue(held)
         with ab.control_dependencies([first, put]):
             write = held.assign(-held)
-            second = ops.argsort(held.value())
-            third = ops.sort(held.value())
+            second = ops.argsort(held.value)
+            third = ops.sort(held.value)
         got = queue.dequeue()
         session = ab.Session()
         values = session.run([first, second, third, got, write])

@@ -314,9 +314,9 @@ def test_sharing_inside_loops():
 
 def test_reads_of_a_variable_are_not_shared_over_a_write():
     v = ab.Variable(np.ones(3, "float32"), name="v")
-    before = ops.sin(v.value())
+    before = ops.sin(v.value)
     write = v.assign(ops.cos(before))
-    after = ops.sin(v.value())
+    after = ops.sin(v.value)
     assert count([before, write, after])["sin"] == 2
     first, _, last = ab.Session().run([before, write, after])
     np.testing.assert_allclose(first, np.sin(np.ones(3)), rtol=1e-6)

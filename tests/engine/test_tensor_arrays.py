@@ -332,7 +332,7 @@ def test_elements_of_several_shapes_do_not_share_memory_with_what_was_written():
     np.testing.assert_allclose(read[:4], np.sin(at), rtol=1e-6)
 
     v = ab.Variable(at)
-    array = ab.TensorArray("float32", 2, element_shape=(None,)).write(0, x[:2]).write(1, v.value())
+    array = ab.TensorArray("float32", 2, element_shape=(None,)).write(0, x[:2]).write(1, v.value)
     write = v.assign(v * 2 + 1)
     read, _ = ab.Session().run([array.read(1) * 1, write], {x: at})
     np.testing.assert_array_equal(read, at)

@@ -157,7 +157,7 @@ def test_earlier_stores_stay_as_they_were():
 
 def test_what_is_stored_shares_no_memory_with_variables():
     v = ab.Variable(np.ones(3, "float32"), name="v")
-    store = ab.TensorStore("float32").write(0, v.value())
+    store = ab.TensorStore("float32").write(0, v.value)
     with ab.control_dependencies([store.flow]):
         changed = v.assign_add([1.0, 2.0, 3.0])
     found, _ = ab.Session().run([store, changed])

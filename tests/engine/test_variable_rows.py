@@ -185,7 +185,7 @@ class TestInPlace:
 
     def test_rows_that_depend_on_the_old_value(self):
         v = table()
-        old = v.value()
+        old = v.value
         rows = ops.take(old, [1, 3], axis=0) * 2 + ops.sum(old)
         assert Check([update(v, rows, [1, 3]).operation], v).in_place
 
@@ -200,7 +200,7 @@ class TestInPlace:
     def test_the_new_value_is_used(self):
         v = table()
         new = update(v)
-        assert Check([ops.sum(new * 2), v.value() + 1, new.operation], v).in_place
+        assert Check([ops.sum(new * 2), v.value + 1, new.operation], v).in_place
 
     def test_what_was_fetched_is_a_copy(self):
         v = table()
@@ -218,12 +218,12 @@ class TestInPlace:
 class TestNotInPlace:
     def test_the_old_value_is_fetched(self):
         v = table()
-        old = v.value()
+        old = v.value
         assert not Check([old, update(v)], v).in_place
 
     def test_the_old_value_is_used_later(self):
         v = table()
-        old = v.value()
+        old = v.value
         new = update(v)
         assert not Check([ops.matmul(ops.transpose(new), old)], v).in_place
 
@@ -241,17 +241,17 @@ class TestNotInPlace:
     )
     def test_a_view_of_the_old_value_is_used_later(self, view: Callable[[Tensor], Tensor]):
         v = table()
-        old = view(v.value())
+        old = view(v.value)
         write = update(v).operation
         assert not Check([ops.sum(ops.sin(old)) + ops.sum(v), old, write], v).in_place
 
     def test_rows_that_are_a_view_of_the_old_value(self):
         v = table()
-        old = v.value()
+        old = v.value
         assert not Check([update(v, old[1:4], [0, 1, 2])], v).in_place
         v = table()
         positions = ab.Variable([1, 2, 0])
-        Check([positions.scatter_update(IndexedSlices(positions.value(), positions.value(), (3,)))], positions)
+        Check([positions.scatter_update(IndexedSlices(positions.value, positions.value, (3,)))], positions)
 
     def test_a_value_that_was_assigned_lives_on(self):
         v, x = table(), ab.placeholder((ROWS, WIDTH), "float32")
@@ -270,7 +270,7 @@ class TestNotInPlace:
 
     def test_a_fed_value_is_what_changes(self):
         v = table()
-        old = v.value()
+        old = v.value
         new = update(v)
         fed = np.zeros((ROWS, WIDTH), "float32")
         value = ab.Session().run(new, {old: fed})
@@ -301,14 +301,14 @@ class TestInsideRegions:
 
     def test_the_value_before_the_loop_is_used_behind_it(self):
         v = table()
-        old = v.value()
+        old = v.value
         view = old[1:]
         (total,) = repeat(3, lambda i, t: (t + ops.sum(update(v, [[1.0, 1.0]], ops.reshape(i, (1,)))),), 0.0)
         assert not Check([total, ops.sum(ops.cos(view))], v).in_place
 
     def test_the_value_before_the_loop_goes_into_it(self):
         v = table()
-        old = v.value()
+        old = v.value
         (final,) = repeat(2, lambda i, h: (h * 2 + update(v, [[1.0, 1.0]], ops.reshape(i, (1,))),), old)
         assert not Check([final], v).in_place
 
@@ -338,7 +338,7 @@ class TestInsideRegions:
         total = ab.cond(on, lambda: ops.sum(update(v)), lambda: 0.0)
         for value in (True, False):
             assert Check([total], v, {on: value}).in_place
-        old = v.value()
+        old = v.value
         total = ab.cond(on, lambda: ops.sum(update(v)), lambda: 0.0)
         for value in (True, False):
             assert not Check([total, ops.sum(ops.sin(old))], v, {on: value}).in_place
@@ -347,7 +347,7 @@ class TestInsideRegions:
         v, x = table(), ab.placeholder((), "float32")
 
         def body(i: Any, total: Any) -> Any:
-            seen = v.value() * total
+            seen = v.value * total
             update(v, [[3.0, 4.0]], ops.reshape(i, (1,)))
             return (ops.sum(ops.sin(seen)),)
 
@@ -359,7 +359,7 @@ class TestInsideRegions:
 @pytest.mark.usefixtures("graph")
 def test_gradients_flow_through_the_new_value():
     v, rows = table(START.astype("float64")), ab.placeholder((3, WIDTH), "float64")
-    old = v.value()
+    old = v.value
     new = v.scatter_update(slices(rows, [1, -1, 1]))
     loss = ops.sum(new * new * new)
     by_old, by_rows = ab.gradients(loss, [old, rows])
@@ -409,7 +409,7 @@ def test_rows_as_a_variable_of_their_own():
     assert (rows.shape, rows.dtype, rows.ndim) == ((2, WIDTH), v.dtype, 2)
     rows.assign(rows * 2 + rows.rows_of(other))
     rows.assign_add(ops.ones((2, WIDTH)))
-    last = rows.assign_sub(rows.value() * 0.5)
+    last = rows.assign_sub(rows.value * 0.5)
     writes = [o for o in ab.get_default_graph().operations if o.writes]
     assert Check([*writes, last], v, runs=1).in_place
     np.testing.assert_allclose(v.numpy()[[1, 3]], (START[[1, 3]] * 4 + 1) / 2)
@@ -428,12 +428,12 @@ class Made:
 
     def __init__(self) -> None:
         self.table = table(START / 4)
-        self.pool: list[Tensor] = [self.table.value()]
+        self.pool: list[Tensor] = [self.table.value]
 
     def add(self, kind: int, first: int, second: int) -> None:
         x, y = self.pool[first % len(self.pool)], self.pool[second % len(self.pool)]
         steps: list[Callable[[], Any]] = [
-            self.table.value,
+            lambda: self.table.value,
             lambda: x[::-1],
             lambda: ops.reshape(ops.transpose(x), (ROWS, WIDTH)),
             lambda: ops.tanh(x) + y,
@@ -450,7 +450,7 @@ class Made:
 
     def loop(self, x: Tensor, place: int) -> Tensor:
         def body(i: Any, h: Any) -> Any:
-            before = self.table.value()
+            before = self.table.value
             self.write(h, place)
             if place % 3 == 0:
                 self.table.assign(h * 0.5)

@@ -173,10 +173,10 @@ def test_a_tensor_assigned_from_python_builds_an_operation_of_its_graph():
 def test_the_default_graph_can_be_let_go():
     reset_default_graph()
     v = ab.Variable(1.0)
-    before = v.value()
+    before = v.value
     reset_default_graph()
 
-    assert v.value().graph is not before.graph
+    assert v.value.graph is not before.graph
     assert ab.Session().run(v + 1) == 2
 
 
@@ -222,17 +222,17 @@ def test_writes_that_are_not_asked_for_do_not_run(graph: Graph, road: Any):
 
 def test_reads_between_writes_are_one_operation(graph: Graph):
     v = ab.Variable(1.0)
-    before, again = v.value(), v.value()
+    before, again = v.value, v.value
     v.assign_add(1.0)
 
     assert before is again
-    assert v.value() is not before
+    assert v.value is not before
 
 
 @ROADS
 def test_a_swap(graph: Graph, road: Any):
     a, b = ab.Variable([1.0]), ab.Variable([2.0])
-    old_a, old_b = a.value(), b.value()
+    old_a, old_b = a.value, b.value
     road([a.assign(old_b), b.assign(old_a)])
 
     assert (a.numpy().tolist(), b.numpy().tolist()) == ([2], [1])
@@ -367,7 +367,7 @@ def test_a_write_before_a_loop_and_a_read_inside(graph: Graph):
     "fetch",
     [
         lambda v: v,
-        lambda v: v.value(),
+        lambda v: v.value,
         lambda v: v.assign_add(np.zeros(3)),
         lambda v: ab.ops.stop_gradient(v),
         lambda v: ab.ops.reshape(v, (3, 1)),
@@ -375,7 +375,7 @@ def test_a_write_before_a_loop_and_a_read_inside(graph: Graph):
         lambda v: v[1:],
         lambda v: ab.ops.split(v, 3)[1],
         lambda v: ab.ops.broadcast_to(v, (2, 3)),
-        lambda v: ab.cond(ab.ops.sum(v) > 0, lambda: v.value(), lambda: v * 2),
+        lambda v: ab.cond(ab.ops.sum(v) > 0, lambda: v.value, lambda: v * 2),
         lambda v: ab.while_loop(lambda i, _: i < 2, lambda i, x: (i + 1, x), (0, v))[1],
         lambda v: ab.TensorArray("float32", 1).write(0, v).read(0),
         lambda v: ab.TensorArray("float32", 3).unstack(v).stack(),
@@ -400,7 +400,7 @@ def test_fetched_values_do_not_alias_the_variable(graph: Graph, fetch: Callable[
 @ROADS
 def test_a_value_fetched_before_an_update_keeps_it(graph: Graph, road: Any):
     v = ab.Variable(np.arange(1000, dtype="float32"))
-    before = v.value()
+    before = v.value
     write = v.assign_add(np.ones(1000))
 
     for step in range(3):
@@ -426,11 +426,11 @@ def test_feeds_are_not_changed_and_not_kept(graph: Graph):
 
 def test_two_variables_do_not_share_a_value(graph: Graph):
     v, w = ab.Variable([1.0, 2.0]), ab.Variable([0.0, 0.0])
-    run(w.assign(v.value()))
+    run(w.assign(v.value))
     run(v.assign_add([1.0, 1.0]))
 
     assert w.numpy().tolist() == [1, 2]
-    run([w.assign(v.value()), v.assign(w.value())])
+    run([w.assign(v.value), v.assign(w.value)])
     run(w.assign_add([1.0, 1.0]))
     assert v.numpy().tolist() == [2, 3]
 

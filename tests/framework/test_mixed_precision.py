@@ -127,7 +127,7 @@ class Probe(layers.Layer):
         self.count = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False, name="count")
 
     def call(self, inputs: Any) -> Any:
-        self.seen = [str(w.dtype) for w in (inputs, self.cast, self.cast.value(), self.kept, self.count)]
+        self.seen = [str(w.dtype) for w in (inputs, self.cast, self.cast.value, self.kept, self.count)]
         self.count.assign_add(1)
         self.cast.assign(self.kept + 2.0**-12)
         return inputs + self.cast

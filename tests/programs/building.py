@@ -111,7 +111,7 @@ class _Builder:
                     return ab.constant(value, "int32")
                 return value if isinstance(value, bool | int) else ab.constant(value, self.precision)
             case Read(variable=variable):
-                return self.variables[variable].value()
+                return self.variables[variable].value
             case Call(primitive=primitive, arguments=arguments):
                 values = [self._tensor(self.value(argument, scope)) for argument in arguments]
                 result = PRIMITIVES[primitive].build(*values)

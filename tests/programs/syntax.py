@@ -62,7 +62,7 @@ class Read:
     type: Type
 
     def __str__(self) -> str:
-        return f"{self.variable}.value()"
+        return f"{self.variable}.value"
 
 
 @dataclass(frozen=True)
