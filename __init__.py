@@ -16,6 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+
+def version() -> str:
+    """The version of this package."""
+    return __version__
+
+
 # Names of the public interface and the modules that hold them; loaded on first use, so that the import is quick.
 _EXPORTS: dict[str, str] = {
     **dict.fromkeys(
@@ -23,6 +29,7 @@ _EXPORTS: dict[str, str] = {
             "Graph",
             "IndexedSlices",
             "Operation",
+            "StatelessScope",
             "Tensor",
             "Variable",
             "colocate_with",
@@ -45,6 +52,7 @@ _EXPORTS: dict[str, str] = {
     **dict.fromkeys(["batch_jacobian", "hessian", "jacobian"], ".engine.control_flow.jacobian"),
     **dict.fromkeys(["batched_cond", "batched_switch"], ".engine.control_flow.batched_cond"),
     "associative_scan": ".engine.control_flow.associative_scan",
+    "dynamic_rnn": ".layers.dynamic_rnn",
     "dynamic_schedule": ".engine.control_flow.scheduling",
     **dict.fromkeys(["vectorize", "vectorized_map"], ".engine.control_flow.vectorized_map"),
     "trace": ".engine.tracing",
@@ -92,6 +100,7 @@ _MODULES: dict[str, str] = {
     "metrics": ".framework.metrics",
     "mixed_precision": ".framework.mixed_precision",
     "models": ".framework.models",
+    "nn": ".layers.nn",
     "ops": ".engine.ops",
     **dict.fromkeys([f"ops.{name}" for name in ("image", "linalg", "nn", "numpy", "sparse", "strings")], ".engine.ops"),
     "optimizers": ".optim",
@@ -104,6 +113,7 @@ _MODULES: dict[str, str] = {
     "saving": ".framework.saving",
     "testing": ".engine.testing",
     "tf": ".framework.tensorflow_names",
+    "tree": ".framework.tree",
     "utils": ".framework.utils",
 }
 _PACKAGES = ("distribute", "engine", "framework", "layers", "optim")
@@ -124,6 +134,7 @@ if TYPE_CHECKING:
         Graph,
         IndexedSlices,
         Operation,
+        StatelessScope,
         Tensor,
         Variable,
         colocate_with,
@@ -161,6 +172,7 @@ if TYPE_CHECKING:
         models,
         preprocessing,
         saving,
+        tree,
         utils,
     )
     from .framework import public_data as datasets
@@ -170,7 +182,8 @@ if TYPE_CHECKING:
     from .framework.losses import Loss
     from .framework.metrics import Metric
     from .framework.models import Input, Model, Sequential, load_model
-    from .layers import InputSpec, Layer, decoding
+    from .layers import InputSpec, Layer, decoding, nn
+    from .layers.dynamic_rnn import dynamic_rnn
     from .optim import Optimizer
 
 
@@ -241,6 +254,7 @@ __all__ = [
     "Regularizer",
     "Sequential",
     "Session",
+    "StatelessScope",
     "Tensor",
     "TensorArray",
     "TensorStore",
@@ -268,6 +282,7 @@ __all__ = [
     "device",
     "distribute",
     "dtype_policies",
+    "dynamic_rnn",
     "dynamic_schedule",
     "engine",
     "errors",
@@ -294,6 +309,7 @@ __all__ = [
     "mixed_precision",
     "models",
     "name_scope",
+    "nn",
     "ops",
     "optim",
     "optimizers",
@@ -311,9 +327,11 @@ __all__ = [
     "testing",
     "tf",
     "trace",
+    "tree",
     "utils",
     "vectorize",
     "vectorized_map",
+    "version",
     "vjp",
     "while_loop",
 ]

@@ -32,6 +32,15 @@ def loops_stay() -> Generator[None]:
 
 
 @pytest.fixture
+def without_kernels() -> Generator[None]:
+    """Programs run on NumPy: for tests in which the compiler has no part, but would take most of the time."""
+    from anabranch.engine.passes.switches import without
+
+    with without("fuse", "reductions", "native", "pack", "epilogues"):
+        yield
+
+
+@pytest.fixture
 def tell(request: pytest.FixtureRequest) -> Callable[[str, Mapping[str, int]], None]:
     """Note counts under a title; those of all tests are added up and printed."""
     properties = request.node.user_properties  # travels with the report, from the workers of pytest-xdist too

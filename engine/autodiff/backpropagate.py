@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..graph.graph import Graph, Operation, ReadVariable, get_default_graph
+from ..graph.provenance import building_gradient_of
 from ..graph.spec import FrameSpec
 from ..graph.tensor import Tensor
 from ..graph.variable import Variable
@@ -117,15 +118,16 @@ class Sweep:
         outputs = [None if tensor in self.stopped else self.cotangents.get(tensor) for tensor in operation.outputs]
         if all(cotangent is None for cotangent in outputs):
             return
-        with get_default_graph().near(operation):
+        with get_default_graph().near(operation), building_gradient_of(operation.location):
             outputs = [resolved(cotangent, operation.op.takes_slices) for cotangent in outputs]
             if isinstance(operation.op, DifferentiatesItself):
                 contributions = operation.op.backward_within(operation, outputs, needed, self)
             else:
                 contributions = list(operation.op.grad(operation, *outputs))
-        for tensor, contribution, wanted in zip(operation.inputs, contributions, needed, strict=True):
-            if wanted and contribution is not None:
-                self.add(tensor, contribution)
+        with building_gradient_of(operation.location):
+            for tensor, contribution, wanted in zip(operation.inputs, contributions, needed, strict=True):
+                if wanted and contribution is not None:
+                    self.add(tensor, contribution)
 
     def owned_by(self, node: Operation, number: int) -> list[Operation]:
         """The pure operations before a branching one that nothing needs but its branch `number`, in program order.

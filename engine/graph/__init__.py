@@ -22,6 +22,7 @@ from .op import Effect, ErrorSample, Op, Sample, registered_ops
 from .region import Mirror, Region
 from .slices import IndexedSlices
 from .spec import ArraySpec, FrameSpec, Shape, Spec, StoreSpec, TensorSpec, as_shape, broadcast_shapes
+from .stateless import StatelessScope, in_stateless_scope
 from .tensor import Tensor, define_operators
 from .variable import Assign, Variable, VariableRows
 
@@ -48,6 +49,7 @@ __all__ = [
     "Shape",
     "Spec",
     "State",
+    "StatelessScope",
     "StoreSpec",
     "Tensor",
     "TensorSpec",
@@ -66,6 +68,7 @@ __all__ = [
     "get_default_graph",
     "graph_for",
     "in_explicit_graph",
+    "in_stateless_scope",
     "map_structure",
     "name_scope",
     "pack_as",

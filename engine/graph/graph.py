@@ -580,6 +580,7 @@ def colocate_with(item: Any) -> AbstractContextManager[None]:
         item: what they are to be with. That holds wherever it is placed, whether a device was asked for or not.
 
     Scopes around are lifted; a device that is asked for inside must be the same (or preparing a step is an error).
+    Counters and shapes stay in a host's memory, which is near all of its devices.
 
     Raises:
         TypeError: it is none of these. ValueError: it is an operation of another graph.

@@ -1,9 +1,13 @@
-"""Where in the user's program an operation was built."""
+"""Where in the user's program an operation was built, and for what part of a model."""
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
 from typing import NamedTuple
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -14,11 +18,31 @@ _OWN_PREFIXES = tuple(
 _own_files: dict[str, bool] = {}
 
 
+class Part(NamedTuple):
+    """What of a model an operation belongs to.
+
+    Attributes:
+        kind: "layer", "loss", "optimizer", "metrics"; "" for what is none of these.
+        path: the layer's, by the names of the layers in whose calls it is called: "model/block/dense".
+        is_backward: whether the operation is of the gradient of that.
+    """
+
+    kind: str
+    path: str = ""
+    is_backward: bool = False
+
+
 class Location(NamedTuple):
-    """A line of the user's program."""
+    """A line of the user's program, and what it was run for.
+
+    Attributes:
+        filename, line: the line.
+        parts: of a model, to which the operation belongs: one, or of several that became one operation, that of each.
+    """
 
     filename: str
     line: int
+    parts: tuple[Part, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.filename}:{self.line}"
@@ -40,6 +64,51 @@ def user_location() -> Location | None:
         if own is None:
             own = _is_own(filename)
         if not own:
-            return Location(filename, frame.f_lineno)
+            return Location(filename, frame.f_lineno, _current.parts)
         frame = frame.f_back
     return None
+
+
+def location_of_several(locations: Sequence[Location | None]) -> Location | None:
+    """Where operations that become one were built: the line of the last, the parts of all."""
+    last = locations[-1]
+    parts = [part for location in locations for part in ((location and location.parts) or _NO_PART)]
+    return None if last is None else last._replace(parts=tuple(parts) if any(part.kind for part in parts) else ())
+
+
+# --- the part that is being built -----------------------------------------------------------------------------------
+
+_NO_PART = (Part(""),)
+
+
+class _Current(threading.local):
+    def __init__(self) -> None:
+        self.parts: tuple[Part, ...] = ()
+
+
+_current = _Current()
+
+
+@contextmanager
+def building_part(kind: str, path: str = "") -> Generator[None]:
+    """What is built inside belongs to this part of a model. See `Part`."""
+    before, _current.parts = _current.parts, (Part(kind, path),)
+    try:
+        yield
+    finally:
+        _current.parts = before
+
+
+@contextmanager
+def building_gradient_of(location: Location | None) -> Generator[None]:
+    """What is built inside belongs to the gradient of an operation that was built there."""
+    before, _current.parts = _current.parts, _backward(() if location is None else location.parts)
+    try:
+        yield
+    finally:
+        _current.parts = before
+
+
+@lru_cache(1024)
+def _backward(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    return tuple([part._replace(is_backward=True) for part in parts or _NO_PART])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import operator
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,10 +17,10 @@ if TYPE_CHECKING:
 # What Python's operators mean for tensors. Ops lie above the graph, so they hand their functions down, once, through
 # `define_operators`; the names are those of the special methods without underscores.
 class _OperatorTable(dict[str, Callable[..., Any]]):
-    """Loads the ops, which fill it, at the first look-up: who uses a variable need not have used an op before."""
+    """Loads what fills it at the first look-up: who uses a variable need not have used an op before."""
 
     def __missing__(self, name: str) -> Callable[..., Any]:
-        importlib.import_module("..ops", __package__)
+        importlib.import_module("..objects.initializers" if name == "initializer" else "..ops", __package__)
         return dict(self)[name]
 
 
@@ -213,45 +214,73 @@ class Tensor(Operators):
         """The value of this tensor, computed by a session of its own: ``Session().run(self, feed_dict)``."""
         return _operators["eval"](self, feed_dict)
 
-    def __bool__(self) -> NoReturn:
-        raise TypeError(
+    def __bool__(self) -> bool:
+        refusal = (
             f"Tensor {self.name} has no truth value while the graph is built. "
             "Use ab.cond(...) or ops.where(...) to choose by it, ops.logical_and/or/not to combine conditions, "
             "`is None` to test for absence."
         )
+        return bool(_operators["value"](self, refusal))
 
     def __len__(self) -> int:
         shape = self.spec.shape
         if shape is None or not shape or shape[0] is None:
-            raise TypeError(f"len() of {self!r} is not known while the graph is built; use ops.shape(x)[0].")
+            refusal = f"len() of {self!r} is not known while the graph is built; use ops.shape(x)[0]."
+            return len(_operators["value"](self, refusal))
         return shape[0]
 
     def __iter__(self) -> Iterator[Tensor]:
         shape = self.spec.shape
         if shape is None or not shape or shape[0] is None:
-            raise TypeError(
+            refusal = (
                 f"Cannot iterate over {self!r}: the size of its first axis is not known while the graph is built. "
                 "Use ab.scan, ab.map_fn or ab.while_loop to visit its elements."
             )
+            return (self[position] for position in range(len(_operators["value"](self, refusal))))
         return (self[position] for position in range(shape[0]))
 
-    def __float__(self) -> NoReturn:
-        self._no_value("a float")
+    def __float__(self) -> float:
+        return float(self._value_as("a float"))
 
-    def __int__(self) -> NoReturn:
-        self._no_value("an int")
+    def __int__(self) -> int:
+        return int(self._value_as("an int"))
 
-    def __index__(self) -> NoReturn:
-        self._no_value("an int")
+    def __index__(self) -> int:
+        return operator.index(self._value_as("an int"))
 
-    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        self._no_value("a NumPy array")
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        value = self._value_as("a NumPy array")
+        if copy is False:
+            raise ValueError(f"The value of tensor {self.name} is handed out as a copy only; leave out copy=False.")
+        return _operators["as_copy"](value, dtype)
 
-    def _no_value(self, wanted: str) -> NoReturn:
-        raise TypeError(
+    def __format__(self, format_spec: str) -> str:
+        return format(self.item(), format_spec) if format_spec else str(self)
+
+    def numpy(self) -> Any:
+        """The value as a NumPy array, or as a NumPy scalar; where no graph is being built, as are the others below.
+
+        >>> import anabranch as ab
+        >>> ab.ops.add([1, 2], 3).numpy()
+        array([4, 5], dtype=int32)
+        """
+        return self._value_as("a NumPy array").copy()
+
+    def item(self) -> Any:
+        """The value, of which there is one element, as a Python number."""
+        return self._value_as("a Python number").item()
+
+    def tolist(self) -> Any:
+        """The value as nested lists of Python numbers, or as a number."""
+        return self._value_as("a list").tolist()
+
+    def _value_as(self, wanted: str) -> Any:
+        """The value, where no graph is being built; raises TypeError elsewhere. See `session.outside`."""
+        refusal = (
             f"Tensor {self.name} has no value while the graph is built, so it can't become {wanted}. "
             "Run it with Session.run(tensor, feed_dict), or use anabranch ops instead of NumPy's."
         )
+        return _operators["value"](self, refusal)
 
     def __repr__(self) -> str:
         return f"<Tensor {self.name} {self.spec}>"

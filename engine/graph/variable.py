@@ -16,6 +16,7 @@ from .op import Effect, Op, as_scalar_or_array
 from .provenance import user_location
 from .slices import IndexedSlices
 from .spec import Shape, TensorSpec, as_shape, shape_accepts, shape_text
+from .stateless import in_stateless_scope, keep, substitute
 from .tensor import Operators, Tensor, _operators  # pyright: ignore[reportPrivateUsage]
 
 
@@ -36,6 +37,8 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         dtype: the dtype; by default that of the value, where Python floats are float32 and ints int32.
         trainable: whether optimizers are to update it.
         name: a name for messages and checkpoints.
+        initializer: Keras's name of `initial_value`; one of them is given. It may be a name, such as "zeros".
+        autocast, aggregation, synchronization: accepted as in Keras, and of no effect.
 
     Made inside ``with ab.device(...):``, it lies on that device, and so do its reads and updates (`device`).
     Made inside ``with ab.container(name):``, it lives as long as the process, or until that container is cleared.
@@ -56,12 +59,23 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
 
     def __init__(
         self,
-        initial_value: Any,
+        initial_value: Any = None,
         shape: Any = None,
         dtype: Any = None,
         trainable: bool = True,
         name: str | None = None,
+        *,
+        initializer: Any = None,
+        autocast: bool = True,
+        aggregation: str | None = None,
+        synchronization: str | None = None,
     ) -> None:
+        if isinstance(initializer, str) and shape is None:
+            raise ValueError(
+                f"Variable {name or ''!r}: an initializer by name needs a shape: initializer={initializer!r}, "
+                "shape=(2, 3)."
+            )
+        initial_value = _one_value(initial_value, initializer, name)
         if callable(initial_value):
             initial_value = _call_initializer(initial_value, shape, dtype, name)
         if isinstance(initial_value, Variable):
@@ -113,7 +127,8 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
     @property
     def value(self) -> Tensor:
         """The value at this place of the program, as a tensor of the current graph."""
-        return get_default_graph().read(self)
+        given = substitute(self)
+        return get_default_graph().read(self) if given is None else given
 
     def read_value(self) -> Any:
         """The current value itself, not a copy: for the runtime, which does not change it in place while it is used."""
@@ -130,7 +145,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
             ValueError: the shape does not fit the variable's.
             TypeError: the value can't be cast to its dtype.
         """
-        if isinstance(value, (Tensor, Variable)) or in_explicit_graph():
+        if isinstance(value, (Tensor, Variable)) or in_explicit_graph() or in_stateless_scope():
             return self._assign_tensor(_operators["convert"](value, self.dtype))
         array = _operators["as_array"](value, self.dtype)
         self._check_shape(tuple(array.shape))
@@ -146,7 +161,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         return self._update("sub", delta)
 
     def _update(self, operator: str, delta: Any) -> Any:
-        if isinstance(delta, (Tensor, Variable)) or in_explicit_graph():
+        if isinstance(delta, (Tensor, Variable)) or in_explicit_graph() or in_stateless_scope():
             changed = _operators[operator](self, _operators["convert"](delta, self.dtype))
             return self._assign_tensor(changed)
         array = _operators["as_array"](delta, self.dtype)
@@ -188,6 +203,9 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
     def _assign_tensor(self, value: Tensor) -> Tensor:
         from .graph import graph_for
 
+        kept = keep(self, value)
+        if kept is not None:
+            return kept
         return graph_for([value]).add(Assign(self), [value], f"{self.name}/assign").outputs[0]
 
     def _check_shape(self, shape: tuple[int, ...]) -> None:
@@ -223,6 +241,17 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
 
     def __repr__(self) -> str:
         return f"<Variable {self.name} {self.spec}>"
+
+
+def _one_value(initial_value: Any, initializer: Any, name: str | None) -> Any:
+    if (initial_value is None) == (initializer is None):
+        raise ValueError(
+            f"Variable {name or ''!r} needs one initial value: give initial_value or initializer, "
+            + ("not both." if initializer is not None else "a number, an array or a function of shape and dtype.")
+        )
+    if isinstance(initializer, str):
+        return _operators["initializer"](initializer)
+    return initial_value if initializer is None else initializer
 
 
 class VariableRows(Operators):

@@ -83,6 +83,11 @@ log_sigmoid = ops.log_sigmoid
 glu = ops.glu
 sparsemax = ops.sparsemax
 
+sparse_plus = ops.sparse_plus
+sparse_sigmoid = ops.sparse_sigmoid
+swish = silu
+hard_swish = hard_silu
+
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "celu": celu,
     "elu": elu,
@@ -107,6 +112,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "softmax": softmax,
     "softplus": softplus,
     "softsign": softsign,
+    "sparse_plus": sparse_plus,
+    "sparse_sigmoid": sparse_sigmoid,
     "sparsemax": sparsemax,
     "squareplus": squareplus,
     "tanh": tanh,
@@ -145,6 +152,7 @@ def deserialize(config: Any, custom_objects: dict[str, Any] | None = None) -> An
 
 __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     *_FUNCTIONS,
+    *_ALIASES,
     "deserialize",
     "get",
     "serialize",

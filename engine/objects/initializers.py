@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from ..graph import define_operators
 from ..graph.dtypes import as_dtype
 from ..ops.random import (
     SeedGenerator,
@@ -21,6 +22,7 @@ from ..ops.random import (
     global_generator,
 )
 from .floats import floatx
+from .fourier_windows import check_window, window_of
 from .registry import deserialize_keras_object, get_instance, register_builtins, serialize_keras_object
 
 Array = Any
@@ -47,6 +49,10 @@ class Initializer:
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Initializer:
         return cls(**config)
+
+    def clone(self) -> Initializer:
+        """Another initializer with the same arguments."""
+        return type(self).from_config(self.get_config())
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and isinstance(other, Initializer) and self.get_config() == other.get_config()
@@ -319,6 +325,60 @@ class Orthogonal(RandomInitializer):
         return {"gain": self.gain, **super().get_config()}
 
 
+class STFT(Initializer):
+    """Kernels of a convolution that computes a short-time Fourier transform.
+
+    Args:
+        side: "real" or "imag", the part of the transform.
+        window: the weights of a frame's samples: a name, such as "hann", an array, or None for none.
+        scaling: "density" divides by the window's Euclidean norm, "spectrum" by its sum, None does not.
+        periodic: whether a window by name is periodic.
+
+    Called with a shape ``(frame_length, 1, fft_length // 2 + 1)``.
+
+    Raises:
+        ValueError: an argument is none of these; the shape is another, or the array has another length than a frame.
+
+    >>> STFT(window=None)((2, 1, 2)).round(6).tolist()
+    [[[1.0, 1.0]], [[1.0, -1.0]]]
+    """
+
+    def __init__(
+        self, side: str = "real", window: Any = "hann", scaling: str | None = "density", periodic: bool = False
+    ) -> None:
+        if side not in ("real", "imag"):
+            raise ValueError(f"STFT: side must be 'real' or 'imag', got {side!r}.")
+        if scaling not in (None, "density", "spectrum"):
+            raise ValueError(f"STFT: scaling must be 'density', 'spectrum' or None, got {scaling!r}.")
+        check_window(window)
+        self.side = side
+        self.window = window
+        self.scaling = scaling
+        self.periodic = periodic
+
+    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Array:
+        if len(shape) != 3 or shape[1] != 1:
+            raise ValueError(f"STFT needs a shape (frame_length, 1, fft_length // 2 + 1), got {tuple(shape)}.")
+        length, _, bins = shape
+        wanted = as_dtype(dtype or floatx())
+        turns = np.arange(length)[:, None, None] * np.arange(bins) / max(2 * (bins - 1), 1)
+        kernel = np.cos(-2 * np.pi * turns) if self.side == "real" else np.sin(-2 * np.pi * turns)
+        return (kernel * self._weights(length)).astype(wanted)
+
+    def _weights(self, length: int) -> Array:
+        if self.window is None:
+            return 1.0
+        by_name = isinstance(self.window, str)
+        window = window_of(self.window, length, self.periodic) if by_name else np.asarray(self.window, "float64")
+        if window.shape != (length,):
+            raise ValueError(f"STFT: the window must have a weight for each of {length} samples, got {window.shape}.")
+        scales = {None: 1.0, "density": np.sqrt(np.sum(window**2)), "spectrum": np.sum(np.abs(window))}
+        return window[:, None, None] / scales[self.scaling]
+
+    def get_config(self) -> dict[str, Any]:
+        return {"side": self.side, "window": self.window, "periodic": self.periodic, "scaling": self.scaling}
+
+
 def compute_fans(shape: Sequence[int]) -> tuple[int, int]:
     """The numbers of inputs and outputs of a unit whose weights have this shape; kernels are (..., in, out).
 
@@ -349,6 +409,7 @@ _CLASSES: dict[str, type[Initializer]] = {
     "LecunUniform": LecunUniform,
     "LecunNormal": LecunNormal,
     "Orthogonal": Orthogonal,
+    "STFT": STFT,
 }
 _NAMES: dict[str, type[Initializer]] = {
     **_CLASSES,
@@ -358,6 +419,8 @@ _NAMES: dict[str, type[Initializer]] = {
     "identity": Identity,
     "IdentityInitializer": Identity,
     "OrthogonalInitializer": Orthogonal,
+    "STFTInitializer": STFT,
+    "stft": STFT,
     "normal": RandomNormal,
     "random_normal": RandomNormal,
     "uniform": RandomUniform,
@@ -373,9 +436,34 @@ _NAMES: dict[str, type[Initializer]] = {
     "orthogonal": Orthogonal,
 }
 register_builtins(
-    "keras.initializers", {**_CLASSES, "IdentityInitializer": Identity, "OrthogonalInitializer": Orthogonal}
+    "keras.initializers",
+    {
+        **_CLASSES,
+        "IdentityInitializer": Identity,
+        "OrthogonalInitializer": Orthogonal,
+        "STFTInitializer": STFT,
+    },
 )
 register_builtins("keras.random", {"SeedGenerator": SeedGenerator})
+
+
+zeros = Zeros
+ones = Ones
+constant = Constant
+identity = IdentityInitializer = Identity
+random_normal = RandomNormal
+random_uniform = RandomUniform
+truncated_normal = TruncatedNormal
+variance_scaling = VarianceScaling
+glorot_uniform = GlorotUniform
+glorot_normal = GlorotNormal
+he_uniform = HeUniform
+he_normal = HeNormal
+lecun_uniform = LecunUniform
+lecun_normal = LecunNormal
+orthogonal = OrthogonalInitializer = Orthogonal
+stft = STFTInitializer = STFT
+_ALIASES = [name for name in _NAMES if name not in (*_CLASSES, "normal", "uniform")]
 
 
 def get(identifier: Any) -> Callable[..., Any]:
@@ -392,6 +480,9 @@ def get(identifier: Any) -> Callable[..., Any]:
     return get_instance("initializer", identifier, _NAMES)
 
 
+define_operators({"initializer": get})  # a variable may be told its initializer by name
+
+
 def serialize(initializer: Any) -> Any:
     """The config of an initializer."""
     return serialize_keras_object(initializer)
@@ -402,4 +493,11 @@ def deserialize(config: Any, custom_objects: dict[str, Any] | None = None) -> An
     return deserialize_keras_object(config, custom_objects)
 
 
-__all__ = [*_CLASSES, "Initializer", "deserialize", "get", "serialize"]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
+    *_CLASSES,
+    *_ALIASES,
+    "Initializer",
+    "deserialize",
+    "get",
+    "serialize",
+]

@@ -32,6 +32,7 @@ _builtin_modules: dict[Any, str] = {}
 
 _scoped_objects: ContextVar[dict[str, Any] | None] = ContextVar("custom_objects", default=None)
 _safe_mode: ContextVar[bool] = ContextVar("safe_mode", default=True)
+_code_allowed = False  # in all files, whatever the mode
 # Apart, because objects may be written while others are read (a wrapper copies its layer), and their numbers differ.
 _numbers_written: ContextVar[dict[int, tuple[int, Any]] | None] = ContextVar("numbers_written", default=None)
 _objects_read: ContextVar[dict[int, Any] | None] = ContextVar("objects_read", default=None)
@@ -108,6 +109,12 @@ def custom_object_scope(custom_objects: Mapping[str, Any]) -> Generator[None]:
         yield
     finally:
         _scoped_objects.reset(token)
+
+
+def allow_code_in_files(allowed: bool = True) -> None:
+    """Read code (lambdas) in configs from now on, also where the safe mode is on."""
+    global _code_allowed
+    _code_allowed = allowed
 
 
 @contextmanager
@@ -397,7 +404,7 @@ def _deserialize_special(class_name: str, config: dict[str, Any]) -> Any:
 
 
 def _deserialize_lambda(value: Any) -> Any:
-    if _safe_mode.get():
+    if _safe_mode.get() and not _code_allowed:
         raise ValueError(
             "The config holds a Python lambda: loading it runs code from the file. If you trust where it comes from, "
             "pass safe_mode=False; better, save a function registered with ab.saving.register_keras_serializable."

@@ -25,6 +25,7 @@ from .convolution import *  # noqa: F403
 from .creation import *  # noqa: F403
 from .ctc import *  # noqa: F403
 from .elementwise import *  # noqa: F403
+from .embedding import *  # noqa: F403
 from .encoding import *  # noqa: F403
 from .escape import *  # noqa: F403
 from .factorisations import *  # noqa: F403

@@ -13,6 +13,7 @@ from ..graph.op import Effect, ErrorSample, Op, Sample, as_scalar_or_array
 from ..graph.quick_dataclass import dataclass
 from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec, shape_text, shapes_compatible
+from ..graph.stateless import in_stateless_scope
 from ..graph.tensor import Tensor
 from ..graph.variable import Variable
 from .base import apply, as_array, cast, convert_to_tensor, runtime_shape, zeros_of
@@ -242,7 +243,8 @@ def scatter(variable: Variable, slices: IndexedSlices, how: str, name: str | Non
     if variable.shape == ():
         raise ValueError(f"Variable {variable.name!r} is a scalar, which has no rows; use assign().")
     fields = (slices.values, slices.indices)
-    if in_explicit_graph() or any(isinstance(field, (Tensor, Variable)) for field in fields):
+    symbolic = in_explicit_graph() or in_stateless_scope()
+    if symbolic or any(isinstance(field, (Tensor, Variable)) for field in fields):
         with graph_for([field for field in fields if isinstance(field, Tensor)]).as_default():
             return _scattered(variable, slices, how, name)
     values, indices = as_array(slices.values, variable.dtype), np.asarray(slices.indices)
@@ -269,4 +271,7 @@ def _scattered(variable: Variable, slices: IndexedSlices, how: str, name: str | 
         rows = before + once.values if how == "add" else before - once.values
     else:
         positions = from_the_front(IndexedSlices(rows, positions, runtime_shape(variable.value)))
+    if in_stateless_scope():
+        changed = apply(ScatterUpdate(), variable.value, expand_dims(positions, -1), rows, name=label)
+        return variable.assign(changed)
     return apply(AssignRows(variable), variable.value, positions, rows, name=label)

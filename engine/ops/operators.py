@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..graph.tensor import Tensor, define_operators
 from . import axes, bitwise, comparison, elementwise, indexing, linalg, mathematics
 from .base import as_array, convert_to_tensor
@@ -36,6 +38,16 @@ def _eval(tensor: Tensor, feed_dict: dict[Any, Any] | None) -> Any:
     return Session(tensor.graph).run(tensor, feed_dict)
 
 
+def _value(tensor: Tensor, refusal: str) -> Any:
+    from ..session.outside import value_outside
+
+    return value_outside(tensor, refusal)
+
+
+def _as_copy(value: Any, dtype: Any) -> Any:
+    return np.array(value, dtype=dtype)
+
+
 def _save_graph(graph: Any, path: Any) -> None:
     from ..saving.files import save_graph
 
@@ -53,6 +65,8 @@ define_operators(
         "convert": convert_to_tensor,
         "as_array": as_array,
         "eval": _eval,
+        "value": _value,
+        "as_copy": _as_copy,
         "to_dense": to_dense,
         "scatter": scatter,
         "take_rows": take_rows,

@@ -36,7 +36,14 @@ from .joining import concatenate
 from .running import axis_attribute, cumprod, cumsum
 from .shaping import broadcast_to, dim, ravel, reshape, shape
 
+_MANY = 8  # times k: from so many elements on the largest are parted from the others before they are sorted
+
 # --- sorting --------------------------------------------------------------------------------------------------------
+
+
+def _comparable(x: Any) -> Any:
+    """The same elements, as a dtype whose NaNs are sorted behind all numbers: those of bfloat16 are left where met."""
+    return x.astype("float32") if x.dtype.name == "bfloat16" else x
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,7 @@ class ArgSort(Op):
         return TensorSpec(inputs[0].shape, dtypes.int32)
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        return xp.argsort(inputs[0], axis=self.axis, kind="stable").astype(np.int32)
+        return xp.argsort(_comparable(inputs[0]), axis=self.axis, kind="stable").astype(np.int32)
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         return (None,)
@@ -73,7 +80,7 @@ class Sort(Op):
         return inputs[0]
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        return xp.sort(inputs[0], axis=self.axis)
+        return xp.sort(_comparable(inputs[0]), axis=self.axis).astype(inputs[0].dtype, copy=False)
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
@@ -90,9 +97,19 @@ class Sort(Op):
         yield Sample(cls(0), [np.array([np.nan, 1], "float32")], np.array([1, np.nan], "float32"), (), label="NaN")
 
 
+def _descending(xp: Any, x: Any) -> Any:
+    """The int32 positions in descending order along the last axis; of equal elements the first, NaNs before all."""
+    # Sorted backwards, so that among equal elements the first one comes last and is met first from the end.
+    order = xp.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1]
+    return (x.shape[-1] - 1 - order).astype(np.int32)
+
+
 @dataclass(frozen=True)
 class TopKIndices(Op):
-    """The positions of the `k` largest elements of the last axis, in descending order; of equal ones the first."""
+    """The positions of the `k` largest elements of the last axis, in descending order; of equal ones the first.
+
+    NaNs are larger than all numbers.
+    """
 
     k: int
 
@@ -112,9 +129,19 @@ class TopKIndices(Op):
         (x,) = inputs
         if x.shape[-1] < self.k:
             raise ValueError(f"top_k: k={self.k} is more than the last axis of the input of shape {x.shape} holds.")
-        # Sorted backwards, so that among equal elements the first one comes last and is met first from the end.
-        order = xp.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1][..., : self.k]
-        return (x.shape[-1] - 1 - order).astype(np.int32)
+        x = _comparable(x)
+        if self.k == 1:
+            return xp.argmax(x, axis=-1)[..., None].astype(np.int32)
+        found = self._partitioned(xp, x) if 0 < _MANY * self.k <= x.shape[-1] else None
+        return _descending(xp, x)[..., : self.k] if found is None else found
+
+    def _partitioned(self, xp: Any, x: Any) -> Any:
+        """Found without sorting all. None where other elements equal the last of these: then the first count."""
+        chosen = xp.sort(xp.argpartition(x, x.shape[-1] - self.k, axis=-1)[..., x.shape[-1] - self.k :], axis=-1)
+        values = xp.take_along_axis(x, chosen, axis=-1)
+        if xp.any(xp.sum(x >= xp.min(values, axis=-1, keepdims=True), axis=-1) != self.k):
+            return None
+        return xp.take_along_axis(chosen, _descending(xp, values), axis=-1).astype(np.int32)
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         return (None,)
@@ -126,6 +153,11 @@ class TopKIndices(Op):
         yield Sample(cls(0), [x], np.zeros((2, 0), "int32"), (), label="none")
         yield Sample(cls(1), [x[0]], np.array([1], "int32"), (), label="vector")
         yield Sample(cls(2), [x[:0]], np.zeros((0, 2), "int32"), (), label="empty")
+        nans = np.array([1, np.nan, 2, np.nan, 3], "float32")
+        yield Sample(cls(3), [nans], np.array([1, 3, 4], "int32"), (), label="NaN")
+        long = np.tile(x, (1, 10))
+        yield Sample(cls(2), [long], np.array([[1, 3], [0, 2]], "int32"), (), label="ties in long rows")
+        yield Sample(cls(2), [np.arange(50.0) % 49], np.array([48, 47], "int32"), (), label="a long row")
 
     @classmethod
     def error_samples(cls) -> Iterable[ErrorSample]:

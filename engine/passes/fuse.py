@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from ..control_flow.region_op import RegionOp
 from ..graph.graph import Graph, Operation
 from ..graph.op import Op
+from ..graph.provenance import location_of_several
 from ..graph.quick_dataclass import dataclass
 from ..graph.tensor import Tensor
 from ..ops.fused import Fused
@@ -363,7 +364,8 @@ class _Rewrite:
         self.outputs = [tensor for tensor in made if tensor in wanted]
         inputs, op = self._fused()
         last = group.members[-1]
-        self.fused = Operation(graph, op, inputs, (), last.name, last.device, (), last.location)
+        location = location_of_several([member.location for member in group.members])
+        self.fused = Operation(graph, op, inputs, (), last.name, last.device, (), location)
         self.fused.outputs = tuple(self.outputs)
         self.fused.index = last.index
 

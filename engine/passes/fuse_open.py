@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from ..control_flow.region_op import RegionOp
 from ..graph.graph import Operation
 from ..graph.op import Op
+from ..graph.provenance import location_of_several
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.fused import Fused
@@ -73,6 +74,7 @@ def _take_in_sources(
             continue
         note_change("fuse", source, f"is computed in the kernel of {operation.name!r}")
         operation.op, operation.inputs = fused, tuple(inputs)
+        operation.location = location_of_several([source.location, operation.location])
         for tensor in inputs:
             users[tensor] = list(dict.fromkeys([*[u for u in users[tensor] if u is not source], operation]))
 

@@ -59,6 +59,10 @@ class FusionRule:
         """Whether kernels compute an elementwise fused operation over several sets of operands in one call."""
         return False
 
+    def can_follow(self, operation: Operation) -> bool:
+        """Whether a `ProductThen` is one kernel, and faster than the product and what follows by themselves."""
+        return False
+
     def layout(self, rows: int, weight: TensorSpec, transpose: bool) -> PackedLayout | None:
         """How to pack a weight, or its transpose, for products of so many rows in a loop; None if that does not pay."""
         return None

@@ -11,42 +11,44 @@ with another number of rows in each step would ask new code of. The price is tha
 still for nothing.
 
 The gradient of such a loop (`While.cotangents` says which loop that is, and of what) is replaced by the gradient of
-those that take its place. Of steps in which a row is not live nothing is read but the mask: what padding holds takes
-no part in results or gradients.
+those that take its place, built where it lies: beside the loop, or in the gradient of a loop around it. Of steps in
+which a row is not live nothing is read but the mask: what padding holds takes no part in results or gradients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..autodiff.backpropagate import backpropagate
-from ..control_flow.frames import History, TripCount
+from ..control_flow.frames import TripCount
 from ..control_flow.region_op import zeros_cotangent
 from ..control_flow.while_loop import While, build_while
 from ..graph import dtypes
-from ..graph.graph import Graph, Operation, Parameter, get_default_graph
+from ..graph.graph import Operation, Parameter, get_default_graph
 from ..graph.slices import IndexedSlices
 from ..graph.spec import ArraySpec, Spec, TensorSpec
 from ..graph.tensor import Tensor
-from ..ops.base import Constant, ZerosOfShape, apply, apply_multi, convert_to_tensor, make_constant
+from ..ops.base import Constant, ZerosOfShape, apply, apply_multi, convert_to_tensor, make_constant, zeros_of
+from ..ops.comparison import equal, logical_and, logical_or, where
 from ..ops.creation import arange
 from ..ops.elementwise import Identity
 from ..ops.gathering import take
 from ..ops.joining import Concatenate
 from ..ops.live_rows import JoinSegments, RowPlan, SpansOfLengths, SpansOfMask, SplitSegments
-from ..ops.shaping import expand_dims
+from ..ops.shaping import expand_dims, reshape
 from ..ops.tensor_arrays import ArrayEmpty, ArrayNew, ArrayStack, ArrayUnstack, ArrayWrite
 from .estimates import flops_of
 from .log import note_change, note_kept
+from .loops.backward import Backward, Place, backward_loops
 from .loops.batches import is_heavy
 from .loops.row_wise import NotRowWiseError, RowWise, row_wise
 from .loops.unroll import Whole
 from .loops.view import LoopView
 from .order import reorder
 from .prune import needed_operations
-from .specialise import Specialised
+from .specialise import Specialised, keeps_by_masks
 from .switches import is_on
 
 _FEWEST_ROWS = 16  # in batches of fewer, rows that have ended cost little
@@ -57,15 +59,22 @@ _LEAST_WORK = 1 << 19  # floating-point operations of a step in products: with l
 
 
 def compute_live_rows(step: Whole) -> Whole:
-    """Rewrite the loops of a step that compute rows which have ended. Loops inside of loops and branches stay."""
-    graph, kept = step.copy.graph, set(step.fetches)
+    """Rewrite the loops of a step that compute rows which have ended, those inside of loops and branches too."""
+    graph = step.copy.graph
 
     def live() -> list[Operation]:
         return needed_operations(graph, [*step.fetches, *step.wanted], step.fed)
 
-    loops = [operation for operation in step.operations if isinstance(operation.op, While)]
-    changed = [_rewrite(graph, loop, live, kept) for loop in loops if loop in live() and not loop.control_inputs]
-    return _copied(step, live()) if any(changed) else step
+    outermost = Place(graph, live, frozenset(step.fetches))
+    changed = [_rewrite_all(place) for place in [*outermost.places(), outermost]]
+    return _copied(step, live()) if any(changed) or step.copy.kept else step
+
+
+def _rewrite_all(place: Place) -> bool:
+    """Rewrite the loops of a graph, or of a region inside."""
+    loops = [o for o in place.live() if isinstance(o.op, While) and keeps_by_masks(o.op.body)]
+    changed = [_rewrite(place, loop) for loop in loops if loop in place.live() and not loop.control_inputs]
+    return any(changed)
 
 
 def _copied(step: Whole, operations: Sequence[Operation]) -> Whole:
@@ -77,30 +86,31 @@ def _copied(step: Whole, operations: Sequence[Operation]) -> Whole:
     return Whole(copy, needed_operations(copy.graph, [*fetches, *wanted], fed), fed, fetches, wanted)
 
 
-def _rewrite(graph: Graph, node: Operation, live: Callable[[], list[Operation]], kept: Collection[Tensor]) -> bool:
-    loop = LoopView(graph, node, live, kept, {})
+def _rewrite(place: Place, node: Operation) -> bool:
+    loop = LoopView(place.graph, node, place.live, place.kept(), {})
     try:
         found = row_wise(loop)
         if found is None:
             return False
         _check_work(loop, found)
-        gradients = _gradients(loop)
+        gradients = backward_loops(loop, place)
         with loop.outside(node):
             segments = _Segments(loop, found)
             segments.build()
             finals = segments.finals()
-            cotangents = [_backward(segments, finals, gradient) for gradient in gradients]
+        built = segments.built()
+        wanted = [_wanted(segments, gradient) for gradient in gradients]
+        for gradient, outputs in zip(gradients, wanted, strict=True):
+            with gradient.outside():
+                _backward(segments, finals, built, gradient, outputs)
     except NotRowWiseError as why:
         note_kept("live_rows", node, f"computes all rows in each step: {why}")
         return False
-    for gradient, results in zip(gradients, cotangents, strict=True):
-        for output, result in results:
-            loop.become(gradient.outputs[output], Identity(), [result])
     for position, final in finals.items():
         loop.become(node.outputs[position], Identity(), [final])
     for counted in [o for o in loop.live() if isinstance(o.op, TripCount) and node.outputs[-1] in o.inputs]:
         loop.become(counted.outputs[0], Identity(), [segments.steps])
-    reorder(graph, {})
+    reorder(place.graph, {})
     sizes = ", ".join(map(str, segments.sizes))
     note_change("live_rows", node, f"is {len(segments.sizes)} loops over the rows that are live: {sizes} of them")
     return True
@@ -118,51 +128,59 @@ def _check_work(loop: LoopView, found: RowWise) -> None:
         )
 
 
+class _Wanted(NamedTuple):
+    """An output of a backward loop: the parameter of the body whose cotangent it is, and what that stands for."""
+
+    output: Tensor
+    role: Tensor
+    source: Tensor
+
+
 # --- the gradient that is there -------------------------------------------------------------------------------------
 
 
-def _gradients(loop: LoopView) -> list[Operation]:
-    """The backward loops of a loop.
+def _wanted(segments: _Segments, gradient: Backward) -> list[_Wanted]:
+    """The outputs of a backward loop that anything takes, and whose cotangents they are.
 
     Raises:
-        NotRowWiseError: something else takes values of its iterations.
+        NotRowWiseError: the segments have no such cotangents.
     """
-    operations = loop.live()
-    frame = loop.node.outputs[-1]
-    inside = {*loop.body.parameters, *[parameter for _, parameter in loop.body.captures]}
-    gradients = [o for o in operations if isinstance(o.op, While) and inside.intersection(o.op.cotangents.values())]
-    for operation in operations:
-        if any(gradient.outputs[-1] in operation.inputs for gradient in gradients):
-            raise NotRowWiseError("something takes values of the iterations of its gradient")
-        taken = [t for t in operation.inputs if frame in t.operation.inputs and isinstance(t.operation.op, History)]
-        if taken and operation not in gradients:
-            raise NotRowWiseError(f"{operation.name!r} takes all values of {taken[0].operation.name!r}")
-    if any(isinstance(tensor.operation.op, History) and frame in tensor.operation.inputs for tensor in loop.kept):
-        raise NotRowWiseError("values of its iterations are fetched")
-    return gradients
-
-
-def _backward(segments: _Segments, finals: dict[int, Tensor], gradient: Operation) -> list[tuple[int, Tensor]]:
-    """What the outputs of a backward loop are, from the segments; pairs of position and tensor."""
-    op, loop = gradient.op, segments.loop
-    assert isinstance(op, While)
-    used = {tensor for operation in loop.live() for tensor in operation.inputs} | set(loop.kept)
-    seeds: dict[Tensor, Tensor] = {}
-    wanted: list[tuple[int, Tensor, Tensor]] = []
-    for position, (parameter, output) in enumerate(zip(op.body.parameters, gradient.outputs[:-1], strict=True)):
-        role = op.cotangents.get(parameter)
+    node, used = gradient.node, gradient.place.used()
+    assert isinstance(node.op, While)
+    found: list[_Wanted] = []
+    for position, (parameter, output) in enumerate(zip(node.op.body.parameters, node.outputs[:-1], strict=True)):
+        role = node.op.cotangents.get(parameter)
         if role is None and (position or output in used):  # the first counts
             raise NotRowWiseError("its gradient takes a cotangent of what nothing else needs")
-        if role in loop.body.parameters:
-            _add_seed(seeds, finals[loop.body.parameters.index(role)], gradient.inputs[position])
         if role is not None and output in used:
-            wanted.append((position, output, role))
-    sources = {role: segments.source(role) for _, _, role in wanted}
+            found.append(_Wanted(output, role, segments.source(role)))
+    sources = {wanted.role: wanted.source for wanted in found}
     if len(set(sources.values())) < len(sources):
         raise NotRowWiseError("two of its values are the same tensor")
-    tables = [sources[role] for _, output, role in wanted if _is_of_table(output, role)]
-    found = backpropagate(loop.graph, seeds, sources.values(), sparse=tables, among=segments.built())
-    return [(position, _as_output(found.get(sources[role]), role, output)) for position, output, role in wanted]
+    return found
+
+
+def _backward(
+    segments: _Segments,
+    finals: dict[int, Tensor],
+    built: Sequence[Operation],
+    gradient: Backward,
+    wanted: Sequence[_Wanted],
+) -> None:
+    """Let the outputs of a backward loop come from the segments, and all that was `built` for them."""
+    node, loop = gradient.node, segments.loop
+    assert isinstance(node.op, While)
+    seeds: dict[Tensor, Tensor] = {}
+    for parameter, cotangent in zip(node.op.body.parameters, node.inputs, strict=False):
+        role = node.op.cotangents.get(parameter)
+        if role in loop.body.parameters:
+            _add_seed(seeds, finals[loop.body.parameters.index(role)], cotangent)
+    tables = [source for output, role, source in wanted if _is_of_table(output, role)]
+    sources = dict.fromkeys([source for *_, source in wanted])
+    found = backpropagate(loop.graph, seeds, sources, sparse=tables, among=built)
+    results = [_as_output(found.get(source), role, output) for output, role, source in wanted]
+    for (output, *_), result in zip(wanted, results, strict=True):
+        loop.become(output, Identity(), [result])
 
 
 def _is_of_table(output: Tensor, role: Tensor) -> bool:
@@ -229,7 +247,7 @@ class _Segments:
         self.sizes = sizes_of(self.found.rows, self.begins)
         self.steps = convert_to_tensor(self.loop.trips_tensor(), "int32")
         self._lines = {operation.location: operation.location for operation in self.loop.body.operations}
-        self.places = {position: k for k, position in enumerate([*self.found.counters, *self.found.states])}
+        self.places = {position: k for k, position in enumerate(self.found.carried)}
 
     @property
     def order(self) -> Tensor:
@@ -268,7 +286,7 @@ class _Segments:
             self._arrays[read.outputs[0]] = self._split(read, window)
         for parameter in found.captured:
             self._sort(parameter)
-        for position in found.states:
+        for position in found.states + found.lasts:
             self._sort(loop.body.parameters[position])
         for number in range(len(self.sizes)):
             self.nodes.append(self._build(number))
@@ -309,7 +327,7 @@ class _Segments:
         loop, found, size = self.loop, self.found, self.sizes[number]
         zero = convert_to_tensor(0, "int32")
         inits = [zero, *[self._counted(position, number) for position in found.counters]]
-        inits += [self._state(loop.body.parameters[position], position, number) for position in found.states]
+        inits += [self._state(loop.body.parameters[k], k, number) for k in found.states + found.lasts]
         for position in found.outputs:
             element = loop.body.results[position].operation.inputs[2].spec
             assert isinstance(element, TensorSpec)
@@ -324,7 +342,7 @@ class _Segments:
         def goes_on(values: Sequence[Tensor]) -> Tensor:
             return values[0] < length
 
-        names = [loop.body.parameters[k].operation.name for k in (*found.counters, *found.states, *found.outputs)]
+        names = [loop.body.parameters[k].operation.name for k in (*found.carried, *found.outputs)]
         with loop.graph.name_scope(loop.node.name.rpartition("/")[2]):
             node = build_while(
                 goes_on, step, inits, None, ["step", *names], loop.op.parallel_iterations, loop.op.swap_memory
@@ -363,7 +381,8 @@ class _Segments:
         states = {position: self._whole_state(position) for position in self.found.states}
         counters = {position: self._last_count(position) for position in self.found.counters}
         outputs = {position: self._whole_output(k, position, states) for k, position in enumerate(self.found.outputs)}
-        return states | counters | outputs
+        lasts = {position: self._whole_last(position, states) for position in self.found.lasts}
+        return states | counters | outputs | lasts
 
     def _whole_state(self, position: int) -> Tensor:
         last = len(self.sizes) - 1
@@ -372,6 +391,13 @@ class _Segments:
             for number in reversed(range(last)):
                 parts.append(self._rows(self._final(number, position), self.sizes[number + 1], self.sizes[number]))
         return take(apply(Concatenate(0), *parts) if len(parts) > 1 else parts[0], self.inverse, axis=0)
+
+    def _whole_last(self, position: int, states: dict[int, Tensor]) -> Tensor:
+        """What the last step made; of rows that it did not count for, what stands for them."""
+        made, state, (starts, ends) = self._whole_state(position), self.found.rests[position], self.spans
+        counts = logical_or(equal(self.steps, 0), logical_and(equal(ends, self.steps), starts < ends))
+        counts = reshape(counts, (-1, *[1] * (len(made.shape or ()) - 1)))
+        return where(counts, made, zeros_of(made) if state is None else states[state])
 
     def _last_count(self, position: int) -> Tensor:
         form, initial = self.loop.form(self.loop.body.parameters[position]), self.loop.node.inputs[position]
@@ -419,7 +445,7 @@ class _Copy:
         """The variables after one step: the number of the step, counters, states, outputs."""
         loop, found = self.segments.loop, self.segments.found
         body = loop.body
-        carried = [*found.counters, *found.states]
+        carried = found.carried
         known = dict(zip([body.parameters[position] for position in carried], values[1:], strict=False))
         known |= self.captured
         known |= {parameter: outer for outer, parameter in body.captures if parameter not in known}

@@ -10,6 +10,7 @@ from ..graph.spec import Spec
 from ..graph.tensor import Tensor
 from ..ops.update_rows import UpdateRows
 from .assign import Assign, assign_devices
+from .epilogues import join_epilogues
 from .fission import split_loops
 from .fuse import FusionRule, fuse
 from .fuse_open import fuse_open
@@ -22,6 +23,7 @@ from .recompute import recompute
 from .row_updates import add_rows_at_once
 from .rows_together import change_rows_at_once
 from .sink import sink_into_branches
+from .slices import split_slices
 from .specialise import Specialised
 from .switches import is_on
 from .together import update_together
@@ -83,6 +85,9 @@ def prepare(
     pruned = needed_operations(graph, targets, feeds)
     given = dict(zip(feeds, specs or [tensor.spec for tensor in feeds], strict=True))
     copy = Specialised(is_on("cse"), exact=not reassociate)
+    copy.keeps_differentiated = seeks_live_rows = (
+        is_on("live_rows") and reassociate and assign is None and memory_budget is None
+    )
     fetched = [target for target in targets if isinstance(target, Tensor)]
     copy.copy_step(pruned, given, fetched)
     fetches = [copy.tensors[target] for target in fetched]
@@ -95,9 +100,14 @@ def prepare(
     if is_on("unroll") and assign is None and memory_budget is None:
         whole = unroll(Whole(copy, operations, fed, fetches, wanted), exact=not reassociate)
         copy, operations, fed, fetches, wanted = whole
-    if is_on("live_rows") and reassociate and assign is None and memory_budget is None:
+    if seeks_live_rows:
         whole = compute_live_rows(Whole(copy, operations, fed, fetches, wanted))
         copy, operations, fed, fetches, wanted = whole
+    if reassociate and assign is None and is_on("slices"):
+        split_slices(operations, fetches)
+        remaining = set(copy.graph.operations)
+        wanted = [operation for operation in wanted if operation in remaining]
+        operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
     cheap = reassociate and rule is not None and assign is None and is_on("fuse") and is_on("memory")
     recompute(copy.graph, operations, [*fetches, *wanted], memory_budget, can_swap, cheap)
     operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
@@ -129,6 +139,11 @@ def prepare(
                 change_rows_at_once(copy.graph, operations, fetches, rule)
                 asked_for = set(wanted)
                 wanted = [o for o in copy.graph.operations if o in asked_for or isinstance(o.op, UpdateRows)]
+                operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
+            if reassociate and is_on("epilogues"):
+                join_epilogues(copy.graph, operations, fetches, rule)
+                remaining = set(copy.graph.operations)
+                wanted = [operation for operation in wanted if operation in remaining]
                 operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
     return Step(operations, fed, fetches, assign is not None)
 

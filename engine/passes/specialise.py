@@ -26,6 +26,7 @@ from ..graph.region import Region
 from ..graph.spec import Spec, TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.base import Constant
+from ..ops.comparison import Where
 from ..ops.einsum import Contraction
 from ..ops.linalg import BatchMatMul, MatMul
 from .fold import folded
@@ -46,7 +47,13 @@ class Specialised:
         tensors: from tensors of the original graph (and its regions) to the new ones.
         operations: from original operations to their copies; those that are fed or simplified away have none.
         outers: from parameters of copied regions to the tensors around that they stand for.
+        keeps_differentiated: whether a loop over masked rows keeps variables that nothing needs, but for whose
+            cotangents its gradient is: `live_rows` builds that gradient anew.
+        kept: whether there were any.
     """
+
+    keeps_differentiated = False
+    kept = False
 
     def __init__(self, share: bool = True, exact: bool = True) -> None:
         self.graph = Graph()
@@ -64,6 +71,7 @@ class Specialised:
         self._block = _Block((), ())  # what is copied now
         self._rewrites = 0  # how many there were that may have left something unneeded behind
         self._loops: set[Graph] = set()  # the regions of loops
+        self._roles: set[Tensor] = set()  # parameters of bodies of loops whose cotangents other loops have
 
     # --- steps ----------------------------------------------------------------------------------------------
 
@@ -73,6 +81,9 @@ class Specialised:
         """Copy pruned `operations`, with `feeds` as placeholders of the given specs."""
         self._recorded = recorded_tensors(operations)
         self._asks = any(_asks(operation) for operation in all_operations(operations))
+        if self.keeps_differentiated:
+            loops = [operation.op for operation in all_operations(operations) if isinstance(operation.op, While)]
+            self._roles = {role for loop in loops for role in loop.cotangents.values()}
         for tensor, spec in feeds.items():
             op = Placeholder(spec if isinstance(spec, TensorSpec) else TensorSpec(None, tensor.dtype))
             self.tensors[tensor] = self.graph.adopt(op, (), (spec,), tensor.operation).outputs[0]
@@ -275,13 +286,22 @@ class Specialised:
             self._note_copy(operation, operation.outputs, self._copy_recursion(op, operation, into))
             return
         demanded = [user.op.inner for user in users if isinstance(user.op, (History, Saved))]
-        live = live_outputs(operation, used, demanded)
+        live = live_outputs(operation, used | self._differentiated(operation), demanded)
         if isinstance(op, While):
             new = self._copy_while(op, operation, into, live, demanded)
         else:
             assert isinstance(op, Branch)
             new = self._copy_branch(op, operation, into, live, demanded)
         self._note_copy(operation, [*[operation.outputs[k] for k in live], operation.outputs[-1]], new)
+
+    def _differentiated(self, operation: Operation) -> set[Tensor]:
+        """The final values of a loop over masked rows that stay for the sake of its gradient."""
+        op = operation.op
+        if not self.keeps_differentiated or not isinstance(op, While) or not keeps_by_masks(op.body):
+            return set()
+        found = {operation.outputs[k] for k, parameter in enumerate(op.body.parameters) if parameter in self._roles}
+        self.kept = self.kept or bool(found)
+        return found
 
     def _copy_while(
         self, op: While, operation: Operation, into: Graph, live: Sequence[int], demanded: Sequence[Tensor]
@@ -428,6 +448,12 @@ class _Place:
 
 def _chosen(parameters: Sequence[Tensor], live: Sequence[int], specs: Sequence[Spec]) -> dict[Tensor, Spec]:
     return {parameters[position]: spec for position, spec in zip(live, specs, strict=True)}
+
+
+def keeps_by_masks(body: Region) -> bool:
+    """Whether a loop keeps variables as they are where something says so."""
+    pairs = zip(body.parameters, body.results, strict=True)
+    return any(isinstance(result.operation.op, Where) and result.operation.inputs[2] is old for old, result in pairs)
 
 
 def _asks(operation: Operation) -> bool:

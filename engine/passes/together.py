@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from ..control_flow.region_op import RegionOp
 from ..graph.graph import Graph, Operation
+from ..graph.provenance import location_of_several
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
 from ..graph.variable import Assign
@@ -150,7 +151,8 @@ def _joined(graph: Graph, group: Sequence[Operation]) -> Operation:
     together = FusedTogether(op, len(group), shared)
     inputs = [first.inputs[k] for k in shared] + [member.inputs[k] for member in group for k in together.own]
     outputs = [tensor for member in group for tensor in member.outputs]
-    joined = Operation(graph, together, tuple(inputs), (), last.name, last.device, (), last.location)
+    location = location_of_several([member.location for member in group])
+    joined = Operation(graph, together, tuple(inputs), (), last.name, last.device, (), location)
     joined.outputs, joined.index = tuple(outputs), last.index
     for position, tensor in enumerate(outputs):
         tensor.operation, tensor.index = joined, position

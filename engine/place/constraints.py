@@ -141,7 +141,7 @@ class Constraints:
         for effect in operation.effects:
             if effect.resource is not OUTSIDE_WORLD and not operation.op.regions:
                 self._unite_with_resource(operation, effect.resource)
-        for held in operation.colocations:
+        for held in () if runs_on_host(operation) else operation.colocations:  # the host's memory is near all devices
             if isinstance(held, Colocation) and held.binding:
                 self._add(held, self._everywhere, [])
                 self._unite(held, operation, f"ab.colocate_with at {held.location}")

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..graph.dtypes import name_of
 from ..graph.graph import Operation
+from ..ops.product_then import ProductThen
 
 
 def describe_value(value: Any) -> str:
@@ -37,6 +38,10 @@ def annotate(
     """
     if getattr(error, "_anabranch_operation", None) is not None:
         return
+    op, told = operation.op, (operation.name, operation.type, operation.location)
+    if isinstance(op, ProductThen) and not op.is_product_possible(values):
+        told, values = (op.origin[0], op.product.type_name, op.origin[1]), values[: op.taken]
+    name, kind, location = told
     inputs = ", ".join(describe_value(value) for value in values) or "none"
     around = list(operation.iterations)
     for loop, count in iterations:
@@ -44,8 +49,5 @@ def annotate(
     loops = "".join(f", iteration {count} of {name!r}" for name, count in around)
     loops += "".join(f", {depth} {'call' if depth == 1 else 'calls'} deep in {name!r}" for name, depth in calls)
     where = "" if device is None else f" on {device}"
-    error.add_note(
-        f"In operation {operation.name!r} ({operation.type}){where}{loops}; inputs: {inputs}; "
-        f"defined at {operation.location}"
-    )
-    error._anabranch_operation = operation.name  # type: ignore[attr-defined]
+    error.add_note(f"In operation {name!r} ({kind}){where}{loops}; inputs: {inputs}; defined at {location}")
+    error._anabranch_operation = name  # type: ignore[attr-defined]

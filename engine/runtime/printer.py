@@ -30,6 +30,7 @@ from ..ops.array_value import ArrayValue
 from ..ops.base import Constant
 from ..ops.fused import Fused, FusedTogether
 from ..ops.indexed_slices import AssignRows
+from ..ops.product_then import ProductThen
 from ..ops.tensor_arrays import ArrayRead, ArrayStack
 from ..passes.prune import frame_users
 from .calls import PrintedBodies, print_call
@@ -377,7 +378,8 @@ class Block:
         refit = printer.bind("refit", kernel.refit)
         passed = f"({', '.join(arguments)}{',' if arguments else ''}), ({', '.join(outputs)},)"
         op = operation.op
-        told = ", ".join(step.type_name for step, _ in op.steps) if isinstance(op, Fused) else op.emit(arguments)
+        is_fused = isinstance(op, (Fused, ProductThen))
+        told = ", ".join(step.type_name for step, _ in op.steps) if is_fused else op.emit(arguments)
         self.line(f"if {entry}({table}, {ids}): {refit}({passed})  # {told or operation.type}", (operation, arguments))
         for name in [name for name, tensor in zip(outputs, operation.outputs, strict=True) if tensor.shape == ()]:
             self.line(f"{name} = {name}[()]")

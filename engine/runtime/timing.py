@@ -18,6 +18,7 @@ from ..graph.spec import FrameSpec, Spec, TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.base import Constant
 from ..ops.fused import Fused
+from ..ops.product_then import ProductThen
 from ..tracing import Slice, active, here
 from .errors import describe_value
 
@@ -203,7 +204,7 @@ def _formatted(tensors: Sequence[Tensor], seen: Iterator[_Form | str]) -> str:
 
 
 def _kernel_name(operation: Operation) -> str:
-    if not isinstance(operation.op, Fused):
+    if not isinstance(operation.op, (Fused, ProductThen)):
         return operation.type
     return f"fused ({', '.join(op.type_name for op, _ in operation.op.steps)})"
 

@@ -50,7 +50,7 @@ class _GraphWriter:
             "blocks": self._blocks,
             "resources": [self._described(resource) for resource in self._resources],
             "colocations": [
-                [held.name, held.binding, None if held.location is None else list(held.location)]
+                [held.name, held.binding, None if held.location is None else list(held.location[:2])]
                 for held in self._colocations
             ],
         }
@@ -116,7 +116,7 @@ class _GraphWriter:
             "device": operation.device,
             "near": [self._held(held) for held in operation.colocations],
             "controls": [self._places[control] for control in operation.control_inputs],
-            "location": None if operation.location is None else list(operation.location),
+            "location": None if operation.location is None else list(operation.location[:2]),
         }
 
     def _tensor(self, tensor: Tensor) -> list[int]:

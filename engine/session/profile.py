@@ -6,19 +6,21 @@ import math
 import os
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..graph.dtypes import as_dtype
 from ..graph.graph import Operation
 from ..graph.nest import is_integer
+from ..graph.provenance import Part
 from ..runtime.timing import now, operation_of
 from ..tracing import Slice, trace
 from .session import Session, graph_of
 
 _VALUE = re.compile(r"(\w+)\[([\d,]*)\]")
 _WIDTH = 48  # of a line of the program in the table
+_STEP = "step"  # the span around a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class ProfiledLine:
         calls: how often it ran.
         seconds: what it took, all calls together, less what operations inside took; the median of the runs.
         bytes: of the values that it took and gave, all calls together; 0 for loops and branches themselves.
+        parts: of a model, to which it belongs; of a fused kernel those of each operation in it.
     """
 
     number: int
@@ -42,6 +45,7 @@ class ProfiledLine:
     calls: int
     seconds: float
     bytes: int
+    parts: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +75,14 @@ class Profile:
             `seconds`, for reading a clock twice an operation takes time itself.
         source: the printed program.
         runs: how often it was run.
+        between: what a run with clocks takes between the operations.
     """
 
     seconds: float
     lines: tuple[ProfiledLine, ...]
     source: str
     runs: int
+    between: float = 0.0
 
     def by_user_line(self) -> list[UserLine]:
         """The same by the lines that built the operations, what took longest first.
@@ -124,22 +130,39 @@ def profile(fetches: Any, feeds: Mapping[Any, Any] | None = None, runs: int = 10
     >>> [(line.text.strip(), line.calls, line.bytes) for line in found.lines]
     [('matmul = x @ x', 1, 48)]
     """
+    _check_runs(runs)
+    session = Session(graph_of(fetches))
+    fed = dict(feeds or {})
+    return profile_program(session.program_for(fetches, fed), lambda: session.run(fetches, fed), runs)
+
+
+def profile_program(program: Any, run: Callable[[], Any], runs: int = 10) -> Profile:
+    """`profile` of a program that is there already.
+
+    Args:
+        program: the program.
+        run: runs it once.
+        runs: as for `profile`.
+    """
+    _check_runs(runs)
+    run()  # what is loaded and allocated once counts for no run
+    seconds = statistics.median(_seconds_of(run) for _ in range(runs))
+    traced = [_traced(run) for _ in range(runs + 1)][1:]  # the first one compiles
+    between = statistics.median(between for _, between in traced)
+    lines = tuple(_lines(program, [spent for spent, _ in traced]))
+    return Profile(seconds, lines, program.source, runs, between)
+
+
+def _check_runs(runs: int) -> None:
     if not is_integer(runs):
         raise TypeError(f"profile: runs={runs!r} ({type(runs).__name__}); expected how often the step is run, an int.")
     if runs < 1:
         raise ValueError(f"profile: runs={runs}; expected at least 1.")
-    session = Session(graph_of(fetches))
-    fed = dict(feeds or {})
-    program = session.program_for(fetches, fed)
-    session.run(fetches, fed)  # what is loaded and allocated once counts for no run
-    seconds = statistics.median(_seconds_of_run(session, fetches, fed) for _ in range(runs))
-    traced = [_traced(session, fetches, fed) for _ in range(runs + 1)][1:]  # the first one compiles
-    return Profile(seconds, tuple(_lines(program, traced)), program.source, runs)
 
 
-def _seconds_of_run(session: Session, fetches: Any, feeds: dict[Any, Any]) -> float:
+def _seconds_of(run: Callable[[], Any]) -> float:
     began = now()
-    session.run(fetches, feeds)
+    run()
     return now() - began
 
 
@@ -156,17 +179,21 @@ class _Spent:
     calls: int = 0
     bytes: int = 0
     location: str = ""
+    operations: tuple[Operation | str, ...] = ()
 
 
-def _traced(session: Session, fetches: Any, feeds: dict[Any, Any]) -> _Run:
-    """What operations took in a run."""
+def _traced(run: Callable[[], Any]) -> tuple[_Run, float]:
+    """What operations took in a run, and what lay between them."""
     with trace() as recorded:
-        session.run(fetches, feeds)
+        run()
     slices = [event for event in recorded.events if isinstance(event, Slice) and event.lane.stream != "compile"]
     spent: _Run = {}
+    between = 0.0
     for event, seconds in _own_times(slices):
         _add(spent, event, seconds)
-    return spent
+        is_step = event.name == _STEP and event.lane.stream == "compute"  # not of one that spans devices
+        between += seconds if is_step else 0.0
+    return spent, between
 
 
 def _add(spent: _Run, event: Slice, seconds: float) -> None:
@@ -179,7 +206,9 @@ def _add(spent: _Run, event: Slice, seconds: float) -> None:
     if "operation" not in details:
         return
     name = str(details["operation"])
-    own = spent.setdefault(operation_of(event) or (name, str(details.get("type", ""))), _Spent(name))
+    operation = operation_of(event)
+    own = spent.setdefault(operation or (name, str(details.get("type", ""))), _Spent(name))
+    own.operations = (operation,) if operation else tuple(str(details.get("operations", name)).split(", "))
     own.seconds += seconds
     own.calls += 1
     own.location = "" if details.get("line") in (None, "None") else str(details["line"])
@@ -214,14 +243,23 @@ def _bytes_of(told: str) -> int:
 def _lines(program: Any, traced: Sequence[_Run]) -> list[ProfiledLine]:
     """Each operation with the line that computes it, in the order of lines."""
     texts, numbers = program.source.splitlines(), _numbers(program)
+    named = {origin.operation.name: origin.operation for origin in program.origins.values()}
     found: list[ProfiledLine] = []
     for key in dict.fromkeys(key for run in traced for key in run):
         runs = [run[key] for run in traced if key in run]
         number, last = numbers.get(key, 0), runs[-1]
         seconds = statistics.median([own.seconds for own in runs])
         text = texts[number - 1].strip() if number else ""
-        found.append(ProfiledLine(number, text, last.name, last.location, last.calls, seconds, last.bytes))
+        parts = _parts(last.operations, named)
+        found.append(ProfiledLine(number, text, last.name, last.location, last.calls, seconds, last.bytes, parts))
     return sorted(found, key=lambda line: line.number or len(texts) + 1)
+
+
+def _parts(operations: Sequence[Operation | str], named: Mapping[str, Operation]) -> tuple[Part, ...]:
+    """The parts of a model to which operations belong; of some only the names are known."""
+    known = [named.get(each) if isinstance(each, str) else each for each in operations]
+    locations = [None if operation is None else operation.location for operation in known]
+    return tuple([part for location in locations if location is not None for part in location.parts])
 
 
 def _numbers(program: Any) -> dict[Any, int]:

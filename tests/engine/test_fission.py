@@ -148,3 +148,37 @@ def test_nested_loops():
     exact = Program(total.graph, fetches, [x], exact=True)(value)
     for got, wanted in zip(ab.Session().run(fetches, {x: value}), exact, strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_weights_that_a_body_uses_twice():
+    x, w = ab.placeholder((5, 2, 4), "float32"), ab.placeholder((4, 4), "float32")
+    inputs = ab.TensorArray("float32", 5).unstack(x)
+    h = ab.while_loop(
+        lambda t, _: t < 5,
+        lambda t, h: (t + 1, ops.tanh(ops.tanh(inputs.read(t) + h @ w) @ w)),
+        (0, ops.zeros((2, 4))),
+    )[1]
+    fetches = [h, *ab.gradients(h, [w, x])]
+    program = Program(h.graph, fetches, [x, w])
+    assert products(lines_in_loops(program.source)) == 4  # two forward, and their cotangents backward
+    values = draw(5, 2, 4), draw(4, 4)
+    for got, wanted in zip(program(*values), Program(h.graph, fetches, [x, w], exact=True)(*values), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_of_nested_loops_of_known_lengths_leave_both():
+    x, w = ab.placeholder((6, 7, 2, 4), "float32"), ab.placeholder((4, 4), "float32")
+    rows = ab.TensorArray("float32", 6).unstack(x)
+
+    def outer(i: Any, h: Any) -> Any:
+        row = ab.TensorArray("float32", 7).unstack(rows.read(i))
+        inner = ab.while_loop(lambda t, _: t < 7, lambda t, h: (t + 1, ops.tanh(row.read(t) + h @ w)), (0, h))[1]
+        return i + 1, inner * 0.5
+
+    h = ab.while_loop(lambda i, _: i < 6, outer, (0, ops.zeros((2, 4))))[1]
+    fetches = [h, *ab.gradients(h, [w, x])]
+    program = Program(h.graph, fetches, [x, w])
+    assert products(lines_in_loops(program.source)) == 2  # h @ w forward, and its cotangent backward
+    values = draw(6, 7, 2, 4), draw(4, 4)
+    for got, wanted in zip(program(*values), Program(h.graph, fetches, [x, w], exact=True)(*values), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)

@@ -467,6 +467,8 @@ def test_random_programs(dtype: str):
     check()
 
 
+# Each example compiles kernels of its own.
+@settings(max_examples=settings().max_examples // 2)
 @given(st.data())
 def test_random_transcendental_chains(data: st.DataObject):
     functions = [ab.ops.tanh, ab.ops.sigmoid, ab.ops.exp, ab.ops.expm1, ab.ops.softplus]
@@ -491,7 +493,7 @@ def test_one_program_is_fused_in_one_way():
         rng = np.random.default_rng(3)
         with ab.Graph().as_default():
             values = [ab.placeholder((4,), "float32", f"x{k}") for k in range(3)]
-            for _ in range(400):
+            for _ in range(200):
                 a, b = (values[int(k)] for k in rng.integers(max(0, len(values) - 30), len(values), 2))
                 kind = rng.integers(4)
                 values.append([a + b, a * b, ab.ops.tanh(a - b), ab.ops.cumsum(a) + b][kind])
@@ -500,4 +502,4 @@ def test_one_program_is_fused_in_one_way():
     garbage = [object() for _ in range(1000)]
     first = source()
     del garbage[::2]
-    assert [source() for _ in range(3)] == [first] * 3
+    assert [source() for _ in range(2)] == [first] * 2

@@ -309,7 +309,8 @@ def test_gpus_widen_and_round_half_types(name: str, kind: str):
     assert source.startswith("#include <cuda_")
     assert source.count(f"{kind}2float(p" if kind == "half" else "__bfloat162float(p") == 2
     assert f"__float2{kind}_rn(" in source
-    assert "#include" not in print_cuda(kernel_spec(chain(Negative()), *[[TensorSpec((4,), np.dtype("f4"))]] * 2), "f")
+    single = [TensorSpec((4,), np.dtype("f4"))]
+    assert "#include" not in print_cuda(kernel_spec(chain(Negative()), single, single), "f")
 
 
 @pytest.mark.parametrize("name", HALVES)

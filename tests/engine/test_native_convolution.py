@@ -14,6 +14,9 @@ from hypothesis import strategies as st
 from natives.comparing import check_against_numpy, kernel_types
 
 import anabranch as ab
+from anabranch.engine.runtime.kernels import convolution
+from anabranch.engine.runtime.kernels.convolution_numbers import correlation_numbers
+from anabranch.engine.runtime.kernels.correlation import FIELDS
 from anabranch.engine.runtime.kernels.library import library
 from anabranch.engine.runtime.program import Program
 
@@ -112,6 +115,24 @@ def test_pointwise(shape: Any) -> None:
     assert kernel_types(graph) >= ALL
     graph, _ = _check((*shape, 24), (*ones, 24, 80), "float64")
     assert kernel_types(graph) & ALL == ALL - {"conv"}
+
+
+@pytest.mark.parametrize(("filters", "rows"), [(64, 3), (388, 3), (392, 8)])
+def test_fewer_blocks_read_more_weights_than_the_cache_has(
+    monkeypatch: pytest.MonkeyPatch, filters: int, rows: int
+) -> None:
+    """Up to 4,194,304 weights, a block has 65,536 elements of input: 3 rows and 2 beyond, of 10 cells of 1,200."""
+    found: list[list[int]] = []
+
+    def numbers(*sizes: Any) -> list[int]:
+        found.append(correlation_numbers(*sizes))
+        return found[-1]
+
+    monkeypatch.setattr(convolution, "correlation_numbers", numbers)
+    with ab.Graph().as_default():
+        x, kernel = ab.placeholder((16, 8, 8, 1200), "float32"), ab.placeholder((3, 3, 1200, filters), "float32")
+        assert convolution.bind_convolution(ab.ops.conv(x, kernel, padding="same").operation)
+    assert [each[FIELDS.index("block")] for each in found] == [rows]
 
 
 def test_unknown_batch_has_kernels_once_it_is_fed() -> None:

@@ -243,6 +243,16 @@ def test_top_k_of_equal_elements_takes_the_first():
     assert indices.tolist() == [1, 2, 4, 0]
 
 
+def test_sorting_bfloat16_puts_nans_last():
+    x = np.array([[2, np.nan, 3, 1, np.nan, 5, 4], [7, 6, 5, 4, 3, 2, 1]], as_dtype("bfloat16"))
+    found = run(ops.sort(x))
+    assert found.dtype == x.dtype
+    np.testing.assert_array_equal(found.astype("float32"), np.sort(x.astype("float32")))
+    np.testing.assert_array_equal(run(ops.argsort(x)), np.argsort(x.astype("float32"), kind="stable"))
+    assert run(ops.top_k(x, 4)[1]).tolist() == [[1, 4, 5, 6], [0, 1, 2, 3]]
+    assert run(ops.top_k(np.tile(x, 10), 3)[1]).tolist() == [[1, 4, 8], [0, 7, 14]]
+
+
 def test_top_k_too_large_at_run_time():
     x = symbol((None,))
     values, _ = ops.top_k(x, 3)

@@ -227,6 +227,19 @@ def test_requests_and_colocation_are_kept():
     assert found[x].kind == "cpu"  # what is fed comes from the host
 
 
+@pytest.mark.parametrize("is_variable", [True, False])
+def test_shapes_and_counters_may_be_built_beside_what_is_on_a_device(is_variable: bool):
+    devices = make_devices(cpu=1, sim=2)
+    with ab.device("sim:1"):
+        w: Any = Variable(np.eye(SIZE, dtype="float32"), name="w") if is_variable else ab.ops.eye(SIZE) * 2.0
+    with ab.colocate_with(w):
+        number = ab.constant([2, 0]) + 1
+        y = ab.ops.reshape(ab.ops.take(w, number, axis=0), [SIZE, 2])
+    found = ab.placement([y], devices=devices)
+    assert found[y].name == "sim:1"
+    assert found[number].name == "cpu:0"
+
+
 def test_devices_of_other_tasks():
     devices = [*make_devices(), *make_devices(DeviceName("worker", 3), cpu=1, sim=1)]
     x = ab.placeholder((SIZE, SIZE), "float32")

@@ -11,6 +11,7 @@ from ...graph.tensor import Tensor
 from ...ops.axes import Transpose
 from ...ops.base import BroadcastToShape, Cast, SumToShape, apply
 from ...ops.einsum import Contraction
+from ...ops.indexing import GetItem
 from ...ops.joining import Concatenate, Split, Stack
 from ...ops.linalg import BatchMatMul, FlattenRows, MatMul
 from ...ops.reduced import BroadcastReduced, _Reduction  # pyright: ignore[reportPrivateUsage]
@@ -35,6 +36,8 @@ def can_batch(operation: Operation) -> bool:
     """Whether there is a rule for a pure operation over values of known shapes, which is as quick for each of them."""
     if operation.effects or operation.control_inputs or not is_static(*operation.inputs, *operation.outputs):
         return False
+    if isinstance(operation.op, GetItem):
+        return len(operation.inputs) == 1  # a known key
     return operation.op.elementwise or isinstance(operation.op, _MOVABLE)
 
 

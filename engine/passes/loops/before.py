@@ -18,6 +18,7 @@ from ...graph.tensor import Tensor
 from ...ops.axes import Transpose
 from ...ops.base import Cast, Constant, apply, convert_to_tensor
 from ...ops.creation import arange
+from ...ops.indexing import GetItem
 from ...ops.joining import Split
 from ...ops.linalg import FlattenRows, MatMul
 from ...ops.shaping import ExpandDims, Reshape, Squeeze
@@ -141,7 +142,7 @@ class _Group:
             return not self._is_for_nothing(operation)
         if any(tensor in self.loop.histories for tensor in computed):
             return True
-        if isinstance(operation.op, (Split, Reshape, ExpandDims, Squeeze, FlattenRows, Transpose)):
+        if isinstance(operation.op, (GetItem, Split, Reshape, ExpandDims, Squeeze, FlattenRows, Transpose)):
             return False  # views cost nothing where they are
         if operation.op.elementwise and not self._only_counts(operation):
             return False  # in the loop it is part of a kernel

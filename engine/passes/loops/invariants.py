@@ -28,6 +28,7 @@ from ...ops.base import (
 )
 from ...ops.einsum import Contraction
 from ...ops.elementwise import FloorDivide, Mod
+from ...ops.indexing import GetItem
 from ...ops.joining import Concatenate, Split, Stack
 from ...ops.linalg import BatchMatMul, FlattenRows, MatMul
 from ...ops.shaping import BroadcastTo, DimOf, ExpandDims, Reshape, Squeeze
@@ -84,6 +85,8 @@ def _cannot_fail(operation: Operation) -> bool:
         return False
     if isinstance(operation.op, (FloorDivide, Mod)):
         return False
+    if isinstance(operation.op, GetItem):
+        return len(operation.inputs) == 1  # a key that was checked when the operation was built
     return operation.op.elementwise or isinstance(operation.op, _SAFE)
 
 

@@ -10,12 +10,13 @@ from ...control_flow.frames import History, TripCount
 from ...control_flow.while_loop import While
 from ...graph.graph import Operation, Parameter
 from ...graph.quick_dataclass import dataclass
+from ...graph.region import Region
 from ...graph.spec import ArraySpec, TensorSpec
 from ...graph.tensor import Tensor
 from ...ops.base import Cast, Constant
 from ...ops.comparison import Greater, GreaterEqual, Less, LessEqual
 from ...ops.elementwise import Add, Negative, Subtract
-from ...ops.tensor_arrays import ArrayNew
+from ...ops.tensor_arrays import ArrayNew, ArrayRead
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,11 @@ def outside(tensor: Tensor, depth: int = 0) -> Linear | None:
         if trips is not None and trips.known is not None:
             return Linear(0, max(0, trips.known))
         return Linear(0, 0, frozenset({(tensor.operation.inputs[0], 1)}))
+    recorded = _recorded(tensor.operation)
+    if recorded is not None and isinstance(recorded.operation.op, TripCount):
+        trips = counted(recorded.operation.inputs[0])
+        if trips.known is not None:
+            return trips
     numbers = _numbers(tensor.operation) if depth < _DEEPEST else ()
     combined = _combined(op, [outside(each, depth + 1) for each in numbers])
     return combined or Linear(0, 0, frozenset({(tensor, 1)}))
@@ -180,7 +186,23 @@ def array_size(array: Tensor) -> Linear | None:
         return Linear(0, spec.size)
     if isinstance(op, History):
         return counted(array.operation.inputs[0])
+    recorded = _recorded(array.operation)
+    if recorded is not None and isinstance(recorded.operation.op, History):
+        trips = counted(recorded.operation.inputs[0])
+        return trips if trips.known is not None else None  # otherwise each iteration had a number of its own
     return outside(array.operation.inputs[0]) if isinstance(op, ArrayNew) else None
+
+
+def _recorded(read: Operation) -> Tensor | None:
+    """What, of another loop's body, an operation reads from the record of an iteration."""
+    if not isinstance(read.op, ArrayRead):
+        return None
+    array: Tensor | None = read.inputs[0]
+    while array is not None and isinstance(array.operation.op, Parameter):
+        region = array.operation.graph
+        captures = region.captures if isinstance(region, Region) else ()
+        array = next((outer for outer, parameter in captures if parameter is array), None)
+    return array.operation.op.inner if array is not None and isinstance(array.operation.op, History) else None
 
 
 def counted(frame: Tensor) -> Linear:

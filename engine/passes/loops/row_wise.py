@@ -48,8 +48,9 @@ class RowWise:
         flips: the mask is read backward.
         counters: the positions of loop variables that count.
         states: the positions of loop variables that hold rows.
+        lasts: the positions of loop variables that hold what the latest step made of rows, and that no step takes.
         outputs: the positions of arrays of which each step writes an element.
-        rests: for each output the state that is written where a row is not live; None stands for zeros.
+        rests: for each of `lasts` and `outputs` the state that it shows where a row is not live; None stands for zeros.
         read: elements of arrays, by rows.
         captured: captured values that have rows.
         in_rows: tensors of the body that have rows.
@@ -64,12 +65,18 @@ class RowWise:
     flips: bool = False
     counters: list[int] = field(default_factory=list[int])
     states: list[int] = field(default_factory=list[int])
+    lasts: list[int] = field(default_factory=list[int])
     outputs: list[int] = field(default_factory=list[int])
     rests: dict[int, int | None] = field(default_factory=dict[int, "int | None"])
     read: list[Operation] = field(default_factory=list[Operation])
     captured: list[Tensor] = field(default_factory=list[Tensor])
     in_rows: set[Tensor] = field(default_factory=set[Tensor])
     uniform: dict[Tensor, Any] = field(default_factory=dict[Tensor, Any])
+
+    @property
+    def carried(self) -> list[int]:
+        """The positions of all loop variables but arrays: those that count come first."""
+        return [*self.counters, *self.states, *self.lasts]
 
 
 def row_wise(loop: LoopView) -> RowWise | None:
@@ -152,10 +159,15 @@ def _sort_variables(loop: LoopView, found: RowWise) -> None:
         elif _kept_by(result, parameter) is found.live and _has_rows(parameter, found):
             found.states.append(position)
             found.in_rows.add(parameter)
+        elif parameter not in loop.uses and not loop.is_tested(position) and _has_rows(result, found):
+            found.lasts.append(position)
         else:
             raise NotRowWiseError(f"loop variable {parameter.operation.name!r} is not kept where rows are not live")
     for position in found.outputs:
         found.rests[position] = _rest(loop, found, position)
+    for position in found.lasts:
+        name = f"loop variable {loop.body.parameters[position].operation.name!r}"
+        found.rests[position] = _where_dead(loop, found, loop.body.results[position], name)
 
 
 def _has_rows(tensor: Tensor, found: RowWise) -> bool:
@@ -173,7 +185,7 @@ def _rest(loop: LoopView, found: RowWise, position: int) -> int | None:
         raise NotRowWiseError(f"array {name!r} is not written from its first element on")
     if not loop.covers(form, array_size(initial)) or not _has_rows(write.inputs[2], found):
         raise NotRowWiseError(f"array {name!r} does not get rows in each step")
-    return _where_dead(loop, found, write.inputs[2], name)
+    return _where_dead(loop, found, write.inputs[2], f"array {name!r}")
 
 
 def _where_dead(loop: LoopView, found: RowWise, value: Tensor, name: str) -> int | None:
@@ -185,7 +197,7 @@ def _where_dead(loop: LoopView, found: RowWise, value: Tensor, name: str) -> int
     outer = loop.outer(value)
     if _is_zero(value) or (outer is not None and _is_zero(outer)):
         return None
-    raise NotRowWiseError(f"array {name!r} gets {source.name!r} where rows are not live")
+    raise NotRowWiseError(f"{name} gets {source.name!r} where rows are not live")
 
 
 def _is_zero(tensor: Tensor) -> bool:
@@ -208,13 +220,16 @@ def _check_operations(loop: LoopView, found: RowWise) -> None:
         if isinstance(operation.op, ArrayRead):
             _find_element(loop, found, operation)
             continue
+        if found.in_rows.isdisjoint(operation.inputs) and not _keeps_rows(found, operation):
+            _take_whole(loop, roles, operation)
+            continue
         has_rows = [_role(loop, found, roles, operation, tensor) for tensor in operation.inputs]  # of all of them
         if True not in has_rows:
             continue
         if not _keeps_rows(found, operation):
             raise NotRowWiseError(f"{operation.name!r} does not treat rows one by one")
         found.in_rows.update(operation.outputs)
-    if not found.in_rows.issuperset(loop.body.results[position] for position in found.states):
+    if not found.in_rows.issuperset(loop.body.results[position] for position in (*found.states, *found.lasts)):
         raise NotRowWiseError("a state is the same for all rows")
     if found.live not in found.in_rows:
         raise NotRowWiseError(f"{found.live.operation.name!r} is the same for all rows")
@@ -243,9 +258,20 @@ def _role(loop: LoopView, found: RowWise, roles: dict[Tensor, bool], user: Opera
         return tensor in found.in_rows
     is_weight = isinstance(user.op, MatMul) and tensor is user.inputs[1]
     has_rows = not is_weight and _is_aligned(found, user, tensor)
+    _note_role(roles, tensor, has_rows)
+    return has_rows
+
+
+def _take_whole(loop: LoopView, roles: dict[Tensor, bool], operation: Operation) -> None:
+    """What an operation makes of captured values alone has no rows, as large as they may be: of weights, mostly."""
+    for tensor in operation.inputs:
+        if loop.outer(tensor) is not None:
+            _note_role(roles, tensor, False)
+
+
+def _note_role(roles: dict[Tensor, bool], tensor: Tensor, has_rows: bool) -> None:
     if roles.setdefault(tensor, has_rows) != has_rows:
         raise NotRowWiseError(f"{tensor.operation.name!r} is taken by rows, and as a whole")
-    return has_rows
 
 
 def _only_number(tensor: Tensor) -> Any:

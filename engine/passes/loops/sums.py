@@ -8,7 +8,7 @@ part of that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,19 +26,47 @@ from ...ops.linalg import FlattenRows, MatMul
 from ...ops.tensor_arrays import ArrayRead
 from ..assign import on_one_device
 from ..log import is_recording, note_change, note_kept
+from ..order import reorder
 from .view import LoopView, is_static, may_lack_elements, size_of
 
+_COMPOSING = (Add, Concatenate)
+_MOST_PIECES = 64
 _SMALL = 4096  # elements of an operand that is gathered though nothing else asks for it
 
 
 def sum_after(loop: LoopView) -> bool:
     """Take sums after the loop."""
-    changed = False
+    changed = _gather_terms(loop)
     for is_next in (_is_product, _is_sum_of_products, _is_sum):  # sums of values use what products gather
         for position in reversed(range(loop.op.carried)):
             changed |= _Sum(loop, position).move(is_next)
         if changed:
             loop.finish()
+    return changed
+
+
+def _gather_terms(loop: LoopView) -> bool:
+    """Add up first what one sum takes of several products: ``(sum + a) + b`` becomes ``sum + (a + b)``."""
+    changed = False
+    for parameter, result in zip(loop.body.parameters, loop.body.results, strict=False):
+        last = result.operation
+        if not isinstance(last.op, Add) or last.graph is not loop.body or parameter in last.inputs:
+            continue
+        for inner, term in (last.inputs, last.inputs[::-1]):
+            first = inner.operation
+            is_sum = isinstance(first.op, Add) and parameter in first.inputs and first.inputs[0] is not first.inputs[1]
+            alike = {tensor.spec for tensor in (parameter, inner, term, *first.inputs)} == {parameter.spec}
+            own = alike and loop.uses.get(inner) == loop.uses.get(parameter) == 1 and not last.control_inputs
+            if not is_sum or not own or first.control_inputs or not on_one_device([first, last]):
+                continue
+            other = first.inputs[1] if first.inputs[0] is parameter else first.inputs[0]
+            if _is_product(other.operation) and _is_product(term.operation):
+                first.inputs, last.inputs = (other, term), (parameter, inner)
+                changed = True
+                break
+    if changed:
+        reorder(loop.body, {})
+        loop.refresh()
     return changed
 
 
@@ -110,14 +138,18 @@ class _Sum:
 
     def _lies_together(self, update: Operation, term: Tensor) -> bool:
         # A shape may come from anywhere.
-        op, inputs = term.operation.op, term.operation.inputs
-        summed = inputs[:1] if isinstance(op, (SumToShape, ArrayRead)) else inputs[:2]
+        summed: list[Tensor] = []
+        for operation in _pieces(term.operation):
+            op, inputs = operation.op, operation.inputs
+            summed += [*operation.outputs, *(inputs[:1] if isinstance(op, (SumToShape, ArrayRead)) else inputs[:2])]
         parameter = self.loop.body.parameters[self.position]
         return on_one_device([t.operation for t in (parameter, update.outputs[0], term, *summed)])
 
     def _total(self, term: Tensor) -> Tensor | None:
         """The sum of `term` over all iterations, computed after the loop; None if that needs the loop."""
         op, inputs = term.operation.op, term.operation.inputs
+        if isinstance(op, _COMPOSING):
+            return self._composed(term)
         if not is_static(term) or not is_static(*inputs[: 0 if isinstance(op, ArrayRead) else 1]):
             return None
         if isinstance(op, MatMul) and op.transpose_a and not op.transpose_b and is_static(inputs[1]):
@@ -127,6 +159,29 @@ class _Sum:
         if isinstance(op, SumToShape):
             return self._sum(term)
         return self._elements(term) if isinstance(op, ArrayRead) else None
+
+    def _composed(self, term: Tensor) -> Tensor | None:
+        """A sum of what is put together of products: what is put together of their sums."""
+        uses, body = self.loop.uses, self.loop.body
+        pieces = [piece.outputs[0] for piece in _pieces(term.operation)]
+        inner = {tensor for tensor in pieces if tensor is not term}
+        if any(uses.get(tensor) != 1 or tensor.graph is not body for tensor in inner):
+            return None
+        leaves = [tensor.operation for tensor in pieces if not isinstance(tensor.operation.op, _COMPOSING)]
+        if not all(_is_summed_as_whole(leaf) or self._may_be_summed(leaf) for leaf in leaves):
+            return None
+        totals = [self._total(tensor) for tensor in term.operation.inputs]
+        known = [total for total in totals if total is not None]
+        if len(known) < len(totals):
+            return None
+        with self.loop.outside(term.operation):
+            return apply(term.operation.op, *known)
+
+    def _may_be_summed(self, operation: Operation) -> bool:
+        """Whether what a sum over rows, or of elements, takes is there for all iterations."""
+        if isinstance(operation.op, SumToShape):
+            return self._is_ready(operation.inputs[0])
+        return isinstance(operation.op, ArrayRead) and self._place(operation.outputs[0]) is not None
 
     # --- products -------------------------------------------------------------------------------------------
 
@@ -292,7 +347,25 @@ class _Sum:
 
 
 def _is_product(operation: Operation) -> bool:
-    return isinstance(operation.op, (MatMul, Contraction))
+    pieces = list(_pieces(operation))
+    return len(pieces) < _MOST_PIECES and all(
+        isinstance(piece.op, (MatMul, Contraction, *_COMPOSING)) for piece in pieces
+    )
+
+
+def _pieces(operation: Operation) -> Iterator[Operation]:
+    """An operation, and what it is put together of."""
+    yield operation
+    if isinstance(operation.op, _COMPOSING):
+        for tensor in operation.inputs:
+            yield from _pieces(tensor.operation)
+
+
+def _is_summed_as_whole(operation: Operation) -> bool:
+    """Whether the products of all iterations, and their sum, are one product."""
+    op = operation.op
+    is_fit = isinstance(op, Contraction) or (isinstance(op, MatMul) and op.transpose_a and not op.transpose_b)
+    return is_fit and is_static(*operation.inputs[:2], *operation.outputs)
 
 
 def _is_sum_of_products(operation: Operation) -> bool:
@@ -300,7 +373,8 @@ def _is_sum_of_products(operation: Operation) -> bool:
 
 
 def _is_sum(operation: Operation) -> bool:
-    return isinstance(operation.op, (SumToShape, ArrayRead))
+    pieces = [piece.op for piece in _pieces(operation)]
+    return len(pieces) < _MOST_PIECES and all(isinstance(op, (SumToShape, ArrayRead, *_COMPOSING)) for op in pieces)
 
 
 def _multiplies(term: Tensor, left: Tensor) -> bool:

@@ -400,6 +400,7 @@ def unroll(step: Whole, exact: bool) -> Whole:
 
 def _copied(step: Whole, trips: Mapping[Operation, int], exact: bool) -> Whole | None:
     copy = Unrolled(trips, step.copy.share, exact)
+    copy.keeps_differentiated = step.copy.keeps_differentiated
     try:
         copy.copy_step(step.operations, {tensor: tensor.spec for tensor in step.fed}, step.fetches)
     except (TypeError, ValueError, IndexError):  # an iteration can't work: in the loop it fails when it runs

@@ -247,8 +247,11 @@ class LoopView:
             source = array.operation
             if isinstance(source.op, ArrayUnstack):
                 return source.inputs[0]
-            with self.outside(like):
-                self._stacks[key] = apply(ArrayStack(element), array)
+            size = array_size(array)
+            count = None if size is None else size.known
+            shape = None if element.shape is None else (count, *element.shape)
+            stacked = self.graph.adopt(ArrayStack(element), [array], (TensorSpec(shape, element.dtype),), like)
+            self._stacks[key] = stacked.outputs[0]
         return self._stacks[key]
 
     def window(self, array: Tensor, index: Linear, element: TensorSpec, like: Operation) -> Tensor | None:

@@ -101,8 +101,16 @@ def fitted(value: Any, dtype: np.dtype[Any]) -> Any:
     return made
 
 
-def kernel_spec(op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> KernelSpec:
+def kernel_spec(
+    op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], has_loop_for_each_axis: bool = False
+) -> KernelSpec:
     """The kernel of a fused op.
+
+    Args:
+        op: elementwise, without layouts.
+        inputs: what it reads.
+        outputs: what it writes.
+        has_loop_for_each_axis: neighbouring axes are not joined, so that a part of each can be computed.
 
     Raises:
         UnsupportedError: the kernel language lacks an op or a dtype.
@@ -119,7 +127,7 @@ def kernel_spec(op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[Tenso
         values.append(rounding(expression_of(step, builder, [values[k] for k in arguments]), result.dtype))
     space = _static(outputs[0])
     shapes = [_static(spec) for spec in (*inputs, *outputs)]
-    loops = _loops(space, shapes)
+    loops = [(axis,) for axis in range(len(space))] if has_loop_for_each_axis else _loops(space, shapes)
     operands = [
         Operand(memory_type(spec.dtype), len(shape) or None, _steps(shape, space, loops), position >= len(inputs))
         for position, (spec, shape) in enumerate(zip((*inputs, *outputs), shapes, strict=True))

@@ -15,6 +15,7 @@ from .scratch import scratch
 Windows = tuple[Window, Window, Window]  # along depth, height and width
 PARTS = 16
 _ROWS_ELEMENTS = 1 << 16  # of a copy with padding: with the result's rows, it stays in the cache
+_MANY_WEIGHTS = 1 << 22  # more than the cache has: each block reads all of them again
 _SERIAL_PRODUCTS = 1 << 20  # up to which threads cost more than they help
 _BLOCK_BYTES = 1 << 15  # of input and cotangents, which a filter's gradient reads again for each tile
 _SUMS_ELEMENTS = 1 << 20  # of all parts' sums of filters' gradients
@@ -60,6 +61,12 @@ def _products(windows: Windows, sizes: Sizes) -> int:
     for window in windows:
         count *= window.out * window.kernel
     return count
+
+
+def _weights(windows: Windows, sizes: Sizes) -> int:
+    """How many there are in all groups."""
+    deep, down, across = windows
+    return deep.kernel * down.kernel * across.kernel * sizes.groups * sizes.channels * sizes.filters
 
 
 def _parts(products: int, units: int) -> int:
@@ -129,7 +136,8 @@ def _blocks_of_rows(windows: Windows, sizes: Sizes, products: int, pixels: int) 
     """Blocks of which the input fits into the cache, so many that there are some for all parts."""
     deep, down, across = windows
     row = max(1, deep.kernel * max(across.extent, 1) * sizes.groups * sizes.channels)
-    fitting = (_ROWS_ELEMENTS // row - (down.kernel - 1) * down.dilation - 1) // down.stride + 1
+    room = 2 * _ROWS_ELEMENTS if _weights(windows, sizes) > _MANY_WEIGHTS else _ROWS_ELEMENTS
+    fitting = (room // row - (down.kernel - 1) * down.dilation - 1) // down.stride + 1
     images = sizes.images * deep.out
     wanted = -(-down.out * images // PARTS) if images < PARTS else down.out
     rows = max(1, min(down.out, fitting, wanted))

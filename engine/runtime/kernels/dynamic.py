@@ -34,7 +34,7 @@ def elementwise_runner(operation: Operation) -> Callable[..., Any] | None:
     if not can_fuse(op, [spec.dtype for spec in specs], result.dtype):
         return None
     fused = Fused(len(specs), ((op, tuple(range(len(specs)))),), (len(specs),))
-    kernels = _Kernels(fused, specs, result)
+    kernels = OpenKernels(fused, specs, result)
 
     def run(*values: Any) -> Any:
         out = kernels.run(values)
@@ -49,7 +49,7 @@ def fused_runner(operation: Operation) -> Callable[..., Any]:
     assert isinstance(op, Fused)
     assert isinstance(result, TensorSpec)
     specs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
-    kernels = _Kernels(op, specs, result)
+    kernels = OpenKernels(op, specs, result)
 
     def run(*values: Any) -> Any:
         out = kernels.run(values)
@@ -58,7 +58,7 @@ def fused_runner(operation: Operation) -> Callable[..., Any]:
     return run
 
 
-class _Kernels:
+class OpenKernels:
     """The kernels of an operation, for the shapes that were met.
 
     Args:

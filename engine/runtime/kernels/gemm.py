@@ -7,10 +7,13 @@ Functions that any kernel may call by name once `start` has run (declare them as
                           float* b, i64 b_step, i64 form,           ; 0: (k, n); 1: (n, k), transposed; 2: packed
                           float* c, i64 c_step,                     ; (m, n)
                           float* d, i64 d_step, float* e, i64 e_step) ; (m, n), or (n,) with a step of 0, or null
+    void @anabranch_sgemm_then(..., void (i8*, i64, i64, i64, i64)* then, i8* context)
     void @anabranch_spack(i64 n, i64 k, float* b, i64 b_step, i64 transposed, float* out)
 
 Steps are the distances of rows, in elements; rows are contiguous. C may be D, but shares no memory with A, B and E.
-`out` has room for `packed_size` elements. Sums are taken in an order that depends on `k` alone, and work is cut by
+`out` has room for `packed_size` elements. The second form calls ``then(context, row, row_end, column, column_end)`` for
+each tile of C as it is done, while it is in the first cache, on the thread that made it; tiles do not overlap.
+Sums are taken in an order that depends on `k` alone, and work is cut by
 sizes alone: so results are the same for any number of threads. Sizes may be zero; without terms (k = 0) C is D + E.
 
 The functions are one module, compiled once (a quarter of a second) and cached by its content.
@@ -24,11 +27,12 @@ from typing import Any
 
 from . import gemm_driver
 from .compiler import Effort
-from .gemm_driver import COMMON, k_block, packing_name, print_products, product_name
+from .gemm_driver import COMMON, k_block, packing_name, print_products, product_name, then_name
 from .gemm_tile import Tiles, tiles_of
 from .library import library
 
 __all__ = ["is_available", "k_block", "packed_size", "packing_address", "product_address", "start", "tiles"]
+__all__ += ["then_address"]
 
 ELEMENTS = {"float32": "float", "float64": "double"}
 PACKED = gemm_driver.PACKED
@@ -70,7 +74,7 @@ def start(dtype: str) -> Any:
     engine = library.load(
         f"products {known} {gemm_driver.VERSION}", lambda: COMMON + print_products(known), effort=Effort.PRINTED
     )
-    for name in (product_name(known), packing_name(known)):
+    for name in (product_name(known), then_name(known), packing_name(known)):
         library.offer(name, engine.get_function_address(name))
     return engine
 
@@ -78,6 +82,11 @@ def start(dtype: str) -> Any:
 def product_address(dtype: str) -> int:
     """Where ``anabranch_sgemm`` (or ``dgemm``) lies in this process."""
     return start(dtype).get_function_address(product_name(tiles(dtype)))
+
+
+def then_address(dtype: str) -> int:
+    """Where ``anabranch_sgemm_then`` (or ``dgemm``) lies in this process."""
+    return start(dtype).get_function_address(then_name(tiles(dtype)))
 
 
 def packing_address(dtype: str) -> int:

@@ -101,7 +101,7 @@ def bind_matmul(operation: Operation) -> BoundKernel | OpenProduct | None:
     assert isinstance(op, MatMul)
     a, b, c = (spec for spec in specs if isinstance(spec, TensorSpec))
     dtype = name_of(c.dtype)
-    if dtype not in gemm.ELEMENTS or not gemm.is_available() or not _may_be_large(a, b):
+    if dtype not in gemm.ELEMENTS or not gemm.is_available() or not may_be_large(a, b):
         return None
     if not (a.is_static and b.is_static and c.is_static):
         return OpenProduct(op, dtype)
@@ -113,7 +113,7 @@ def bind_matmul(operation: Operation) -> BoundKernel | OpenProduct | None:
     return ProductKernel(op, kernel, [a, b], [c], [gemm.product_address(dtype), rows, columns, terms])
 
 
-def _may_be_large(a: TensorSpec, b: TensorSpec) -> bool:
+def may_be_large(a: TensorSpec, b: TensorSpec) -> bool:
     """Whether what is known of the shapes lets a kernel be worth its compilation: unknown dimensions are long ones."""
     known = [math.prod(dim or _MANY for dim in spec.shape) for spec in (a, b) if spec.shape is not None]
     return math.prod(known) > _LEAST_WORK

@@ -14,7 +14,7 @@ from .gemm_code import Code
 from .gemm_pack import print_packing
 from .gemm_tile import PANELS_OF_A, ROWS_OF_A, Tiles, print_declarations, print_tile
 
-VERSION = 14  # raise it whenever the printed code changes
+VERSION = 16  # raise it whenever the printed code changes
 
 ROWS, TRANSPOSED, PACKED = 0, 1, 2  # the forms of B
 
@@ -38,12 +38,13 @@ _LETTERS = {"float": "s", "double": "d"}
 
 _FIELDS = (
     *("m", "n", "k", "a", "row_step", "k_step", "b", "b_step", "form", "c", "c_step", "d", "d_step", "e", "e_step"),
-    *("k_block", "part_rows", "part_columns", "across", "pack_a", "pack_b"),
+    *("k_block", "part_rows", "part_columns", "across", "pack_a", "pack_b", "then", "then_context"),
 )
 _PARAMETERS = (
     "i64 %m, i64 %n, i64 %k, T* %a, i64 %a_step, i64 %a_transposed, T* %b, i64 %b_step, i64 %form, "
     "T* %c, i64 %c_step, T* %d, i64 %d_step, T* %e, i64 %e_step"
 )
+THEN = "void (i8*, i64, i64, i64, i64)*"
 
 COMMON = f"""
 !100 = distinct !{{!100, !101, !102}}
@@ -90,7 +91,7 @@ define internal void @gemm_give(i64 %slot) {{
 
 
 def print_products(tiles: Tiles) -> str:
-    """All functions for one element type; what is called from elsewhere is `anabranch_{s,d}gemm` and `.._pack`."""
+    """All functions for one element type; called from elsewhere are `anabranch_{s,d}gemm`, `.._then` and `.._pack`."""
     sizes = [(rows, vectors) for rows in tiles.heights for vectors in range(1, tiles.vectors + 1)]
     kernels = [print_tile(tiles, *size) for size in sizes if size != (tiles.rows, tiles.vectors)]
     kernels += [print_tile(tiles, tiles.rows, tiles.vectors, layout) for layout in (ROWS_OF_A, PANELS_OF_A)]
@@ -106,10 +107,11 @@ def _print_panel(tiles: Tiles) -> str:
     code = Code(
         f"gemm_{tiles.suffix}_panel(i64 %m, i64 %n, i64 %k, {e}* %a, i64 %group_step, i64 %row_step, i64 %k_step, "
         f"{e}* %b, i64 %b_step, {e}* %c, i64 %c_step, {e}* %d, i64 %d_step, "
-        f"{e}* %e, i64 %e_step, {e}* %next, i64 %next_step)"
+        f"{e}* %e, i64 %e_step, {e}* %next, i64 %next_step, {THEN} %then, i8* %then_context, i64 %row, i64 %column)"
     )
     vectors = code.parts("%n", tiles.lanes)
     last = code.sub("%n", code.mul(code.sub(vectors, 1), tiles.lanes))
+    has_then, column_end = code.let(f"icmp ne {THEN} %then, null"), code.add("%column", "%n")
     for wanted in range(1, tiles.vectors + 1):
         with code.when(code.test("eq", vectors, wanted)):
             start: str | int = 0
@@ -132,6 +134,10 @@ def _print_panel(tiles: Tiles) -> str:
                         ("i64", "%e_step"), ("i64", "%k"), ("i64", last), ("i8*", line), ("i64", line_step),
                     ]  # fmt: skip
                     _print_tile_call(code, tiles, height, wanted, arguments)
+                    with code.when(has_then):  # on what is in the first cache
+                        row = code.add("%row", i)
+                        place = f"i64 {row}, i64 {code.add(row, height)}, i64 %column, i64 {column_end}"
+                        code.line(f"call void %then(i8* %then_context, {place})")
                 start = end
     code.line("ret void")
     return code.text().replace("getelementptr inbounds", "getelementptr")
@@ -160,6 +166,8 @@ def _print_part(tiles: Tiles) -> str:
     fields = code.let("bitcast i8* %context to i64*")
     get = {name: code.load("i64", code.at("i64", fields, k)) for k, name in enumerate(_FIELDS)}
     a, b, c, d, plus = (code.let(f"inttoptr i64 {get[name]} to {e}*") for name in "abcde")
+    follows = code.let(f"inttoptr i64 {get['then']} to {THEN}")
+    then_context = code.let(f"inttoptr i64 {get['then_context']} to i8*")
     slot = code.let("call i64 @gemm_take()")
     cell = code.let(f"getelementptr [{_SLOTS} x i8*], [{_SLOTS} x i8*]* @gemm_memory, i64 0, i64 {slot}")
     memory = code.let(f"ptrtoint i8* {code.load('i8*', cell)} to i64")
@@ -183,6 +191,7 @@ def _print_part(tiles: Tiles) -> str:
         added = code.let(f"select i1 {is_first}, {e}* {d}, {e}* {c}")
         added_step = code.choose(is_first, get["d_step"], get["c_step"])
         plus_now = code.let(f"select i1 {is_first}, {e}* {plus}, {e}* null")
+        then = code.let(f"select i1 {code.test('sge', code.add(p, deep), get['k'])}, {THEN} {follows}, {THEN} null")
         with code.loop(row, row_end, height) as i:
             rows = code.least(height, code.sub(row_end, i))
             plain_a = code.at(e, a, code.mul(i, get["row_step"]), code.mul(p, get["k_step"]))
@@ -228,7 +237,8 @@ def _print_part(tiles: Tiles) -> str:
                     [("i64", rows), ("i64", width), ("i64", deep), (f"{e}*", a_here), ("i64", group_step),
                      ("i64", row_step), ("i64", k_step), (f"{e}*", b_here), ("i64", b_step), (f"{e}*", target),
                      ("i64", get["c_step"]), (f"{e}*", addend), ("i64", added_step),
-                     (f"{e}*", addend_2), ("i64", get["e_step"]), (f"{e}*", next_panel), ("i64", next_step)],
+                     (f"{e}*", addend_2), ("i64", get["e_step"]), (f"{e}*", next_panel), ("i64", next_step),
+                     (THEN, then), ("i8*", then_context), ("i64", i), ("i64", j)],
                 )  # fmt: skip
     code.line(f"call void @gemm_give(i64 {slot})")
     code.line("ret void")
@@ -238,6 +248,11 @@ def _print_part(tiles: Tiles) -> str:
 def product_name(tiles: Tiles) -> str:
     """Of the function for products; see `gemm`."""
     return f"anabranch_{_LETTERS[tiles.element]}gemm"
+
+
+def then_name(tiles: Tiles) -> str:
+    """Of the function for products of which something follows; see `gemm`."""
+    return f"{product_name(tiles)}_then"
 
 
 def packing_name(tiles: Tiles) -> str:
@@ -257,7 +272,8 @@ def _print_k_block(code: Code) -> str:
 
 def _print_product(tiles: Tiles) -> str:
     e = tiles.element
-    code = Code(f"{product_name(tiles)}({_PARAMETERS.replace('T', e)})", "")
+    parameters = _PARAMETERS.replace("T", e)
+    code = Code(f"{then_name(tiles)}({parameters}, {THEN} %then, i8* %then_context)", "")
     context = code.variable(f"[{len(_FIELDS)} x i64]")
     fields = code.let(f"bitcast [{len(_FIELDS)} x i64]* {context} to i64*")
     is_transposed = code.test("ne", "%a_transposed", 0)
@@ -274,11 +290,16 @@ def _print_product(tiles: Tiles) -> str:
     values["across"] = code.parts("%n", code.most(1, values["part_columns"]))
     for field in "abcde":
         values[field] = code.let(f"ptrtoint {e}* %{field} to i64")
+    values["then"] = code.let(f"ptrtoint {THEN} %then to i64")
+    values["then_context"] = code.let("ptrtoint i8* %then_context to i64")
     for k, field in enumerate(_FIELDS):
         code.store("i64", values.get(field, f"%{field}"), code.at("i64", fields, k))
     parts = code.mul(code.parts("%m", code.most(1, values["part_rows"])), values["across"])
     _print_parallel(code, f"gemm_{tiles.suffix}_part", fields, parts)
-    return code.text()
+    plain = Code(f"{product_name(tiles)}({parameters})", "")
+    plain.line(f"call void @{then_name(tiles)}({parameters}, {THEN} null, i8* null)")
+    plain.line("ret void")
+    return code.text() + plain.text()
 
 
 def _print_parts(code: Code, tiles: Tiles) -> tuple[str, str]:

@@ -18,6 +18,7 @@ _MOST_PARTS = 16
 _PART_WORK = 10_000.0  # nanoseconds: less is not worth another thread
 IN_LOOP = ", !llvm.access.group !0"  # behind loads and stores of an innermost loop
 LOOP = ", !llvm.loop !2"  # behind the jump back: iterations are independent, but for sums
+SHORT_LOOP = ", !llvm.loop !3"  # the same, of loops that run for a few vectors: one at a time
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,14 @@ class KernelSpec:
     def print_run(self, name: str) -> str:
         return self.print_body(name) + print_parts(self, name)
 
-    def print_body(self, name: str) -> str:
-        """A function ``@{name}_body`` of the operands, the numbers, and where the outermost loop begins and ends."""
-        return _print_loops(self, name)
+    def print_body(self, name: str, jump: str = LOOP) -> str:
+        """A function ``@{name}_body`` of the operands, the numbers, and where the outermost loop begins and ends.
+
+        Args:
+            name: of the kernel.
+            jump: what stands behind the innermost loop's jump back.
+        """
+        return _print_loops(self, name, jump)
 
 
 def work_of(nodes: Sequence[Node], operands: Sequence[Operand]) -> float:
@@ -116,7 +122,7 @@ def print_parts(spec: KernelSpec, name: str) -> str:
     return "\n".join([*lines, "  ret void", "}\n"])
 
 
-def _print_loops(spec: KernelSpec, name: str) -> str:
+def _print_loops(spec: KernelSpec, name: str, jump: str) -> str:
     operands = spec.operands
     parameters = [f"{o.pointer} {'' if may_be_shared(o) else 'noalias '}%d{k}" for k, o in enumerate(operands)]
     parameters += ["i64* %numbers", "i64 %begin", "i64 %end"]
@@ -146,7 +152,7 @@ def _print_loops(spec: KernelSpec, name: str) -> str:
         lines.append(f"  br label %latch{loop}")
         lines.append(f"latch{loop}:")
         lines.append(f"  %n{loop} = add nsw i64 %i{loop}, 1")
-        lines.append(f"  br label %head{loop}{', !llvm.loop !2' if loop == depth - 1 else ''}")
+        lines.append(f"  br label %head{loop}{jump if loop == depth - 1 else ''}")
         lines.append(f"done{loop}:")
     lines.append("  ret void\n}\n")
     return "\n".join(lines)
@@ -287,6 +293,7 @@ def literal(node: Node) -> str:
 def declarations() -> str:
     """Declarations of the intrinsics that kernels call, and what is known of their loops."""
     lines = ["!0 = distinct !{}", '!1 = !{!"llvm.loop.parallel_accesses", !0}', "!2 = distinct !{!2, !1}"]
+    lines += ["!3 = distinct !{!3, !1, !4}", '!4 = !{!"llvm.loop.interleave.count", i32 1}']
     for kind, suffix in (("float", "f32"), ("double", "f64")):
         for name in ("fabs", "sqrt", "floor", "ceil", "trunc", "rint"):
             lines.append(f"declare {kind} @llvm.{name}.{suffix}({kind})")

@@ -36,15 +36,20 @@ BINDERS: dict[str, tuple[str, str]] = {
     "conv_filter_grad": ("convolution", "bind_filter_gradient"),
     "conv_input_grad": ("convolution", "bind_input_gradient"),
     "fused_together": ("together", "bind_together"),
+    "log_softmax": ("open_rows", "bind_open_rows"),
+    "log_sum_exp": ("open_rows", "bind_open_rows"),
     "max_pool": ("pooling", "bind_pooling"),
     "max_pool_grad": ("pooling", "bind_pooling"),
     "max_pool_places": ("pooling", "bind_pooling"),
+    "product_then": ("epilogues", "bind_product_then"),
     "put_rows": ("rows", "put_runner"),
     "segment_sum": ("rows", "sum_runner"),
+    "softmax": ("open_rows", "bind_open_rows"),
     "sum_of_repeated": ("row_sums", "repeated_runner"),
     "sum_of_rows": ("row_sums", "taken_runner"),
     "update_rows": ("row_changes", "update_runner"),
     "take": ("rows", "take_runner"),
+    "top_k_indices": ("top_k", "bind_top_k"),
 }
 
 

@@ -53,8 +53,10 @@ def take_runner(operation: Operation) -> Runner | None:
     def take(table: Any, ids: Any) -> Any:
         if not _is_plain(table) or not _is_plain(ids) or ids.dtype != dtype or not len(table):
             return op.run(np, table, ids)
-        out = np.empty(ids.shape + table.shape[1:], table.dtype)
         count = ids.size
+        if count * width < _FEW_WORDS:
+            return op.run(np, table, ids)
+        out = np.empty(ids.shape + table.shape[1:], table.dtype)
         parts = 1 if count * width < _SERIAL_WORDS else _PARTS
         addresses = table.ctypes.data, ids.ctypes.data, out.ctypes.data
         numbers = (ctypes.c_int64 * len(_FIELDS))(*addresses, count, len(table), width, parts, 0)

@@ -45,6 +45,11 @@ class KernelRule(FusionRule):
     def can_run_together(self, operation: Operation) -> bool:
         return _bound(operation) is not None
 
+    def can_follow(self, operation: Operation) -> bool:
+        from .epilogues import pays  # loaded where there is a product
+
+        return pays(operation)
+
     def layout(self, rows: int, weight: TensorSpec, transpose: bool) -> Layout | None:
         return layout_for(rows, weight, transpose)
 

@@ -1,0 +1,304 @@
+"""Kernels of products of which each tile is handed to an elementwise kernel while it is in the cache: `ProductThen`.
+
+What follows a product is the body of a kernel as fused operations have it, with a loop for rows and one for columns.
+The product calls it for one tile after the other (see `gemm`). The product is written into the memory of a result of
+its own dtype, which replaces it, unless it is needed itself. So each element has the bits that both kernels would give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...graph.dtypes import name_of
+from ...graph.graph import Operation
+from ...graph.quick_dataclass import dataclass
+from ...graph.spec import TensorSpec
+from ...ops.linalg import MatMul
+from ...ops.packed import PackedMatMul
+from ...ops.product_then import ProductThen
+from . import gemm
+from .bound import BoundKernel, kernel_spec
+from .dynamic import OpenKernels
+from .entry import Operand
+from .expression import UnsupportedError
+from .gemm_bind import OpenProduct, is_faster, layout_of, may_be_large
+from .gemm_driver import THEN
+from .library import library
+from .llvm import SHORT_LOOP, KernelSpec
+
+_LEAST_WORK = 1 << 21  # multiplications: smaller products may be part of a native loop, which has no such kernels
+_LEAST_ELEMENTS = 1 << 12
+_MOST_SHAPES = 64
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class EpilogueKernel:
+    """The code of a product and what follows.
+
+    Attributes:
+        element: the LLVM type of the product's elements.
+        transposed: whether either operand is; None if the second one is packed.
+        addends: the ranks of what is added to a product by a packed matrix.
+        body: what follows; its first operand is the product.
+        keeps: whether the product is an output of its own.
+        target: the result in whose memory the product is written, where it is none itself.
+    """
+
+    element: str
+    transposed: tuple[bool, bool] | None
+    addends: tuple[int, ...]
+    body: KernelSpec
+    keeps: bool
+    target: int
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        second = Operand(self.element, 1 if self.transposed is None else 2)
+        product = [Operand(self.element, 2), second, *[Operand(self.element, rank) for rank in self.addends]]
+        made = [Operand(self.element, 2, (), True)] if self.keeps else []
+        return (*product, *self.body.inputs[1:], *made, *[operand for operand, _ in self.body.outputs])
+
+    @property
+    def number_count(self) -> int:
+        """The address of the function for products, rows, columns and terms, and the steps of the addends."""
+        return 4 + len(self.addends)
+
+    def print_run(self, name: str) -> str:
+        return self.body.print_body(name, SHORT_LOOP) + self._print_block(name) + self._print_call(name)
+
+    @property
+    def _record(self) -> str:
+        """What a block has to know: where the operands of the body lie, and the columns."""
+        return f"{{{', '.join([*[operand.pointer for operand in self.body.operands], 'i64'])}}}"
+
+    def _print_block(self, name: str) -> str:
+        """A function that computes what follows on one block."""
+        body, record, count = self.body, self._record, len(self.body.operands)
+        place = "i64 %row, i64 %row_end, i64 %column, i64 %column_end"
+        lines = [f"define internal void @{name}_block(i8* %context, {place}) noinline {{"]
+        lines += [f"  %numbers = alloca [{body.number_count} x i64]", f"  %record = bitcast i8* %context to {record}*"]
+        lines.append(f"  %p_n = getelementptr {record}, {record}* %record, i64 0, i32 {count}")
+        lines.append("  %n = load i64, i64* %p_n")
+        arguments: list[str] = []
+        for k, operand in enumerate(body.operands):
+            lines.append(f"  %f{k} = getelementptr {record}, {record}* %record, i64 0, i32 {k}")
+            lines.append(f"  %b{k} = load {operand.pointer}, {operand.pointer}* %f{k}")
+            offset = "%column" if operand.steps[1] else "0"
+            lines.append(f"  %d{k} = getelementptr {operand.memory}, {operand.pointer} %b{k}, i64 {offset}")
+            arguments.append(f"{operand.pointer} %d{k}")
+        lines.append("  %width = sub i64 %column_end, %column")
+        steps = ["%n" if body.operands[k].steps[1] else "1" for k, _ in body.strided]
+        for position, value in enumerate(["%row_end", "%width", *steps]):
+            cell = f"[{body.number_count} x i64], [{body.number_count} x i64]* %numbers, i64 0, i64 {position}"
+            lines += [f"  %c{position} = getelementptr {cell}", f"  store i64 {value}, i64* %c{position}"]
+        lines.append(f"  %first = bitcast [{body.number_count} x i64]* %numbers to i64*")
+        lines.append(f"  call void @{name}_body({', '.join(arguments)}, i64* %first, i64 %row, i64 %row_end)")
+        return "\n".join([*lines, "  ret void", "}\n"])
+
+    def _print_call(self, name: str) -> str:
+        """The run function: it writes down where all lies, and calls the function for products."""
+        operands, record, e = self.operands, self._record, self.element
+        parameters = ", ".join(f"{operand.pointer} %d{k}" for k, operand in enumerate(operands))
+        lines = [f"define internal void @{name}_run({parameters}, i64* %numbers) noinline {{"]
+        for k, label in enumerate(("address", "m", "n", "k", *[f"step{k}" for k in range(len(self.addends))])):
+            lines.append(f"  %p_{label} = getelementptr i64, i64* %numbers, i64 {k}")
+            lines.append(f"  %{label} = load i64, i64* %p_{label}")
+        taken, others = 2 + len(self.addends), len(self.body.inputs) - 1
+        results = taken + others + self.keeps
+        c = f"%d{taken + others if self.keeps else results + self.target}"
+        values = [c, *[f"%d{taken + k}" for k in range(others)]]
+        values += [f"%d{results + k}" for k in range(len(self.body.outputs))]
+        lines.append(f"  %record = alloca {record}")
+        kinds = [*[operand.pointer for operand in self.body.operands], "i64"]
+        for k, (kind, value) in enumerate(zip(kinds, [*values, "%n"], strict=True)):
+            lines.append(f"  %f{k} = getelementptr {record}, {record}* %record, i64 0, i32 {k}")
+            lines.append(f"  store {kind} {value}, {kind}* %f{k}")
+        arguments = [*self._factors(), f"{e}* {c}", "i64 %n", *self._added()]
+        arguments += [f"{THEN} @{name}_block", "i8* %context"]
+        types = [THEN if argument.startswith(THEN) else argument.split()[0] for argument in arguments]
+        lines.append(f"  %context = bitcast {record}* %record to i8*")
+        lines.append(f"  %function = inttoptr i64 %address to void ({', '.join(types)})*")
+        lines.append(f"  call void %function({', '.join(arguments)})")
+        return "\n".join([*lines, "  ret void", "}\n"])
+
+    def _factors(self) -> list[str]:
+        e, sizes = self.element, ["i64 %m", "i64 %n", "i64 %k"]
+        if self.transposed is None:
+            return [*sizes, f"{e}* %d0", "i64 %k", "i64 0", f"{e}* %d1", "i64 0", f"i64 {gemm.PACKED}"]
+        a, b = self.transposed
+        first = [f"{e}* %d0", f"i64 {'%m' if a else '%k'}", f"i64 {int(a)}"]
+        return [*sizes, *first, f"{e}* %d1", f"i64 {'%k' if b else '%n'}", f"i64 {int(b)}"]
+
+    def _added(self) -> list[str]:
+        given = [(f"%d{2 + k}", f"%step{k}") for k in range(len(self.addends))]
+        given += [("null", "0")] * (2 - len(given))
+        return [text for value, step in given for text in (f"{self.element}* {value}", f"i64 {step}")]
+
+
+def pays(operation: Operation) -> bool:
+    """Whether a `ProductThen` is computed by one kernel, as far as sizes are known, and that is not slower."""
+    op, specs = operation.op, _specs(operation)
+    assert isinstance(op, ProductThen)
+    if not specs or not gemm.is_available():
+        return False
+    inputs, outputs = specs
+    if all(spec.is_static for spec in (*inputs, *outputs)):
+        return _is_worthwhile(op, inputs) and _code(op, inputs, outputs) is not None
+    return _is_open(op, inputs, outputs)
+
+
+def bind_product_then(operation: Operation) -> BoundKernel | Callable[..., Any] | None:
+    """The kernel of a `ProductThen`."""
+    op, specs = operation.op, _specs(operation)
+    assert isinstance(op, ProductThen)
+    if not specs or not gemm.is_available():
+        return None
+    inputs, outputs = specs
+    if all(spec.is_static for spec in (*inputs, *outputs)):
+        return _kernel(op, inputs, outputs)
+    return OpenProductThen(op, inputs, outputs[-1]) if _is_open(op, inputs, outputs) else None
+
+
+def _specs(operation: Operation) -> tuple[list[TensorSpec], list[TensorSpec]] | None:
+    """Those of the inputs and of the outputs, if all are tensors."""
+    inputs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
+    outputs = [tensor.spec for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
+    is_whole = len(inputs) == len(operation.inputs) and len(outputs) == len(operation.outputs)
+    return (inputs, outputs) if is_whole else None
+
+
+def _kernel(op: ProductThen, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> BoundKernel | None:
+    """The kernel for these sizes, if it pays."""
+    code = _code(op, inputs, outputs) if _is_worthwhile(op, inputs) else None
+    return None if code is None else BoundKernel(code, inputs, outputs, _numbers(op, inputs))
+
+
+def _is_worthwhile(op: ProductThen, inputs: Sequence[TensorSpec]) -> bool:
+    """Whether a product of these sizes is joined with what follows, if that can be compiled."""
+    product, dtype = op.product, name_of(inputs[0].dtype)
+    if dtype not in gemm.ELEMENTS:
+        return False
+    rows, columns, terms = _sizes(op, inputs)
+    if isinstance(product, PackedMatMul) and product.layout != layout_of(terms, columns, dtype):
+        return False  # of another host
+    is_large = rows * columns >= _LEAST_ELEMENTS and rows * columns * terms > _LEAST_WORK
+    return is_large and is_faster(rows, columns, terms)
+
+
+def _numbers(op: ProductThen, inputs: Sequence[TensorSpec]) -> list[int]:
+    """The numbers of a kernel for operands of these sizes."""
+    rows, columns, terms = _sizes(op, inputs)
+    steps = [columns if addend.shape == (rows, columns) else 0 for addend in inputs[2 : op.taken]]
+    return [gemm.then_address(name_of(inputs[0].dtype)), rows, columns, terms, *steps]
+
+
+def _code(op: ProductThen, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> EpilogueKernel | None:
+    """What is compiled; None where kernels can't compute it. Of sizes it depends only on which of them are 1."""
+    product, results = op.product, outputs[op.keeps :]
+    result = product.infer(*inputs[: op.taken])
+    target = next((k for k, spec in enumerate(results) if spec == result), None)
+    if any(spec.shape != result.shape for spec in results) or (target is None and not op.keeps):
+        return None
+    try:
+        body = kernel_spec(op.then, [result, *inputs[op.taken :]], results, has_loop_for_each_axis=True)
+    except UnsupportedError:
+        return None
+    transposed = (product.transpose_a, product.transpose_b) if isinstance(product, MatMul) else None
+    ranks = tuple(len(addend.shape or ()) for addend in inputs[2 : op.taken])
+    return EpilogueKernel(gemm.ELEMENTS[name_of(result.dtype)], transposed, ranks, body, op.keeps, target or 0)
+
+
+def _sizes(op: ProductThen, inputs: Sequence[TensorSpec]) -> tuple[int, int, int]:
+    """The rows and columns of the product, and how many terms a sum has."""
+    product, first = op.product, inputs[0].shape or (0, 0)
+    result = product.infer(*inputs[: op.taken])
+    rows, columns = (int(dim or 0) for dim in result.shape or (0, 0))
+    is_turned = isinstance(product, MatMul) and product.transpose_a
+    return rows, columns, int(first[0 if is_turned else 1] or 0)
+
+
+# --- sizes known at run time ----------------------------------------------------------------------------------------
+
+
+def _is_open(op: ProductThen, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> bool:
+    """Whether the product's rows may turn out to be many, and one result follows, of its dtype if it is not kept."""
+    result = op.product.infer(*inputs[: op.taken])
+    if not isinstance(op.product, MatMul) or len(op.then.results) != 1 or result.is_static:
+        return False
+    if not op.keeps and outputs[0].dtype != result.dtype:
+        return False
+    if name_of(result.dtype) not in gemm.ELEMENTS or any(spec.shape is None for spec in inputs):
+        return False
+    return may_be_large(*inputs[: op.taken])
+
+
+class OpenProductThen:
+    """A `ProductThen` whose shapes are known when it runs.
+
+    Args:
+        op: the operation; one result follows the product.
+        inputs: what is known of the operands.
+        result: what is known of that result.
+    """
+
+    def __init__(self, op: ProductThen, inputs: Sequence[TensorSpec], result: TensorSpec) -> None:
+        assert isinstance(op.product, MatMul)
+        self._op = op
+        self._dtypes = [spec.dtype for spec in inputs]
+        product = op.product.infer(*inputs[: op.taken])
+        self._made = [np.dtype(name_of(spec.dtype)) for spec in ([product, result] if op.keeps else [result])]
+        self._product = OpenProduct(op.product, name_of(product.dtype))
+        self._then = OpenKernels(op.then, [product, *inputs[op.taken :]], result)
+        self._known: dict[Shapes, tuple[BoundKernel | None, tuple[int, ...]]] = {}
+        self._compiled: dict[object, tuple[EpilogueKernel | None, Any]] = {}  # by which axes have more than one element
+
+    def __call__(self, *values: Any) -> Any:
+        """The result for some arrays; where the product is kept, both."""
+        shapes: Shapes = tuple([value.shape for value in values])
+        found = self._known.get(shapes)
+        if found is None:
+            if len(self._known) >= _MOST_SHAPES:
+                self._known.clear()
+            found = self._known[shapes] = self._bound(shapes)
+        kernel, shape = found
+        if kernel is None:
+            return self._one_after_the_other(values)
+        results = tuple([np.empty(shape, dtype) for dtype in self._made])
+        if kernel.entry(kernel.table, *map(id, values), *map(id, results)):
+            kernel.refit(values, results)
+        return results if self._op.keeps else results[0]
+
+    def _one_after_the_other(self, values: Sequence[Any]) -> Any:
+        """By the kernels that the product and what follows have by themselves."""
+        product = self._product(*values[: self._op.taken])
+        others = values[self._op.taken :]
+        result = self._then.run((product, *others))
+        if result is None:
+            (result,) = self._op.then.run(np, product, *others)
+        return (product, result) if self._op.keeps else result
+
+    def _bound(self, shapes: Shapes) -> tuple[BoundKernel | None, tuple[int, ...]]:
+        """The kernel for these shapes, if it pays, and the shape of the result."""
+        inputs = [TensorSpec(shape, dtype) for shape, dtype in zip(shapes, self._dtypes, strict=True)]
+        try:
+            results = self._op.infer(*inputs)
+        except ValueError:
+            return None, ()  # the ops tell what does not fit
+        if not _is_worthwhile(self._op, inputs):
+            return None, ()
+        outputs = [spec for spec in results if isinstance(spec, TensorSpec)]
+        pattern = tuple(tuple(size != 1 for size in shape) for shape in shapes)
+        if pattern not in self._compiled:
+            code = _code(self._op, inputs, outputs)
+            self._compiled[pattern] = code, None if code is None else library.get([code])[0]
+        code, entry = self._compiled[pattern]
+        if code is None:
+            return None, ()
+        kernel = BoundKernel(code, inputs, outputs, _numbers(self._op, inputs))
+        kernel.entry = entry
+        return kernel, tuple(int(dim or 0) for dim in outputs[0].shape or ())

@@ -1,0 +1,55 @@
+"""Runs kernels of operations over arrays whose sizes are known at run time only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...graph.op import Op
+from .bound import BoundKernel
+from .library import library
+
+_MOST_SHAPES = 256
+
+Shape = tuple[int, ...]
+
+
+class OpenRunner:
+    """Calls an operation of one array by the kernel for its shape, which is bound when that is met first.
+
+    Args:
+        op: the operation, which runs itself where there is no kernel.
+        bind: the kernel for a shape, and the shape of its result; None where NumPy does better, or there is none.
+        dtype: of the result.
+    """
+
+    def __init__(self, op: Op, bind: Callable[[Shape], tuple[BoundKernel, Shape] | None], dtype: str) -> None:
+        self._op = op
+        self._make = bind
+        self._dtype = np.dtype(dtype)
+        self._known: dict[Shape, tuple[BoundKernel, Shape] | None] = {}
+
+    def __call__(self, x: Any) -> Any:
+        shape = x.shape
+        try:
+            found = self._known[shape]
+        except KeyError:
+            found = self._bind(shape)
+        if found is None:
+            return self._op.run(np, x)
+        kernel, result_shape = found
+        result = np.empty(result_shape, self._dtype)
+        if kernel.entry(kernel.table, id(x), id(result)):  # of another layout
+            return self._op.run(np, x)
+        return result
+
+    def _bind(self, shape: Shape) -> tuple[BoundKernel, Shape] | None:
+        if len(self._known) >= _MOST_SHAPES:
+            self._known.clear()
+        found = self._make(shape)
+        if found is not None:
+            (found[0].entry,) = library.get([found[0].spec])
+        self._known[shape] = found  # which another thread may drop at once
+        return found
