@@ -44,6 +44,7 @@ class Archive:
     config: dict[str, Any]
     weights: BinaryIO
     assets: dict[str, bytes] = field(default_factory=dict)
+    keras_version: str = ""  # of the Keras that wrote it, or whose format it is
 
 
 def check_overwrite(path: Path, overwrite: bool) -> None:
@@ -135,6 +136,13 @@ def _name_in_config(child: Any) -> str | None:
     return config.get("name") if isinstance(config, dict) else None
 
 
+def is_hdf5(path: Path) -> bool:
+    """Whether a file is HDF5 inside, as what Keras 2.12 saved to ``.keras`` files is."""
+    check_readable(path)
+    with open(path, "rb") as stream:
+        return stream.read(len(_HDF5_SIGNATURE)) == _HDF5_SIGNATURE
+
+
 def read_archive(path: Path) -> Archive:
     """Read a ``.keras`` file and check every byte that is used.
 
@@ -153,7 +161,9 @@ def read_archive(path: Path) -> Archive:
                     for name in archive.namelist()
                     if name.startswith(ASSETS) and not name.endswith("/")
                 }
-            return Archive(_parse(path, config), io.BytesIO(weights), assets)
+                metadata = _member(path, archive, METADATA) if METADATA in archive.namelist() else b"{}"
+            version = str(json.loads(metadata).get("keras_version", ""))
+            return Archive(_parse(path, config), io.BytesIO(weights), assets, version)
         except SavedFileError:
             raise
         except Exception as error:
@@ -173,11 +183,6 @@ def _check_signature(path: Path, stream: BinaryIO) -> None:
         return
     if not start:
         raise SavedFileError(f"{str(path)!r} is empty. {SAVE_AGAIN}")
-    if start.startswith(_HDF5_SIGNATURE):
-        raise SavedFileError(
-            f"{str(path)!r} is an HDF5 file, not a .keras archive. A file of weights is loaded into a model that "
-            "exists: model.load_weights(path). A whole model in Keras's old .h5 format has to end in .h5 or .hdf5."
-        )
     if start.startswith(b"version https://git-lfs"):
         raise SavedFileError(f"{str(path)!r} is a Git LFS pointer, not the file itself. Run `git lfs pull`.")
     raise damaged(path, f"it is not a zip archive (it starts with {start[:8]!r})")

@@ -32,6 +32,8 @@ class Callback:
     """Attributes that a backup keeps: numbers, texts, arrays, and lists and dicts of these."""
     runs_last: ClassVar[bool] = False
     """Whether it is called after all others, because it looks at what they have done."""
+    reads_batch_logs: ClassVar[bool] = True
+    """Whether it looks at the logs of single batches; if no callback does, they are not computed, and empty."""
 
     def __init__(self) -> None:
         self.params: dict[str, Any] = {}
@@ -186,6 +188,10 @@ class CallbackList:
         """Whether any callback does something at single batches; otherwise no logs need be computed for them."""
         return bool(self._callbacks_at_batches(mode))
 
+    def reads_batch_logs(self, mode: str) -> bool:
+        """Whether any of these callbacks looks at the logs of single batches."""
+        return any(item.reads_batch_logs for item in self._callbacks_at_batches(mode))
+
     def _callbacks_at_batches(self, mode: str) -> list[Callback]:
         known = self._at_batches.get(mode)
         if known is None:
@@ -279,17 +285,20 @@ class History(Callback):
     Attributes:
         history: for each quantity, its value at the end of each epoch.
         epoch: the epochs, counted from 0.
+        by_step: what `Every` found, in the order of steps: its logs, with the number of the step under "step".
     """
 
-    kept_attributes = ("history", "epoch")
+    kept_attributes = ("history", "epoch", "by_step")
 
     def __init__(self) -> None:
         super().__init__()
         self.history: dict[str, list[float]] = {}
         self.epoch: list[int] = []
+        self.by_step: list[dict[str, float]] = []
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
         self.epoch = []
+        self.by_step = []
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         self.epoch.append(epoch)

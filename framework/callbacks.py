@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .callback import Callback, CallbackList, CSVLogger, History, LambdaCallback, TerminateOnNaN
 from .callbacks_checkpoint import BackupAndRestore, ModelCheckpoint
+from .callbacks_every import Every
 from .callbacks_monitor import EarlyStopping, LearningRateScheduler, MonitorCallback, ReduceLROnPlateau
 from .callbacks_others import ProgbarLogger, RemoteMonitor, SwapEMAWeights
 from .callbacks_tensorboard import TensorBoard
@@ -16,6 +17,7 @@ __all__ = [
     "CallbackList",
     "EarlyStopping",
     "EventWriter",
+    "Every",
     "History",
     "LambdaCallback",
     "LearningRateScheduler",

@@ -253,6 +253,8 @@ class BackupAndRestore(RunCallback):
     [0, 1, 2, 3, 4]
     """
 
+    reads_batch_logs = False
+
     def __init__(
         self,
         backup_dir: str | os.PathLike[str],

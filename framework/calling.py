@@ -7,14 +7,14 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from ..engine.graph import Tensor, Variable, flatten, in_explicit_graph
+from ..engine.graph import Tensor, Variable, flatten, in_explicit_graph, in_stateless_scope
 from ..engine.ops.base import as_array
 from ..engine.session import Function
 
 
 def is_symbolic(*values: Any) -> bool:
     """Whether a call with these arguments adds to a graph: one is being built, or there is a tensor among them."""
-    return in_explicit_graph() or any(isinstance(leaf, Tensor) for leaf in flatten(values))
+    return in_explicit_graph() or in_stateless_scope() or any(isinstance(leaf, Tensor) for leaf in flatten(values))
 
 
 def as_argument(value: Any) -> Any:

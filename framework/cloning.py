@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..engine.graph import Tensor, flatten, pack_as
+from ..engine.graph.dtypes import name_of
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
 from ..layers.calling import map_leaves
 from ..layers.input_layer import Input, InputLayer
@@ -141,4 +142,4 @@ class _Cloning:
 
 def _like(tensor: Tensor) -> Any:
     """A new symbolic input like that of a model."""
-    return Input(batch_shape=tensor.shape, dtype=tensor.dtype.name, name=history(tensor).layer.name)
+    return Input(batch_shape=tensor.shape, dtype=name_of(tensor.dtype), name=history(tensor).layer.name)

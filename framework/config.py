@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from ..engine.objects.floats import floatx, set_floatx
 from ..engine.objects.policies import dtype_policy, set_dtype_policy
+from ..engine.objects.registry import allow_code_in_files
 from ..engine.passes.memory_budget import memory_budget, set_memory_budget
 from ..engine.passes.switches import get_passes, set_passes
 from ..engine.place.devices import list_devices, set_devices
+from .limits import (
+    disable_interactive_logging,
+    enable_interactive_logging,
+    is_interactive_logging_enabled,
+    max_epochs,
+    max_steps_per_epoch,
+    set_max_epochs,
+    set_max_steps_per_epoch,
+)
 
 _epsilon = 1e-7
 
@@ -58,23 +68,75 @@ def is_traceback_filtering_enabled() -> bool:
     return False
 
 
+def set_backend(backend: str) -> None:
+    """Accept "anabranch", the only one.
+
+    Raises:
+        ValueError: it is another.
+    """
+    if backend != "anabranch":
+        raise ValueError(
+            f"The backend can't be set to {backend!r}: models run on the engine of this package, 'anabranch'. Leave "
+            "the line out."
+        )
+
+
+def enable_flash_attention() -> None:
+    """Do nothing: attention is computed in one way, whose result is exact."""
+
+
+def disable_flash_attention() -> None:
+    """Do nothing: see `enable_flash_attention`."""
+
+
+def is_flash_attention_enabled() -> bool:
+    """Whether attention is computed by a kernel of that name: never."""
+    return False
+
+
+def is_nnx_enabled() -> bool:
+    """Whether layers are modules of Flax, too: never."""
+    return False
+
+
+def enable_unsafe_deserialization() -> None:
+    """Load files that hold code (lambdas) as if each `load_model` were called with ``safe_mode=False``.
+
+    Code in a file can do anything: call this only where all files that the process loads are trusted.
+    """
+    allow_code_in_files()
+
+
 __all__ = [
     "backend",
+    "disable_flash_attention",
+    "disable_interactive_logging",
     "disable_traceback_filtering",
     "dtype_policy",
+    "enable_flash_attention",
+    "enable_interactive_logging",
     "enable_traceback_filtering",
+    "enable_unsafe_deserialization",
     "epsilon",
     "floatx",
     "get_passes",
     "image_data_format",
+    "is_flash_attention_enabled",
+    "is_interactive_logging_enabled",
+    "is_nnx_enabled",
     "is_traceback_filtering_enabled",
     "list_devices",
+    "max_epochs",
+    "max_steps_per_epoch",
     "memory_budget",
+    "set_backend",
     "set_devices",
     "set_dtype_policy",
     "set_epsilon",
     "set_floatx",
     "set_image_data_format",
+    "set_max_epochs",
+    "set_max_steps_per_epoch",
     "set_memory_budget",
     "set_passes",
 ]

@@ -14,9 +14,19 @@ import numpy as np
 
 from ..engine.graph import Tensor
 from ..engine.graph.nest import flatten_with_path
+from . import losses_functions
 from .data import Batch
+from .loss import LossFunctionWrapper
 
 _ROWS = 1024  # so many rows tell whether labels are one-hot
+# What the losses that take logits apply to them.
+_ACTIVATIONS: dict[Any, str] = {
+    losses_functions.binary_crossentropy: "sigmoid",
+    losses_functions.binary_focal_crossentropy: "sigmoid",
+    losses_functions.categorical_crossentropy: "softmax",
+    losses_functions.categorical_focal_crossentropy: "softmax",
+    losses_functions.sparse_categorical_crossentropy: "softmax",
+}
 
 
 def checked_first(batches: Iterator[Batch], check: Callable[[Batch], None]) -> Iterator[Batch]:
@@ -57,14 +67,24 @@ def check_probabilities(batch: Batch, loss_name: str) -> None:
 
 
 def check_not_applied_twice(loss: Any, prediction: Any, output: str) -> None:
-    """Warn if a loss that takes logits is given what a softmax or a sigmoid has made."""
-    options = getattr(loss, "get_config", dict)() if isinstance(prediction, Tensor) else {}
-    activation = prediction.operation.type if isinstance(prediction, Tensor) else ""
-    if options.get("from_logits") is True and activation in ("softmax", "sigmoid"):
+    """Warn if a loss that takes logits is given what the softmax or the sigmoid that it applies itself has made.
+
+    Only the losses of this package are known well enough: what the code of another one does with its predictions, its
+    options don't tell.
+    """
+    activation = _applied_by(loss)
+    if activation is not None and isinstance(prediction, Tensor) and prediction.operation.type == activation:
         _warn(
             f"output {output!r} ends in a {activation}, which {type(loss).__name__}(from_logits=True) applies once "
             "more. Take the activation from the last layer, or leave from_logits=True away."
         )
+
+
+def _applied_by(loss: Any) -> str | None:
+    """The activation that a loss applies to what it takes for logits; None if there is none, or it isn't known."""
+    if not isinstance(loss, LossFunctionWrapper) or loss.option("from_logits") is not True:
+        return None
+    return _ACTIVATIONS.get(loss.fn)
 
 
 def check_class_weight(y: Any, labels: str) -> None:

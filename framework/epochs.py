@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
 from .data import Batch, Data
+from .limits import limited_steps
 
 
 class Epochs:
@@ -17,7 +18,7 @@ class Epochs:
         if steps_per_epoch is not None and steps_per_epoch < 1:
             raise ValueError(f"The number of steps must be at least 1, got {steps_per_epoch}.")
         self.data = data
-        self.steps_per_epoch = steps_per_epoch
+        self.steps_per_epoch = limited_steps(steps_per_epoch, data.batches)
         self.exhausted = False
         self.done_before = 0
         """How many batches of the next epoch were run before an interruption, and are left out."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 import io
 import os
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..engine import ops
+from ..engine.graph import Tensor
+from ..engine.session import Function
 from .config import floatx
 
 if TYPE_CHECKING:
@@ -153,6 +157,53 @@ def _middle(size: tuple[int, int], target_size: tuple[int, int]) -> tuple[int, i
     box_width = min(width, height * target_width // target_height)
     left, top = (width - box_width) // 2, (height - box_height) // 2
     return left, top, left + box_width, top + box_height
+
+
+def smart_resize(
+    x: Any,
+    size: Sequence[int],
+    interpolation: str = "bilinear",
+    data_format: str = "channels_last",
+) -> Any:
+    """An image in another size, undistorted: of what has the ratio of the new size, the largest part in the middle.
+
+    Args:
+        x: ``(height, width, channels)`` or ``(batch, height, width, channels)``, an array or a tensor.
+        size: the new height and width.
+        interpolation: "bilinear", "nearest", "bicubic", "lanczos3" or "lanczos5".
+        data_format: "channels_last" or "channels_first".
+
+    Returns:
+        An array for an array, a tensor for a tensor.
+
+    Raises:
+        ValueError: x has other axes or unknown sizes, or size is no pair.
+
+    >>> smart_resize(np.arange(8.0).reshape(2, 4, 1), (2, 2))[..., 0]
+    array([[1., 2.],
+           [5., 6.]], dtype=float32)
+    """
+    target = tuple(size)
+    if len(target) != 2:
+        raise ValueError(f"smart_resize: size must be (height, width), got {size!r}.")
+    shape = np.shape(x) if not isinstance(x, Tensor) else x.shape or ()
+    if len(shape) not in (3, 4):
+        raise ValueError(f"smart_resize expects an image or a batch of images (3 or 4 axes), got shape {shape}.")
+    first = len(shape) - 3 if _check_format(data_format) == "channels_last" else len(shape) - 2
+    height, width = shape[first], shape[first + 1]
+    if height is None or width is None:
+        raise ValueError(f"smart_resize needs to know height and width, got shape {shape}. Give the sizes in Input.")
+    kept_height = max(min(height, int(width * target[0] / target[1])), 1)
+    kept_width = max(min(width, int(height * target[1] / target[0])), 1)
+    top, left = (height - kept_height) // 2, (width - kept_width) // 2
+    box = (slice(top, top + kept_height), slice(left, left + kept_width))
+    key = (*[slice(None)] * first, *box)
+    if isinstance(x, Tensor):
+        return ops.image.resize(x[key], target, interpolation=interpolation, data_format=data_format)
+    array = np.asarray(x)
+    floats = array if array.dtype.kind == "f" and array.dtype.itemsize < 8 else array.astype(floatx())
+    resized = Function(lambda image: ops.image.resize(image, target, interpolation, data_format=data_format))
+    return resized(floats[key])
 
 
 def save_img(

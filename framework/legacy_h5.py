@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..engine.objects.registry import custom_object_scope, deserialize_keras_object
 from ..layers.layer_state import assign_values
 from .archive import SavedFileError, check_readable, damaged
+from .old_keras import in_order_of_variables, modern_config
 from .state_tree import describe
 from .weights_file import Array, WeightsReader
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from .model import Model
 
 _WEIGHTS = "model_weights"
+_OPTIMIZER = "optimizer_weights"
 
 
 def is_legacy(reader: WeightsReader) -> bool:
@@ -40,7 +42,7 @@ def _weights_group(reader: WeightsReader) -> str | None:
 
 
 def load_legacy_model(path: Path, custom_objects: Mapping[str, Any] | None, compile: bool, safe_mode: bool) -> Model:
-    """A model from an ``.h5`` file. Its optimizer's state is not taken over: older Keras kept it differently.
+    """A model from a file of the old format, with its optimizer's state if that fits.
 
     Raises:
         SavedFileError: the file is damaged, holds no model, or needs classes that are not here.
@@ -55,15 +57,17 @@ def load_legacy_model(path: Path, custom_objects: Mapping[str, Any] | None, comp
                 f"{str(path)!r} holds no model, only arrays. Build the model, then model.load_weights(filepath)."
             )
         config = _json(path, attributes["model_config"])
-        model = rebuild(path, config, custom_objects, safe_mode)
+        version = _text(attributes.get("keras_version", ""))
+        model = rebuild(path, config, custom_objects, safe_mode, version)
         load_legacy_weights(model, reader)
-    if not compile:
-        return model
-    if "training_config" not in attributes:
-        warnings.warn(f"{str(path)!r} was saved without compiling; compile the model to train it.", stacklevel=3)
-        return model
-    with custom_object_scope(custom_objects or {}):
-        _compile(path, model, _json(path, attributes["training_config"]))
+        if not compile:
+            return model
+        if "training_config" not in attributes:
+            warnings.warn(f"{str(path)!r} was saved without compiling; compile the model to train it.", stacklevel=3)
+            return model
+        with custom_object_scope(custom_objects or {}):
+            _compile(path, model, modern_config(_json(path, attributes["training_config"]), version))
+        _load_optimizer(model, reader)
     return model
 
 
@@ -85,6 +89,27 @@ def _compile(path: Path, model: Model, training: dict[str, Any]) -> None:
             f"{str(path)!r}: the model can't be compiled as it was saved: {error} "
             "Pass compile=False, and compile it yourself."
         ) from error
+
+
+def _load_optimizer(model: Model, reader: WeightsReader) -> None:
+    """Take over the optimizer's state, as far as the file has one and it fits."""
+    names = _names(reader, _OPTIMIZER, "weight_names")
+    if model.optimizer is None or not names:
+        return
+    model.optimizer.build(model.trainable_variables)
+    variables = model.optimizer.variables
+    if len(names) == len(variables) - 1:  # Keras 2 left the learning rate to the config
+        variables = [variables[0], *variables[2:]]
+    places = [_join(_OPTIMIZER, names[place]) for place in in_order_of_variables(names)]
+    shapes = [reader.datasets[place].shape if place in reader.datasets else None for place in places]
+    if shapes != [tuple(variable.shape or ()) for variable in variables]:
+        warnings.warn(
+            f"{str(reader.path)!r}: the state of its optimizer ({len(names)} arrays) does not fit "
+            f"{type(model.optimizer).__name__} ({len(variables)}) and was left out; training starts with a new one.",
+            stacklevel=4,
+        )
+        return
+    assign_values(model.optimizer.name, variables, [reader.read_dataset(place) for place in places])
 
 
 def load_legacy_weights(model: Model, reader: WeightsReader) -> None:
@@ -156,7 +181,11 @@ def _names(reader: WeightsReader, place: str, attribute: str) -> list[str]:
         parts = [attributes[attribute]]
     else:
         parts = [attributes[f"{attribute}{i}"] for i in range(len(attributes)) if f"{attribute}{i}" in attributes]
-    return [name.decode() if isinstance(name, bytes) else str(name) for part in parts for name in part]
+    return [_text(name) for part in parts for name in part]
+
+
+def _text(name: Any) -> str:
+    return name.decode() if isinstance(name, bytes) else str(name)
 
 
 def _join(group: str, name: str) -> str:

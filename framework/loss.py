@@ -7,6 +7,7 @@ from typing import Any
 
 from ..engine import ops
 from ..engine.graph import Tensor, get_default_graph
+from ..engine.graph.provenance import building_part
 from ..engine.graph.spec import shape_text, shapes_compatible
 from ..engine.objects.floats import layer_dtype
 from ..engine.objects.names import name_for
@@ -67,7 +68,7 @@ class Loss:
 
     def _compute(self, y_true: Any, y_pred: Any, sample_weight: Any) -> Tensor:
         mask = mask_of(y_pred)
-        with get_default_graph().name_scope(self.name):
+        with get_default_graph().name_scope(self.name), building_part("loss"):
             values = self.call(self._targets(y_true), _each(y_pred, self._converted))
             mask = join_masks(mask, mask_of(values))
             return reduce_weighted(values, sample_weight, mask, self.reduction)
@@ -109,6 +110,10 @@ class LossFunctionWrapper(Loss):
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return self.fn(*same_rank(y_true, y_pred), **self._fn_kwargs)
+
+    def option(self, name: str) -> Any:
+        """The keyword argument `name` that `fn` is given; None if it gets none of that name."""
+        return self._fn_kwargs.get(name)
 
     def _targets(self, y_true: Any) -> Any:
         if getattr(self.fn, "takes_class_numbers", False):  # which float32 would round beyond 2 ** 24

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..engine.graph import Variable, as_shape
+from ..engine.graph import StatelessScope, Variable, as_shape
+from ..engine.graph.provenance import building_part
 from ..engine.objects import initializers
 from ..engine.objects.floats import layer_dtype
 from ..engine.objects.names import name_for
 from ..engine.session import Function
+from ..layers.tracking import TrackedMetric
 from .calling import as_argument, is_symbolic
 
 _METHODS = ("update_state", "result", "reset_state")
 
 
-class Metric:
+class Metric(TrackedMetric):
     """A metric. Subclasses make variables in ``__init__`` and define `update_state` and `result`, written over ops.
 
     Args:
@@ -114,6 +116,51 @@ class Metric:
         for variable in self.variables:
             variable.assign(np.zeros(variable.numpy().shape, variable.dtype))
 
+    def stateless_update_state(self, metric_variables: Sequence[Any], *args: Any, **kwargs: Any) -> list[Any]:
+        """Take a batch into account, starting from given values of `variables`, and change nothing.
+
+        Args:
+            metric_variables: a value for each of `variables`.
+            *args, **kwargs: as for `update_state`.
+
+        Returns:
+            The values of the variables afterwards: tensors where tensors are given or a graph is built, else arrays.
+
+        >>> import anabranch as ab
+        >>> metric = ab.metrics.Mean()
+        >>> state = metric.stateless_update_state(metric.stateless_reset_state(), [1.0, 4.0])
+        >>> float(metric.stateless_result(state)), float(metric.result())
+        (2.5, 0.0)
+        """
+        return self._stateless("update_state", metric_variables, args, kwargs)[1]
+
+    def stateless_result(self, metric_variables: Sequence[Any]) -> Any:
+        """The value for given values of `variables`."""
+        return self._stateless("result", metric_variables, (), {})[0]
+
+    def stateless_reset_state(self) -> list[Any]:
+        """The values that `variables` start from."""
+        return self._stateless("reset_state", self.variables, (), {})[1]
+
+    def _stateless(self, method: str, values: Sequence[Any], args: Any, kwargs: Any) -> tuple[Any, list[Any]]:
+        if len(values) != len(self.variables):
+            raise ValueError(
+                f"Metric {self.name!r} was given {len(values)} values for its variables, expected "
+                f"{len(self.variables)}: {', '.join(variable.name for variable in self.variables)}."
+            )
+        if is_symbolic(values, args, kwargs):
+            return self._call_with(method, list(values), args, kwargs)
+        compiled = self._functions.get(f"stateless {method}")
+        if compiled is None:
+            compiled = self._functions[f"stateless {method}"] = Function(functools.partial(self._call_with, method))
+        arguments = {key: as_argument(value) for key, value in kwargs.items()}
+        return compiled([np.asarray(value) for value in values], [as_argument(value) for value in args], arguments)
+
+    def _call_with(self, method: str, values: list[Any], args: Any, kwargs: Any) -> tuple[Any, list[Any]]:
+        with StatelessScope(zip(self.variables, values, strict=True)) as scope:
+            result = getattr(self, method)(*args, **kwargs)
+            return result, [scope.get_current_value(variable) for variable in self.variables]
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Update with a batch, and return the result."""
         self.update_state(*args, **kwargs)
@@ -140,7 +187,8 @@ def _acting_at_once(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def call(self: Metric, *args: Any, **kwargs: Any) -> Any:
         if is_symbolic(args, kwargs):
-            return method(self, *args, **kwargs)
+            with building_part("metrics"):
+                return method(self, *args, **kwargs)
         compiled = self._functions.get(method)
         if compiled is None:
             compiled = self._functions[method] = Function(functools.partial(method, self))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..engine.objects.registry import register_builtins
 from ..layers.calling import shapes_of, tensors_in
@@ -12,6 +12,9 @@ from ..layers.layer import Layer
 from ..layers.tracking import held_by_attributes
 from .layer_graph import LayerGraph
 from .training import Trainer
+
+if TYPE_CHECKING:
+    from .step_report import ModelExplanation, ModelProfile
 
 
 class Model(Trainer, Layer):
@@ -220,6 +223,73 @@ class Model(Trainer, Layer):
 
         text = summary_text(self, line_length, expand_nested, show_trainable, layer_range)
         (print_fn or print)(text)
+
+    def profile(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        kind: str = "train",
+        batch_size: int | None = None,
+        runs: int = 10,
+    ) -> ModelProfile:
+        """Where the time of a step goes, by layer, forward and backward; the model stays as it is.
+
+        Args:
+            x, y, sample_weight, batch_size: data as for `fit`, of which the first batch is taken.
+            kind: "train", "test" or "predict".
+            runs: how often the step is run, without clocks and with them; times are medians. Weights, optimizer,
+                metrics and random state are put back behind it.
+
+        Returns:
+            A `ModelProfile`: as text a table, `layers` and `steps` as an object.
+
+        Raises:
+            ValueError: the model is not compiled, `kind` is another word, or `runs` is less than 1.
+
+        >>> import anabranch as ab
+        >>> model = ab.Sequential([ab.Input((2,)), ab.layers.Dense(3, name="hidden"), ab.layers.Dense(1, name="head")])
+        >>> model.compile("adam", "mse")
+        >>> found = model.profile([[0.5, -1.0]], [[1.0]], runs=1)
+        >>> [line.name for line in found.layers]
+        ['hidden', 'head', 'loss', 'optimizer', 'metrics']
+        """
+        from .step_report import profile_step
+
+        return profile_step(self, (x, y, sample_weight), kind, batch_size, runs)
+
+    def explain(
+        self,
+        x: Any = None,
+        y: Any = None,
+        sample_weight: Any = None,
+        kind: str = "train",
+        batch_size: int | None = None,
+        passes: bool = False,
+    ) -> ModelExplanation:
+        """The compiled step as readable Python, with the layer behind each line.
+
+        Args:
+            x, y, sample_weight, batch_size: data as for `fit`, for whose first batch the step is compiled; by default
+                the step that was compiled last.
+            kind: "train", "test" or "predict".
+            passes: instead of the program, what each pass of the compiler did.
+
+        Returns:
+            A `ModelExplanation`: `str` of it is the text.
+
+        Raises:
+            ValueError: the model is not compiled, `kind` is another word, or there is no step yet and no data.
+
+        >>> import anabranch as ab
+        >>> model = ab.Sequential([ab.Input((2,)), ab.layers.Dense(1, name="head")])
+        >>> told = model.explain([[0.5, -1.0]], kind="predict")
+        >>> next(line.text.strip() for line in told.lines if "@" in line.text)
+        'matmul = x @ read'
+        """
+        from .step_report import explain_step
+
+        return explain_step(self, (x, y, sample_weight), kind, batch_size, passes)
 
     def check_saveable(self, custom_objects: Mapping[str, Any] | None = None, safe_mode: bool = True) -> None:
         """Check, before it is trained, that the model could be saved and loaded again.

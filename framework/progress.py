@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from .limits import is_interactive_logging_enabled, show
+
 T = TypeVar("T")
 Logs = dict[str, Any]
 _SECONDS_BETWEEN_REDRAWS = 0.2
@@ -26,7 +28,7 @@ def resolve_verbose(verbose: str | int) -> int:
         ValueError: it is none of "auto", 0, 1 and 2.
     """
     if verbose == "auto":
-        return 1 if _shows_bars() else 2
+        return 1 if is_interactive_logging_enabled() and _shows_bars() else 2
     if verbose not in (0, 1, 2):
         raise ValueError(
             f"verbose must be 'auto', 0 (silent), 1 (progress bar) or 2 (one line an epoch), got {verbose!r}."
@@ -119,7 +121,7 @@ class LinePrinter(Progress):
         parts += [f"{done}/{self.steps or done}", f"{seconds:.0f}s", per_step]
         if logs:
             parts.append(format_logs(logs))
-        print(" - ".join(parts), flush=True)
+        show(" - ".join(parts))
 
 
 class Bar(Progress):

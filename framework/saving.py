@@ -26,8 +26,9 @@ from ..engine.objects.registry import (
     shared_reading_scope,
     shared_writing_scope,
 )
-from .archive import SavedFileError, atomic_write, check_overwrite, check_readable, read_archive, write_archive
+from .archive import SavedFileError, atomic_write, check_overwrite, check_readable, is_hdf5, read_archive, write_archive
 from .assets import collect_assets, give_assets
+from .old_keras import modern_config
 from .weights_file import WeightsReader, check_seal, seal, write_weights
 
 if TYPE_CHECKING:
@@ -122,13 +123,13 @@ def load_model(
         FileNotFoundError: there is none.
     """
     path = Path(filepath)
-    if path.suffix in LEGACY_SUFFIXES:
+    if path.suffix in LEGACY_SUFFIXES or is_hdf5(path):
         from .legacy_h5 import load_legacy_model
 
         return load_legacy_model(path, custom_objects, compile, safe_mode)
     archive = read_archive(path)
     config = archive.config if compile else {**archive.config, "compile_config": None}
-    model = rebuild(path, config, custom_objects, safe_mode)
+    model = rebuild(path, config, custom_objects, safe_mode, archive.keras_version)
     _load_weights(model, archive.weights, path, is_new=True)
     give_assets(model, archive.assets, path)
     return model
@@ -149,7 +150,7 @@ def load_weights(model: Model, filepath: PathLike, skip_mismatch: bool = False) 
     """
     path = Path(filepath)
     _check_built(model, "loaded")
-    if path.suffix == ".keras":
+    if path.suffix == ".keras" and not is_hdf5(path):
         archive = read_archive(path)
         _load_weights(model, archive.weights, path, skip_mismatch=skip_mismatch)
         give_assets(model, archive.assets, path)
@@ -160,22 +161,25 @@ def load_weights(model: Model, filepath: PathLike, skip_mismatch: bool = False) 
         _load_weights(model, stream, path, skip_mismatch=skip_mismatch)
 
 
-def rebuild(path: Path, config: Any, custom_objects: Mapping[str, Any] | None, safe_mode: bool) -> Model:
-    """The model that a config describes.
+def rebuild(
+    path: Path, config: Any, custom_objects: Mapping[str, Any] | None, safe_mode: bool, keras_version: str
+) -> Model:
+    """The model that a config describes, which that version of Keras (or this framework) wrote.
 
     Raises:
         SavedFileError: it describes none that can be made here.
     """
+    from .feature_space import FeatureSpace
     from .model import Model
 
     try:
         with shared_reading_scope():
-            model = deserialize_keras_object(config, custom_objects, safe_mode)
+            model = deserialize_keras_object(modern_config(config, keras_version), custom_objects, safe_mode)
     except Exception as error:
         raise SavedFileError(f"{str(path)!r}: the model can't be made from the saved configuration: {error}") from error
-    if not isinstance(model, Model):
+    if not isinstance(model, (Model, FeatureSpace)):
         raise SavedFileError(f"{str(path)!r} describes {model!r} of type {type(model).__name__}, not a model.")
-    return model
+    return model  # pyright: ignore[reportReturnType] - what is not a model is saved and loaded in the same way
 
 
 def _check_built(model: Model, what: str) -> None:

@@ -27,6 +27,7 @@ from ..layers.layer import Layer
 from ..layers.layer_state import assign_values
 from ..optim.optimizer import Optimizer
 from .model import Model
+from .old_keras import with_learning_rate
 from .sequential import Sequential
 from .weights_file import Array, Group, Stored, WeightsReader
 
@@ -151,11 +152,12 @@ def match(root: Saveable, reader: WeightsReader, is_new: bool = False) -> Match:
             if stored:
                 _build_like(item, root, stored)
                 stored = _with_slots(item, stored) if is_new else stored
+                stored = with_learning_rate(stored, _present(item))
                 _compare(result, result.optimizer_differences, path, item, stored)
             continue
         _compare(result, result.differences, path, item, stored)
     for path in reader.index.keys() - claimed:
-        if "optimizer" not in path.split("/"):
+        if "optimizer" not in path.split("/") and not path.startswith("metrics/"):  # Keras 2 saved metrics, too
             shapes = ", ".join(str(one.shape) for one in reader.index[path].values())
             result.differences.append(f"{path}: the model has nothing here, the file has weights of shape {shapes}")
     return result
@@ -171,8 +173,13 @@ def _with_slots(optimizer: Optimizer, stored: dict[str, Stored]) -> dict[str, St
     """What is stored, and the slots where the file has the iteration and the learning rate only."""
     if len(stored) > 2 or "0" not in stored:
         return stored
-    present = {key: np.asarray(value) for key, value in _store_of(optimizer).items()}
-    return {**{key: Stored(array.shape, array.dtype) for key, array in present.items()}, **stored}
+    return {**_present(optimizer), **stored}
+
+
+def _present(optimizer: Optimizer) -> dict[str, Stored]:
+    """What the optimizer holds, in the terms of a file."""
+    arrays = {key: _as_array(value) for key, value in _store_of(optimizer).items()}
+    return {key: Stored(array.shape, array.dtype) for key, array in arrays.items()}
 
 
 def _store_of(item: Saveable) -> dict[str, Any]:
@@ -255,7 +262,10 @@ def _load(item: Saveable, arrays: dict[str, Array]) -> None:
 def _arrays_for(item: Saveable, path: str, reader: WeightsReader) -> dict[str, Array]:
     """What the file has for an object; the slots of an optimizer saved before its first step stay as they are."""
     arrays = reader.read(path)
-    return {**_store_of(item), **arrays} if isinstance(item, Optimizer) else arrays
+    if not isinstance(item, Optimizer):
+        return arrays
+    present = {key: _as_array(value) for key, value in _store_of(item).items()}
+    return {**present, **with_learning_rate(arrays, present)}
 
 
 def assign(found: list[tuple[str, Saveable]], reader: WeightsReader) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from ..engine import ops
 from ..engine.autodiff import gradients
 from ..engine.graph import Tensor, Variable, flatten, in_explicit_graph, pack_as
+from ..engine.graph.provenance import building_part
 from ..engine.place.devices import devices_version
 from ..layers.layer import Layer
 from ..layers.tracking import held_by_attributes
@@ -187,9 +188,10 @@ class StepMethods:
     def _loss_of(self, x: Any, y: Any, y_pred: Any, sample_weight: Any, training: bool) -> Any:
         """`compute_loss`, which an older subclass may have defined without `training`."""
         parameters = inspect.signature(self.compute_loss).parameters
-        if "training" in parameters or any(p.kind == p.VAR_KEYWORD for p in parameters.values()):
-            return self.compute_loss(x, y, y_pred, sample_weight, training=training)
-        return self.compute_loss(x, y, y_pred, sample_weight)
+        takes_training = "training" in parameters or any(p.kind == p.VAR_KEYWORD for p in parameters.values())
+        named = {"training": training} if takes_training else {}
+        with building_part("loss"):
+            return self.compute_loss(x, y, y_pred, sample_weight, **named)
 
     # --- metrics --------------------------------------------------------------------------------------------
 

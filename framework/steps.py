@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import groupby
 from typing import Any
 
+import numpy as np
+
+from ..engine import ops
+from ..engine.control_flow.while_loop import while_loop
 from ..engine.graph import Graph, Placeholder, Tensor, TensorSpec, flatten
+from ..engine.ops.base import apply
+from ..engine.ops.tensor_arrays import ArrayRead
 from ..engine.place.devices import devices_version
+from ..engine.session.inside import fetched_from
 from ..engine.session.programs import make_program
+from ..layers.shape_programs import STATIC_PROGRAMS, ShapePrograms
+from .carried_steps import StepGraph, carried_loop
 from .data import Batch, Layout
 
 Program = Callable[..., tuple[Any, ...]]  # of the arrays of a batch: what it fetches
 Build = Callable[[Layout, list[Tensor]], list[Tensor]]
-
-# So many shapes of a layout get programs of their own, which run quicker because every size is known: usually the
-# batch and the smaller last one. The next shape gets a program for any size along the axes that have varied.
-_STATIC_PROGRAMS = 3
 
 
 class StepPrograms:
@@ -30,76 +37,83 @@ class StepPrograms:
         self._build = build
         self._devices = devices_version()
         self._programs: dict[Any, Program] = {}
-        self._families: dict[Any, _Family] = {}
+        self._families: dict[Any, ShapePrograms] = {}
+        self._loops: dict[Any, tuple[int, Program]] = {}
 
     def run(self, batch: Batch) -> tuple[Any, ...]:
         """Run the step on a batch; returns what it fetches."""
         return self.prepare(batch)(*batch.leaves)
 
+    def run_together(self, batches: Sequence[Batch]) -> tuple[Any, ...]:
+        """Run the step on one batch after the other, those of equal shapes in one loop; returns what the last fetches.
+
+        Args:
+            batches: at least one.
+        """
+        found: tuple[Any, ...] = ()
+        for key, run in groupby(batches, _key_of):
+            alike = list(run)
+            program = self._loop_of(key, alike)
+            if program is None:
+                found = [self.run(batch) for batch in alike][-1]
+            else:
+                found = program(*[np.stack(leaves) for leaves in zip(*[b.leaves for b in alike], strict=True)])
+        return found
+
     def prepare(self, batch: Batch) -> Program:
         """The program that runs a batch. If there is none yet it is built, and with it what a model makes at first."""
         if self._devices != devices_version():
             self.clear()  # other devices have been declared
-        leaves = batch.leaves
-        key = (batch.layout.key, *[leaf.shape for leaf in leaves], *[leaf.dtype for leaf in leaves])
+        key = _key_of(batch)
         program = self._programs.get(key)
         if program is None:
             program = self._programs[key] = self._find(batch)
         return program
+
+    @property
+    def latest(self) -> Any:
+        """The program that was made last; None if there is none."""
+        return next(reversed(self._programs.values()), None)
+
+    def build_anew(self, batch: Batch) -> Program:
+        """A further program for a batch, which is not kept: for looking at how it comes about."""
+        specs = [TensorSpec(leaf.shape, leaf.dtype) for leaf in batch.leaves]
+        return compile_step(self._build, batch.layout, specs)
 
     def clear(self) -> None:
         """Forget all programs, because what they were built from has changed."""
         self._devices = devices_version()
         self._programs.clear()
         self._families.clear()
+        self._loops.clear()
 
     def count(self) -> int:
         """How many programs were compiled."""
-        return len({id(program) for program in self._programs.values()})
+        return len({id(program) for program in (*self._programs.values(), *[loop for _, loop in self._loops.values()])})
+
+    def _loop_of(self, key: Any, batches: Sequence[Batch]) -> Program | None:
+        """The loop over so many batches of one kind; None where the steps had better be run one by one.
+
+        A loop whose length is known runs quicker, so there is one for the length that comes first: other groups, as at
+        the end of an epoch, are few.
+        """
+        if len(batches) == 1 or not all(type(leaf) is np.ndarray for leaf in batches[0].leaves):
+            return None
+        if self._devices != devices_version():
+            self.clear()
+        if key not in self._loops and len(self._loops) < STATIC_PROGRAMS:
+            self._loops[key] = len(batches), compile_loop(self._build, batches[0], len(batches))
+        length, program = self._loops.get(key, (0, None))
+        return program if length == len(batches) else None
 
     def _find(self, batch: Batch) -> Program:
         specs = [TensorSpec(leaf.shape, leaf.dtype) for leaf in batch.leaves]
-        family_key = (batch.layout.key, *[(spec.rank, spec.dtype) for spec in specs])
-        family = self._families.setdefault(family_key, _Family())
-        if family.relaxed is not None and _accepts(family.relaxed_specs, specs):
-            return family.relaxed
-        if len(family.seen) < _STATIC_PROGRAMS:
-            program = compile_step(self._build, batch.layout, specs)
-            family.seen.append(specs)
-            return program
-        return self._relax(family, batch.layout, specs)
-
-    def _relax(self, family: _Family, layout: Layout, specs: list[TensorSpec]) -> Program:
-        """A program for every size along the axes in which batches have differed."""
-        joined = specs
-        for other in family.seen:
-            joined = [_join(spec, like) for spec, like in zip(joined, other, strict=True)]
-        try:
-            program = compile_step(self._build, layout, joined)
-        except (TypeError, ValueError):
-            return compile_step(self._build, layout, specs)  # the model needs to know its sizes
-        family.seen.append(specs)
-        family.relaxed, family.relaxed_specs = program, joined
-        return program
-
-
-class _Family:
-    """Batches of one layout, with arrays of the same ranks and dtypes."""
-
-    def __init__(self) -> None:
-        self.seen: list[list[TensorSpec]] = []
-        self.relaxed: Program | None = None
-        self.relaxed_specs: list[TensorSpec] = []
-
-
-def _accepts(patterns: Sequence[TensorSpec], specs: Sequence[TensorSpec]) -> bool:
-    return all(pattern.accepts(spec) for pattern, spec in zip(patterns, specs, strict=True))
-
-
-def _join(spec: TensorSpec, other: TensorSpec) -> TensorSpec:
-    joined = spec.join(other)
-    assert isinstance(joined, TensorSpec)
-    return joined
+        kind = (batch.layout.key, *[(spec.rank, spec.dtype) for spec in specs])
+        family = self._families.get(kind)
+        if family is None:
+            compiled = partial(partial, compile_step, self._build, batch.layout)  # traced when it is compiled
+            family = self._families[kind] = ShapePrograms(compiled)
+        return family.find(specs)
 
 
 def compile_step(build: Build, layout: Layout, specs: Sequence[TensorSpec]) -> Program:
@@ -111,6 +125,46 @@ def compile_step(build: Build, layout: Layout, specs: Sequence[TensorSpec]) -> P
         fetches = build(layout, feeds)
     effects = [operation for operation in graph.operations if operation.writes]
     return make_program(graph, [*fetches, *effects], feeds)
+
+
+def compile_loop(build: Build, batch: Batch, count: int) -> Program:
+    """Trace and compile a loop that makes a step for each of several batches.
+
+    Args:
+        build: builds one step.
+        batch: one such batch.
+        count: how many there are.
+
+    Returns:
+        A program of the batches' arrays, stacked along a new axis 0; it gives what the last step fetches.
+    """
+    one = StepGraph(partial(build, batch.layout), [TensorSpec(leaf.shape, leaf.dtype) for leaf in batch.leaves])
+
+    def build_loop(layout: Layout, stacked: list[Tensor]) -> list[Tensor]:
+        carries = one.can_be_carried(count)
+        make = partial(carried_loop, one) if carries else partial(_assigning_loop, partial(build, layout))
+        return [apply(ArrayRead(), history, ops.convert_to_tensor(count - 1)) for history in make(stacked)]
+
+    specs = [TensorSpec((count, *leaf.shape), leaf.dtype) for leaf in batch.leaves]
+    return compile_step(build_loop, batch.layout, specs)
+
+
+def _assigning_loop(build: Callable[[list[Tensor]], list[Tensor]], stacked: list[Tensor]) -> list[Tensor]:
+    """Build a loop that makes a step for each batch, assigning to variables in each; see `carried_loop`."""
+    fetches: list[Tensor] = []
+
+    def body(number: Any) -> tuple[Any]:
+        fetches[:] = build([each[number] for each in stacked])  # of the last trace, if there are several
+        return (number + 1,)
+
+    count = ops.shape(stacked[0])[0]
+    while_loop(lambda number: number < count, body, (0,))
+    return [fetched_from(stacked[0].graph, tensor) for tensor in fetches]
+
+
+def _key_of(batch: Batch) -> Any:
+    leaves = batch.leaves
+    return (batch.layout.key, *[leaf.shape for leaf in leaves], *[leaf.dtype for leaf in leaves])
 
 
 def _names(layout: Layout, count: int) -> list[str]:

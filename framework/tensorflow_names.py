@@ -15,6 +15,7 @@ array([1.5, 4.5], dtype=float32)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
@@ -36,6 +37,7 @@ from ..engine.ops import convert_to_tensor as convert_to_tensor
 from ..engine.ops import random as draws
 from ..engine.ops.keys import set_global_seed
 from ..engine.session.function import function as trace_function
+from ..layers import nn as many_classes
 from .element_dataset import ElementDataset
 from .gradient_tape import GradientTape as GradientTape
 
@@ -199,13 +201,16 @@ def _softmax(logits: Any, axis: int = -1, name: Any = None) -> Tensor:
 nn = SimpleNamespace(
     conv2d=_conv2d,
     elu=ops.elu,
+    embedding_lookup=partial(ops.embedding_lookup, partition_strategy="div"),
     gelu=ops.gelu,
     l2_normalize=_l2_normalize,
     leaky_relu=ops.leaky_relu,
     log_softmax=ops.log_softmax,
     moments=_moments,
+    nce_loss=partial(many_classes.nce_loss, partition_strategy="div"),
     relu=ops.relu,
     relu6=ops.relu6,
+    sampled_softmax_loss=partial(many_classes.sampled_softmax_loss, partition_strategy="div"),
     selu=ops.selu,
     sigmoid=ops.sigmoid,
     silu=ops.silu,
@@ -255,7 +260,15 @@ math = SimpleNamespace(
     subtract=ops.subtract,
     tanh=ops.tanh,
 )
-random = SimpleNamespace(normal=_normal, set_seed=set_global_seed, shuffle=_shuffle, uniform=_uniform)
+random = SimpleNamespace(
+    fixed_unigram_candidate_sampler=many_classes.fixed_unigram_candidate_sampler,
+    log_uniform_candidate_sampler=many_classes.log_uniform_candidate_sampler,
+    normal=_normal,
+    set_seed=set_global_seed,
+    shuffle=_shuffle,
+    uniform=_uniform,
+    uniform_candidate_sampler=many_classes.uniform_candidate_sampler,
+)
 image = SimpleNamespace(extract_patches=_patches, resize=_resize)
 linalg = SimpleNamespace(matmul=ops.matmul, norm=ops.norm, einsum=ops.einsum)
 data = SimpleNamespace(Dataset=ElementDataset, AUTOTUNE=-1, experimental=SimpleNamespace(AUTOTUNE=-1))

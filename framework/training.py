@@ -7,11 +7,13 @@ at the end of an epoch, or when a callback or the progress bar asks.
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ import numpy as np
 from .. import optim
 from ..engine.graph import Tensor, in_explicit_graph, pack_as
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
+from ..engine.runtime import numerics
 from . import metrics as metrics_module
 from .callback import Callback, CallbackList, History
 from .checkpointing import TrainingRun
@@ -38,6 +41,7 @@ from .data import (
     unpack_x_y_sample_weight,
 )
 from .epochs import Epochs
+from .limits import limited_epochs
 from .nan_report import guard_restored, located
 from .objectives import CompiledLoss, CompiledMetrics, object_name
 from .progress import Progress, make_progress, resolve_verbose
@@ -88,8 +92,9 @@ class Trainer(StepMethods):
             weighted_metrics: the same, for metrics that sample weights apply to.
             run_eagerly: accepted as in Keras, and kept for the config: steps are compiled either way, so that Python in
                 a step runs once for each kind of batch. To see values, fetch them or use `ab.debugging`.
-            steps_per_execution: how many steps lie between calls of the callbacks' batch methods. Steps cost the same
-                one by one, so it need not be set for speed.
+            steps_per_execution: how many steps of training or testing are made in one call of the engine, as a loop in
+                the graph. Results are those of single steps; callbacks' batch methods are called once for each call.
+                It pays for small models, where what lies between two steps counts.
             jit_compile: accepted as in Keras, and kept for the config: steps are compiled either way.
             auto_scale_loss: put a `LossScaleOptimizer` around the optimizer where layers compute in float16 with
                 weights in float32 (the dtype policy ``"mixed_float16"``).
@@ -109,7 +114,7 @@ class Trainer(StepMethods):
             "metrics": metrics,
             "weighted_metrics": weighted_metrics,
             "run_eagerly": run_eagerly,
-            "steps_per_execution": steps_per_execution,
+            "steps_per_execution": steps_per_execution or 1,  # Keras up to 2.15 wrote None
             "jit_compile": jit_compile,
         }
         self.optimizer = optim.get(optimizer)
@@ -119,7 +124,7 @@ class Trainer(StepMethods):
             self.optimizer = optim.LossScaleOptimizer(self.optimizer, name="loss_scale_optimizer")
         self.loss = loss
         self.run_eagerly = run_eagerly
-        self.steps_per_execution = max(int(steps_per_execution), 1)
+        self.steps_per_execution = max(int(steps_per_execution or 1), 1)
         self.jit_compile = jit_compile
         names = getattr(self, "output_names", None)
         self._compiled_loss = None if loss is None else CompiledLoss(loss, loss_weights, names)
@@ -237,8 +242,8 @@ class Trainer(StepMethods):
         data = as_data(
             x, y, sample_weight, batch_size=batch_size, shuffle=shuffle, class_weight=class_weight, labels=labels
         )
-        epochs_of_data = Epochs(data, steps_per_epoch)
-        validation = _validation_data(validation_data, validation_batch_size or _batch_size(data, batch_size))
+        epochs_of_data, epochs = Epochs(data, steps_per_epoch), limited_epochs(epochs)
+        validation = validation_data_of(validation_data, validation_batch_size or _batch_size(data, batch_size))
         verbosity = resolve_verbose(verbose)
         hooks = self._callback_list(callbacks, verbose=verbosity, epochs=epochs, steps=epochs_of_data.steps)
         history = next(item for item in hooks.callbacks if isinstance(item, History))
@@ -269,6 +274,8 @@ class Trainer(StepMethods):
 
     def _run_steps(self, mode: str, epoch: Epochs, hooks: CallbackList, progress: Progress) -> int:
         """Run one epoch's steps; returns how many there were."""
+        if self.steps_per_execution > 1:
+            return self._run_groups_of_steps(mode, epoch, hooks, progress)
         if hooks.wants_batches(mode):
             return self._run_steps_with_hooks(mode, epoch, hooks, progress)
         run, clock, latest = self._steps[mode].run, time.perf_counter, self._latest
@@ -284,25 +291,52 @@ class Trainer(StepMethods):
         return done
 
     def _run_steps_with_hooks(self, mode: str, epoch: Epochs, hooks: CallbackList, progress: Progress) -> int:
-        run, together = self._steps[mode].run, self.steps_per_execution
-        done = epoch.done_before
+        run, done = self._steps[mode].run, epoch.done_before
         for batch in progress.timed(self._batches(epoch)):
-            if done % together == 0:
-                hooks.begin_batch(mode, done)
+            hooks.begin_batch(mode, done)
             try:
                 self._latest[mode] = (batch.layout.key, run(batch))
             except FloatingPointError as error:
                 raise located(error, self, progress.title, done) from error
             done += 1
-            if done % together == 0:
-                hooks.end_batch(mode, done - 1, self._logs(mode))
+            hooks.end_batch(mode, done - 1, self._batch_logs(mode, hooks))
             if time.perf_counter() >= progress.next_redraw:
                 progress.redraw(done)
             if self.stop_training:
                 break
-        if done % together:
-            hooks.end_batch(mode, done - 1, self._logs(mode))
         return done
+
+    def _run_groups_of_steps(self, mode: str, epoch: Epochs, hooks: CallbackList, progress: Progress) -> int:
+        """The same in groups of `steps_per_execution`, each group one loop in the graph."""
+        together, wanted, done = self.steps_per_execution, hooks.wants_batches(mode), epoch.done_before
+        steps = math.inf if epoch.steps is None else epoch.steps
+        batches = progress.timed(self._batches(epoch))
+        while group := list(islice(batches, int(min(together - done % together, max(steps - done, 1))))):
+            if wanted:
+                hooks.begin_batch(mode, done)
+            self._run_group(mode, group, progress.title, done)
+            done += len(group)
+            if wanted:
+                hooks.end_batch(mode, done - 1, self._batch_logs(mode, hooks))
+            if time.perf_counter() >= progress.next_redraw:
+                progress.redraw(done)
+            if self.stop_training and wanted:
+                break
+        return done
+
+    def _batch_logs(self, mode: str, hooks: CallbackList) -> Logs:
+        return self._logs(mode) if hooks.reads_batch_logs(mode) else {}
+
+    def _run_group(self, mode: str, group: list[Batch], title: str, done: int) -> None:
+        key = group[-1].layout.key
+        if not numerics.is_enabled():
+            self._latest[mode] = (key, self._steps[mode].run_together(group))
+            return
+        for number, batch in enumerate(group, done):  # one by one, so that the guard tells the batch
+            try:
+                self._latest[mode] = (key, self._steps[mode].run(batch))
+            except FloatingPointError as error:
+                raise located(error, self, title, number) from error
 
     def _batches(self, epoch: Epochs) -> Iterator[Batch]:
         """An epoch's batches; the first one that the model sees is looked at."""
@@ -405,7 +439,7 @@ class Trainer(StepMethods):
         wanted = hooks.wants_batches("predict")
         with closing(data):
             for batch in progress.timed(data.epoch()):
-                only_x = _without_targets(batch)
+                only_x = without_targets(batch)
                 if wanted:
                     hooks.begin_batch("predict", done)
                 parts.append(self._steps["predict"].run(only_x))
@@ -482,7 +516,8 @@ def batch_of_x(x: Any) -> Batch:
     return batch_of(x)
 
 
-def _without_targets(batch: Batch) -> Batch:
+def without_targets(batch: Batch) -> Batch:
+    """The batch with its inputs only."""
     if batch.layout.y is None and batch.layout.sample_weight is None:
         return batch
     x, _, _ = batch.layout.pack(batch.leaves)
@@ -512,7 +547,8 @@ def _batch_size(data: Data, given: int | None) -> int | None:
     return data.batch_size if isinstance(data, ArrayData) else given
 
 
-def _validation_data(given: Any, batch_size: int | None) -> Data | None:
+def validation_data_of(given: Any, batch_size: int | None) -> Data | None:
+    """What to validate on, from what `fit` got; None if it got nothing."""
     if given is None:
         return None
     if isinstance(given, (tuple, list)) and not is_batches(given):

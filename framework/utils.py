@@ -17,6 +17,7 @@ from ..engine.graph.nest import flatten, map_structure
 from ..engine.objects.floats import floatx
 from ..engine.objects.names import reset_names
 from ..engine.ops.keys import set_global_seed
+from .audio_files import audio_dataset_from_directory
 from .data import PyDataset, pack_x_y_sample_weight, unpack_x_y_sample_weight
 from .datasets import (
     Dataset,
@@ -24,9 +25,13 @@ from .datasets import (
     text_dataset_from_directory,
     timeseries_dataset_from_array,
 )
+from .feature_space import FeatureSpace
 from .get_file import get_file
 from .images import array_to_img, img_to_array, load_img, save_img
+from .limits import disable_interactive_logging, enable_interactive_logging, is_interactive_logging_enabled
+from .named_values import Config
 from .prefetch import Prefetch
+from .progbar import Progbar
 from .saving import (
     CustomObjectScope,
     custom_object_scope,
@@ -233,20 +238,27 @@ def _rows_of(size: float | int | None, total: int) -> int | None:
 
 
 __all__ = [
+    "Config",
     "CustomObjectScope",
     "Dataset",
+    "FeatureSpace",
     "Prefetch",
+    "Progbar",
     "PyDataset",
     "array_to_img",
+    "audio_dataset_from_directory",
     "clear_session",
     "custom_object_scope",
     "deserialize_keras_object",
+    "disable_interactive_logging",
+    "enable_interactive_logging",
     "get_custom_objects",
     "get_file",
     "get_registered_name",
     "get_registered_object",
     "image_dataset_from_directory",
     "img_to_array",
+    "is_interactive_logging_enabled",
     "is_keras_tensor",
     "load_img",
     "model_to_dot",

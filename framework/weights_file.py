@@ -21,6 +21,7 @@ import numpy as np
 
 from ..engine.graph.dtypes import DType, as_dtype
 from .archive import SAVE_AGAIN, SavedFileError, damaged
+from .old_keras import OLD_LAYERS, modern_numbers
 
 if TYPE_CHECKING:
     import h5py
@@ -29,8 +30,6 @@ VARIABLES = "vars"
 SEAL = b"\nanabranch crc32 "
 _SEAL_LENGTH = len(SEAL) + 9
 _CHUNK = 1 << 20
-# Keras up to 2.13 called the list of a model's layers so.
-_OLD_LAYERS = "_layer_checkpoint_dependencies"
 _DEEPEST = 100
 # A dataset larger than the first, and this many times larger than its bytes in the file, is an attack on memory.
 _BOMB_BYTES = 1 << 28
@@ -153,7 +152,7 @@ class WeightsReader:
         except Exception as error:  # h5py turns HDF5's errors into many Python types
             raise damaged(path, _reason(error)) from error
         try:
-            self._visit(self._file, "", 0)
+            self._visit(self._file, "", "", 0)
         except SavedFileError:
             self._file.close()
             raise
@@ -197,24 +196,27 @@ class WeightsReader:
             raise damaged(self.path, f"{place} can't be read ({_reason(error)})") from error
         return _as_native(values, self.datasets[place].dtype)
 
-    def _visit(self, group: h5py.Group, place: str, depth: int) -> None:
-        """Note every dataset of a group, and go down. Links that leave the file are refused."""
+    def _visit(self, group: h5py.Group, place: str, path: str, depth: int) -> None:
+        """Note every dataset of a group, and go down. Links that leave the file are refused. `path`: see `_note`."""
         import h5py
 
         if depth > _DEEPEST:
             raise SavedFileError(f"{str(self.path)!r}: groups nested more than {_DEEPEST} deep are no model's weights.")
-        for name in list(group.keys()):
+        names = list(group.keys())
+        numbered = modern_numbers(names) if place.endswith(OLD_LAYERS) else {OLD_LAYERS: "layers"}
+        for name in names:
             inner = f"{place}/{name}" if place else name
             if not isinstance(group.get(name, getlink=True), h5py.HardLink):
                 raise SavedFileError(f"{str(self.path)!r}: {inner} is a link elsewhere, which is refused. {SAVE_AGAIN}")
             item = group[name]
             if isinstance(item, h5py.Group):
-                self._visit(item, inner, depth + 1)
+                modern = numbered.get(str(name), str(name))
+                self._visit(item, inner, f"{path}/{modern}" if path else modern, depth + 1)
             elif isinstance(item, h5py.Dataset):
-                self._note(item, place, name)
+                self._note(item, place, path, name)
 
-    def _note(self, dataset: h5py.Dataset, group: str, key: str) -> None:
-        """Add a dataset to the index, if it is one that may be read."""
+    def _note(self, dataset: h5py.Dataset, group: str, path: str, key: str) -> None:
+        """Add a dataset to the index, if it is one that may be read; `path` is the group's name in today's files."""
         place = f"{group}/{key}" if group else key
         dtype = _dtype_of(dataset)
         where = f"{str(self.path)!r}: {place}"
@@ -226,11 +228,10 @@ class WeightsReader:
         if size > max(_BOMB_BYTES, _BOMB_RATIO * dataset.id.get_storage_size()):
             raise SavedFileError(f"{where} claims {size} bytes, of which the file holds next to none. {SAVE_AGAIN}")
         self.datasets[place] = Stored(tuple(dataset.shape), dtype)
-        parent, _, last = group.rpartition("/")
+        parent, _, last = path.rpartition("/")
         if last == VARIABLES:
-            path = parent.replace(_OLD_LAYERS, "layers")
-            self.index.setdefault(path, {})[key] = self.datasets[place]
-            self._places[path, key] = place
+            self.index.setdefault(parent, {})[key] = self.datasets[place]
+            self._places[parent, key] = place
 
 
 def _dtype_of(dataset: h5py.Dataset) -> DType | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +15,7 @@ from ..engine.graph import Tensor, Variable, flatten, pack_as
 from ..engine.objects.registry import serialize_keras_object
 from .dense import Dense, positive_int
 from .layer import Layer
-from .recurrent_cell import RecurrentCell, call_cell, initial_states, output_size_of, state_form
+from .recurrent_cell import build_cell, call_cell, dropout_scope, initial_states, output_size_of, state_form
 from .stacked_rnn_cells import StackedRNNCells, check_cell
 from .step_sums import collect_step_sums, sum_over_steps
 
@@ -70,6 +71,7 @@ class AdaptiveComputationTime(Layer):
         self.halting = Dense(1, activation="sigmoid", bias_initializer="ones", name="halting", dtype=self.dtype_policy)
         self.mean_ponder_steps = Variable(np.zeros((), "float32"), trainable=False, name="mean_ponder_steps")
         self.ponder_metric: Any = None
+        self._has_masks = False
 
     @property
     def state_size(self) -> Any:
@@ -96,22 +98,26 @@ class AdaptiveComputationTime(Layer):
                 f"Layer {self.name!r} (AdaptiveComputationTime) takes inputs of shape (batch, features) at each step, "
                 f"whose number of features is known, got {input_shape}."
             )
-        if isinstance(self.cell, Layer) and not self.cell.built:
-            self.cell.build((input_shape[0], input_shape[1] + 1))
+        build_cell(self.cell, (input_shape[0], input_shape[1] + 1))
         self.halting.build((None, sum(math.prod(size.dims) for size in flatten(state_form(self.cell)))))
 
     def call(self, inputs: Any, states: Any, training: Any = False) -> tuple[Tensor, list[Any]]:
         batch = ops.shape(inputs)[0]
-        with self._dropout_masks(batch, training):
+        with nullcontext() if self._has_masks else dropout_scope(self.cell, batch, training):
             pondering = _Pondering(self, inputs, pack_as(state_form(self.cell), flatten(states)), training)
             output, new_states, cost, count = pondering.run()
         sum_over_steps([cost, count, ops.ones_like(count)], self._finish, by_row=True)
         return output, pack_as(states, flatten(new_states))
 
-    def _dropout_masks(self, batch: Any, training: Any) -> AbstractContextManager[None]:
-        """One mask for all calls of a step."""
-        draws = isinstance(self.cell, (RecurrentCell, StackedRNNCells))
-        return self.cell.dropout_masks(batch, training) if draws else nullcontext()
+    @contextmanager
+    def dropout_masks(self, batch_size: Any, training: Any) -> Generator[None]:
+        """Draw the dropout masks of the cell once, for all steps inside the block."""
+        with dropout_scope(self.cell, batch_size, training):
+            self._has_masks = True
+            try:
+                yield
+            finally:
+                self._has_masks = False
 
     def _finish(self, cost: Tensor, count: Tensor, steps: Tensor) -> None:
         """Take in, for each row, the sums over the steps of a sequence: cost, calls, and steps that count."""

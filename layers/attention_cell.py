@@ -12,9 +12,9 @@ from ..engine.objects.registry import serialize_keras_object
 from .attention_masks import as_mask
 from .dense import Dense, positive_int
 from .layer import Layer
-from .recurrent_cell import RecurrentCell, call_cell, initial_states, output_size_of, state_form
+from .recurrent_cell import build_cell, call_cell, dropout_scope, initial_states, output_size_of, state_form
 from .rnn import RNN
-from .stacked_rnn_cells import StackedRNNCells, check_cell
+from .stacked_rnn_cells import check_cell
 
 
 class Memory(NamedTuple):
@@ -89,8 +89,7 @@ class AttentionCell(Layer):
                 f"Layer {self.name!r} (AttentionCell): score='dot' needs a memory of the length of the cell's output, "
                 f"{query}, got memory of shape {memory_shape}. Use score='general'."
             )
-        if isinstance(self.cell, Layer) and not self.cell.built:
-            self.cell.build((inputs_shape[0], inputs_shape[-1] + self.units))
+        build_cell(self.cell, (inputs_shape[0], inputs_shape[-1] + self.units))
         if self.memory_layer is not None and not self.memory_layer.built:
             self.memory_layer.build(memory_shape)
         if self.query_layer is not None and self.score_layer is not None:
@@ -127,10 +126,7 @@ class AttentionCell(Layer):
     @contextmanager
     def dropout_masks(self, batch_size: Any, training: Any) -> Generator[None]:
         """Draw the dropout masks of the cell once, for all steps inside the block."""
-        if not isinstance(self.cell, (RecurrentCell, StackedRNNCells)):
-            yield
-            return
-        with self.cell.dropout_masks(batch_size, training):
+        with dropout_scope(self.cell, batch_size, training):
             yield
 
     def call(self, inputs: Any, states: Any, memory: Any = None, training: Any = False) -> tuple[Tensor, list[Tensor]]:
@@ -172,7 +168,8 @@ class AttentionRNN(RNN):
 
     Call arguments: ``sequences (batch, steps, features)``; ``memory (batch, sources, features)``; ``initial_state``,
     the first states of the wrapped cell, such as an encoder's last (the attention begins with zeros); ``mask`` of the
-    sequences and ``memory_mask``, ``(batch, sources)``, by default those that the inputs carry; ``training``.
+    sequences and ``memory_mask``, ``(batch, sources)``, by default those that the inputs carry; ``training``,
+    ``sequence_length`` and ``reset`` as for an `RNN`. The memory is ``(batch, ...)`` with `time_major` too.
 
     Returns:
         See `RNN`.
@@ -199,10 +196,12 @@ class AttentionRNN(RNN):
         mask: Any = None,
         memory_mask: Any = None,
         training: Any = False,
+        sequence_length: Any = None,
+        reset: Any = None,
     ) -> Any:
-        batch = ops.shape(sequences)[0]
+        batch = self._sizes(sequences)[0]
         if initial_state is not None and len(flatten(initial_state)) == len(self.state_size) - 1:
             initial_state = [*flatten(initial_state), ops.zeros((batch, self.cell.units), self.compute_dtype)]
         prepared = self.cell.prepare(memory, memory_mask)
-        with self.cell.attending(prepared), self.cell.dropout_masks(batch, training):
-            return super().call(sequences, initial_state, mask, training)
+        with self.cell.attending(prepared):
+            return super().call(sequences, initial_state, mask, training, sequence_length, reset)

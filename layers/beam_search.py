@@ -7,23 +7,38 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..engine import ops
-from ..engine.control_flow import cond, while_loop
-from ..engine.graph import Tensor
+from ..engine.control_flow import TensorArray, cond, while_loop
+from ..engine.graph import Tensor, flatten
 from ..engine.graph.nest import map_structure
 from .decoding_steps import CheckedStep, Step, check_at_least, first_values
 
-_MOST_PASSES = 16  # for more than so many of the largest, sorting is quicker
+
+class _Best(NamedTuple):
+    """The best finished sequences of each row."""
+
+    scores: Tensor  # (rows, paths), in descending order; -inf for sequences that do not exist
+    last: Tensor  # (rows, paths): their last tokens, as places in the history
 
 
 class _Beams(NamedTuple):
-    """What the search carries from step to step."""
+    """What the search carries from step to step, of the rows that are not done."""
 
-    tokens: Tensor  # (batch, width, max_length): live beams
-    logs: Tensor  # (batch, width): their log-probabilities, in descending order; -inf for beams that do not exist
-    latest: Tensor  # (batch, width): their last tokens
-    found: Tensor  # (batch, paths, max_length): the best finished sequences
-    scores: Tensor  # (batch, paths), in descending order; -inf for sequences that do not exist
-    lengths: Tensor  # (batch, paths)
+    rows: Tensor  # (rows,): which rows of the batch these are
+    logs: Tensor  # (rows, width): log-probabilities, in descending order; -inf for beams that do not exist
+    latest: Tensor  # (rows, width): their last tokens
+    last: Tensor  # (rows, width): the same, as places in the history
+    best: _Best
+
+
+class _History(NamedTuple):
+    """The candidates of all steps, one after the other, from which sequences are read at the end.
+
+    All beams have as many, and only beams tell what was before. The first are of no beam: sequences start there.
+    """
+
+    count: Tensor  # how many candidates there are
+    tokens: TensorArray
+    before: TensorArray  # for each beam, its last token, as a place here
 
 
 def beam_search(
@@ -45,13 +60,14 @@ def beam_search(
     with the next best candidates that go on. At `max_length` the best candidates are finished as they are. Among
     equals, the earlier beam and the smaller token come first, and what was finished before.
 
-    A row of the batch is done when no live beam can beat its finished sequences, whatever follows. The loop ends when
-    all rows are done.
+    A row of the batch is done when no live beam can beat its finished sequences, whatever follows. Steps are of the
+    rows that are not done, and the loop ends when there are none.
 
     Args:
-        step: a function of the latest token of each beam, int32 ``(batch * beam_width,)``, the beams of a row side by
-            side, and the states. It returns logits, ``(batch * beam_width, vocabulary)``, and the new states. What it
-            returns just as it was given, such as what a decoder attends to, is not moved from beam to beam.
+        step: a function of the latest token of each beam, int32 ``(rows * beam_width,)``, the beams of a row side by
+            side, and the states. It returns logits, ``(rows * beam_width, vocabulary)``, and the new states. What it
+            returns just as it was given, such as what a decoder attends to, is not moved from beam to beam. The number
+            of rows falls: what belongs to one must be among the states.
         states: the states before the first step: nested lists, tuples and dicts of tensors ``(batch, ...)``.
         start_token: the token before the first, a number or ``(batch,)``.
         end_token: the token that ends a sequence, and fills up the results.
@@ -60,7 +76,7 @@ def beam_search(
         top_paths: how many sequences a row gets, at most `beam_width`, which is the default. Fewer are found sooner.
         length_penalty: ``a`` in the score, the sum of log-probabilities over ``((5 + length) / 6) ** a`` (Wu et al.,
             2016). 0 compares probabilities; more favours long sequences.
-        early_stop: False goes on to `max_length` in any case, which gives the same results.
+        early_stop: False goes on to `max_length` with all rows that have live beams, which gives the same results.
 
     Returns:
         ``(sequences, scores, lengths)``, best first: int32 ``(batch, top_paths, max_length)``, without the start token;
@@ -119,9 +135,11 @@ class _Search:
         self.max_length = max_length
         self.width = beam_width
         self.paths = paths
+        self.choices = min(beam_width + 1, step.vocabulary)
         self.early_stop = early_stop
         self.dtype = step.dtype
         self.lowest = ops.constant(-np.inf, self.dtype)
+        self.is_penalised = length_penalty != 0
         # By the length of a sequence. No log-probability is positive, so that the largest divisor gives the best score.
         divisors = ((5 + np.arange(max_length + 1)) / 6) ** length_penalty
         best_from = np.maximum.accumulate(divisors[::-1])[::-1]
@@ -132,94 +150,151 @@ class _Search:
         batch = ops.shape(starts)[0]
         logs = np.full(self.width, -np.inf)
         logs[0] = 0.0  # beams that are all alike would stay alike
+        best = _Best(ops.full((batch, self.paths), -np.inf, self.dtype), ops.zeros((batch, self.paths), "int32"))
         beams = _Beams(
-            ops.full((batch, self.width, self.max_length), self.end_token, "int32"),
+            ops.arange(batch, dtype="int32"),
             ops.broadcast_to(ops.constant(logs, self.dtype), (batch, self.width)),
             ops.broadcast_to(ops.expand_dims(starts, 1), (batch, self.width)),
-            ops.full((batch, self.paths, self.max_length), self.end_token, "int32"),
-            ops.full((batch, self.paths), -np.inf, self.dtype),
-            ops.zeros((batch, self.paths), "int32"),
+            ops.zeros((batch, self.width), "int32"),
+            best,
         )
-        self.first_beams = ops.expand_dims(ops.arange(batch, dtype="int32"), 1) * self.width
-        _, beams, _ = while_loop(
-            lambda length, beams, states: ops.any(beams.logs > self.lowest),
+        arrays = [TensorArray("int32", dynamic_size=True, element_shape=(None,), infer_shape=False) for _ in range(2)]
+        history = _History(
+            ops.constant(self.choices, "int32"),
+            arrays[0].write(0, ops.full((self.choices,), self.end_token, "int32")),
+            arrays[1].write(0, ops.zeros((1,), "int32")),
+        )
+        steps, _, _, best, history = while_loop(
+            lambda length, beams, *_: ops.shape(beams.rows)[0] > 0,
             self._body,
-            (0, beams, states),
+            (0, beams, states, best, history),
             name="beam_search",
         )
-        return beams.found, beams.scores, beams.lengths
+        return self._sequences(best, history, steps)
 
-    def _body(self, length: Any, beams: _Beams, states: Any) -> tuple[Any, _Beams, Any]:
-        logits, new_states = self.step(ops.reshape(beams.latest, (-1,)), states)
-        logs = ops.reshape(ops.log_softmax(logits), (-1, self.width, self.step.vocabulary))
-        logs = ops.reshape(logs + ops.expand_dims(beams.logs, 2), (-1, self.width * self.step.vocabulary))
-        best, places = _largest(logs, self.width)
+    def _body(self, length: Any, beams: _Beams, states: Any, found: _Best, history: _History) -> tuple[Any, ...]:
+        previous = ops.reshape(beams.latest, (-1,))
+        logits, new_states = self.step(previous, states)
+        _check_rows(previous, logits, new_states)
+        logs, tokens = self._candidates(logits, beams.logs)
         is_last = ops.equal(length + 1, self.max_length)
-        ends = ops.logical_or(ops.equal(places % self.step.vocabulary, self.end_token), is_last)
-
-        live, places, found, scores, lengths = cond(
-            ops.any(ends),
-            lambda: (*self._best_open(logs), *self._finish(length, best, places, ends, beams)),
-            lambda: (best, places, beams.found, beams.scores, beams.lengths),
+        is_end = ops.equal(tokens, self.end_token)
+        live, places = ops.top_k(ops.where(is_end, self.lowest, logs), self.width)
+        # Candidates that end are among the best only where they are no worse than the last that goes on.
+        may_end = ops.logical_or(ops.any(ops.logical_and(is_end, logs >= live[:, -1:])), is_last)
+        first = ops.expand_dims(ops.arange(ops.shape(tokens)[0], dtype="int32"), 1) * (self.width * self.choices)
+        best = cond(
+            may_end,
+            lambda: self._finish(length, logs, tokens, is_last, first + history.count, beams.best),
+            lambda: beams.best,
             name="finish",
         )
-        done: Tensor = is_last
+        done = ops.logical_not(live[:, 0] > self.lowest)
         if self.early_stop:
-            done = ops.logical_or(done, scores[:, -1:] >= live[:, :1] / self.best_divisors[length + 1])
-        live = ops.where(done, self.lowest, live)  # so nothing that follows counts in this row
+            done = ops.logical_not(self._scores(live[:, 0], self.best_divisors, length) > best.scores[:, -1])
+        done = ops.logical_or(done, is_last)
+        chosen = first + places  # among the candidates of all rows
 
-        sources, tokens = self._split(places)
-        extended = self._extended(beams.tokens, sources, tokens, length)
-        states = self._moved(states, new_states, ops.reshape(sources, (-1,)))
-        return length + 1, _Beams(extended, live, tokens, found, scores, lengths), states
+        def left() -> Any:
+            """Without the rows that are done, whose results are put where they belong."""
+            (gone,), (kept,) = ops.nonzero(done), ops.nonzero(ops.logical_not(done))
+            lines = ops.expand_dims(ops.take(beams.rows, gone, axis=0), 1)
+            results = [
+                ops.scatter_update(all, lines, ops.take(own, gone, axis=0))
+                for all, own in zip(found, best, strict=True)
+            ]
+            carried = [ops.take(x, kept, axis=0) for x in (beams.rows, live, chosen, *best)]
+            return *carried, *results, *self._of_rows(states, new_states, kept)
 
-    def _split(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        """The beams that candidates continue, as places among those of the batch, and their tokens."""
-        return self.first_beams + places // self.step.vocabulary, places % self.step.vocabulary
+        rows, live, chosen, *rest = cond(
+            ops.any(done),
+            left,
+            lambda: (beams.rows, live, chosen, *best, *found, *self._untouched(states, new_states)),
+            name="leave",
+        )
+        tokens = ops.reshape(tokens, (-1,))
+        states = self._moved(states, new_states, rest[4:], ops.reshape(chosen // self.choices, (-1,)))
+        latest, last = ops.take(tokens, chosen, axis=0), chosen + history.count
+        history = _History(
+            history.count + ops.shape(tokens)[0],
+            history.tokens.write(length + 1, tokens),
+            history.before.write(length + 1, ops.reshape(beams.last, (-1,))),
+        )
+        return length + 1, _Beams(rows, live, latest, last, _Best(*rest[:2])), states, _Best(*rest[2:4]), history
 
-    def _best_open(self, logs: Tensor) -> tuple[Tensor, Tensor]:
-        """The best candidates that do not end."""
-        tokens = ops.arange(self.width * self.step.vocabulary, dtype="int32") % self.step.vocabulary
-        return _largest(ops.where(ops.equal(tokens, self.end_token), self.lowest, logs), self.width)
+    def _candidates(self, logits: Tensor, logs: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and tokens, ``(rows, width * choices)``, of the candidates that can matter.
 
-    def _finish(self, length: Any, logs: Tensor, places: Tensor, ends: Tensor, beams: _Beams) -> tuple[Any, Any, Any]:
-        """The best finished sequences, their scores and lengths, with the candidates that end."""
-        sources, tokens = self._split(places)
-        scores = ops.where(ends, logs / self.divisors[length + 1], self.lowest)
-        best, order = ops.top_k(ops.concatenate([beams.scores, scores], axis=1), self.paths)
-        extended = ops.concatenate([beams.found, self._extended(beams.tokens, sources, tokens, length)], axis=1)
-        found = ops.take_along_axis(extended, ops.expand_dims(order, 2), axis=1)
-        ended = ops.where(scores > self.lowest, length + 1, 0)
-        lengths = ops.take_along_axis(ops.concatenate([beams.lengths, ended], axis=1), order, axis=1)
-        return found, best, lengths
+        Of a beam these are as many of the best as there are beams, and one more, since one of them may end.
+        """
+        best, tokens = ops.top_k(logits, self.choices)
+        norm = ops.logsumexp(logits, axis=1, keepdims=True)
+        best = ops.minimum(best - norm, 0) + ops.reshape(logs, (-1, 1))  # by rounding it could be a little more than 0
+        return ops.reshape(best, (-1, self.width * self.choices)), ops.reshape(tokens, (-1, self.width * self.choices))
 
-    def _extended(self, tokens: Tensor, sources: Tensor, new: Tensor, length: Any) -> Tensor:
-        """``(batch, width, max_length)``: the sequences of the beams `sources`, continued by new tokens."""
-        beams = ops.take(ops.reshape(tokens, (-1, self.max_length)), sources, axis=0)
-        here = ops.equal(ops.arange(self.max_length, dtype="int32"), length)
-        return ops.where(here, ops.expand_dims(new, 2), beams)
+    def _finish(self, length: Any, logs: Tensor, tokens: Tensor, is_last: Tensor, first: Tensor, best: _Best) -> _Best:
+        """The best finished sequences, with the candidates that end; `first` is where those of each row begin."""
+        logs, places = ops.top_k(logs, self.width)
+        ends = ops.logical_or(ops.equal(ops.take_along_axis(tokens, places, axis=1), self.end_token), is_last)
+        scores = ops.where(ends, self._scores(logs, self.divisors, length), self.lowest)
+        # What does not end, or does not exist, has a score of -inf, and comes after all that was there.
+        scores, order = ops.top_k(ops.concatenate([best.scores, scores], axis=1), self.paths)
+        last = ops.concatenate([best.last, first + places], axis=1)
+        return _Best(scores, ops.take_along_axis(last, order, axis=1))
 
-    def _moved(self, states: Any, new_states: Any, sources: Tensor) -> Any:
-        """The states of the beams `sources`; what the step left alone is the same for all beams of a row."""
+    def _scores(self, logs: Tensor, divisors: Tensor, length: Any) -> Tensor:
+        """The scores of sequences that are longer than `length` by one token."""
+        return logs / divisors[length + 1] if self.is_penalised else logs
+
+    def _sequences(self, best: _Best, history: _History, steps: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """Sequences, scores and lengths, read from the last tokens to the first."""
+        tokens, before = history.tokens.concat(), history.before.concat()
+        _, _, places = while_loop(
+            lambda step, *_: step < steps,
+            lambda step, last, places: (
+                step + 1,
+                ops.take(before, last // self.choices, axis=0),
+                places.write(step, last),
+            ),
+            (0, best.last, TensorArray("int32", dynamic_size=True, element_shape=best.last.shape)),
+            name="read_back",
+        )
+        batch = ops.shape(best.last)[0]
+        places = ops.reshape(places.stack(), (steps, batch * self.paths))  # without rows there is no step
+        lengths = ops.sum(ops.cast(places > 0, "int32"), axis=0)
+        columns = ops.arange(self.max_length, dtype="int32")
+        reversed = ops.expand_dims(lengths, 1) - 1 - columns
+        chosen = ops.take_along_axis(ops.transpose(places), ops.maximum(reversed, 0), axis=1)
+        sequences = ops.where(reversed >= 0, ops.take(tokens, chosen, axis=0), self.end_token)
+        shape = (batch, self.paths)
+        return ops.reshape(sequences, (*shape, self.max_length)), best.scores, ops.reshape(lengths, shape)
+
+    def _untouched(self, states: Any, new_states: Any) -> list[Tensor]:
+        """What the step returned just as it was given. It is the same for all beams of a row."""
+        pairs = zip(flatten(states), flatten(new_states), strict=True)
+        return [old for old, new in pairs if new is old]
+
+    def _of_rows(self, states: Any, new_states: Any, rows: Tensor) -> list[Tensor]:
+        """What is untouched, of some of the rows."""
+        places = ops.expand_dims(rows * self.width, 1) + ops.arange(self.width, dtype="int32")
+        return [ops.take(x, ops.reshape(places, (-1,)), axis=0) for x in self._untouched(states, new_states)]
+
+    def _moved(self, states: Any, new_states: Any, untouched: list[Tensor], sources: Tensor) -> Any:
+        """The states of the beams `sources`; what is untouched is there already."""
+        remaining = iter(untouched)
 
         def moved(old: Tensor, new: Tensor) -> Tensor:
-            return old if new is old else ops.take(new, sources, axis=0)
+            return next(remaining) if new is old else ops.take(new, sources, axis=0)
 
         return map_structure(moved, states, new_states)
 
 
-def _largest(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The largest values of each row, in descending order, and where they are; of equal ones the first.
-
-    Where only -inf is left, so are the values, but places repeat themselves.
-    """
-    if count > _MOST_PASSES:
-        return ops.top_k(x, count)
-    places = ops.arange(ops.shape(x)[1], dtype="int32")
-    found: list[tuple[Tensor, Tensor]] = []
-    for _ in range(count):
-        place = ops.expand_dims(ops.argmax(x, axis=1), 1)
-        found.append((ops.max(x, axis=1, keepdims=True), place))
-        x = ops.where(ops.equal(places, place), ops.constant(-np.inf, x.dtype), x)
-    values, indices = zip(*found, strict=True)
-    return ops.concatenate(list(values), axis=1), ops.concatenate(list(indices), axis=1)
+def _check_rows(tokens: Tensor, logits: Tensor, states: Any) -> None:
+    """Check that a step is of as many rows as it is given tokens, where their number is open."""
+    for name, value in (("logits", logits), *[("states", leaf) for leaf in flatten(states)]):
+        if tokens.shape == (None,) and value.shape and value.shape[0] is not None:
+            raise ValueError(
+                f"beam_search: step returned {name} of {value.shape[0]} rows, however many tokens it is given: it "
+                "takes something for all rows of the batch from outside, but those that are done are left out. Put it "
+                "into the states, which are repeated for each beam and kept in step with the rows."
+            )

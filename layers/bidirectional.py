@@ -29,7 +29,7 @@ class Bidirectional(Layer):
         backward_layer: the layer for the other direction, with ``go_backwards`` unlike that of `layer`.
 
     With sequences returned, outputs at masked steps are 0. ``initial_state`` holds the forward states, then the
-    backward ones.
+    backward ones. With ``sequence_length`` the backward layer begins with each row's own last step.
 
     Raises:
         ValueError: the layers do not fit together, or `merge_mode` is none of these.
@@ -86,32 +86,46 @@ class Bidirectional(Layer):
             self.set_weights(self._first_weights)
             self._first_weights = None
 
-    def call(self, sequences: Any, initial_state: Any = None, mask: Any = None, training: Any = None) -> Any:
+    def call(
+        self,
+        sequences: Any,
+        initial_state: Any = None,
+        mask: Any = None,
+        training: Any = None,
+        sequence_length: Any = None,
+        reset: Any = None,
+    ) -> Any:
         states = [None, None]
         if initial_state is not None:
             half = len(initial_state) // 2
             states = [initial_state[:half], initial_state[half:]]
-        forward = self._run(self.forward_layer, sequences, states[0], mask, training)
-        backward = self._run(self.backward_layer, sequences, states[1], mask, training)
+        given = {"mask": mask, "training": training, "sequence_length": sequence_length, "reset": reset}
+        forward = self._run(self.forward_layer, sequences, states[0], given)
+        backward = self._run(self.backward_layer, sequences, states[1], given)
         final: tuple[Any, ...] = ()
         if self.return_state:
             final = (*forward[1:], *backward[1:])
             forward, backward = forward[0], backward[0]
         if self.return_sequences:
-            backward = ops.flip(backward, axis=1)
+            backward = ops.flip(backward, axis=0 if getattr(self.backward_layer, "time_major", False) else 1)
         if self.merge_mode is None:
             return (forward, backward, *final)
         output = _MERGES[self.merge_mode](forward, backward)
         return (output, *final) if self.return_state else output
 
-    def _run(self, layer: Any, sequences: Any, states: Any, mask: Any, training: Any) -> Any:
+    def _run(self, layer: Any, sequences: Any, states: Any, others: dict[str, Any]) -> Any:
         """Call one of the layers with as much as its `call` takes."""
         signature = signature_of(type(layer).call)
-        given = {"initial_state": states, "mask": mask, "training": training}
+        given = {"initial_state": states, **others}
         known = {name: value for name, value in given.items() if signature.takes(name) or signature.takes_anything}
         if states is not None and "initial_state" not in known:
             raise ValueError(
                 f"Layer {self.name!r} (Bidirectional) was given an initial_state, which the call of {layer.name!r} "
+                f"({type(layer).__name__}) does not take."
+            )
+        if others["sequence_length"] is not None and "sequence_length" not in known:
+            raise ValueError(
+                f"Layer {self.name!r} (Bidirectional) was given a sequence_length, which the call of {layer.name!r} "
                 f"({type(layer).__name__}) does not take."
             )
         return layer(sequences, **known)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..engine import ops
-from ..engine.graph import Tensor, TensorSpec, Variable, flatten
+from ..engine.graph import Graph, Tensor, TensorSpec, Variable, flatten
 from ..engine.graph.dtypes import is_floating
 from ..engine.ops.base import as_array
 
@@ -63,11 +63,13 @@ class ActiveCall:
     path: str
     training: Any = None
     autocast: str | None = None  # the dtype in which weights are read; None for their own
+    symbols: Graph | None = None  # where an `Input` made inside the call is put
 
 
 class _Calls(threading.local):
     def __init__(self) -> None:
         self.stack: list[ActiveCall] = []
+        self.path = ""  # where paths go on from when the stack is empty
 
 
 _calls = _Calls()
@@ -76,13 +78,42 @@ _calls = _Calls()
 @contextmanager
 def active_call(name: str, training: Any = None) -> Generator[ActiveCall]:
     """Note that the layer called `name` is being called or built."""
-    outer = _calls.stack[-1].path + "/" if _calls.stack else ""
-    active = ActiveCall(outer + name, training)
+    active = ActiveCall(enclosing_path() + name, training)
     _calls.stack.append(active)
     try:
         yield active
     finally:
         _calls.stack.pop()
+
+
+@contextmanager
+def symbols_apart() -> Generator[None]:
+    """Inside the block an `Input` is made: inside a layer's call, in a graph apart from that of the call.
+
+    What is built on it is a model, not a part of the call, whose graph could run the model's updates of weights only
+    if somebody fed the `Input`.
+    """
+    if not _calls.stack:
+        yield
+        return
+    active = _calls.stack[-1]
+    active.symbols = active.symbols or Graph()
+    with active.symbols.as_default():
+        yield
+
+
+@contextmanager
+def calls_around(graph: Graph) -> Generator[None]:
+    """Inside the block a layer is called in `graph`: on symbols made inside a call, nothing but paths goes on."""
+    if not any(active.symbols is graph.root for active in _calls.stack):
+        yield
+        return
+    stack, path = _calls.stack, _calls.path
+    _calls.stack, _calls.path = [], enclosing_path()
+    try:
+        yield
+    finally:
+        _calls.stack, _calls.path = stack, path
 
 
 def is_outermost() -> bool:
@@ -92,7 +123,7 @@ def is_outermost() -> bool:
 
 def enclosing_path() -> str:
     """The path of the layer that is being called or built, with a slash; empty if there is none."""
-    return _calls.stack[-1].path + "/" if _calls.stack else ""
+    return _calls.stack[-1].path + "/" if _calls.stack else _calls.path
 
 
 def autocast_dtype() -> str | None:

@@ -74,8 +74,17 @@ class _Conv(Convolution):
         )
         self._add_bias(self.filters)
 
+    def convolution_op(self, inputs: Any, kernel: Any) -> Tensor:
+        """The convolution alone, without bias and activation; what subclasses may override.
+
+        Args:
+            inputs: ``(batch, ..., channels)``.
+            kernel: ``(*kernel_size, channels // groups, filters)``, such as ``self.kernel`` made into another one.
+        """
+        return ops.conv(inputs, kernel, **self._windows)
+
     def call(self, inputs: Any) -> Tensor:
-        return self._finished(ops.conv(inputs, self.kernel, **self._windows))
+        return self._finished(self.convolution_op(inputs, self.kernel))
 
     def get_config(self) -> dict[str, Any]:
         return {

@@ -8,6 +8,7 @@ from ..engine.graph import Tensor, as_dtype
 from ..engine.graph.dtypes import name_of
 from ..engine.objects.floats import floatx
 from ..engine.session import placeholder
+from .calling import symbols_apart
 from .layer import Layer
 from .node import Node
 
@@ -60,7 +61,8 @@ class InputLayer(Layer):
         self.batch_shape: tuple[int | None, ...] = tuple(batch_shape) if shape is None else (batch_size, *shape)
         self.dtype_policy = name_of(as_dtype(floatx() if dtype is None else dtype))
         self.built = True
-        tensor = placeholder(self.batch_shape, self.dtype, self.name)
+        with symbols_apart():
+            tensor = placeholder(self.batch_shape, self.dtype, self.name)
         Node(self, ((), {}), tensor)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:

@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 
 from ..engine import ops
-from ..engine.graph import Graph, Tensor, flatten, pack_as
+from ..engine.graph import Graph, Tensor, flatten, in_stateless_scope, pack_as
 from ..engine.graph.graph import get_default_graph, graph_for, in_explicit_graph
+from ..engine.graph.provenance import building_part
 from ..engine.objects import regularizers
 from ..engine.ops.elementwise import identity as pass_on  # ops.identity is the matrix
-from ..engine.session import Function, placeholder
+from ..engine.session import placeholder
 from .calling import (
     CallSignature,
     active_call,
+    calls_around,
     enclosing_path,
     enclosing_training,
     is_array,
@@ -33,11 +35,13 @@ from .calling import (
     to_tensors,
 )
 from .input_spec import check_inputs
-from .layer_config import SHAPE_ARGUMENTS, LayerConfig
+from .layer_config import SHAPE_ARGUMENTS
 from .node import Node, is_construction_graph
+from .shape_programs import ArrayFunction
+from .stateless import StatelessCalls
 
 
-class Layer(LayerConfig):
+class Layer(StatelessCalls):
     """The base of all layers: make weights in `build`, compute in `call`.
 
     Args:
@@ -92,7 +96,7 @@ class Layer(LayerConfig):
         self.supports_masking = False
         self.input_spec: Any = None
         self.batch_input_shape = _batch_input_shape(kwargs)
-        self._functions: dict[Any, Function] = {}
+        self._functions: dict[Any, Any] = {}
         self._latest_output_shapes: Any = None  # for summaries: what the latest call gave, in its structure
         self._build_shapes: dict[str, Any] | None = None
         self._is_building = False
@@ -130,15 +134,15 @@ class Layer(LayerConfig):
             ValueError: an input does not fit the layer (named, with what was expected and what was got).
         """
         self._check_initialized()
-        if tensors_in((args, kwargs)) or in_explicit_graph():
+        if tensors_in((args, kwargs)) or in_explicit_graph() or in_stateless_scope():
             return self._call_on_tensors(args, kwargs)
         return self._call_on_arrays((*map(numbers_to_arrays, args[:1]), *args[1:]), kwargs)
 
     def _call_on_tensors(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        outermost = is_outermost()
-        if outermost:
-            self._clear_losses()
-        with _graph_of(tensors_in((args, kwargs))) as graph:
+        with _graph_of(tensors_in((args, kwargs))) as graph, calls_around(graph):
+            outermost = is_outermost()
+            if outermost:
+                self._clear_losses()
             arguments, training = self._bind(args, kwargs)
             given = tensors_in(list(arguments.values()))
             masks = masks_of(next(iter(arguments.values()), None))
@@ -159,7 +163,11 @@ class Layer(LayerConfig):
     def _run_call(self, graph: Graph, arguments: dict[str, Any], converted: dict[str, Any], training: Any) -> Any:
         """Build, check, and run `call` inside the layer's scopes."""
         try:
-            with active_call(self.name, training) as active, graph.name_scope(self.name):
+            with (
+                active_call(self.name, training) as active,
+                graph.name_scope(self.name),
+                building_part("layer", active.path),
+            ):
                 self._ensure_built(converted)
                 self._check_input_spec(converted)
                 self._fill_masks(arguments, converted)
@@ -228,9 +236,11 @@ class Layer(LayerConfig):
         mask = self.compute_mask(inputs, previous)
         if mask is None:
             return []
-        count = len(flatten(outputs))
-        masks = list(mask) if isinstance(mask, (list, tuple)) else [mask] * count
-        return masks if len(masks) == count else [masks[0]] * count
+        leaves = flatten(outputs)
+        own = type(self).compute_mask is not Layer.compute_mask
+        masks = [*_mask_leaves(mask), *[None] * len(leaves)][: len(leaves)]  # a single mask is that of the first output
+        # What a layer inside has said of an output, it knows better than the mask of the input that is passed on.
+        return [mask if own else _mask_of(leaf, mask) for leaf, mask in zip(leaves, masks, strict=True)]
 
     def _warn_of_lost_mask(self, previous: Any) -> None:
         if self._call_signature.takes("mask") or not flatten(previous):
@@ -280,7 +290,7 @@ class Layer(LayerConfig):
                 outputs = self._call_on_tensors(*pack_as(structure, filled))
                 return outputs, [loss for layer in self._flatten_layers() for loss in layer._added_losses]
 
-            function = self._functions[key] = Function(run)
+            function = self._functions[key] = ArrayFunction(run)
         outputs, losses = function(*[np.asarray(leaves[position]) for position in positions])
         self._clear_losses()
         self._added_losses = losses
@@ -482,6 +492,20 @@ def _apart_from(outputs: Any, inputs: list[Tensor]) -> Any:
         return leaf
 
     return map_leaves(separate, outputs)
+
+
+def _mask_leaves(masks: Any) -> list[Any]:
+    """The masks of a structure in flat order, with None for those that there are not."""
+    if isinstance(masks, dict):
+        return [leaf for key in sorted(masks) for leaf in _mask_leaves(masks[key])]
+    if isinstance(masks, (list, tuple)):
+        return [leaf for item in masks for leaf in _mask_leaves(item)]
+    return [masks]
+
+
+def _mask_of(leaf: Any, otherwise: Any) -> Any:
+    mask = leaf.annotations.get("mask") if isinstance(leaf, Tensor) else None
+    return otherwise if mask is None else mask
 
 
 def _set_masks(outputs: Any, masks: list[Any]) -> None:

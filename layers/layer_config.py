@@ -45,10 +45,14 @@ class LayerConfig(LayerState):
         Raises:
             NotImplementedError: one of these can't be written; the class has to override `get_config`.
         """
-        config: dict[str, Any] = {"name": self.name, "trainable": self.trainable, "dtype": self.dtype_policy.name}
+        config: dict[str, Any] = {"name": self.name, "trainable": self.trainable, "dtype": self._dtype_config()}
         if type(self).get_config is not LayerConfig.get_config:
             return config
         return {**config, **self._constructor_config()}
+
+    def _dtype_config(self) -> Any:
+        policy = self._dtype_policy
+        return serialize_keras_object(policy) if isinstance(policy, policies.DTypePolicyMap) else policy.name
 
     def _constructor_config(self) -> dict[str, Any]:
         """The constructor's arguments, serialised."""
@@ -85,7 +89,8 @@ class LayerConfig(LayerState):
         off = {name for name in _OFF.keys() - parameters.keys() if name in config and config[name] == _OFF[name]}
         arguments = {name: _deserialized(value) for name, value in config.items() if name not in off | {"dtype"}}
         if "dtype" in config:
-            arguments["dtype"] = policies.get(config["dtype"]).name
+            policy = policies.get(config["dtype"])
+            arguments["dtype"] = policy if isinstance(policy, policies.DTypePolicyMap) else policy.name
         leftover: dict[str, Any] = {}
         if not any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values()):
             for name in ("name", "trainable", "dtype"):

@@ -265,7 +265,8 @@ class LayerState:
     @property
     def dtype_policy(self) -> policies.DTypePolicy:
         """Which dtypes the layer computes in and keeps its weights in. Set it before the layer is built."""
-        return self._dtype_policy
+        policy = self._dtype_policy
+        return policy[self._path_here()] if isinstance(policy, policies.DTypePolicyMap) else policy
 
     @dtype_policy.setter
     def dtype_policy(self, value: Any) -> None:
@@ -274,16 +275,16 @@ class LayerState:
     @property
     def dtype(self) -> str:
         """The dtype of the weights."""
-        return self._dtype_policy.variable_dtype
+        return self.dtype_policy.variable_dtype
 
     @property
     def variable_dtype(self) -> str:
-        return self._dtype_policy.variable_dtype
+        return self.dtype_policy.variable_dtype
 
     @property
     def compute_dtype(self) -> str:
         """The dtype in which the layer computes, and to which it casts floating inputs and weights."""
-        return self._dtype_policy.compute_dtype
+        return self.dtype_policy.compute_dtype
 
     @property
     def input_dtype(self) -> str:
@@ -294,9 +295,15 @@ class LayerState:
     def path(self) -> str:
         """The names of the layers around this one and its own, joined by slashes, as at its first call."""
         if self._path is None:
-            around = enclosing_path()
-            self._path = around.rstrip("/") if around.endswith(f"{self.name}/") else around + self.name
+            self._path = self._path_here()
         return self._path
+
+    def _path_here(self) -> str:
+        """The path, or, while that is not fixed, what it would be if the layer were called here."""
+        if self._path is not None:
+            return self._path
+        around = enclosing_path()
+        return around.rstrip("/") if around.endswith(f"{self.name}/") else around + self.name
 
 
 def assign_values(layer_name: str, variables: Sequence[Variable], values: Sequence[Any]) -> None:

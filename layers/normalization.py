@@ -131,7 +131,8 @@ class BatchNormalization(Layer):
             batches (Ioffe, 2017).
         renorm_clipping: limits of the correction ``x * r + d``: ``rmin <= r <= rmax`` and ``-dmax <= d <= dmax``.
         renorm_momentum: how much of these averages is kept at each step.
-        synchronized: accepted as False only: statistics are of one replica.
+        synchronized: whether the statistics are those of the batches of all replicas. A step that is run by a single
+            replica, as all are here, sees the whole batch, so that both values mean the same.
 
     In training the batch's own statistics are used (over positions where the mask is True) and the moving ones
     updated; otherwise, and where ``trainable`` is False, the moving ones are used. Weights: ``gamma``, ``beta``,
@@ -139,7 +140,7 @@ class BatchNormalization(Layer):
     ``renorm_stddev``.
 
     Raises:
-        ValueError: `synchronized` is true, or `renorm_clipping` has other keys, or limits that cross.
+        ValueError: `renorm_clipping` has other keys, or limits that cross.
     """
 
     def __init__(
@@ -164,9 +165,8 @@ class BatchNormalization(Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if synchronized:
-            raise ValueError("BatchNormalization(synchronized=True) is not available: statistics are of one replica.")
         self.axis = int(axis[0]) if isinstance(axis, (list, tuple)) else int(axis)
+        self.synchronized = bool(synchronized)
         self.renorm = renorm
         self.renorm_clipping = _checked_clipping(renorm_clipping) if renorm else renorm_clipping
         self.renorm_momentum = renorm_momentum
@@ -309,7 +309,7 @@ class BatchNormalization(Layer):
             "gamma_regularizer": regularizers.serialize(self.gamma_regularizer),
             "beta_constraint": constraints.serialize(self.beta_constraint),
             "gamma_constraint": constraints.serialize(self.gamma_constraint),
-            "synchronized": False,
+            "synchronized": self.synchronized,
             "renorm": self.renorm,
             "renorm_clipping": self.renorm_clipping,
             "renorm_momentum": self.renorm_momentum,

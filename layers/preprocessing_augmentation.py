@@ -14,7 +14,7 @@ _FILL_MODES = ("reflect", "wrap", "constant", "nearest")
 _INTERPOLATIONS = ("nearest", "bilinear")
 
 
-class _RandomWarp(RandomImageLayer):
+class RandomWarp(RandomImageLayer):
     """The base of layers that move pixels: a matrix for each image, by which `ops.image.affine_transform` warps it."""
 
     def __init__(
@@ -66,7 +66,7 @@ def _matrix(a0: Tensor, a1: Tensor, a2: Tensor, b0: Tensor, b1: Tensor, b2: Tens
     return ops.stack([a0, a1, a2, b0, b1, b2, zeros, zeros], axis=1)
 
 
-class RandomRotation(_RandomWarp):
+class RandomRotation(RandomWarp):
     """In training, turns each image by a random angle.
 
     Args:
@@ -112,7 +112,7 @@ class RandomRotation(_RandomWarp):
         return {**super().get_config(), "factor": self.factor}
 
 
-class RandomZoom(_RandomWarp):
+class RandomZoom(RandomWarp):
     """In training, zooms into or out of each image.
 
     Args:
@@ -159,7 +159,7 @@ class RandomZoom(_RandomWarp):
         return {**super().get_config(), "height_factor": self.height_factor, "width_factor": self.width_factor}
 
 
-class RandomTranslation(_RandomWarp):
+class RandomTranslation(RandomWarp):
     """In training, moves each image.
 
     Args:

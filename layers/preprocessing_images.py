@@ -52,6 +52,10 @@ class ImageLayer(Layer):
         """A batch of images, transformed."""
         raise NotImplementedError(f"{type(self).__name__} does not define transform().")
 
+    def transform_labels(self, labels: Tensor, transformation: Transformation) -> Tensor:
+        """The labels of a batch of transformed images; the same ones unless a layer mixes images."""
+        return labels
+
     def is_active(self, training: Any) -> bool:
         """Whether images are transformed: random layers do it in training."""
         return bool(training)
@@ -64,9 +68,17 @@ class ImageLayer(Layer):
         self._check_keys(data)
         images, transformation = self._on_images(data["images"], None, training)
         made = {**data, "images": images}
+        if "labels" in data and transformation:
+            made["labels"] = self._on_labels(data["labels"], images, transformation)
         if self.moves_pixels and "segmentation_masks" in data:
             made["segmentation_masks"], _ = self._on_images(data["segmentation_masks"], transformation, training, True)
         return made
+
+    def _on_labels(self, data: Any, images: Tensor, transformation: Transformation) -> Tensor:
+        labels = ops.convert_to_tensor(data)
+        if images.ndim == 4:
+            return self.transform_labels(labels, transformation)
+        return ops.squeeze(self.transform_labels(ops.expand_dims(labels, 0), transformation), 0)
 
     def _check_keys(self, data: dict[str, Any]) -> None:
         unknown = set(data) - {"images", "labels", "segmentation_masks"}
@@ -126,6 +138,25 @@ class ImageLayer(Layer):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "data_format": self.data_format}
+
+
+def value_pair(layer: Layer, value_range: Any) -> tuple[float, float]:
+    """The lowest and the highest value of a pixel.
+
+    Raises:
+        ValueError: they are not two.
+    """
+    if not isinstance(value_range, (tuple, list)) or len(value_range) != 2:
+        raise ValueError(f"Layer {layer.name!r}: value_range must be a pair of numbers, got {value_range!r}.")
+    low, high = sorted(value_range)
+    return low, high
+
+
+def rescaled(images: Tensor, old: Sequence[float], new: Sequence[float]) -> Tensor:
+    """Pixels of one range of values in another."""
+    if tuple(old) == tuple(new):
+        return images
+    return (images - old[0]) / (old[1] - old[0]) * (new[1] - new[0]) + new[0]
 
 
 def check_size(layer: Layer, height: Any, width: Any) -> None:
@@ -282,6 +313,11 @@ class RandomImageLayer(ImageLayer):
         """A number for each image, ``(batch, 1, 1, 1)`` with three further axes."""
         shape = (ops.shape(images)[0], *(1,) * ones)
         return random.uniform(shape, low, high, seed=self.generator)
+
+    def _chosen(self, images: Tensor, low: float, high: float) -> Tensor:
+        """Which images are transformed, ``(batch, 1, 1, 1)``, by probabilities from `low` to `high`."""
+        likely = self._uniform(images, low, high)
+        return self._uniform(images, 0.0, 1.0) < likely
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "seed": self.seed}
@@ -440,11 +476,8 @@ class RandomErasing(RandomImageLayer):
         height, width = self._size(images)
         share = ops.sqrt(random.uniform((ops.shape(images)[0], 2), *self.scale, seed=self.generator))
         across, down = self._span(images, width, share[:, 0]), self._span(images, height, share[:, 1])
-        likely = self._uniform(images, *self.factor)
-        return {"erased": ops.logical_and(self._inside(down, across, height, width), self._chosen(images, likely))}
-
-    def _chosen(self, images: Tensor, likely: Tensor) -> Tensor:
-        return self._uniform(images, 0.0, 1.0) < likely
+        chosen = self._chosen(images, *self.factor)
+        return {"erased": ops.logical_and(self._inside(down, across, height, width), chosen)}
 
     def _span(self, images: Tensor, size: Any, share: Tensor) -> tuple[Tensor, Tensor]:
         whole = ops.cast(size, share.dtype)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from ..engine import ops
 from ..engine.graph import Tensor
 from ..engine.objects import activations, constraints, initializers, regularizers
 from ..engine.ops import random
-from .calling import signature_of
+from .calling import map_leaves, signature_of
 from .dense import known_features, positive_int
 from .input_spec import InputSpec
 from .layer import Layer
@@ -55,6 +55,18 @@ def initial_states(cell: Any, batch_size: Any, dtype: Any) -> list[Any]:
     return list(states) if isinstance(states, (list, tuple)) else [states]
 
 
+def build_cell(cell: Any, input_shape: Any) -> None:
+    """Build a cell that is a layer; one that leaves that to its parts is called on symbols once, with its states."""
+    if not isinstance(cell, Layer) or cell.built:
+        return
+    if type(cell).build is Layer.build and any(not layer.built for layer in cell.sublayers()):
+        batch = input_shape[0] if isinstance(input_shape, tuple) else None
+        cell.compute_output_shape(input_shape, map_leaves(lambda size: (batch, *size.dims), state_form(cell)))
+        cell._build_shapes = None  # it can't be built from the input's shape alone; whoever holds the cell does it
+    else:
+        cell.build(input_shape)
+
+
 def output_size_of(cell: Any) -> Any:
     """The length of a cell's output: its `output_size`, or else the first state's."""
     size = getattr(cell, "output_size", None)
@@ -62,6 +74,20 @@ def output_size_of(cell: Any) -> Any:
         return size
     state_size = cell.state_size
     return state_size[0] if isinstance(state_size, (list, tuple)) else state_size
+
+
+@runtime_checkable
+class DrawsMasks(Protocol):
+    """A cell that draws its dropout masks once for a sequence."""
+
+    def dropout_masks(self, batch_size: Any, training: Any) -> AbstractContextManager[None]:
+        """Draw the masks, and use them in all calls inside the block."""
+        ...
+
+
+def dropout_scope(cell: Any, batch_size: Any, training: Any) -> AbstractContextManager[None]:
+    """The block in which a cell keeps to one draw of its masks; one that does nothing for other cells."""
+    return cell.dropout_masks(batch_size, training) if isinstance(cell, DrawsMasks) else nullcontext()
 
 
 def call_cell(cell: Any, x: Any, states: Any, training: Any) -> Any:
@@ -150,13 +176,18 @@ class RecurrentCell(Layer):
             name="kernel",
         )
         self.recurrent_kernel = self.add_weight(
-            shape=(self.units, columns),
+            shape=(self.recurrent_size, columns),
             initializer=self.recurrent_initializer,
             regularizer=self.recurrent_regularizer,
             constraint=self.recurrent_constraint,
             name="recurrent_kernel",
         )
         self.bias = self._add_bias(self.bias_shape, self.bias_initializer) if self.use_bias else None
+
+    @property
+    def recurrent_size(self) -> int:
+        """The length of the state that `recurrent_kernel` takes."""
+        return self.units
 
     @property
     def bias_shape(self) -> tuple[int, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +13,7 @@ from ..engine.graph.graph import get_default_graph
 from ..engine.objects.registry import serialize_keras_object
 from .calling import map_leaves
 from .layer import Layer
-from .recurrent_cell import RecurrentCell, StateSize, call_cell, initial_states, state_form
+from .recurrent_cell import StateSize, build_cell, call_cell, dropout_scope, initial_states, state_form
 from .stacked_rnn_cells import StackedRNNCells, check_cell
 from .step_sums import StepSums, collect_step_sums
 
@@ -29,24 +28,31 @@ class RNN(Layer):
               returns the output and the list of new states; it may take `training`;
             - ``state_size``: the length of its state, or a list of lengths (or shapes), one for each state;
             - ``output_size``, optionally: the length of its output;
-            - ``get_initial_state(batch_size)``, optionally: the list of first states, by default zeros.
+            - ``get_initial_state(batch_size)``, optionally: the list of first states, by default zeros;
+            - ``dropout_masks(batch_size, training)``, optionally: a context manager in which all steps are built, to
+              draw once what is the same at each step.
         return_sequences: return the outputs of all steps, not only the last one's.
         return_state: return the final states behind the output.
         go_backwards: take the steps from last to first; outputs then come in that order.
         stateful: begin with the states in which the batch before ended. The batch size has to be known.
         unroll: accepted for Keras's sake; the loop is compiled either way.
         zero_output_for_mask: outputs at masked steps are 0, rather than the previous output.
+        time_major: sequences, masks and outputs begin with the steps, ``(steps, batch, ...)``.
 
     Call arguments: ``sequences`` of shape ``(batch, steps, features...)``, whose number of steps need not be known;
     ``initial_state``, a list of tensors; ``mask``, ``(batch, steps)``, True for steps that count: at others, states
-    stay as they are; ``training``.
+    stay as they are; ``training``; ``sequence_length``, ints ``(batch,)``: the number of each row's steps. Past its
+    end a row's states stay as they are and its outputs are 0; the loop ends with the longest row, and the last output
+    is that of each row's last step. Lengths are no mask that is handed on: give them to each layer. ``reset``, bools
+    ``(batch,)``, for stateful layers: the rows that begin anew rather than where the batch before ended.
 
     Returns:
         The last output, ``(batch, output_size)``, or all, ``(batch, steps, output_size)``; with `return_state` a tuple
         of that and of each final state.
 
     Raises:
-        ValueError: the cell has no `call` or no `state_size`.
+        ValueError: the cell has no `call` or no `state_size`; `sequence_length` or `reset` are of another shape or
+            dtype, or there is nothing to `reset`.
 
     >>> import numpy as np
     >>> import anabranch as ab
@@ -72,6 +78,7 @@ class RNN(Layer):
         stateful: bool = False,
         unroll: bool = False,
         zero_output_for_mask: bool = False,
+        time_major: bool = False,
         **kwargs: Any,
     ) -> None:
         if isinstance(cell, (list, tuple)):
@@ -85,6 +92,7 @@ class RNN(Layer):
         self.stateful = stateful
         self.unroll = unroll
         self.zero_output_for_mask = zero_output_for_mask
+        self.time_major = time_major
         self.supports_masking = True
         self.states: Any = None
 
@@ -104,9 +112,9 @@ class RNN(Layer):
                     f"Layer {self.name!r} ({type(self).__name__}) takes sequences of shape (batch, steps, features), "
                     f"got input shape {shape}."
                 )
-        steps = [(s[0], *s[2:]) for s in (sequences_shape if is_list else [sequences_shape])]
-        if isinstance(self.cell, Layer) and not self.cell.built:
-            self.cell.build(steps if is_list else steps[0])
+        batch_axis = int(self.time_major)
+        steps = [(s[batch_axis], *s[2:]) for s in (sequences_shape if is_list else [sequences_shape])]
+        build_cell(self.cell, steps if is_list else steps[0])
         if self.stateful and self.states is None:
             self._make_states(steps[0][0])
 
@@ -128,9 +136,38 @@ class RNN(Layer):
         for variable in flatten(self.states):
             variable.write_value(np.zeros_like(variable.read_value()))
 
-    def reset_states(self) -> None:
-        """`reset_state`, by its Keras 2 name."""
-        self.reset_state()
+    def reset_states(self, states: Any = None, rows: Any = None) -> None:
+        """Set the states of a stateful layer, at once; `reset` in a call does so within a step.
+
+        Args:
+            states: a list of arrays, one for each state, ``(batch, ...)``, or ``(rows, ...)`` where `rows` are given;
+                by default zeros.
+            rows: the rows to set, an int, a list of ints, or bools ``(batch,)``; by default all.
+
+        Raises:
+            ValueError: the layer is not stateful or not built, or the states do not fit.
+        """
+        if states is None and rows is None:
+            self.reset_state()
+            return
+        variables: list[Any] = flatten(self.states)
+        if not variables:
+            raise ValueError(
+                f"Layer {self.name!r} has no states to set. Make it with stateful=True, and build it or call it first."
+            )
+        values = [0.0] * len(variables) if states is None else flatten([states])
+        if len(values) != len(variables):
+            raise ValueError(f"Layer {self.name!r} has {len(variables)} states, but reset_states got {len(values)}.")
+        chosen = slice(None) if rows is None else np.asarray(rows)
+        for position, (variable, value) in enumerate(zip(variables, values, strict=True)):
+            array, given = np.array(variable.read_value()), np.asarray(value)
+            if given.ndim and given.shape != array[chosen].shape:
+                raise ValueError(
+                    f"Layer {self.name!r}: states[{position}] in reset_states must have the shape "
+                    f"{array[chosen].shape}, got {given.shape}."
+                )
+            array[chosen] = given
+            variable.write_value(array)
 
     def get_initial_state(self, batch_size: Any) -> list[Any]:
         """The states before the first step."""
@@ -138,17 +175,58 @@ class RNN(Layer):
 
     # --- calling --------------------------------------------------------------------------------------------
 
-    def call(self, sequences: Any, initial_state: Any = None, mask: Any = None, training: Any = False) -> Any:
-        batch, steps = ops.shape(flatten(sequences)[0])[:2]
+    def call(
+        self,
+        sequences: Any,
+        initial_state: Any = None,
+        mask: Any = None,
+        training: Any = False,
+        sequence_length: Any = None,
+        reset: Any = None,
+    ) -> Any:
+        batch, steps = self._sizes(sequences)
         states = self._first_states(initial_state, batch)
-        draws = isinstance(self.cell, (RecurrentCell, StackedRNNCells))
-        with self.cell.dropout_masks(batch, training) if draws else nullcontext():
-            loop = _Loop(self, sequences, states, next(iter(flatten(mask)), None), steps, training)
+        if reset is not None:
+            states = self._begun_anew(reset, states, batch)
+        lengths = None if sequence_length is None else self._lengths(sequence_length)
+        with dropout_scope(self.cell, batch, training):
+            loop = _Loop(self, sequences, states, next(iter(flatten(mask)), None), lengths, steps, training)
             output, final = loop.run(batch)
         if self.stateful:
             for variable, state in zip(flatten(self.states), flatten(final), strict=True):
                 variable.assign(state)
         return (output, *final) if self.return_state else output
+
+    def _sizes(self, sequences: Any) -> tuple[Any, Any]:
+        """The sizes of batch and steps."""
+        first, second = ops.shape(flatten(sequences)[0])[:2]
+        return (second, first) if self.time_major else (first, second)
+
+    def _lengths(self, given: Any) -> Tensor:
+        """`sequence_length` as int32 ``(batch,)``."""
+        lengths = ops.convert_to_tensor(given)
+        if lengths.dtype.kind not in "iu" or (lengths.shape is not None and len(lengths.shape) != 1):
+            raise ValueError(
+                f"Layer {self.name!r} ({type(self).__name__}): sequence_length must be ints of shape (batch,), got "
+                f"{lengths.dtype.name} of shape {lengths.shape}."
+            )
+        return ops.cast(lengths, "int32")
+
+    def _begun_anew(self, reset: Any, states: Any, batch: Any) -> Any:
+        """The states, with first ones for the rows of `reset`."""
+        rows = ops.convert_to_tensor(reset)
+        if not self.stateful:
+            raise ValueError(
+                f"Layer {self.name!r} ({type(self).__name__}) has nothing to reset: it is not stateful, so that each "
+                "row of each batch begins anew."
+            )
+        if rows.dtype.kind != "b" or (rows.shape is not None and len(rows.shape) != 1):
+            raise ValueError(
+                f"Layer {self.name!r} ({type(self).__name__}): reset must be bools of shape (batch,), got "
+                f"{rows.dtype.name} of shape {rows.shape}."
+            )
+        first = [ops.cast(new, self.compute_dtype) for new in flatten(self.get_initial_state(batch))]
+        return pack_as(states, [_choose(rows, new, old) for new, old in zip(first, flatten(states), strict=True)])
 
     def _first_states(self, initial_state: Any, batch: Any) -> list[Any]:
         if self.stateful and isinstance(batch, int) and batch != flatten(self.states)[0].shape[0]:
@@ -207,6 +285,7 @@ class RNN(Layer):
             "stateful": self.stateful,
             "unroll": self.unroll,
             "zero_output_for_mask": self.zero_output_for_mask,
+            **({"time_major": True} if self.time_major else {}),  # an option that Keras 3 does not know
             "cell": serialize_keras_object(self.cell),
         }
 
@@ -218,15 +297,24 @@ class _Loop:
     output. The latter is left out where it is one of the new states anyway, as in most cells.
     """
 
-    def __init__(self, rnn: RNN, sequences: Any, states: Any, mask: Any, steps: Any, training: Any) -> None:
+    def __init__(
+        self, rnn: RNN, sequences: Any, states: Any, mask: Any, lengths: Any, steps: Any, training: Any
+    ) -> None:
         self.rnn = rnn
         self.sequences = sequences
         self.states = states
         self.steps = steps
         self.training = training
-        self.inputs = [_unstack_steps(x, steps) for x in flatten(sequences)]
-        self.mask = None if mask is None else _unstack_steps(ops.cast(mask, "bool"), steps)
-        self.zeroes = rnn.zero_output_for_mask
+        self.live_steps = steps  # the loop's
+        self.within: Any = None  # (steps, batch), whether a step lies before the end of its row
+        self.inputs = [TensorArray(x.dtype, steps).unstack(self._step_major(x)) for x in flatten(sequences)]
+        self.zeroes = rnn.zero_output_for_mask and mask is not None
+        keep = None if mask is None else self._step_major(ops.cast(mask, "bool"))
+        if lengths is not None:
+            self.live_steps = ops.minimum(ops.max(lengths, initial=0), steps)
+            self.within = ops.expand_dims(ops.arange(steps, dtype="int32"), 1) < ops.expand_dims(lengths, 0)
+            keep = self.within if keep is None else ops.logical_and(keep, _like_rank(self.within, keep))
+        self.mask = None if keep is None else TensorArray("bool", steps).unstack(keep)
         self.output, self.state_position, self.sums = self._probe()
 
     def run(self, batch: Any) -> tuple[Tensor, Any]:
@@ -234,32 +322,47 @@ class _Loop:
         rnn, shape = self.rnn, self.output.shape
         carried: dict[str, Any] = {}
         if rnn.return_sequences:
-            carried["outputs"] = TensorArray(self.output.dtype, self.steps, element_shape=shape)
+            carried["outputs"] = TensorArray(self.output.dtype, self.live_steps, element_shape=shape)
         if self._carries_last:
             carried["last"] = ops.zeros((batch, *(shape or ())[1:]), self.output.dtype)
         carried["sums"] = self.sums.zeros(batch)
         _, final, carried = while_loop(
-            lambda index, *_: index < self.steps, self._body, (0, self.states, carried), name="steps"
+            lambda index, *_: index < self.live_steps, self._body, (0, self.states, carried), name="steps"
         )
         self.sums.finish(carried["sums"])
         if rnn.return_sequences:
             outputs = carried["outputs"].stack()
             if not isinstance(batch, int):  # no steps leave no trace of the batch size
-                outputs = ops.reshape(outputs, (self.steps, batch, *ops.shape(outputs)[2:]))
-            return _batch_major(outputs), final
+                outputs = ops.reshape(outputs, (self.live_steps, batch, *ops.shape(outputs)[2:]))
+            if self.within is not None:
+                outputs = self._zero_past_end(outputs, batch)
+            return (outputs if rnn.time_major else _batch_major(outputs)), final
         return carried["last"] if self._carries_last else flatten(final)[self.state_position or 0], final
+
+    def _step_major(self, x: Tensor) -> Tensor:
+        """``(steps, batch, ...)``."""
+        return x if self.rnn.time_major else _batch_major(x)
+
+    def _zero_past_end(self, outputs: Tensor, batch: Any) -> Tensor:
+        """All steps' outputs, 0 past the end of each row; those that the loop left out are added."""
+        missing = (self.steps - self.live_steps, 0) if self.rnn.go_backwards else (0, self.steps - self.live_steps)
+        sizes = ops.shape(outputs)[2:]
+        padded = ops.pad(outputs, (missing, *[(0, 0)] * (len(sizes) + 1)))
+        padded = ops.reshape(padded, (self.steps, batch, *sizes))
+        within = ops.flip(self.within, axis=0) if self.rnn.go_backwards else self.within
+        return ops.where(_like_rank(within, padded), padded, ops.zeros_like(padded))
 
     @property
     def _carries_last(self) -> bool:
         """Whether the latest output is a loop variable of its own."""
-        if self.zeroes and self.mask is not None:  # then it differs from the state
+        if self.zeroes:  # then it differs from the state
             return not self.rnn.return_sequences
         if self.state_position is not None:
             return False
         return not self.rnn.return_sequences or self.mask is not None
 
     def _body(self, index: Any, states: Any, carried: Any) -> tuple[Any, Any, Any]:
-        place = self.steps - 1 - index if self.rnn.go_backwards else index
+        place = self.live_steps - 1 - index if self.rnn.go_backwards else index
         keep = None if self.mask is None else self.mask.read(place)
         with collect_step_sums() as sums:
             output, new = self._step(place, states)
@@ -315,14 +418,14 @@ def _batch_major(x: Tensor) -> Tensor:
     return ops.transpose(x, (1, 0, *range(2, len(x.shape or ()))))
 
 
-def _unstack_steps(x: Tensor, steps: Any) -> TensorArray:
-    """``(batch, steps, ...)`` as an array of steps."""
-    return TensorArray(x.dtype, steps).unstack(_batch_major(x))
-
-
 def _choose(keep: Tensor, new: Any, old: Any) -> Tensor:
     """`new` for the samples of which `keep`, ``(batch,)`` or ``(batch, 1)``, holds; otherwise `old`."""
     new = ops.convert_to_tensor(new)
-    for _ in range(len(new.shape or ()) - len(keep.shape or ())):
+    return ops.where(_like_rank(keep, new), new, old)
+
+
+def _like_rank(keep: Tensor, x: Tensor) -> Tensor:
+    """`keep` with as many axes as `x`, of size 1 behind its own."""
+    for _ in range(len(x.shape or ()) - len(keep.shape or ())):
         keep = ops.expand_dims(keep, -1)
-    return ops.where(keep, new, old)
+    return keep

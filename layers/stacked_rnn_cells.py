@@ -9,7 +9,7 @@ from typing import Any
 from ..engine.graph import flatten
 from ..engine.objects.registry import serialize_keras_object
 from .layer import Layer
-from .recurrent_cell import RecurrentCell, call_cell, initial_states, output_size_of
+from .recurrent_cell import build_cell, call_cell, dropout_scope, initial_states, output_size_of
 
 
 class StackedRNNCells(Layer):
@@ -43,8 +43,7 @@ class StackedRNNCells(Layer):
 
     def build(self, input_shape: Any) -> None:
         for cell in self.cells:
-            if isinstance(cell, Layer) and not cell.built:
-                cell.build(input_shape)
+            build_cell(cell, input_shape)
             input_shape = (input_shape[0], output_size_of(cell))
 
     def call(self, inputs: Any, states: Any, training: Any = False) -> tuple[Any, list[Any]]:
@@ -59,8 +58,7 @@ class StackedRNNCells(Layer):
         """Draw the dropout masks of all cells once, for all steps inside the block."""
         with ExitStack() as stack:
             for cell in self.cells:
-                if isinstance(cell, (RecurrentCell, StackedRNNCells)):
-                    stack.enter_context(cell.dropout_masks(batch_size, training))
+                stack.enter_context(dropout_scope(cell, batch_size, training))
             yield
 
     def get_config(self) -> dict[str, Any]:

@@ -6,12 +6,11 @@ from typing import Any
 
 from ..engine import ops
 from ..engine.graph import Tensor
-from ..engine.objects.registry import serialize_keras_object
 from .calling import map_leaves, signature_of
-from .layer import Layer
+from .wrapper import Wrapper
 
 
-class TimeDistributed(Layer):
+class TimeDistributed(Wrapper):
     """Applies a layer to each step of ``(batch, steps, ...)``, with the same weights.
 
     Args:
@@ -22,10 +21,7 @@ class TimeDistributed(Layer):
     """
 
     def __init__(self, layer: Any, **kwargs: Any) -> None:
-        if not isinstance(layer, Layer):
-            raise ValueError(f"TimeDistributed takes a layer, got {layer!r}.")
-        super().__init__(**kwargs)
-        self.layer = layer
+        super().__init__(layer, **kwargs)
         self.supports_masking = True
 
     def build(self, input_shape: Any) -> None:
@@ -34,9 +30,7 @@ class TimeDistributed(Layer):
                 f"Layer {self.name!r} (TimeDistributed) takes inputs of shape (batch, steps, ...) with at least three "
                 f"axes, got input shape {input_shape}."
             )
-        if not self.layer.built:
-            self.layer.build((input_shape[0], *input_shape[2:]))
-            self.layer.built = True
+        super().build((input_shape[0], *input_shape[2:]))
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
         if mask is not None:
@@ -64,9 +58,6 @@ class TimeDistributed(Layer):
                 f"Layer {self.name!r} (TimeDistributed): mask must have the shape (batch, steps) of the inputs, whose "
                 f"shape is {shape}, got a mask of shape {mask_shape}."
             )
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "layer": serialize_keras_object(self.layer)}
 
 
 def _merged(x: Tensor) -> Tensor:

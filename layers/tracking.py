@@ -6,6 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 
+class TrackedMetric:
+    """What `Layer.metrics` looks for. Metrics lie above layers, so they are known here by this base alone."""
+
+
 def held(value: Any, kinds: tuple[type, ...] | type) -> Iterator[Any]:
     """The instances of `kinds` that `value` is or holds, in order."""
     if isinstance(value, kinds):

@@ -20,32 +20,49 @@ from ..engine.objects.registry import (
     serialize_keras_object,
 )
 from . import schedules
+from .adafactor import Adafactor
 from .adam import Adam, Adamax, AdamW, Lamb, Nadam
 from .adaptive import Adadelta, Adagrad, Ftrl, Lion, RMSprop
+from .averaging import SWA, Lookahead, MovingAverage
+from .lbfgs import LBFGS
 from .loss_scale import LossScaleOptimizer
+from .multi import MultiOptimizer, OptimizerMap
+from .muon import Muon
 from .optimizer import Optimizer
+from .schedule_free import ScheduleFreeAdamW
+from .selective import Frozen, Selective
 from .sgd import SGD, Momentum
 
 _CLASSES: dict[str, type[Optimizer]] = {
     cls.__name__: cls
     for cls in (
+        LBFGS,
         SGD,
+        SWA,
         Adadelta,
+        Adafactor,
         Adagrad,
         Adam,
         AdamW,
         Adamax,
+        Frozen,
         Ftrl,
         Lamb,
         Lion,
+        Lookahead,
         LossScaleOptimizer,
         Momentum,
+        MovingAverage,
+        MultiOptimizer,
+        Muon,
         Nadam,
         RMSprop,
+        ScheduleFreeAdamW,
+        Selective,
     )
 }
 _LOWER: dict[str, type[Optimizer]] = {name.lower(): cls for name, cls in _CLASSES.items()}
-register_builtins("keras.optimizers", _CLASSES)
+register_builtins("keras.optimizers", {**_CLASSES, "OptimizerMap": OptimizerMap})
 
 
 def get(identifier: Any) -> Any:
@@ -84,20 +101,31 @@ def deserialize(config: dict[str, Any], custom_objects: Mapping[str, Any] | None
 
 
 __all__ = [
+    "LBFGS",
     "SGD",
+    "SWA",
     "Adadelta",
+    "Adafactor",
     "Adagrad",
     "Adam",
     "AdamW",
     "Adamax",
+    "Frozen",
     "Ftrl",
     "Lamb",
     "Lion",
+    "Lookahead",
     "LossScaleOptimizer",
     "Momentum",
+    "MovingAverage",
+    "MultiOptimizer",
+    "Muon",
     "Nadam",
     "Optimizer",
+    "OptimizerMap",
     "RMSprop",
+    "ScheduleFreeAdamW",
+    "Selective",
     "deserialize",
     "get",
     "schedules",

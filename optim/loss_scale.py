@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..engine import ops
 from ..engine.control_flow import cond
 from ..engine.graph import IndexedSlices, Operation, Tensor, Variable, flatten, graph_for
+from ..engine.graph.provenance import building_part
 from ..engine.objects.initializers import Constant
-from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
 from .clipping import Gradient, on_values
 from .optimizer import NO_GRADIENTS, Optimizer
+from .wrapper import Wrapper
 
 # What other optimizers take, at the values at which it is off; older files have these beside the inner optimizer.
 _OFF: dict[str, Any] = {
@@ -28,7 +29,7 @@ _OFF: dict[str, Any] = {
 }
 
 
-class LossScaleOptimizer(Optimizer):
+class LossScaleOptimizer(Wrapper):
     """An optimizer around another one, for gradients that are computed in float16.
 
     Args:
@@ -54,6 +55,8 @@ class LossScaleOptimizer(Optimizer):
     (array([0.5], dtype=float32), 2.0)
     """
 
+    hyperparameters = ("initial_scale", "dynamic_growth_steps")
+    inner_name = "inner_optimizer"
     dynamic_scale: Variable
     step_counter: Variable
 
@@ -65,8 +68,9 @@ class LossScaleOptimizer(Optimizer):
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        if not isinstance(inner_optimizer, Optimizer) or isinstance(inner_optimizer, LossScaleOptimizer):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if isinstance(inner_optimizer, LossScaleOptimizer):
             raise ValueError(f"LossScaleOptimizer takes an optimizer that makes the steps; got {inner_optimizer!r}.")
+        super().__init__(inner_optimizer, name)
         for option, value in kwargs.items():
             if option not in _OFF:
                 raise ValueError(f"LossScaleOptimizer() got an unexpected keyword argument {option!r}.")
@@ -75,16 +79,14 @@ class LossScaleOptimizer(Optimizer):
                     f"LossScaleOptimizer does not take {option}; give it to the inner optimizer, "
                     f"{type(inner_optimizer).__name__}({option}={value!r})."
                 )
-        super().__init__(learning_rate=0.0, name=name)
-        self.inner_optimizer = inner_optimizer
+        self._variables.append(self._learning_rate)  # unused, as the count of calls is: Keras has both in its files
         self.initial_scale = initial_scale
         self.dynamic_growth_steps = dynamic_growth_steps
-        inner_optimizer.loss_scale_factor = None  # scaled once is enough
+        self.innermost.loss_scale_factor = None  # scaled once is enough
         self._has_scale = False
 
     def build(self, variables: Sequence[Variable]) -> None:
         self._make_scale()
-        self.inner_optimizer.build(variables)
         super().build(variables)
 
     def _make_scale(self) -> None:
@@ -93,25 +95,6 @@ class LossScaleOptimizer(Optimizer):
         self._has_scale = True
         self.step_counter = self.add_variable((), dtype="int32", name="step_counter")
         self.dynamic_scale = self.add_variable((), Constant(float(self.initial_scale)), name="dynamic_scale")
-
-    @property
-    def variables(self) -> list[Variable]:
-        """Its state: iteration, learning rate (both unused), step counter, scale; then the inner optimizer's."""
-        return [*self._variables, *self.inner_optimizer.variables]
-
-    @property
-    def iterations(self) -> Any:
-        """The number of steps that the inner optimizer has made."""
-        return self.inner_optimizer.iterations
-
-    @property
-    def learning_rate(self) -> Any:
-        """The inner optimizer's."""
-        return self.inner_optimizer.learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, value: Any) -> None:
-        self.inner_optimizer.learning_rate = value
 
     def scale_loss(self, loss: Any) -> Any:
         """`loss` times the scale."""
@@ -124,7 +107,7 @@ class LossScaleOptimizer(Optimizer):
             raise ValueError(NO_GRADIENTS)
         graph = graph_for([part for part in flatten(given) if isinstance(part, Tensor)])
         first = len(graph.operations)
-        with graph.as_default(), graph.name_scope(self.name):
+        with graph.as_default(), graph.name_scope(self.name), building_part("optimizer"):
             scale, count = self.dynamic_scale.value, self.step_counter.value
             finite = _all_finite(present)
             unscaled = [
@@ -143,31 +126,6 @@ class LossScaleOptimizer(Optimizer):
             writes = [operation for operation in graph.operations[first:] if operation.writes]
             with graph.control_dependencies(writes):
                 return self.dynamic_scale.assign(ops.where(finite, grown, scale * 0.5)).operation
-
-    def exclude_from_weight_decay(
-        self, var_list: Iterable[Variable] | None = None, var_names: Iterable[str] | None = None
-    ) -> None:
-        """See `Optimizer`; it is the inner optimizer that decays."""
-        self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
-
-    def finalize_variable_values(self, var_list: Iterable[Variable] | None = None) -> None:
-        """See `Optimizer`."""
-        self.inner_optimizer.finalize_variable_values(var_list)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "inner_optimizer": serialize_keras_object(self.inner_optimizer),
-            "initial_scale": self.initial_scale,
-            "dynamic_growth_steps": self.dynamic_growth_steps,
-        }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Any:
-        inner = config["inner_optimizer"]
-        if isinstance(inner, dict):
-            inner = deserialize_keras_object(inner, custom_objects)
-        return cls(**{**config, "inner_optimizer": inner})
 
 
 def _as_gradient(gradient: Any, variable: Variable) -> Gradient:

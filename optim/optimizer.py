@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, TypedDict, Unpack
 
 import numpy as np
@@ -23,6 +24,7 @@ from ..engine.graph import (
     graph_for,
     in_explicit_graph,
 )
+from ..engine.graph.provenance import building_part
 from ..engine.graph.spec import shape_text, shapes_compatible
 from ..engine.objects import initializers
 from ..engine.objects.names import name_for
@@ -32,8 +34,11 @@ from ..engine.ops.indexed_slices import deduplicated
 from ..engine.session import Function
 from .clipping import Clipping, Gradient, on_values
 from .schedules import LearningRateSchedule
+from .stateless import StatelessSteps
 
 LearningRate = float | LearningRateSchedule | Callable[[], Any]
+# Gets the gradient that would be used, the variable, and what makes the update; it may leave that out.
+Guard = Callable[[Gradient, Variable, Callable[[], None]], None]
 
 
 class OptimizerOptions(TypedDict, total=False):
@@ -51,7 +56,7 @@ class OptimizerOptions(TypedDict, total=False):
     name: str | None
 
 
-class Optimizer:
+class Optimizer(StatelessSteps):
     """An optimizer: it turns gradients into assignments. Subclasses define `build` and `update_step`.
 
     Args:
@@ -88,6 +93,7 @@ class Optimizer:
     # Whether `update_step` leaves alone what has a gradient of zero, the optimizer's own variables included. Then of a
     # table of which a step uses some rows (its gradient is an `IndexedSlices`) nothing but these rows is touched.
     updates_rows: bool = False
+    steps_by_gradients: ClassVar[bool] = True  # or by computing the loss at several points, as `LBFGS` does
 
     def __init__(self, learning_rate: LearningRate = 0.001, **options: Unpack[OptimizerOptions]) -> None:
         unknown = set(options) - OptimizerOptions.__annotations__.keys()
@@ -108,6 +114,7 @@ class Optimizer:
         self._indices: dict[Variable, int] = {}
         self._averages: list[Variable] = []
         self._accumulated: list[Variable] = []
+        self._guards: list[Guard] = []
         self._not_decayed: Callable[[Variable], bool] = lambda variable: False
         self._iterations = self.add_variable((), dtype="int32", name="iteration")
         self._learning_rate: Any = self._as_learning_rate(learning_rate)
@@ -256,15 +263,17 @@ class Optimizer:
 
     # --- a step -----------------------------------------------------------------------------------------------------
 
-    def minimize(self, loss: Tensor, var_list: Sequence[Variable]) -> Operation:
-        """Add a step that makes `loss` smaller to its graph.
+    def minimize(self, loss: Any, var_list: Sequence[Variable], tape: Any = None) -> Any:
+        """Make a step that makes `loss` smaller.
 
         Args:
-            loss: a scalar tensor.
+            loss: a scalar tensor, to whose graph the step is added; or a function without arguments that gives one,
+                of which a step is made at once unless a graph is being built.
             var_list: the variables to change.
+            tape: the `GradientTape` under which `loss` was computed, if gradients are to stop where it says so.
 
         Returns:
-            The operation to run.
+            In a graph, the operation to run; None where it acted at once.
 
         >>> import anabranch as ab
         >>> with ab.Graph().as_default():
@@ -274,7 +283,15 @@ class Optimizer:
         >>> float(w)
         2.0
         """
-        return self.apply(gradients(self.scale_loss(loss), list(var_list)), var_list)
+        if callable(loss) and not isinstance(loss, Tensor):
+            if in_explicit_graph():
+                return self.minimize(loss(), var_list, tape)
+            name = ("minimize", loss, *var_list)
+            return self._at_once(name, lambda: self.minimize(loss(), var_list))()
+        scaled = self.scale_loss(loss)
+        if tape is None:
+            return self.apply(gradients(scaled, list(var_list)), var_list)
+        return self.apply(tape.gradient(scaled, list(var_list)), var_list)
 
     def scale_loss(self, loss: Any) -> Any:
         """`loss` times `loss_scale_factor`, if there is one."""
@@ -308,7 +325,7 @@ class Optimizer:
             raise ValueError(NO_GRADIENTS)
         return self._at_once("apply", self._add_step)(arrays, variables)
 
-    def _at_once(self, name: str, python_function: Callable[..., Any]) -> Function:
+    def _at_once(self, name: Any, python_function: Callable[..., Any]) -> Function:
         if name not in self._compiled:
             self._compiled[name] = Function(python_function)
         return self._compiled[name]
@@ -338,7 +355,7 @@ class Optimizer:
     def _add_step(self, given: list[Any], variables: list[Variable]) -> Operation:
         graph = graph_for([part for part in flatten(given) if isinstance(part, Tensor)])
         first = len(graph.operations)
-        with graph.as_default(), graph.name_scope(self.name):
+        with graph.as_default(), graph.name_scope(self.name), building_part("optimizer"):
             pairs = [self._checked(g, v) for g, v in zip(given, variables, strict=True) if g is not None]
             self._report_missing([v for g, v in zip(given, variables, strict=True) if g is None], len(pairs))
             found, known = [g for g, _ in pairs], [v for _, v in pairs]
@@ -349,10 +366,8 @@ class Optimizer:
             else:
                 self._update(found, known)
             self._update_averages()
-            for variable in known:
-                constraint = getattr(variable, "constraint", None)  # weights of layers may have one
-                if constraint is not None:
-                    variable.assign(constraint(variable))
+            for variable in () if self._guards else known:
+                constrain(variable)
             writes = [operation for operation in graph.operations[first:] if operation.writes]
             with graph.control_dependencies(writes):
                 return self._iterations.assign_add(1).operation
@@ -383,15 +398,34 @@ class Optimizer:
     def _update(self, found: Sequence[Gradient], variables: list[Variable]) -> None:
         clipped = self.clipping.apply(found)
         learning_rate = ops.convert_to_tensor(self._current_learning_rate(), "float32")
-        self._decay(variables, learning_rate)
+        self._decay(() if self._guards else variables, learning_rate)
         shared = self.begin_step(learning_rate)
         for gradient, variable in zip(clipped, variables, strict=True):
-            by_rows = self.updates_rows and not self._is_decayed(variable)
-            with colocate_with(variable):
-                if isinstance(gradient, IndexedSlices) and by_rows:
-                    self.update_step(gradient.values, VariableRows(variable, gradient.indices), shared)
-                else:
-                    self.update_step(ops.convert_to_tensor(gradient), variable, shared)
+            if self._guards:
+                self._update_guarded(gradient, variable, learning_rate, shared)
+            else:
+                self._update_one(gradient, variable, shared)
+
+    def _update_one(self, gradient: Gradient, variable: Variable, shared: Any) -> None:
+        by_rows = self.updates_rows and not self._is_decayed(variable)
+        with colocate_with(variable):
+            if isinstance(gradient, IndexedSlices) and by_rows:
+                self.update_step(gradient.values, VariableRows(variable, gradient.indices), shared)
+            else:
+                self.update_step(ops.convert_to_tensor(gradient), variable, shared)
+
+    def _update_guarded(self, gradient: Gradient, variable: Variable, learning_rate: Tensor, shared: Any) -> None:
+        """All that a step does to a variable, weight decay and constraint too, if the guards let it."""
+
+        def update() -> None:
+            self._decay([variable], learning_rate)
+            self._update_one(gradient, variable, shared)
+            constrain(variable)
+
+        guarded: Callable[[], None] = update
+        for guard in self._guards:
+            guarded = partial(guard, gradient, variable, guarded)
+        guarded()
 
     def _accumulate_or_update(self, found: Sequence[Gradient], variables: list[Variable]) -> None:
         steps = self.gradient_accumulation_steps
@@ -439,7 +473,7 @@ class Optimizer:
     def _is_decayed(self, variable: Variable) -> bool:
         return bool(self.weight_decay) and not self._not_decayed(variable)
 
-    def _decay(self, variables: list[Variable], learning_rate: Tensor) -> None:
+    def _decay(self, variables: Sequence[Variable], learning_rate: Tensor) -> None:
         if not self.weight_decay:
             return
         kept = 1.0 - self.weight_decay * learning_rate
@@ -549,6 +583,13 @@ def _as_arrays(gradient: Any) -> Any:
     if not isinstance(gradient, IndexedSlices):
         return as_array(gradient)
     return IndexedSlices(*[as_array(field) for field in gradient])
+
+
+def constrain(variable: Variable) -> None:
+    """Apply the constraint of a variable, if it has one, as weights of layers may."""
+    constraint = getattr(variable, "constraint", None)
+    if constraint is not None:
+        variable.assign(constraint(variable))
 
 
 def path_of(variable: Variable) -> str:

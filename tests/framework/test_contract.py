@@ -103,6 +103,23 @@ def test_an_activation_that_the_loss_would_apply_again(loss: object, activation:
     model(type(loss)(), 2, activation).fit(X, y, verbose=0)
 
 
+def _focal(y_true: object, y_pred: object, from_logits: bool = False) -> object:
+    return ab.losses.binary_crossentropy(y_true, y_pred)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda y_true, y_pred: ab.ops.mean(ab.ops.square(y_true - y_pred), axis=-1),  # its config would be bytecode
+        _focal,
+        ab.losses.LossFunctionWrapper(_focal, from_logits=True),  # what it makes of it, nobody knows
+        ab.losses.CategoricalCrossentropy(from_logits=True),  # applies a softmax, not a sigmoid
+    ],
+)
+def test_no_warning_where_it_is_not_certain(loss: object) -> None:
+    model(loss, 2, "sigmoid").fit(X, np.eye(2)[np.arange(8) % 2], verbose=0)
+
+
 # --- class weights --------------------------------------------------------------------------------------------------
 
 

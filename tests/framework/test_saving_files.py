@@ -128,7 +128,7 @@ def test_links_and_modes_stay(tmp_path):
     [
         (b"", "is empty"),
         (b"hello, this is no model at all", "it is not a zip archive"),
-        (b"\x89HDF\r\n\x1a\n" + b"\x00" * 100, r"is an HDF5 file.*model\.load_weights"),
+        (b"\x89HDF\r\n\x1a\n" + b"\x00" * 100, "damaged or cut short"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "git lfs pull"),
         (b"PK\x03\x04 and then nothing", "damaged or cut short"),
     ],

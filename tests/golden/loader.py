@@ -31,6 +31,7 @@ Kind = Literal[
     "initializers",
     "fit",
     "penalties",
+    "images",
     "mixed",
 ]
 
@@ -209,6 +210,19 @@ class PenaltyCase(Case):
 
 
 @dataclass(frozen=True)
+class ImageCase(Case):
+    """What an image layer makes of a batch of images."""
+
+    inputs: Array
+    outputs: Array
+    drawn: dict[str, Array]
+    """What a random layer is to have drawn, by our names."""
+    given_labels: Array | None
+    labels: Array | None
+    """The labels of the transformed images."""
+
+
+@dataclass(frozen=True)
 class FileCase:
     """A file that Keras saved, with an input and what its model predicts for it."""
 
@@ -233,6 +247,7 @@ _TYPES: dict[str, type[Case]] = {
     "fit": FitCase,
     "mixed": FitCase,
     "penalties": PenaltyCase,
+    "images": ImageCase,
 }
 
 
@@ -252,6 +267,8 @@ def load_cases(kind: Literal["initializers"]) -> list[InitializerCase]: ...
 def load_cases(kind: Literal["fit", "mixed"]) -> list[FitCase]: ...
 @overload
 def load_cases(kind: Literal["penalties"]) -> list[PenaltyCase]: ...
+@overload
+def load_cases(kind: Literal["images"]) -> list[ImageCase]: ...
 def load_cases(kind: Kind) -> list[Any]:
     """All cases of a kind, in the order of the file.
 
@@ -419,6 +436,19 @@ def _penalty(case: dict[str, Any]) -> PenaltyCase:
     )
 
 
+def _image(case: dict[str, Any]) -> ImageCase:
+    return ImageCase(
+        name=case["name"],
+        target=case["target"],
+        kwargs=case.get("kwargs", {}),
+        inputs=case["inputs"],
+        outputs=case["outputs"],
+        drawn=case.get("drawn", {}),
+        given_labels=case.get("given_labels"),
+        labels=case.get("labels"),
+    )
+
+
 _PARSERS: dict[str, Callable[[dict[str, Any]], Case]] = {
     "layers": _layer,
     "attention_layers": _layer,
@@ -431,4 +461,5 @@ _PARSERS: dict[str, Callable[[dict[str, Any]], Case]] = {
     "fit": _fit,
     "mixed": _fit,
     "penalties": _penalty,
+    "images": _image,
 }

@@ -33,7 +33,7 @@ def config_of(target: str, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def cases() -> Iterator[dict[str, Any]]:
     """Every case, in file order."""
-    for group in (convolutions, transposed, depthwise, pooling, ends, upsampling, recurrent):
+    for group in (convolutions, transposed, depthwise, pooling, ends, upsampling, recurrent, spectrograms):
         yield from group()
 
 
@@ -53,6 +53,26 @@ def of(target: str, rank: int, settings: dict[str, dict[str, Any]], channels: in
 def some(settings: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Those of the settings that are looked at with three axes, too."""
     return {name: settings[name] for name in ("default", "valid", "strided", "channels_first") if name in settings}
+
+
+def spectrograms() -> Iterator[dict[str, Any]]:
+    modes = ("log", "magnitude", "psd", "real", "imag", "angle", "stft")
+    settings = {mode: {"mode": mode, "frame_length": 4} for mode in modes}
+    settings |= {
+        "strided": {"mode": "psd", "frame_length": 3, "frame_step": 1, "fft_length": 8, "padding": "same"},
+        "expanded": {"mode": "stft", "frame_length": 4, "expand_dims": True},
+        "channels_first": {"mode": "psd", "frame_length": 4, "data_format": "channels_first"},
+        "expanded_first": {"frame_length": 4, "expand_dims": True, "data_format": "channels_first"},
+    }
+    yield from of("STFTSpectrogram", 1, settings)
+    signals = normal(seeded("MelSpectrogram"), 2, 40)
+    small = {"fft_length": 16, "sequence_stride": 6, "num_mel_bins": 5, "sampling_rate": 800}
+    for name, kwargs in {
+        "default": {},
+        "power": {"power_to_db": False, "mag_exp": 1.0, "window": "hamming", "sequence_length": 12},
+        "decibels": {"top_db": 12.0, "ref_power": 3.0, "min_freq": 40.0, "max_freq": 300.0},
+    }.items():
+        yield case(f"MelSpectrogram/{name}", "MelSpectrogram", {**small, **kwargs}, signals)
 
 
 def convolutions() -> Iterator[dict[str, Any]]:

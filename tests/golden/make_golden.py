@@ -28,6 +28,7 @@ import make_attention_layers
 import make_convolution_layers
 import make_files
 import make_fit
+import make_images
 import make_initializers
 import make_layers
 import make_losses
@@ -47,6 +48,7 @@ MAKERS = {
     "initializers": make_initializers.make,
     "fit": make_fit.make,
     "files": make_files.make,
+    "images": make_images.make,
     "preprocessing": make_preprocessing.make,  # needs TensorFlow beside Keras
 }
 

@@ -15,6 +15,16 @@ DETERMINISTIC: tuple[tuple[str, str, dict[str, Any], list[int]], ...] = (
     ("Identity", "Identity", {}, [2, 3]),
     ("Identity/gain", "Identity", {"gain": 2.0}, [3, 3]),
 )
+# Cases that came later: at the end, so that the others keep their places.
+LATER: tuple[tuple[str, str, dict[str, Any], list[int]], ...] = (
+    ("STFT", "STFT", {}, [6, 1, 5]),
+    ("STFT/imag", "STFT", {"side": "imag", "window": "hamming", "scaling": "spectrum", "periodic": True}, [5, 1, 5]),
+    ("STFT/flattop", "STFT", {"window": "flattop", "scaling": None}, [7, 1, 5]),
+    ("STFT/triang", "STFT", {"window": "triang", "periodic": True}, [6, 1, 5]),
+    ("STFT/cosine", "STFT", {"window": "cosine"}, [6, 1, 5]),
+    ("STFT/blackmanharris", "STFT", {"window": "blackmanharris"}, [6, 1, 5]),
+    ("STFT/none", "STFT", {"window": None}, [4, 1, 3]),
+)
 SCALING = ("GlorotUniform", "GlorotNormal", "HeUniform", "HeNormal", "LecunUniform", "LecunNormal")
 
 
@@ -40,7 +50,14 @@ def make(versions: dict[str, str]) -> None:
     add(pack, "TruncatedNormal/options", "TruncatedNormal", {"mean": 1.0, "stddev": 0.5}, [40000])
     add(pack, "Orthogonal", "Orthogonal", {}, [100, 400])
     add(pack, "Orthogonal/gain", "Orthogonal", {"gain": 2.0}, [400, 100])
+    later(pack)
     pack.write()
+
+
+def later(pack: Pack) -> None:
+    for name, target, kwargs, shape in LATER:
+        value = np.asarray(getattr(keras.initializers, target)(**kwargs)(shape), "float32")
+        pack.add(name=name, target=target, kwargs=kwargs, shape=shape, output=pack.array(value))
 
 
 def add(pack: Pack, name: str, target: str, kwargs: dict[str, Any], shape: list[int]) -> None:

@@ -23,6 +23,8 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "AdamW": ("AdamW", {"learning_rate": 0.01}),
     "Nadam": ("Nadam", {"learning_rate": 0.01}),
     "Adagrad": ("Adagrad", {"learning_rate": 0.1}),
+    "Adafactor": ("Adafactor", {"learning_rate": 0.1}),
+    "Muon": ("Muon", {"learning_rate": 0.1}),
 }
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -37,7 +39,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 # All at once, for the optimizers whose options are not tried one by one.
 COMBINED = {"weight_decay": 0.1, "clipnorm": 0.5, "use_ema": True, "ema_momentum": 0.8}
-DEFAULTS = ("SGD", "RMSprop", "Adam", "AdamW", "Nadam", "Adagrad", "Adadelta", "Adamax", "Lion", "Ftrl", "Lamb")
+DEFAULTS = (
+    *("SGD", "RMSprop", "Adam", "AdamW", "Nadam", "Adagrad", "Adadelta", "Adamax", "Lion", "Ftrl", "Lamb"),
+    *("Adafactor", "Muon"),
+)
 SCHEDULES: dict[str, tuple[str, dict[str, Any]]] = {
     "ExponentialDecay": ("ExponentialDecay", {"decay_steps": 4, "decay_rate": 0.5}),
     "ExponentialDecay/staircase": ("ExponentialDecay", {"decay_steps": 4, "decay_rate": 0.5, "staircase": True}),
@@ -71,6 +76,11 @@ def make(versions: dict[str, str]) -> None:
         scaled = {"inner_optimizer": inner, "initial_scale": 16.0, "dynamic_growth_steps": 2}
         add(pack, f"LossScaleOptimizer/{name}", "LossScaleOptimizer", scaled, [])
         add(pack, f"LossScaleOptimizer/{name}/overflow", "LossScaleOptimizer", scaled, [], overflow=2)
+    fixed = {"learning_rate": 2.0, "relative_step": False, "clip_threshold": 0.5, "beta_2_decay": -0.5}
+    add(pack, "Adafactor/options", "Adafactor", fixed, [])
+    plain = {"rms_rate": None, "nesterov": False, "ns_steps": 3, "momentum": 0.5, "adam_lr_ratio": 0.5}
+    add(pack, "Muon/options", "Muon", {**plain, "adam_weight_decay": None, "weight_decay": 0.1}, [])
+    add(pack, "Muon/exclude_layers", "Muon", {"exclude_layers": ["ker"], "adam_weight_decay": 0.1}, [])
     decay = {"learning_rate": 0.01, "weight_decay": 0.1}
     add(pack, "AdamW/exclude_bias", "AdamW", decay, ["bias"])
     both = {"learning_rate": 0.01, "use_ema": True, "ema_momentum": 0.8, "gradient_accumulation_steps": 2}
@@ -79,8 +89,22 @@ def make(versions: dict[str, str]) -> None:
     add(pack, "SGD/clipnorm_accumulation", "SGD", clipped, [])
     overwritten = {**both, "ema_overwrite_frequency": 2}
     add(pack, "Adam/use_ema_overwrite_accumulation", "Adam", overwritten, [])
+    later(pack)
     pack.write()
     make_schedules(versions)
+
+
+def later(pack: Pack) -> None:
+    """Cases that came later: at the end, so that the others keep their places."""
+    for option in ("plain", "weight_decay", "clipnorm", "use_ema", "schedule", "accumulation"):
+        kwargs = {"learning_rate": 0.1, **OPTIONS[option]}
+        add(pack, f"ScheduleFreeAdamW/{option}", "ScheduleFreeAdamW", kwargs, [])
+    add(pack, "ScheduleFreeAdamW/defaults", "ScheduleFreeAdamW", {}, [])
+    warm = {"learning_rate": 0.1, "beta_1": 0.8, "beta_2": 0.9, "epsilon": 1e-4, "warmup_steps": 3}
+    add(pack, "ScheduleFreeAdamW/options", "ScheduleFreeAdamW", warm, [])
+    chosen = spec("OptimizerMap", default_optimizer=spec("SGD"), optimizer_map={"bi.s": spec("Adam", clipnorm=0.5)})
+    add(pack, "MultiOptimizer", "MultiOptimizer", {"optimizer_map": chosen}, [])
+    add(pack, "MultiOptimizer/loss_scale", "MultiOptimizer", {"optimizer_map": chosen, "loss_scale_factor": 4.0}, [])
 
 
 def add(

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import anabranch as ab
 from anabranch import decoding, layers, ops
@@ -40,11 +42,14 @@ def reference_logs(table: np.ndarray, mix: np.ndarray, row: np.ndarray) -> Logs:
     return logs
 
 
-def problem(seed: int, batch: int, vocabulary: int, rounded: bool = False) -> tuple[Any, Any, list[Logs]]:
-    """A step function, its states, and for each row the log-probabilities by NumPy."""
+def problem(
+    seed: int, batch: int, vocabulary: int, rounded: bool = False, ends: Any = 0.0
+) -> tuple[Any, Any, list[Logs]]:
+    """A step function, its states, and for each row the log-probabilities by NumPy; `ends` favours the end."""
     rng = np.random.default_rng(seed)
     table, mix = rng.standard_normal((vocabulary, vocabulary)) * 2, rng.standard_normal((vocabulary, 3))
     rows = rng.standard_normal((batch, vocabulary))
+    rows[:, END] += ends
     if rounded:  # few different values, so that there are ties
         table, mix, rows = np.round(table / 2), mix * 0, rows * 0
     states = {"memory": np.zeros((batch, 3)), "rows": (rows,)}
@@ -62,6 +67,7 @@ def beam_reference(
             ([*tokens, token], total + log)
             for tokens, total in live
             for token, log in enumerate(logs([start, *tokens]))
+            if log > -np.inf
         ]
         candidates.sort(key=lambda item: -round(item[1], 9))  # stable: the first of equals stays first
         divisor = ((5 + length) / 6) ** penalty
@@ -100,7 +106,7 @@ def check_row(sequences: Any, scores: Any, lengths: Any, expected: list[tuple[li
         tokens, score = expected[place] if place < len(expected) else ([], -np.inf)
         assert lengths[place] == len(tokens)
         assert sequences[place].tolist() == tokens + [END] * (sequences.shape[1] - len(tokens))
-        np.testing.assert_allclose(scores[place], score, rtol=1e-9)
+        np.testing.assert_allclose(scores[place], score, rtol=1e-9, atol=1e-14)
 
 
 @pytest.mark.parametrize("width", [2, 3])
@@ -134,6 +140,107 @@ def test_forbidden_tokens_are_never_taken() -> None:
     assert sequences[0, :4].tolist() == [[3, 3], [3, 1], [1, 3], [1, 1]]
     np.testing.assert_array_equal(np.isinf(scores[0]), [False] * 4 + [True] * 2)
     np.testing.assert_array_equal(lengths[0], [2, 2, 2, 2, 0, 0])
+
+
+def equal_choices(seed: int, batch: int, vocabulary: int) -> tuple[Any, Any, list[Logs]]:
+    """As `problem`: each token may be followed by some, which are equally probable; the end is rare."""
+    rng = np.random.default_rng(seed)
+    allowed = rng.random((vocabulary, vocabulary)) < 0.6
+    allowed[:, END] = rng.random(vocabulary) < 0.4
+    allowed[~allowed.any(axis=1), -1] = True
+    table = np.where(allowed, 0.0, -np.inf)
+
+    def step(tokens: Any, states: Any) -> Any:
+        return ops.take(table, tokens, axis=0), states
+
+    return step, np.zeros((batch, 1)), [lambda tokens: log_softmax(table[tokens[-1]])] * batch
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    batch=st.integers(0, 5),
+    vocabulary=st.integers(2, 7),
+    width=st.integers(1, 4),
+    max_length=st.integers(1, 7),
+    penalty=st.sampled_from([0.0, 0.8, -0.5]),
+    ties=st.booleans(),
+    early_stop=st.booleans(),
+    data=st.data(),
+)
+def test_generated_searches_are_those_of_plain_python(
+    seed: int,
+    batch: int,
+    vocabulary: int,
+    width: int,
+    max_length: int,
+    penalty: float,
+    ties: bool,
+    early_stop: bool,
+    data: Any,
+) -> None:
+    paths = data.draw(st.integers(1, width))
+    if ties:
+        step, states, references = equal_choices(seed, batch, vocabulary)
+    else:  # rows end early and late
+        step, states, references = problem(seed, batch, vocabulary, ends=np.linspace(-6, 6, batch))
+    sequences, scores, lengths = run_beam(
+        step, states, start_token=1, max_length=max_length, beam_width=width, top_paths=paths, length_penalty=penalty,
+        early_stop=early_stop,
+    )  # fmt: skip
+    assert sequences.shape == (batch, paths, max_length)
+    assert scores.shape == lengths.shape == (batch, paths)
+    for row, logs in enumerate(references):
+        expected = beam_reference(logs, width, paths, 1, max_length, penalty)
+        check_row(sequences[row], scores[row], lengths[row], expected)
+
+
+def stepped_rows(states: Any, vocabulary: int, **options: Any) -> tuple[int, list[np.ndarray]]:
+    """How many rows the steps of a search have in all, and what it finds."""
+    counter = ab.Variable(0, trainable=False)
+    bias = np.random.default_rng(0).standard_normal((vocabulary, vocabulary))
+
+    def step(tokens: Any, states: Any) -> Any:
+        counter.assign_add(ops.shape(tokens)[0])
+        memory = states["memory"] * 0.5 + ops.take(bias, tokens, axis=0)
+        return memory + states["row"], {"memory": memory, "row": states["row"]}
+
+    found = run_beam(step, states, start_token=1, max_length=30, **options)
+    return int(counter.numpy()), found
+
+
+def test_rows_that_are_done_are_not_computed() -> None:
+    rows = np.random.default_rng(1).standard_normal((6, 5))
+    rows[:, END] = [0, 1, 2, 2.5, 3, 9]
+    states = {"memory": np.zeros((6, 5)), "row": rows}
+    count, found = stepped_rows(states, 5, beam_width=3)
+    alone = [stepped_rows({name: x[k : k + 1] for name, x in states.items()}, 5, beam_width=3) for k in range(6)]
+    assert count == sum(one for one, _ in alone)
+    assert len({one for one, _ in alone}) > 3
+    for k, (_, expected) in enumerate(alone):
+        for all_rows, one in zip(found, expected, strict=True):
+            np.testing.assert_allclose(all_rows[k], one[0], rtol=1e-12)
+
+
+def test_scores_have_gradients() -> None:
+    def scores(table: Any) -> Any:
+        def step(tokens: Any, states: Any) -> Any:
+            states = ops.tanh(states @ table + ops.take(table, tokens, axis=0))
+            return states * 3, states
+
+        start = np.ones((2, 4)) * [[1], [-1]]
+        return decoding.beam_search(step, start, start_token=1, end_token=END, max_length=4, beam_width=2)[1]
+
+    assert ab.testing.check_gradients(scores, [np.random.default_rng(1).standard_normal((4, 4))], order=1) > 0
+
+
+def test_steps_over_all_rows_of_the_batch_are_told() -> None:
+    rows = np.zeros((6, 5))
+    message = r"step returned logits of 6 rows, however many tokens it is given.*Put it into the states"
+    with pytest.raises(ValueError, match=message):
+        run_beam(lambda t, s: (s + rows, s), np.zeros((3, 5)), start_token=1, max_length=3, beam_width=2)
+    with pytest.raises(ValueError, match=r"step returned states of 6 rows"):
+        run_beam(lambda t, s: (s, s + rows), np.zeros((3, 5)), start_token=1, max_length=3, beam_width=2)
 
 
 def count_steps(early_stop: bool, logits: np.ndarray, **options: Any) -> int:

@@ -15,11 +15,13 @@ from golden.loader import InitializerCase, load_cases
 
 @pytest.mark.parametrize("case", load_cases("initializers"), ids=str)
 def test_initializers_are_those_of_keras(case: InitializerCase) -> None:
+    ab.random.set_global_seed(1)  # most cases have no seed, and their statistics are bounded
     value = case.build(initializers)(case.shape)
     assert value.dtype == np.float32
     assert value.shape == tuple(case.shape)
     if case.output is not None:
-        np.testing.assert_array_equal(value, case.output)
+        rounding = 1e-6 if case.target == "STFT" else 0.0  # Keras computes its angles in float32
+        np.testing.assert_allclose(value, case.output, rtol=0, atol=rounding)
         return
     wanted = case.statistics
     spread = wanted["std"] / np.sqrt(value.size)

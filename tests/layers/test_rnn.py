@@ -213,6 +213,31 @@ def test_dropout_inside_a_custom_cell_is_drawn_at_each_step() -> None:
     assert not np.array_equal(dropped[:, 0], dropped[:, 1]) or not np.array_equal(dropped[:, 1], dropped[:, 2])
 
 
+def test_parts_of_a_cell_are_built_by_its_call(tmp_path: Any) -> None:
+    """A cell without a `build` of its own, whose parts make weights."""
+
+    @ab.saving.register_keras_serializable("test_rnn")
+    class Deep(layers.Layer):
+        state_size = (3, 2)
+
+        def __init__(self, **kwargs: Any) -> None:
+            super().__init__(**kwargs)
+            self.parts = [layers.Dense(3), layers.Dense(2)]
+
+        def call(self, x: Any, states: Any) -> Any:
+            first = self.parts[0](ab.ops.concatenate([x, *states], axis=1))
+            return first, [first, self.parts[1](first)]
+
+    layer = layers.RNN([layers.GRUCell(4), Deep()])
+    layer.build((None, None, 5))
+    assert [tuple(weight.shape) for weight in layer.weights[3:]] == [(9, 3), (3,), (3, 2), (2,)]
+    model = ab.Sequential([ab.Input((None, 5)), layer])
+    x = data(2, 4, 5)
+    expected = model.predict(x, verbose=0)
+    model.save(tmp_path / "model.keras")
+    np.testing.assert_array_equal(ab.load_model(tmp_path / "model.keras").predict(x, verbose=0), expected)
+
+
 def test_masks_reach_a_layer_behind() -> None:
     with ab.Graph().as_default():
         x = layers.Masking()(ab.placeholder((None, None, 2), "float32"))

@@ -156,7 +156,6 @@ def test_lambda_with_arguments_and_mask() -> None:
         (lambda: layers.LeakyReLU(-1), "negative_slope"),
         (lambda: layers.GaussianNoise(-1), "stddev must not be negative"),
         (lambda: layers.Dot((1, 2, 3)), "axes must be an int or a pair"),
-        (lambda: layers.BatchNormalization(synchronized=True), "is not available"),
         (lambda: layers.TimeDistributed(3), "takes a layer"),
     ],
 )

@@ -23,15 +23,17 @@ def prepare(case: OptimizerCase):
 
 
 def check(case: OptimizerCase, optimizer, variables, values):
+    # In float32, 1 - 0.999**step has four digits in the first steps, and here nothing divides the error out again.
+    rtol, atol = (1e-4, 2e-5) if case.target == "ScheduleFreeAdamW" else (1e-5, 2e-6)
     for name, expected in case.values.items():
-        np.testing.assert_allclose(np.stack(values[name]), expected, rtol=1e-5, atol=2e-6, err_msg=name)
+        np.testing.assert_allclose(np.stack(values[name]), expected, rtol=rtol, atol=atol, err_msg=name)
     assert len(optimizer.variables) == len(case.variables)
     for variable, expected, name in zip(optimizer.variables, case.variables, case.variable_names, strict=True):
-        np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-5, atol=2e-6, err_msg=name)
+        np.testing.assert_allclose(variable.numpy(), expected, rtol=rtol, atol=atol, err_msg=name)
         assert variable.dtype == expected.dtype
     optimizer.finalize_variable_values(list(variables.values()))
     for name, expected in case.finalized.items():
-        np.testing.assert_allclose(variables[name].numpy(), expected, rtol=1e-5, atol=2e-6, err_msg=name)
+        np.testing.assert_allclose(variables[name].numpy(), expected, rtol=rtol, atol=atol, err_msg=name)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -65,8 +67,9 @@ def test_variables_have_keras_names(case: OptimizerCase):
     optimizer, variables = prepare(case)
     optimizer.build(list(variables.values()))
     found = [variable.name.partition("/")[2] for variable in optimizer.variables]
+    # Some variables have no path in Keras: Nadam's product, and what Adafactor keeps in place of a vector's rows.
     assert [name.partition("/")[2] for name in case.variable_names] == [
-        "" if name == "u_product" else name for name in found
+        "" if name in ("u_product", "bias") else name for name in found
     ]
 
 

@@ -1,0 +1,99 @@
+"""Switches for the whole process: how much `fit` does at most, and whether progress is printed or logged."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+
+_LOGGER = logging.getLogger("anabranch")
+
+
+class _Limits:
+    epochs: int | None = None
+    steps_per_epoch: int | None = None
+    interactive: bool = True
+
+
+def max_epochs() -> int | None:
+    """How many epochs a `fit` makes at most; None for no limit."""
+    return _Limits.epochs
+
+
+def set_max_epochs(max_epochs: int | None) -> None:
+    """Let each `fit` make so many epochs at most, for instance to try a script out.
+
+    Raises:
+        ValueError: it is neither a positive integer nor None.
+
+    >>> set_max_epochs(2)
+    >>> max_epochs()
+    2
+    >>> set_max_epochs(None)
+    """
+    _Limits.epochs = _checked("max_epochs", max_epochs)
+
+
+def max_steps_per_epoch() -> int | None:
+    """How many steps an epoch of `fit`, `evaluate` and `predict` has at most; None for no limit."""
+    return _Limits.steps_per_epoch
+
+
+def set_max_steps_per_epoch(max_steps_per_epoch: int | None) -> None:
+    """Let each epoch of `fit`, `evaluate` and `predict` have so many steps at most.
+
+    Raises:
+        ValueError: it is neither a positive integer nor None.
+    """
+    _Limits.steps_per_epoch = _checked("max_steps_per_epoch", max_steps_per_epoch)
+
+
+def limited_epochs(epochs: int) -> int:
+    """The number of epochs within the limit; says so where that makes it less."""
+    limit = _Limits.epochs
+    if limit is None or epochs <= limit:
+        return epochs
+    warnings.warn(f"Limiting epochs to {limit}, as set_max_epochs says; {epochs} were asked for.", stacklevel=3)
+    return limit
+
+
+def limited_steps(steps: int | None, available: int | None) -> int | None:
+    """The number of steps of an epoch within the limit; says so where that makes it less.
+
+    Args:
+        steps: how many were asked for; None for all that the data have.
+        available: how many the data have, if that is known.
+    """
+    limit, wanted = _Limits.steps_per_epoch, available if steps is None else steps
+    if limit is None or (wanted is not None and wanted <= limit):
+        return steps
+    warnings.warn(f"Limiting steps_per_epoch to {limit}, as set_max_steps_per_epoch says.", stacklevel=4)
+    return limit
+
+
+def enable_interactive_logging() -> None:
+    """Print what `fit` and its like have to say to standard output; that is how it is at first."""
+    _Limits.interactive = True
+
+
+def disable_interactive_logging() -> None:
+    """Log what `fit` and its like have to say, line by line, to the logger ``"anabranch"`` of `logging`, level INFO."""
+    _Limits.interactive = False
+
+
+def is_interactive_logging_enabled() -> bool:
+    """Whether progress is printed, and not logged."""
+    return _Limits.interactive
+
+
+def show(text: str, end: str = "\n") -> None:
+    """Print a text, or log it where interactive logging is off."""
+    if _Limits.interactive:
+        print(text, end=end, flush=True)
+        return
+    _LOGGER.info("%s", text.strip("\b\r\n "))
+
+
+def _checked(name: str, value: int | None) -> int | None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"{name} must be a positive integer, or None for no limit; got {value!r}.")
+    return value

@@ -1,0 +1,134 @@
+"""Programs for arrays of many shapes: for a few shapes one each, then one for any size along the axes that vary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..engine.graph import Graph, Operation, Placeholder, Tensor, TensorSpec, flatten, pack_as
+from ..engine.graph.nest import is_nested
+from ..engine.ops import convert_to_tensor
+from ..engine.ops.base import as_array
+from ..engine.place.devices import devices_version
+from ..engine.runtime.program import as_fetched
+from ..engine.session.programs import make_program
+
+Program = Callable[..., tuple[Any, ...]]
+Specs = list[TensorSpec]
+Trace = Callable[[Specs], Callable[[], Any]]  # traces for given specs, and returns what compiles the trace
+
+# So many shapes get programs of their own, which run quicker because every size is known: usually the batch and the
+# smaller last one. The next shape gets a program for any size along the axes that have varied.
+STATIC_PROGRAMS = 3
+
+
+class ShapePrograms:
+    """The programs of one computation, for arrays whose ranks and dtypes stay the same.
+
+    Args:
+        trace: traces the computation for the specs of its arrays; what it returns compiles the trace.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._seen: list[Specs] = []
+        self._relaxed: Any = None
+        self._relaxed_specs: Specs = []
+
+    def find(self, specs: Specs) -> Any:
+        """The program for arrays of these specs, made if there is none that serves them.
+
+        Raises:
+            ValueError, TypeError: what is computed does not take arrays of these shapes.
+        """
+        if self._relaxed is not None and _accepts(self._relaxed_specs, specs):
+            return self._relaxed
+        exact = self._trace(specs)  # its errors are those of these very shapes
+        if len(self._seen) < STATIC_PROGRAMS:
+            program = exact()
+            self._seen.append(specs)
+            return program
+        return self._relax(specs, exact)
+
+    def _relax(self, specs: Specs, exact: Callable[[], Any]) -> Any:
+        joined = specs
+        for other in self._seen:
+            joined = [_join(spec, like) for spec, like in zip(joined, other, strict=True)]
+        try:
+            program = self._trace(joined)()
+        except (TypeError, ValueError):
+            return exact()  # it needs to know its sizes
+        self._seen.append(specs)
+        self._relaxed, self._relaxed_specs = program, joined
+        return program
+
+
+def _accepts(patterns: Sequence[TensorSpec], specs: Sequence[TensorSpec]) -> bool:
+    return all(pattern.accepts(spec) for pattern, spec in zip(patterns, specs, strict=True))
+
+
+def _join(spec: TensorSpec, other: TensorSpec) -> TensorSpec:
+    joined = spec.join(other)
+    assert isinstance(joined, TensorSpec)
+    return joined
+
+
+class ArrayFunction:
+    """A function of tensors, called on arrays: compiled for their shapes (see `ShapePrograms`).
+
+    Args:
+        function: builds the computation in the current graph, and returns a structure of tensors. Its effects always
+            happen, whether or not its result depends on them.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._devices = devices_version()
+        self._families: dict[Any, ShapePrograms] = {}
+        self._found: dict[Any, Callable[..., Any]] = {}
+
+    def __call__(self, *arrays: Any) -> Any:
+        """The function's result, of arrays."""
+        if self._devices != devices_version():  # other devices have been declared
+            self._devices = devices_version()
+            self._families.clear()
+            self._found.clear()
+        values = [as_array(array) for array in arrays]  # strings in the engine's dtype for them
+        key = tuple([(array.shape, array.dtype) for array in values])
+        program = self._found.get(key)
+        if program is None:
+            specs = [TensorSpec(shape, dtype) for shape, dtype in key]
+            kind = tuple([(len(shape), dtype) for shape, dtype in key])
+            family = self._families.setdefault(kind, ShapePrograms(self._trace))
+            program = self._found[key] = family.find(specs)
+        return program(*values)
+
+    def count(self) -> int:
+        """How many programs were compiled."""
+        return len({id(program) for program in self._found.values()})
+
+    def _trace(self, specs: Specs) -> Callable[[], Callable[..., Any]]:
+        graph = Graph()
+        with graph.as_default():
+            feeds = [graph.add(Placeholder(s), (), f"argument_{i}").outputs[0] for i, s in enumerate(specs)]
+            result = self._function(*feeds)
+            fetches = [_as_fetch(leaf) for leaf in flatten(result)]
+        effects: list[Operation] = [operation for operation in graph.operations if operation.writes]
+        targets = [*[fetch for fetch in fetches if fetch is not None], *effects]
+
+        def compiled() -> Callable[..., Any]:
+            program: Any = make_program(graph, targets, feeds)
+
+            def run(*arrays: Any) -> Any:
+                values = iter(program(*arrays))
+                found = [None if fetch is None else as_fetched(next(values)) for fetch in fetches]
+                return pack_as(result, found) if is_nested(result) else (found[0] if found else None)
+
+            return run
+
+        return compiled
+
+
+def _as_fetch(leaf: Any) -> Tensor | None:
+    """What is fetched for a leaf of a result; None for an operation."""
+    return None if isinstance(leaf, Operation) else convert_to_tensor(getattr(leaf, "flow", leaf))

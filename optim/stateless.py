@@ -1,0 +1,102 @@
+"""Steps of optimizers as pure functions: the state goes in as values and comes out as values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..engine.graph import (
+    StatelessScope,
+    Tensor,
+    Variable,
+    flatten,
+    graph_for,
+    in_explicit_graph,
+    in_stateless_scope,
+)
+from ..engine.graph.graph import get_default_graph
+from ..engine.ops.base import as_array
+from ..engine.session import Function
+
+
+class StatelessSteps:
+    """The half of `Optimizer` that makes steps without changing anything; see there."""
+
+    name: str
+    built: bool
+    variables: list[Variable]
+    _trainable_variables: list[Variable]
+    _at_once: Callable[[Any, Callable[..., Any]], Function]
+    apply: Callable[..., Any]
+
+    def stateless_apply(
+        self, optimizer_variables: Sequence[Any], grads: Sequence[Any], trainable_variables: Sequence[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """Make a step on given values, and change nothing.
+
+        Args:
+            optimizer_variables: a value for each of the optimizer's `variables`.
+            grads: a gradient for each variable that the optimizer was built for.
+            trainable_variables: the values of these variables.
+
+        Returns:
+            ``(trainable_variables, optimizer_variables)`` after the step: tensors where tensors are given or a graph
+            is being built, else arrays.
+
+        Raises:
+            ValueError: the optimizer is not built; the numbers or shapes of the values do not fit; the step assigns
+                in a branch, as with gradient accumulation and loss scaling, which no value can leave.
+
+        >>> import anabranch as ab
+        >>> w = ab.Variable([1.0, 2.0])
+        >>> sgd = ab.optim.SGD(learning_rate=0.5)
+        >>> sgd.build([w])
+        >>> (after,), state = sgd.stateless_apply(sgd.variables, [[1.0, 1.0]], [w])
+        >>> after, int(state[0]), w.numpy()
+        (array([0.5, 1.5], dtype=float32), 1, array([1., 2.], dtype=float32))
+        """
+        self._check_state(optimizer_variables, trainable_variables)
+        given = [list(trainable_variables), list(optimizer_variables), list(grads)]
+        if in_explicit_graph() or in_stateless_scope() or any(isinstance(leaf, Tensor) for leaf in flatten(given)):
+            return self._step_on(*given)
+        arrays = [[None if value is None else as_array(value) for value in values] for values in given]
+        return self._at_once("stateless_apply", self._step_on)(*arrays)
+
+    def _step_on(self, trainable: list[Any], state: list[Any], grads: list[Any]) -> tuple[list[Any], list[Any]]:
+        tensors = [leaf for leaf in flatten([trainable, state, grads]) if isinstance(leaf, Tensor)]
+        variables = [*self._trainable_variables, *self.variables]
+        with (
+            (graph_for(tensors) if tensors else get_default_graph()).as_default(),
+            StatelessScope(zip(variables, [*trainable, *state], strict=True)) as scope,
+        ):
+            self.apply(grads, self._trainable_variables)
+            after = [scope.get_current_value(variable) for variable in variables]
+        return after[: len(trainable)], after[len(trainable) :]
+
+    def _check_state(self, optimizer_variables: Sequence[Any], trainable_variables: Sequence[Any]) -> None:
+        if not self.built:
+            raise ValueError(
+                f"{self.name} is not built, so that it has no variables yet: call build(trainable_variables) before "
+                "stateless_apply()."
+            )
+        for what, values, expected in (
+            ("its own variables", optimizer_variables, self.variables),
+            ("the variables that it was built for", trainable_variables, self._trainable_variables),
+        ):
+            if len(values) != len(expected):
+                raise ValueError(
+                    f"{self.name}: stateless_apply() was given {len(values)} values for {what}, expected "
+                    f"{len(expected)}."
+                )
+
+    def assign(self, variable: Any, value: Any) -> Any:
+        """Set a variable: as ``variable.assign(value)``."""
+        return variable.assign(value)
+
+    def assign_add(self, variable: Any, value: Any) -> Any:
+        """Add to a variable: as ``variable.assign_add(value)``."""
+        return variable.assign_add(value)
+
+    def assign_sub(self, variable: Any, value: Any) -> Any:
+        """Subtract from a variable: as ``variable.assign_sub(value)``."""
+        return variable.assign_sub(value)
