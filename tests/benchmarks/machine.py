@@ -161,6 +161,49 @@ def unrolling(run: Run, quick: bool) -> Section:
     return section
 
 
+def lengths(run: Run, quick: bool) -> Section:
+    section = Section(
+        "Memory of a loop and of unrolling",
+        "The same training step over sequences of several lengths (section 6.3): how much a fresh process's peak grows "
+        "over building and two steps, by the compiled program of the CPU. Data count (batch x length x 128 numbers), "
+        "and the compiler, which has more to do for a longer unrolled graph and not for a longer loop. With a memory "
+        "budget of 16 MB (see memory.md) a loop computes again what it does not save; unrolled graphs have no such "
+        "choice. Losses agree.",
+        ["batch", "length", "data MB", "loop MB", "loop, budget MB", "unrolled MB", "ratio"],
+    )
+    series: dict[str, list[tuple[float, float]]] = {"loop": [], "loop, budget": [], "unrolled": []}
+    kinds = {
+        "loop": {"kind": "dynamic"},
+        "loop, budget": {"kind": "dynamic", "budget": 16},
+        "unrolled": {"kind": "static"},
+    }
+    for batch in (64, 256):
+        for length in (50, 100) if quick else (50, 100, 200, 400):
+            found = {
+                name: run("machine_unrolling", "memory", batch=batch, length=length, **params)
+                for name, params in kinds.items()
+            }
+            _same_losses([record["losses"] for record in found.values()])
+            peaks = {name: record["peak_mb"] for name, record in found.items()}
+            for name, peak in peaks.items():
+                series[name] += [(length, peak)] if batch == 64 else []
+            ratio = peaks["loop"] / peaks["unrolled"]
+            shown = [f"{peak:,.0f}" for peak in peaks.values()]
+            data = f"{batch * length * 128 * 4 / 1e6:.1f}"
+            section.rows.append([str(batch), str(length), data, *shown, f"{ratio:.2f}"])
+            text = f"{peaks['loop']:,.0f} of {peaks['unrolled']:,.0f} MB"
+            section.expect(f"batch {batch}, length {length}: less memory", text, ratio < 1)
+    section.figure = chart("LSTM, batch 64", "sequence length", "peak MB", series)
+    return section
+
+
+def _same_losses(losses: Sequence[Sequence[float]]) -> None:
+    """Ends the run if two ways to do the same work have different losses."""
+    for other in losses[1:]:
+        if any(abs(a - b) > 1e-3 * abs(a) for a, b in zip(losses[0], other, strict=True)):
+            raise SystemExit(f"Other work was done: losses {losses}")
+
+
 def layers(run: Run, quick: bool) -> Section:
     section = Section(
         "Layers on several devices",
@@ -217,6 +260,7 @@ EXPERIMENTS: dict[str, Callable[[Run, bool], Section]] = {
     "chain": chain,
     "swapping": swapping,
     "unrolling": unrolling,
+    "lengths": lengths,
     "layers": layers,
     "dispatch": dispatch,
 }

@@ -232,6 +232,52 @@ LINES = (
     ),
     *[
         Line(
+            "W13",
+            "beam search over an LSTM decoder of 256 units, batch 32, 4 beams, rows that end after 6 to 49 tokens; the "
+            "floor takes rows that are done out of the batch, as ours does",
+            {"V": vocabulary},
+            "w13_beam_search",
+            "w13",
+            {"anabranch": at_most(0.33)},
+            ("torch_eager",),
+            ("torch_eager_compact",),
+            losses=(summary,) * 3,
+        )
+        for vocabulary, summary in ((1000, -33.08436), (8000, -55.75784))
+    ],
+    Line(
+        "W14",
+        "train step of a binary Tree-LSTM of 150 units on 25 random trees of 20 to 50 leaves; the floor computes all "
+        "trees level by level, as ours does, with the levels prepared outside the step",
+        {},
+        "w14_tree_lstm",
+        "w14",
+        {"anabranch": at_most(0.5)},
+        ("torch_eager",),
+        ("torch_levels",),
+        losses=(0.3080856, 0.3043728, 0.3008733),
+    ),
+    *[
+        Line(
+            "W15",
+            "train step of four convnets on images of 224 x 224 (Overfeat: 231 x 231), SGD, by `train_on_batch`",
+            {"model": model, "B": batch},
+            "w15_convnets",
+            "w15",
+            {"anabranch": FOR_COMPARISON},
+            ("torch_channels_last", "torch_eager", "keras_jax"),
+            losses=losses,
+            most_rounds=1,
+        )
+        for model, batch, losses in (
+            ("GoogleNet", 8, (7.079650, 6.753713, 6.432356)),
+            ("AlexNet", 16, (6.903341, 6.514638, 6.133180)),
+            ("Overfeat", 8, (6.972293, 6.492410, 6.017076)),
+            ("OxfordNet", 4, (7.213612, 4.918798, 2.964942)),
+        )
+    ],
+    *[
+        Line(
             "segments",
             what,
             {"of": of},
@@ -299,6 +345,24 @@ LINES = (
         )
         for graph in ("lstm", "inception", "experts")
     ],
+    Line(
+        "training_loop",
+        "train step of a tiny model through `fit`: 100 steps in a call (`steps_per_execution`), 10, or 1",
+        {"units": 16},
+        "none",
+        "training_loop",
+        {"anabranch": less_than("single"), "ten": FOR_COMPARISON, "single": FOR_COMPARISON},
+        (),
+    ),
+    Line(
+        "dqn",
+        "an interaction of a Deep Q-Network, which learns at every 4th: one graph, against conditions in Python",
+        {"every": 4},
+        "none",
+        "dqn",
+        {"anabranch": at_most(0.826, against="from_python"), "from_python": FOR_COMPARISON},
+        (),
+    ),
     *[
         Line(
             "scheduling",
@@ -311,6 +375,28 @@ LINES = (
         )
         for load, most in (("zipf", 0.667), ("even", 1.05))
         for step in ("forward", "training")
+    ],
+    Line(
+        "softmax",
+        "train step of a language model of 40,000 words, an LSTM of 512 units over 512 words: a softmax over a sample "
+        "of 512 against all",
+        {"shards": 1},
+        "none",
+        "softmax",
+        {"sampled": at_most(0.25, against="full"), "full": FOR_COMPARISON},
+        (),
+    ),
+    *[
+        Line(
+            "softmax",
+            "simulated time of the same, with words and softmax in shards on simulated devices",
+            {"shards": shards, "devices": True},
+            "none",
+            "softmax",
+            {"sampled": at_most(most, against="full"), "full": FOR_COMPARISON},
+            (),
+        )
+        for shards, most in ((1, 0.25), (8, 1.0))
     ],
     Line(
         "scheduling",

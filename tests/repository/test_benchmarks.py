@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,8 @@ def test_every_row_of_the_plan_exists(load: Any) -> None:
     assert missing == []
 
 
-def test_all_twelve_workloads_are_run(load: Any) -> None:
-    assert {f"W{number}" for number in range(1, 13)} <= set(load("plan").workloads())
+def test_all_fifteen_workloads_are_run(load: Any) -> None:
+    assert {f"W{number}" for number in range(1, 16)} <= set(load("plan").workloads())
 
 
 def test_titles_tell_lines_apart(load: Any) -> None:
@@ -127,9 +128,22 @@ def test_both_goals_must_be_met(load: Any) -> None:
     assert goal.judge(goals.Figures(500.0, None, {})) is None
 
 
-@pytest.mark.parametrize("workload", ["W2", "W10", "W12"])
+@pytest.mark.parametrize("workload", ["W2", "W10", "W12", "W13", "W14"])
 def test_the_first_loss_is_the_peers(load: Any, monkeypatch: pytest.MonkeyPatch, workload: str) -> None:
     monkeypatch.setattr(load("common"), "FIRST_ONLY", True)
     line = next(line for line in load("plan").LINES if line.workload == workload)
     found = load(line.our_module).OURS["anabranch"](dict(line.params))
     assert found["loss_check"] == [pytest.approx(line.losses[0], rel=load("table").LOSS_TOLERANCE)]
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("AlexNet", 61_100_840), ("Overfeat", 145_920_872), ("OxfordNet", 132_863_336), ("GoogleNet", 6_998_552)],
+)
+def test_the_convnets_have_as_many_weights_as_the_published_ones(load: Any, name: str, count: int) -> None:
+    assert sum(prod(shape) + shape[-1] for shape in load("w15_convnets").kernels(name)) == count
+
+
+def test_our_convnet_has_the_peers_weights_in_their_order(load: Any) -> None:
+    shapes = [shape for kernel in load("w15_convnets").kernels("GoogleNet") for shape in (kernel, kernel[-1:])]
+    assert [weight.shape for weight in load("w15").build("GoogleNet").weights] == shapes

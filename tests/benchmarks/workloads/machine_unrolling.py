@@ -80,14 +80,16 @@ def times(params: dict[str, Any]) -> Record:
 
 
 def memory(params: dict[str, Any]) -> Record:
-    """The process's peak, and how much of it came with the first steps of one of the two."""
+    """The process's peak, and how much of it came with the first steps of one of the two; `budget` is in MB."""
+    if params.get("budget"):
+        ab.config.set_memory_budget(1_000_000 * params["budget"])
     before = rss_mb()
     step = _step(params["batch"], params.get("length", 200), params.get("units", 128), params["kind"] == "dynamic")
     start = time.perf_counter()
-    step()
+    losses = [step()]
     first = time.perf_counter() - start
-    step()
-    return {"peak_mb": rss_mb() - before, "first_step": first}
+    losses.append(step())
+    return {"peak_mb": rss_mb() - before, "first_step": first, "losses": losses}
 
 
 OURS = {"times": times, "memory": memory}
