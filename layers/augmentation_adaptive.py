@@ -34,7 +34,7 @@ class ContrastLimitedAdaptiveHistogramEqualization(ImageLayer):
     >>> import numpy as np
     >>> layer = ContrastLimitedAdaptiveHistogramEqualization(clip_limit=0.0, tile_grid_size=(1, 1))
     >>> layer(np.array([[[10.0], [11.0], [12.0], [13.0]]]))[..., 0].tolist()
-    [[0.0, 85.0, 170.0, 255.0]]
+    [[63.75, 127.5, 191.25, 255.0]]
     """
 
     moves_pixels: ClassVar[bool] = False

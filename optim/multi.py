@@ -27,8 +27,8 @@ class OptimizerMap(MutableMapping[str, Optimizer]):
 
     >>> import anabranch as ab
     >>> optimizers = ab.optim.OptimizerMap(ab.optim.SGD(), {"encoder/.*": ab.optim.Adam()})
-    >>> optimizers["encoder/dense/kernel"].name, optimizers["decoder/dense/kernel"].name
-    ('adam', 'sgd')
+    >>> [type(optimizers[path]).__name__ for path in ("encoder/dense/kernel", "decoder/dense/kernel")]
+    ['Adam', 'SGD']
     """
 
     def __init__(self, default_optimizer: Optimizer, optimizer_map: dict[str, Optimizer] | None = None) -> None:
