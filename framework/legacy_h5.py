@@ -1,7 +1,7 @@
 """Reading Keras's old format: a whole model, or weights, in one ``.h5`` file.
 
-Layers are matched by order and not by name, and so are the weights of a layer: trainable ones first. Writing this
-format is left to Keras; ``.keras`` and ``.weights.h5`` files can do more.
+Layers are matched by order and not by name, and so are the weights of a layer: trainable ones first.
+`legacy_h5_writing` writes it.
 """
 
 from __future__ import annotations

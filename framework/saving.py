@@ -43,7 +43,7 @@ def save_model(model: Model, filepath: PathLike, overwrite: bool = True) -> None
 
     Args:
         model: the model; what `load_model` gives goes on training as if nothing had happened.
-        filepath: a name that ends in ``.keras``.
+        filepath: a name that ends in ``.keras``; or in ``.h5`` or ``.hdf5``, Keras's old format, which holds less.
         overwrite: whether an existing file is replaced.
 
     Raises:
@@ -59,9 +59,10 @@ def save_model(model: Model, filepath: PathLike, overwrite: bool = True) -> None
     True
     """
     path = Path(filepath)
-    if path.suffix != ".keras":
+    is_legacy = path.suffix in LEGACY_SUFFIXES and not path.name.endswith(".weights.h5")
+    if path.suffix != ".keras" and not is_legacy:
         raise ValueError(
-            f"A model is saved to a file that ends in .keras; got {str(path)!r}. "
+            f"A model is saved to a file that ends in .keras, or in .h5 for Keras's old format; got {str(path)!r}. "
             "Weights alone are saved with save_weights, to a file that ends in .weights.h5."
         )
     check_overwrite(path, overwrite)
@@ -70,6 +71,12 @@ def save_model(model: Model, filepath: PathLike, overwrite: bool = True) -> None
             f"Model {model.name!r} is saved before it is built, so without weights. Call it on data first.",
             stacklevel=2,
         )
+    if is_legacy:
+        from .legacy_h5_writing import write_legacy_model
+
+        with atomic_write(path) as stream:
+            write_legacy_model(model, stream)
+        return
     with shared_writing_scope():
         config = serialize_keras_object(model)
     weights = io.BytesIO()

@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -83,3 +84,49 @@ def test_weights_alone(folder: Path, name: str, weights: str):
         pytest.skip(f"that version of Keras could not write {name + weights}")
     model.load_weights(folder / (name + weights))
     np.testing.assert_allclose(model.predict(x, verbose=0), before, rtol=1e-5, atol=1e-5)
+
+
+def parts(path: Path) -> tuple[Any, list[Any], list[Any]]:
+    """What a legacy file says that another must say, too: class names, layers with shapes, shapes of slots."""
+    with h5py.File(path) as opened:
+        file: Any = opened
+        config = json.loads(file.attrs["model_config"])
+        classes = [config["class_name"], *[layer["class_name"] for layer in config["config"]["layers"]]]
+        weights, optimizer = file["model_weights"], file["optimizer_weights"]
+        layers = [(name, shapes(weights[name])) for name in weights.attrs["layer_names"]]
+        return classes, [(text(name), held) for name, held in layers if held], shapes(optimizer)
+
+
+def shapes(group: Any) -> list[tuple[int, ...]]:
+    return [group[name].shape for name in group.attrs["weight_names"]]
+
+
+def text(name: Any) -> str:
+    return name.decode() if isinstance(name, bytes) else name
+
+
+@pytest.mark.parametrize("folder", ["3.15.1"], indirect=True)
+@pytest.mark.parametrize("name", MODELS)
+def test_writes_the_old_format_as_keras_does(folder: Path, name: str):
+    x, y, before, saved, after = case(folder, name)
+    whole(folder, name, ".keras").save(folder / "ours.h5")
+    assert parts(folder / "ours.h5") == parts(folder / f"{name}.h5")
+    again = ab.load_model(folder / "ours.h5")
+    for ours, theirs in zip(again.get_weights(), saved, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_allclose(again.predict(x, verbose=0), before, rtol=1e-5, atol=1e-5)
+    again.fit(x, y, epochs=1, batch_size=len(y), shuffle=False, verbose=0)
+    for ours, theirs in zip(again.get_weights(), after, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_models_in_models_in_the_old_format(tmp_path: Path):
+    inner = ab.Sequential([ab.Input((3,)), ab.layers.Dense(4), ab.layers.BatchNormalization()], name="inner")
+    x = ab.Input((3,))
+    model = ab.Model(x, [ab.layers.Dense(2)(inner(x)), inner(x)])
+    model.save(tmp_path / "m.h5")
+    with pytest.warns(UserWarning, match="without compiling"):
+        again = ab.load_model(tmp_path / "m.h5")
+    values = np.ones((2, 3), "float32")
+    for ours, theirs in zip(again.predict(values, verbose=0), model.predict(values, verbose=0), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
