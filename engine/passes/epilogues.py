@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..control_flow.region_op import RegionOp
 from ..graph.graph import Graph, Operation
 from ..graph.op import Op
 from ..graph.provenance import location_of_several
@@ -25,7 +24,7 @@ from .fuse_open import steps_of
 from .fusible import FusionRule
 from .log import note_change, note_kept
 from .order import reorder
-from .prune import inner_tensors, needed_in_region
+from .prune import inner_blocks, inner_tensors
 
 _MOST_INPUTS = 12
 
@@ -41,9 +40,8 @@ def join_epilogues(graph: Graph, operations: Sequence[Operation], kept: Iterable
 
 def _visit(graph: Graph, operations: Sequence[Operation], kept: set[Tensor], rule: FusionRule) -> None:
     for operation in operations:
-        for region in operation.op.regions if isinstance(operation.op, RegionOp) else ():
-            inside = needed_in_region(region, [tensor for tensor in kept if tensor.graph is region])
-            _visit(region, inside, kept | set(region.results), rule)
+        for region, inside, wanted in inner_blocks(operation, kept):
+            _visit(region, inside, wanted, rule)
     if any(isinstance(operation.op, (MatMul, PackedMatMul)) for operation in operations):
         _join_in_block(graph, _Block(operations, kept), rule)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ..control_flow.call import Body, Recorded, Recursion
 from ..control_flow.frames import History, Saved
+from ..control_flow.region_op import RegionOp
 from ..control_flow.while_loop import While
 from ..graph.graph import Graph, Operation
 from ..graph.region import Region
@@ -47,6 +48,17 @@ def needed_in_region(
     effectful = [operation for operation in region.operations if operation.writes]
     recorded = [tensor for tensor in demanded if tensor.graph is region]
     return needed_operations(region, [*(region.results if results is None else results), *effectful, *recorded])
+
+
+def inner_blocks(operation: Operation, kept: set[Tensor]) -> Iterator[tuple[Region, list[Operation], set[Tensor]]]:
+    """The regions of a loop or branch, each with the operations that a run of it needs, and `kept` with its results.
+
+    Args:
+        operation: any; others have no such regions.
+        kept: tensors whose values are wanted from outside of their block.
+    """
+    for region in operation.op.regions if isinstance(operation.op, RegionOp) else ():
+        yield region, needed_in_region(region, kept), kept | set(region.results)
 
 
 def all_operations(operations: Iterable[Operation]) -> Iterator[Operation]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from ..control_flow.region_op import RegionOp
 from ..graph.graph import Operation
 from ..graph.op import Op
 from ..graph.quick_dataclass import dataclass
@@ -27,7 +26,7 @@ from ..ops.shaping import Reshape, SizeOf
 from ..ops.sorting import UniquePositions
 from ..ops.sum_of_rows import SumOfRepeated, SumOfRows
 from .log import note_change
-from .prune import inner_tensors, needed_in_region
+from .prune import inner_blocks, inner_tensors
 
 _FLOATS = ("float32", "float64")
 
@@ -53,9 +52,8 @@ def add_rows_at_once(operations: Sequence[Operation], kept: Iterable[Tensor | Op
 def _visit(operations: Sequence[Operation], recorded: set[Tensor]) -> None:
     uses = Counter(tensor for operation in operations for tensor in operation.inputs)
     for operation in operations:
-        for region in operation.op.regions if isinstance(operation.op, RegionOp) else ():
-            inside = needed_in_region(region, [tensor for tensor in recorded if tensor.graph is region])
-            _visit(inside, recorded | set(region.results))
+        for _, inside, wanted in inner_blocks(operation, recorded):
+            _visit(inside, wanted)
         if type(operation.op) is AssignRows:
             _rewrite(operation, operation.op)
         if type(operation.op) is Sum and uses[operation.inputs[0]] == 1 and operation.inputs[0] not in recorded:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..control_flow.region_op import RegionOp
 from ..graph.graph import Graph, Operation, ReadVariable
 from ..graph.op import Op
 from ..graph.spec import TensorSpec
@@ -24,7 +23,7 @@ from .fuse_open import steps_of
 from .fusible import FusionRule
 from .log import note_change
 from .order import reorder
-from .prune import inner_tensors, needed_in_region
+from .prune import inner_blocks, inner_tensors
 from .row_updates import unique_rows
 
 _MOST_INPUTS = 16
@@ -45,9 +44,8 @@ def change_rows_at_once(
 def _visit(graph: Graph, operations: Sequence[Operation], recorded: set[Tensor], rule: FusionRule) -> None:
     writes: dict[Tensor, list[Operation]] = {}
     for operation in operations:
-        for region in operation.op.regions if isinstance(operation.op, RegionOp) else ():
-            inside = needed_in_region(region, [tensor for tensor in recorded if tensor.graph is region])
-            _visit(region, inside, recorded | set(region.results), rule)
+        for region, inside, wanted in inner_blocks(operation, recorded):
+            _visit(region, inside, wanted, rule)
         if type(operation.op) is AssignRows:
             writes.setdefault(operation.inputs[1], []).append(operation)
     replaced: dict[Operation, Operation] = {}

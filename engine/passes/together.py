@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from ..control_flow.region_op import RegionOp
 from ..graph.graph import Graph, Operation
 from ..graph.provenance import location_of_several
 from ..graph.spec import TensorSpec
@@ -22,7 +21,7 @@ from ..ops.fused import Fused, FusedTogether
 from .fusible import FusionRule
 from .log import note_change, note_kept
 from .order import earlier_effects, reorder
-from .prune import inner_tensors, needed_in_region
+from .prune import inner_blocks, inner_tensors
 
 _MOST_BYTES = 1 << 22  # of the gradients that one operation takes
 _MOST_MEMBERS = 256
@@ -42,9 +41,8 @@ def update_together(graph: Graph, operations: Sequence[Operation], kept: Iterabl
 
 def _visit(graph: Graph, operations: Sequence[Operation], recorded: set[Tensor], rule: FusionRule) -> None:
     for operation in operations:
-        for region in operation.op.regions if isinstance(operation.op, RegionOp) else ():
-            inside = needed_in_region(region, [tensor for tensor in recorded if tensor.graph is region])
-            _visit(region, inside, recorded | set(region.results), rule)
+        for region, inside, wanted in inner_blocks(operation, recorded):
+            _visit(region, inside, wanted, rule)
     kinds: dict[Kind, list[Operation]] = {}
     assigned = {operation.inputs[0] for operation in operations if isinstance(operation.op, Assign)}
     for operation in operations:
