@@ -113,9 +113,7 @@ def _names_to_skip(kind: type) -> frozenset[str]:
 def collect(root: Saveable) -> Iterator[Group]:
     """What is to be saved, object by object."""
     for path, item in walk(root):
-        store: dict[str, Any] = {}
-        item.save_own_variables(store)
-        yield Group(path, item.name, {key: _as_array(value) for key, value in store.items()})
+        yield Group(path, item.name, _arrays_of(item))
 
 
 def _as_array(value: Any) -> Array:
@@ -178,14 +176,17 @@ def _with_slots(optimizer: Optimizer, stored: dict[str, Stored]) -> dict[str, St
 
 def _present(optimizer: Optimizer) -> dict[str, Stored]:
     """What the optimizer holds, in the terms of a file."""
-    arrays = {key: _as_array(value) for key, value in _store_of(optimizer).items()}
-    return {key: Stored(array.shape, array.dtype) for key, array in arrays.items()}
+    return {key: Stored(array.shape, array.dtype) for key, array in _arrays_of(optimizer).items()}
 
 
 def _store_of(item: Saveable) -> dict[str, Any]:
     store: dict[str, Any] = {}
     item.save_own_variables(store)
     return store
+
+
+def _arrays_of(item: Saveable) -> dict[str, Array]:
+    return {key: _as_array(value) for key, value in _store_of(item).items()}
 
 
 def _compare(result: Match, differences: list[str], path: str, item: Saveable, stored: dict[str, Stored]) -> None:
@@ -264,7 +265,7 @@ def _arrays_for(item: Saveable, path: str, reader: WeightsReader) -> dict[str, A
     arrays = reader.read(path)
     if not isinstance(item, Optimizer):
         return arrays
-    present = {key: _as_array(value) for key, value in _store_of(item).items()}
+    present = _arrays_of(item)
     return {**present, **with_learning_rate(arrays, present)}
 
 

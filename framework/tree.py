@@ -10,20 +10,13 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
+from ..engine.graph.nest import is_nested
+
 Path = tuple[Any, ...]
 
 
 class MAP_TO_NONE:  # noqa: N801 - Keras's name
     """What a function returns to `traverse` to put None in a part's place, as None itself leaves it there."""
-
-
-def is_nested(structure: Any) -> bool:
-    """Whether `structure` is a list, a tuple, a named tuple or a dict.
-
-    >>> is_nested({"a": 1}), is_nested("text"), is_nested(None)
-    (True, False, False)
-    """
-    return isinstance(structure, (list, tuple, dict))
 
 
 def flatten(structure: Any) -> list[Any]:

@@ -61,12 +61,7 @@ class ContrastLimitedAdaptiveHistogramEqualization(ImageLayer):
         return True
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
-        height, width = self._size(images)
-        if not (isinstance(height, int) and isinstance(width, int)):
-            raise ValueError(
-                f"Layer {self.name!r} needs images of known height and width, got shape {images.shape}. Give the sizes "
-                "in Input, or put a Resizing layer in front."
-            )
+        height, width = self._known_size(images)
         first = self.data_format == "channels_first"
         planes = images if first else ops.transpose(images, (0, 3, 1, 2))
         pixels = rescaled(ops.cast(planes, "float32"), self.value_range, (0, 255))

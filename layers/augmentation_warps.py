@@ -10,7 +10,7 @@ from ..engine.graph import Tensor
 from ..engine.ops import random
 from ..engine.ops.keys import take_key
 from .preprocessing_augmentation import RandomWarp
-from .preprocessing_images import RandomImageLayer, Transformation, factor_pair, value_pair
+from .preprocessing_images import RandomImageLayer, Transformation, check_choice, factor_pair, value_pair
 
 _INTERPOLATIONS = ("nearest", "bilinear")
 _FILL_MODES = ("constant", "nearest", "wrap", "mirror", "reflect")
@@ -252,12 +252,7 @@ class RandomElasticTransform(RandomImageLayer):
         }
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
-        height, width = self._size(images)
-        if not (isinstance(height, int) and isinstance(width, int)):
-            raise ValueError(
-                f"Layer {self.name!r} needs images of known height and width, got shape {images.shape}. Give the sizes "
-                "in Input, or put a Resizing layer in front."
-            )
+        height, width = self._known_size(images)
         if not self.scale[1]:
             return images
         bent = ops.image.elastic_transform(
@@ -283,9 +278,3 @@ class RandomElasticTransform(RandomImageLayer):
             "fill_value": self.fill_value,
             "value_range": self.value_range,
         }
-
-
-def check_choice(layer: RandomImageLayer, name: str, value: Any, known: Sequence[str]) -> None:
-    """Refuse what is none of the known values of an option."""
-    if value not in known:
-        raise ValueError(f"Layer {layer.name!r}: {name} must be one of {', '.join(known)}; got {value!r}.")

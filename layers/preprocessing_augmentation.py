@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from ..engine import ops
 from ..engine.graph import Tensor
-from .preprocessing_images import RandomImageLayer, Transformation, factor_pair
+from .preprocessing_images import RandomImageLayer, Transformation, check_choice, factor_pair
 
 _FILL_MODES = ("reflect", "wrap", "constant", "nearest")
 _INTERPOLATIONS = ("nearest", "bilinear")
@@ -27,12 +27,8 @@ class RandomWarp(RandomImageLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(seed, data_format, **kwargs)
-        for name, value, known in (
-            ("fill_mode", fill_mode, _FILL_MODES),
-            ("interpolation", interpolation, _INTERPOLATIONS),
-        ):
-            if value not in known:
-                raise ValueError(f"Layer {self.name!r}: {name} must be one of {', '.join(known)}; got {value!r}.")
+        check_choice(self, "fill_mode", fill_mode, _FILL_MODES)
+        check_choice(self, "interpolation", interpolation, _INTERPOLATIONS)
         self.fill_mode = fill_mode
         self.interpolation = interpolation
         self.fill_value = fill_value

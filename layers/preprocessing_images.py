@@ -116,6 +116,20 @@ class ImageLayer(Layer):
         shape = ops.shape(images)
         return shape[self._height_axis], shape[self._height_axis + 1]
 
+    def _known_size(self, images: Tensor) -> tuple[int, int]:
+        """Height and width.
+
+        Raises:
+            ValueError: one is unknown.
+        """
+        height, width = self._size(images)
+        if not (isinstance(height, int) and isinstance(width, int)):
+            raise ValueError(
+                f"Layer {self.name!r} needs images of known height and width, got shape {images.shape}. Give the sizes "
+                "in Input, or put a Resizing layer in front."
+            )
+        return height, width
+
     def _window(self, images: Tensor, top: Any, left: Any, height: Any, width: Any) -> Tensor:
         rows, columns = slice(top, top + height), slice(left, left + width)
         if self.data_format == "channels_last":
@@ -164,6 +178,12 @@ def check_size(layer: Layer, height: Any, width: Any) -> None:
     for name, size in (("height", height), ("width", width)):
         if not isinstance(size, (int, np.integer)) or size < 1:
             raise ValueError(f"Layer {layer.name!r}: {name} must be a positive integer, got {name}={size!r}.")
+
+
+def check_choice(layer: Layer, name: str, value: Any, known: Sequence[str]) -> None:
+    """Refuse what is none of the known values of an option."""
+    if value not in known:
+        raise ValueError(f"Layer {layer.name!r}: {name} must be one of {', '.join(known)}; got {value!r}.")
 
 
 class Resizing(ImageLayer):
@@ -275,12 +295,7 @@ class CenterCrop(ImageLayer):
         return True
 
     def transform(self, images: Tensor, transformation: Transformation, is_mask: bool = False) -> Tensor:
-        height, width = self._size(images)
-        if not (isinstance(height, int) and isinstance(width, int)):
-            raise ValueError(
-                f"Layer {self.name!r} needs images of known height and width, got shape {images.shape}. Give the sizes "
-                "in Input, or put a Resizing layer in front."
-            )
+        height, width = self._known_size(images)
         if height < self.height or width < self.width:
             size = (self.height, self.width)
             return ops.image.resize(images, size, crop_to_aspect_ratio=True, data_format=self.data_format)
@@ -389,12 +404,7 @@ class RandomCrop(RandomImageLayer):
         self.width = width
 
     def draw(self, images: Tensor) -> Transformation:
-        height, width = self._size(images)
-        if not (isinstance(height, int) and isinstance(width, int)):
-            raise ValueError(
-                f"Layer {self.name!r} needs images of known height and width, got shape {images.shape}. Give the sizes "
-                "in Input, or put a Resizing layer in front."
-            )
+        height, width = self._known_size(images)
         if height > self.height and width > self.width:
             return {"top": self._start(height - self.height), "left": self._start(width - self.width)}
         window = max(min(height, width * self.height // self.width), 1)

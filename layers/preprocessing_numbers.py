@@ -11,6 +11,7 @@ import numpy as np
 from ..engine import ops
 from ..engine.graph import Tensor, Variable
 from ..engine.objects.floats import floatx
+from ..engine.ops.base import as_array
 from .preprocessing_base import ENCODED_MODES, PreprocessingLayer, batches_of, check_mode, encode, encoded_shape
 
 _EPSILON = 1e-7  # the least standard deviation
@@ -34,6 +35,8 @@ class Normalization(PreprocessingLayer):
     >>> layer.adapt(np.array([[1.0, 0.0], [3.0, 8.0]]))
     >>> layer([[3.0, 4.0]])
     array([[1., 0.]], dtype=float32)
+    >>> layer.mean, layer.variance
+    (array([[2., 4.]], dtype=float32), array([[ 1., 16.]], dtype=float32))
     """
 
     def __init__(
@@ -128,15 +131,34 @@ class Normalization(PreprocessingLayer):
                 f"axis={self.axis} the layer has {[expected[axis] for axis in self._kept]}, of {len(expected)} axes."
             )
 
-    def _statistics(self) -> tuple[Any, Any]:
-        dtype = self.compute_dtype
-        if self.input_mean is None or self.input_variance is None:
-            values = (self.adapt_mean, self.adapt_variance)
-            return tuple(ops.reshape(ops.cast(value.value, dtype), self._broadcast) for value in values)  # type: ignore[return-value]
+    def finalize_state(self) -> None:
+        """Nothing: calls read the weights as they are. In Keras it follows a change of them."""
+
+    @property
+    def mean(self) -> Array | None:
+        """What is subtracted, given or learnt, with an axis for each of the inputs; None before the layer is built."""
+        return self._along_inputs(self.input_mean, "adapt_mean")
+
+    @property
+    def variance(self) -> Array | None:
+        """The variance that goes with `mean`."""
+        return self._along_inputs(self.input_variance, "adapt_variance")
+
+    def _along_inputs(self, given: Array | None, name: str) -> Array | None:
+        if not self.built:
+            return None
+        if given is None:
+            return as_array(getattr(self, name).numpy().reshape(self._broadcast), self.compute_dtype)
         shape = [1] * len(self._broadcast)
-        for size, axis in zip(self.input_mean.shape[::-1], self._kept[::-1], strict=False):
+        for size, axis in zip(given.shape[::-1], self._kept[::-1], strict=False):
             shape[axis] = size
-        return self.input_mean.reshape(shape).astype(dtype), self.input_variance.reshape(shape).astype(dtype)
+        return as_array(np.broadcast_to(given.reshape(shape), self._broadcast), self.compute_dtype)
+
+    def _statistics(self) -> tuple[Any, Any]:
+        if self.input_mean is not None:
+            return self.mean, self.variance
+        weights = (self.adapt_mean, self.adapt_variance)
+        return tuple(ops.reshape(ops.cast(each.value, self.compute_dtype), self._broadcast) for each in weights)  # type: ignore[return-value]
 
     def call(self, inputs: Any) -> Tensor:
         inputs = ops.cast(inputs, self.compute_dtype)

@@ -9,7 +9,8 @@ from typing import Any
 from ..engine import ops
 from ..engine.control_flow import cond
 from ..engine.graph import Tensor, Variable
-from .optimizer import Optimizer, constrain
+from .optimizer import Optimizer
+from .updates import constrain
 from .wrapper import Wrapper
 
 
@@ -28,7 +29,7 @@ class _Copies(Wrapper):
         if first:
             self._copies = self.add_optimizer_variables(variables, self.copy_name)
 
-    def around_step(self, step: Callable[[], Any], given: Sequence[Any], variables: Sequence[Variable]) -> None:
+    def around_step(self, step: Callable[[], Any]) -> None:
         before = ops.convert_to_tensor(self.inner_optimizer.iterations)
         cond(ops.equal(before, 0), self._copy, lambda: None)
         step()

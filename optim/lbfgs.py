@@ -11,7 +11,8 @@ from ..engine.autodiff import gradients
 from ..engine.control_flow import TensorArray, cond, while_loop
 from ..engine.graph import Operation, Tensor, Variable, graph_for
 from .line_search import LineSearch, Point
-from .optimizer import LearningRate, Optimizer, constrain, path_of
+from .optimizer import LearningRate, Optimizer, path_of
+from .updates import constrain
 
 LINE_SEARCHES = ("strong_wolfe", "backtracking")
 

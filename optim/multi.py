@@ -154,6 +154,11 @@ class MultiOptimizer(Optimizer):
         super().build(variables)
 
     @property
+    def makers(self) -> list[Optimizer]:
+        """Those of all its optimizers."""
+        return [maker for optimizer in self._inner for maker in optimizer.makers]
+
+    @property
     def variables(self) -> list[Variable]:
         """Its state: its own, then that of each optimizer."""
         return [*self._variables, *[variable for optimizer in self._inner for variable in optimizer.variables]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from functools import partial
 from typing import Any, ClassVar, TypedDict, Unpack
 
 import numpy as np
@@ -35,10 +34,9 @@ from ..engine.session import Function
 from .clipping import Clipping, Gradient, on_values
 from .schedules import LearningRateSchedule
 from .stateless import StatelessSteps
+from .updates import Updates, constrain
 
 LearningRate = float | LearningRateSchedule | Callable[[], Any]
-# Gets the gradient that would be used, the variable, and what makes the update; it may leave that out.
-Guard = Callable[[Gradient, Variable, Callable[[], None]], None]
 
 
 class OptimizerOptions(TypedDict, total=False):
@@ -56,7 +54,7 @@ class OptimizerOptions(TypedDict, total=False):
     name: str | None
 
 
-class Optimizer(StatelessSteps):
+class Optimizer(StatelessSteps, Updates):
     """An optimizer: it turns gradients into assignments. Subclasses define `build` and `update_step`.
 
     Args:
@@ -99,6 +97,7 @@ class Optimizer(StatelessSteps):
         unknown = set(options) - OptimizerOptions.__annotations__.keys()
         if unknown:
             raise TypeError(f"{type(self).__name__}() got an unexpected keyword argument {min(unknown)!r}.")
+        Updates.__init__(self)
         self.name: str = options.get("name") or name_for(self)
         self.weight_decay = options.get("weight_decay")
         self.clipping = Clipping(options.get("clipnorm"), options.get("clipvalue"), options.get("global_clipnorm"))
@@ -114,7 +113,6 @@ class Optimizer(StatelessSteps):
         self._indices: dict[Variable, int] = {}
         self._averages: list[Variable] = []
         self._accumulated: list[Variable] = []
-        self._guards: list[Guard] = []
         self._not_decayed: Callable[[Variable], bool] = lambda variable: False
         self._iterations = self.add_variable((), dtype="int32", name="iteration")
         self._learning_rate: Any = self._as_learning_rate(learning_rate)
@@ -160,6 +158,11 @@ class Optimizer(StatelessSteps):
             learning_rate: what `begin_step` returned.
         """
         raise NotImplementedError(f"{type(self).__name__} must define update_step(gradient, variable, learning_rate).")
+
+    @property
+    def makers(self) -> list[Optimizer]:
+        """The optimizers that make the updates: itself, or those that it is around."""
+        return [self]
 
     # --- its variables ----------------------------------------------------------------------------------------------
 
@@ -361,16 +364,16 @@ class Optimizer(StatelessSteps):
             found, known = [g for g, _ in pairs], [v for _, v in pairs]
             if self.loss_scale_factor is not None:
                 found = [on_values(gradient, self._unscaled) for gradient in found]
-            if self.gradient_accumulation_steps:
-                self._accumulate_or_update(found, known)
-            else:
-                self._update(found, known)
-            self._update_averages()
-            for variable in () if self._guards else known:
+            make = self._accumulate_or_update if self.gradient_accumulation_steps else self._update
+            is_made = make(found, known)
+            self._update_averages(is_made)
+            for variable in () if self._is_guarded else known:
                 constrain(variable)
             writes = [operation for operation in graph.operations[first:] if operation.writes]
+            undone = 1 - (self.gradient_accumulation_steps or 1)
             with graph.control_dependencies(writes):
-                return self._iterations.assign_add(1).operation
+                count = 1 if is_made is None else ops.where(is_made, 1, undone)
+                return self._iterations.assign_add(count).operation
 
     def _checked(self, gradient: Any, variable: Variable) -> tuple[Gradient, Variable]:
         by_rows = isinstance(gradient, IndexedSlices)
@@ -395,56 +398,28 @@ class Optimizer(StatelessSteps):
                 stacklevel=4,
             )
 
-    def _update(self, found: Sequence[Gradient], variables: list[Variable]) -> None:
-        clipped = self.clipping.apply(found)
-        learning_rate = ops.convert_to_tensor(self._current_learning_rate(), "float32")
-        self._decay(() if self._guards else variables, learning_rate)
-        shared = self.begin_step(learning_rate)
-        for gradient, variable in zip(clipped, variables, strict=True):
-            if self._guards:
-                self._update_guarded(gradient, variable, learning_rate, shared)
-            else:
-                self._update_one(gradient, variable, shared)
-
-    def _update_one(self, gradient: Gradient, variable: Variable, shared: Any) -> None:
-        by_rows = self.updates_rows and not self._is_decayed(variable)
-        with colocate_with(variable):
-            if isinstance(gradient, IndexedSlices) and by_rows:
-                self.update_step(gradient.values, VariableRows(variable, gradient.indices), shared)
-            else:
-                self.update_step(ops.convert_to_tensor(gradient), variable, shared)
-
-    def _update_guarded(self, gradient: Gradient, variable: Variable, learning_rate: Tensor, shared: Any) -> None:
-        """All that a step does to a variable, weight decay and constraint too, if the guards let it."""
-
-        def update() -> None:
-            self._decay([variable], learning_rate)
-            self._update_one(gradient, variable, shared)
-            constrain(variable)
-
-        guarded: Callable[[], None] = update
-        for guard in self._guards:
-            guarded = partial(guard, gradient, variable, guarded)
-        guarded()
-
-    def _accumulate_or_update(self, found: Sequence[Gradient], variables: list[Variable]) -> None:
+    def _accumulate_or_update(self, found: Sequence[Gradient], variables: list[Variable]) -> Tensor | None:
+        """As `_update`; where gradients are but added up, nothing is left out."""
         steps = self.gradient_accumulation_steps
         assert steps is not None
         sums = [self._accumulated[self._indices[variable]] for variable in variables]
 
-        def update() -> None:
-            self._update([(total + gradient) / steps for total, gradient in zip(sums, found, strict=True)], variables)
+        def update() -> Tensor | None:
+            means = [(total + gradient) / steps for total, gradient in zip(sums, found, strict=True)]
+            is_made = self._update(means, variables)
             for total in self._accumulated:
                 total.assign(ops.zeros(total.shape, total.dtype))
+            return is_made
 
-        def accumulate() -> None:
+        def accumulate() -> Any:
             for total, gradient in zip(sums, found, strict=True):
                 if isinstance(gradient, IndexedSlices):
                     VariableRows(total, gradient.indices).assign_add(gradient.values)
                 else:
                     total.assign(total + gradient)
+            return None if self._least_norm is None else True
 
-        cond(ops.equal((self._iterations + 1) % steps, 0), update, accumulate)
+        return cond(ops.equal((self._iterations + 1) % steps, 0), update, accumulate)
 
     # --- weight decay and moving averages ---------------------------------------------------------------------------
 
@@ -481,9 +456,13 @@ class Optimizer(StatelessSteps):
             if self._is_decayed(variable):
                 variable.assign(variable * kept)
 
-    def _update_averages(self) -> None:
-        if not self.use_ema:
-            return
+    def _update_averages(self, is_made: Tensor | None) -> None:
+        if self.use_ema and is_made is not None:
+            cond(is_made, self._take_averages, lambda: None)
+        elif self.use_ema:
+            self._take_averages()
+
+    def _take_averages(self) -> None:
         momentum = ops.where(ops.equal(self.iterations, 0), 0.0, self.ema_momentum)  # the first step is copied
         for variable, average in zip(self._trainable_variables, self._averages, strict=True):
             average.assign(momentum * average + (1.0 - momentum) * variable)
@@ -583,13 +562,6 @@ def _as_arrays(gradient: Any) -> Any:
     if not isinstance(gradient, IndexedSlices):
         return as_array(gradient)
     return IndexedSlices(*[as_array(field) for field in gradient])
-
-
-def constrain(variable: Variable) -> None:
-    """Apply the constraint of a variable, if it has one, as weights of layers may."""
-    constraint = getattr(variable, "constraint", None)
-    if constraint is not None:
-        variable.assign(constraint(variable))
 
 
 def path_of(variable: Variable) -> str:

@@ -1,4 +1,4 @@
-"""Wrappers that leave updates out: `Selective`, where gradients are small, and `Frozen`, in some steps."""
+"""Wrappers that leave updates out: `Selective`, where they are small, and `Frozen`, in some steps."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from typing import Any
 
 from ..engine import ops
 from ..engine.control_flow import cond
-from ..engine.graph import IndexedSlices, Tensor, Variable
-from ..engine.ops.indexed_slices import deduplicated
-from .clipping import Gradient
-from .optimizer import NO_GRADIENTS, Optimizer, path_of
+from ..engine.graph import Tensor, Variable
+from .optimizer import Optimizer, path_of
 from .wrapper import Wrapper
 
 Range = tuple[int, int | None]
 
 
 class Selective(Wrapper):
-    """A wrapper that makes a step only if gradients are large enough.
+    """A wrapper that makes an update only if it is large enough.
 
     Args:
-        optimizer: what makes the steps.
-        least_norm: the least Euclidean norm of the gradient that is worth a step.
-        per_variable: judge each variable by its own gradient. By default there is one norm, of all gradients together,
-            and the step is made or left out as a whole.
+        optimizer: what makes the updates.
+        least_norm: the least Euclidean norm of an update that is worth making: of what the optimizer would change the
+            variables by, with its learning rate, momentum, weight decay and the variables' constraints.
+        per_variable: judge each variable's part of an update by itself. By default there is one norm, of all variables
+            together, and the update is made or left out as a whole.
         name: for its variables; by default from the class.
 
-    What is left out is a branch that is not taken, and costs nothing but the norm. A step that is left out as a whole
-    changes nothing of the inner optimizer, its `iterations` included: it is as if the batch had not been. With
-    `per_variable`, `iterations` counts on, and what is left out is a variable's update with its weight decay and its
-    slots: the optimizer's running means of it do not fade. A gradient that holds NaN is never large enough.
+    An update that is left out is a branch that is not taken. Left out as a whole, it changes nothing of the optimizer
+    either, slots, moving averages and `iterations` included: it is as if its batch had not been, or with accumulated
+    gradients its batches. With `per_variable`, `iterations` counts on, and what is left out is a variable's update with
+    its slots: the optimizer's running means of it do not fade. An update that holds NaN is never large enough.
 
-    The norm is that of gradients as they are given, divided by the loss scale; with `per_variable`, as the optimizer
-    would use them: after clipping, and of accumulated gradients the mean.
+    What is judged is what the optimizer in the middle of all wrappers does, whatever their order; where that is a
+    `MultiOptimizer`, each of its optimizers is judged by itself. The norm costs a second computation of the update, of
+    which nothing is kept; of tables it looks at no rows but those that change.
 
     Raises:
         ValueError: `least_norm` is negative, or `optimizer` is no optimizer.
 
     >>> import anabranch as ab
-    >>> optimizer = ab.optim.Selective(ab.optim.SGD(1.0), least_norm=0.5)
+    >>> optimizer = ab.optim.Selective(ab.optim.SGD(0.5), least_norm=0.5)
     >>> w = ab.Variable([0.0])
-    >>> for gradient in (1.0, 0.25, 2.0):
+    >>> for gradient in (1.0, 0.75, 2.0):
     ...     optimizer.apply([[gradient]], [w])
     >>> w.numpy(), int(optimizer.iterations)
-    (array([-3.], dtype=float32), 2)
+    (array([-1.5], dtype=float32), 2)
     """
 
     hyperparameters = ("least_norm", "per_variable")
@@ -57,35 +57,12 @@ class Selective(Wrapper):
             raise ValueError(f"Selective: least_norm must not be negative; got {least_norm}.")
         self.least_norm = least_norm
         self.per_variable = per_variable
-        if per_variable:
-            self.innermost._guards.append(self._guard)
 
-    def around_step(self, step: Callable[[], Any], given: Sequence[Any], variables: Sequence[Variable]) -> None:
-        if self.per_variable:
-            step()
-            return
-        squares = [_square_of(gradient) for gradient in given if gradient is not None]
-        if not squares:
-            raise ValueError(NO_GRADIENTS)
-        total: Any = squares[0]
-        for square in squares[1:]:
-            total = total + square
-        norm = ops.sqrt(total) / (self.innermost.loss_scale_factor or 1.0)
-
-        def act() -> None:
-            step()
-
-        cond(norm >= self.least_norm, act, lambda: None)
-
-    def _guard(self, gradient: Gradient, variable: Variable, update: Callable[[], None]) -> None:
-        cond(ops.sqrt(_square_of(gradient)) >= self.least_norm, update, lambda: None)
-
-
-def _square_of(gradient: Any) -> Tensor:
-    if isinstance(gradient, IndexedSlices):
-        values, indices = ops.convert_to_tensor(gradient.values), ops.convert_to_tensor(gradient.indices)
-        gradient = deduplicated(IndexedSlices(values, indices, gradient.dense_shape)).values  # a row may be named twice
-    return ops.sum(ops.square(ops.convert_to_tensor(gradient)))
+    def build(self, variables: Sequence[Variable]) -> None:
+        first = not self.built
+        super().build(variables)
+        for maker in self.makers if first else ():
+            maker._judge(self.least_norm, self.per_variable)
 
 
 class Frozen(Wrapper):
@@ -123,30 +100,26 @@ class Frozen(Wrapper):
         super().__init__(optimizer, name)
         self._ranges = {pattern: _ranges(pattern, ranges) for pattern, ranges in dict(when).items()}
         self.when = {pattern: [list(pair) for pair in ranges] for pattern, ranges in self._ranges.items()}
-        self.innermost._guards.append(self._guard)
 
     def build(self, variables: Sequence[Variable]) -> None:
-        if not self.built:
+        first = not self.built
+        if first:
             paths = [path_of(variable) for variable in variables]
             lost = [pattern for pattern in self._ranges if not any(re.search(pattern, path) for path in paths)]
             if lost:
                 raise ValueError(f"{self.name}: no variable's path has {lost[0]!r} in it; there are {paths}.")
         super().build(variables)
+        for maker in self.makers if first else ():
+            maker._guards.append(self._guard)
 
-    def around_step(self, step: Callable[[], Any], given: Sequence[Any], variables: Sequence[Variable]) -> None:
-        step()
-
-    def _guard(self, gradient: Gradient, variable: Variable, update: Callable[[], None]) -> None:
+    def _guard(self, variable: Variable, act: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
         path, number = path_of(variable), self.innermost.iterations
         frozen: Any = None
         for pattern, ranges in self._ranges.items():
             for pair in ranges if re.search(pattern, path) else ():
                 within = _is_within(number, pair)
                 frozen = within if frozen is None else ops.logical_or(frozen, within)
-        if frozen is None:
-            update()
-        else:
-            cond(frozen, lambda: None, update)
+        return act() if frozen is None else cond(frozen, otherwise, act)
 
 
 def _is_within(number: Any, pair: Range) -> Tensor:

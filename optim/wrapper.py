@@ -11,7 +11,7 @@ from .optimizer import Optimizer
 
 
 class Wrapper(Optimizer):
-    """An optimizer around another one. Subclasses define `around_step`, and `build` for variables of their own.
+    """An optimizer around another one. Subclasses define `around_step` or `build`.
 
     Args:
         inner_optimizer: what makes the steps; options such as clipping and weight decay belong to it.
@@ -40,15 +40,9 @@ class Wrapper(Optimizer):
         self._variables = [self._iterations]
         self.inner_optimizer = inner_optimizer
 
-    def around_step(self, step: Callable[[], Any], given: Sequence[Any], variables: Sequence[Variable]) -> None:
-        """Add a step to the graph that is being built.
-
-        Args:
-            step: adds the inner optimizer's step.
-            given: a gradient for each variable, or None.
-            variables: the variables that change.
-        """
-        raise NotImplementedError(f"{type(self).__name__} must define around_step(step, given, variables).")
+    def around_step(self, step: Callable[[], Any]) -> None:
+        """Add a step to the graph that is being built; `step` adds the inner optimizer's."""
+        step()
 
     def build(self, variables: Sequence[Variable]) -> None:
         self.inner_optimizer.build(variables)
@@ -59,6 +53,11 @@ class Wrapper(Optimizer):
         """The optimizer in the middle of all wrappers."""
         inner = self.inner_optimizer
         return inner.innermost if isinstance(inner, Wrapper) else inner
+
+    @property
+    def makers(self) -> list[Optimizer]:
+        """Those of the inner optimizer."""
+        return self.inner_optimizer.makers
 
     @property
     def variables(self) -> list[Variable]:
@@ -89,7 +88,7 @@ class Wrapper(Optimizer):
         graph = graph_for([part for part in flatten(given) if isinstance(part, Tensor)])
         first = len(graph.operations)
         with graph.as_default(), graph.name_scope(self.name):
-            self.around_step(lambda: self.inner_optimizer._add_step(given, variables), given, variables)
+            self.around_step(lambda: self.inner_optimizer._add_step(given, variables))
             writes = [operation for operation in graph.operations[first:] if operation.writes]
             with graph.control_dependencies(writes):
                 return self._iterations.assign_add(1).operation

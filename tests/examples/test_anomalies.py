@@ -1,10 +1,7 @@
 """The anomaly detector: its sensors and measures, its scores against NumPy, and that it finds anomalies."""
 
 import doctest
-import importlib.util
 import re
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from xml.etree import ElementTree
@@ -13,21 +10,6 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-
-PATH = Path(__file__).parents[2] / "examples" / "anomalies.py"
-
-
-@pytest.fixture(scope="module")
-def example() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("anomalies", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "anomalies", module)
-        patch.syspath_prepend(PATH.parent)
-        spec.loader.exec_module(module)
-        yield module
 
 
 def test_docstrings(example: ModuleType) -> None:

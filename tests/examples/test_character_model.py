@@ -1,6 +1,5 @@
 """The demo, tiny: each part does what the example says, and so does the whole, with a fresh process at its end."""
 
-import importlib.util
 import math
 import re
 import subprocess
@@ -13,7 +12,6 @@ import pytest
 
 import anabranch as ab
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "character_model.py"
 TINY = {
     "characters": 20_000,
     "validation-characters": 4_000,
@@ -24,16 +22,6 @@ TINY = {
     "longest-gram": 3,
     "length": 40,
 }
-
-
-@pytest.fixture(scope="module")
-def example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("character_model", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_text_survives_encoding(example: ModuleType) -> None:
@@ -161,7 +149,7 @@ def test_demo_learns_saves_and_writes_in_a_fresh_process(
 def test_generate_works_alone(example: ModuleType, model: ab.Model, tmp_path: Path) -> None:
     path = tmp_path / "model.keras"
     model.save(path)
-    command = [sys.executable, str(SCRIPT), "--generate", str(path), "--length", "20", "--seed", "4"]
+    command = [sys.executable, str(example.__file__), "--generate", str(path), "--length", "20", "--seed", "4"]
     first, second = (subprocess.run(command, check=True, capture_output=True, text=True).stdout for _ in range(2))
     assert first == second
     assert 'lines after "    def "' in first

@@ -1,10 +1,6 @@
 """The figures of the examples: well-formed SVG that shows the numbers it was given."""
 
 import doctest
-import importlib.util
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 from xml.etree import ElementTree
 
@@ -12,39 +8,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-PATH = Path(__file__).parents[2] / "examples" / "drawing.py"
-
-
-@pytest.fixture(scope="module")
-def drawing() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("drawing", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "drawing", module)
-        spec.loader.exec_module(module)
-        yield module
-
 
 def parts(svg: str, tag: str) -> list[ElementTree.Element]:
     return ElementTree.fromstring(svg).findall(f".//{{http://www.w3.org/2000/svg}}{tag}")
 
 
-def test_docstrings(drawing: ModuleType) -> None:
-    assert doctest.testmod(drawing) == doctest.TestResults(failed=0, attempted=5)
+def test_docstrings(example: ModuleType) -> None:
+    assert doctest.testmod(example) == doctest.TestResults(failed=0, attempted=5)
 
 
-def test_lines_run_between_the_axes(drawing: ModuleType) -> None:
+def test_lines_run_between_the_axes(example: ModuleType) -> None:
     lines = {"a & b": ([0, 5, 10], [2.0, -1.0, 4.0]), "the < c": ([10, 0], [0.0, 3.0])}
-    svg = drawing.line_chart("title", "x", "y", lines, spans=[(5, 10)])
+    svg = example.line_chart("title", "x", "y", lines, spans=[(5, 10)])
     first, second = parts(svg, "polyline")
     points = [tuple(map(float, point.split(","))) for point in first.attrib["points"].split()]
-    left, right, bottom = drawing.LEFT, drawing.WIDTH - drawing.RIGHT, drawing.HEIGHT - drawing.BOTTOM
+    left, right, bottom = example.LEFT, example.WIDTH - example.RIGHT, example.HEIGHT - example.BOTTOM
     assert [x for x, _ in points] == [left, (left + right) / 2, right]
-    assert points[2] == (right, drawing.TOP)  # 4 is the highest, -1 the lowest
+    assert points[2] == (right, example.TOP)  # 4 is the highest, -1 the lowest
     assert points[1][1] == bottom
-    assert points[0][1] == pytest.approx(bottom - (bottom - drawing.TOP) * 3 / 5, abs=0.1)
+    assert points[0][1] == pytest.approx(bottom - (bottom - example.TOP) * 3 / 5, abs=0.1)
     assert "stroke-dasharray" not in first.attrib
     assert "stroke-dasharray" in second.attrib
     assert {"title", "x", "y", "a & b", "the < c"} <= {each.text for each in parts(svg, "text")}
@@ -52,8 +34,8 @@ def test_lines_run_between_the_axes(drawing: ModuleType) -> None:
     assert float(shaded.attrib["x"]) == (left + right) / 2
 
 
-def test_cells_are_as_dark_as_their_values(drawing: ModuleType) -> None:
-    svg = drawing.table("t", ["one", "two"], ["a", "b"], [[0.25, 0.0], [1.0, 0.5]])
+def test_cells_are_as_dark_as_their_values(example: ModuleType) -> None:
+    svg = example.table("t", ["one", "two"], ["a", "b"], [[0.25, 0.0], [1.0, 0.5]])
     cells = parts(svg, "rect")[1:]
     assert [float(cell.attrib["fill-opacity"]) for cell in cells] == [0.25, 1.0, 0.5]
     assert cells[1].attrib["x"] == cells[0].attrib["x"]
@@ -61,8 +43,8 @@ def test_cells_are_as_dark_as_their_values(drawing: ModuleType) -> None:
     assert [each.text for each in parts(svg, "text")] == ["t", "one", "two", "a", "b"]
 
 
-def test_pictures_have_a_square_for_each_dark_pixel(drawing: ModuleType) -> None:
-    svg = drawing.pictures("t", ["1", "2", "3"], [[[0, 0.5]], [[1, 0]], [[0, 0]]], across=2)
+def test_pictures_have_a_square_for_each_dark_pixel(example: ModuleType) -> None:
+    svg = example.pictures("t", ["1", "2", "3"], [[[0, 0.5]], [[1, 0]], [[0, 0]]], across=2)
     assert len(parts(svg, "rect")) == 3
     captions = parts(svg, "text")[1:]
     assert captions[0].attrib["y"] == captions[1].attrib["y"] < captions[2].attrib["y"]
@@ -70,8 +52,8 @@ def test_pictures_have_a_square_for_each_dark_pixel(drawing: ModuleType) -> None
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.lists(st.floats(-1e6, 1e6, width=32).map(lambda x: round(x, 3)), min_size=1, max_size=5))
-def test_round_numbers_enclose_values(drawing: ModuleType, values: list[float]) -> None:
-    ticks = drawing.round_numbers(values)
+def test_round_numbers_enclose_values(example: ModuleType, values: list[float]) -> None:
+    ticks = example.round_numbers(values)
     assert ticks[0] <= min(values) + 1e-9
     assert ticks[-1] >= max(values) - 1e-9
     assert 3 <= len(ticks) <= 9

@@ -1,9 +1,6 @@
 """The forecasting example: its windows and measures, its loop against NumPy, and that it beats the naive forecasts."""
 
 import doctest
-import importlib.util
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,21 +11,6 @@ import pytest
 
 import anabranch as ab
 from anabranch import layers, ops
-
-PATH = Path(__file__).parents[2] / "examples" / "forecasting.py"
-
-
-@pytest.fixture(scope="module")
-def example() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("forecasting", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "forecasting", module)
-        patch.syspath_prepend(PATH.parent)
-        spec.loader.exec_module(module)
-        yield module
 
 
 def test_docstrings(example: ModuleType) -> None:

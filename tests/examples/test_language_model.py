@@ -1,28 +1,15 @@
 """The example that learns words of Python's library: its parts, and that a small version learns."""
 
 import doctest
-import importlib.util
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "language_model.py"
 SMALL = [
     *("--words=24000", "--vocabulary=1000", "--units=32", "--sampled=100"),
     *("--epochs=2", "--batch=8", "--learning-rate=0.5"),
 ]
-
-
-@pytest.fixture(scope="module")
-def example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("language_model", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_docstrings(example: ModuleType) -> None:

@@ -1,29 +1,11 @@
 """The mixture-of-experts example: its experts against dense computation, on all devices, and that it learns."""
 
-import importlib.util
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
 import anabranch as ab
-
-PATH = Path(__file__).parents[2] / "examples" / "moe.py"
-
-
-@pytest.fixture(scope="module")
-def example() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("moe", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["moe"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["moe"]
 
 
 @pytest.mark.parametrize("devices", [{}, {"sim": {"count": 3, "flops": 1e6}}])

@@ -1,10 +1,6 @@
 """The REINFORCE example: its physics and returns against NumPy, its gradient against recomputation, that it learns."""
 
 import doctest
-import importlib.util
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -13,20 +9,6 @@ import pytest
 
 import anabranch as ab
 from anabranch import ops
-
-PATH = Path(__file__).parents[2] / "examples" / "reinforce.py"
-
-
-@pytest.fixture(scope="module")
-def example() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("reinforce", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["reinforce"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["reinforce"]
 
 
 def moved(state: np.ndarray, action: int) -> np.ndarray:

@@ -1,24 +1,11 @@
 """The example that adds numbers written as text: its parts, and that a small version learns."""
 
 import doctest
-import importlib.util
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "seq2seq.py"
 SMALL = ["--examples=3000", "--units=48", "--epochs=16"]
-
-
-@pytest.fixture(scope="module")
-def example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("seq2seq", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_docstrings(example: ModuleType) -> None:

@@ -1,27 +1,9 @@
 """The training loop example: loops of steps against single steps, and that it learns."""
 
-import importlib.util
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
-
-PATH = Path(__file__).parents[2] / "examples" / "training_loop.py"
-
-
-@pytest.fixture(scope="module")
-def example() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("training_loop", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["training_loop"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["training_loop"]
 
 
 def test_loops_of_any_length_make_the_same_steps(example: ModuleType) -> None:

@@ -1,10 +1,7 @@
 """The translation example: its grammar and measures, its search against a loop in Python, and that it learns."""
 
 import doctest
-import importlib.util
 import re
-import sys
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -15,21 +12,6 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-
-PATH = Path(__file__).parents[2] / "examples" / "translation.py"
-
-
-@pytest.fixture(scope="module")
-def example() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("translation", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "translation", module)
-        patch.syspath_prepend(PATH.parent)
-        spec.loader.exec_module(module)
-        yield module
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,7 @@
 """The Tree-LSTM example: its graph against plain recursion, its batches, and that it learns."""
 
 import doctest
-import importlib.util
-import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -15,20 +12,6 @@ from shared.machines import idle_step
 import anabranch as ab
 from anabranch.engine.machine.program import MachineProgram
 from anabranch.engine.passes.prune import all_operations
-
-PATH = Path(__file__).parents[2] / "examples" / "tree_lstm.py"
-
-
-@pytest.fixture(scope="module")
-def example() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("tree_lstm", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["tree_lstm"] = module  # where dataclasses look for their annotations
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["tree_lstm"]
 
 
 def on_host(operations: Sequence[Any], feeds: Sequence[Any]) -> dict[Any, str]:

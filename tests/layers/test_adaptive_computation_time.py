@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.layer_gradients import check_layer_gradients
 
 import anabranch as ab
 from anabranch import layers
@@ -111,23 +112,7 @@ def test_gradients_against_finite_differences(kind: Any) -> None:
     """Of outputs and ponder cost, by the input and by each weight."""
     layer, x = built(kind, ponder_cost=0.5)
 
-    def total(value: Any) -> float:
-        return float((layer(value) ** 2).sum() + layer.losses[0])
-
-    total(x)
-    with ab.Graph().as_default():
-        symbol = ab.placeholder((None, None, 2), "float64")
-        loss = ab.ops.sum(ab.ops.square(layer(symbol))) + layer.losses[0]
-        found = ab.Session().run(ab.gradients(loss, [symbol, *layer.trainable_weights]), {symbol: x})
-    weights, step = layer.get_weights(), 1e-6
-    for position, gradient in enumerate(found):
-        direction, values = data(*gradient.shape, seed=3), []
-        for sign in (1, -1):
-            moved = sign * step * direction
-            layer.set_weights([w + moved if i == position - 1 else w for i, w in enumerate(weights)])
-            values.append(total(x + moved if position == 0 else x))
-        layer.set_weights(weights)
-        np.testing.assert_allclose((values[0] - values[1]) / (2 * step), np.vdot(gradient, direction), rtol=1e-6)
+    for gradient in check_layer_gradients(layer, x, rtol=1e-6):
         assert np.abs(gradient).max() > 0
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.layer_gradients import check_layer_gradients
 
 import anabranch as ab
 from anabranch import layers
@@ -168,20 +169,7 @@ def test_attention_drops_weights_and_scales_the_others() -> None:
 def test_gradients_over_axes(axes: Any) -> None:
     layer = layers.MultiHeadAttention(2, 3, attention_axes=axes, dtype="float64")
     x = data(2, 3, 2, 4).astype("float64")
-    layer(x, x)
-
-    def loss(array: Any) -> float:
-        return float((layer(array, array) ** 2).sum())
-
-    with ab.Graph().as_default():
-        symbol = ab.placeholder((None, None, None, 4), "float64")
-        total = ab.ops.sum(ab.ops.square(layer(symbol, symbol)))
-        (gradient,) = ab.gradients(total, [symbol])
-        found = ab.Session(get_default_graph()).run(gradient, {symbol: x})
-    for place in [(0, 0, 0, 0), (1, 2, 1, 3)]:
-        step = np.zeros_like(x)
-        step[place] = 1e-6
-        assert found[place] == pytest.approx((loss(x + step) - loss(x - step)) / 2e-6, rel=1e-5, abs=1e-8)
+    check_layer_gradients(layer, x, lambda value: layer(value, value), rtol=1e-5, atol=1e-8)
 
 
 def test_attention_over_one_axis_leaves_the_others_apart() -> None:

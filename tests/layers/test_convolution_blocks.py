@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.layer_gradients import check_layer_gradients
 
 import anabranch as ab
 from anabranch import layers
@@ -87,24 +88,7 @@ def test_gradients_against_finite_differences(make: Any) -> None:
     block(x)
     block.set_weights([0.3 + 0.2 * np.abs(data(*np.shape(w), seed=i)) for i, w in enumerate(block.get_weights())])
 
-    def run(value: Any) -> float:
-        return float((block(value) ** 2).sum())
-
-    with ab.Graph().as_default():
-        symbol = ab.placeholder((None, 4, 4, 2), "float64")
-        loss = ab.ops.sum(ab.ops.square(block(symbol)))
-        found = ab.Session().run(ab.gradients(loss, [symbol, *block.trainable_weights]), {symbol: x})
-    direction = data(*x.shape, seed=3)
-    difference = (run(x + 1e-6 * direction) - run(x - 1e-6 * direction)) / 2e-6
-    np.testing.assert_allclose(difference, np.vdot(found[0], direction), rtol=1e-5)
-    for weight, gradient in zip(block.trainable_weights, found[1:], strict=True):
-        value, direction = weight.numpy(), data(*gradient.shape, seed=3)
-        sums = []
-        for sign in (1, -1):
-            weight.assign(value + sign * 1e-6 * direction)
-            sums.append(run(x))
-        weight.assign(value)
-        np.testing.assert_allclose((sums[0] - sums[1]) / 2e-6, np.vdot(gradient, direction), rtol=1e-5, atol=1e-7)
+    check_layer_gradients(block, x, rtol=1e-5, atol=1e-7, known=(None, 4, 4, 2))
 
 
 def test_saved_and_loaded(tmp_path: Any) -> None:

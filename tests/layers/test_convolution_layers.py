@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.layer_gradients import check_layer_gradients
 
 import anabranch as ab
 from anabranch import layers
-from anabranch.engine.graph.graph import get_default_graph
 from golden.loader import LayerCase, load_cases
 
 CASES = load_cases("convolution_layers")
@@ -233,29 +233,7 @@ def test_causal_outputs_do_not_depend_on_later_steps() -> None:
     ids=lambda layer: type(layer).__name__,
 )
 def test_gradients_against_finite_differences(layer: Any) -> None:
-    x = data(1, 3, 4, 2, dtype="float64")
-    check_gradient(layer, x)
-
-
-def check_gradient(layer: Any, x: Any) -> None:
-    """The gradient of the sum of squares by the input, in a random direction, and by each weight."""
-    layer(x)
-    with ab.Graph().as_default():
-        symbol = ab.placeholder((None, *x.shape[1:]), "float64")
-        total = ab.ops.sum(ab.ops.square(layer(symbol)))
-        gradients = ab.gradients(total, [symbol, *layer.trainable_weights])
-        found = ab.Session(get_default_graph()).run([total, *gradients], {symbol: x})
-    weights = layer.get_weights()
-    step = 1e-6
-    for position, gradient in enumerate(found[1:]):
-        direction = data(*gradient.shape, 1, dtype="float64")[..., 0]
-        values = []
-        for sign in (1, -1):
-            moved = [w + sign * step * direction if i == position - 1 else w for i, w in enumerate(weights)]
-            layer.set_weights(moved)
-            values.append((layer(x + sign * step * direction if position == 0 else x) ** 2).sum())
-        layer.set_weights(weights)
-        np.testing.assert_allclose((values[0] - values[1]) / (2 * step), np.vdot(gradient, direction), rtol=1e-6)
+    check_layer_gradients(layer, data(1, 3, 4, 2, dtype="float64"), rtol=1e-6, known=(None, 3, 4, 2))
 
 
 def test_penalties_and_constraints_reach_the_weights() -> None:
@@ -326,7 +304,7 @@ def test_conv_lstm_is_its_definition() -> None:
 
 def test_conv_lstm_gradients_against_finite_differences() -> None:
     layer = layers.ConvLSTM1D(2, 2, padding="same", recurrent_initializer="glorot_uniform", dtype="float64")
-    check_gradient(layer, data(1, 3, 4, 2, dtype="float64"))
+    check_layer_gradients(layer, data(1, 3, 4, 2, dtype="float64"), rtol=1e-6, known=(None, 3, 4, 2))
 
 
 def test_conv_lstm_goes_on_where_it_ended() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.layer_gradients import check_layer_gradients
 
 import anabranch as ab
 from anabranch import layers
@@ -131,26 +132,7 @@ def test_gradients_against_finite_differences(k: int, noisy: bool, capacity_fact
     """Of outputs and losses, by the input and by each weight."""
     layer, x = mixture(k=k, noisy=noisy, capacity_factor=capacity_factor), data(6, FEATURES)
 
-    def total(value: Any) -> float:
-        return float((layer(value) ** 2).sum() + sum(layer.losses))
-
-    total(x)
-    with ab.Graph().as_default():
-        symbol = ab.placeholder((None, FEATURES), "float64")
-        loss = ab.ops.sum(ab.ops.square(layer(symbol))) + sum(layer.losses)
-        found = ab.Session().run(
-            [ab.convert_to_tensor(g) for g in ab.gradients(loss, [symbol, *layer.trainable_weights])], {symbol: x}
-        )
-    weights, step = layer.get_weights(), 1e-6
-    for position, gradient in enumerate(found):
-        direction, values = data(*gradient.shape, seed=3), []
-        for sign in (1, -1):
-            moved = sign * step * direction
-            layer.set_weights([w + moved if i == position - 1 else w for i, w in enumerate(weights)])
-            values.append(total(x + moved if position == 0 else x))
-        layer.set_weights(weights)
-        numeric = (values[0] - values[1]) / (2 * step)
-        np.testing.assert_allclose(numeric, np.vdot(gradient, direction), rtol=1e-5, atol=1e-8)
+    found = check_layer_gradients(layer, x, rtol=1e-5, atol=1e-8)
     assert all(np.abs(gradient).max() > 0 for gradient in found[: 3 if noisy else 2])
 
 

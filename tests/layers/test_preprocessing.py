@@ -417,6 +417,45 @@ def test_a_model_normalizes_with_what_it_learnt_later() -> None:
     np.testing.assert_allclose(model.predict(x, verbose=0), [[-1, -1], [1, 1]], atol=1e-6)
 
 
+def test_normalization_shows_what_it_learnt_along_the_axes_of_inputs(tmp_path: Any) -> None:
+    x = np.random.default_rng(1).normal(3, 2, size=(6, 2, 3)).astype("float32")
+    layer = L.Normalization(axis=1)
+    assert layer.mean is layer.variance is None
+    layer.build((None, 2, 3))
+    layer.finalize_state()
+    np.testing.assert_array_equal(layer.mean, np.zeros((1, 2, 1)))
+    np.testing.assert_array_equal(layer.variance, np.ones((1, 2, 1)))
+    model = ab.Sequential([ab.Input((2, 3)), layer])
+    layer.adapt(x)
+    np.testing.assert_allclose(layer.mean, x.mean(axis=(0, 2), keepdims=True), rtol=1e-5)
+    np.testing.assert_allclose(layer.variance, x.var(axis=(0, 2), keepdims=True), rtol=1e-5)
+    model.save(tmp_path / "model.keras")
+    again: Any = ab.models.load_model(tmp_path / "model.keras").layers[-1]
+    np.testing.assert_array_equal(again.mean, layer.mean)
+    np.testing.assert_array_equal(again.variance, layer.variance)
+    layer.set_weights([np.array([1.0, 2.0]), np.array([4.0, 9.0]), 0])
+    layer.finalize_state()
+    np.testing.assert_allclose(layer(x), (x - layer.mean) / np.sqrt(layer.variance), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("axis", "given", "expected"),
+    [
+        (-1, 2.0, np.full((1, 1, 3), 2.0)),
+        (None, 2.0, np.full((1, 1, 1), 2.0)),
+        ((1, 2), [1.0, 2.0, 3.0], np.tile([1.0, 2.0, 3.0], (1, 2, 1))),
+        ((2, 1), [[1.0], [2.0]], np.repeat([[[1.0], [2.0]]], 3, axis=2)),
+    ],
+)
+def test_normalization_shows_what_it_was_given(axis: Any, given: Any, expected: Any) -> None:
+    x = np.random.default_rng(1).normal(size=(4, 2, 3))
+    layer = L.Normalization(axis, given, 4.0 * np.array(given), dtype="float64")
+    np.testing.assert_allclose(layer(x), (x - expected) / np.sqrt(4 * expected), rtol=1e-12)
+    np.testing.assert_array_equal(layer.mean, expected)
+    np.testing.assert_array_equal(layer.variance, 4 * expected)
+    assert layer.mean.dtype == "float64"
+
+
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [

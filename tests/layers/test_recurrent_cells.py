@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.layer_gradients import check_layer_gradients
 
 import anabranch as ab
 from anabranch import layers
@@ -256,23 +257,7 @@ def test_gradients_against_finite_differences(name: str) -> None:
     randomised(layer, x)
     mask = np.array([[1, 1, 1, 1], [1, 0, 1, 0], [0, 0, 0, 1]], bool)
 
-    def total(value: Any) -> float:
-        return float((layer(value, mask=mask) ** 2).sum())
-
-    with ab.Graph().as_default():
-        symbol = ab.placeholder((None, None, 3), "float64")
-        loss = ab.ops.sum(ab.ops.square(layer(symbol, mask=mask)))
-        found = ab.Session().run(ab.gradients(loss, [symbol, *layer.trainable_weights]), {symbol: x})
-    weights, step = layer.get_weights(), 1e-6
-    for position, gradient in enumerate(found):
-        direction, values = data(*gradient.shape, seed=3), []
-        for sign in (1, -1):
-            moved = sign * step * direction
-            layer.set_weights([w + moved if i == position - 1 else w for i, w in enumerate(weights)])
-            values.append(total(x + moved if position == 0 else x))
-        layer.set_weights(weights)
-        difference = (values[0] - values[1]) / (2 * step)
-        np.testing.assert_allclose(difference, np.vdot(gradient, direction), rtol=1e-5, atol=1e-8)
+    check_layer_gradients(layer, x, lambda value: layer(value, mask=mask), rtol=1e-5, atol=1e-8)
 
 
 @pytest.mark.usefixtures("without_kernels")

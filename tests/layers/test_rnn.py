@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.layer_gradients import check_layer_gradients
 
 import anabranch as ab
 from anabranch import layers
@@ -122,21 +123,7 @@ def test_gradients_against_finite_differences() -> None:
     cell = Leaky(2, dtype="float64")
     layer = layers.RNN(cell, dtype="float64")
     x = data(2, 3, 2).astype("float64")
-    layer(x)
-
-    def loss(array: Any) -> float:
-        return float((layer(array) ** 2).sum())
-
-    with ab.Graph().as_default():
-        symbol = ab.placeholder((None, None, 2), "float64")
-        total = ab.ops.sum(ab.ops.square(layer(symbol)))
-        dx, dk = ab.gradients(total, [symbol, cell.kernel])
-        found, kernel = ab.Session(get_default_graph()).run([dx, dk], {symbol: x})
-    assert kernel.shape == (2, 2)
-    for place in [(0, 0, 0), (1, 2, 1)]:
-        step = np.zeros_like(x)
-        step[place] = 1e-6
-        assert found[place] == pytest.approx((loss(x + step) - loss(x - step)) / 2e-6, rel=1e-5)
+    check_layer_gradients(layer, x, rtol=1e-5)
 
 
 def test_stateful_layers_go_on() -> None:

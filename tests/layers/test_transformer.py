@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.layer_gradients import check_layer_gradients
 
 import anabranch as ab
 from anabranch import decoding, layers, ops
@@ -239,20 +240,7 @@ def test_gradients_against_finite_differences(cached: bool) -> None:
 
     run(x)
     trained.set_weights([0.5 * data(*np.shape(w), seed=i) for i, w in enumerate(trained.get_weights())])
-    with ab.Graph().as_default():
-        symbol = ab.placeholder((None, None, 4), "float64")
-        loss = ops.sum(ops.square(run(symbol) - 1.0))
-        found = ab.Session().run(ab.gradients(loss, [symbol, *trained.trainable_weights]), {symbol: x})
-    weights, step = trained.get_weights(), 1e-6
-    for position, gradient in enumerate(found):
-        direction, sums = data(*gradient.shape, seed=3), []
-        for sign in (1, -1):
-            moved = sign * step * direction
-            trained.set_weights([w + moved if i == position - 1 else w for i, w in enumerate(weights)])
-            sums.append(((run(x + moved if position == 0 else x) - 1.0) ** 2).sum())
-        trained.set_weights(weights)
-        difference = (sums[0] - sums[1]) / (2 * step)
-        np.testing.assert_allclose(difference, np.vdot(gradient, direction), rtol=1e-5, atol=1e-7)
+    check_layer_gradients(trained, x, lambda value: run(value) - 1.0, rtol=1e-5, atol=1e-7)
 
 
 # --- generation -----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.layer_gradients import check_layer_gradients
 from shared.machines import idle_step
 
 import anabranch as ab
@@ -181,22 +182,7 @@ def test_gradients_against_finite_differences(arity: int | None, implementation:
     mask = np.arange(6) < np.array([[6], [4]])
     x, layer = rng.normal(size=(2, 6, 2)), built(arity, implementation=implementation, return_nodes=True)
 
-    def total(value: Any) -> float:
-        return float((layer(value, children, mask=mask) ** 2).sum())
-
-    with ab.Graph().as_default():
-        symbol = ab.placeholder((None, None, 2), "float64")
-        loss = ab.ops.sum(ab.ops.square(layer(symbol, children, mask=mask)))
-        found = ab.Session().run(ab.gradients(loss, [symbol, *layer.trainable_weights]), {symbol: x})
-    weights, step = layer.get_weights(), 1e-6
-    for position, gradient in enumerate(found):
-        direction, values = rng.normal(size=gradient.shape), []
-        for sign in (1, -1):
-            moved = sign * step * direction
-            layer.set_weights([w + moved if i == position - 1 else w for i, w in enumerate(weights)])
-            values.append(total(x + moved if position == 0 else x))
-        layer.set_weights(weights)
-        np.testing.assert_allclose((values[0] - values[1]) / (2 * step), np.vdot(gradient, direction), rtol=1e-6)
+    found = check_layer_gradients(layer, x, lambda value: layer(value, children, mask=mask), rtol=1e-6)
     np.testing.assert_array_equal(found[0][1, 4:], np.zeros((2, 2)))
 
 

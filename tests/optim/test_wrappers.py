@@ -1,6 +1,6 @@
-"""`Lookahead`, `MovingAverage`, `SWA`, `Selective` and `Frozen`: numbers of NumPy, what is skipped, errors.
+"""`Lookahead`, `MovingAverage`, `SWA` and `Frozen`: numbers of NumPy, what is skipped, errors.
 
-What they share with all optimizers is in test_conformance.py.
+What they share with all optimizers is in test_conformance.py; more of `Selective` in test_selective.py.
 """
 
 from __future__ import annotations
@@ -162,6 +162,20 @@ def test_the_gradient_of_what_is_frozen_is_not_computed() -> None:
     assert _runs == {"kernel": 2, "bias": 6}
 
 
+@pytest.mark.parametrize("is_outside", [False, True])
+def test_what_is_frozen_is_not_looked_at_for_its_size(is_outside: bool) -> None:
+    w, b = ab.Variable(8.0, name="kernel"), ab.Variable(8.0, name="bias")
+    frozen: Any = {"kern": [(1, 3), (4, None)]}
+    if is_outside:
+        optimizer: Any = optim.Selective(optim.Frozen(optim.SGD(0.01), frozen), 1e-3, per_variable=True)
+    else:
+        optimizer = optim.Frozen(optim.Selective(optim.SGD(0.01), 1e-3, per_variable=True), frozen)
+    step = counting_step(optimizer, [w, b])
+    for _ in range(6):
+        step()
+    assert _runs == {"kernel": 2, "bias": 6}
+
+
 def test_frozen_variables_slots_and_decay_stand_still() -> None:
     """The numbers of the same optimizer without these steps, as far as it does not count them."""
     options: Any = {"momentum": 0.9, "weight_decay": 0.5}
@@ -195,44 +209,6 @@ def test_frozen_counts_updates_and_not_batches() -> None:
         optimizer.apply([-1.0], [w])
         seen.append(float(w))
     assert seen == [0, 1, 1, 1, 1, 2]
-
-
-@pytest.mark.parametrize(
-    "inner", [optim.Adam, lambda *a, **o: optim.SGD(*a, momentum=0.9, **o)], ids=["Adam", "momentum"]
-)
-def test_selective_steps_are_those_of_the_batches_that_count(inner: Any) -> None:
-    norms = np.linalg.norm(GRADIENTS, axis=1)
-    least = float(np.median(norms))
-    selective, plain = optim.Selective(inner(0.1, weight_decay=0.1), least), inner(0.1, weight_decay=0.1)
-    _, seen = weights_after(selective)
-    _, expected = weights_after(plain, GRADIENTS[norms >= least])
-    np.testing.assert_array_equal(seen[-1], expected[-1])
-    assert int(selective.iterations) == int(plain.iterations) == 4
-    for one, other in zip(selective.variables[1:], plain.variables, strict=True):
-        np.testing.assert_array_equal(one.numpy(), other.numpy())
-    assert int(selective.variables[0].numpy()) == 7  # calls
-
-
-def test_selective_judges_all_gradients_together_or_each() -> None:
-    steps = [([3.0, 4.0], [0.0]), ([3.0, 0.0], [3.0]), ([5.0, 0.0], [5.0])]
-    for per_variable, expected in ((False, ([-8.0, -4.0], [-5.0])), (True, ([-8.0, -4.0], [-5.0]))):
-        w, b = ab.Variable([0.0, 0.0]), ab.Variable([0.0])
-        optimizer = optim.Selective(optim.SGD(1.0), 5.0, per_variable)
-        for step in steps:
-            optimizer.apply(list(step), [w, b])
-        assert (w.numpy().tolist(), b.numpy().tolist()) == expected
-        assert int(optimizer.iterations) == (3 if per_variable else 2)
-
-
-def test_selective_norm_is_of_unscaled_gradients_and_never_nan() -> None:
-    w, optimizer = ab.Variable(0.0), optim.Selective(optim.SGD(1.0, loss_scale_factor=8.0), 1.0)
-    for gradient in (7.0, 8.0, np.nan):
-        optimizer.apply([gradient], [w])
-    assert float(w) == -1.0
-    v, scaled = ab.Variable(0.0), optim.LossScaleOptimizer(optim.Selective(optim.SGD(1.0), 1.0), 8.0)
-    for gradient in (7.0, 8.0):
-        scaled.apply([gradient], [v])
-    assert float(v) == -1.0
 
 
 def test_two_guards_in_one_another() -> None:

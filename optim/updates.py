@@ -1,0 +1,167 @@
+"""Updates of variables out of gradients: made, left to guards, or judged by their size first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from ..engine import ops
+from ..engine.control_flow import cond
+from ..engine.graph import IndexedSlices, StatelessScope, Tensor, Variable, VariableRows, colocate_with
+from .clipping import Clipping, Gradient
+
+# Gives the first function's result where the variable may change in this step, else the second's.
+Guard = Callable[[Variable, Callable[[], Any], Callable[[], Any]], Any]
+
+
+class Updates:
+    """The part of `Optimizer` that makes updates; see there."""
+
+    clipping: Clipping
+    updates_rows: bool
+    begin_step: Callable[[Tensor], Any]
+    update_step: Callable[[Any, Any, Any], None]
+    _current_learning_rate: Callable[[], Any]
+    _decay: Callable[[Sequence[Variable], Tensor], None]
+    _is_decayed: Callable[[Variable], bool]
+
+    def __init__(self) -> None:
+        self._guards: list[Guard] = []
+        self._least_norm: float | None = None  # of an update of all variables together
+        self._least_norm_of_each: float | None = None
+
+    def _judge(self, least_norm: float, per_variable: bool) -> None:
+        """Leave updates out that are smaller than this, from the next step that is built on."""
+        if per_variable:
+            self._least_norm_of_each = max(least_norm, self._least_norm_of_each or 0.0)
+        else:
+            self._least_norm = max(least_norm, self._least_norm or 0.0)
+
+    @property
+    def _is_guarded(self) -> bool:
+        """Whether variables may stand still, so that all that changes them has to wait for that."""
+        return bool(self._guards) or self._least_norm is not None or self._least_norm_of_each is not None
+
+    def _update(self, found: Sequence[Gradient], variables: list[Variable]) -> Tensor | None:
+        """Add an update to the graph. Returns whether it is made, or None where it always is."""
+        pairs = list(zip(self.clipping.apply(found), variables, strict=True))
+        learning_rate = ops.convert_to_tensor(self._current_learning_rate(), "float32")
+        if self._least_norm is None:
+            self._make_update(pairs, learning_rate)
+            return None
+        is_large = ops.sqrt(self._square_of_update(pairs, learning_rate)) >= self._least_norm
+        cond(is_large, lambda: self._make_update(pairs, learning_rate), lambda: None)
+        return is_large
+
+    def _make_update(self, pairs: Sequence[tuple[Gradient, Variable]], learning_rate: Tensor) -> None:
+        self._decay(() if self._is_guarded else [variable for _, variable in pairs], learning_rate)
+        shared = self.begin_step(learning_rate)
+        for gradient, variable in pairs:
+            if self._is_guarded:
+                self._update_guarded(gradient, variable, learning_rate, shared)
+            else:
+                self._update_one(gradient, variable, shared)
+
+    def _update_one(self, gradient: Gradient, variable: Variable, shared: Any) -> None:
+        by_rows = self.updates_rows and not self._is_decayed(variable)
+        with colocate_with(variable):
+            if isinstance(gradient, IndexedSlices) and by_rows:
+                self.update_step(gradient.values, VariableRows(variable, gradient.indices), shared)
+            else:
+                self.update_step(ops.convert_to_tensor(gradient), variable, shared)
+
+    def _update_guarded(self, gradient: Gradient, variable: Variable, learning_rate: Tensor, shared: Any) -> None:
+        """All that a step does to a variable, decay and constraint too, if it is large enough and guards let it."""
+        least = self._least_norm_of_each
+
+        def update() -> None:
+            self._decay([variable], learning_rate)
+            self._update_one(gradient, variable, shared)
+            constrain(variable)
+
+        def judged() -> None:
+            square = _square_of(self._change(gradient, variable, learning_rate, shared))
+            cond(ops.sqrt(square) >= least, update, lambda: None)
+
+        self._guarded(variable, update if least is None else judged, lambda: None)
+
+    def _guarded(self, variable: Variable, act: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
+        for guard in self._guards:
+            act = partial(guard, variable, act, otherwise)
+        return act()
+
+    # --- what an update would change --------------------------------------------------------------------------------
+
+    def _square_of_update(self, pairs: Sequence[tuple[Gradient, Variable]], learning_rate: Tensor) -> Tensor:
+        """The sum of the squares of what an update would change; nothing changes."""
+        with StatelessScope():
+            shared = self.begin_step(learning_rate)
+            squares = [self._square_of_part(*pair, learning_rate, shared) for pair in pairs]
+        total = squares[0]
+        for square in squares[1:]:
+            total = total + square
+        return total
+
+    def _square_of_part(self, gradient: Gradient, variable: Variable, learning_rate: Tensor, shared: Any) -> Tensor:
+        least = self._least_norm_of_each
+
+        def square() -> Tensor:
+            found = _square_of(self._change(gradient, variable, learning_rate, shared))
+            return found if least is None else ops.where(ops.sqrt(found) < least, 0.0, found)
+
+        return self._guarded(variable, square, lambda: ops.zeros((), _wide(variable)))
+
+    def _change(self, gradient: Gradient, variable: Variable, learning_rate: Tensor, shared: Any) -> Tensor:
+        """What a step would add to a variable, or to the rows of it that it touches."""
+        is_plain = not self._is_decayed(variable) and getattr(variable, "constraint", None) is None
+        with StatelessScope() as scope, colocate_with(variable):
+            if isinstance(gradient, IndexedSlices) and self.updates_rows and is_plain:
+                rows = _TriedRows(variable, gradient.indices, {})
+                before = rows.value
+                self.update_step(gradient.values, rows, shared)
+                return rows.value - before
+            before = variable.value
+            self._decay([variable], learning_rate)
+            self.update_step(ops.convert_to_tensor(gradient), variable, shared)
+            constrain(variable)
+            after = scope.get_current_value(variable)
+        return ops.zeros_like(before) if after is None else after - before
+
+
+class _TriedRows(VariableRows):
+    """Some rows of a variable, and of its slots, that keep what is assigned to them: the whole is never touched."""
+
+    __slots__ = ("_kept",)
+
+    def __init__(self, variable: Variable, indices: Tensor, kept: dict[Variable, Tensor]) -> None:
+        super().__init__(variable, indices)
+        self._kept = kept
+
+    @property
+    def value(self) -> Tensor:
+        return self._kept[self.variable] if self.variable in self._kept else super().value
+
+    def assign(self, value: Any) -> Tensor:
+        self._kept[self.variable] = ops.convert_to_tensor(value, self.dtype)
+        return self._kept[self.variable]
+
+    def rows_of(self, other: Variable) -> VariableRows:
+        return _TriedRows(other, self.indices, self._kept)
+
+
+def _wide(variable: Variable) -> str:
+    """The dtype of sums of squares."""
+    return "float64" if variable.dtype == "float64" else "float32"
+
+
+def _square_of(change: Tensor) -> Tensor:
+    wide = "float64" if change.dtype == "float64" else "float32"  # squares of float16 are soon infinite
+    return ops.sum(ops.square(ops.cast(change, wide)))
+
+
+def constrain(variable: Variable) -> None:
+    """Apply the constraint of a variable, if it has one, as weights of layers may."""
+    constraint = getattr(variable, "constraint", None)
+    if constraint is not None:
+        variable.assign(constraint(variable))
