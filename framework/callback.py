@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import os
 from collections import OrderedDict
@@ -416,6 +415,8 @@ class CSVLogger(Callback):
         self.keys = self.keys or sorted(logs)
         mode = "w" if begins and not self.append else "a"
         with open(self.filename, mode, newline="", encoding="utf-8") as file:
+            import csv  # only this callback needs it
+
             writer = csv.DictWriter(
                 file, ["epoch", *self.keys], delimiter=self.separator, restval="NA", extrasaction="ignore"
             )

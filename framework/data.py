@@ -10,13 +10,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..engine.graph.nest import flatten_with_path, map_structure, pack_as
+from ..engine.graph.quick_dataclass import dataclass
 from ..engine.ops.base import as_array
 from ..engine.ops.keys import global_generator, key_words
 from ..engine.ops.text import as_strings

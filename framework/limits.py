@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
-
-_LOGGER = logging.getLogger("anabranch")
 
 
 class _Limits:
@@ -90,7 +87,9 @@ def show(text: str, end: str = "\n") -> None:
     if _Limits.interactive:
         print(text, end=end, flush=True)
         return
-    _LOGGER.info("%s", text.strip("\b\r\n "))
+    import logging  # which few scripts need
+
+    logging.getLogger("anabranch").info("%s", text.strip("\b\r\n "))
 
 
 def _checked(name: str, value: int | None) -> int | None:

@@ -12,7 +12,6 @@ import io
 import math
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 import numpy as np
 
 from ..engine.graph.dtypes import DType, as_dtype
+from ..engine.graph.quick_dataclass import dataclass
 from .archive import SAVE_AGAIN, SavedFileError, damaged
 from .old_keras import OLD_LAYERS, modern_numbers
 

@@ -164,52 +164,36 @@ class _Search:
             arrays[0].write(0, ops.full((self.choices,), self.end_token, "int32")),
             arrays[1].write(0, ops.zeros((1,), "int32")),
         )
-        steps, _, _, best, history = while_loop(
-            lambda length, beams, *_: ops.shape(beams.rows)[0] > 0,
+        self.firsts = ops.expand_dims(ops.arange(batch, dtype="int32") * (self.width * self.choices), 1)
+        steps, beams, _, found, history = while_loop(
+            lambda length, beams, *_: ops.logical_and(length < self.max_length, ops.shape(beams.rows)[0] > 0),
             self._body,
             (0, beams, states, best, history),
             name="beam_search",
         )
-        return self._sequences(best, history, steps)
+        return self._sequences(_put(found, beams.best, beams.rows), history, steps)
 
     def _body(self, length: Any, beams: _Beams, states: Any, found: _Best, history: _History) -> tuple[Any, ...]:
-        previous = ops.reshape(beams.latest, (-1,))
-        logits, new_states = self.step(previous, states)
-        _check_rows(previous, logits, new_states)
+        logits, new_states = self.step.of_some_rows(ops.reshape(beams.latest, (-1,)), states)
         logs, tokens = self._candidates(logits, beams.logs)
-        is_last = ops.equal(length + 1, self.max_length)
-        is_end = ops.equal(tokens, self.end_token)
-        live, places = ops.top_k(ops.where(is_end, self.lowest, logs), self.width)
-        # Candidates that end are among the best only where they are no worse than the last that goes on.
-        may_end = ops.logical_or(ops.any(ops.logical_and(is_end, logs >= live[:, -1:])), is_last)
-        first = ops.expand_dims(ops.arange(ops.shape(tokens)[0], dtype="int32"), 1) * (self.width * self.choices)
-        best = cond(
-            may_end,
-            lambda: self._finish(length, logs, tokens, is_last, first + history.count, beams.best),
-            lambda: beams.best,
-            name="finish",
-        )
-        done = ops.logical_not(live[:, 0] > self.lowest)
+        first = self.firsts[: ops.shape(tokens)[0]]  # where the candidates of each row begin, among those of all rows
+        live, places, best = self._parted(length, logs, tokens, first + history.count, beams.best)
+        chosen = first + places
+        can_win = live[:, 0] > self.lowest
         if self.early_stop:
-            done = ops.logical_not(self._scores(live[:, 0], self.best_divisors, length) > best.scores[:, -1])
-        done = ops.logical_or(done, is_last)
-        chosen = first + places  # among the candidates of all rows
+            can_win = self._scores(live[:, 0], self.best_divisors, length) > best.scores[:, -1]
 
         def left() -> Any:
             """Without the rows that are done, whose results are put where they belong."""
-            (gone,), (kept,) = ops.nonzero(done), ops.nonzero(ops.logical_not(done))
-            lines = ops.expand_dims(ops.take(beams.rows, gone, axis=0), 1)
-            results = [
-                ops.scatter_update(all, lines, ops.take(own, gone, axis=0))
-                for all, own in zip(found, best, strict=True)
-            ]
+            (gone,), (kept,) = ops.nonzero(ops.logical_not(can_win)), ops.nonzero(can_win)
+            results = _put(found, _Best(*[ops.take(x, gone, axis=0) for x in best]), ops.take(beams.rows, gone, axis=0))
             carried = [ops.take(x, kept, axis=0) for x in (beams.rows, live, chosen, *best)]
             return *carried, *results, *self._of_rows(states, new_states, kept)
 
         rows, live, chosen, *rest = cond(
-            ops.any(done),
-            left,
+            ops.all(can_win),
             lambda: (beams.rows, live, chosen, *best, *found, *self._untouched(states, new_states)),
+            left,
             name="leave",
         )
         tokens = ops.reshape(tokens, (-1,))
@@ -228,19 +212,33 @@ class _Search:
         Of a beam these are as many of the best as there are beams, and one more, since one of them may end.
         """
         best, tokens = ops.top_k(logits, self.choices)
-        norm = ops.logsumexp(logits, axis=1, keepdims=True)
+        # Where a beam can't go on, since all tokens are forbidden, this keeps -inf what is.
+        norm = ops.maximum(ops.logsumexp(logits, axis=1, keepdims=True), np.finfo(self.dtype).min)
         best = ops.minimum(best - norm, 0) + ops.reshape(logs, (-1, 1))  # by rounding it could be a little more than 0
         return ops.reshape(best, (-1, self.width * self.choices)), ops.reshape(tokens, (-1, self.width * self.choices))
 
-    def _finish(self, length: Any, logs: Tensor, tokens: Tensor, is_last: Tensor, first: Tensor, best: _Best) -> _Best:
-        """The best finished sequences, with the candidates that end; `first` is where those of each row begin."""
-        logs, places = ops.top_k(logs, self.width)
-        ends = ops.logical_or(ops.equal(ops.take_along_axis(tokens, places, axis=1), self.end_token), is_last)
-        scores = ops.where(ends, self._scores(logs, self.divisors, length), self.lowest)
-        # What does not end, or does not exist, has a score of -inf, and comes after all that was there.
-        scores, order = ops.top_k(ops.concatenate([best.scores, scores], axis=1), self.paths)
-        last = ops.concatenate([best.last, first + places], axis=1)
-        return _Best(scores, ops.take_along_axis(last, order, axis=1))
+    def _parted(
+        self, length: Any, logs: Tensor, tokens: Tensor, first: Tensor, best: _Best
+    ) -> tuple[Tensor, Tensor, _Best]:
+        """The best candidates that go on and their places, and the best sequences, with the candidates that end.
+
+        `first` is where the candidates of each row begin in the history.
+        """
+        is_last = ops.equal(length + 1, self.max_length)
+        top, places = ops.top_k(logs, self.width)
+        is_end = ops.equal(ops.take_along_axis(tokens, places, axis=1), self.end_token)
+
+        def finished() -> Any:
+            ends = ops.logical_or(is_end, is_last)
+            scores = ops.where(ends, self._scores(top, self.divisors, length), self.lowest)
+            # What does not end, or does not exist, has a score of -inf, and comes after all that was there.
+            scores, order = ops.top_k(ops.concatenate([best.scores, scores], axis=1), self.paths)
+            last = ops.concatenate([best.last, first + places], axis=1)
+            going_on = ops.top_k(ops.where(ops.equal(tokens, self.end_token), self.lowest, logs), self.width)
+            return *going_on, _Best(scores, ops.take_along_axis(last, order, axis=1))
+
+        any_ends = ops.logical_or(ops.any(is_end), is_last)
+        return cond(any_ends, finished, lambda: (top, places, best), name="finish")
 
     def _scores(self, logs: Tensor, divisors: Tensor, length: Any) -> Tensor:
         """The scores of sequences that are longer than `length` by one token."""
@@ -289,12 +287,7 @@ class _Search:
         return map_structure(moved, states, new_states)
 
 
-def _check_rows(tokens: Tensor, logits: Tensor, states: Any) -> None:
-    """Check that a step is of as many rows as it is given tokens, where their number is open."""
-    for name, value in (("logits", logits), *[("states", leaf) for leaf in flatten(states)]):
-        if tokens.shape == (None,) and value.shape and value.shape[0] is not None:
-            raise ValueError(
-                f"beam_search: step returned {name} of {value.shape[0]} rows, however many tokens it is given: it "
-                "takes something for all rows of the batch from outside, but those that are done are left out. Put it "
-                "into the states, which are repeated for each beam and kept in step with the rows."
-            )
+def _put(all: _Best, some: _Best, rows: Tensor) -> _Best:
+    """The results of all rows, with those of some in their places."""
+    lines = ops.expand_dims(rows, 1)
+    return _Best(*[ops.scatter_update(whole, lines, part) for whole, part in zip(all, some, strict=True)])

@@ -7,13 +7,14 @@ It returns logits, ``(rows, vocabulary)``, and the new states, in the structure 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..engine import ops
-from ..engine.control_flow import TensorArray, while_loop
+from ..engine.control_flow import TensorArray, cond, while_loop
 from ..engine.graph import Tensor
+from ..engine.graph.nest import map_structure
 from ..engine.ops import random
 from .beam_search import beam_search
 from .decoding_steps import CheckedStep, Step, check_at_least, first_values
@@ -56,7 +57,7 @@ def greedy_search(
            [0, 0, 0, 0, 0]], dtype=int32), array([0.27, 0.9 ]), array([3, 1], dtype=int32))
     """
     return _decode(
-        "greedy_search", lambda logits: ops.argmax(logits, axis=1), step, states, start_token, end_token, max_length
+        "greedy_search", lambda logits, _: ops.argmax(logits, axis=1), step, states, start_token, end_token, max_length
     )
 
 
@@ -111,16 +112,25 @@ def sample(
         raise ValueError(f"sample: top_p must be within (0, 1], got {top_p!r}.")
     generator = seed if isinstance(seed, random.SeedGenerator) else random.SeedGenerator(seed)
 
-    def draw(logits: Tensor) -> Tensor:
-        return _draw(logits / ops.cast(temperature, logits.dtype), top_k, top_p, generator)
+    batch = ops.shape(first_values("sample", start_token, states)[0])[0]
+
+    def draw(logits: Tensor, rows: Tensor) -> Tensor:
+        # Each row has its numbers, whichever others have ended.
+        unit = ops.take(_units(batch, generator), rows, axis=0)
+        return _draw(logits / ops.cast(temperature, logits.dtype), unit, top_k, top_p)
 
     return _decode("sample", draw, step, states, start_token, end_token, max_length)
 
 
-def _draw(logits: Tensor, top_k: int | None, top_p: float | None, generator: Any) -> Tensor:
-    """A token a row, drawn from those that are left."""
+def _units(batch: Any, generator: random.SeedGenerator) -> Tensor:
+    """A number from 0 to 1 for each row."""
+    return random.uniform((batch,), dtype="float64", seed=generator)
+
+
+def _draw(logits: Tensor, unit: Tensor, top_k: int | None = None, top_p: float | None = None) -> Tensor:
+    """A token a row, of those that are left; each row has a number of its own, from 0 to 1, that decides."""
     if top_k is None and top_p is None:
-        return random.categorical(logits, 1, seed=generator)[:, 0]
+        return _pointed_at(logits, unit)
     _, vocabulary = logits.shape or (None, None)
     assert vocabulary is not None  # `CheckedStep` has made sure of it
     logits, tokens = ops.top_k(logits, min(top_k or vocabulary, vocabulary))
@@ -128,54 +138,92 @@ def _draw(logits: Tensor, top_k: int | None, top_p: float | None, generator: Any
         probabilities = ops.softmax(logits)
         before = ops.cumsum(probabilities, axis=1) - probabilities  # of what is more probable
         logits = ops.where(before < top_p, logits, ops.constant(-np.inf, logits.dtype))
-    return ops.take_along_axis(tokens, random.categorical(logits, 1, seed=generator), axis=1)[:, 0]
+    return ops.take_along_axis(tokens, ops.expand_dims(_pointed_at(logits, unit), 1), axis=1)[:, 0]
+
+
+def _pointed_at(logits: Tensor, unit: Tensor) -> Tensor:
+    """The column of each row at which its number points, where columns are as wide as they are probable."""
+    logits = ops.cast(logits, "float64")
+    edges = ops.cumsum(ops.exp(logits - ops.max(logits, axis=1, keepdims=True)), axis=1)
+    total = edges[:, -1:]
+    place = ops.minimum(ops.expand_dims(unit, 1) * total, ops.nextafter(total, 0))  # which rounding might reach
+    return ops.sum(ops.cast(edges <= place, "int32"), axis=1)
+
+
+class _Live(NamedTuple):
+    """What the loop carries from step to step, of the rows that have not ended."""
+
+    rows: Tensor  # (rows,): which rows of the batch these are
+    tokens: Tensor  # (rows,): their latest tokens
+    scores: Tensor  # (rows,)
+
+
+class _Found(NamedTuple):
+    """What is known of all rows, once they have ended."""
+
+    scores: Tensor  # (batch,)
+    lengths: Tensor  # (batch,)
 
 
 def _decode(
     caller: str,
-    choose: Callable[[Tensor], Tensor],
+    choose: Callable[[Tensor, Tensor], Tensor],
     step: Step,
     states: Any,
     start_token: Any,
     end_token: int,
     max_length: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The loop of `greedy_search` and `sample`, which differ in how they choose tokens by logits."""
+    """The loop of `greedy_search` and `sample`, which differ in how they choose tokens, by logits and row numbers."""
     check_at_least(caller, 1, max_length=max_length)
     check_at_least(caller, 0, end_token=end_token)
     tokens, states = first_values(caller, start_token, states)
     checked = CheckedStep(caller, step, tokens, states)
     batch = ops.shape(tokens)[0]
 
-    def body(position: Any, tokens: Any, scores: Any, lengths: Any, live: Any, written: Any, states: Any) -> Any:
-        logits, states = checked(tokens, states)
-        chosen = ops.cast(choose(logits), "int32")
-        gained = ops.take_along_axis(ops.log_softmax(logits), ops.expand_dims(chosen, 1), axis=1)[:, 0]
-        tokens = ops.where(live, chosen, end_token)
-        scores = ops.where(live, scores + gained, scores)
-        lengths = lengths + ops.cast(live, "int32")
-        live = ops.logical_and(live, ops.not_equal(tokens, end_token))
-        return position + 1, tokens, scores, lengths, live, written.write(position, tokens), states
+    def body(position: Any, live: _Live, states: Any, found: _Found, written: Any) -> Any:
+        logits, states = checked.of_some_rows(live.tokens, states)
+        tokens = ops.cast(choose(logits, live.rows), "int32")
+        gained = ops.take_along_axis(logits, ops.expand_dims(tokens, 1), axis=1)[:, 0] - ops.logsumexp(logits, axis=1)
+        places, tokens_written = written
+        written = places.write(position, live.rows * max_length + position), tokens_written.write(position, tokens)
+        done = ops.logical_or(ops.equal(tokens, end_token), ops.equal(position + 1, max_length))
+        live = _Live(live.rows, tokens, live.scores + gained)
 
+        def left() -> Any:
+            """Without the rows that have ended, whose results are put where they belong."""
+            (gone,), (kept,) = ops.nonzero(done), ops.nonzero(ops.logical_not(done))
+            lines = ops.expand_dims(ops.take(live.rows, gone, axis=0), 1)
+            scores = ops.scatter_update(found.scores, lines, ops.take(live.scores, gone, axis=0))
+            lengths = ops.broadcast_to(position + 1, ops.shape(gone))
+            left = map_structure(lambda x: ops.take(x, kept, axis=0), (live, states))
+            return *left, _Found(scores, ops.scatter_update(found.lengths, lines, lengths))
+
+        live, states, found = cond(ops.any(done), left, lambda: (live, states, found), name="leave")
+        return position + 1, live, states, found, written
+
+    zeros = ops.zeros((batch,), checked.dtype)
+    arrays = [TensorArray("int32", dynamic_size=True, element_shape=(None,), infer_shape=False) for _ in range(2)]
     start = (
         0,
-        tokens,
-        ops.zeros((batch,), checked.dtype),
-        ops.zeros((batch,), "int32"),
-        ops.ones((batch,), "bool"),
-        TensorArray("int32", dynamic_size=True, element_shape=tokens.shape),
+        _Live(ops.arange(batch, dtype="int32"), tokens, zeros),
         states,
+        _Found(zeros, ops.zeros((batch,), "int32")),
+        tuple(arrays),
     )
-    steps, _, scores, lengths, _, written, _ = while_loop(
-        lambda position, tokens, scores, lengths, live, *_: ops.logical_and(position < max_length, ops.any(live)),
+    *_, found, (places, tokens_written) = while_loop(
+        # That the last step leaves no rows is said once more: so the compiler knows how many steps there may be.
+        lambda position, live, *_: ops.logical_and(position < max_length, ops.shape(live.rows)[0] > 0),
         body,
         start,
         name=caller,
     )
-    # Without rows there is no step, and nothing that could be stacked.
-    sequences = ops.transpose(ops.reshape(written.stack(), (steps, batch)))
-    sequences = ops.pad(sequences, ((0, 0), (0, max_length - steps)), constant_values=end_token)
-    return ops.reshape(sequences, (batch, max_length)), scores, lengths
+    sequences = ops.scatter_update(
+        ops.full((batch * max_length,), end_token, "int32"),
+        ops.expand_dims(places.concat(), 1),
+        tokens_written.concat(),
+    )
+    return ops.reshape(sequences, (batch, max_length)), found.scores, found.lengths
 
 
 def scheduled_sampling(
@@ -230,7 +278,7 @@ def scheduled_sampling(
         takes_own = ops.logical_and(random.uniform((batch,), seed=generator) < probability, position > 0)
         logits, states = checked(ops.where(takes_own, own, given.read(position)), states)
         apart = ops.stop_gradient(logits)
-        chosen = ops.argmax(apart, axis=1) if greedy else _draw(apart, None, None, generator)
+        chosen = ops.argmax(apart, axis=1) if greedy else _draw(apart, _units(batch, generator))
         return position + 1, ops.cast(chosen, "int32"), outputs.write(position, logits), states
 
     outputs = TensorArray(checked.dtype, steps, element_shape=(inputs.shape[0], checked.vocabulary))

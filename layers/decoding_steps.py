@@ -84,6 +84,22 @@ class CheckedStep:
         logits, states = self._called(tokens, states)
         return ops.cast(logits, self.dtype), states
 
+    def of_some_rows(self, tokens: Tensor, states: Any) -> tuple[Tensor, Any]:
+        """The same in a search that leaves out the rows that are done.
+
+        Raises:
+            ValueError: the step returns as many rows as the whole batch has.
+        """
+        logits, new_states = self(tokens, states)
+        for name, value in (("logits", logits), *[("states", leaf) for leaf in flatten(new_states)]):
+            if tokens.shape == (None,) and value.shape and value.shape[0] is not None:
+                raise ValueError(
+                    f"{self.caller}: step returned {name} of {value.shape[0]} rows, however many tokens it is given: "
+                    "it takes something for all rows of the batch from outside, but those that are done are left out. "
+                    "Put it into the states, which are kept in step with the rows."
+                )
+        return logits, new_states
+
     def _called(self, tokens: Tensor, states: Any) -> tuple[Tensor, Any]:
         result = self._step(tokens, states)
         if not isinstance(result, tuple) or len(result) != 2:

@@ -9,60 +9,64 @@ array([0.5, 1.5], dtype=float32)
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from ..engine.objects.registry import (
     deserialize_keras_object,
     find_by_name,
     get_registered_object,
-    register_builtins,
+    register_builtins_to_come,
     serialize_keras_object,
 )
 from . import schedules
-from .adafactor import Adafactor
-from .adam import Adam, Adamax, AdamW, Lamb, Nadam
-from .adaptive import Adadelta, Adagrad, Ftrl, Lion, RMSprop
-from .averaging import SWA, Lookahead, MovingAverage
-from .lbfgs import LBFGS
-from .loss_scale import LossScaleOptimizer
-from .multi import MultiOptimizer, OptimizerMap
-from .muon import Muon
 from .optimizer import Optimizer
-from .schedule_free import ScheduleFreeAdamW
-from .selective import Frozen, Selective
-from .sgd import SGD, Momentum
 
-_CLASSES: dict[str, type[Optimizer]] = {
-    cls.__name__: cls
-    for cls in (
-        LBFGS,
-        SGD,
-        SWA,
-        Adadelta,
-        Adafactor,
-        Adagrad,
-        Adam,
-        AdamW,
-        Adamax,
-        Frozen,
-        Ftrl,
-        Lamb,
-        Lion,
-        Lookahead,
-        LossScaleOptimizer,
-        Momentum,
-        MovingAverage,
-        MultiOptimizer,
-        Muon,
-        Nadam,
-        RMSprop,
-        ScheduleFreeAdamW,
-        Selective,
-    )
+if TYPE_CHECKING:
+    from .adafactor import Adafactor
+    from .adam import Adam, Adamax, AdamW, Lamb, Nadam
+    from .adaptive import Adadelta, Adagrad, Ftrl, Lion, RMSprop
+    from .averaging import SWA, Lookahead, MovingAverage
+    from .lbfgs import LBFGS
+    from .loss_scale import LossScaleOptimizer
+    from .multi import MultiOptimizer, OptimizerMap
+    from .muon import Muon
+    from .schedule_free import ScheduleFreeAdamW
+    from .selective import Frozen, Selective
+    from .sgd import SGD, Momentum
+
+# By the file in this folder, the optimizers that it holds; it is imported when one of them is first asked for.
+_OPTIMIZERS_IN: dict[str, str] = {
+    "adafactor": "Adafactor",
+    "adam": "Adam AdamW Adamax Lamb Nadam",
+    "adaptive": "Adadelta Adagrad Ftrl Lion RMSprop",
+    "averaging": "SWA Lookahead MovingAverage",
+    "lbfgs": "LBFGS",
+    "loss_scale": "LossScaleOptimizer",
+    "multi": "MultiOptimizer",
+    "muon": "Muon",
+    "schedule_free": "ScheduleFreeAdamW",
+    "selective": "Frozen Selective",
+    "sgd": "Momentum SGD",
 }
-_LOWER: dict[str, type[Optimizer]] = {name.lower(): cls for name, cls in _CLASSES.items()}
-register_builtins("keras.optimizers", {**_CLASSES, "OptimizerMap": OptimizerMap})
+_OPTIMIZERS = {name: f"{__name__}.{file}" for file, names in _OPTIMIZERS_IN.items() for name in names.split()}
+_NAMES = {**_OPTIMIZERS, "OptimizerMap": f"{__name__}.multi"}
+_BY_LOWER_NAME = {name.lower(): name for name in _OPTIMIZERS}
+register_builtins_to_come("keras.optimizers", _NAMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_NAMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_NAMES})
 
 
 def get(identifier: Any) -> Any:
@@ -77,8 +81,9 @@ def get(identifier: Any) -> Any:
         return deserialize(identifier)
     found = identifier
     if isinstance(identifier, str):
-        known = get_registered_object(identifier) or _LOWER.get(identifier.lower())
-        found = known or find_by_name("optimizer", identifier, _LOWER)
+        builtin = _BY_LOWER_NAME.get(identifier.lower())
+        known = get_registered_object(identifier) or (builtin and getattr(sys.modules[__name__], builtin))
+        found = known or find_by_name("optimizer", identifier, _BY_LOWER_NAME)
     if isinstance(found, type) and issubclass(found, Optimizer):
         return found()
     raise ValueError(
@@ -94,9 +99,9 @@ def serialize(optimizer: Optimizer) -> Any:
 
 def deserialize(config: dict[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Any:
     """The optimizer that a config describes. The case of built-in names does not matter."""
-    builtin = _LOWER.get(str(config.get("class_name", "")).lower())
+    builtin = _BY_LOWER_NAME.get(str(config.get("class_name", "")).lower())
     if builtin is not None and not config.get("registered_name"):
-        config = {**config, "class_name": builtin.__name__, "module": "keras.optimizers"}
+        config = {**config, "class_name": builtin, "module": "keras.optimizers"}
     return deserialize_keras_object(config, custom_objects)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from ..engine import ops
 from ..engine.graph import IndexedSlices, Tensor
+from ..engine.graph.quick_dataclass import dataclass
 
 Gradient = Tensor | IndexedSlices
 

@@ -60,7 +60,7 @@ from ..ops.softmax import (
     SparseCrossEntropyGrad,
     _Normalised,  # pyright: ignore[reportPrivateUsage]
 )
-from ..ops.sorting import ArgSort, SearchSorted, Sort, TopKIndices
+from ..ops.sorting import ArgSort, SearchSorted, Sort, TopK
 from ..ops.tensor_arrays import (
     ArrayAddAt,
     ArrayClear,
@@ -504,7 +504,7 @@ RULES: dict[type[Any], Rule] = {
     Pad: padded,
     **dict.fromkeys([Slice, SliceUpdate], window),
     # the last axes, with any before them
-    **dict.fromkeys([Cholesky, Determinant, Inverse, LowerHalf, Triangle, TopKIndices], LAST_AXES),
+    **dict.fromkeys([Cholesky, Determinant, Inverse, LowerHalf, Triangle, TopK], LAST_AXES),
     **dict.fromkeys([SelectClass, SparseCrossEntropy, SparseCrossEntropyGrad], LAST_AXES),
     **dict.fromkeys(stacks.OF_LAST_AXES, LAST_AXES),
     **dict.fromkeys(stacks.OF_FIRST_INPUT, Shifted()),

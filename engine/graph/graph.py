@@ -160,6 +160,7 @@ class Graph:
         self._reads: dict[Variable, Tensor] = {}
         self.constants: dict[Any, Tensor] = {}  # operations built once: Python scalars, shapes
         self.queue_runners: list[Any] = []  # those that `start_queue_runners` starts
+        self.compiles_whole = False  # whether its steps are to be machine code as a whole, where that can be
 
     # --- building -------------------------------------------------------------------------------------------
 

@@ -2,12 +2,13 @@
 
 Every object is ``{"module", "class_name", "config", "registered_name"}``. Built-in classes are found by the Keras
 module that their package announced with `register_builtins`; users' own by the name under which
-`register_keras_serializable` knows them, or in `custom_objects`. No code is imported because a file asks for it.
+`register_keras_serializable` knows them, or in `custom_objects`. No code is imported because a file asks for it,
+but for anabranch's own.
 """
 
 from __future__ import annotations
 
-import difflib
+import importlib
 import inspect
 import sys
 import types
@@ -29,6 +30,7 @@ _objects_by_name: dict[str, Any] = {}
 _names_by_object: dict[Any, str] = {}
 _builtins: dict[str, dict[str, Any]] = {}
 _builtin_modules: dict[Any, str] = {}
+_modules_to_come: dict[tuple[str, str], str] = {}  # the same by the module and name of what may not be imported yet
 
 _scoped_objects: ContextVar[dict[str, Any] | None] = ContextVar("custom_objects", default=None)
 _safe_mode: ContextVar[bool] = ContextVar("safe_mode", default=True)
@@ -79,6 +81,32 @@ def register_builtins(module: str, objects: Mapping[str, Any]) -> None:
     _builtins.setdefault(module, {}).update(objects)
     for item in objects.values():
         _builtin_modules.setdefault(item, module)
+
+
+class _ToCome:
+    """Stands for what is imported when a file names it."""
+
+    def __init__(self, module: str) -> None:
+        self.module = module
+
+
+def register_builtins_to_come(module: str, places: Mapping[str, str]) -> None:
+    """Announce classes and functions of anabranch that are imported when a file names them.
+
+    Args:
+        module: the Keras module that names them in files, for instance ``"keras.layers"``.
+        places: public name to the module that defines it.
+    """
+    _builtins.setdefault(module, {}).update({name: _ToCome(place) for name, place in places.items()})
+    _modules_to_come.update({(place, name): module for name, place in places.items()})
+
+
+def _keras_module(item: Any) -> str | None:
+    """The Keras module that names a class or function of anabranch; None for others."""
+    found = _builtin_modules.get(item)
+    if found is None:
+        found = _modules_to_come.get((getattr(item, "__module__", ""), getattr(item, "__qualname__", "")))
+    return found
 
 
 def get_registered_name(obj: Any) -> str:
@@ -163,6 +191,8 @@ def find_by_name(kind: str, identifier: str, known: Mapping[str, Any]) -> Any:
         found = known.get(identifier)
     if found is not None:
         return found
+    import difflib  # only errors need it
+
     close = difflib.get_close_matches(identifier, known, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     names = ", ".join(sorted(name for name in known if name.islower()))
@@ -257,7 +287,7 @@ def _serialize_special(obj: Any) -> Any:
 
 
 def _serialize_function(function: Any) -> dict[str, Any]:
-    module = _builtin_modules.get(function)
+    module = _keras_module(function)
     name = get_registered_name(function)
     if module is not None:
         return {"module": module, "class_name": "function", "config": name, "registered_name": name}
@@ -265,13 +295,13 @@ def _serialize_function(function: Any) -> dict[str, Any]:
 
 
 def _serialize_class(cls: type) -> dict[str, Any]:
-    module = _builtin_modules.get(cls, cls.__module__)
+    module = _keras_module(cls) or cls.__module__
     return {"class_name": "__typespec__", "module": module, "config": get_registered_name(cls), "registered_name": None}
 
 
 def _serialize_object(obj: Any) -> dict[str, Any]:
     cls = cast("type[Any]", type(obj))
-    builtin = _builtin_modules.get(cls)
+    builtin = _keras_module(cls)
     config: dict[str, Any] = {
         "module": builtin or (None if cls.__module__ == "builtins" else cls.__module__),
         "class_name": cls.__name__,
@@ -379,7 +409,7 @@ def _short(config: Any) -> str:
 def _understood(cls: Any, config: Any) -> Any:
     """The config of a built-in class without what is None and not known: options of a newer Keras, not used."""
     parameters = inspect.signature(cls.__init__).parameters.values()
-    if cls not in _builtin_modules or any(p.kind == p.VAR_KEYWORD for p in parameters) or not isinstance(config, dict):
+    if _keras_module(cls) is None or any(p.kind == p.VAR_KEYWORD for p in parameters) or not isinstance(config, dict):
         return config
     names = {parameter.name for parameter in parameters}
     settings = cast("dict[str, Any]", config)
@@ -440,13 +470,19 @@ def _find_class(config: dict[str, Any]) -> Any:
 def _find_builtin(module: str | None, name: str) -> Any:
     """A class or function of anabranch by its Keras module, where older Keras versions wrote other paths."""
     if module is not None and name in _builtins.get(module, {}):
-        return _builtins[module][name]
+        return _builtin(module, name)
     if module is not None and not module.startswith(("keras", "tensorflow", "tf_keras", "builtins")):
         return None
     segments = (module or "").split(".")
     holders = [namespace for namespace, objects in _builtins.items() if name in objects]
     holders.sort(key=lambda namespace: namespace.rpartition(".")[2] not in segments)
-    return _builtins[holders[0]][name] if holders else None
+    return _builtin(holders[0], name) if holders else None
+
+
+def _builtin(module: str, name: str) -> Any:
+    """A class or function that was announced."""
+    found = _builtins[module][name]
+    return getattr(importlib.import_module(found.module), name) if isinstance(found, _ToCome) else found
 
 
 def _find_function(config: dict[str, Any]) -> Any:

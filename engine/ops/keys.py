@@ -63,6 +63,11 @@ class SeedGenerator:
         with self._lock:
             self._seed, self._counter = seed, counter
 
+    def write_state(self, into: Any) -> None:
+        """Put the state into an int64 array of 2: for the runtime."""
+        with self._lock:
+            into[0], into[1] = self._seed, self._counter
+
     def get_config(self) -> dict[str, Any]:
         """The arguments that make a generator with the same seed."""
         return {"seed": self._seed, "name": self.name}

@@ -6,14 +6,15 @@ it. So its cotangent has the same form: the cotangents of some of these values, 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ..graph.graph import Operation, get_default_graph, graph_for
 from ..graph.op import Op
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import ArraySpec, FrameSpec, Spec, TensorSpec
 from ..graph.tensor import Tensor
 from .array_value import ArrayValue
@@ -22,7 +23,7 @@ from .store_value import empty_value
 from .tensor_arrays import ElementContribution, array_spec
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class RecordSpec(FrameSpec):
     """A record that is a value like others: it may be passed on, saved, and captured by loops and branches."""
 

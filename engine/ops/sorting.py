@@ -29,9 +29,10 @@ from .base import (
     convert_to_tensor,
     promote,
     reshape_like,
+    runtime_shape,
     sum_like,
 )
-from .gathering import take, take_along_axis
+from .gathering import PutAlongAxis, take, take_along_axis
 from .joining import concatenate
 from .running import axis_attribute, cumprod, cumsum
 from .shaping import broadcast_to, dim, ravel, reshape, shape
@@ -105,31 +106,35 @@ def _descending(xp: Any, x: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class TopKIndices(Op):
-    """The positions of the `k` largest elements of the last axis, in descending order; of equal ones the first.
+class TopK(Op):
+    """The `k` largest elements of the last axis in descending order, and their positions; of equal ones the first.
 
     NaNs are larger than all numbers.
     """
 
     k: int
 
-    def infer(self, *inputs: Any) -> TensorSpec:
+    def infer(self, *inputs: Any) -> tuple[TensorSpec, TensorSpec]:
         shape: Shape = inputs[0].shape
         if shape is None:
-            return TensorSpec(None, dtypes.int32)
+            return TensorSpec(None, inputs[0].dtype), TensorSpec(None, dtypes.int32)
         if not shape:
             raise ValueError("top_k: the input must have at least one axis; got a scalar.")
         if shape[-1] is not None and shape[-1] < self.k:
             raise ValueError(
                 f"top_k: k={self.k} is more than the last axis of the input holds; its shape is {shape_text(shape)}."
             )
-        return TensorSpec((*shape[:-1], self.k), dtypes.int32)
+        found = (*shape[:-1], self.k)
+        return TensorSpec(found, inputs[0].dtype), TensorSpec(found, dtypes.int32)
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         (x,) = inputs
         if x.shape[-1] < self.k:
             raise ValueError(f"top_k: k={self.k} is more than the last axis of the input of shape {x.shape} holds.")
-        x = _comparable(x)
+        places = self._places(xp, _comparable(x))
+        return xp.take_along_axis(x, places, axis=-1), places
+
+    def _places(self, xp: Any, x: Any) -> Any:
         if self.k == 1:
             return xp.argmax(x, axis=-1)[..., None].astype(np.int32)
         found = self._partitioned(xp, x) if 0 < _MANY * self.k <= x.shape[-1] else None
@@ -144,20 +149,29 @@ class TopKIndices(Op):
         return xp.take_along_axis(chosen, _descending(xp, values), axis=-1).astype(np.int32)
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
-        return (None,)
+        dy = cotangents[0]
+        if dy is None:
+            return (None,)
+        (x,) = node.inputs
+        return (apply(PutAlongAxis(-1, x.shape), dy, node.outputs[1], runtime_shape(x)),)
 
     @classmethod
     def samples(cls) -> Iterable[Sample]:
         x = np.array([[1, 3, 2, 3], [5, 0, 5, 5]], "float32")
-        yield Sample(cls(3), [x], np.array([[1, 3, 2], [0, 2, 3]], "int32"), (), label="ties")
-        yield Sample(cls(0), [x], np.zeros((2, 0), "int32"), (), label="none")
-        yield Sample(cls(1), [x[0]], np.array([1], "int32"), (), label="vector")
-        yield Sample(cls(2), [x[:0]], np.zeros((0, 2), "int32"), (), label="empty")
-        nans = np.array([1, np.nan, 2, np.nan, 3], "float32")
-        yield Sample(cls(3), [nans], np.array([1, 3, 4], "int32"), (), label="NaN")
-        long = np.tile(x, (1, 10))
-        yield Sample(cls(2), [long], np.array([[1, 3], [0, 2]], "int32"), (), label="ties in long rows")
-        yield Sample(cls(2), [np.arange(50.0) % 49], np.array([48, 47], "int32"), (), label="a long row")
+        yield cls._sample(3, x, [[1, 3, 2], [0, 2, 3]], "ties")
+        yield cls._sample(0, x, np.zeros((2, 0)), "none")
+        yield cls._sample(1, x[0], [1], "vector")
+        yield cls._sample(2, x[:0], np.zeros((0, 2)), "empty")
+        yield cls._sample(3, np.array([1, np.nan, 2, np.nan, 3], "float32"), [1, 3, 4], "NaN")
+        yield cls._sample(2, np.tile(x, (1, 10)), [[1, 3], [0, 2]], "ties in long rows")
+        different = np.random.default_rng(0).permutation(12).reshape(3, 4).astype("float32")
+        yield cls._sample(2, different, np.argsort(-different, axis=1)[:, :2], "different", (0,))
+        yield cls._sample(2, np.arange(50.0) % 49, [48, 47], "a long row")
+
+    @classmethod
+    def _sample(cls, k: int, x: Any, places: Any, label: str, differentiable: tuple[int, ...] = ()) -> Sample:
+        found = np.asarray(places, "int32")
+        return Sample(cls(k), [x], (np.take_along_axis(x, found, axis=-1), found), differentiable, label=label)
 
     @classmethod
     def error_samples(cls) -> Iterable[ErrorSample]:
@@ -224,8 +238,8 @@ def top_k(x: TensorLike, k: int, sorted: bool = True) -> tuple[Tensor, Tensor]:
     if k < 0:
         raise ValueError(f"top_k: k must not be negative; got k={k}.")
     tensor = convert_to_tensor(x)
-    indices = apply(TopKIndices(int(k)), tensor)
-    return take_along_axis(tensor, indices, axis=-1), indices
+    values, indices = apply_multi(TopK(int(k)), tensor)
+    return values, indices
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,12 @@ from ..graph.tensor import Tensor
 from .log import is_recording, note_kept
 from .loops.batches import is_heavy
 from .loops.before import compute_before
-from .loops.invariants import drop_clearing, move_invariants, resolve_records
+from .loops.invariants import capture_unchanged, drop_clearing, move_invariants, resolve_records
+from .loops.linear_terms import sum_what_linear_terms_take
 from .loops.outputs import compute_after
 from .loops.products import merge_products
 from .loops.sums import sum_after
+from .loops.tables import multiply_tables
 from .loops.view import LoopView, Sides
 from .prune import frame_users, needed_in_region, needed_operations
 from .switches import is_on
@@ -50,9 +52,12 @@ class Rewrite(NamedTuple):
 
 
 REWRITES = (
+    Rewrite("invariants", True, capture_unchanged),
     Rewrite("invariants", True, resolve_records),
     Rewrite("invariants", True, drop_clearing),
     Rewrite("invariants", True, move_invariants),
+    Rewrite("fission", False, multiply_tables),
+    Rewrite("fission", False, sum_what_linear_terms_take),
     Rewrite("merge_products", False, merge_products),
     Rewrite("fission", False, compute_before),
     Rewrite("fission", False, sum_after),

@@ -18,7 +18,8 @@ from ..graph.provenance import location_of_several
 from ..graph.quick_dataclass import dataclass
 from ..graph.tensor import Tensor
 from ..ops.fused import Fused
-from ..ops.reduction import LogSumExp
+from ..ops.reduced import Sum
+from ..ops.reduction import LogSumExp, Max, Mean, Min
 from ..ops.softmax import LogSoftmax, Softmax
 from .acyclic import Dependent, in_order
 from .fusible import Form, FusionRule, Placed, form_of, founding_space, parts_of_joined, place
@@ -33,6 +34,7 @@ __all__ = ["FusionRule", "fuse"]
 _MOST_OPERANDS = 28
 _MOST_MEMBERS = 100  # and operands
 _MOST_BEHIND = 16
+_LARGE = 1 << 16  # elements that are worth several cores for a single reduction
 _ATTEMPTS = 3
 
 _Behind = dict[Operation, frozenset[Dependent]]  # the groups on which an operation's results depend directly
@@ -322,8 +324,14 @@ def _on_host(device: str) -> bool:
 
 
 def _is_worthwhile(group: _Group) -> bool:
-    """Two operations or more that go through memory; or one that NumPy computes in several passes."""
-    return sum(_passes(member.op) for member in group.members) > 1
+    """Two operations or more that go through memory; or one that NumPy computes in several passes, or on one core."""
+    passes = sum(_passes(member.op) for member in group.members)
+    return passes > 1 or (passes == 1 and group.space.size >= _LARGE and any(map(_reduces, group.members)))
+
+
+def _reduces(operation: Operation) -> bool:
+    """Whether an operation makes fewer elements of many."""
+    return isinstance(operation.op, (Sum, Mean, Max, Min)) or operation.op.type_name == "sum_to_shape"
 
 
 def _passes(op: Op) -> int:

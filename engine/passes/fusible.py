@@ -63,7 +63,7 @@ class FusionRule:
         """Whether a `ProductThen` is one kernel, and faster than the product and what follows by themselves."""
         return False
 
-    def layout(self, rows: int, weight: TensorSpec, transpose: bool) -> PackedLayout | None:
+    def layout(self, rows: int | None, weight: TensorSpec, transpose: bool) -> PackedLayout | None:
         """How to pack a weight, or its transpose, for products of so many rows in a loop; None if that does not pay."""
         return None
 
@@ -279,6 +279,7 @@ def place(operation: Operation, form: Form, space: Space, known: Sequence[Layout
     shapes = [_shape(spec) for spec in specs]
     layouts: list[Layout | None] = list(known)
     current: Space | None = space
+    unplaced: list[tuple[int, int]] = []
     for op, arguments in form.steps:
         try:
             spec: Any = op.infer(*[specs[k] for k in arguments])
@@ -286,6 +287,10 @@ def place(operation: Operation, form: Form, space: Space, known: Sequence[Layout
             return None
         specs.append(spec)
         shapes.append(_shape(spec))
+        if isinstance(op, Reshape) and layouts[arguments[0]] is None:  # of what is read: what takes it tells
+            unplaced.append((arguments[0], len(layouts)))
+            layouts.append(None)
+            continue
         found = _place_step(op, current, [(shapes[k], layouts[k]) for k in arguments], shapes[-1])
         if found is None:
             return None
@@ -293,6 +298,9 @@ def place(operation: Operation, form: Form, space: Space, known: Sequence[Layout
         for k, layout in zip(arguments, inputs, strict=True):
             layouts[k] = layout if layouts[k] is None else layouts[k]
         layouts.append(result)
+    for source, result in unplaced:
+        shaped = layouts[result]
+        layouts[source] = None if shaped is None else reshaped_layout(shaped, shapes[source])
     complete = [layout for layout in layouts if layout is not None]
     if len(complete) != len(layouts):
         return None

@@ -5,6 +5,8 @@ A product of few rows spends much of its time on bringing the weight into the or
 front of the loop makes; in nested loops in front of the outermost one that leaves the weight alone. A loop's gradient,
 which is a loop, multiplies by the transpose of the weight, and gets a packed form of that.
 
+How many rows there are need not be known: of loops over rows that get fewer only the run tells.
+
 An addition of a product is done by the product's kernel: of the rest of a sum (``x[t] @ w`` for all t is computed
 before the loop, and its rows are added to ``h @ u``), or of a bias.
 """
@@ -34,8 +36,12 @@ from .prune import inner_tensors, needed_in_region
 class PackingRule(Protocol):
     """What is worth packing: the runtime knows what its kernels can do."""
 
-    def layout(self, rows: int, weight: TensorSpec, transpose: bool) -> Layout | None:
-        """How to pack a weight (or its transpose) for products of `rows` rows; None if that does not pay."""
+    def layout(self, rows: int | None, weight: TensorSpec, transpose: bool) -> Layout | None:
+        """How to pack a weight (or its transpose) for products of `rows` rows, None if that is not known.
+
+        Returns:
+            None if it does not pay.
+        """
         ...
 
 
@@ -110,11 +116,13 @@ class _Packing:
     def _layout(self, product: Operation) -> Layout | None:
         op, (a, weight) = product.op, product.inputs
         assert isinstance(op, MatMul)
-        if op.transpose_a or product.control_inputs or not (_is_static(a) and _is_static(weight)):
+        if op.transpose_a or product.control_inputs or not _is_static(weight):
             return None
         assert isinstance(a.spec, TensorSpec)
         assert isinstance(weight.spec, TensorSpec)
-        return self.rule.layout((a.spec.shape or (0,))[0] or 0, weight.spec, op.transpose_b)
+        if a.spec.shape is None or a.spec.shape[1] is None:
+            return None
+        return self.rule.layout(a.spec.shape[0], weight.spec, op.transpose_b)
 
     def _packed_form(self, weight: Tensor, op: Pack, holder: Operation, product: Operation) -> Tensor:
         known = self._packed.get((weight, op))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 
 from ..control_flow.call import Body, Recorded, Recursion
 from ..control_flow.frames import History, Saved
@@ -23,16 +24,17 @@ def needed_operations(
     outputs are all fed do not run.
     """
     given = set(fed)
+    stopped = {tensor.operation for tensor in given if given.issuperset(tensor.operation.outputs)}
     needed: set[Operation] = set()
     pending = [_producer(target) for target in targets if not (isinstance(target, Tensor) and target in given)]
     while pending:
         operation = pending.pop()
-        if operation in needed or (given and operation.outputs and given.issuperset(operation.outputs)):
+        if operation in needed or operation in stopped:
             continue
         needed.add(operation)
         pending += operation.control_inputs
         pending += [tensor.operation for tensor in operation.inputs if tensor not in given]
-    return sorted(needed, key=_position)
+    return sorted(needed, key=attrgetter("index"))
 
 
 def needed_in_region(
@@ -143,15 +145,10 @@ def _producer(target: Tensor | Operation) -> Operation:
     return target.operation if isinstance(target, Tensor) else target
 
 
-def _position(operation: Operation) -> int:
-    return operation.index
-
-
 def frame_users(needed: Iterable[Operation]) -> dict[Tensor, list[Operation]]:
     """For the frame of a loop or branch the operations among `needed` that take values from it."""
     users: dict[Tensor, list[Operation]] = {}
-    for user in needed:
-        for tensor in user.inputs:
-            if isinstance(tensor.spec, FrameSpec):
-                users.setdefault(tensor, []).append(user)
+    taken = [(tensor, user) for user in needed for tensor in user.inputs if isinstance(tensor.spec, FrameSpec)]
+    for tensor, user in taken:
+        users.setdefault(tensor, []).append(user)
     return users

@@ -8,10 +8,10 @@ leads from the rows that are taken to those that are written becomes part of the
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from ..graph.graph import Graph, Operation, ReadVariable
 from ..graph.op import Op
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
 from ..graph.variable import Variable

@@ -23,12 +23,13 @@ from ..graph.device import Colocation
 from ..graph.graph import Graph, Operation, Parameter, Placeholder
 from ..graph.op import Op
 from ..graph.region import Region
-from ..graph.spec import Spec, TensorSpec
+from ..graph.spec import ArraySpec, Spec, TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.base import Constant
 from ..ops.comparison import Where
 from ..ops.einsum import Contraction
 from ..ops.linalg import BatchMatMul, MatMul
+from ..ops.tensor_arrays import ArrayNew
 from .fold import folded
 from .log import is_recording, note_change
 from .prune import all_operations, frame_users, live_outputs, needed_in_region, recorded_tensors
@@ -316,6 +317,7 @@ class Specialised:
             if all(spec.accepts(result) for spec, result in zip(specs, results, strict=True)):
                 break
             specs = [spec.join(result) for spec, result in zip(specs, results, strict=True)]
+        inits = [_with_elements(tensor, spec, into) for tensor, spec in zip(inits, specs, strict=True)]
         parameters = _chosen(op.condition.parameters, live, specs)
         condition = self._copy_region(op.condition, into, parameters, op.condition.results, demanded, in_loop=True)
         new = While(condition, body, op.parallel_iterations, op.swap_memory)
@@ -448,6 +450,17 @@ class _Place:
 
 def _chosen(parameters: Sequence[Tensor], live: Sequence[int], specs: Sequence[Spec]) -> dict[Tensor, Spec]:
     return {parameters[position]: spec for position, spec in zip(live, specs, strict=True)}
+
+
+def _with_elements(initial: Tensor, spec: Spec, into: Graph) -> Tensor:
+    """What a loop variable starts as; a new array whose elements the loop tells, with those."""
+    source, op = initial.operation, initial.operation.op
+    if not isinstance(op, ArrayNew) or not isinstance(spec, ArraySpec) or spec.empty or source.graph is not into:
+        return initial
+    if not op.open_shape or not isinstance(spec.element, TensorSpec):
+        return initial
+    told = ArrayNew(spec.element, op.size, open_shape=False)
+    return into.adopt(told, source.inputs, (told.infer(),), source).outputs[0]
 
 
 def keeps_by_masks(body: Region) -> bool:

@@ -6,7 +6,6 @@ way of a second one, as under another memory budget.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
@@ -165,6 +164,8 @@ def _check_names(where: str, names: Iterable[str]) -> None:
     for name in names:
         if name in PASSES:
             continue
+        import difflib  # only errors need it
+
         close = difflib.get_close_matches(name, PASSES, 1)
         meant = f" (did you mean {close[0]!r}?)" if close else ""
         raise ValueError(f"{where}: {name!r} is no pass{meant}; expected some of {', '.join(PASSES)}.")

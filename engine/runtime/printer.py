@@ -160,6 +160,10 @@ class Printer:
         """Keep `names` for what the printed code is given by other means."""
         self._used.update(dict.fromkeys(names, 1))
 
+    def is_native(self, operations: Sequence[Operation]) -> bool:
+        """Whether all of a step is one native region."""
+        return any(operation in self.natives and self.natives[operation].plan.is_whole for operation in operations)
+
     def assemble(self) -> str:
         """The source of all functions; `origins` is known from then on."""
         lines: list[str] = []
@@ -232,26 +236,34 @@ class Block:
     def _print_run(self, native: NativeRegion) -> None:
         """Operations in a row that are compiled as a whole; the function beside it runs only if that can't."""
         printer, plan = self.printer, native.plan
-        arguments = {tensor: self.names[tensor] for tensor in plan.inputs}
+        taken = dict.fromkeys([*plan.inputs, *[tensor for operation in plan.run for tensor in operation.inputs]])
+        for tensor in taken:
+            if isinstance(tensor.operation.op, Constant) and tensor not in self.names:
+                self.print_operation(tensor.operation)
         if len(plan.run) > _LONG_RUN and can_run(plan.run):
-            self._print_native(native, printer.bind("one_by_one", Stepwise(plan.run, plan.inputs, plan.outputs)))
+            one_by_one = printer.bind("one_by_one", Stepwise(plan.run, plan.inputs, plan.outputs))
+            self._print_native(native, f"{one_by_one}({', '.join(self.names[tensor] for tensor in plan.inputs)})")
             return
+        known = {tensor: self.names[tensor] for tensor in taken if tensor in self.names}
+        arguments = {tensor: name for tensor, name in known.items() if name not in printer.bindings}
         inside = self.function_block(printer.fresh("on_numpy"), arguments)
-        taken = {tensor for operation in plan.run for tensor in operation.inputs}
-        inside.names.update({tensor: self.names[tensor] for tensor in taken if tensor in self.names})
+        inside.names.update(known)
         natives, printer.natives = printer.natives, {}
         inside.print_operations(plan.run, plan.outputs)
         printer.natives = natives
-        inside.line(f"return ({', '.join(inside.names[tensor] for tensor in plan.outputs)},)")
-        self._print_native(native, inside.function.name)
+        inside.line(f"return ({''.join(f'{inside.names[tensor]}, ' for tensor in plan.outputs)})")
+        self._print_native(native, f"{inside.function.name}({', '.join(arguments.values())})")
 
-    def _print_native(self, native: NativeRegion, otherwise: str) -> None:
-        """A run's call; `otherwise` names the function that does the same without machine code."""
+    def _print_native(self, native: NativeRegion, instead: str) -> None:
+        """A run's call; `instead` calls a function that does the same without machine code."""
         passed = [self.names[tensor] for tensor in native.plan.inputs]
         self.printer.in_runs.update(o for o in native.plan.run if not isinstance(o.op, Constant))
         names = ", ".join(self.output_name(tensor) for tensor in native.plan.outputs)
         call = f"{self.printer.bind('native', native)}({', '.join(['stats', *passed])})"
-        self.line(f"{names}, = {call} or {otherwise}({', '.join(passed)})  # native: {native.plan.summary}")
+        if names:
+            self.line(f"{names}, = {call} or {instead}  # native: {native.plan.summary}")
+        else:  # an empty tuple means that it ran
+            self.line(f"if {call} is None: {instead}  # native: {native.plan.summary}")
 
     def _free(self, tensors: Iterable[Tensor]) -> None:
         names = [self.names[t] for t in tensors if t in self.names and _worth_freeing(t)]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..control_flow.cond import Branch
 from ..control_flow.while_loop import While
 from ..graph.graph import Graph, Operation, ReadVariable
 from ..graph.op import is_array
@@ -30,6 +31,7 @@ from ..place.constraints import check_step
 from ..tracing import active
 from . import numerics
 from .code import compiled
+from .collector import without_collector
 from .deep_calls import FRAMES_OF_PROGRAM, calls_under_way, deep_calls, too_deep_of
 from .errors import annotate
 from .kernels.natives import has_binder
@@ -121,6 +123,7 @@ class Program:
         prepared: the step, where it was prepared already, by `fusion_rule_of` the graph and the budget that holds.
     """
 
+    @without_collector
     def __init__(
         self,
         graph: Graph,
@@ -147,7 +150,9 @@ class Program:
         if guard:
             printer = Printer(guard=self._check, timing=self._timing)
         else:
-            printer, operations = _printer(operations, fetches, self._timing, exact)
+            printer, operations = _printer(operations, fetches, self._timing, exact, graph.compiles_whole)
+            if printer.is_native(operations):
+                self._memory = contextlib.nullcontext
         copied = {tensor for tensor in fetches if not is_fresh(tensor)}
         printer.bindings["copied"] = copied_value
         printer.bindings["stats"] = SavedBytes(self.statistics) if timed else self.statistics
@@ -286,9 +291,12 @@ def fusion_rule_of(graph: Graph) -> FusionRule | None:
     """What may be fused in programs of `graph`."""
     if not _has_arrays(graph):
         return None
-    from .kernels.rule import fusion_rule  # llvmlite loads here, on first use
+    from .kernels.rule import begin_products, fusion_rule  # llvmlite loads here, on first use
 
-    return fusion_rule()
+    rule = fusion_rule()
+    if rule is not None:
+        begin_products(graph)
+    return rule
 
 
 def kernels_of(operations: Sequence[Operation], exact: bool) -> dict[Operation, Any]:
@@ -325,11 +333,15 @@ def _is_large(tensor: Tensor) -> bool:
 
 
 def _printer(
-    operations: Sequence[Operation], fetches: Sequence[Tensor], timing: Timing | None, exact: bool
+    operations: Sequence[Operation],
+    fetches: Sequence[Tensor],
+    timing: Timing | None,
+    exact: bool,
+    compiles_whole: bool = False,
 ) -> tuple[Printer, Sequence[Operation]]:
     """A printer that has kernels for what they can compute, and the operations in the order to print them."""
-    natives = {} if exact or timing is not None else natives_of(operations, fetches)
-    kernels = kernels_of(operations, exact)
+    natives = {} if exact or timing is not None else natives_of(operations, fetches, compiles_whole)
+    kernels = {} if any(native.plan.is_whole for native in natives.values()) else kernels_of(operations, exact)
     groups: list[list[Operation]] = []
     if not exact and timing is None:
         operations, groups = arranged(operations, natives, kernels)
@@ -341,15 +353,23 @@ def _printer(
     return printer, operations
 
 
-def natives_of(operations: Sequence[Operation], fetches: Sequence[Tensor]) -> dict[Operation, NativeRegion]:
-    """The loops and long runs of scalars of a step that run as machine code as a whole."""
+def natives_of(
+    operations: Sequence[Operation], fetches: Sequence[Tensor], compiles_whole: bool = False
+) -> dict[Operation, NativeRegion]:
+    """What of a step runs as machine code as a whole: all of it, or loops and long runs of scalars."""
     if not is_on("native"):
         return {}
-    if len(operations) < _LONG and not any(isinstance(o.op, While) for o in all_operations(operations)):
+    has_loops = any(isinstance(o.op, While) for o in all_operations(operations))
+    if not compiles_whole and not has_loops and not assigns_in_branches(operations) and len(operations) < _LONG:
         return {}
     from .native.rule import native_regions  # llvmlite loads here
 
-    return native_regions(operations, fetches)
+    return native_regions(operations, fetches, compiles_whole)
+
+
+def assigns_in_branches(operations: Sequence[Operation]) -> bool:
+    """Whether a step assigns variables under conditions."""
+    return any(isinstance(operation.op, Branch) and operation.writes for operation in operations)
 
 
 def copied_value(value: Any) -> Any:

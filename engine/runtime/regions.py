@@ -69,6 +69,11 @@ class _RegionPrinter:
         printer.add_function(self.block.function)
         targets = [self.outer.output_name(tensor) for tensor in self.operation.outputs[:-1]] + extra
         call = f"{name}({', '.join(passed)})"
+        if native is not None and not targets:  # an empty tuple means that it ran
+            called = printer.bind("native", native)
+            passed = ["stats", *[self.outer.names[tensor] for tensor in native.plan.inputs]]
+            self.outer.line(f"if {called}({', '.join(passed)}) is None: {call}  # native: {native.plan.summary}")
+            return
         if native is not None:
             call = self._native_call(native, call)
         self.outer.line(f"{', '.join(targets)}{',' if len(targets) == 1 else ''} = {call}" if targets else call)

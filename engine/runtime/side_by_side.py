@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Result = tuple[Any, ...] | None
 _NANOSECONDS = {  # for each element
     **dict.fromkeys(("sort", "search_sorted"), 10.0),
-    **dict.fromkeys(("arg_sort", "top_k_indices", "unique_positions"), 50.0),
+    **dict.fromkeys(("arg_sort", "top_k", "unique_positions"), 50.0),
     **dict.fromkeys(("fourier_transform", "real_transform", "inverse_real_transform"), 10.0),
     **dict.fromkeys(("real_transform_back", "inverse_real_transform_back"), 10.0),
 }
@@ -53,7 +53,7 @@ def piece_of(operation: Operation, natives: Mapping[Operation, NativeRegion], ke
     """What is known of an operation that uses one core while it lets others run; None for others."""
     native = natives.get(operation)
     if native is not None:
-        return None if native.plan.run else Piece(native.seconds)
+        return None if native.plan.run or native.plan.variables else Piece(native.seconds)
     if operation in kernels or operation.effects or operation.op.regions:
         return None
     kind = operation.op.type_name

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import numpy as np
 
 from ..control_flow.region_op import component
 from ..graph.graph import Graph, Operation, Placeholder
@@ -16,6 +18,8 @@ from ..runtime.program import as_fetched
 from .programs import make_variants
 from .recursion import call_on_tensors, meets_itself, mentions, static_key
 
+_MOST_KNOWN = 64
+
 
 class Function:
     """A traced function. Called on arrays it runs compiled and returns arrays; on tensors it adds to their graph.
@@ -23,22 +27,35 @@ class Function:
     Args:
         python_function: builds the computation out of anabranch ops.
         relax_shapes: after so many traces for different shapes, trace once for any size of each axis.
+        jit_compile: make machine code of all of a trace, where every operation in it has a native form: worth the time
+            that it takes to compile where small arrays are computed again and again. (See "Native regions" in the
+            design notes for what is compiled so by itself.)
     """
 
-    def __init__(self, python_function: Callable[..., Any], relax_shapes: int = 8) -> None:
+    def __init__(
+        self, python_function: Callable[..., Any], relax_shapes: int = 8, jit_compile: bool | None = None
+    ) -> None:
         functools.update_wrapper(self, python_function)
+        self.jit_compile = bool(jit_compile)
         self.python_function = python_function
         self.relax_shapes = relax_shapes
         self._traces: dict[Any, _Trace] = {}
+        self._known: dict[Any, _Trace] = {}  # by the types, dtypes and shapes of arguments that all are arrays
         self._may_recurse: bool | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        kinds = None if kwargs else _kinds(args)
+        known = None if kinds is None else self._known.get(kinds)
+        if known is not None and not meets_itself(self, args, kwargs):
+            return known.run(args)
         leaves = flatten((args, kwargs))
         if any(isinstance(component(leaf), Tensor) for leaf in leaves) or meets_itself(self, args, kwargs):
             return call_on_tensors(self, args, kwargs)
         arrays = {position: as_array(leaf) for position, leaf in enumerate(leaves) if _is_array(leaf)}
         specs = {position: TensorSpec(tuple(a.shape), a.dtype) for position, a in arrays.items()}
         trace = self._trace((args, kwargs), leaves, specs)
+        if kinds is not None and len(self._known) < _MOST_KNOWN and all(map(_is_fed_as_it_is, args, arrays.values())):
+            self._known[kinds] = trace
         return trace.run(list(arrays.values()))
 
     def may_recurse(self) -> bool:
@@ -79,6 +96,7 @@ class _Trace:
         # Kept, because the cache knows some of them by their id.
         self._statics = [leaf for position, leaf in enumerate(leaves) if position not in specs]
         graph = Graph()
+        graph.compiles_whole = function.jit_compile
         with graph.as_default():
             feeds = {p: graph.add(Placeholder(spec), (), f"argument_{p}").outputs[0] for p, spec in specs.items()}
             symbols = [feeds.get(position, leaf) for position, leaf in enumerate(leaves)]
@@ -90,7 +108,7 @@ class _Trace:
         targets = [*[fetch for fetch in fetches if fetch is not None], *effects]
         self._programs = make_variants(graph, targets, list(feeds.values()))
 
-    def run(self, values: list[Any]) -> Any:
+    def run(self, values: Sequence[Any]) -> Any:
         results = iter(self._programs.general()(*values))
         found = [as_fetched(next(results)) if is_value else None for is_value in self._is_value]
         return pack_as(self.result, found) if is_nested(self.result) else (found[0] if found else None)
@@ -122,6 +140,25 @@ def function(python_function: Callable[..., Any] | None = None, **options: Any) 
     if python_function is None:
         return functools.partial(Function, **options)
     return Function(python_function, **options)
+
+
+def _kinds(arguments: Sequence[Any]) -> Any:
+    """What a trace of such arguments is known by: NumPy's arrays and scalars; None if there are others."""
+    kinds: list[Any] = []
+    for value in arguments:
+        kind = cast("Any", type(value))
+        if issubclass(kind, np.ndarray):
+            kinds += (kind, value.dtype, value.shape)
+        elif issubclass(kind, np.generic):
+            kinds.append(kind)
+        else:
+            return None
+    return tuple(kinds)
+
+
+def _is_fed_as_it_is(given: Any, fed: Any) -> bool:
+    """Whether nothing was made of an argument: that depends on its type, dtype and shape alone."""
+    return fed is given or (issubclass(type(given), np.generic) and type(fed) is type(given))
 
 
 def _is_array(leaf: Any) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..control_flow.scheduling import Scheduled
 from ..graph.graph import Graph, Operation, Parameter, Placeholder
+from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Spec
 from ..graph.tensor import Tensor
 from ..ops.base import Constant

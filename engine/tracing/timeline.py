@@ -13,7 +13,6 @@ Formats: "Trace Event Format" (the Chromium authors); https://perfetto.dev/docs/
 from __future__ import annotations
 
 import bisect
-import gzip
 import json
 import math
 import os
@@ -54,6 +53,8 @@ def write_timeline(events: Sequence[Event], path: str | os.PathLike[str]) -> Non
     target = check_path(Path(os.path.realpath(path)))
     data = timeline(events).encode()
     if target.suffix == ".gz":
+        import gzip  # few traces are as long
+
         data = gzip.compress(data, compresslevel=5, mtime=0)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:

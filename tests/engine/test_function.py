@@ -306,3 +306,35 @@ class _Scale:
 
 def test_methods_of_objects_that_compare_by_value():
     assert [_Scale(2.0).apply(3.0), _Scale(4.0).apply(3.0), _Scale(2.0).apply(5.0)] == [6, 12, 10]
+
+
+def test_arrays_find_their_trace_by_type_dtype_and_shape():
+    """Each value twice: when the trace is made, and when it is known; Python numbers and 0-d arrays among them."""
+    double, traces = counted(lambda x: x + x)
+    values = [
+        *[np.float32(1), np.float64(1), np.int32(1), np.bool_(True), np.array(2.5, "float32"), 3.0, np.float32(4)],
+        *[np.ones(2, "float32"), np.ones((2, 1), "float32"), np.ones(2, ">f4"), np.ones(2), np.arange(4.0)[::2]],
+        *[np.array("ab"), np.array(["c", "d"])],
+    ]
+    expected = [value + value if np.asarray(value).dtype.kind != "U" else None for value in values]
+    for _ in range(3):
+        for value, wanted in zip(values, expected, strict=True):
+            found = double(value)
+            if wanted is not None:
+                assert np.array_equal(found, wanted)
+            else:
+                assert np.asarray(found).tolist() == np.char.add(value, value).tolist()
+    assert double.trace_count() == len(traces)
+
+
+def test_a_known_trace_is_not_taken_for_other_arguments():
+    scale, traces = counted(lambda x, y=2.0, *more: x * y + len(more))
+    x = np.array([1, 2], "float32")
+    assert [scale(x).tolist(), scale(x, np.float32(3)).tolist(), scale(x, y=np.float32(4)).tolist()] == [
+        [2, 4],
+        [3, 6],
+        [4, 8],
+    ]
+    assert scale(x, np.float32(3), np.float32(0)).tolist() == [4, 7]
+    assert [scale(x).tolist(), scale(x, np.float32(3)).tolist()] == [[2, 4], [3, 6]]
+    assert len(traces) == scale.trace_count() == 4

@@ -90,6 +90,37 @@ def test_a_sum_over_another_axis_is_used_outside():
     Check([z], {x: values((64, 9))}, tolerance=1e-4)
 
 
+@pytest.mark.parametrize("keepdims", [True, False])
+def test_what_a_reduction_gives_back_is_read_where_it_lies(keepdims: bool):
+    """The gradient of a sum over the last axis is no array of its own, wherever its cotangent comes from."""
+    x, weight, factor = (ab.placeholder(shape, "float32") for shape in ((4, 6, 8), (4, 6), (8,)))
+    scores = o.sum(o.tanh(x) * factor, axis=-1, keepdims=keepdims)
+    loss = o.sum(o.cumsum(o.reshape(scores, (4, 6)), axis=1) * weight)  # computed outside of kernels
+    gradients = ab.gradients(loss, [x, factor])
+    step = prepared(gradients, [x, weight, factor])
+    assert not [operation for operation in step.operations if operation.type == "broadcast_reduced"]
+    assert any("broadcast_to" in group and group.split().count("sum") == 1 for group in groups(gradients, []))
+    Check(gradients, {x: values((4, 6, 8)), weight: values((4, 6)), factor: values((8,))}, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("reduce", [o.sum, o.mean, o.max, o.min])
+@pytest.mark.parametrize("axis", [0, 1, (0, 1), None])
+def test_a_large_reduction_is_a_kernel_of_its_own(reduce: Callable[..., Tensor], axis: Any):
+    """It takes several cores; a small one is soon done on NumPy."""
+    for rows, count in ((512, 1), (64, 0)):
+        x = ab.placeholder((rows, 16, 9), "float32")
+        y = reduce(x, axis=axis)
+        assert len(groups([y], [x])) == count
+        Check([y], {x: values((rows, 16, 9))}, tolerance=1e-3)
+
+
+def test_a_large_gradient_of_a_bias_is_a_kernel():
+    x, bias = ab.placeholder((200, 40, 16), "float32"), ab.placeholder((16,), "float32")
+    (gradient,) = ab.gradients(o.sum(o.cumsum(x + bias, axis=0)), [bias])
+    assert [operation for operation in prepared([gradient], [x, bias]).operations if isinstance(operation.op, Fused)]
+    Check([gradient], {x: values((200, 40, 16)), bias: values((16,))}, tolerance=1e-3)
+
+
 def test_rows_of_two_lengths():
     """Of two kinds of rows one is that of the kernel."""
     x = ab.placeholder((8, 6, 5), "float32")

@@ -45,7 +45,8 @@ def product(
     columns = b.shape[0] if form == TRANSPOSED else b.shape[1]
     step = b.shape[1]
     if form == PACKED:
-        b = packed(b, False)
+        step = gemm.k_block(terms, rows)
+        b = packed(b, False, step)
     result = np.full((rows, columns), np.nan, dtype) if out is None else out
     function = ctypes.PYFUNCTYPE(None, *[ctypes.c_size_t] * 15)(gemm.product_address(dtype))
     given = [*addends, None, None][:2]
@@ -57,12 +58,12 @@ def product(
     return result
 
 
-def packed(matrix: Any, transpose: bool) -> Any:
+def packed(matrix: Any, transpose: bool, block: int) -> Any:
     dtype = matrix.dtype.name
     terms, columns = matrix.shape[::-1] if transpose else matrix.shape
     result = np.full(gemm.packed_size(terms, columns, gemm.tiles(dtype).columns), np.nan, dtype)
-    function = ctypes.PYFUNCTYPE(None, *[ctypes.c_size_t] * 6)(gemm.packing_address(dtype))
-    function(columns, terms, address(matrix), matrix.shape[1], int(transpose), address(result))
+    function = ctypes.PYFUNCTYPE(None, *[ctypes.c_size_t] * 7)(gemm.packing_address(dtype))
+    function(columns, terms, block, address(matrix), matrix.shape[1], int(transpose), address(result))
     return result
 
 
@@ -107,9 +108,21 @@ def test_products_of_many_parts_and_blocks(form: int, transpose_a: bool):
     check_close(given, a.astype("float64") @ b, 700)
 
 
-def test_all_forms_give_the_same_bits():
+def test_the_order_of_terms_depends_on_sizes_and_forms_only():
     rng = np.random.default_rng(2)
-    a, b = draw(rng, "float32", 67, 300), draw(rng, "float32", 300, 101)
+    a, b = draw(rng, "float32", 67, 1300), draw(rng, "float32", 1300, 101)
+    forms = [(lie, form) for lie in (False, True) for form in (ROWS, TRANSPOSED, PACKED)]
+    for transpose_a, form in forms:
+        left = np.ascontiguousarray(a.T) if transpose_a else a
+        right = np.ascontiguousarray(b.T) if form == TRANSPOSED else b
+        whole = product(left, right, transpose_a, form)
+        np.testing.assert_array_equal(product(left, right, transpose_a, form), whole)
+        np.testing.assert_allclose(whole, a.astype("float64") @ b, rtol=0, atol=1e-4)
+
+
+def test_up_to_the_least_block_all_forms_give_the_same_bits():
+    rng = np.random.default_rng(2)
+    a, b = draw(rng, "float32", 67, 250), draw(rng, "float32", 250, 101)
     first = product(a, b)
     for transpose_a in (False, True):
         left = np.ascontiguousarray(a.T) if transpose_a else a
@@ -157,11 +170,11 @@ def test_writes_nothing_beside_the_result():
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(1, 300), st.integers(1, 120), st.booleans(), st.sampled_from(sorted(TOLERANCES)))
-def test_packing_is_what_its_op_says(terms: int, columns: int, transpose: bool, dtype: str):
+@given(st.integers(1, 600), st.integers(1, 120), st.booleans(), st.sampled_from(sorted(TOLERANCES)), st.integers(1, 99))
+def test_packing_is_what_its_op_says(terms: int, columns: int, transpose: bool, dtype: str, rows: int):
     matrix = np.arange(1, terms * columns + 1, dtype=dtype).reshape((columns, terms) if transpose else (terms, columns))
-    layout = gemm_bind.layout_of(terms, columns, dtype)
-    found, wanted = packed(matrix, transpose), Pack(layout, transpose).run(np, matrix)
+    layout = gemm_bind.layout_of(terms, columns, dtype, rows)
+    found, wanted = packed(matrix, transpose, layout.block), Pack(layout, transpose).run(np, matrix)
     used = Pack(layout).run(np, np.ones((terms, columns), dtype)) != 0  # kernels may leave out what is never used
     assert found.shape == wanted.shape
     np.testing.assert_array_equal(found[used], wanted[used])

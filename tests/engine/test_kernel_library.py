@@ -12,9 +12,18 @@ import numpy as np
 import pytest
 
 import anabranch as ab
+from anabranch.engine.graph.spec import TensorSpec
+from anabranch.engine.ops.elementwise import Add
+from anabranch.engine.ops.fused import Fused
 from anabranch.engine.runtime.kernels import library as library_module
+from anabranch.engine.runtime.kernels import rows
+from anabranch.engine.runtime.kernels.bound import BoundKernel, kernel_spec, loop_numbers
 from anabranch.engine.runtime.kernels.compiler import Compiler, Effort
-from anabranch.engine.runtime.kernels.library import Library
+from anabranch.engine.runtime.kernels.entry import effort_of
+from anabranch.engine.runtime.kernels.library import Library, modules_of
+from anabranch.engine.runtime.kernels.llvm import KernelSpec
+from anabranch.engine.runtime.kernels.pooling import PoolingKernel
+from anabranch.engine.runtime.program import Program
 
 pytestmark = pytest.mark.skipif(not library_module.library.usable, reason="no kernels can be compiled here")
 
@@ -183,3 +192,137 @@ def test_kernels_that_were_begun_give_the_same_bits(tmp_path: Path, monkeypatch:
     cold = run("a", is_begun=True)
     warm = run("a", is_begun=True)
     assert cold == warm == run("b", is_begun=False)
+
+
+COUNT = """
+define void @count(i64* %number) {
+  %before = load i64, i64* %number
+  %after = add i64 %before, 1
+  store i64 %after, i64* %number
+  ret void
+}
+"""
+
+
+def test_a_function_for_later_is_compiled_by_another_thread_and_loaded_by_its_first_call(
+    tmp_path: Path, emitted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = Library(tmp_path)
+    assert library.usable
+    loads: list[str] = []
+    load = Library.load
+    monkeypatch.setattr(Library, "load", lambda self, key, *rest: loads.append(key) or load(self, key, *rest))
+    function, number = library.later("count", lambda: COUNT, "count"), ctypes.c_int64(5)
+    assert "count" not in loads
+    for expected in (6, 7, 8):
+        function.call(ctypes.addressof(number))
+        assert number.value == expected
+    assert loads.count("count") == 1
+    assert {name.partition("_")[0] for name in emitted} == {"anabranch compiler"}
+
+
+def test_what_is_known_is_on_the_disk_or_being_compiled(tmp_path: Path) -> None:
+    library = Library(tmp_path)
+    assert library.usable
+    assert not library.knows("squares")
+    library.prepare("squares", text)
+    assert library.knows("squares")
+    library.load("squares", text)
+    assert library.knows("squares")
+    assert not library.knows("other squares")
+
+
+def _sum_kernel(terms: int) -> KernelSpec:
+    """The sum of so many vectors."""
+    spec = TensorSpec((64,), np.dtype("float32"))
+    steps = [(Add(), (0, 1)), *[(Add(), (terms + k, 2 + k)) for k in range(terms - 2)]]
+    return kernel_spec(Fused(terms, tuple(steps), (2 * terms - 2,)), [spec] * terms, [spec])
+
+
+def _run(entry: Any, spec: KernelSpec, terms: int) -> Any:
+    kind = TensorSpec((64,), np.dtype("float32"))
+    kernel = BoundKernel(spec, [kind] * terms, [kind], loop_numbers(spec, [kind] * terms, [kind]))
+    values = [np.full(64, k, "float32") for k in range(terms)]
+    out = np.empty(64, "float32")
+    assert entry(kernel.table, *map(id, values), id(out)) == 0
+    return out
+
+
+@pytest.mark.parametrize("terms", [(), (3,), (3, 5), (40, 41, 42, 3, 4), tuple(range(2, 40))])
+def test_kernels_are_parted_into_modules(terms: tuple[int, ...]) -> None:
+    specs = [_sum_kernel(count) for count in terms]
+    groups = modules_of(specs)
+    assert sorted(repr(spec) for group in groups for spec in group) == sorted(map(repr, specs))
+    assert all(groups)
+    assert len(groups) <= 4
+    assert modules_of(specs) == groups
+    sizes = [len(repr(group)) for group in groups]
+    assert max(sizes, default=0) <= 2 * min(sizes, default=0) + max((len(repr(spec)) for spec in specs), default=0)
+
+
+def test_little_is_one_module_and_much_is_several() -> None:
+    assert len(modules_of([_sum_kernel(3), _sum_kernel(4)])) == 1
+    assert len(modules_of([_sum_kernel(count) for count in range(30, 60)])) == 4
+
+
+def test_kernels_of_one_module_are_of_one_effort() -> None:
+    pooling = PoolingKernel((), "max_pool", "float", 16, (2, 2), is_inside=True, is_spread=False)
+    groups = modules_of([_sum_kernel(3), pooling, _sum_kernel(4)])
+    assert [{effort_of(spec) for spec in group} for group in groups] == [{Effort.FULL}, {Effort.LARGE}]
+
+
+def test_kernels_of_several_modules_are_got_in_the_order_asked_for(tmp_path: Path, emitted: list[str]) -> None:
+    counts = [45, 3, 50, 4, 55]
+    specs = [_sum_kernel(count) for count in counts]
+    for folder, begun in (("a", 0), ("a", 0), ("b", 2), ("c", 5)):
+        library = Library(tmp_path / folder)
+        assert library.usable
+        library.begin(specs[:begun])
+        for entry, spec, count in zip(library.get(specs), specs, counts, strict=True):
+            np.testing.assert_array_equal(_run(entry, spec, count), np.full(64, count * (count - 1) / 2, "float32"))
+    assert "anabranch compiler" in {name.partition("_")[0] for name in emitted}
+
+
+def test_an_expected_kernel_is_compiled_by_another_thread(tmp_path: Path, emitted: list[str]) -> None:
+    spec = _sum_kernel(3)
+    library = Library(tmp_path)
+    assert library.usable
+    library.expect(spec)
+    library.expect(spec)
+    (entry,) = library.get([spec])
+    library.expect(spec)
+    np.testing.assert_array_equal(_run(entry, spec, 3), np.full(64, 3, "float32"))
+    assert len([name for name in emitted if name.startswith("anabranch compiler")]) == len(emitted)
+
+
+def _open_step() -> tuple[ab.Graph, list[Any], list[Any]]:
+    """Products, elementwise operations and taken rows, of arrays whose rows are not known."""
+    with ab.Graph().as_default() as graph:
+        x, ids = ab.placeholder((None, 256), "float32"), ab.placeholder((None,), "int32")
+        weight = ab.placeholder((256, 512), "float32")
+        hidden = ab.ops.relu(ab.ops.matmul(ab.ops.take(x, ids, axis=0), weight))
+        fetches = [hidden, ab.ops.segment_sum(hidden, ids, 50), ab.ops.exp(x) * x]
+    return graph, fetches, [x, ids, weight]
+
+
+def test_what_runs_on_sizes_not_known_yet_is_compiled_before_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emitted: list[str]
+) -> None:
+    monkeypatch.setattr(library_module.library, "_folder", tmp_path)
+    monkeypatch.setattr(library_module.library, "_functions", {})
+    rows._function.cache_clear()
+    graph, fetches, feeds = _open_step()
+    program = Program(graph, fetches, feeds)
+    emitted.append("run")
+    rng = np.random.default_rng(1)
+    x, ids = rng.standard_normal((700, 256), "float32"), rng.integers(0, 50, 600).astype("int32")
+    weight = rng.standard_normal((256, 512), "float32")
+    hidden, sums, others = program(x, ids, weight)
+    own = threading.current_thread().name
+    assert own not in emitted[emitted.index("run") :]
+    expected = np.maximum(x[ids] @ weight, 0)
+    np.testing.assert_allclose(hidden, expected, rtol=1e-4, atol=1e-4)
+    totals = np.zeros((50, 512), "float32")
+    np.add.at(totals, ids, hidden)
+    np.testing.assert_allclose(sums, totals, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(others, np.exp(x) * x, rtol=1e-5)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import anabranch as ab
 from anabranch.engine.passes.switches import without
+from anabranch.engine.runtime.native import elementwise, forms, rule
 from anabranch.engine.runtime.native.rule import least_work
 from anabranch.engine.runtime.program import Program
 
@@ -363,3 +364,32 @@ def test_long_runs_that_machine_code_refuses_go_one_by_one():
     with pytest.raises(IndexError) as info:
         session.run(chosen, {x: 3, data: [1, 2, 3]})
     assert re.match(r"In operation 'get_item\w*' \(get_item\)", info.value.__notes__[0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+def test_chains_of_scalars_are_printed_as_other_elementwise_operations_are(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The short way for long chains, and the one for arrays and fused operations, give the same text."""
+
+    def general(function: Any, op: Any, inputs: Any, kind: str) -> Any:
+        steps = [(op, tuple(range(len(inputs))))]
+        return elementwise.print_elementwise(function, steps, [len(inputs)], inputs, [()], [kind], [None])[0]
+
+    def text() -> str:
+        with ab.Graph().as_default() as graph:
+            x, y = ab.placeholder((), dtype), ab.placeholder((), dtype)
+            value = x
+            for _ in range(30):
+                value = ops.maximum(value * y, x - value) + ops.where(value > y, value, y)
+                value = value // (y * y + 1) if dtype == "int32" else ops.tanh(value / 3) - ops.exp(-value)
+        printed.clear()
+        Program(graph, [value], [x, y])
+        return "".join(printed)
+
+    printed: list[str] = []
+    module_text = rule.module_text
+    monkeypatch.setattr(rule, "module_text", lambda parts: printed.extend(t for _, t in parts) or module_text(parts))
+    short = text()
+    monkeypatch.setattr(forms, "print_scalars", general)
+    assert short == text() != ""

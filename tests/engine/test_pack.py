@@ -35,7 +35,7 @@ class PackAll(FusionRule):
     def can_fuse(self, op: Any, inputs: Any, output: Any) -> bool:
         return False
 
-    def layout(self, rows: int, weight: Any, transpose: bool) -> Layout | None:
+    def layout(self, rows: int | None, weight: Any, transpose: bool) -> Layout | None:
         terms, columns = weight.shape[::-1] if transpose else weight.shape
         return Layout(terms, columns, 2, 3)
 
@@ -302,10 +302,47 @@ def test_programs_compute_the_same(rows: int, units: int):
 
 @needs_kernels
 def test_many_rows_and_small_weights_are_not_packed():
-    for rows, units in [(600, 64), (1, 300), (4, 16)]:
+    for rows, units in [(1100, 64), (1, 300), (4, 16)]:
         (w, _), (h, _) = feed(units, units), feed(rows, units)
         result = loop(lambda x, w=w: ops.tanh(x @ w), h)
         assert "packed_mat_mul" not in Program(ab.get_default_graph(), [result], [w, h]).source
+
+
+@needs_kernels
+def test_weights_that_would_be_transposed_are_packed_for_few_rows_only():
+    for rows, sides in [(200, 2), (300, 1)]:
+        (w, _), (h, _) = feed(64, 64), feed(rows, 64)
+        loss = ops.sum(loop(lambda x, w=w: ops.tanh(x @ w), h, 20))
+        source = Program(ab.get_default_graph(), [loss, *ab.gradients(loss, [h])], [w, h]).source
+        assert source.count("# packed_mat_mul") == sides
+
+
+def shrinking(units: int, act: Callable[[Any], Any]) -> tuple[list[Any], list[Any]]:
+    """A loop over rows that get fewer, with its gradients; and what it is fed."""
+    x, w, b = (ab.placeholder(shape, "float32") for shape in [(None, units), (units, units), (units,)])
+    h = ab.while_loop(lambda i, _: i < 6, lambda i, h: (i + 1, act(h[i:] @ w + b)), (0, x))[1]
+    loss = ops.sum(ops.sin(h))
+    return [h, loss, *ab.gradients(loss, [x, w, b])], [x, w, b]
+
+
+def test_rows_need_not_be_known():
+    fetches, feeds = shrinking(5, ops.tanh)
+    values = [np.ones((17, 5), "float32"), np.eye(5, dtype="float32"), np.ones(5, "float32")]
+    step = check(fetches, dict(zip(feeds, values, strict=True)))
+    assert len(of_type(inside(step), PackedMatMul)) == 2
+
+
+@needs_kernels
+@pytest.mark.parametrize("act", [ops.tanh, lambda z: z * 0.5, lambda z: z], ids=["tanh", "half", "none"])
+def test_rows_that_only_the_run_tells(act: Callable[[Any], Any]):
+    fetches, feeds = shrinking(96, act)
+    graph, rng = ab.get_default_graph(), np.random.default_rng(0)
+    program, exact = Program(graph, fetches, feeds), Program(graph, fetches, feeds, exact=True)
+    assert "run_packed_mat_mul" in program.source  # in the gradient; forward, what follows is part of it
+    for rows in (300, 40, 16, 15, 300, 0):
+        values = [(rng.standard_normal(shape) / 5).astype("float32") for shape in [(rows, 96), (96, 96), (96,)]]
+        for got, wanted in zip(program(*values), exact(*values), strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=2e-3, atol=2e-4)
 
 
 SCRIPT = """

@@ -219,7 +219,7 @@ def test_swap_memory_computes_again_what_would_take_longer_to_move():
         assert found.tobytes() == wanted.tobytes()
     assert swapping.run(None)[1].saved_bytes < plain.run(None)[1].saved_bytes
     for found, wanted in zip(swapping.run(None, exact=False)[0], plain.run(None)[0], strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=2e-5 * np.abs(wanted).max())
+        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=5e-5 * np.abs(wanted).max())
 
 
 def test_what_is_fetched_from_inside_is_saved_anyway():

@@ -381,6 +381,31 @@ def test_variables_of_loops_that_nothing_needs():
     np.testing.assert_allclose(v.numpy(), sum_of_effects * 2, rtol=1e-5)
 
 
+@pytest.mark.parametrize("trips", [0, 3])
+def test_arrays_of_unknown_elements_learn_them_from_loops(trips: int):
+    """What a loop writes says what a new array holds, from the start; two loops that share one each tell their own."""
+    x = ab.placeholder((trips, 2), "float32")
+    fresh, rows = ab.TensorArray("float32", trips), ab.TensorArray("float32", trips).unstack(x)
+
+    def written(width: int) -> Tensor:
+        return ab.while_loop(
+            lambda t, _: t < trips,
+            lambda t, out: (t + 1, out.write(t, ops.tile(rows.read(t), (width,)))),
+            (0, fresh),
+        )[1].stack()
+
+    targets = [written(1), written(2)]
+    new = [operation for operation in specialised(targets, {x: (trips, 2)}) if operation.type == "array_new"]
+    assert sorted(str(operation.outputs[0].spec) for operation in new) == [
+        f"array<{trips} x float32[2]>",
+        f"array<{trips} x float32[4]>",
+    ]
+    feed = values(trips, 2)
+    found = Program(x.graph, targets, [x])(feed)
+    np.testing.assert_array_equal(found[0], feed)
+    np.testing.assert_array_equal(found[1], np.tile(feed, (1, 2)))
+
+
 def test_variables_that_only_the_condition_needs():
     x = ab.placeholder((), "float32", "x")
     _, y, z = ab.while_loop(lambda a, *_: a < 10, lambda a, y, z: (a * 2, y + 1, z * 3), (x, x, x))

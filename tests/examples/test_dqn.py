@@ -1,10 +1,7 @@
 """The DQN example: one graph against conditions in Python, its parts against NumPy, and that it learns."""
 
 import doctest
-import importlib.util
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -12,20 +9,6 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-
-PATH = Path(__file__).parents[2] / "examples" / "dqn.py"
-
-
-@pytest.fixture(scope="module")
-def example() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("dqn", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["dqn"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["dqn"]
 
 
 def settings(example: ModuleType, **changed: Any) -> Any:
@@ -86,6 +69,52 @@ def test_what_is_done_when(example: ModuleType, driver: str) -> None:
     np.testing.assert_array_equal(memory[:, :4], states[7:14])
     np.testing.assert_array_equal(memory[:, 4:8], states[8:15])
     np.testing.assert_array_equal(memory[:, 9:], np.stack([np.arange(8.0, 15.0), np.ones(7)], axis=1))
+
+
+def source_of(function: Any) -> str:
+    """The text of a function's only program."""
+    (trace,) = function._traces.values()
+    return trace._programs.general().source
+
+
+def test_all_is_machine_code(example: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one graph, and each part that Python drives: whole steps, with no operation left to Python."""
+    made: list[Any] = []
+    make = ab.function
+
+    def function(*arguments: Any, **options: Any) -> Any:
+        if not arguments:
+            return lambda python_function: function(python_function, **options)
+        made.append(make(*arguments, **options))
+        return made[-1]
+
+    monkeypatch.setattr(ab, "function", function)
+    for driver in example.DRIVERS.values():
+        example.Run(example.CartPole(5), driver(example.Agent(4, 2, settings(example)))).go_on(130)
+    sources = [source_of(each) for each in made if each.trace_count()]
+    assert len(sources) == 6
+    for source in sources:
+        step = source[source.index("def step(") :].splitlines()
+        assert len([line for line in step if line.strip()]) == 3, source
+        assert "# native: " in step[1]
+
+
+def test_machine_code_learns_what_the_operations_say(example: ModuleType) -> None:
+    agents = [example.Agent(4, 2, settings(example)) for _ in range(2)]
+    random = np.random.default_rng(0)
+    memory = random.normal(size=agents[0].memory.shape).astype("float32")
+    memory[:, 8::2] = random.integers(0, 2, memory[:, 8::2].shape)  # actions, and whether it goes on
+    for agent, jit in zip(agents, (True, False), strict=True):
+        agent.memory.assign(memory)
+        agent.stored.assign(np.int32(1000))
+        learn = ab.function(agent.learn, jit_compile=jit)
+        for _ in range(30):
+            learn()
+        assert ("# native: " in source_of(learn)) == jit
+        np.testing.assert_array_equal(agent.draws.state, [1, 30])
+    for one, other in zip(*[agent.network.get_weights() for agent in agents], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    assert (agents[0].network.get_weights()[0] != agents[0].target.get_weights()[0]).any()
 
 
 # --- the parts ------------------------------------------------------------------------------------------------------

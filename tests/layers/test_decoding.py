@@ -1,7 +1,7 @@
-"""Decoding in the graph, against the same searches in plain Python; and the cell that attends to a memory."""
+"""Decoding in the graph, against the same searches in plain Python."""
 
+import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import anabranch as ab
-from anabranch import decoding, layers, ops
+from anabranch import decoding, ops
+from anabranch.engine.ops.random import draw_uniform
 
 END = 0
 Logs = Callable[[list[int]], np.ndarray]  # tokens so far, the start token first, to log-probabilities
@@ -142,6 +143,32 @@ def test_forbidden_tokens_are_never_taken() -> None:
     np.testing.assert_array_equal(lengths[0], [2, 2, 2, 2, 0, 0])
 
 
+@pytest.mark.parametrize("early_stop", [True, False])
+def test_rows_of_which_all_beams_end_early(early_stop: bool) -> None:
+    """Nothing is left that could go on: each row has fewer sequences than the beam is wide, and is done."""
+    table = np.full((4, 4), -np.inf)
+    table[1, [END, 2]], table[2, [END, 3]], table[3, END] = 0.0, 0.0, 0.0
+    starts = np.array([1, 3, 2], "int32")
+    sequences, scores, lengths = ab.function(
+        lambda x: decoding.beam_search(
+            lambda tokens, states: (ops.take(table, tokens, axis=0), states), (),
+            start_token=x, end_token=END, max_length=9, beam_width=4, early_stop=early_stop,
+        )
+    )(starts)  # fmt: skip
+    assert lengths.tolist() == [[1, 2, 3, 0], [1, 0, 0, 0], [1, 2, 0, 0]]
+    assert sequences[0, :3, :3].tolist() == [[0, 0, 0], [2, 0, 0], [2, 3, 0]]
+    np.testing.assert_allclose(np.exp(scores[:, :3]), [[1 / 2, 1 / 4, 1 / 4], [1, 0, 0], [1 / 2, 1 / 2, 0]])
+
+
+@pytest.mark.parametrize(("width", "vocabulary"), [(1, 4), (4, 4), (6, 4), (1, 1)])
+def test_one_row_and_beams_of_one_and_of_the_whole_vocabulary(width: int, vocabulary: int) -> None:
+    step, states, references = problem(3, 1, vocabulary)
+    start = min(1, vocabulary - 1)
+    found = run_beam(step, states, start_token=start, max_length=4, beam_width=width)
+    sequences, scores, lengths = (x[0] for x in found)
+    check_row(sequences, scores, lengths, beam_reference(references[0], width, width, start, 4, 0.0))
+
+
 def equal_choices(seed: int, batch: int, vocabulary: int) -> tuple[Any, Any, list[Logs]]:
     """As `problem`: each token may be followed by some, which are equally probable; the end is rare."""
     rng = np.random.default_rng(seed)
@@ -241,6 +268,8 @@ def test_steps_over_all_rows_of_the_batch_are_told() -> None:
         run_beam(lambda t, s: (s + rows, s), np.zeros((3, 5)), start_token=1, max_length=3, beam_width=2)
     with pytest.raises(ValueError, match=r"step returned states of 6 rows"):
         run_beam(lambda t, s: (s, s + rows), np.zeros((3, 5)), start_token=1, max_length=3, beam_width=2)
+    with pytest.raises(ValueError, match="greedy_search: " + message):
+        decoding.greedy_search(lambda t, s: (s + rows, s), rows, start_token=1, end_token=END, max_length=3)
 
 
 def count_steps(early_stop: bool, logits: np.ndarray, **options: Any) -> int:
@@ -292,12 +321,12 @@ def test_a_batch_of_any_size_and_of_none() -> None:
     x = ab.placeholder((None, 3), "float64")
     states = {"memory": x, "rows": (x,)}
     options: Any = {"start_token": 1, "end_token": END, "max_length": 4}
-    fetches = [*decoding.greedy_search(step, states, **options), *decoding.beam_search(step, states, **options)]
-    for batch in (0, 2):
+    ways = (decoding.greedy_search, decoding.sample, decoding.beam_search)
+    fetches = [value for way in ways for value in way(step, states, **options)]
+    for batch in (0, 1, 2):
         found = ab.Session().run(fetches, {x: np.zeros((batch, 3))})
-        assert [value.shape for value in found] == [
-            (batch, 4), (batch,), (batch,), (batch, 4, 4), (batch, 4), (batch, 4)
-        ]  # fmt: skip
+        one = [(batch, 4), (batch,), (batch,)]
+        assert [value.shape for value in found] == [*one, *one, (batch, 4, 4), (batch, 4), (batch, 4)]
 
 
 def draws(**options: Any) -> np.ndarray:
@@ -340,6 +369,114 @@ def test_samples_repeat_with_their_seed_and_stop_at_their_end() -> None:
     for row, length in zip(sequences, lengths, strict=True):
         assert END not in row[: length - 1]
         assert not row[length:].any()
+
+
+def sample_reference(
+    logs: Logs, row: int, batch: int, seed: int, start: int, max_length: int, top_k: int | None
+) -> tuple[list[int], float]:
+    """Row `row` of a batch, drawn over lists: at step n by its number among those of the key (seed, n)."""
+    tokens, total = [start], 0.0
+    while len(tokens) <= max_length and (len(tokens) == 1 or tokens[-1] != END):
+        log = logs(tokens)
+        unit = draw_uniform(np.array([seed, len(tokens) - 1]), (batch,), "float64")[row]
+        best = np.argsort(-log, kind="stable")[:top_k] if top_k else np.arange(len(log))
+        edges = np.cumsum(np.exp(log[best]))
+        tokens.append(int(best[np.sum(edges <= unit * edges[-1])]))
+        total += log[tokens[-1]]
+    return tokens[1:], total
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    batch=st.integers(0, 5),
+    vocabulary=st.integers(1, 7),
+    max_length=st.integers(1, 7),
+    top_k=st.integers(0, 7),
+)
+def test_generated_draws_and_greedy_searches_are_those_of_plain_python(
+    seed: int, batch: int, vocabulary: int, max_length: int, top_k: int
+) -> None:
+    step, states, references = problem(seed, batch, vocabulary, ends=np.linspace(-6, 6, batch))  # rows end early, late
+    options: Any = {"start_token": min(1, vocabulary - 1), "end_token": END, "max_length": max_length}
+    drawn = ab.function(lambda x: decoding.sample(step, x, seed=seed, top_k=top_k or None, **options))(states)
+    taken = ab.function(lambda x: decoding.greedy_search(step, x, **options))(states)
+    assert [x.shape for x in drawn] == [x.shape for x in taken] == [(batch, max_length), (batch,), (batch,)]
+    for row, logs in enumerate(references):
+        expected = [sample_reference(logs, row, batch, seed, options["start_token"], max_length, top_k or None)]
+        likeliest = [greedy_reference(logs, options["start_token"], max_length)]
+        for results, wanted in ((drawn, expected), (taken, likeliest)):
+            sequences, scores, lengths = (x[row : row + 1] for x in results)
+            check_row(sequences, scores, lengths, wanted)
+
+
+ONE_A_ROW = [decoding.greedy_search, functools.partial(decoding.sample, seed=3)]
+
+
+@pytest.mark.parametrize("decode", ONE_A_ROW)
+def test_rows_that_have_ended_cost_nothing(decode: Any) -> None:
+    counter, shapes = ab.Variable(0, trainable=False), list[Any]()
+    step, states, _ = problem(39, 12, 8)
+
+    def counted(tokens: Any, states: Any) -> Any:
+        counter.assign_add(ops.shape(tokens)[0])
+        logits, states = step(tokens, states)
+        shapes.append((logits.shape, states["memory"].shape, states["rows"][0].shape))
+        return logits, states
+
+    options: Any = {"start_token": 1, "end_token": END, "max_length": 12}
+    found = ab.function(lambda x: decode(counted, x, **options))(states)
+    lengths = found[2]
+    assert len(set(lengths.tolist())) > 2
+    assert counter.numpy() == lengths.sum()
+    assert shapes[-1] == ((None, 8), (None, 3), (None, 8))  # of the loop's body: its products have as many rows
+
+
+def test_what_a_row_draws_does_not_depend_on_when_others_end() -> None:
+    def drawn(ends: Any) -> list[np.ndarray]:
+        step, states, _ = problem(5, 4, 6, ends=np.array(ends))
+        options: Any = {"start_token": 1, "end_token": END, "max_length": 12, "seed": 2}
+        return ab.function(lambda x: decoding.sample(step, x, **options))(states)
+
+    late, early = drawn([-4, -4, -4, -4]), drawn([9, -4, 9, -4])
+    assert early[2][[0, 2]].max() < min(late[2])
+    for one, other in zip(late, early, strict=True):
+        np.testing.assert_array_equal(one[[1, 3]], other[[1, 3]])
+
+
+@pytest.mark.parametrize("decode", ONE_A_ROW)
+def test_rows_that_end_at_once_or_never(decode: Any) -> None:
+    sure = np.full((3, 4), -30.0)
+    sure[:, END] = [30, 0, 30]
+    sure[:, 2] = [0, 30, 0]
+    options: Any = {"start_token": 1, "end_token": END}
+    for batch in (3, 1):
+        sequences, _, lengths = ab.function(lambda x: decode(lambda t, s: (s, s), x, max_length=4, **options))(
+            sure[:batch]
+        )
+        assert lengths.tolist() == [1, 4, 1][:batch]
+        assert sequences.tolist() == [[0, 0, 0, 0], [2, 2, 2, 2], [0, 0, 0, 0]][:batch]
+
+
+def test_of_equals_greedy_search_takes_the_first() -> None:
+    run = ab.function(
+        lambda x: decoding.greedy_search(lambda t, s: (s, s), x, start_token=0, end_token=0, max_length=2)
+    )
+    assert run(np.array([[1.0, 2.0, 2.0], [3.0, 3.0, 3.0]]))[0].tolist() == [[1, 1], [0, 0]]
+
+
+def test_scores_of_rows_that_end_early_have_gradients() -> None:
+    def scores(table: Any) -> Any:
+        def step(tokens: Any, states: Any) -> Any:
+            memory = ops.tanh(states["memory"] @ table + ops.take(table, tokens, axis=0))
+            return memory * 3 + states["ends"], {"memory": memory, "ends": states["ends"]}
+
+        ends = np.zeros((3, 4))
+        ends[:, END] = [9, 0, -9]
+        states = {"memory": np.ones((3, 4)) * [[1], [-1], [2]], "ends": ends}
+        return decoding.greedy_search(step, states, start_token=1, end_token=END, max_length=4)[1]
+
+    assert ab.testing.check_gradients(scores, [np.random.default_rng(1).standard_normal((4, 4))], order=1) > 0
 
 
 def scheduled(probability: float, seed: int = 0, batch: int = 2) -> np.ndarray:
@@ -416,121 +553,10 @@ def test_other_wrong_arguments() -> None:
         decoding.sample(step, np.zeros((2, 3)), top_p=0, **arguments)
     with pytest.raises(ValueError, match=r"top_k must be an int of at least 1, got 0"):
         decoding.sample(step, np.zeros((2, 3)), top_k=0, **arguments)
+    for decode in ONE_A_ROW:
+        with pytest.raises(ValueError, match=r"max_length must be an int of at least 1, got 0"):
+            decode(step, np.zeros((2, 3)), **{**arguments, "max_length": 0})
     with pytest.raises(ValueError, match="without states nothing tells the size of the batch"):
         decoding.greedy_search(step, (), **arguments)
     with pytest.raises(ValueError, match=r"tokens must be of shape \(batch, steps\), got shape \(3,\)"):
         decoding.scheduled_sampling(step, np.zeros((2, 3)), [1, 2, 3], 0.5)
-
-
-# --- attention ------------------------------------------------------------------------------------------------------
-
-SCORES = ["general", "dot", "additive"]
-
-
-def data(*shape: int) -> Any:
-    return np.random.default_rng(sum(shape)).standard_normal(shape)
-
-
-def attend(cell: Any, query: np.ndarray, memory: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """The attention, by NumPy."""
-    weights = {weight.path.split("/")[-2]: weight.numpy() for weight in cell.weights if "layer" in weight.path}
-    keys = memory @ weights["memory_layer"] if cell.score != "dot" else memory
-    if cell.score == "additive":
-        scores = (np.tanh((query @ weights["query_layer"])[:, None] + keys) @ weights["score_layer"])[..., 0]
-    else:
-        scores = np.einsum("bd,bsd->bs", query, keys)
-    weighed = np.exp(log_softmax(np.where(mask, scores, -1e9)))
-    context = np.einsum("bs,bsd->bd", weighed, memory)
-    return np.tanh(np.concatenate([query, context], axis=-1) @ weights["attention_layer"])
-
-
-@pytest.mark.parametrize("score", SCORES)
-def test_attention_is_that_of_numpy_at_each_step(score: str) -> None:
-    inner = layers.GRUCell(3, dtype="float64")
-    layer = layers.AttentionRNN(
-        layers.AttentionCell(inner, 4, score, dtype="float64"), return_sequences=True, dtype="float64"
-    )
-    x, memory = data(2, 5, 2), data(2, 6, 3)
-    mask = np.arange(6) < np.array([[6], [4]])
-    outputs = layer(x, memory, memory_mask=mask)
-    hidden, attention = np.zeros((2, 3)), np.zeros((2, 4))
-    for position in range(5):
-        hidden = inner(np.concatenate([x[:, position], attention], axis=-1), [hidden])[0]
-        attention = attend(layer.cell, hidden, memory, mask)
-        np.testing.assert_allclose(outputs[:, position], attention, rtol=1e-7)
-    other = memory + 100 * ~mask[..., None]
-    np.testing.assert_allclose(layer(x, other, memory_mask=mask), outputs, rtol=1e-9)
-
-
-@pytest.mark.parametrize("score", SCORES)
-def test_gradients_of_attention_in_double_precision(score: str) -> None:
-    cell = layers.AttentionCell(layers.LSTMCell(3, dtype="float64"), 2, score, dtype="float64")
-    layer = layers.AttentionRNN(cell, return_sequences=True, dtype="float64")
-    mask = np.array([[True, True, False, True], [True, False, True, True]])
-
-    def function(x: Any, memory: Any, hidden: Any, carry: Any) -> Any:
-        return layer(x, memory, initial_state=[hidden, carry], memory_mask=mask)
-
-    arguments = [data(2, 3, 2), data(2, 4, 3), data(2, 3), data(2, 3) * 0.5]
-    assert ab.testing.check_gradients(function, arguments, order=1) > 0
-    with ab.Graph().as_default():
-        loss = ops.sum(ops.square(function(*(ops.convert_to_tensor(argument) for argument in arguments))))
-        slopes = ab.Session().run(ab.gradients(loss, layer.trainable_weights))
-    assert all(np.abs(slope).max() > 0 for slope in slopes)
-
-
-def test_a_model_with_attention_is_saved_and_masks_come_from_embeddings(tmp_path: Path) -> None:
-    source, target = ab.Input((None,), dtype="int32"), ab.Input((None,), dtype="int32")
-    encoded = layers.LSTM(4, return_sequences=True)(layers.Embedding(7, 3, mask_zero=True)(source))
-    cell = layers.AttentionCell([layers.GRUCell(3), layers.LSTMCell(4)][1], 5, "additive")
-    decoded = layers.AttentionRNN(cell, return_sequences=True)(layers.Embedding(7, 2)(target), encoded)
-    model = ab.Model([source, target], layers.Dense(7)(decoded))
-    x, y = np.array([[1, 2, 3], [4, 0, 0]], "int32"), np.array([[1, 2], [3, 4]], "int32")
-    expected = model.predict([x, y], verbose=0)
-    np.testing.assert_allclose(model.predict([x[1:, :1], y[1:]], verbose=0), expected[1:], rtol=1e-5, atol=1e-6)
-    model.save(tmp_path / "model.keras")
-    again = ab.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(again.predict([x, y], verbose=0), expected, rtol=1e-6)
-
-
-def test_stacked_cells_attend() -> None:
-    cell = layers.AttentionCell(layers.StackedRNNCells([layers.GRUCell(3, dropout=0.5), layers.LSTMCell(4)]), 5)
-    layer = layers.AttentionRNN(cell, return_state=True)
-    output, *states = layer(data(2, 3, 2), data(2, 6, 1))
-    assert [state.shape for state in states] == [(2, 3), (2, 4), (2, 4), (2, 5)]
-    np.testing.assert_array_equal(output, states[-1])
-    assert not np.allclose(layer(data(2, 3, 2), data(2, 6, 1), training=True)[0], output)
-
-
-def test_attention_that_can_not_be() -> None:
-    with pytest.raises(ValueError, match="score must be 'general', 'dot' or 'additive', got 'cosine'"):
-        layers.AttentionCell(layers.GRUCell(3), 4, "cosine")
-    with pytest.raises(ValueError, match="AttentionRNN takes an AttentionCell, got <"):
-        layers.AttentionRNN(layers.GRUCell(3))
-    with pytest.raises(ValueError, match=r"score='dot' needs a memory of the length of the cell's output, 3, got"):
-        layers.AttentionRNN(layers.AttentionCell(layers.GRUCell(3), 4, "dot"))(data(2, 3, 2), data(2, 6, 5))
-    with pytest.raises(ValueError, match=r"can't be built without a memory"):
-        layers.AttentionCell(layers.GRUCell(3), 4)(data(2, 3), [data(2, 3), data(2, 4)])
-
-
-def test_beam_search_over_a_decoder_with_attention_keeps_each_row_to_its_memory() -> None:
-    cell = layers.AttentionCell(layers.GRUCell(4), 5)
-    embedding, readout = layers.Embedding(6, 3), layers.Dense(6)
-
-    @ab.function
-    def search(memory: Any) -> Any:
-        def step(tokens: Any, states: Any) -> Any:
-            own, attended = states
-            output, own = cell(embedding(tokens), own, memory=attended)
-            return readout(output) * 20.0, (own, attended)
-
-        layers.AttentionRNN(cell).build((None, None, 3), (None, None, 4))
-        states = (cell.get_initial_state(ops.shape(memory)[0]), cell.prepare(memory))
-        return decoding.beam_search(step, states, start_token=1, end_token=0, max_length=6, beam_width=3)
-
-    memory = data(4, 5, 4).astype("float32") * 3
-    together = search(memory)
-    assert len({tuple(row) for row in together[0][:, 0].tolist()}) > 1
-    for row in range(4):
-        for one, found in zip(search(memory[row : row + 1]), together, strict=True):
-            np.testing.assert_allclose(one[0], found[row], rtol=1e-4, atol=1e-5)

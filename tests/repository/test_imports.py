@@ -1,9 +1,16 @@
 """`import anabranch` stays light, and the modules that Keras users import by name are there."""
 
+import ast
+import importlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from anabranch.engine.objects.registry import deserialize_keras_object
+
+ROOT = Path(__file__).parents[2]
 
 HEAVY = ["llvmlite", "h5py", "grpc", "google.protobuf", "tqdm", "cupy", "ml_dtypes", "ray", "sklearn"]
 MODULES = {
@@ -94,3 +101,102 @@ except ModuleNotFoundError as error:
     print(error.name)
 """
     assert run(code).splitlines() == ["True", "anabranch.no_such_module"]
+
+
+# --- files of layers and optimizers, which are imported on first use --------------------------------------------------
+
+
+def _imported_for_type_checkers(package: str) -> dict[str, str]:
+    """The names that a package imports from its files under TYPE_CHECKING, each with the file."""
+    tree = ast.parse((ROOT / package / "__init__.py").read_text())
+    (guarded,) = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    lines = [line for line in guarded.body if isinstance(line, ast.ImportFrom)]
+    return {alias.name: line.module or "" for line in lines for alias in line.names}
+
+
+@pytest.mark.parametrize("package", ["layers", "optim"])
+def test_the_table_of_names_is_what_type_checkers_see(package: str) -> None:
+    module = importlib.import_module(f"anabranch.{package}")
+    seen = _imported_for_type_checkers(package)
+    assert {name: place.rpartition(".")[2] for name, place in module._NAMES.items()} == seen
+    assert set(seen) <= set(module.__all__) <= set(dir(module))
+    for name, place in module._NAMES.items():
+        assert getattr(module, name) is getattr(sys.modules[place], name)
+
+
+@pytest.mark.parametrize("package", ["layers", "optim"])
+def test_a_name_that_is_not_there_is_an_error_that_says_so(package: str) -> None:
+    module = importlib.import_module(f"anabranch.{package}")
+    with pytest.raises(AttributeError, match=f"'anabranch.{package}' has no attribute 'Dence'"):
+        _ = module.Dence
+
+
+def test_a_small_model_imports_the_files_of_its_own_layers_only():
+    code = """
+import sys
+import anabranch as ab
+model = ab.Sequential([ab.Input((3,)), ab.layers.Dense(2, "relu")])
+model.compile("sgd", "mse")
+unused = ["layers.transformer", "layers.lstm", "layers.pooling", "optim.lbfgs", "optim.muon"]
+print([name for name in unused if f"anabranch.{name}" in sys.modules])
+"""
+    assert run(code) == "[]"
+
+
+def test_a_star_import_brings_all_names():
+    code = """
+from anabranch.layers import *
+from anabranch.optim import *
+import anabranch as ab
+print(LSTM is ab.layers.LSTM, AvgPool2D is ab.layers.AveragePooling2D, Muon is ab.optimizers.Muon)
+"""
+    assert run(code) == "True True True"
+
+
+def test_files_name_layers_and_optimizers_that_were_not_imported_yet():
+    code = """
+import sys
+from anabranch.engine.objects.registry import deserialize_keras_object
+import anabranch.layers, anabranch.optim
+before = "anabranch.layers.pooling" in sys.modules, "anabranch.optim.adaptive" in sys.modules
+pool = {"module": "keras.layers", "class_name": "MaxPooling1D", "config": {"pool_size": 3}, "registered_name": None}
+old = {**pool, "module": "keras.src.layers.pooling.max_pooling1d"}
+lion = {"module": "keras.optimizers", "class_name": "Lion", "config": {}, "registered_name": None}
+print(before, *[type(deserialize_keras_object(config)).__name__ for config in (pool, old, lion)])
+"""
+    assert run(code) == "(False, False) MaxPooling1D MaxPooling1D Lion"
+
+
+def test_a_class_taken_from_its_own_file_is_written_under_its_public_module():
+    code = """
+from anabranch.layers.dense import Dense
+from anabranch.optim.sgd import SGD
+from anabranch.layers.cell_wrappers import CellWrapper
+from anabranch.engine.objects.registry import serialize_keras_object
+print(serialize_keras_object(Dense(2))["module"], serialize_keras_object(SGD())["registered_name"])
+print(serialize_keras_object(Dense)["module"], serialize_keras_object(CellWrapper)["module"])
+"""
+    assert run(code).splitlines() == ["keras.layers None", "keras.layers anabranch.layers.cell_wrappers"]
+
+
+@pytest.mark.parametrize("name", ["Convolution2D", "Input", "CellWrapper", "add", "LBFG"])
+def test_what_no_file_names_is_not_found_in_one(name: str) -> None:
+    config = {"module": "keras.layers", "class_name": name, "config": {}, "registered_name": None}
+    with pytest.raises(TypeError, match=f"names class '{name}'"):
+        deserialize_keras_object(config)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_imports_leave_the_collector_as_it_was(enabled: bool) -> None:
+    code = f"""
+import gc
+gc.{"enable" if enabled else "disable"}()
+import anabranch as ab
+ab.Sequential, ab.losses.Loss, ab.layers.Dense, ab.engine
+print(gc.isenabled())
+try:
+    ab._import(".no_such_module")
+except ModuleNotFoundError:
+    print(gc.isenabled())
+"""
+    assert run(code).splitlines() == [str(enabled)] * 2

@@ -27,21 +27,25 @@ from ...ops.base import (
     convert_to_tensor,
 )
 from ...ops.einsum import Contraction
-from ...ops.elementwise import FloorDivide, Mod
+from ...ops.elementwise import FloorDivide, Identity, Mod
 from ...ops.indexing import GetItem
 from ...ops.joining import Concatenate, Split, Stack
 from ...ops.linalg import BatchMatMul, FlattenRows, MatMul
+from ...ops.reduced import BroadcastReduced, Sum
+from ...ops.reduction import LogSumExp, Max, Mean, Min
 from ...ops.shaping import BroadcastTo, DimOf, ExpandDims, Reshape, Squeeze
+from ...ops.softmax import LogSoftmax, Softmax
 from ...ops.tensor_arrays import ArrayClear, ArrayRead, ArrayReadOrZeros, ArrayUnstack
 from ..assign import capture_late, on_one_device
 from ..log import note_change
 from .linear import Linear, array_size, inside
-from .view import LoopView, is_static
+from .view import LoopView, is_static, size_of
 
 _SAFE = (
-    BatchMatMul, BroadcastTo, BroadcastToShape, Cast, Concatenate, Contraction, DimOf, ExpandDims, FlattenRows, MatMul,
-    Reshape, ReshapeToShape, ShapeOf, Split, Squeeze, Stack, SumToShape, Transpose, ZerosOfShape,
+    BatchMatMul, BroadcastReduced, BroadcastTo, BroadcastToShape, Cast, Concatenate, Contraction, DimOf, ExpandDims,
+    FlattenRows, MatMul, Reshape, ReshapeToShape, ShapeOf, Split, Squeeze, Stack, SumToShape, Transpose, ZerosOfShape,
 )  # fmt: skip
+_SAFE_OF_SOME = (LogSoftmax, LogSumExp, Max, Mean, Min, Softmax, Sum)  # elements
 
 
 def move_invariants(loop: LoopView) -> bool:
@@ -87,6 +91,8 @@ def _cannot_fail(operation: Operation) -> bool:
         return False
     if isinstance(operation.op, GetItem):
         return len(operation.inputs) == 1  # a key that was checked when the operation was built
+    if isinstance(operation.op, _SAFE_OF_SOME):
+        return size_of(operation.inputs[0]) > 0
     return operation.op.elementwise or isinstance(operation.op, _SAFE)
 
 
@@ -107,6 +113,40 @@ def _replace(loop: LoopView, region: Region, old: Tensor, new: Tensor) -> None:
     for operation in region.operations:
         operation.inputs = tuple([new if tensor is old else tensor for tensor in operation.inputs])
     region.results = [new if result is old else result for result in region.results]
+
+
+# --- variables that stay what they are -----------------------------------------------------------------------------
+
+
+def capture_unchanged(loop: LoopView) -> bool:
+    """Take a loop variable that no iteration changes, such as the cotangent of a sum, from outside.
+
+    Only where it is known how many iterations there are: what takes it would be computed for all of them at once, in
+    arrays of unknown shapes where it is not, which native code does not know.
+    """
+    if loop.known_trips is None:
+        return False
+    changed = False
+    for position in reversed(range(loop.op.carried)):
+        changed |= _capture_unchanged(loop, position)
+    return changed
+
+
+def _capture_unchanged(loop: LoopView, position: int) -> bool:
+    parameter, final = loop.body.parameters[position], loop.node.outputs[position]
+    initial = loop.node.inputs[position]
+    if loop.body.results[position] is not parameter or initial.spec != parameter.spec:
+        return False
+    if not isinstance(initial.spec, TensorSpec) or loop.body.results.count(parameter) > 1:
+        return False
+    if loop.is_tested(position) or not on_one_device([initial.operation, parameter.operation, loop.node]):
+        return False  # what never changes may keep a loop from ending, which is not for this rewrite to hide
+    loop.remove_variable(position)
+    loop.become(final, Identity(), [initial])
+    loop.drop(final, initial)
+    loop.replace(parameter, loop.capture(initial))
+    note_change("invariants", parameter.operation, "is the same in each iteration: it is no variable of the loop")
+    return True
 
 
 # --- records of other loops -----------------------------------------------------------------------------------------
@@ -218,4 +258,4 @@ def _drop_clearing(loop: LoopView, position: int) -> bool:
     return True
 
 
-__all__ = ["drop_clearing", "move_invariants", "resolve_records"]
+__all__ = ["capture_unchanged", "drop_clearing", "move_invariants", "resolve_records"]

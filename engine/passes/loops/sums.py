@@ -22,7 +22,7 @@ from ...ops.base import Constant, SumToShape, ZerosOfShape, apply, make_constant
 from ...ops.einsum import Contraction
 from ...ops.elementwise import Add, Multiply
 from ...ops.joining import Concatenate
-from ...ops.linalg import FlattenRows, MatMul
+from ...ops.linalg import BatchMatMul, FlattenRows, MatMul
 from ...ops.tensor_arrays import ArrayRead
 from ..assign import on_one_device
 from ..log import is_recording, note_change, note_kept
@@ -129,7 +129,7 @@ class _Sum:
         initial, final = loop.node.inputs[self.position], loop.node.outputs[self.position]
         loop.remove_variable(self.position)
         source = total.operation
-        if _is_zero(initial) and len(source.outputs) == 1:
+        if is_zero(initial) and len(source.outputs) == 1:
             loop.become(final, source.op, source.inputs, source)
         else:
             loop.become(final, Add(), [initial, total]).device = update.device
@@ -168,7 +168,7 @@ class _Sum:
         if any(uses.get(tensor) != 1 or tensor.graph is not body for tensor in inner):
             return None
         leaves = [tensor.operation for tensor in pieces if not isinstance(tensor.operation.op, _COMPOSING)]
-        if not all(_is_summed_as_whole(leaf) or self._may_be_summed(leaf) for leaf in leaves):
+        if not all(is_summed_as_whole(leaf) or self._may_be_summed(leaf) for leaf in leaves):
             return None
         totals = [self._total(tensor) for tensor in term.operation.inputs]
         known = [total for total in totals if total is not None]
@@ -339,7 +339,18 @@ class _Sum:
             return None
         (gathered,) = self._together([term])
         with self.loop.outside(term.operation):
-            return self._to_shape(gathered.part(), term, term.shape or ())
+            product = self._product_of_all(gathered)
+            return self._to_shape(gathered.part(), term, term.shape or ()) if product is None else product
+
+    def _product_of_all(self, gathered: _Gathered) -> Tensor | None:
+        """The sum of products that were batched before the loop, as one product of all their rows."""
+        op, inputs = gathered.array.operation.op, gathered.array.operation.inputs
+        if not isinstance(op, BatchMatMul) or not op.transpose_a or op.transpose_b or gathered.start is not None:
+            return None
+        a, b = (tensor.shape or () for tensor in inputs[:2])
+        if len(a) != 3 or a[:2] != b[:2] or None in (*a, *b):
+            return None
+        return apply(MatMul(True, False), *[self._rows(_Gathered(tensor, tensor)) for tensor in inputs])
 
     def _to_shape(self, stacked: Tensor, term: Tensor, shape: Sequence[int | None]) -> Tensor:
         wanted = make_constant(np.array(shape, "int32"))
@@ -361,7 +372,7 @@ def _pieces(operation: Operation) -> Iterator[Operation]:
             yield from _pieces(tensor.operation)
 
 
-def _is_summed_as_whole(operation: Operation) -> bool:
+def is_summed_as_whole(operation: Operation) -> bool:
     """Whether the products of all iterations, and their sum, are one product."""
     op = operation.op
     is_fit = isinstance(op, Contraction) or (isinstance(op, MatMul) and op.transpose_a and not op.transpose_b)
@@ -389,6 +400,7 @@ def _columns(x: Tensor, start: int, width: int) -> Tensor:
     return x[(*[slice(None)] * (rank - 1), slice(start, start + width))]
 
 
-def _is_zero(tensor: Tensor) -> bool:
+def is_zero(tensor: Tensor) -> bool:
+    """Whether a tensor is known to be zeros."""
     op = tensor.operation.op
     return isinstance(op, ZerosOfShape) or (isinstance(op, Constant) and not np.any(op.value))

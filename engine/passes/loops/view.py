@@ -12,6 +12,7 @@ from ...control_flow.frames import History, TripCount
 from ...control_flow.while_loop import While
 from ...graph.graph import Graph, Operation, Parameter
 from ...graph.op import Op
+from ...graph.region import Region
 from ...graph.spec import ArraySpec, Spec, TensorSpec
 from ...graph.tensor import Tensor
 from ...ops.array_windows import ArrayWindow
@@ -132,6 +133,15 @@ class LoopView:
     def is_used(self, tensor: Tensor) -> bool:
         """Whether anything outside takes a tensor of the graph around the loop."""
         return tensor in self.kept or any(tensor in operation.inputs for operation in self.live())
+
+    def drop(self, old: Tensor, new: Tensor) -> None:
+        """Let operations and results of the graph around that take tensor `old` of it take `new`, another one."""
+        for operation in self.graph.operations:
+            operation.inputs = tuple([new if tensor is old else tensor for tensor in operation.inputs])
+            for region in operation.op.regions:
+                region.captures = [(new if outer is old else outer, inner) for outer, inner in region.captures]
+        if isinstance(self.graph, Region):
+            self.graph.results = [new if result is old else result for result in self.graph.results]
 
     # --- building -------------------------------------------------------------------------------------------
 

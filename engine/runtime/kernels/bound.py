@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Any
 
@@ -34,15 +34,21 @@ class BoundKernel:
         inputs: what it reads.
         outputs: what it writes.
         numbers: what its code reads beside the operands, such as sizes.
+        strides: those of the inputs, in bytes, if any lie apart.
     """
 
     def __init__(
-        self, spec: Kernel, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], numbers: Sequence[int]
+        self,
+        spec: Kernel,
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+        numbers: Sequence[int],
+        strides: Sequence[Shape] = (),
     ) -> None:
         assert len(numbers) == spec.number_count
         self.spec = spec
         self._dtypes = [native_dtype(operand.dtype) for operand in (*inputs, *outputs)]
-        self._table = _table(spec.operands, [*inputs, *outputs], numbers)
+        self._table = _table(spec.operands, [*inputs, *outputs], numbers, strides)
         self.table = self._table.ctypes.data
         self.entry: Any = None
 
@@ -102,7 +108,11 @@ def fitted(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def kernel_spec(
-    op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], has_loop_for_each_axis: bool = False
+    op: Fused,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    has_loop_for_each_axis: bool = False,
+    apart: Collection[int] = (),
 ) -> KernelSpec:
     """The kernel of a fused op.
 
@@ -111,6 +121,7 @@ def kernel_spec(
         inputs: what it reads.
         outputs: what it writes.
         has_loop_for_each_axis: neighbouring axes are not joined, so that a part of each can be computed.
+        apart: which of the inputs may have rows that lie apart.
 
     Raises:
         UnsupportedError: the kernel language lacks an op or a dtype.
@@ -129,16 +140,26 @@ def kernel_spec(
     shapes = [_static(spec) for spec in (*inputs, *outputs)]
     loops = [(axis,) for axis in range(len(space))] if has_loop_for_each_axis else _loops(space, shapes)
     operands = [
-        Operand(memory_type(spec.dtype), len(shape) or None, _steps(shape, space, loops), position >= len(inputs))
+        Operand(
+            memory_type(spec.dtype),
+            len(shape) or None,
+            _steps(shape, space, loops),
+            position >= len(inputs),
+            position in apart,
+        )
         for position, (spec, shape) in enumerate(zip((*inputs, *outputs), shapes, strict=True))
     ]
     written = [(operand, values[k].index) for operand, k in zip(operands[len(inputs) :], op.results, strict=True)]
     return KernelSpec(tuple(builder.nodes), tuple(operands[: len(inputs)]), tuple(written), len(loops))
 
 
-def loop_extents(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> list[int]:
+def loop_extents(
+    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], has_loop_for_each_axis: bool = False
+) -> list[int]:
     """How often each loop of a kernel runs, for operands of these shapes."""
     space = _static(outputs[0])
+    if has_loop_for_each_axis:
+        return list(space)
     shapes = [_static(spec) for spec in (*inputs, *outputs)]
     return [math.prod(space[axis] for axis in loop) for loop in _loops(space, shapes)]
 
@@ -199,14 +220,21 @@ def _steps(shape: Shape, space: Shape, loops: Sequence[tuple[int, ...]]) -> tupl
     return tuple(aligned[loop[0]] != 1 for loop in loops)
 
 
-def loop_numbers(spec: KernelSpec, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> list[int]:
+def loop_numbers(
+    spec: KernelSpec,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    has_loop_for_each_axis: bool = False,
+) -> list[int]:
     """The numbers of a loop nest for operands of these shapes: extents, strides, parts and the size of one."""
-    extents = loop_extents(inputs, outputs)
+    extents = loop_extents(inputs, outputs, has_loop_for_each_axis)
     granule = _GRANULE if len(extents) == 1 else 1
     return [*extents, *spec.strides_of(extents), *divide(spec.work * math.prod(extents), extents[0], granule)]
 
 
-def _table(operands: tuple[Operand, ...], specs: Sequence[TensorSpec], numbers: Sequence[int]) -> np.ndarray[Any, Any]:
+def _table(
+    operands: tuple[Operand, ...], specs: Sequence[TensorSpec], numbers: Sequence[int], strides: Sequence[Shape]
+) -> np.ndarray[Any, Any]:
     """What the entry compares with (see `table_layout`), and the numbers."""
     table: list[int] = []
     for kind, position, axis in table_layout(operands):
@@ -215,6 +243,8 @@ def _table(operands: tuple[Operand, ...], specs: Sequence[TensorSpec], numbers: 
         elif kind == "type":
             dtype = native_dtype(specs[position].dtype)
             table.append(id(dtype.type) if operands[position].rank is None else id(dtype))
+        elif kind == "step":
+            table.append(strides[position][axis])
         else:
             table.append(_static(specs[position])[axis])
     return np.array([*table, *numbers], dtype="int64")

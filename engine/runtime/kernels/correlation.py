@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .code import Code, Size
+from .compiler import Effort
 from .entry import Operand
 
 # What the code of each of these kernels reads: sizes, of channels and filters those of a group; how the work is cut up,
@@ -64,6 +65,8 @@ class CorrelationKernel:
     vectors: int
     pixel_step: int
     is_padded: bool
+
+    effort = Effort.LARGE
 
     @property
     def number_count(self) -> int:

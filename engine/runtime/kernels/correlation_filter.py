@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .code import Code, Size
+from .compiler import Effort
 from .correlation import (
     AXES,
     GEOMETRY,
@@ -54,6 +55,8 @@ class FilterKernel:
     is_consecutive: bool
     is_padded: bool
     is_uneven: bool
+
+    effort = Effort.LARGE
 
     @property
     def number_count(self) -> int:

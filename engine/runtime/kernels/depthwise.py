@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .code import Code, Size
+from .compiler import Effort
 from .correlation import (
     AXES,
     GEOMETRY,
@@ -61,6 +62,8 @@ class DepthwiseKernel:
     is_transposed: bool
     pixels: int
     pixel_step: int
+
+    effort = Effort.LARGE
 
     @property
     def number_count(self) -> int:

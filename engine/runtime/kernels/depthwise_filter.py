@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .code import Code, Size
+from .compiler import Effort
 from .correlation import (
     GEOMETRY,
     Fields,
@@ -44,6 +45,8 @@ class DepthwiseFilterKernel:
     lanes: int
     vectors: int
     multiplier: int
+
+    effort = Effort.LARGE
 
     @property
     def number_count(self) -> int:

@@ -15,12 +15,15 @@ from ...graph.dtypes import name_of
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...ops.fused import Fused
+from .apart import KernelsApart
 from .bound import BoundKernel, can_fuse, kernel_spec, loop_numbers
 from .library import library
 from .llvm import KernelSpec
+from .on_numpy import on_numpy
 
 _LEAST = 1 << 14  # elements, over all steps: below that NumPy is done sooner than a kernel is bound
 _MOST_SHAPES = 64
+_MANY = 64  # what an unknown dimension is taken for
 
 Shape = tuple[int, ...]
 Shapes = tuple[Shape, ...]
@@ -35,10 +38,12 @@ def elementwise_runner(operation: Operation) -> Callable[..., Any] | None:
         return None
     fused = Fused(len(specs), ((op, tuple(range(len(specs)))),), (len(specs),))
     kernels = OpenKernels(fused, specs, result)
+    kernels.expect(specs, result)
+    on_arrays = on_numpy(fused)
 
     def run(*values: Any) -> Any:
         out = kernels.run(values)
-        return op.run(np, *values) if out is None else out
+        return on_arrays(*values)[0] if out is None else out
 
     return run
 
@@ -50,10 +55,12 @@ def fused_runner(operation: Operation) -> Callable[..., Any]:
     assert isinstance(result, TensorSpec)
     specs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
     kernels = OpenKernels(op, specs, result)
+    kernels.expect(specs, result)
+    on_arrays = on_numpy(op)
 
     def run(*values: Any) -> Any:
         out = kernels.run(values)
-        return op.run(np, *values) if out is None else (out,)
+        return on_arrays(*values) if out is None else (out,)
 
     return run
 
@@ -73,8 +80,20 @@ class OpenKernels:
         self._result = result.dtype
         self._dtype = np.dtype(name_of(result.dtype))
         self._least = _LEAST // len(op.steps)
+        self._apart = KernelsApart(op, self._dtypes, self._result)
         self._bound: dict[Shapes, tuple[BoundKernel | None, Shape]] = {}
-        self._compiled: dict[Any, tuple[KernelSpec, Any]] = {}  # by which axes have more than one element
+        # By which axes have more than one element; None is to be compiled still.
+        self._compiled: dict[Any, tuple[KernelSpec, Any]] = {}
+
+    def expect(self, inputs: Sequence[TensorSpec], result: TensorSpec) -> None:
+        """Have the kernel compiled meanwhile that fits if unknown dimensions are long ones, where that is used."""
+        shapes = [spec.shape for spec in (*inputs, result) if spec.shape is not None]
+        known = [dim or _MANY for dim in shapes[-1]]
+        if len(shapes) <= len(inputs) or math.prod(known) < self._least:
+            return
+        spec = kernel_spec(self._op, inputs, [result])
+        self._compiled[_pattern(shapes[:-1])] = spec, None
+        library.expect(spec)
 
     def run(self, values: tuple[Any, ...]) -> Any:
         """The result; None where it is to be computed otherwise."""
@@ -88,7 +107,7 @@ class OpenKernels:
         if kernel is None:
             return None
         out = np.empty(shape, self._dtype)
-        if kernel.entry(kernel.table, *map(id, values), id(out)):
+        if kernel.entry(kernel.table, *map(id, values), id(out)) and not self._apart.run(shapes, values, out):
             kernel.refit(values, (out,))
         return out
 
@@ -101,12 +120,17 @@ class OpenKernels:
             return None, ()
         inputs = [TensorSpec(each, dtype) for each, dtype in zip(shapes, self._dtypes, strict=True)]
         outputs = [TensorSpec(shape, self._result)]
-        pattern = tuple(tuple(size != 1 for size in each) for each in shapes)
-        if pattern not in self._compiled:
-            spec = kernel_spec(self._op, inputs, outputs)
+        pattern = _pattern(shapes)
+        spec, entry = self._compiled.get(pattern, (None, None))
+        if spec is None or entry is None:
+            spec = spec or kernel_spec(self._op, inputs, outputs)
             (entry,) = library.get([spec])
             self._compiled[pattern] = spec, entry
-        spec, entry = self._compiled[pattern]
         kernel = BoundKernel(spec, inputs, outputs, loop_numbers(spec, inputs, outputs))
         kernel.entry = entry
         return kernel, shape
+
+
+def _pattern(shapes: Sequence[Sequence[int | None]]) -> tuple[tuple[bool, ...], ...]:
+    """Which axes have more than one element."""
+    return tuple(tuple(size != 1 for size in shape) for shape in shapes)

@@ -10,16 +10,19 @@ from __future__ import annotations
 from typing import Protocol
 
 from ...graph.quick_dataclass import dataclass
+from .compiler import Effort
 
 # Offsets in CPython's and NumPy's objects; part of NumPy's stable ABI, and checked when kernels are first used.
 TYPE_OFFSET = 8
 DATA_OFFSET = 16
 RANK_OFFSET = 24
 DIMENSIONS_OFFSET = 32
+STRIDES_OFFSET = 40
 DESCRIPTOR_OFFSET = 56
 FLAGS_OFFSET = 64
 ITEMS_OFFSET = 24  # of a tuple
-C_CONTIGUOUS_ALIGNED = 0x0001 | 0x0100
+ALIGNED = 0x0100
+C_CONTIGUOUS_ALIGNED = 0x0001 | ALIGNED
 WRITEABLE = 0x0400
 
 _MEMORY = {"i1": "i8", "bfloat": "i16"}
@@ -34,12 +37,14 @@ class Operand:
         rank: the rank of the array, or None for a NumPy scalar.
         steps: for each loop, whether the operand advances (True) or is broadcast (False).
         is_written: whether it is an output.
+        lies_apart: its rows may lie anywhere: instead of contiguity, its strides have to be those in the table.
     """
 
     type: str
     rank: int | None
     steps: tuple[bool, ...] = ()
     is_written: bool = False
+    lies_apart: bool = False
 
     @property
     def memory(self) -> str:
@@ -85,6 +90,11 @@ class PrintedKernel:
         return self.text.replace("@NAME", f"@{name}")
 
 
+def effort_of(kernel: Kernel) -> Effort:
+    """How much the compiler is to do for a kernel."""
+    return getattr(kernel, "effort", Effort.FULL)
+
+
 class KernelWithEntry:
     """A kernel that has an entry of its own instead of the usual one."""
 
@@ -97,12 +107,14 @@ def table_layout(operands: tuple[Operand, ...]) -> list[tuple[str, int, int]]:
     """What stands at the start of a kernel's table, in order: (kind, operand, axis). The numbers follow.
 
     Kinds: "array" (address of NumPy's array type), "type" (address of the dtype or scalar type) of an operand, "dim" of
-    an operand.
+    an operand, and "step" (bytes) of one that `lies_apart`.
     """
     layout = [("array", 0, 0)]
     for position, operand in enumerate(operands):
         layout.append(("type", position, 0))
         layout.extend(("dim", position, axis) for axis in range(operand.rank or 0))
+        if operand.lies_apart:
+            layout.extend(("step", position, axis) for axis in range(operand.rank or 0))
     return layout
 
 
@@ -178,7 +190,7 @@ def _print_header(lines: list[str], k: int, operand: Operand) -> list[str]:
     dtype = _print_field(lines, k, "descr", DESCRIPTOR_OFFSET, "i64")
     rank = _print_field(lines, k, "rank", RANK_OFFSET, "i32")
     flags = _print_field(lines, k, "flags", FLAGS_OFFSET, "i32")
-    needed = C_CONTIGUOUS_ALIGNED | (WRITEABLE if operand.is_written else 0)
+    needed = (ALIGNED if operand.lies_apart else C_CONTIGUOUS_ALIGNED) | (WRITEABLE if operand.is_written else 0)
     lines.append(f"  %m_flags_{k} = and i32 {flags}, {needed}")
     return [
         _print_equal(lines, k, "descr", dtype, f"%type_{k}_0", "i64"),
@@ -188,14 +200,20 @@ def _print_header(lines: list[str], k: int, operand: Operand) -> list[str]:
 
 
 def _print_dimensions(lines: list[str], k: int, operand: Operand) -> list[str]:
-    """The checks of the shape."""
+    """The checks of the shape, and of the strides of what lies apart."""
     if not operand.rank:
         return []
-    dimensions = _print_field(lines, k, "dims", DIMENSIONS_OFFSET, "i64")
-    lines.append(f"  %base_{k} = inttoptr i64 {dimensions} to i64*")
+    checks = _print_sizes(lines, k, operand.rank, "dim", DIMENSIONS_OFFSET)
+    return checks + (_print_sizes(lines, k, operand.rank, "step", STRIDES_OFFSET) if operand.lies_apart else [])
+
+
+def _print_sizes(lines: list[str], k: int, rank: int, kind: str, offset: int) -> list[str]:
+    """The checks of the sizes of a kind, of which an array has one for each axis."""
+    sizes = _print_field(lines, k, f"{kind}s", offset, "i64")
+    lines.append(f"  %base_{kind}_{k} = inttoptr i64 {sizes} to i64*")
     checks: list[str] = []
-    for axis in range(operand.rank):
-        lines.append(f"  %y_{k}_{axis} = getelementptr i64, i64* %base_{k}, i64 {axis}")
-        lines.append(f"  %v_{k}_{axis} = load i64, i64* %y_{k}_{axis}")
-        checks.append(_print_equal(lines, k, f"dim{axis}", f"%v_{k}_{axis}", f"%dim_{k}_{axis}", "i64"))
+    for axis in range(rank):
+        lines.append(f"  %y_{kind}_{k}_{axis} = getelementptr i64, i64* %base_{kind}_{k}, i64 {axis}")
+        lines.append(f"  %v_{kind}_{k}_{axis} = load i64, i64* %y_{kind}_{k}_{axis}")
+        checks.append(_print_equal(lines, k, f"{kind}{axis}", f"%v_{kind}_{k}_{axis}", f"%{kind}_{k}_{axis}", "i64"))
     return checks

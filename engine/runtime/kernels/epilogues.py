@@ -24,7 +24,7 @@ from .bound import BoundKernel, kernel_spec
 from .dynamic import OpenKernels
 from .entry import Operand
 from .expression import UnsupportedError
-from .gemm_bind import OpenProduct, is_faster, layout_of, may_be_large
+from .gemm_bind import OpenPackedProduct, OpenProduct, is_faster, is_ours, may_be_large
 from .gemm_driver import THEN
 from .library import library
 from .llvm import SHORT_LOOP, KernelSpec
@@ -32,6 +32,7 @@ from .llvm import SHORT_LOOP, KernelSpec
 _LEAST_WORK = 1 << 21  # multiplications: smaller products may be part of a native loop, which has no such kernels
 _LEAST_ELEMENTS = 1 << 12
 _MOST_SHAPES = 64
+_MANY = 64  # what an unknown dimension is taken for
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -65,8 +66,8 @@ class EpilogueKernel:
 
     @property
     def number_count(self) -> int:
-        """The address of the function for products, rows, columns and terms, and the steps of the addends."""
-        return 4 + len(self.addends)
+        """The address of the function for products, rows, columns, terms, those of a block, and addends' steps."""
+        return 5 + len(self.addends)
 
     def print_run(self, name: str) -> str:
         return self.body.print_body(name, SHORT_LOOP) + self._print_block(name) + self._print_call(name)
@@ -105,7 +106,7 @@ class EpilogueKernel:
         operands, record, e = self.operands, self._record, self.element
         parameters = ", ".join(f"{operand.pointer} %d{k}" for k, operand in enumerate(operands))
         lines = [f"define internal void @{name}_run({parameters}, i64* %numbers) noinline {{"]
-        for k, label in enumerate(("address", "m", "n", "k", *[f"step{k}" for k in range(len(self.addends))])):
+        for k, label in enumerate(("address", "m", "n", "k", "block", *[f"step{k}" for k in range(len(self.addends))])):
             lines.append(f"  %p_{label} = getelementptr i64, i64* %numbers, i64 {k}")
             lines.append(f"  %{label} = load i64, i64* %p_{label}")
         taken, others = 2 + len(self.addends), len(self.body.inputs) - 1
@@ -129,7 +130,7 @@ class EpilogueKernel:
     def _factors(self) -> list[str]:
         e, sizes = self.element, ["i64 %m", "i64 %n", "i64 %k"]
         if self.transposed is None:
-            return [*sizes, f"{e}* %d0", "i64 %k", "i64 0", f"{e}* %d1", "i64 0", f"i64 {gemm.PACKED}"]
+            return [*sizes, f"{e}* %d0", "i64 %k", "i64 0", f"{e}* %d1", "i64 %block", f"i64 {gemm.PACKED}"]
         a, b = self.transposed
         first = [f"{e}* %d0", f"i64 {'%m' if a else '%k'}", f"i64 {int(a)}"]
         return [*sizes, *first, f"{e}* %d1", f"i64 {'%k' if b else '%n'}", f"i64 {int(b)}"]
@@ -184,8 +185,8 @@ def _is_worthwhile(op: ProductThen, inputs: Sequence[TensorSpec]) -> bool:
     if dtype not in gemm.ELEMENTS:
         return False
     rows, columns, terms = _sizes(op, inputs)
-    if isinstance(product, PackedMatMul) and product.layout != layout_of(terms, columns, dtype):
-        return False  # of another host
+    if isinstance(product, PackedMatMul) and not is_ours(product.layout, dtype):
+        return False
     is_large = rows * columns >= _LEAST_ELEMENTS and rows * columns * terms > _LEAST_WORK
     return is_large and is_faster(rows, columns, terms)
 
@@ -194,7 +195,8 @@ def _numbers(op: ProductThen, inputs: Sequence[TensorSpec]) -> list[int]:
     """The numbers of a kernel for operands of these sizes."""
     rows, columns, terms = _sizes(op, inputs)
     steps = [columns if addend.shape == (rows, columns) else 0 for addend in inputs[2 : op.taken]]
-    return [gemm.then_address(name_of(inputs[0].dtype)), rows, columns, terms, *steps]
+    block = op.product.layout.block if isinstance(op.product, PackedMatMul) else 0
+    return [gemm.then_address(name_of(inputs[0].dtype)), rows, columns, terms, block, *steps]
 
 
 def _code(op: ProductThen, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> EpilogueKernel | None:
@@ -228,13 +230,21 @@ def _sizes(op: ProductThen, inputs: Sequence[TensorSpec]) -> tuple[int, int, int
 def _is_open(op: ProductThen, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> bool:
     """Whether the product's rows may turn out to be many, and one result follows, of its dtype if it is not kept."""
     result = op.product.infer(*inputs[: op.taken])
-    if not isinstance(op.product, MatMul) or len(op.then.results) != 1 or result.is_static:
+    if len(op.then.results) != 1 or result.is_static:
         return False
     if not op.keeps and outputs[0].dtype != result.dtype:
         return False
     if name_of(result.dtype) not in gemm.ELEMENTS or any(spec.shape is None for spec in inputs):
         return False
     return may_be_large(*inputs[: op.taken])
+
+
+def _product_alone(
+    product: MatMul | PackedMatMul, inputs: Sequence[TensorSpec], result: TensorSpec
+) -> OpenProduct | OpenPackedProduct:
+    if isinstance(product, PackedMatMul):
+        return OpenPackedProduct(product, inputs)
+    return OpenProduct(product, name_of(result.dtype))
 
 
 class OpenProductThen:
@@ -247,15 +257,15 @@ class OpenProductThen:
     """
 
     def __init__(self, op: ProductThen, inputs: Sequence[TensorSpec], result: TensorSpec) -> None:
-        assert isinstance(op.product, MatMul)
         self._op = op
         self._dtypes = [spec.dtype for spec in inputs]
         product = op.product.infer(*inputs[: op.taken])
         self._made = [np.dtype(name_of(spec.dtype)) for spec in ([product, result] if op.keeps else [result])]
-        self._product = OpenProduct(op.product, name_of(product.dtype))
+        self._product = _product_alone(op.product, inputs[: op.taken], product)
         self._then = OpenKernels(op.then, [product, *inputs[op.taken :]], result)
         self._known: dict[Shapes, tuple[BoundKernel | None, tuple[int, ...]]] = {}
         self._compiled: dict[object, tuple[EpilogueKernel | None, Any]] = {}  # by which axes have more than one element
+        self._expect(inputs, [product, result] if op.keeps else [result])
 
     def __call__(self, *values: Any) -> Any:
         """The result for some arrays; where the product is kept, both."""
@@ -272,6 +282,16 @@ class OpenProductThen:
         if kernel.entry(kernel.table, *map(id, values), *map(id, results)):
             kernel.refit(values, results)
         return results if self._op.keeps else results[0]
+
+    def _expect(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+        """Have the kernel compiled meanwhile that fits if unknown dimensions are long ones, where that pays."""
+        long = [TensorSpec(tuple(dim or _MANY for dim in spec.shape or ()), spec.dtype) for spec in inputs]
+        try:
+            code = _code(self._op, inputs, outputs) if _is_worthwhile(self._op, long) else None
+        except ValueError:
+            return  # what is known of an operand does not fit to what another was taken for
+        if code is not None:
+            library.expect(code)
 
     def _one_after_the_other(self, values: Sequence[Any]) -> Any:
         """By the kernels that the product and what follows have by themselves."""

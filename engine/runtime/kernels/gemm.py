@@ -71,12 +71,29 @@ def start(dtype: str) -> Any:
     """
     library.offer("malloc", _malloc())
     known = tiles(dtype)
-    engine = library.load(
-        f"products {known} {gemm_driver.VERSION}", lambda: COMMON + print_products(known), effort=Effort.PRINTED
-    )
+    engine = library.load(_key(known), lambda: _text(known), effort=Effort.PRINTED)
     for name in (product_name(known), then_name(known), packing_name(known)):
         library.offer(name, engine.get_function_address(name))
     return engine
+
+
+def prepare(dtype: str) -> None:
+    """Have the functions for a dtype compiled by another thread, if they are not known yet."""
+    known = tiles(dtype)
+    library.prepare(_key(known), lambda: _text(known), Effort.PRINTED)
+
+
+def is_compiled(dtype: str) -> bool:
+    """Whether the functions for a dtype are known, or will be soon."""
+    return library.knows(_key(tiles(dtype)))
+
+
+def _key(known: Tiles) -> str:
+    return f"products {known} {gemm_driver.VERSION}"
+
+
+def _text(known: Tiles) -> str:
+    return COMMON + print_products(known)
 
 
 def product_address(dtype: str) -> int:

@@ -23,7 +23,8 @@ from .library import library
 _LEAST_ROWS = 2
 _LEAST_COLUMNS = 4
 _LEAST_WORK = 64**3  # from here on OpenBLAS uses threads
-_MOST_PACKED_ROWS = 256
+_MOST_PACKED_ROWS = 1024  # of more, laying the weight out costs nothing beside the product;
+_MOST_PACKED_ROWS_TURNED = 256  # as of fewer where that means to transpose it
 _MOST_SHAPES = 64  # of which an open product keeps tables
 _MANY = 64  # what an unknown dimension is taken for
 
@@ -104,6 +105,7 @@ def bind_matmul(operation: Operation) -> BoundKernel | OpenProduct | None:
     if dtype not in gemm.ELEMENTS or not gemm.is_available() or not may_be_large(a, b):
         return None
     if not (a.is_static and b.is_static and c.is_static):
+        library.expect(_product_kernel(dtype, op.transpose_a, op.transpose_b))
         return OpenProduct(op, dtype)
     rows, columns = _dims(c)
     terms = _dims(a)[0 if op.transpose_a else 1]
@@ -127,28 +129,72 @@ def bind_pack(operation: Operation) -> BoundKernel | None:
         return None
     matrix, packed = specs
     dtype = name_of(matrix.dtype)
-    if op.layout != layout_of(op.layout.rows, op.layout.columns, dtype):
-        return None  # of another host
-    numbers = [gemm.packing_address(dtype), op.layout.columns, op.layout.rows]
+    if not is_ours(op.layout, dtype):
+        return None
+    numbers = [gemm.packing_address(dtype), op.layout.columns, op.layout.rows, op.layout.block]
     return ProductKernel(op, _packing_kernel(dtype, op.transpose), [matrix], [packed], numbers)
 
 
-def bind_packed(operation: Operation) -> BoundKernel | None:
+class OpenPackedProduct:
+    """A `PackedMatMul` of as many rows as there are when it runs.
+
+    Args:
+        op: the operation.
+        inputs: what is known of the operands: all but the rows of the first one.
+    """
+
+    def __init__(self, op: PackedMatMul, inputs: Sequence[TensorSpec]) -> None:
+        self._op = op
+        self._inputs = inputs
+        self._entry: Any = None
+        self._known: dict[int, BoundKernel] = {}  # by rows
+
+    def __call__(self, a: Any, *others: Any) -> Any:
+        """The product of a matrix and the packed one, and what is added to it."""
+        rows = len(a)
+        kernel = self._known.get(rows) or self._bind(rows)
+        result = np.empty((rows, self._op.layout.columns), a.dtype)
+        if self._entry(kernel.table, id(a), *map(id, others), id(result)):
+            kernel.refit((a, *others), (result,))
+        return result
+
+    def _bind(self, rows: int) -> BoundKernel:
+        if len(self._known) >= _MOST_SHAPES:
+            self._known.clear()
+        inputs = [TensorSpec((rows, self._op.layout.rows), self._inputs[0].dtype), *self._inputs[1:]]
+        kernel = self._known[rows] = _bound_packed(self._op, inputs, self._op.infer(*inputs))
+        if self._entry is None:
+            (self._entry,) = library.get([kernel.spec])
+        kernel.entry = self._entry
+        return kernel
+
+
+def bind_packed(operation: Operation) -> BoundKernel | OpenPackedProduct | None:
     """The kernel of a `PackedMatMul`."""
     op = operation.op
-    specs = _specs(operation)
-    if not isinstance(op, PackedMatMul) or specs is None:
+    specs = [tensor.spec for tensor in (*operation.inputs, *operation.outputs) if isinstance(tensor.spec, TensorSpec)]
+    if not isinstance(op, PackedMatMul) or not gemm.is_available():
         return None
     *inputs, result = specs
     dtype = name_of(result.dtype)
-    rows, columns = _dims(result)
-    if op.layout != layout_of(op.layout.rows, op.layout.columns, dtype):
+    if dtype not in gemm.ELEMENTS or not is_ours(op.layout, dtype):
         return None
-    addends = inputs[2:]
-    numbers = [gemm.product_address(dtype), rows, columns, op.layout.rows]
+    if result.is_static:
+        return _bound_packed(op, inputs, result)
+    library.expect(_packed_kernel(dtype, _ranks(inputs[2:])))
+    return OpenPackedProduct(op, inputs)
+
+
+def _bound_packed(op: PackedMatMul, inputs: Sequence[TensorSpec], result: TensorSpec) -> BoundKernel:
+    dtype, addends = name_of(result.dtype), inputs[2:]
+    rows, columns = _dims(result)
+    numbers = [gemm.product_address(dtype), rows, columns, op.layout.rows, op.layout.block]
     numbers += [columns if addend.shape == result.shape and rows > 1 else 0 for addend in addends]
-    kernel = _packed_kernel(dtype, tuple(len(addend.shape or ()) for addend in addends))
-    return BoundKernel(kernel, inputs, [result], numbers)
+    return BoundKernel(_packed_kernel(dtype, _ranks(addends)), inputs, [result], numbers)
+
+
+def _ranks(specs: Sequence[TensorSpec]) -> tuple[int, ...]:
+    return tuple(len(spec.shape or ()) for spec in specs)
 
 
 def is_faster(rows: int, columns: int, terms: int) -> bool:
@@ -161,21 +207,24 @@ def is_faster(rows: int, columns: int, terms: int) -> bool:
     return rows >= _LEAST_ROWS and columns >= _LEAST_COLUMNS and rows * columns * terms > _LEAST_WORK
 
 
-def layout_for(rows: int, weight: TensorSpec, transpose: bool) -> Layout | None:
-    """How to pack a weight, or its transpose, for many products of `rows` rows; None if that does not pay.
-
-    Of more than `_MOST_PACKED_ROWS` rows the product itself takes so long that laying out the weight costs nothing.
-    """
-    dtype = name_of(weight.dtype)
-    if dtype not in gemm.ELEMENTS or rows > _MOST_PACKED_ROWS or not gemm.is_available():
+def layout_for(rows: int | None, weight: TensorSpec, transpose: bool) -> Layout | None:
+    """How to pack a weight, or its transpose, for many products of `rows` rows; None if that does not pay."""
+    rows = _MANY if rows is None else rows
+    dtype, most = name_of(weight.dtype), _MOST_PACKED_ROWS_TURNED if transpose else _MOST_PACKED_ROWS
+    if dtype not in gemm.ELEMENTS or rows > most or not gemm.is_available():
         return None
     terms, columns = reversed(_dims(weight)) if transpose else _dims(weight)
-    return layout_of(terms, columns, dtype) if is_faster(rows, columns, terms) else None
+    return layout_of(terms, columns, dtype, rows) if is_faster(rows, columns, terms) else None
 
 
-def layout_of(rows: int, columns: int, dtype: str) -> Layout:
-    """How this host's kernels take a packed matrix of these sizes."""
-    return Layout(rows, columns, gemm.k_block(rows), gemm.tiles(dtype).columns)
+def layout_of(terms: int, columns: int, dtype: str, rows: int) -> Layout:
+    """How kernels like a matrix of `terms` x `columns` to be packed that others of `rows` rows are multiplied by."""
+    return Layout(terms, columns, gemm.k_block(terms, rows), gemm.tiles(dtype).columns)
+
+
+def is_ours(layout: Layout, dtype: str) -> bool:
+    """Whether this host's kernels take matrices that are packed like that, not only another's."""
+    return layout.panel == gemm.tiles(dtype).columns
 
 
 def _specs(operation: Operation) -> list[TensorSpec] | None:
@@ -228,8 +277,8 @@ def _product_kernel(dtype: str, transpose_a: bool, transpose_b: bool) -> Printed
 def _packing_kernel(dtype: str, transpose: bool) -> PrintedKernel:
     e = gemm.ELEMENTS[dtype]
     step = "%k" if transpose else "%n"
-    call = f"i64 %n, i64 %k, {e}* %d0, i64 {step}, i64 {int(transpose)}, {e}* %d1"
-    return PrintedKernel((_matrix(e), _matrix(e, True, 1)), 3, _text(e, 2, ("n", "k"), call))
+    call = f"i64 %n, i64 %k, i64 %block, {e}* %d0, i64 {step}, i64 {int(transpose)}, {e}* %d1"
+    return PrintedKernel((_matrix(e), _matrix(e, True, 1)), 4, _text(e, 2, ("n", "k", "block"), call))
 
 
 @cache
@@ -241,8 +290,8 @@ def _packed_kernel(dtype: str, addends: tuple[int, ...]) -> PrintedKernel:
         2 - len(addends)
     )
     call = (
-        f"i64 %m, i64 %n, i64 %k, {e}* %d0, i64 %k, i64 0, {e}* %d1, i64 0, i64 {gemm.PACKED}, "
+        f"i64 %m, i64 %n, i64 %k, {e}* %d0, i64 %k, i64 0, {e}* %d1, i64 %block, i64 {gemm.PACKED}, "
         f"{e}* %d{2 + len(addends)}, i64 %n, {', '.join(added)}"
     )
     operands = (_matrix(e), _matrix(e, rank=1), *[_matrix(e, rank=rank) for rank in addends], _matrix(e, True))
-    return PrintedKernel(operands, 4 + len(steps), _text(e, len(operands), ("m", "n", "k", *steps), call))
+    return PrintedKernel(operands, 5 + len(steps), _text(e, len(operands), ("m", "n", "k", "block", *steps), call))

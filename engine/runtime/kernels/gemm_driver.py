@@ -2,8 +2,8 @@
 
 A part is a rectangle of the result. It goes over k in blocks; in each it lays out the rows of A that it needs (if A is
 transposed; otherwise rows are read where they lie), then one panel of B after the other, and computes all tiles under
-that panel. Parts and blocks depend on sizes only, and the terms of an element are added in an order that depends on k
-only.
+that panel. Parts and blocks depend on sizes and on how operands lie, and so does the order in which the terms of an
+element are added: never on the number of threads.
 """
 
 from __future__ import annotations
@@ -14,14 +14,21 @@ from .gemm_code import Code
 from .gemm_pack import print_packing
 from .gemm_tile import PANELS_OF_A, ROWS_OF_A, Tiles, print_declarations, print_tile
 
-VERSION = 16  # raise it whenever the printed code changes
+VERSION = 17  # raise it whenever the printed code changes
 
 ROWS, TRANSPOSED, PACKED = 0, 1, 2  # the forms of B
 
 _SCRATCH = 1 << 20  # bytes that a part may lay out at a time
 _SLOTS = 128  # how many parts may have such memory at a time; further ones wait for it
 _MOST_ROWS = 256  # of A that are laid out at a time
-_MOST_DEEP = 256  # terms of a block of k: a panel of B and some rows of A lie in the first two caches
+
+# Terms of a block of k at most. Where blocks are deep, sums go back into C seldom; where they are not, a panel of B and
+# the rows of A that it meets lie in the first two caches. Measured like the parts below.
+_DEEP_LAID_OUT = 256  # where the rows of A are laid out, too,
+_DEEP_FEW = 256  # or few
+_FEW_ROWS = 64
+_DEEP = 512
+_DEEP_TURNED = 1024  # where laying out a panel of B means to transpose it
 
 # Parts, measured on two cores of a server with AVX-512: work is m * n * k. Threads that are awake pay from some 10
 # microseconds a part, and more parts than that make panels at their ends narrower.
@@ -123,11 +130,7 @@ def _print_panel(tiles: Tiles) -> str:
                     c = code.at(e, "%c", code.mul(i, "%c_step"))
                     d, plus = (_print_optional(code, e, f"%{x}", code.mul(i, f"%{x}_step")) for x in "de")
                     pointer = f"{e}*"
-                    group_number = code.div(i, tiles.rows)
-                    fetches = code.test("slt", group_number, tiles.vectors)
-                    offset = code.mul(group_number, tiles.lanes)
-                    line = code.let(f"bitcast {e}* {code.at(e, '%next', offset)} to i8*")
-                    line_step = code.choose(fetches, code.mul("%next_step", tiles.bytes), 0)
+                    line, line_step = _print_line(code, tiles, code.div(i, tiles.rows))
                     arguments = [
                         (pointer, a), ("i64", "%row_step"), ("i64", "%k_step"), (pointer, "%b"), ("i64", "%b_step"),
                         (pointer, c), ("i64", "%c_step"), (pointer, d), ("i64", "%d_step"), (pointer, plus),
@@ -141,6 +144,24 @@ def _print_panel(tiles: Tiles) -> str:
                 start = end
     code.line("ret void")
     return code.text().replace("getelementptr inbounds", "getelementptr")
+
+
+def _print_line(code: Code, tiles: Tiles, group: str) -> tuple[str, str]:
+    """The memory of the next panel that a group of rows asks for, and how far apart in bytes, a line in each step of k.
+
+    What lies in one piece is shared out evenly among the groups; of rows that lie apart the first groups ask for a
+    vector each.
+    """
+    e = tiles.element
+    is_whole = code.test("eq", "%next_step", tiles.columns)
+    share = code.div(tiles.columns * tiles.bytes, code.most(1, code.div("%m", tiles.rows)))
+    whole = code.mul(code.mul(group, share), "%k")
+    row_step = code.mul("%next_step", tiles.bytes)
+    is_asking = code.test("slt", group, tiles.vectors)
+    offset = code.choose(is_whole, whole, code.mul(group, tiles.lanes * tiles.bytes))
+    start = code.let(f"bitcast {e}* %next to i8*")
+    step = code.choose(is_whole, share, code.choose(is_asking, row_step, 0))
+    return code.let(f"getelementptr i8, i8* {start}, i64 {offset}"), step
 
 
 def _print_tile_call(
@@ -227,9 +248,7 @@ def _print_part(tiles: Tiles) -> str:
                 is_panel = code.let(f"or i1 {uses_panel}, {is_b_packed}")
                 b_step = code.choose(is_panel, tiles.columns, get["b_step"])
                 target = code.at(e, c, code.mul(i, get["c_step"]), j)
-                after = code.at(e, ready, code.choose(is_b_packed, code.mul(deep, tiles.columns), 0))
-                next_panel = code.let(f"select i1 {lay_rows}, {e}* {code.at(e, plain_b, tiles.columns)}, {e}* {after}")
-                next_step = code.choose(lay_rows, get["b_step"], code.choose(is_b_packed, tiles.columns, 0))
+                next_panel, next_step = _print_next(code, tiles, get, b, (p, deep), (j, column, column_end), lay_rows)
                 addend = _print_optional(code, e, added, code.add(code.mul(i, added_step), j))
                 addend_2 = _print_optional(code, e, plus_now, code.add(code.mul(i, get["e_step"]), j))
                 code.call(
@@ -243,6 +262,38 @@ def _print_part(tiles: Tiles) -> str:
     code.line(f"call void @gemm_give(i64 {slot})")
     code.line("ret void")
     return code.text().replace("getelementptr inbounds", "getelementptr")
+
+
+def _print_next(
+    code: Code,
+    tiles: Tiles,
+    get: dict[str, str],
+    b: str,
+    depth: tuple[str, str],
+    across: tuple[str, str, str],
+    lay_rows: str,
+) -> tuple[str, str]:
+    """Where the panel lies that comes after this one, which is asked for while this one is used, and its steps.
+
+    Args:
+        b: where B begins.
+        depth: where this block of k begins, and how deep it is.
+        across: where this panel begins, and where the columns of the part begin and end.
+        lay_rows: whether panels are laid out from rows of B.
+    """
+    e, (p, deep), (j, column, column_end) = tiles.element, depth, across
+    beside = code.add(j, tiles.columns)
+    is_last = code.test("sge", beside, column_end)
+    block = code.choose(is_last, code.add(p, deep), p)
+    along = code.choose(is_last, column, beside)
+    is_packed = code.test("eq", get["form"], PACKED)
+    next_deep = code.least(get["k_block"], code.sub(get["k"], block))
+    packed = code.add(code.mul(block, code.rounded(get["n"], tiles.columns)), code.mul(along, next_deep))
+    plain = code.add(code.mul(block, get["b_step"]), along)
+    step = code.choose(is_packed, tiles.columns, code.choose(lay_rows, get["b_step"], 0))
+    is_there = code.test("slt", block, get["k"])
+    offset = code.choose(is_there, code.choose(is_packed, packed, plain), 0)
+    return code.at(e, b, offset), code.choose(is_there, step, 0)
 
 
 def product_name(tiles: Tiles) -> str:
@@ -260,14 +311,19 @@ def packing_name(tiles: Tiles) -> str:
     return f"anabranch_{_LETTERS[tiles.element]}pack"
 
 
-def k_block(k: int) -> int:
-    """How many terms are added before a sum is put back into C: as `k` is cut into equal blocks."""
-    blocks = max(1, -(-k // _MOST_DEEP))
+def k_block(k: int, rows: int) -> int:
+    """How many terms are added before a sum is put back into C, where B is packed: as `k` is cut into equal blocks."""
+    blocks = max(1, -(-k // (_DEEP_FEW if rows < _FEW_ROWS else _DEEP)))
     return max(1, -(-k // blocks))
 
 
 def _print_k_block(code: Code) -> str:
-    return code.most(1, code.parts("%k", code.most(1, code.parts("%k", _MOST_DEEP))))
+    """That of a product; of a packed B it is given in the place of its steps."""
+    deep = code.choose(code.test("slt", "%m", _FEW_ROWS), _DEEP_FEW, _DEEP)
+    deep = code.choose(code.test("eq", "%form", TRANSPOSED), _DEEP_TURNED, deep)
+    deep = code.choose(code.test("ne", "%a_transposed", 0), _DEEP_LAID_OUT, deep)
+    equal = code.most(1, code.parts("%k", code.most(1, code.parts("%k", deep))))
+    return code.choose(code.test("eq", "%form", PACKED), code.most(1, "%b_step"), equal)
 
 
 def _print_product(tiles: Tiles) -> str:
@@ -332,8 +388,9 @@ def _print_parallel(code: Code, task: str, fields: str, parts: str) -> None:
 def _print_pack(tiles: Tiles) -> str:
     """All panels of B; see `PACKED`. A part of the work is some panels, in all blocks of k."""
     e = tiles.element
-    names = ("n", "k", "b", "b_step", "transposed", "out", "panels")
-    code = Code(f"{packing_name(tiles)}(i64 %n, i64 %k, {e}* %b, i64 %b_step, i64 %transposed, {e}* %out)", "")
+    names = ("n", "k", "block", "b", "b_step", "transposed", "out", "panels")
+    parameters = f"i64 %n, i64 %k, i64 %block, {e}* %b, i64 %b_step, i64 %transposed, {e}* %out"
+    code = Code(f"{packing_name(tiles)}({parameters})", "")
     context = code.variable(f"[{len(names)} x i64]")
     fields = code.let(f"bitcast [{len(names)} x i64]* {context} to i64*")
     panels = code.most(1, code.parts(code.parts("%n", tiles.columns), _MOST_PACKING))
@@ -356,9 +413,8 @@ def _print_pack_part(tiles: Tiles, names: tuple[str, ...]) -> str:
     end = code.least("%n", code.add(start, code.mul("%panels", tiles.columns)))
     wide = code.rounded("%n", tiles.columns)
     is_transposed = code.test("ne", "%transposed", 0)
-    block = _print_k_block(code)
-    with code.loop(0, "%k", block) as p:
-        deep = code.least(block, code.sub("%k", p))
+    with code.loop(0, "%k", "%block") as p:
+        deep = code.least("%block", code.sub("%k", p))
         with code.loop(start, end, tiles.columns) as j:
             width = code.least(tiles.columns, code.sub("%n", j))
             along = code.choose(is_transposed, code.mul(j, "%b_step"), j)

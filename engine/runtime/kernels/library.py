@@ -23,8 +23,30 @@ from .llvm import declarations
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-_VERSION = "12"  # raise it whenever the printed code changes
+_VERSION = "14"  # raise it whenever the printed code changes
 _MOST_WORKERS = 4  # threads that compile
+_MOST_MODULES = 4  # of which kernels that are asked for together make so many
+_MODULE_WORK = 40_000  # characters of descriptions: LLVM takes about a fifth of a second for that
+_LEAST_WORK = {Effort.LARGE: 20_000}  # of a kernel; code that is printed by hand is long, and is described in short
+
+
+class LaterFunction:
+    """A compiled function of an address, which is loaded when it is called first and compiled meanwhile.
+
+    Attributes:
+        call: the function.
+
+    Args:
+        load: gives the loaded function.
+    """
+
+    def __init__(self, load: Callable[[], Callable[[int], None]]) -> None:
+        self._load = load
+        self.call: Callable[[int], None] = self._first
+
+    def _first(self, address: int) -> None:
+        self.call = self._load()
+        self.call(address)
 
 
 class Library:
@@ -62,11 +84,13 @@ class Library:
     def get(self, specs: Sequence[Kernel]) -> list[Any]:
         """Callable entries for `specs`; those that are new are compiled together."""
         begun, self._begun = self._begun, []
-        for group in begun:
+        coming = {spec for group in begun for spec in group}
+        missing = [spec for spec in dict.fromkeys(specs) if spec not in self._functions and spec not in coming]
+        groups = [*begun, *modules_of(missing)]
+        if len(groups) > 1:
+            self._prepare(groups)
+        for group in groups:
             self._compile(group)
-        missing = [spec for spec in dict.fromkeys(specs) if spec not in self._functions]
-        if missing:
-            self._compile(missing)
         return [self._functions[spec] for spec in specs]
 
     def begin(self, specs: Sequence[Kernel]) -> None:
@@ -74,8 +98,18 @@ class Library:
         begun = {spec for group in self._begun for spec in group}
         missing = [spec for spec in dict.fromkeys(specs) if spec not in self._functions and spec not in begun]
         if missing:
-            self._begun.append(missing)
-            self.prepare(repr(missing), lambda: _print_all(missing))
+            groups = modules_of(missing)
+            self._begun += groups
+            self._prepare(groups)
+
+    def expect(self, spec: Kernel) -> None:
+        """Compile a kernel in another thread, if it is new; `get` may be asked for it alone, while a program runs."""
+        if spec not in self._functions:
+            self._prepare([[spec]])
+
+    def _prepare(self, groups: Sequence[Sequence[Kernel]]) -> None:
+        for group in groups:
+            self.prepare(repr(group), lambda group=group: _print_all(group), entry.effort_of(group[0]))
 
     def load(self, key: str, text: Callable[[], str], effort: Effort = Effort.FULL) -> Any:
         """The engine that holds the machine code of a module of LLVM IR; `get_function_address` is its method.
@@ -100,6 +134,11 @@ class Library:
             machine_code = self._emit(path, text(), effort)
         return self._load(machine_code)
 
+    def knows(self, key: str) -> bool:
+        """Whether the object code of a module is on the disk, or is being compiled."""
+        path = self._path(key)
+        return path in self._coming or path.exists()
+
     def prepare(self, key: str, text: Callable[[], str], effort: Effort = Effort.FULL) -> None:
         """Compile a module that `load` will be asked for in another thread, if its object code is not known."""
         path = self._path(key)
@@ -110,6 +149,20 @@ class Library:
 
             self._workers = ThreadPoolExecutor(_MOST_WORKERS, thread_name_prefix="anabranch compiler")
         self._coming[path] = self._workers.submit(self._emit, path, text(), effort)
+
+    def later(self, key: str, text: Callable[[], str], name: str) -> LaterFunction:
+        """The function called `name` of a module, which takes an address; it need not be compiled yet.
+
+        Args:
+            key, text: as for `load`.
+            name: the function's.
+        """
+        self.prepare(key, text)
+
+        def load() -> Callable[[int], None]:
+            return ctypes.PYFUNCTYPE(None, ctypes.c_size_t)(self.load(key, text).get_function_address(name))
+
+        return LaterFunction(load)
 
     def forget_workers(self) -> None:
         """In a child process, which has none of its parent's threads."""
@@ -140,7 +193,7 @@ class Library:
         return True
 
     def _compile(self, specs: list[Kernel]) -> None:
-        engine = self.load(repr(specs), lambda: _print_all(specs))
+        engine = self.load(repr(specs), lambda: _print_all(specs), entry.effort_of(specs[0]))
         for number, spec in enumerate(specs):
             signature = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_size_t] * (1 + len(spec.operands)))
             self._functions[spec] = signature(engine.get_function_address(f"kernel_{number}"))
@@ -169,6 +222,29 @@ class Library:
 
 def _print_all(specs: Sequence[Kernel]) -> str:
     return "".join(entry.print_kernel(spec, f"kernel_{number}") for number, spec in enumerate(specs))
+
+
+def modules_of(specs: Sequence[Kernel]) -> list[list[Kernel]]:
+    """Kernels in groups that are compiled side by side: of one effort, and of about the same work where there is much.
+
+    The groups depend on the kernels alone, for object code is kept by group.
+    """
+    by_effort: dict[Effort, list[Kernel]] = {}
+    for spec in specs:
+        by_effort.setdefault(entry.effort_of(spec), []).append(spec)
+    return [group for alike in by_effort.values() for group in _parted(alike)]
+
+
+def _parted(specs: list[Kernel]) -> list[list[Kernel]]:
+    work = {spec: len(repr(spec)) + _LEAST_WORK.get(entry.effort_of(spec), 4000) for spec in specs}
+    count = min(_MOST_MODULES, len(specs), 1 + sum(work.values()) // _MODULE_WORK)
+    parts: list[list[Kernel]] = [[] for _ in range(count)]
+    filled = [0] * count
+    for spec in sorted(specs, key=lambda spec: -work[spec]):
+        least = filled.index(min(filled))
+        parts[least].append(spec)
+        filled[least] += work[spec]
+    return parts
 
 
 def cache_folder() -> Path:
@@ -215,6 +291,7 @@ def _layout_is_known() -> bool:
     return (
         read(at + entry.DATA_OFFSET, ctypes.c_size_t) == array.ctypes.data
         and read(at + entry.RANK_OFFSET, ctypes.c_int) == 2
+        and read(read(at + entry.STRIDES_OFFSET, ctypes.c_size_t), ctypes.c_ssize_t) == array.strides[0]
         and read(dimensions, ctypes.c_size_t) == 2
         and read(dimensions + 8, ctypes.c_size_t) == 3
         and read(at + entry.DESCRIPTOR_OFFSET, ctypes.c_size_t) == id(array.dtype)

@@ -49,15 +49,17 @@ BINDERS: dict[str, tuple[str, str]] = {
     "sum_of_rows": ("row_sums", "taken_runner"),
     "update_rows": ("row_changes", "update_runner"),
     "take": ("rows", "take_runner"),
-    "top_k_indices": ("top_k", "bind_top_k"),
+    "top_k": ("top_k", "bind_top_k"),
 }
+
+_CALLING_PRODUCTS = ("epilogues", "gemm_batch_bind", "gemm_bind")
 
 
 def _has_open_shape(operation: Operation) -> bool:
     """Whether `operation` is elementwise, on arrays of which ranks are known but not all sizes."""
-    specs = [tensor.spec for tensor in (*operation.inputs, *operation.outputs)]
-    if not operation.op.elementwise or len(operation.outputs) != 1:
+    if not operation.op.elementwise or len(operation.outputs) != 1 or operation.outputs[0].shape == ():
         return False
+    specs = [tensor.spec for tensor in (*operation.inputs, *operation.outputs)]
     shapes = [spec.shape if isinstance(spec, TensorSpec) else None for spec in specs]
     return None not in shapes and any(None in shape for shape in shapes if shape is not None)
 
@@ -65,6 +67,11 @@ def _has_open_shape(operation: Operation) -> bool:
 def has_binder(operation: Operation) -> bool:
     """Whether there may be a kernel for what `operation` does."""
     return operation.op.type_name in BINDERS or _has_open_shape(operation)
+
+
+def calls_products(operation: Operation) -> bool:
+    """Whether the kernel of an operation that `has_binder` calls the functions for matrix products."""
+    return BINDERS.get(operation.op.type_name, ("", ""))[0] in _CALLING_PRODUCTS
 
 
 def bind_native(operation: Operation) -> BoundKernel | Runner | None:

@@ -21,14 +21,14 @@ class OpenRunner:
 
     Args:
         op: the operation, which runs itself where there is no kernel.
-        bind: the kernel for a shape, and the shape of its result; None where NumPy does better, or there is none.
-        dtype: of the result.
+        bind: the kernel for a shape, and the shape of its results; None where NumPy does better, or there is none.
+        dtypes: of the results; several come as a tuple.
     """
 
-    def __init__(self, op: Op, bind: Callable[[Shape], tuple[BoundKernel, Shape] | None], dtype: str) -> None:
+    def __init__(self, op: Op, bind: Callable[[Shape], tuple[BoundKernel, Shape] | None], *dtypes: str) -> None:
         self._op = op
         self._make = bind
-        self._dtype = np.dtype(dtype)
+        self._dtypes = tuple([np.dtype(dtype) for dtype in dtypes])
         self._known: dict[Shape, tuple[BoundKernel, Shape] | None] = {}
 
     def __call__(self, x: Any) -> Any:
@@ -40,10 +40,10 @@ class OpenRunner:
         if found is None:
             return self._op.run(np, x)
         kernel, result_shape = found
-        result = np.empty(result_shape, self._dtype)
-        if kernel.entry(kernel.table, id(x), id(result)):  # of another layout
+        results = tuple([np.empty(result_shape, dtype) for dtype in self._dtypes])
+        if kernel.entry(kernel.table, id(x), *map(id, results)):  # of another layout
             return self._op.run(np, x)
-        return result
+        return results[0] if len(results) == 1 else results
 
     def _bind(self, shape: Shape) -> tuple[BoundKernel, Shape] | None:
         if len(self._known) >= _MOST_SHAPES:

@@ -15,6 +15,7 @@ from ...ops.pooling import AveragePool, AveragePoolGrad, MaxPool, MaxPoolGrad, M
 from ...ops.window_geometry import Window
 from .bound import BoundKernel
 from .code import Code, Size
+from .compiler import Effort
 from .correlation import Fields, print_parallel
 from .entry import Operand
 from .expression import llvm_type
@@ -52,6 +53,8 @@ class PoolingKernel:
     taps: tuple[int, int]
     is_inside: bool
     is_spread: bool
+
+    effort = Effort.LARGE
 
     @property
     def number_count(self) -> int:

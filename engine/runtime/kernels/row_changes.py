@@ -22,7 +22,7 @@ from .code import Code, Size
 from .correlation import Fields, print_parallel
 from .entry import DATA_OFFSET
 from .expression import UnsupportedError
-from .library import library
+from .library import LaterFunction, library
 from .llvm import KernelSpec
 
 _AHEAD = 8  # rows
@@ -72,7 +72,7 @@ def update_runner(operation: Operation) -> Callable[..., Any] | None:
         parts = max(1, min(_PARTS, places.size * width // _PART_ELEMENTS))
         head = (places.ctypes.data, places.size, shape[0], width, parts, 0)
         numbers = (ctypes.c_int64 * (len(_HEAD) + len(addresses)))(*head, *addresses)
-        run(ctypes.addressof(numbers))
+        run.call(ctypes.addressof(numbers))
         if numbers[len(_HEAD) - 1]:
             return op.write_in_place(places, *others)
         return tuple(wholes) if count > 1 else wholes[0]
@@ -81,7 +81,7 @@ def update_runner(operation: Operation) -> Callable[..., Any] | None:
 
 
 @cache
-def _function(spec: KernelSpec, count: int, index: str) -> Any:
+def _function(spec: KernelSpec, count: int, index: str) -> LaterFunction:
     """A compiled function of the address of its numbers.
 
     Args:
@@ -93,8 +93,7 @@ def _function(spec: KernelSpec, count: int, index: str) -> Any:
     def text() -> str:
         return _DECLARATIONS + spec.print_body("change") + _print_task(spec, count, index) + _print_entry(index)
 
-    engine = library.load(f"row changes {index} {count} {spec!r}", text)
-    return ctypes.PYFUNCTYPE(None, ctypes.c_size_t)(engine.get_function_address("row_changes"))
+    return library.later(f"row changes {index} {count} {spec!r}", text, "row_changes")
 
 
 def _print_entry(index: str) -> str:

@@ -21,7 +21,7 @@ from ...ops.indexed_slices import AddToRows, own_memory
 from ...ops.sum_of_rows import SumOfRepeated, SumOfRows
 from .code import Code, Size
 from .correlation import Fields, print_parallel
-from .library import library
+from .library import LaterFunction, library
 from .registers import registers_of
 
 _AHEAD = 12  # rows
@@ -61,7 +61,7 @@ def add_runner(operation: Operation) -> Callable[..., Any] | None:
     return add
 
 
-def _add(run: Any, whole: Any, positions: Any, rows: Any, repeats: int, scale: Any) -> None:
+def _add(run: LaterFunction, whole: Any, positions: Any, rows: Any, repeats: int, scale: Any) -> None:
     """Add rows times a scale to the rows of `whole` at positions that are known to lie in it."""
     count, width = len(positions), math.prod(whole.shape[1:])
     parts = 1 if count * width < _SERIAL_ELEMENTS else _PARTS
@@ -69,7 +69,7 @@ def _add(run: Any, whole: Any, positions: Any, rows: Any, repeats: int, scale: A
     addresses = [whole.ctypes.data, positions.ctypes.data, rows.ctypes.data]
     fields = [*addresses, count, width, parts, lists.ctypes.data, repeats, factor.ctypes.data]
     numbers = (ctypes.c_int64 * len(_FIELDS))(*fields)
-    run(ctypes.addressof(numbers))
+    run.call(ctypes.addressof(numbers))
 
 
 def repeated_runner(operation: Operation) -> Callable[..., Any] | None:
@@ -118,7 +118,7 @@ def taken_runner(operation: Operation) -> Callable[..., Any] | None:
         addresses = [table.ctypes.data, ids.ctypes.data, out.ctypes.data]
         fields = [*addresses, count, terms, len(table), width, parts, 0]
         numbers = (ctypes.c_int64 * len(_TAKEN_FIELDS))(*fields)
-        run(ctypes.addressof(numbers))
+        run.call(ctypes.addressof(numbers))
         return op.run(np, table, ids) if numbers[-1] else out
 
     return sum_of_rows
@@ -132,14 +132,13 @@ def _is_plain(array: Any) -> bool:
 
 
 @cache
-def _function(element: str) -> Any:
+def _function(element: str) -> LaterFunction:
     """A compiled function of the address of its numbers."""
 
     def text() -> str:
         return _DECLARATIONS + _print_task(element) + _print_entry()
 
-    engine = library.load(f"row sums {element}\n{text()}", text)
-    return ctypes.PYFUNCTYPE(None, ctypes.c_size_t)(engine.get_function_address("row_sums"))
+    return library.later(f"row sums {element}\n{text()}", text, "row_sums")
 
 
 def _print_entry() -> str:
@@ -202,14 +201,13 @@ def _print_row(code: Code, element: str, source: str, target: str, width: Size, 
 
 
 @cache
-def _taken_function(element: str, index: str) -> Any:
+def _taken_function(element: str, index: str) -> LaterFunction:
     """A compiled function of the address of its numbers."""
 
     def text() -> str:
         return _DECLARATIONS + _print_taken_task(element, index) + _print_taken_entry()
 
-    engine = library.load(f"sum of rows {element} {index}\n{text()}", text)
-    return ctypes.PYFUNCTYPE(None, ctypes.c_size_t)(engine.get_function_address("sum_of_rows"))
+    return library.later(f"sum of rows {element} {index}\n{text()}", text, "sum_of_rows")
 
 
 def _print_taken_entry() -> str:

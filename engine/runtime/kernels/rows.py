@@ -22,7 +22,7 @@ from ...ops.indexed_slices import AssignRows, own_memory
 from ...ops.segments import SegmentSum
 from .code import Code, Size
 from .correlation import Fields, print_parallel
-from .library import library
+from .library import LaterFunction, library
 from .registers import registers_of
 
 Runner = Callable[..., Any]
@@ -60,7 +60,7 @@ def take_runner(operation: Operation) -> Runner | None:
         parts = 1 if count * width < _SERIAL_WORDS else _PARTS
         addresses = table.ctypes.data, ids.ctypes.data, out.ctypes.data
         numbers = (ctypes.c_int64 * len(_FIELDS))(*addresses, count, len(table), width, parts, 0)
-        run(ctypes.addressof(numbers))
+        run.call(ctypes.addressof(numbers))
         return op.run(np, table, ids) if numbers[-1] else out
 
     return take
@@ -86,7 +86,7 @@ def write_runner(operation: Operation) -> Runner | None:
         is_serial = rows.size < _SERIAL_WORDS or not (positions[1:] > positions[:-1]).all() or positions[0] < 0
         parts = 1 if is_serial else _PARTS
         numbers = (ctypes.c_int64 * len(_FIELDS))(*addresses, positions.size, len(whole), width, parts, 0)
-        run(ctypes.addressof(numbers))
+        run.call(ctypes.addressof(numbers))
         return op.write_in_place(positions, rows) if numbers[-1] else whole
 
     return write
@@ -133,14 +133,14 @@ def put_runner(operation: Operation) -> Runner | None:
     return put_rows
 
 
-def _added(run: Any, rows: Any, ids: Any, shape: tuple[int, ...]) -> Any:
+def _added(run: LaterFunction, rows: Any, ids: Any, shape: tuple[int, ...]) -> Any:
     """An array of `shape` whose rows are the sums of the `rows` that have their number."""
     out = np.empty(shape, rows.dtype)
     width = math.prod(shape[1:])
     parts = 1 if rows.size < _SERIAL_WORDS else max(1, min(_PARTS, width // _LINE))
     addresses = out.ctypes.data, ids.ctypes.data, rows.ctypes.data
     numbers = (ctypes.c_int64 * len(_FIELDS))(*addresses, len(ids), len(out), width, parts, 0)
-    run(ctypes.addressof(numbers))
+    run.call(ctypes.addressof(numbers))
     return out
 
 
@@ -161,15 +161,14 @@ def _is_plain(array: Any) -> bool:
 
 
 @cache
-def _function(kind: str, index: str, element: str = "i32") -> Any:
+def _function(kind: str, index: str, element: str = "i32") -> LaterFunction:
     """A compiled function of the address of its numbers."""
     printers = {"take": _print_take, "write": _print_write, "sum": _print_sum}
 
     def text() -> str:
         return _DECLARATIONS + printers[kind](index, element)
 
-    engine = library.load(f"rows {kind} {index} {element}\n{text()}", text)
-    return ctypes.PYFUNCTYPE(None, ctypes.c_size_t)(engine.get_function_address(f"rows_{kind}"))
+    return library.later(f"rows {kind} {index} {element}\n{text()}", text, f"rows_{kind}")
 
 
 def _print_entry(kind: str) -> str:

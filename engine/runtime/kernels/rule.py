@@ -7,20 +7,23 @@ from functools import lru_cache
 from typing import Any
 
 from ...graph.dtypes import name_of
-from ...graph.graph import Operation
+from ...graph.graph import Graph, Operation
 from ...graph.op import Op
 from ...graph.spec import TensorSpec
 from ...ops.fused import Fused
+from ...ops.linalg import MatMul
 from ...ops.packed import Layout
 from ...ops.reduction import LogSumExp
 from ...ops.softmax import LogSoftmax, Softmax
 from ...passes.fuse import FusionRule
+from ...passes.prune import all_operations
+from . import gemm
 from .bound import BoundKernel, can_fuse, kernel_spec, loop_numbers
 from .dynamic import fused_runner
 from .expression import ExpressionBuilder, UnsupportedError, memory_type
-from .gemm_bind import layout_for
+from .gemm_bind import layout_for, may_be_large
 from .library import library
-from .natives import Runner, bind_native
+from .natives import Runner, bind_native, calls_products
 
 
 class KernelRule(FusionRule):
@@ -50,7 +53,7 @@ class KernelRule(FusionRule):
 
         return pays(operation)
 
-    def layout(self, rows: int, weight: TensorSpec, transpose: bool) -> Layout | None:
+    def layout(self, rows: int | None, weight: TensorSpec, transpose: bool) -> Layout | None:
         return layout_for(rows, weight, transpose)
 
 
@@ -89,15 +92,37 @@ def fusion_rule() -> FusionRule | None:
     return KernelRule() if library.usable else None
 
 
+def begin_products(graph: Graph) -> None:
+    """Compile the functions for matrix products in another thread, if a program of `graph` may call them.
+
+    That takes longer than any other module, and is done once on a machine.
+    """
+    if not gemm.is_available() or gemm.is_compiled("float32"):
+        return
+    if any(isinstance(operation.op, MatMul) and _is_large(operation) for operation in all_operations(graph.operations)):
+        gemm.prepare("float32")
+
+
+def _is_large(operation: Operation) -> bool:
+    """Whether a product may be worth a kernel in float32."""
+    specs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
+    return name_of(operation.outputs[0].dtype) == "float32" and may_be_large(*specs)
+
+
 def bind_kernels(operations: Iterable[Operation]) -> dict[Operation, BoundKernel | Runner]:
     """Kernels for operations of a program: fused ones, and those of `natives`. What has none is left to NumPy."""
     if not library.usable:
         return {}
     operations = list(operations)
-    bound = _bind_all(operation for operation in operations if isinstance(operation.op, Fused))
-    # Other threads compile these while the natives are bound, which wait for the functions that they call.
-    library.begin([kernel.spec for kernel in _kernels(bound)])
-    bound |= _bind_all(operation for operation in operations if not isinstance(operation.op, Fused))
+    fused = [operation for operation in operations if isinstance(operation.op, Fused)]
+    natives = [operation for operation in operations if not isinstance(operation.op, Fused)]
+    calling = [operation for operation in natives if calls_products(operation)]
+    others = [operation for operation in natives if not calls_products(operation)]
+    bound: dict[Operation, BoundKernel | Runner] = {}
+    for part in (fused, others, calling):
+        # Other threads compile what is known while the next are bound; the last wait for the functions that they call.
+        library.begin([kernel.spec for kernel in _kernels(bound)])
+        bound |= _bind_all(part)
     kernels = _kernels(bound)
     for kernel, entry in zip(kernels, library.get([kernel.spec for kernel in kernels]), strict=True):
         kernel.entry = entry

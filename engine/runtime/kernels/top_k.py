@@ -1,7 +1,8 @@
-"""Kernels for the positions of the few largest elements of each row.
+"""Kernels for the few largest elements of each row, and their positions.
 
-A row is read once. The largest so far are kept in order, and vectors of which no element comes before the last of them
-are passed over by one comparison, which holds for nearly all of a long row.
+The largest so far are kept in order, and vectors of which no element comes before the last of them are passed over by
+one comparison, which holds for nearly all of a long row. For few of the largest such a row is read twice, first for a
+bound that hardly more elements reach: what is kept for a while only costs branches that no processor foresees.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
-from ...ops.sorting import TopKIndices
+from ...ops.sorting import TopK
 from .bound import BoundKernel
 from .code import Code, Size
 from .correlation import Fields, print_parallel
@@ -24,16 +25,19 @@ _MOST = 64  # for more of the largest, sorting is quicker where rows ascend
 _PARTS = 16
 _SERIAL_ELEMENTS = 1 << 15
 _VECTORS = 4  # that are passed over at once
-_FIELDS = ("x", "places", "rows", "columns", "parts")
+_FEW = 8  # of the largest, for which it pays to look for a bound first,
+_LONG = 4  # in rows of so many times the elements that are passed over at once
+_LOWEST = "0xFFF0000000000000"
+_FIELDS = ("x", "values", "places", "rows", "columns", "parts")
 _ELEMENTS = {"float32": "float", "float64": "double"}
 
 
 @dataclass(frozen=True)
 class TopKKernel:
-    """The positions of the `k` largest of each row.
+    """The `k` largest of each row, and their positions.
 
     Attributes:
-        operands: the rows, and the positions.
+        operands: the rows, the values and the positions.
         k: how many.
         lanes: elements of a vector.
     """
@@ -51,9 +55,9 @@ class TopKKernel:
 
 
 def bind_top_k(operation: Operation) -> BoundKernel | OpenRunner | None:
-    """The kernel of a `TopKIndices`."""
+    """The kernel of a `TopK`."""
     op, spec = operation.op, operation.inputs[0].spec
-    assert isinstance(op, TopKIndices)
+    assert isinstance(op, TopK)
     if not isinstance(spec, TensorSpec) or spec.shape is None:
         return None
     if spec.dtype.name not in _ELEMENTS or not 1 <= op.k <= _MOST:
@@ -63,21 +67,21 @@ def bind_top_k(operation: Operation) -> BoundKernel | OpenRunner | None:
         return _bound(op, TensorSpec(shape, spec.dtype))
 
     if not spec.is_static:
-        return OpenRunner(op, bind, "int32")
+        return OpenRunner(op, bind, spec.dtype.name, "int32")
     found = bind(tuple(int(size or 0) for size in spec.shape))
     return None if found is None else found[0]
 
 
-def _bound(op: TopKIndices, spec: TensorSpec) -> tuple[BoundKernel, Shape] | None:
+def _bound(op: TopK, spec: TensorSpec) -> tuple[BoundKernel, Shape] | None:
     shape = tuple(int(size or 0) for size in spec.shape or ())
     if not math.prod(shape) or shape[-1] < op.k:
         return None
-    element, result = _ELEMENTS[spec.dtype.name], op.infer(spec)
-    operands = Operand(element, len(shape)), Operand("i32", len(shape), (), is_written=True)
+    element, results = _ELEMENTS[spec.dtype.name], op.infer(spec)
+    operands = Operand(element, len(shape)), *[Operand(kind, len(shape), (), True) for kind in (element, "i32")]
     kernel = TopKKernel(operands, op.k, registers_of(library.host, element).lanes)
     rows = math.prod(shape[:-1])
     parts = 1 if math.prod(shape) < _SERIAL_ELEMENTS else min(_PARTS, rows)
-    return BoundKernel(kernel, [spec], [result], [rows, shape[-1], parts]), (*shape[:-1], op.k)
+    return BoundKernel(kernel, [spec], results, [rows, shape[-1], parts]), (*shape[:-1], op.k)
 
 
 # --- code -----------------------------------------------------------------------------------------------------------
@@ -86,13 +90,13 @@ def _bound(op: TopKIndices, spec: TensorSpec) -> tuple[BoundKernel, Shape] | Non
 def _print_run(kernel: TopKKernel, name: str) -> str:
     """The function that is called: it runs all parts."""
     element = kernel.operands[0].type
-    code = Code(f"{name}_run", [(f"{element}*", "%d0"), ("i32*", "%d1"), ("i64*", "%numbers")])
+    code = Code(f"{name}_run", [(f"{element}*", "%d0"), (f"{element}*", "%d1"), ("i32*", "%d2"), ("i64*", "%numbers")])
     numbers = f"[{len(_FIELDS)} x i64]"
     fields = code.value(f"bitcast {numbers}* {code.slot(numbers)} to i64*")
-    code.store("i64", code.value(f"ptrtoint {element}* %d0 to i64"), fields, 0)
-    code.store("i64", code.value("ptrtoint i32* %d1 to i64"), fields, 1)
+    for position, kind in enumerate((element, element, "i32")):
+        code.store("i64", code.value(f"ptrtoint {kind}* %d{position} to i64"), fields, position)
     for number in range(kernel.number_count):
-        code.store("i64", code.load("i64", "%numbers", number), fields, 2 + number)
+        code.store("i64", code.load("i64", "%numbers", number), fields, 3 + number)
     parts = Fields(code, fields, _FIELDS)["parts"]
     print_parallel(code, f"{name}_task", code.value(f"bitcast i64* {fields} to i8*"), parts)
     return code.text()
@@ -104,13 +108,11 @@ def _print_task(kernel: TopKKernel, name: str) -> str:
     code = Code(f"{name}_task", [("i8*", "%context"), ("i64", "%part")])
     fields = Fields(code, code.value("bitcast i8* %context to i64*"), _FIELDS)
     rows, columns, parts = (fields[size] for size in ("rows", "columns", "parts"))
-    x, places = fields.address("x", element), fields.address("places", "i32")
-    kept = code.slot(f"[{k} x {element}]")
-    values = code.value(f"bitcast [{k} x {element}]* {kept} to {element}*")
+    x, values, places = fields.address("x", element), fields.address("values", element), fields.address("places", "i32")
     first = code.div(code.mul(rows, "%part"), parts)
     end = code.div(code.mul(rows, code.add("%part", 1)), parts)
     with code.loop(first, end) as row:
-        found = values, code.at("i32", places, code.mul(row, k))
+        found = code.at(element, values, code.mul(row, k)), code.at("i32", places, code.mul(row, k))
         _Row(code, kernel, name, code.at(element, x, code.mul(row, columns)), found).print_search(columns)
     return code.text()
 
@@ -130,23 +132,76 @@ class _Row:
         self.width = _VECTORS * kernel.lanes
         self.row = row
         self.values, self.places = found
+        self.count, self.bound = code.slot("i64"), code.slot(self.element)  # of those found; what others have to reach
+        self.peaks = code.slot(f"<{self.width} x {self.element}>")
 
     def print_search(self, columns: Size) -> None:
-        code, element, width, k = self.code, self.element, self.width, self.k
-        with code.loop(0, k) as place:
-            self._insert(place, place)
-        whole = code.add(k, code.mul(code.div(code.sub(columns, k), width), width))
+        code, element, width = self.code, self.element, self.width
+        code.line(f"store i64 0, i64* {self.count}")
+        code.line(f"store {element} {_LOWEST}, {element}* {self.bound}")
+        whole = code.mul(code.div(columns, width), width)
+        if self.k <= _FEW:
+            with code.when(code.compare("sge", columns, _LONG * width)):
+                self._print_bound(whole)
         vector = f"<{width} x {element}>"
-        with code.loop(k, whole, width) as group:
-            least = code.broadcast(width, element, code.load(element, self.values, k - 1))
-            passes = code.value(f"fcmp ugt {vector} {code.load_vector(vector, element, self.row, group)}, {least}")
-            mask = code.value(f"bitcast <{width} x i1> {passes} to i{width}")
+        with code.loop(0, whole, width) as group:
+            x = code.load_vector(vector, element, self.row, group)
+            least = code.broadcast(width, element, code.load(element, self.values, self.k - 1))
+            above = code.value(f"fcmp ugt {vector} {x}, {least}")
+            bound = code.broadcast(width, element, code.load(element, self.bound))
+            reaching = code.value(f"fcmp uge {vector} {x}, {bound}")
+            mask_type = f"<{width} x i1>"
+            passes = code.value(f"select i1 {self._is_short()}, {mask_type} {reaching}, {mask_type} {above}")
+            mask = code.value(f"bitcast {mask_type} {passes} to i{width}")
             if width < 64:
                 mask = code.value(f"zext i{width} {mask} to i64")
             with code.when(code.compare("ne", mask, 0)):
                 self._print_offers(group, mask)
         with code.loop(whole, columns) as place:
             self._offer(place)
+
+    def _is_short(self) -> str:
+        """Whether fewer than `k` have been found."""
+        return self.code.compare("slt", self.code.load("i64", self.count), self.k)
+
+    def _print_bound(self, whole: Size) -> None:
+        """Find a number that at least `k` elements reach, without a branch that depends on them.
+
+        The largest of each lane are elements; so is what is left of them when the largest is taken out k - 1 times.
+        """
+        code, element, width = self.code, self.element, self.width
+        vector = f"<{width} x {element}>"
+        lowest = code.broadcast(width, element, _LOWEST)
+        code.line(f"store {vector} {lowest}, {vector}* {self.peaks}")
+        with code.loop(0, whole, width) as group:
+            x, peaks = code.load_vector(vector, element, self.row, group), code.load(vector, self.peaks)
+            self._keep_greater(vector, x, peaks)
+        with code.loop(0, self.k):
+            peaks = code.load(vector, self.peaks)
+            highest = self._print_highest(peaks)
+            code.line(f"store {element} {highest}, {element}* {self.bound}")
+            is_highest = code.value(f"fcmp oeq {vector} {peaks}, {code.broadcast(width, element, highest)}")
+            left = code.value(f"select <{width} x i1> {is_highest}, {vector} {lowest}, {vector} {peaks}")
+            code.line(f"store {vector} {left}, {vector}* {self.peaks}")
+
+    def _keep_greater(self, vector: str, x: str, peaks: str) -> None:
+        is_greater = self.code.value(f"fcmp ogt {vector} {x}, {peaks}")  # never for NaN
+        greater = self.code.value(f"select <{self.width} x i1> {is_greater}, {vector} {x}, {vector} {peaks}")
+        self.code.line(f"store {vector} {greater}, {vector}* {self.peaks}")
+
+    def _print_highest(self, peaks: str) -> str:
+        """The largest element of a vector, by halves."""
+        code, element, width = self.code, self.element, self.width
+        while width > 1:
+            half = width // 2
+            vector, part, values = f"<{width} x {element}>", f"<{half} x {element}>", list[str]()
+            for first in (0, half):
+                lanes = ", ".join(f"i32 {first + lane}" for lane in range(half))
+                values.append(code.value(f"shufflevector {vector} {peaks}, {vector} undef, <{half} x i32> <{lanes}>"))
+            is_greater = code.value(f"fcmp ogt {part} {values[0]}, {values[1]}")
+            peaks = code.value(f"select <{half} x i1> {is_greater}, {part} {values[0]}, {part} {values[1]}")
+            width = half
+        return code.value(f"extractelement <1 x {element}> {peaks}, i32 0")
 
     def _print_offers(self, group: Size, mask: str) -> None:
         """Offer the elements of a group whose bits are set."""
@@ -160,13 +215,18 @@ class _Row:
                     self._offer(code.add(group, start, lane))
 
     def _offer(self, place: Size) -> None:
-        """Insert an element if it comes before the last of those found: NaN before all but NaN."""
+        """Insert an element if it may be among the first, or comes before the last of them: NaN before all but NaN."""
         code, element = self.code, self.element
         value, least = code.load(element, self.row, place), code.load(element, self.values, self.k - 1)
         is_above = code.value(f"fcmp ugt {element} {value}, {least}")
         is_number = code.value(f"fcmp ord {element} {least}, {least}")
-        with code.when(code.value(f"and i1 {is_above}, {is_number}")):
-            self._insert(place, self.k - 1)
+        comes_before = code.value(f"and i1 {is_above}, {is_number}")
+        reaches = code.value(f"fcmp uge {element} {value}, {code.load(element, self.bound)}")
+        is_short = self._is_short()
+        with code.when(code.value(f"select i1 {is_short}, i1 {reaches}, i1 {comes_before}")):
+            count = code.load("i64", self.count)
+            self._insert(place, code.least(count, self.k - 1))
+            code.line(f"store i64 {code.least(code.add(count, 1), self.k)}, i64* {self.count}")
 
     def _insert(self, place: Size, rank: Size) -> None:
         value = self.code.load(self.element, self.row, place)

@@ -12,11 +12,13 @@ from ...graph.region import Region
 from ...graph.spec import FrameSpec
 from ...graph.tensor import Tensor
 from ...ops.base import Constant, ZerosOfShape
+from ...ops.indexed_slices import AssignRows
 from ...passes.prune import frame_users, needed_in_region
 from ..kernels.expression import UnsupportedError
 from .forms import IGNORES_FURTHER_INPUTS, Context, print_form
 from .function import Array, Elements, Ragged, Scalar, Slots, State, Value, buffers_of
 from .recording import print_recording, recorded_value, start_records
+from .variables import check_in_use
 
 
 def taken_inputs(operation: Operation) -> Sequence[Tensor]:
@@ -38,11 +40,13 @@ class Block:
         self.histories: dict[tuple[Tensor, Tensor], Value] = {}  # of loops
         self.targets: dict[Tensor, Array] = {}  # where results are wanted
         self._held: dict[Tensor, Value] = {}
+        self._used: set[Tensor] = set()  # as more than the value of which rows are written
 
     def print_operations(self, operations: Sequence[Operation], kept: Iterable[Tensor]) -> None:
         """Print in order; what is not `kept` gives its memory back after its last use."""
         last = _last_uses(operations)
         outliving, users = set(kept), frame_users(operations)
+        self._used = outliving.union(*[o.inputs[1:] if type(o.op) is AssignRows else o.inputs for o in operations])
         for operation in operations:
             if isinstance(operation.op, Parameter) or (operation.outputs and operation.outputs[0] in self.values):
                 continue
@@ -64,6 +68,7 @@ class Block:
         value = self.values.get(tensor)
         if isinstance(value, Elements) and not value.is_there:
             raise UnsupportedError("the elements of a TensorArray are used after a write")
+        check_in_use(value)
         if value is not None:
             return value
         if isinstance(tensor.operation.op, Constant) and (tensor.shape == () or tensor in self.context.constants):
@@ -72,8 +77,6 @@ class Block:
 
     def _print(self, operation: Operation, users: Mapping[Tensor, Sequence[Operation]]) -> Mapping[Tensor, Value]:
         op = operation.op
-        if operation.effects:
-            raise UnsupportedError("an effect")
         if isinstance(op, While):
             return print_loop(self, op, operation, users.get(operation.outputs[-1], ()))
         if isinstance(op, Branch):
@@ -90,6 +93,9 @@ class Block:
         if isinstance(op, Constant) and op.value.shape != ():
             return {}
         inputs = [self.value_of(tensor) for tensor in taken_inputs(operation)]
+        if operation.effects:
+            printed = self.context.variables.printed(operation, inputs, operation.outputs[0] in self._used)
+            return dict(zip(operation.outputs, printed, strict=True))
         self.context.targets = self.targets
         return dict(zip(operation.outputs, print_form(self.context, operation, inputs), strict=True))
 
@@ -201,6 +207,8 @@ def print_loop(block: Block, op: While, operation: Operation, users: Sequence[Op
     trips = context.loop_trips[operation] = function.slot("i64", "0")
     head, body, done = (function.new_label(hint) for hint in ("test", "round", "leave"))
     before_loop = context.work
+    context.variables.loops += 1
+    first_line = len(function.lines)
     function.jump(head)
     function.place(head)
     current = [variable.load() for variable in variables]
@@ -230,6 +238,9 @@ def print_loop(block: Block, op: While, operation: Operation, users: Sequence[Op
     ]
     inside.close()
     test.close()
+    context.variables.loops -= 1
+    for value in inputs:
+        check_in_use(value)  # the next iteration does
     changing = [variable.state for variable in variables if variable.state is not None]
     if any(state.version != version for state, version in captured_states.items() if state not in changing):
         raise UnsupportedError("a TensorArray from outside is written in a loop, each time anew")
@@ -238,6 +249,8 @@ def print_loop(block: Block, op: While, operation: Operation, users: Sequence[Op
     count = function.let(f"load i64, ptr {trips}")
     function.line(f"store i64 {function.let(f'add i64 {count}, 1')}, ptr {trips}")
     context.tick(context.work - before_loop)
+    if context.exits and context.exits[-1] >= first_line:
+        context.exits.append(len(function.lines))  # an exit may follow all of an earlier iteration
     function.jump(head)
     function.place(done)
     frame = operation.outputs[-1]
@@ -299,6 +312,8 @@ def _print_branch(block: Block, op: Branch, operation: Operation, users: Sequenc
     insides: list[Block] = []
     states = {value.state: value.state.version for value in inputs if isinstance(value, Slots)}
     latest = dict(states)
+    versions = context.variables.versions()
+    last_versions = dict(versions)
     slots: list[str] = []
     like: list[Value] = []
     buffers: list[set[object]] = []
@@ -306,7 +321,7 @@ def _print_branch(block: Block, op: Branch, operation: Operation, users: Sequenc
     start = 0
     for region, label in zip(op.regions, labels, strict=True):
         function.place(label)
-        for state, version in states.items():
+        for state, version in (*states.items(), *versions.items()):
             state.version = version
         inside = Block(context, _bound(region, (), inputs[start : start + len(region.captures)]))
         insides.append(inside)
@@ -320,6 +335,8 @@ def _print_branch(block: Block, op: Branch, operation: Operation, users: Sequenc
             buffers = [set(buffers_of(value)) for value in results]
         for state in states:
             latest[state] = max(latest[state], state.version)
+        for held in versions:
+            last_versions[held] = max(last_versions[held], held.version)
         for slot, value, first, places in zip(slots, results, like, buffers, strict=True):
             _check_alike(value, first)
             if isinstance(value, Slots):
@@ -342,6 +359,8 @@ def _print_branch(block: Block, op: Branch, operation: Operation, users: Sequenc
         function.hold(saved)
     for state, version in latest.items():
         state.version = version if version == states[state] else version + 1
+    for held, version in last_versions.items():
+        held.version = version if version == versions[held] else version + 1
     found = {
         tensor: _from_slot(block, slot, value, places)
         for tensor, slot, value, places in zip(operation.outputs[:-1], slots, like, buffers, strict=True)

@@ -11,6 +11,7 @@ from ..kernels.entry import (
     DESCRIPTOR_OFFSET,
     DIMENSIONS_OFFSET,
     FLAGS_OFFSET,
+    ITEMS_OFFSET,
     RANK_OFFSET,
     TYPE_OFFSET,
 )
@@ -38,8 +39,8 @@ class Operand:
 class Checks:
     """Lines that check operands one after the other, and name what lies in them.
 
-    Of operand k, ``%dk`` is the address of the data, ``%rowsk`` the number of rows where that is open, and ``%xk`` the
-    value of a scalar.
+    The operands are the items of a tuple, whose address is ``%operands``. Of operand k, ``%dk`` is the address of the
+    data, ``%rowsk`` the number of rows where that is open, and ``%xk`` the value of a scalar.
     """
 
     def __init__(self) -> None:
@@ -94,10 +95,17 @@ class Checks:
 
     def text(self) -> list[str]:
         """The lines at the function's start."""
-        lines = ["  %table_p = inttoptr i64 %table to ptr", "  %array = load i64, ptr %table_p"]
+        lines = [
+            "  %table_p = inttoptr i64 %table to ptr",
+            "  %array = load i64, ptr %table_p",
+            f"  %items_at = add i64 %operands, {ITEMS_OFFSET}",
+            "  %items = inttoptr i64 %items_at to ptr",
+        ]
         for position in range(self._operands):
             lines.append(f"  %pt{position} = getelementptr i64, ptr %table_p, i64 {position + 1}")
             lines.append(f"  %t{position} = load i64, ptr %pt{position}")
+            lines.append(f"  %po{position} = getelementptr i64, ptr %items, i64 {position}")
+            lines.append(f"  %o{position} = load i64, ptr %po{position}")
         return [*lines, *self._lines]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,9 @@ from ...graph.dtypes import name_of
 from ...graph.graph import Operation
 from ...graph.spec import ArraySpec, FrameSpec, TensorSpec
 from ...graph.tensor import Tensor
+from ...graph.variable import Variable
 from ...ops.base import Constant
+from ...ops.keys import SeedGenerator
 from ...passes.prune import all_operations
 from ..kernels.expression import UnsupportedError
 from ..kernels.llvm import declarations
@@ -22,10 +25,14 @@ from .blocks import Block, print_loop, taken_inputs
 from .checks import IS_ARRAY, Checks, Operand
 from .forms import TICKS, Context, shape_of
 from .function import Array, Elements, Ragged, Record, Scalar, Slots, State, Value
+from .packed import declarations as packed_declarations
 from .recording import recorded_inside
 from .scalars import division_functions, type_of
+from .variables import Held, StaleError, check_in_use, touched
 
-TRIPS, NEEDED, FIRST_SIZE = range(3)  # places among the counts
+TRIPS, NEEDED, WRITTEN, FIRST_SIZE = range(4)  # places among the counts
+_LAST_BIT = 62
+_MOST_COPIED_BYTES = 1 << 20  # of a variable that a part of a step writes, each time that it runs
 FREE = -2  # is needed at first, where the region runs without the interpreter's lock
 
 
@@ -50,6 +57,24 @@ class Room:
     of: int | None = None
 
 
+@dataclass(frozen=True)
+class HeldValue:
+    """A variable, or a generator, whose value is an operand.
+
+    Attributes:
+        resource: which.
+        bit: of what a region says it wrote, where its value has to be set then; -1 otherwise.
+        is_scalar: whether its value is a scalar, so that a second operand, among the outputs, takes the new one.
+        is_made: whether the operand is a copy of an array, which becomes the value, or the state of a generator. Those
+            come last, generators behind variables.
+    """
+
+    resource: Variable | SeedGenerator
+    bit: int
+    is_scalar: bool
+    is_made: bool
+
+
 @dataclass
 class Plan:
     """A native region, printed but not compiled.
@@ -64,7 +89,9 @@ class Plan:
         arena_size: bytes that it works in.
         operations: how many operations it holds.
         ragged: how many inputs are TensorArrays of TensorArrays, whose ends are operands after the constants.
+        variables: whose values are operands after those.
         run: the operations, where it is no loop.
+        is_whole: whether these are all of a step.
     """
 
     text: str
@@ -77,7 +104,9 @@ class Plan:
     arena_size: int
     operations: int
     ragged: int
+    variables: list[HeldValue] = field(default_factory=list[HeldValue])
     run: list[Operation] = field(default_factory=list[Operation])
+    is_whole: bool = False
 
     @property
     def summary(self) -> str:
@@ -99,11 +128,17 @@ def plan_loop(operation: Operation, users: Sequence[Operation], vector: int) -> 
         results = print_loop(block, op, operation, users)
         return [results[tensor] for tensor in operation.outputs[:-1]]
 
-    return _Planner(vector, [operation], list(operation.outputs[:-1]), histories).plan(body)
+    return _planned(vector, [operation], list(operation.outputs[:-1]), histories, body)
 
 
-def plan_block(operations: Sequence[Operation], outputs: Sequence[Tensor], vector: int) -> Plan:
+def plan_block(operations: Sequence[Operation], outputs: Sequence[Tensor], vector: int, is_whole: bool = False) -> Plan:
     """Operations in a row as a native region.
+
+    Args:
+        operations: which, in order.
+        outputs: what is wanted of what they make.
+        vector: the bytes of the host's vectors.
+        is_whole: they are all of a step, so that nothing else needs earlier values of the variables that they write.
 
     Raises:
         UnsupportedError, TooLargeError: they can't be one, or should not.
@@ -113,13 +148,38 @@ def plan_block(operations: Sequence[Operation], outputs: Sequence[Tensor], vecto
         block.print_operations(operations, outputs)
         return [block.value_of(tensor) for tensor in outputs]
 
-    return _Planner(vector, operations, list(outputs), []).plan(body)
+    return _planned(vector, operations, list(outputs), [], body, is_whole)
+
+
+def _planned(
+    vector: int,
+    operations: Sequence[Operation],
+    outputs: list[Tensor],
+    histories: list[Tensor],
+    body: Callable[[Block], list[Value]],
+    is_whole: bool = False,
+) -> Plan:
+    """A plan; reads of a variable copy where an earlier value of it is used after a write."""
+    copied: set[object] = set()
+    while True:
+        try:
+            return _Planner(vector, operations, outputs, histories, copied, is_whole).plan(body)
+        except StaleError as error:
+            copied.add(error.resource)
 
 
 class _Planner:
     def __init__(
-        self, vector: int, operations: Sequence[Operation], outputs: list[Tensor], histories: list[Tensor]
+        self,
+        vector: int,
+        operations: Sequence[Operation],
+        outputs: list[Tensor],
+        histories: list[Tensor],
+        copied: Collection[object],
+        is_whole: bool,
     ) -> None:
+        self.copied = copied
+        self.is_whole = is_whole
         self.operations = operations
         self.outputs = outputs
         self.histories = histories
@@ -128,6 +188,7 @@ class _Planner:
         self.inputs = _inputs_of(operations)
         self.operands: list[Operand] = []
         self.rooms: list[Room] = []
+        self.variables: list[HeldValue] = []
         self.checks = Checks()
         self.context.make_state = self._new_state
         self.context.make_record = self._new_record
@@ -146,10 +207,19 @@ class _Planner:
         ragged = [tensor for tensor, value in values.items() if _is_ragged(tensor) and isinstance(value, Elements)]
         for tensor in ragged:
             values[tensor] = self._with_ends(checks, values[tensor])
+        used = touched(self.operations)
+        rank = {resource: self._is_made(resource, used[resource]) for resource in used}
+        for resource in sorted(used, key=lambda resource: (rank[resource], isinstance(resource, SeedGenerator))):
+            self._hold(resource, used[resource])
         first = len(self.operands)
         given = [tensor for tensor in self.outputs if not isinstance(tensor.spec, ArraySpec)]
         for tensor in given:
             self.operands.append(Operand(_dtype(tensor), shape_of(tensor), True))
+        results_end = len(self.operands)
+        scalars = [held for held in self.context.variables.held.values() if held.slot and held.number >= 0]
+        for held in scalars:
+            assert isinstance(held.resource, Variable)
+            self.operands.append(Operand(np.dtype(name_of(held.resource.dtype)), (), True))
         self.operands.append(Operand(np.dtype("int64"), (None,), True))
         self.operands.append(Operand(np.dtype("uint8"), (None,), True))
         self.counts = f"%d{len(self.operands) - 2}"
@@ -161,6 +231,7 @@ class _Planner:
                 values[tensor] = self._first_state(tensor)
         block = Block(self.context, values)
         results = body(block)
+        self.context.check_worth()
         positions = iter(range(first, len(self.operands)))
         for number, (tensor, value) in enumerate(zip(self.outputs, results, strict=True)):
             if isinstance(tensor.spec, ArraySpec):
@@ -172,6 +243,8 @@ class _Planner:
             self._note(TRIPS, function.let(f"load i64, ptr {self.context.loop_trips[loop]}"))
         for record in self.context.records.values():
             self._note(FIRST_SIZE + record.number, function.let(f"load i64, ptr {record.count}"))
+        self.scalars = list(zip(scalars, range(results_end, results_end + len(scalars)), strict=True))
+        self._give_scalars()
         function.line("ret i32 0")
         text = self._text(checks)
         histories = [self.context.records[tensor].number for tensor in self.histories]
@@ -179,11 +252,81 @@ class _Planner:
         arrays = [np.ascontiguousarray(_value_of(tensor)) for tensor in constants]
         held = self.context.operations
         return Plan(
-            text, self.inputs, arrays, self.outputs, histories, self.operands, self.rooms, arena, held, len(ragged)
+            text,
+            self.inputs,
+            arrays,
+            self.outputs,
+            histories,
+            self.operands,
+            self.rooms,
+            arena,
+            held,
+            len(ragged),
+            self.variables,
         )
 
     def _note(self, place: int, register: str) -> None:
         self.function.line(f"store i64 {register}, ptr {self.function.element(self.counts, 'i64', str(place))}")
+
+    def _is_made(self, resource: Variable | SeedGenerator, is_written: bool) -> bool:
+        """Whether the operand is made for each call, not what the variable has."""
+        if isinstance(resource, SeedGenerator):
+            return True
+        return is_written and not self.is_whole and resource.shape != ()
+
+    def _hold(self, resource: Variable | SeedGenerator, is_written: bool) -> None:
+        """One more operand: the value of a variable or generator."""
+        position = len(self.operands)
+        if isinstance(resource, SeedGenerator):
+            dtype, shape = np.dtype("int64"), (2,)
+        else:
+            shape, dtype = _static_shape(resource), np.dtype(name_of(resource.dtype))
+        is_scalar, kind = not shape, type_of(dtype)
+        is_made = self._is_made(resource, is_written)
+        if is_made and math.prod(shape) * dtype.itemsize > _MOST_COPIED_BYTES:
+            raise UnsupportedError("a large variable is written")
+        bit = -1
+        if is_written and (is_made or is_scalar):
+            bit = 1 + max((known.bit for known in self.variables), default=-1)
+        if bit > _LAST_BIT:
+            raise UnsupportedError("many variables are written")
+        self.operands.append(Operand(dtype, shape or None, is_written and not is_scalar))
+        self.checks.add(position, self.operands[-1])
+        self.variables.append(HeldValue(resource, bit, is_scalar, is_made))
+        copies = resource in self.copied
+        held = Held(resource, bit, kind, shape, is_written=is_written, is_own=not is_made, copies=copies)
+        if is_scalar:
+            held.slot = self.function.slot(kind)
+            self.function.prologue.append(f"  store {kind} %x{position}, ptr {held.slot}")
+        else:
+            held.pointer = f"%d{position}"
+        if not is_written and not is_scalar:
+            self.function.outside.add(held.pointer)
+        self.context.variables.add(held)
+
+    def _give_scalars(self) -> None:
+        """Where the function is left: what was written, and the scalars."""
+        if self.context.variables.written:
+            self._note(WRITTEN, self.function.let(f"load i64, ptr {self.context.variables.written}"))
+        for held, position in self.scalars:
+            value = self.function.let(f"load {held.kind}, ptr {held.slot}")
+            self.function.store(held.kind, value, f"%d{position}")
+
+    def _print_ends(self) -> None:
+        """The other ways out."""
+        function = self.function
+        self.context.variables.drop_guards()
+        function.place("interrupted")
+        self._give_scalars()
+        function.line("ret i32 4")
+        function.place("failed")
+        function.jump("undo")
+        function.place("no_room")
+        function.jump("undo")
+        function.place("undo")
+        code = function.let("phi i32 [2, %failed], [3, %no_room]")
+        self.context.variables.print_undoing()
+        function.line(f"ret i32 {code}")
 
     def _new_state(self, tensor: Tensor) -> State:
         """Two more operands: the elements, and what says which are there."""
@@ -258,6 +401,7 @@ class _Planner:
         return Ragged(rows.pointer, rows.kind, rows.shape, f"%d{position}", count)
 
     def _give(self, pointer: str, tensor: Tensor, value: Value) -> None:
+        check_in_use(value)
         shape = shape_of(tensor)
         if isinstance(value, Scalar) and not shape and value.kind == type_of(tensor.dtype):
             self.function.store(value.kind, value.name, pointer)
@@ -268,11 +412,11 @@ class _Planner:
 
     def _text(self, checks: Checks) -> str:
         function = self.function
-        parameters = ", ".join(["i64 %table", *[f"i64 %o{k}" for k in range(len(self.operands))]])
+        self._print_ends()
         lines = [
             *checks.globals_text(),
             *function.helpers_text(),
-            f"define i32 @NAME({parameters}) {{",
+            "define i32 @NAME(i64 %table, i64 %operands) {",
             *function.slots,
             *checks.text(),
             "  br label %begin",
@@ -284,10 +428,7 @@ class _Planner:
             "  br label %start",
             "start:",
             *function.lines,
-            "refuse:\n  ret i32 1",
-            "failed:\n  ret i32 2",
-            "no_room:\n  ret i32 3",
-            "interrupted:\n  ret i32 4\n}\n",
+            "refuse:\n  ret i32 1\n}\n",
         ]
         return "\n".join(lines)
 
@@ -337,6 +478,12 @@ def _element_shape(spec: ArraySpec) -> tuple[int, ...]:
     return tuple(int(dim or 0) for dim in element.shape)
 
 
+def _static_shape(variable: Variable) -> tuple[int, ...]:
+    if not variable.spec.is_static or variable.shape is None:
+        raise UnsupportedError("a variable without a static shape")
+    return tuple(int(dim or 0) for dim in variable.shape)
+
+
 def _is_ragged(tensor: Tensor) -> bool:
     return isinstance(tensor.spec, ArraySpec) and isinstance(tensor.spec.element, ArraySpec)
 
@@ -362,6 +509,7 @@ def _declarations() -> list[str]:
         for width in (1, 2, 4, 8, 16):
             lane = f"<{width} x {kind}>"
             lines.append(f"declare {lane} @llvm.fmuladd.v{width}{suffix}({lane}, {lane}, {lane})")
+    lines += packed_declarations()
     lines.append("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
     lines.append("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
     return lines

@@ -68,6 +68,46 @@ def _expressions(steps: Steps, kinds: Sequence[str]) -> tuple[NativeBuilder, lis
 _known_expressions = lru_cache(maxsize=1024)(_expressions)  # long chains repeat a few ops
 
 
+def print_scalars(function: Function, op: Op, inputs: Sequence[Scalar], kind: str) -> Scalar:
+    """An elementwise op on scalars, as `print_elementwise` prints it; chains of thousands of them go this way."""
+    kinds = tuple([value.kind for value in inputs])
+    try:
+        nodes, result, found = _known_forms(op, kinds)
+    except TypeError:  # an op that can't be hashed
+        nodes, result, found = _forms(op, kinds)
+    if found != kind:
+        raise UnsupportedError(f"a result of type {found} for {kind}")
+    registers: list[str] = []
+    for text, arguments, position in nodes:
+        if arguments is None:
+            registers.append(text if position is None else inputs[position].name)
+        else:
+            registers.append(function.let(text.format(*[registers[k] for k in arguments])))
+    return Scalar(registers[result], kind)
+
+
+_Form = tuple[str, tuple[int, ...] | None, int | None]  # a text, the nodes that it takes, the number of an input
+
+
+def _forms(op: Op, kinds: tuple[str, ...]) -> tuple[list[_Form], int, str]:
+    """For each node what is printed, with places for registers; the number of the result's node, and its type."""
+    builder, values = _expressions([(op, tuple(range(len(kinds))))], kinds)
+    forms: list[_Form] = []
+    for node in builder.nodes:
+        if node.kind == "constant":
+            forms.append((node_literal(node), None, None))
+        elif node.kind == "input":
+            forms.append(("", None, int(node.value)))
+        else:
+            places = [f"{{{number}}}" for number in range(len(node.arguments))]
+            types = [builder.nodes[k].type for k in node.arguments]
+            forms.append((instruction(node, places, types), tuple(node.arguments), None))
+    return forms, values[-1].index, values[-1].type
+
+
+_known_forms = lru_cache(maxsize=1024)(_forms)
+
+
 def _scalar(value: Scalar | Array) -> str:
     if isinstance(value, Array):
         raise UnsupportedError("an array for a scalar")

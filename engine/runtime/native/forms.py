@@ -20,9 +20,10 @@ from ...ops.base import BroadcastToShape, Constant, ReshapeToShape, SumToShape, 
 from ...ops.creation import Fill
 from ...ops.einsum import Contraction
 from ...ops.fused import Fused
-from ...ops.indexing import GetItem, Place, SliceItem
+from ...ops.indexing import GetItem, Place, PutItem, SliceItem
 from ...ops.joining import Concatenate, Split, Stack
 from ...ops.linalg import BatchMatMul, FlattenRows, MatMul
+from ...ops.packed import PackedMatMul
 from ...ops.reduced import BroadcastReduced, Sum, reduced_shape
 from ...ops.reduction import AllTrue, AnyTrue, Max, Mean, Min, Prod
 from ...ops.shaping import BroadcastTo, ExpandDims, Reshape, Squeeze
@@ -30,13 +31,21 @@ from ..kernels.expression import UnsupportedError
 from ..kernels.gemm_strides import labels_of_matmul
 from .arrays import FORMS as ARRAY_FORMS
 from .arrays import as_index
-from .elementwise import print_elementwise, print_reduction, print_strided_copy, print_sum_of_rows
+from .elementwise import print_elementwise, print_reduction, print_scalars, print_strided_copy, print_sum_of_rows
 from .function import Array, Elements, Function, Record, Scalar, State, TooLargeError, Value, strides_of
 from .fused import print_fused
+from .normalised import FORMS as NORMALISED_FORMS
+from .packed import FORMS as PACKED_FORMS
+from .packed import MOST_ELEMENTS
+from .picking import FORMS as PICKING_FORMS
+from .placing import FORMS as PLACING_FORMS
 from .products import print_matmul, print_products, print_sum_of_products
 from .scalars import literal, type_of
+from .variables import Variables
 
 MOST_OPERATIONS = 1500
+_WORTH_CORES = 1 << 15  # elements: kernels of more are divided
+_GAINED = 10_000  # elements that several cores save in the time that Python takes for an operation
 TICKS = 1 << 23  # so many elementary steps are made between looks at signals
 
 Form = Callable[["Context", Operation, Sequence[Value]], list[Value]]
@@ -49,6 +58,8 @@ class Context:
         function: the function under construction.
         vector: the bytes of the host's vectors.
         failures: the label to go to when an operation fails.
+        variables: what is read and assigned.
+        exits: behind how many lines the function may be left because something failed, or there is no room.
     """
 
     failed: ClassVar[str] = "failed"
@@ -64,12 +75,18 @@ class Context:
         self.kept: set[Tensor] = set()  # those of which all is wanted, not only what one run of the loop records
         self.operations = 0
         self.work = 0
+        self.largest = 0  # elements of what elementwise operations take, and of results
+        self.uses_cores = False  # by products
+        self.divisible = 0  # elements that kernels would compute on several cores, all steps together
         self.loop_trips: dict[Operation, str] = {}  # where loops count their iterations
         self.budget = self.function.slot("i64")
+        self.variables = Variables(self)
+        self.exits: list[int] = []
 
     def need_unless(self, condition: str, number: int) -> None:
         """Leave the function and ask for more room for a state (or, for -1, for histories), unless there is enough."""
         function = self.function
+        self.exits.append(len(function.lines))
         on, more = function.new_label("on"), function.new_label("more")
         function.line(f"br i1 {condition}, label %{on}, label %{more}, !prof !101")
         function.place(more)
@@ -99,10 +116,33 @@ class Context:
             TooLargeError: there are too many.
         """
         self.operations += 1
-        sizes = [math.prod(shape_of(t)) for t in operation.outputs if _is_static(t)]
-        self.work += 1 + sum(sizes) // 8
+        if operation.op.elementwise and operation.outputs[0].shape == ():
+            self.work += 1  # of scalars, as in chains of thousands
+        else:
+            self._count_elements(operation)
+        self.uses_cores = self.uses_cores or isinstance(operation.op, PackedMatMul)
+        if self.uses_cores and self.largest > MOST_ELEMENTS:
+            raise TooLargeError("what follows its products is worth several cores")
         if self.operations > MOST_OPERATIONS:
             raise TooLargeError("it holds many operations")
+
+    def _count_elements(self, operation: Operation) -> None:
+        sizes = [math.prod(shape_of(t)) for t in operation.outputs if _is_static(t)]
+        self.work += 1 + sum(sizes) // 8
+        taken = operation.inputs if operation.op.elementwise or isinstance(operation.op, Fused) else ()
+        largest = max([0, *sizes, *[math.prod(shape_of(t)) for t in taken if _is_static(t)]])
+        self.largest = max(self.largest, largest)
+        if taken and largest > _WORTH_CORES:
+            self.divisible += largest * (len(operation.op.steps) if isinstance(operation.op, Fused) else 1)
+
+    def check_worth(self) -> None:
+        """See that operations take no longer here, on one core, than with a call of Python for each kernel.
+
+        Raises:
+            TooLargeError: they do.
+        """
+        if self.divisible > self.operations * _GAINED:
+            raise TooLargeError("its large arrays are worth several cores")
 
     def tick(self, cost: int) -> None:
         """In each round of a loop: after a while, look for signals and let other threads of Python run."""
@@ -131,6 +171,7 @@ class Context:
     def fail_unless(self, condition: str) -> None:
         """Leave the function, so that the operation runs anew where its error is raised."""
         on = self.function.new_label("on")
+        self.exits.append(len(self.function.lines))
         self.function.branch(condition, on, self.failed)
         self.function.place(on)
 
@@ -179,8 +220,11 @@ def _array(value: Value) -> Array:
 
 
 def _elementwise(context: Context, operation: Operation, inputs: Sequence[Value]) -> list[Value]:
-    steps = [(operation.op, tuple(range(len(inputs))))]
     (output,) = operation.outputs
+    scalars = [value for value in inputs if isinstance(value, Scalar)]
+    if output.shape == () and len(scalars) == len(inputs):
+        return [print_scalars(context.function, operation.op, scalars, type_of(output.dtype))]
+    steps = [(operation.op, tuple(range(len(inputs))))]
     shapes, kinds, targets = [shape_of(output)], [type_of(output.dtype)], [context.targets.get(output)]
     return print_elementwise(context.function, steps, [len(inputs)], _plain(inputs), shapes, kinds, targets)
 
@@ -450,6 +494,10 @@ def _constant(context: Context, operation: Operation, inputs: Sequence[Value]) -
 
 FORMS: dict[type[Op], Form] = {
     **ARRAY_FORMS,
+    **NORMALISED_FORMS,
+    **PACKED_FORMS,
+    **PICKING_FORMS,
+    **PLACING_FORMS,
     AllTrue: _reduction("all"),
     AnyTrue: _reduction("any"),
     BatchMatMul: _products,
@@ -484,6 +532,7 @@ IGNORES_FURTHER_INPUTS = (
     BroadcastTo,
     BroadcastToShape,
     Fill,
+    PutItem,
     Reshape,
     ReshapeToShape,
     SumToShape,

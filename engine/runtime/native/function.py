@@ -285,7 +285,7 @@ class Function:
             return print_transposed(self, matrix, shape)
         known = self._turned.get((matrix.pointer, shape))
         if known is None:
-            with self._before_all():
+            with self.before_all():
                 known = self._turned[matrix.pointer, shape] = print_transposed(self, matrix, shape)
             self.hold(known)
         return known
@@ -294,14 +294,14 @@ class Function:
         """Where zeros of that shape lie, which nothing changes."""
         known = self._zeros.get(like.bytes)
         if known is None:
-            with self._before_all():
+            with self.before_all():
                 known = self._zeros[like.bytes] = self.allocate(like.kind, like.shape)
                 self.zero(known)
             self.hold(known)
         return known.pointer
 
     @contextmanager
-    def _before_all(self) -> Generator[None]:
+    def before_all(self) -> Generator[None]:
         """What is printed inside runs once, before the rest, in memory that nothing used or uses."""
         free, self._free = self._free, []
         self._swap_prologue()

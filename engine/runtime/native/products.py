@@ -43,10 +43,20 @@ def print_matmul(
         turned = Array(b.pointer, kind, (1, depth), b.buffers)
         product = print_matmul(function, turned, Array(a.pointer, kind, (depth, rows), a.buffers), False, False, vector)
         return Array(product.pointer, kind, (rows, 1), product.buffers)
+    lanes = vector // size_of(kind)
+    if transpose_a and not transpose_b and 2 * columns <= lanes <= rows:  # the other way round, for the same reason
+        turned = function.allocate(kind, (columns, rows))
+        name = function.helper(_product_text(kind, columns, rows, depth, (1, columns), lanes))
+        function.line(f"call void {name}(ptr {b.pointer}, ptr {a.pointer}, ptr {turned.pointer})")
+        function.hold(turned)
+        result = target or function.allocate(kind, (rows, columns))
+        print_strided_copy(function, turned, result, [1, rows])
+        function.release(turned)
+        return result
     packed = function.turned(b, (depth, columns)) if transpose_b and depth > 1 and columns > 1 else b
     result = target or function.allocate(kind, (rows, columns))
     strides = (1, rows) if transpose_a else (depth, 1)
-    name = function.helper(_product_text(kind, rows, columns, depth, strides, vector // size_of(kind)))
+    name = function.helper(_product_text(kind, rows, columns, depth, strides, lanes))
     function.line(f"call void {name}(ptr {a.pointer}, ptr {packed.pointer}, ptr {result.pointer})")
     function.hold(packed)
     function.release(packed)

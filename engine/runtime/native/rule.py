@@ -9,12 +9,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from ...control_flow.call import Recursion
+from ...control_flow.cond import Branch
 from ...control_flow.frames import History, Saved
 from ...control_flow.while_loop import While
-from ...graph.graph import Operation, Parameter
+from ...graph.graph import Operation, Parameter, Placeholder
 from ...graph.tensor import Tensor
 from ...ops.base import Constant
 from ...passes.estimates import flops_of
+from ...passes.log import note_kept
 from ...passes.loops.linear import trip_count
 from ...passes.prune import frame_users
 from ..kernels.compiler import Effort
@@ -29,8 +31,10 @@ from .scalars import has_form
 
 LEAST_RUN = 200  # operations: what is shorter is soon done on NumPy, too
 LEAST_WORK = 500  # operations that loops run in a step, about half a millisecond: less is not worth compiling for
+LEAST_STEP = 100  # operations of a step that assigns under conditions, from which it is compiled as a whole
 LEAST_FREE = 5e-5  # seconds: getting the interpreter's lock back may take long where other threads compute in Python
 _SECONDS_AN_OPERATION = 1e-9  # on scalars
+_SECONDS_IN_PYTHON = 1e-6  # an operation
 _SECONDS_AN_ARRAY = 5e-8
 _SECONDS_A_FLOP = 5e-11
 _PIECE = 1000  # operations: LLVM takes more than twice the time for twice as many
@@ -63,18 +67,31 @@ _PYTHON = (
 )
 
 
-def native_regions(operations: Sequence[Operation], fetches: Iterable[Tensor]) -> dict[Operation, NativeRegion]:
-    """The native regions of a step: by the loop that each is, or by the first operation of a run."""
+def native_regions(
+    operations: Sequence[Operation], fetches: Iterable[Tensor], compiles_whole: bool = False
+) -> dict[Operation, NativeRegion]:
+    """The native regions of a step: by the loop that each is, or by the first operation of a run.
+
+    Args:
+        operations: of the step.
+        fetches: what is wanted of them.
+        compiles_whole: all of it is to be one, if that can be.
+    """
     if not library.usable:
         return {}
     plans: dict[Operation, Plan] = {}
-    if _is_worth_it(operations):
+    fetches = list(fetches)
+    whole = _planned_step(operations, fetches) if compiles_whole or _is_worth_all(operations) else None
+    if whole is not None:
+        plans[whole.run[0]] = whole
+    elif _is_worth_it(operations):
         _find(operations, set(fetches), plans)
     outermost = set(operations)
     regions: dict[Operation, NativeRegion] = {}
     for operation, plan in plans.items():
         seconds = 0.0 if plan.run else loop_seconds(operation)
-        regions[operation] = NativeRegion(plan, seconds, operation in outermost and seconds >= LEAST_FREE)
+        is_free = operation in outermost and seconds >= LEAST_FREE and not plan.variables
+        regions[operation] = NativeRegion(plan, seconds, is_free)
     _compile(list(regions.values()))
     return regions
 
@@ -98,7 +115,7 @@ _least = _Least()
 
 def _is_worth_it(operations: Sequence[Operation]) -> bool:
     """Whether a step has long runs, or loops that do enough or might do."""
-    if _runs(operations):
+    if _has_run(operations):
         return True
     loops = [operation for operation in operations if operation.op.regions]
     work = _work(loops)
@@ -200,11 +217,22 @@ def _runs(operations: Sequence[Operation]) -> list[list[Operation]]:
     return runs
 
 
+def _has_run(operations: Iterable[Operation]) -> bool:
+    """Whether there is any."""
+    length = 0
+    for operation in operations:
+        length = length + 1 if _is_scalar(operation) or (length and isinstance(operation.op, Constant)) else 0
+        if length == LEAST_RUN:
+            return True
+    return False
+
+
 def _is_scalar(operation: Operation) -> bool:
     """Whether an operation takes and gives scalars, by one expression."""
     op = operation.op
-    tensors = (*operation.inputs, *operation.outputs)
-    if not op.elementwise or operation.effects or any(tensor.shape != () for tensor in tensors):
+    if not op.elementwise or operation.effects:
+        return False
+    if [tensor for tensor in (*operation.inputs, *operation.outputs) if tensor.shape != ()]:
         return False
     dtypes = tuple([tensor.dtype for tensor in operation.inputs])
     try:
@@ -220,6 +248,35 @@ def _used_elsewhere(
     run_of = {operation: number for number, run in enumerate(runs) for operation in run}
     taken = {t for o in operations for t in o.inputs if run_of.get(o, -1) != run_of.get(t.operation, -2)}
     return taken | kept
+
+
+def _is_worth_all(operations: Sequence[Operation]) -> bool:
+    """Whether all of a step should be one region: it assigns under conditions, and Python would take most of its time.
+
+    Such a step is called again and again: by an agent, for each interaction.
+    """
+    if not any(isinstance(operation.op, Branch) and operation.writes for operation in operations):
+        return False
+    work = _work(operations)
+    if work is None or work < min(LEAST_STEP, _least.work):
+        return False
+    return sum(map(_seconds, operations)) < work * _SECONDS_IN_PYTHON
+
+
+def _planned_step(operations: Sequence[Operation], fetches: Sequence[Tensor]) -> Plan | None:
+    """All of a step as one region."""
+    run = [operation for operation in operations if not isinstance(operation.op, (Constant, Placeholder))]
+    made = {tensor for operation in run for tensor in operation.outputs}
+    outputs = [tensor for tensor in dict.fromkeys(fetches) if tensor in made]
+    if not run:
+        return None
+    try:
+        plan = plan_block(run, outputs, vector_bytes(library.host), is_whole=True)
+    except (UnsupportedError, TooLargeError) as error:
+        note_kept("native", run[0], f"the step is not machine code as a whole: {error}")
+        return None
+    plan.run, plan.is_whole = run, True
+    return plan
 
 
 def _planned_run(run: Sequence[Operation], outputs: Sequence[Tensor]) -> Plan | None:
@@ -249,7 +306,7 @@ def _compile(regions: Sequence[NativeRegion]) -> None:
         function: Any = getattr(ctypes.pythonapi, name)
         library.offer(name, ctypes.cast(function, ctypes.c_void_p).value or 0)
     module = module_text([(name, text) for text, name in names.items()]) + _LOOK
-    free = {names[region.plan.text]: len(region.plan.operands) for region in regions if region.is_free}
-    module += "".join(free_text(name, count) for name, count in free.items())
+    free = dict.fromkeys(names[region.plan.text] for region in regions if region.is_free)
+    module += "".join(map(free_text, free))
     compiled = library.load(f"native {module}", lambda: module, Effort.LARGE)
     entries(regions, compiled, [names[region.plan.text] for region in regions])

@@ -1,0 +1,276 @@
+"""Linear functions of what a loop adds up are applied once, to the sum.
+
+Each iteration's ``w += m.T @ g``, with one matrix `m` for all of them, is ``m.T @ (sum of g)`` after the loop; so it
+is with other products, and with reshapes, sums and factors between. Such terms are the gradients of what is the same
+in each iteration: keys of a memory, weights that are normalised, transposed or put together inside the cell. Several
+sums of functions of one tensor share its sum. What the loop adds up is where that costs least.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...control_flow.frames import TripCount
+from ...graph.graph import Operation
+from ...graph.op import Op
+from ...graph.spec import TensorSpec
+from ...graph.tensor import Tensor
+from ...ops.axes import Transpose
+from ...ops.base import BroadcastToShape, Constant, ReshapeToShape, SumToShape, ZerosOfShape, apply, make_constant
+from ...ops.comparison import where
+from ...ops.einsum import Contraction
+from ...ops.elementwise import Add, Divide, Multiply, Negative
+from ...ops.linalg import BatchMatMul, FlattenRows, MatMul
+from ...ops.reduced import BroadcastReduced, Sum
+from ...ops.shaping import BroadcastTo, ExpandDims, Reshape, Squeeze
+from ..assign import on_one_device
+from ..log import note_change
+from .sums import is_summed_as_whole, is_zero
+from .view import LoopView, is_static, size_of
+
+_PRODUCTS = (BatchMatMul, Contraction, MatMul, Multiply)  # linear in each of two operands
+_OF_THE_FIRST = (
+    BroadcastReduced, BroadcastTo, BroadcastToShape, Divide, ExpandDims, FlattenRows, Negative, Reshape, ReshapeToShape,
+    Squeeze, Sum, SumToShape, Transpose,
+)  # fmt: skip
+_VIEWS = (ExpandDims, FlattenRows, Reshape, ReshapeToShape, Squeeze)
+_FLOATS = ("float32", "float64")
+_PASSES = 3  # through memory, of adding to a sum: read both, write one
+_MULTIPLICATIONS = 8  # in the time that one element takes to go by
+_CALL = 1024  # the elements that go by while an operation is called
+_MOST_TERMS = 32
+
+
+class _Step(NamedTuple):
+    """One linear operation, and which of its inputs differs from iteration to iteration."""
+
+    operation: Operation
+    position: int
+
+    @property
+    def source(self) -> Tensor:
+        return self.operation.inputs[self.position]
+
+
+class _Term(NamedTuple):
+    """What is added: a chain of linear operations, the last one first, over what differs."""
+
+    tensor: Tensor
+    steps: list[_Step]
+
+    @property
+    def source(self) -> Tensor:
+        return self.steps[-1].source
+
+
+def sum_what_linear_terms_take(loop: LoopView) -> bool:
+    """Add up what linear terms of sums take, and apply them after the loop."""
+    sums: dict[Tensor, Tensor] = {}
+    changed = False
+    for _ in range(2):  # what is added up for one sum costs others nothing
+        known = len(sums)
+        for position in reversed(range(loop.op.carried)):
+            changed |= _Accumulation(loop, position, sums).rewrite()
+        if len(sums) == known:
+            break
+    return changed
+
+
+class _Accumulation:
+    """The sum that loop variable `position` gathers.
+
+    Args:
+        loop: the loop.
+        position: the variable.
+        sums: for tensors of the body their sums over all iterations, for all accumulations.
+    """
+
+    def __init__(self, loop: LoopView, position: int, sums: dict[Tensor, Tensor]) -> None:
+        self.loop = loop
+        self.position = position
+        self.sums = sums
+        self.parameter = loop.body.parameters[position]
+        self.result = loop.body.results[position]
+
+    def rewrite(self) -> bool:
+        """Take linear terms out; returns whether there were any."""
+        terms = self._terms()
+        if terms is None:
+            return False
+        left: list[Tensor] = []
+        totals: list[Tensor] = []
+        for tensor in terms:
+            term = self._linear(tensor)
+            if term is None:
+                left.append(tensor)
+            else:
+                totals.append(self._total(term))
+        if not totals:
+            return False
+        self._put(left, totals)
+        self.loop.refresh()
+        return True
+
+    # --- what is added up -----------------------------------------------------------------------------------
+
+    def _terms(self) -> list[Tensor] | None:
+        """What each iteration adds to the variable; None if that is not all that is done with it."""
+        loop, spec = self.loop, self.parameter.spec
+        if not isinstance(spec, TensorSpec) or spec.dtype.name not in _FLOATS or not spec.is_static:
+            return None
+        if loop.uses.get(self.parameter) != 1 or loop.is_tested(self.position) or self.result is self.parameter:
+            return None
+        found: list[Tensor] = []
+        additions: list[Operation] = []
+        pending = [self.result]
+        while pending:
+            tensor = pending.pop()
+            operation = tensor.operation
+            is_own = operation.graph is loop.body and loop.uses.get(tensor) == 1 and tensor.spec == spec
+            if is_own and isinstance(operation.op, Add) and not operation.control_inputs:
+                additions.append(operation)
+                pending.extend(reversed(operation.inputs))
+            else:
+                found.append(tensor)
+        is_sum = additions and self.parameter in found and len(found) <= _MOST_TERMS
+        if not is_sum or any(tensor.spec != spec for tensor in found) or not on_one_device(additions):
+            return None
+        found.remove(self.parameter)
+        return found
+
+    def _linear(self, tensor: Tensor) -> _Term | None:
+        """A term as linear operations over what costs least to add up; None if that is the term itself."""
+        steps: list[_Step] = []
+        current = tensor
+        while (step := self._step(current)) is not None:
+            steps.append(step)
+            current = step.source
+        best, least = 0, self._cost(tensor, steps)
+        for count in range(1, len(steps) + 1):
+            cost = self._cost(steps[count - 1].source, steps[count:])
+            if cost <= least:
+                best, least = count, cost
+        taken = steps[:best]
+        is_work = any(not _is_view(step) for step in taken)
+        return _Term(tensor, taken) if is_work else None
+
+    def _step(self, tensor: Tensor) -> _Step | None:
+        """The operation that makes a tensor, if it is linear in what differs."""
+        loop, operation = self.loop, tensor.operation
+        if operation.graph is not loop.body or operation.control_inputs:
+            return None
+        if not isinstance(operation.op, (*_PRODUCTS, *_OF_THE_FIRST)) or not is_static(*operation.inputs, tensor):
+            return None
+        differing = [k for k, each in enumerate(operation.inputs) if not self._is_steady(each)]
+        if len(differing) != 1 or (differing[0] and not isinstance(operation.op, _PRODUCTS)):
+            return None
+        step = _Step(operation, differing[0])
+        lies_together = on_one_device([operation, self.parameter.operation, step.source.operation])
+        return step if lies_together and _is_plain(operation.op, step.source, tensor) else None
+
+    def _cost(self, tensor: Tensor, steps: Sequence[_Step]) -> float:
+        """About how long an iteration takes that applies `steps` and adds up `tensor`, in elements that go by.
+
+        What others need is computed in any case. Sums of products leave the loop, where they are one product.
+        """
+        if tensor in self.sums or (is_summed_as_whole(tensor.operation) and self._step(tensor) is None):
+            return sum(map(_work, steps))
+        alone = [step for step in steps if self.loop.uses.get(step.operation.outputs[0]) == 1]
+        return _PASSES * size_of(tensor) + sum(map(_work, alone))
+
+    def _is_steady(self, tensor: Tensor) -> bool:
+        return isinstance(tensor.operation.op, Constant) or self.loop.outer(tensor) is not None
+
+    # --- after the loop -------------------------------------------------------------------------------------
+
+    def _total(self, term: _Term) -> Tensor:
+        """The sum of a term over all iterations."""
+        loop = self.loop
+        total = self._sum_of(term.source)
+        with loop.outside(term.tensor.operation):
+            for step in reversed(term.steps):
+                total = apply(step.operation.op, *self._operands(step, total))
+                total.operation.name = step.operation.name  # what moves keeps its name
+            if not loop.known_trips:  # without iterations it is zero, also where infinite weights make NaN of it
+                trips = apply(TripCount(), loop.node.outputs[-1])
+                total = where(trips > 0, total, self._zeros(total))
+        note_change("fission", term.tensor.operation, "is linear: it is applied to a sum, after the loop")
+        return total
+
+    def _operands(self, step: _Step, total: Tensor) -> list[Tensor]:
+        found: list[Tensor] = []
+        for position, tensor in enumerate(step.operation.inputs):
+            outer = total if position == step.position else self.loop.constant_outside(tensor)
+            assert outer is not None
+            found.append(outer)
+        return found
+
+    def _sum_of(self, tensor: Tensor) -> Tensor:
+        """The sum over all iterations of a tensor of the body."""
+        if tensor not in self.sums:
+            with self.loop.outside(tensor.operation):
+                zeros = self._zeros(tensor)
+            self.sums[tensor] = self.loop.add_variable(
+                zeros, lambda total: apply(Add(), total, tensor), tensor.operation
+            )
+        return self.sums[tensor]
+
+    def _zeros(self, like: Tensor) -> Tensor:
+        shape = tuple(dim or 0 for dim in like.shape or ())
+        return apply(ZerosOfShape(shape, like.dtype), make_constant(np.array(shape, "int32")))
+
+    def _put(self, left: Sequence[Tensor], totals: Sequence[Tensor]) -> None:
+        """Let the variable gather what is left, and add the totals to what it gathers."""
+        loop, position = self.loop, self.position
+        initial, final = loop.node.inputs[position], loop.node.outputs[position]
+        with loop.outside(self.result.operation):
+            total = _added(totals)
+        source = total.operation
+        if not left:
+            loop.remove_variable(position)
+            if is_zero(initial):
+                loop.become(final, source.op, source.inputs, source)
+            else:
+                loop.become(final, Add(), [initial, total]).device = source.device
+            return
+        with loop.inside(self.result.operation):
+            loop.body.results[position] = apply(Add(), self.parameter, _added(left))
+        gathered = Tensor(loop.node, position, final.spec)
+        loop.become(final, Add(), [gathered, total]).device = source.device
+        loop.node.outputs = (*loop.node.outputs[:position], gathered, *loop.node.outputs[position + 1 :])
+
+
+def _added(tensors: Sequence[Tensor]) -> Tensor:
+    total = tensors[0]
+    for tensor in tensors[1:]:
+        total = apply(Add(), total, tensor)
+    return total
+
+
+def _is_plain(op: Op, source: Tensor, result: Tensor) -> bool:
+    """Whether an op keeps to one dtype, and sums to the dtype of what it takes."""
+    return source.dtype == result.dtype and not (isinstance(op, Sum) and op.accumulator is not None)
+
+
+def _is_view(step: _Step) -> bool:
+    """Whether a step costs nothing; so does a sum of one element."""
+    op, source = step.operation.op, step.source
+    is_sum = isinstance(op, (Sum, SumToShape))
+    return isinstance(op, _VIEWS) or (is_sum and size_of(source) == size_of(step.operation.outputs[0]))
+
+
+def _work(step: _Step) -> float:
+    operation = step.operation
+    if _is_view(step) or isinstance(operation.op, (BroadcastReduced, BroadcastTo, BroadcastToShape)):
+        return 0
+    sizes = [size_of(tensor) for tensor in (*operation.inputs, *operation.outputs)]
+    if isinstance(operation.op, (BatchMatMul, Contraction, MatMul)):
+        return _CALL + math.sqrt(math.prod(sizes)) / _MULTIPLICATIONS
+    return size_of(step.source) if isinstance(operation.op, (Sum, SumToShape)) else sizes[-1]
+
+
+__all__ = ["sum_what_linear_terms_take"]

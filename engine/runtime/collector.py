@@ -1,0 +1,32 @@
+"""Python's garbage collector, while much is made of which nothing is garbage."""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def without_collector(function: Callable[P, R]) -> Callable[P, R]:
+    """Let the collector wait while `function` runs, which makes many objects that stay: it would look at all of them
+    again and again, a tenth of the time.
+
+    >>> gc.isenabled(), without_collector(gc.isenabled)(), gc.isenabled()
+    (True, False, True)
+    """
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not gc.isenabled():
+            return function(*args, **kwargs)
+        gc.disable()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            gc.enable()
+
+    return run
