@@ -9,7 +9,6 @@ array([2., 4.], dtype=float32)
 
 from __future__ import annotations
 
-import gc
 import importlib
 import sys
 from types import ModuleType
@@ -208,16 +207,11 @@ class _LazyModule(ModuleType):
 def _import(target: str) -> ModuleType:
     """Import a module of this package, and all that it needs.
 
-    The garbage collector waits meanwhile: it would look through a hundred thousand new objects again and again, a
-    quarter of the time, and none of them is garbage.
+    The garbage collector waits meanwhile, which would take a quarter of the time.
     """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        return importlib.import_module(target, __name__)
-    finally:
-        if was_enabled:
-            gc.enable()
+    from .engine.runtime.collector import without_collector
+
+    return without_collector(importlib.import_module)(target, __name__)
 
 
 def _load(name: str, target: str) -> ModuleType:

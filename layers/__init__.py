@@ -5,9 +5,9 @@ The file of a layer is imported when the layer is first asked for.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..engine.objects.on_demand import modules_by_name, on_demand
 from ..engine.objects.registry import deserialize_keras_object as deserialize
 from ..engine.objects.registry import register_builtins_to_come
 from ..engine.objects.registry import serialize_keras_object as serialize
@@ -246,26 +246,10 @@ _OTHERS_IN: dict[str, str] = {
 }
 
 
-def _files_by_name(names_in: dict[str, str]) -> dict[str, str]:
-    return {name: f"{__name__}.{file}" for file, names in names_in.items() for name in names.split()}
-
-
-_LAYERS = _files_by_name(_LAYERS_IN)
-_NAMES = _LAYERS | _files_by_name(_OTHERS_IN)
+_LAYERS = modules_by_name(__name__, _LAYERS_IN)
+_NAMES = _LAYERS | modules_by_name(__name__, _OTHERS_IN)
 register_builtins_to_come("keras.layers", _LAYERS)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _NAMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_NAMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_NAMES})
-
+__getattr__, __dir__ = on_demand(globals(), _NAMES)
 
 __all__ = [
     "ELU",

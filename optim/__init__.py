@@ -9,11 +9,10 @@ array([0.5, 1.5], dtype=float32)
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ..engine.objects.on_demand import modules_by_name, on_demand
 from ..engine.objects.registry import (
     deserialize_keras_object,
     find_by_name,
@@ -51,22 +50,11 @@ _OPTIMIZERS_IN: dict[str, str] = {
     "selective": "Frozen Selective",
     "sgd": "Momentum SGD",
 }
-_OPTIMIZERS = {name: f"{__name__}.{file}" for file, names in _OPTIMIZERS_IN.items() for name in names.split()}
+_OPTIMIZERS = modules_by_name(__name__, _OPTIMIZERS_IN)
 _NAMES = {**_OPTIMIZERS, "OptimizerMap": f"{__name__}.multi"}
 _BY_LOWER_NAME = {name.lower(): name for name in _OPTIMIZERS}
 register_builtins_to_come("keras.optimizers", _NAMES)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _NAMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_NAMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_NAMES})
+__getattr__, __dir__ = on_demand(globals(), _NAMES)
 
 
 def get(identifier: Any) -> Any:
@@ -82,7 +70,7 @@ def get(identifier: Any) -> Any:
     found = identifier
     if isinstance(identifier, str):
         builtin = _BY_LOWER_NAME.get(identifier.lower())
-        known = get_registered_object(identifier) or (builtin and getattr(sys.modules[__name__], builtin))
+        known = get_registered_object(identifier) or (builtin and __getattr__(builtin))
         found = known or find_by_name("optimizer", identifier, _BY_LOWER_NAME)
     if isinstance(found, type) and issubclass(found, Optimizer):
         return found()

@@ -110,7 +110,7 @@ class Updates:
             found = _square_of(self._change(gradient, variable, learning_rate, shared))
             return found if least is None else ops.where(ops.sqrt(found) < least, 0.0, found)
 
-        return self._guarded(variable, square, lambda: ops.zeros((), _wide(variable)))
+        return self._guarded(variable, square, lambda: ops.zeros((), _wide(variable.dtype)))
 
     def _change(self, gradient: Gradient, variable: Variable, learning_rate: Tensor, shared: Any) -> Tensor:
         """What a step would add to a variable, or to the rows of it that it touches."""
@@ -150,14 +150,13 @@ class _TriedRows(VariableRows):
         return _TriedRows(other, self.indices, self._kept)
 
 
-def _wide(variable: Variable) -> str:
-    """The dtype of sums of squares."""
-    return "float64" if variable.dtype == "float64" else "float32"
+def _wide(dtype: Any) -> str:
+    """The dtype of sums of squares: those of float16 are soon infinite."""
+    return "float64" if dtype == "float64" else "float32"
 
 
 def _square_of(change: Tensor) -> Tensor:
-    wide = "float64" if change.dtype == "float64" else "float32"  # squares of float16 are soon infinite
-    return ops.sum(ops.square(ops.cast(change, wide)))
+    return ops.sum(ops.square(ops.cast(change, _wide(change.dtype))))
 
 
 def constrain(variable: Variable) -> None:

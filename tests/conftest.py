@@ -32,6 +32,15 @@ def loops_stay() -> Generator[None]:
 
 
 @pytest.fixture
+def native_whatever_the_size() -> Generator[None]:
+    """Loops become machine code however little they do."""
+    from anabranch.engine.runtime.native.rule import least_work
+
+    with least_work(0):
+        yield
+
+
+@pytest.fixture
 def without_kernels() -> Generator[None]:
     """Programs run on NumPy: for tests in which the compiler has no part, but would take most of the time."""
     from anabranch.engine.passes.switches import without

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,19 +10,12 @@ import pytest
 
 import anabranch as ab
 from anabranch.engine.runtime.native.function import Array, Function
-from anabranch.engine.runtime.native.rule import least_work
 from anabranch.engine.runtime.program import Program
 
-pytestmark = pytest.mark.usefixtures("loops_stay")
+pytestmark = pytest.mark.usefixtures("loops_stay", "native_whatever_the_size")
 
 ops = ab.ops
 RNG = np.random.default_rng(0)
-
-
-@pytest.fixture(autouse=True)
-def native_whatever_the_size() -> Iterator[None]:
-    with least_work(0):
-        yield
 
 
 def draw(*shape: int, dtype: str = "float32") -> Any:

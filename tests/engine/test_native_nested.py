@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,16 +17,10 @@ from anabranch.engine.runtime.native.ragged import RaggedArray, rows_and_ends
 from anabranch.engine.runtime.native.rule import LEAST_WORK, least_work
 from anabranch.engine.runtime.program import Program
 
-pytestmark = pytest.mark.usefixtures("loops_stay")
+pytestmark = pytest.mark.usefixtures("loops_stay", "native_whatever_the_size")
 
 ops = ab.ops
 RNG = np.random.default_rng(1)
-
-
-@pytest.fixture(autouse=True)
-def native_whatever_the_size() -> Iterator[None]:
-    with least_work(0):
-        yield
 
 
 def draw(*shape: int) -> Any:

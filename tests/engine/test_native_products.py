@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,22 +10,15 @@ import pytest
 
 import anabranch as ab
 from anabranch.engine.runtime.kernels import gemm
-from anabranch.engine.runtime.native.rule import least_work
 from anabranch.engine.runtime.program import Program
 
 pytestmark = [
-    pytest.mark.usefixtures("loops_stay"),
+    pytest.mark.usefixtures("loops_stay", "native_whatever_the_size"),
     pytest.mark.skipif(not gemm.is_available(), reason="there are no kernels here"),
 ]
 
 ops = ab.ops
 RNG = np.random.default_rng(7)
-
-
-@pytest.fixture(autouse=True)
-def native_whatever_the_size() -> Iterator[None]:
-    with least_work(0):
-        yield
 
 
 def draw(*shape: int, dtype: str = "float32") -> Any:

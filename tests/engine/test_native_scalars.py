@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,19 +14,12 @@ from hypothesis import strategies as st
 import anabranch as ab
 from anabranch.engine.passes.switches import without
 from anabranch.engine.runtime.native import elementwise, forms, rule
-from anabranch.engine.runtime.native.rule import least_work
 from anabranch.engine.runtime.program import Program
 
-pytestmark = pytest.mark.usefixtures("loops_stay")
+pytestmark = pytest.mark.usefixtures("loops_stay", "native_whatever_the_size")
 
 ops = ab.ops
 DTYPES = ("float32", "float64", "int32", "int64")
-
-
-@pytest.fixture(autouse=True)
-def native_whatever_the_size() -> Iterator[None]:
-    with least_work(0):
-        yield
 
 
 def both(build: Callable[..., Any], *values: Any) -> tuple[Program, list[Any], list[Any]]:

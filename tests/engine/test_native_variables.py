@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,16 +17,10 @@ from anabranch.engine.passes.switches import without
 from anabranch.engine.runtime.native.rule import least_work
 from anabranch.engine.runtime.program import Program
 
-pytestmark = pytest.mark.usefixtures("loops_stay")
+pytestmark = pytest.mark.usefixtures("loops_stay", "native_whatever_the_size")
 
 ops = ab.ops
 Build = Callable[..., Any]
-
-
-@pytest.fixture(autouse=True)
-def native_whatever_the_size() -> Iterator[None]:
-    with least_work(0):
-        yield
 
 
 def built(build: Build, values: Sequence[Any], whole: bool) -> tuple[ab.Graph, list[Any], list[Any]]:

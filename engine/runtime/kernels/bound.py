@@ -19,6 +19,7 @@ from .half import Rounding
 from .llvm import KernelSpec, divide
 
 Shape = tuple[int, ...]
+MANY = 64  # what an unknown dimension is taken for
 _GRANULE = 1024  # elements: parts begin where cache lines do
 
 

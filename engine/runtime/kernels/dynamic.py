@@ -16,14 +16,13 @@ from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...ops.fused import Fused
 from .apart import KernelsApart
-from .bound import BoundKernel, can_fuse, kernel_spec, loop_numbers
+from .bound import MANY, BoundKernel, can_fuse, kernel_spec, loop_numbers
 from .library import library
 from .llvm import KernelSpec
 from .on_numpy import on_numpy
 
 _LEAST = 1 << 14  # elements, over all steps: below that NumPy is done sooner than a kernel is bound
 _MOST_SHAPES = 64
-_MANY = 64  # what an unknown dimension is taken for
 
 Shape = tuple[int, ...]
 Shapes = tuple[Shape, ...]
@@ -88,7 +87,7 @@ class OpenKernels:
     def expect(self, inputs: Sequence[TensorSpec], result: TensorSpec) -> None:
         """Have the kernel compiled meanwhile that fits if unknown dimensions are long ones, where that is used."""
         shapes = [spec.shape for spec in (*inputs, result) if spec.shape is not None]
-        known = [dim or _MANY for dim in shapes[-1]]
+        known = [dim or MANY for dim in shapes[-1]]
         if len(shapes) <= len(inputs) or math.prod(known) < self._least:
             return
         spec = kernel_spec(self._op, inputs, [result])

@@ -20,7 +20,7 @@ from ...ops.linalg import MatMul
 from ...ops.packed import PackedMatMul
 from ...ops.product_then import ProductThen
 from . import gemm
-from .bound import BoundKernel, kernel_spec
+from .bound import MANY, BoundKernel, kernel_spec
 from .dynamic import OpenKernels
 from .entry import Operand
 from .expression import UnsupportedError
@@ -32,7 +32,6 @@ from .llvm import SHORT_LOOP, KernelSpec
 _LEAST_WORK = 1 << 21  # multiplications: smaller products may be part of a native loop, which has no such kernels
 _LEAST_ELEMENTS = 1 << 12
 _MOST_SHAPES = 64
-_MANY = 64  # what an unknown dimension is taken for
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -285,7 +284,7 @@ class OpenProductThen:
 
     def _expect(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
         """Have the kernel compiled meanwhile that fits if unknown dimensions are long ones, where that pays."""
-        long = [TensorSpec(tuple(dim or _MANY for dim in spec.shape or ()), spec.dtype) for spec in inputs]
+        long = [TensorSpec(tuple(dim or MANY for dim in spec.shape or ()), spec.dtype) for spec in inputs]
         try:
             code = _code(self._op, inputs, outputs) if _is_worthwhile(self._op, long) else None
         except ValueError:

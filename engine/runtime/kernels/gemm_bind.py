@@ -16,7 +16,7 @@ from ...graph.spec import TensorSpec
 from ...ops.linalg import MatMul
 from ...ops.packed import Layout, Pack, PackedMatMul
 from . import gemm
-from .bound import BoundKernel
+from .bound import MANY, BoundKernel
 from .entry import Kernel, Operand, PrintedKernel
 from .library import library
 
@@ -26,7 +26,6 @@ _LEAST_WORK = 64**3  # from here on OpenBLAS uses threads
 _MOST_PACKED_ROWS = 1024  # of more, laying the weight out costs nothing beside the product;
 _MOST_PACKED_ROWS_TURNED = 256  # as of fewer where that means to transpose it
 _MOST_SHAPES = 64  # of which an open product keeps tables
-_MANY = 64  # what an unknown dimension is taken for
 
 
 class ProductKernel(BoundKernel):
@@ -117,7 +116,7 @@ def bind_matmul(operation: Operation) -> BoundKernel | OpenProduct | None:
 
 def may_be_large(a: TensorSpec, b: TensorSpec) -> bool:
     """Whether what is known of the shapes lets a kernel be worth its compilation: unknown dimensions are long ones."""
-    known = [math.prod(dim or _MANY for dim in spec.shape) for spec in (a, b) if spec.shape is not None]
+    known = [math.prod(dim or MANY for dim in spec.shape) for spec in (a, b) if spec.shape is not None]
     return math.prod(known) > _LEAST_WORK
 
 
@@ -209,7 +208,7 @@ def is_faster(rows: int, columns: int, terms: int) -> bool:
 
 def layout_for(rows: int | None, weight: TensorSpec, transpose: bool) -> Layout | None:
     """How to pack a weight, or its transpose, for many products of `rows` rows; None if that does not pay."""
-    rows = _MANY if rows is None else rows
+    rows = MANY if rows is None else rows
     dtype, most = name_of(weight.dtype), _MOST_PACKED_ROWS_TURNED if transpose else _MOST_PACKED_ROWS
     if dtype not in gemm.ELEMENTS or rows > most or not gemm.is_available():
         return None
