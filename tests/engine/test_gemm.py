@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -37,9 +38,19 @@ def address(array: Any) -> int:
 
 
 def product(
-    a: Any, b: Any, transpose_a: bool = False, form: int = ROWS, addends: Sequence[Any] = (), out: Any = None
+    a: Any,
+    b: Any,
+    transpose_a: bool = False,
+    form: int = ROWS,
+    addends: Sequence[Any] = (),
+    out: Any = None,
+    release: bool = False,
 ) -> Any:
-    """A @ B plus addends, by the function that kernels call; B is packed here for form `PACKED`."""
+    """A @ B plus addends, by the function that kernels call; B is packed here for form `PACKED`.
+
+    Args:
+        release: whether other threads of Python go on meanwhile.
+    """
     dtype = a.dtype.name
     rows, terms = a.shape[::-1] if transpose_a else a.shape
     columns = b.shape[0] if form == TRANSPOSED else b.shape[1]
@@ -48,7 +59,8 @@ def product(
         step = gemm.k_block(terms, rows)
         b = packed(b, False, step)
     result = np.full((rows, columns), np.nan, dtype) if out is None else out
-    function = ctypes.PYFUNCTYPE(None, *[ctypes.c_size_t] * 15)(gemm.product_address(dtype))
+    call = ctypes.CFUNCTYPE if release else ctypes.PYFUNCTYPE
+    function = call(None, *[ctypes.c_size_t] * 15)(gemm.product_address(dtype))
     given = [*addends, None, None][:2]
     steps = [0 if addend is None or addend.ndim == 1 else columns for addend in given]
     function(
@@ -92,6 +104,46 @@ def test_any_product(
     wanted = wanted + sum((addend.astype("float64") for addend in added), np.zeros(columns))
 
     check_close(product(a, b, transpose_a, form, added), wanted, terms)
+
+
+LARGE = [  # rows, columns, terms, A and B transposed: operands are laid out once for all parts
+    (1030, 333, 300, False, False),  # B, in one block of terms
+    (1030, 60, 1300, False, False),  # in three
+    (270, 1030, 700, True, False),  # A, while parts lay out B
+    (270, 1030, 700, True, True),
+    (60, 700, 2100, True, False),  # few sums of many terms
+    (4100, 1025, 17, True, False),  # more rows than are laid out at a time
+    (1025, 4100, 30, False, False),  # more columns
+]
+
+
+@pytest.mark.parametrize("dtype", sorted(TOLERANCES))
+@pytest.mark.parametrize(("rows", "columns", "terms", "transpose_a", "transpose_b"), LARGE)
+def test_large_products(rows: int, columns: int, terms: int, transpose_a: bool, transpose_b: bool, dtype: str):
+    rng = np.random.default_rng(3)
+    a, b = draw(rng, dtype, rows, terms), draw(rng, dtype, terms, columns)
+    addends = [draw(rng, dtype, rows, columns), draw(rng, dtype, columns)]
+    a_given, b_given = (
+        np.ascontiguousarray(x.T) if is_turned else x for x, is_turned in ((a, transpose_a), (b, transpose_b))
+    )
+    wanted = a.astype("float64") @ b.astype("float64")
+
+    given = product(a_given, b_given, transpose_a, TRANSPOSED if transpose_b else ROWS, addends)
+    check_close(given, wanted + addends[0] + addends[1], terms)
+    in_place = product(
+        a_given, b_given, transpose_a, TRANSPOSED if transpose_b else ROWS, [addends[0]], addends[0].copy()
+    )
+    check_close(in_place, wanted + addends[0], terms)
+
+
+def test_large_products_at_the_same_time():
+    """Only one of them finds the memory that is kept; the others have their own."""
+    rng = np.random.default_rng(4)
+    a, b = draw(rng, "float32", 1100, 300), draw(rng, "float32", 300, 400)
+    wanted = product(a, b)
+    with ThreadPoolExecutor(4) as threads:
+        for given in threads.map(lambda _: product(a, b, release=True), range(12)):
+            np.testing.assert_array_equal(given, wanted)
 
 
 @pytest.mark.parametrize("form", [ROWS, TRANSPOSED, PACKED])

@@ -70,6 +70,7 @@ def start(dtype: str) -> Any:
         the engine that holds them.
     """
     library.offer("malloc", _malloc())
+    library.offer_system(["free"])
     known = tiles(dtype)
     engine = library.load(_key(known), lambda: _text(known), effort=Effort.PRINTED)
     for name in (product_name(known), then_name(known), packing_name(known)):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from .gemm_code import Code
 from .gemm_tile import Tiles, masked_load
 
+AHEAD = 16  # rows that are asked for before they are laid out
 _PANELS_TOGETHER = 4  # of A
 
 
@@ -43,7 +44,12 @@ def _print_pack_rows(tiles: Tiles) -> str:
             row = code.let(masked_load(tiles, cut, mask, "zeroinitializer"))
             code.store_vector(v, e, row, code.at(e, target, whole), tiles.bytes)
     code.line("ret void")
-    return code.text()
+    return code.text().replace("getelementptr inbounds", "getelementptr")
+
+
+def print_ask(code: Code, element: str, pointer: str) -> None:
+    """Have a line of memory brought to the first cache."""
+    code.line(f"call void @llvm.prefetch.p0({element}* {pointer}, i32 0, i32 3, i32 1)")
 
 
 def print_mask(code: Code, tiles: Tiles, count: str) -> str:
@@ -72,7 +78,7 @@ def _print_pack_columns(tiles: Tiles) -> str:
     with code.loop(0, "%k") as p, code.loop("%n", code.rounded("%n", lanes)) as j:
         code.store(e, "0.0", code.at(e, "%out", code.mul(p, columns), j))
     code.line("ret void")
-    return code.text()
+    return code.text().replace("getelementptr inbounds", "getelementptr")
 
 
 def _print_copy(code: Code, element: str, columns: int, along: tuple[str, str], across: tuple[str, str]) -> None:
@@ -85,7 +91,11 @@ def _print_copy(code: Code, element: str, columns: int, along: tuple[str, str], 
 def _print_transpose(code: Code, tiles: Tiles, source: str, target: str) -> None:
     """A square of vectors, `step` apart at `source`, to the panel at `target`: interleaved until they lie across."""
     e, v, lanes = tiles.element, tiles.vector, tiles.lanes
-    rows = [code.load_vector(v, e, code.at(e, source, code.mul("%step", i)), tiles.bytes) for i in range(lanes)]
+    rows: list[str] = []
+    for i in range(lanes):
+        row = code.at(e, source, code.mul("%step", i))
+        print_ask(code, e, code.at(e, row, AHEAD))
+        rows.append(code.load_vector(v, e, row, tiles.bytes))
     half = lanes // 2
     low = ", ".join(f"i32 {k // 2 + (k % 2) * lanes}" for k in range(lanes))
     high = ", ".join(f"i32 {half + k // 2 + (k % 2) * lanes}" for k in range(lanes))
@@ -112,6 +122,9 @@ def _print_pack_a(tiles: Tiles) -> str:
         end = code.add(start, code.mul(code.div(code.sub(whole, start), high), high))
         with code.loop(start, end, high) as i, code.loop(0, "%k") as p:
             source = code.at(e, "%a", code.mul(p, "%step"), i)
+            later = code.at(e, source, code.mul("%step", AHEAD))
+            for first in range(0, together * rows, 64 // tiles.bytes):
+                print_ask(code, e, code.at(e, later, first))
             for panel in range(together):
                 first = code.mul(code.add(i, panel * rows), "%k")
                 row = code.load_vector(v, e, code.at(e, source, panel * rows), tiles.bytes)
@@ -122,4 +135,4 @@ def _print_pack_a(tiles: Tiles) -> str:
         value = code.load(e, code.at(e, "%a", code.mul(p, "%step"), i))
         code.store(e, value, code.at(e, panel, code.mul(p, rows), code.sub(i, whole)))
     code.line("ret void")
-    return code.text()
+    return code.text().replace("getelementptr inbounds", "getelementptr")

@@ -4,13 +4,15 @@ NumPy asks an allocator for the memory of every array (NEP 49), and lets each th
 that is this one: large blocks that become free, wherever that happens, are kept by size, and the next array of that
 size gets one of them. So nothing needs to be known of how long values live, and a step finds the memory of the last.
 Blocks are aligned to cache lines, which vectors like, and very large ones are made of huge pages where the system has
-them. What is free is limited to half a gigabyte, and to little beside much that is used; sizes that are no longer asked
-for are dropped when it gets tight.
+them. What is used and kept together is limited to what was used at one time already (so the process needs no more
+memory than its largest step) and to a quarter of the machine's; below that, half a gigabyte is always kept, unless much
+is used. When it gets tight, sizes that were not asked for longest are dropped.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from typing import Any
 
@@ -18,8 +20,9 @@ from .compiler import Effort
 from .library import library
 
 _SMALLEST = 1 << 15  # bytes: what is smaller comes from memory that C's allocator keeps itself
-_MOST_KEPT = 1 << 29
-_MOST_IN_ALL = 3 << 29  # used and kept together: a step that needs more keeps only what its next operations ask for
+_MOST_KEPT = 1 << 29  # if no step has used more
+_MOST_IN_ALL = 3 << 29  # used and kept together, likewise: beyond that only what the next operations ask for is kept
+_SHARE = 4  # of the machine's memory, beyond which nothing is kept because it was used once
 _ALWAYS_KEPT = 1 << 25
 _TRIMMED = 1 << 26  # bytes handed to C's free after which that is asked to hand them to the system
 _SET_HANDLER = 304  # in the table of NumPy's C functions
@@ -52,6 +55,7 @@ class _Allocator:
         self._set: Any = None
         self._kept: Any = None
         self._flush: Any = None
+        self._bound: Any = None
         self._handler = _Handler()
         self._is_ready = False
         self._lock = threading.Lock()
@@ -76,6 +80,11 @@ class _Allocator:
         if self.capsule() is not None:
             self._flush()
 
+    def bound(self, size: int) -> None:
+        """Keep no more than that many bytes because they were used once."""
+        if self.capsule() is not None:
+            self._bound(size)
+
     def _start(self) -> None:
         if not library.usable or not library.offer_system(_NEEDED):
             return
@@ -86,6 +95,8 @@ class _Allocator:
         self._handler.name, self._handler.version = b"anabranch", 1
         self._kept = ctypes.CFUNCTYPE(ctypes.c_size_t)(engine.get_function_address("anabranch_kept"))
         self._flush = ctypes.CFUNCTYPE(None)(engine.get_function_address("anabranch_flush"))
+        self._bound = ctypes.CFUNCTYPE(None, ctypes.c_size_t)(engine.get_function_address("anabranch_bound"))
+        self._bound(_machine_bytes() // _SHARE)
         self._set = _numpy_function(_SET_HANDLER, ctypes.py_object, ctypes.py_object)
         new_capsule = ctypes.pythonapi.PyCapsule_New
         new_capsule.restype = ctypes.py_object
@@ -130,6 +141,18 @@ def release_memory() -> None:
     _allocator.clear()
 
 
+def bound_memory(size: int | None = None) -> None:
+    """Keep no more than `size` bytes because a step has used as much; by default a share of the machine's memory."""
+    _allocator.bound(_machine_bytes() // _SHARE if size is None else size)
+
+
+def _machine_bytes() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return 0
+
+
 def _numpy_function(number: int, result: Any, *arguments: Any) -> Any:
     """A function of NumPy's C interface."""
     from numpy._core import multiarray
@@ -141,13 +164,18 @@ def _numpy_function(number: int, result: Any, *arguments: Any) -> Any:
 
 
 # Free blocks of a size (in pages) are a list: each holds the address of the next. The lists stand in a table by size,
-# found by hashing and looking on. Blocks come from posix_memalign, calloc or realloc, so that C's free takes them all,
-# and are as large as their size rounded up to pages, for NumPy tells the size of what it frees as it asked for it.
+# found by hashing and looking on; each knows when it was last asked for a block. Blocks come from posix_memalign,
+# calloc or realloc, so that C's free takes them all, and are as large as their size rounded up to pages, for NumPy
+# tells the size of what it frees as it asked for it.
 _MODULE = f"""
-%list = type {{ i64, i8* }}
+%list = type {{ i64, i8*, i64 }}
 @lists = internal global [1024 x %list] zeroinitializer, align 128
 @kept = internal global i64 0, align 128
 @used = internal global i64 0, align 128
+@sizes = internal global i64 0, align 128
+@asked = internal global i64 0, align 128
+@peak = internal global i64 0, align 128
+@bound = internal global i64 0, align 128
 @freed = internal global i64 0, align 128
 @lock = internal global i64 0, align 128
 
@@ -222,6 +250,11 @@ entry:
   %none = icmp eq %list* %list, null
   br i1 %none, label %empty, label %look
 look:
+  %stamp_at = getelementptr %list, %list* %list, i64 0, i32 2
+  %stamp = load i64, i64* @asked
+  %later = add i64 %stamp, 1
+  store i64 %later, i64* @asked
+  store i64 %later, i64* %stamp_at
   %head_at = getelementptr %list, %list* %list, i64 0, i32 1
   %head = load i8*, i8** %head_at
   %is_empty = icmp eq i8* %head, null
@@ -271,6 +304,7 @@ next:
   br label %head
 done:
   store i64 0, i64* @kept
+  store i64 0, i64* @sizes
   call void @leave()
   ret void
 }}
@@ -280,20 +314,104 @@ define i64 @anabranch_kept() {{
   ret i64 %kept
 }}
 
+define void @anabranch_bound(i64 %bytes) {{
+  store atomic i64 %bytes, i64* @bound seq_cst, align 8
+  ret void
+}}
+
+; A limit, or what was used at one time, if that is more.
+define internal i64 @at_least(i64 %limit) {{
+  %peak = load atomic i64, i64* @peak seq_cst, align 8
+  %bound = load atomic i64, i64* @bound seq_cst, align 8
+  %lower = icmp slt i64 %peak, %bound
+  %once = select i1 %lower, i64 %peak, i64 %bound
+  %slack = add i64 %once, {_ALWAYS_KEPT}
+  %more = icmp sgt i64 %slack, %limit
+  %most = select i1 %more, i64 %slack, i64 %limit
+  ret i64 %most
+}}
+
 ; Whether so much is more than what may be kept beside what is used.
-define internal i1 @is_much(i64 %kept, i64 %most) {{
+define internal i1 @is_much(i64 %kept) {{
   %used = load atomic i64, i64* @used seq_cst, align 8
   %all = add i64 %used, %kept
-  %many = icmp ugt i64 %kept, %most
-  %tight = icmp sgt i64 %all, {_MOST_IN_ALL}
-  %more = icmp ugt i64 %kept, {_ALWAYS_KEPT}
+  %most = call i64 @at_least(i64 {_MOST_KEPT})
+  %most_in_all = call i64 @at_least(i64 {_MOST_IN_ALL})
+  %many = icmp sgt i64 %kept, %most
+  %tight = icmp sgt i64 %all, %most_in_all
+  %more = icmp sgt i64 %kept, {_ALWAYS_KEPT}
   %both = and i1 %tight, %more
   %much = or i1 %many, %both
   ret i1 %much
 }}
 
+; The list with blocks that has not been asked for longest, or null.
+define internal %list* @oldest() {{
+entry:
+  br label %head
+head:
+  %k = phi i64 [0, %entry], [%n, %next]
+  %found = phi %list* [null, %entry], [%chosen, %next]
+  %least = phi i64 [9223372036854775807, %entry], [%lower, %next]
+  %more = icmp slt i64 %k, 1024
+  br i1 %more, label %next, label %done
+next:
+  %list = getelementptr [1024 x %list], [1024 x %list]* @lists, i64 0, i64 %k
+  %head_at = getelementptr %list, %list* %list, i64 0, i32 1
+  %block = load i8*, i8** %head_at
+  %has = icmp ne i8* %block, null
+  %stamp_at = getelementptr %list, %list* %list, i64 0, i32 2
+  %stamp = load i64, i64* %stamp_at
+  %earlier = icmp slt i64 %stamp, %least
+  %better = and i1 %has, %earlier
+  %chosen = select i1 %better, %list* %list, %list* %found
+  %lower = select i1 %better, i64 %stamp, i64 %least
+  %n = add i64 %k, 1
+  br label %head
+done:
+  ret %list* %found
+}}
+
+; What nobody has asked for longest is dropped before the system is asked for more than there may be.
+define internal void @tidy(i64 %bytes) {{
+entry:
+  br label %look
+look:
+  call void @enter()
+  %kept = load i64, i64* @kept
+  %wanted = add i64 %kept, %bytes
+  %enough = call i64 @at_least(i64 {_MOST_KEPT})
+  %many = icmp sgt i64 %wanted, %enough
+  %tight = call i1 @is_much(i64 %kept)
+  %much = or i1 %many, %tight
+  br i1 %much, label %find, label %done
+find:
+  %list = call %list* @oldest()
+  %none = icmp eq %list* %list, null
+  br i1 %none, label %done, label %drop
+drop:
+  %size_at = getelementptr %list, %list* %list, i64 0, i32 0
+  %size = load i64, i64* %size_at
+  %head_at = getelementptr %list, %list* %list, i64 0, i32 1
+  %block = load i8*, i8** %head_at
+  %next_at = bitcast i8* %block to i8**
+  %next = load i8*, i8** %next_at
+  store i8* %next, i8** %head_at
+  %less = sub i64 %kept, %size
+  store i64 %less, i64* @kept
+  call void @leave()
+  call void @free(i8* %block)
+  call void @hand_back(i64 %size)
+  br label %look
+done:
+  call void @leave()
+  ret void
+}}
+
 define internal void @count(i64 %bytes) {{
   %before = atomicrmw add i64* @used, i64 %bytes seq_cst
+  %after = add i64 %before, %bytes
+  %peak = atomicrmw max i64* @peak, i64 %after seq_cst
   ret void
 }}
 
@@ -306,24 +424,13 @@ entry:
   br i1 %many, label %look, label %done
 look:
   %used = load atomic i64, i64* @used seq_cst, align 8
-  %tight = icmp sgt i64 %used, {_MOST_IN_ALL - _ALWAYS_KEPT}
+  %most = call i64 @at_least(i64 {_MOST_IN_ALL})
+  %least = sub i64 %most, {_ALWAYS_KEPT}
+  %tight = icmp sgt i64 %used, %least
   br i1 %tight, label %trim, label %done
 trim:
   store atomic i64 0, i64* @freed seq_cst, align 8
   %trimmed = call i32 @{_TRIM}(i64 0)
-  br label %done
-done:
-  ret void
-}}
-
-; What nobody asks for is dropped before the system is asked for more.
-define internal void @tidy() {{
-entry:
-  %kept = load atomic i64, i64* @kept seq_cst, align 8
-  %many = call i1 @is_much(i64 %kept, i64 {_MOST_KEPT // 2})
-  br i1 %many, label %flush, label %done
-flush:
-  call void @anabranch_flush()
   br label %done
 done:
   ret void
@@ -346,7 +453,7 @@ large:
 give:
   ret i8* %kept
 ask:
-  call void @tidy()
+  call void @tidy(i64 %bytes)
   %failed = call i32 @posix_memalign(i8** %out, i64 64, i64 %bytes)
   %bad = icmp ne i32 %failed, 0
   br i1 %bad, label %fail, label %made
@@ -387,7 +494,7 @@ clear:
   %z = call i8* @memset(i8* %kept, i32 0, i64 %size)
   ret i8* %kept
 ask:
-  call void @tidy()
+  call void @tidy(i64 %bytes)
   %new = call i8* @calloc(i64 %bytes, i64 1)
   ret i8* %new
 }}
@@ -418,7 +525,7 @@ large:
   call void @enter()
   %before = load i64, i64* @kept
   %after = add i64 %before, %bytes
-  %many = call i1 @is_much(i64 %after, i64 {_MOST_KEPT})
+  %many = call i1 @is_much(i64 %after)
   br i1 %many, label %refuse, label %find
 find:
   %list = call %list* @list_of(i64 %bytes)
@@ -427,13 +534,30 @@ find:
 keep:
   %size_at = getelementptr %list, %list* %list, i64 0, i32 0
   %head_at = getelementptr %list, %list* %list, i64 0, i32 1
+  %stamp_at = getelementptr %list, %list* %list, i64 0, i32 2
+  %known = load i64, i64* %size_at
+  %is_new = icmp eq i64 %known, 0
+  br i1 %is_new, label %note, label %put
+note:
+  %sizes = load i64, i64* @sizes
+  %several = add i64 %sizes, 1
+  store i64 %several, i64* @sizes
+  %stamp = load i64, i64* @asked
+  store i64 %stamp, i64* %stamp_at
+  br label %put
+put:
   store i64 %bytes, i64* %size_at
   %head = load i8*, i8** %head_at
   %next_at = bitcast i8* %block to i8**
   store i8* %head, i8** %next_at
   store i8* %block, i8** %head_at
   store i64 %after, i64* @kept
+  %all_sizes = load i64, i64* @sizes
   call void @leave()
+  %crowded = icmp sgt i64 %all_sizes, 512
+  br i1 %crowded, label %forget, label %done
+forget:
+  call void @anabranch_flush()
   ret void
 refuse:
   call void @leave()

@@ -1,0 +1,347 @@
+"""Large matrix products, as LLVM IR: operands are laid out once, in blocks of k, for all parts of the result.
+
+What is laid out for all is A, if it is transposed, and otherwise B (rows of A are read where they lie). Each part
+computes a rectangle of the result for the present block, then lays out its share of the next block, in memory beside
+the present one's: so threads meet once a block. Where A is laid out, a part lays out panels of B by itself, one while
+it uses the other: its rectangle has all rows that there are, or so many that this costs little.
+
+Sums of several blocks wait in tiles that lie in one piece: in the result their rows are often some power of two apart,
+where few of them fit into a cache at a time.
+
+After R. van de Geijn and T. Smith et al., Anatomy of High-Performance Many-Threaded Matrix Multiplication, IPDPS 2014.
+"""
+
+from __future__ import annotations
+
+from .gemm_code import Code
+from .gemm_panel import (
+    COLUMNS_OF_B,
+    NOTHING,
+    ROWS_OF_B,
+    THEN,
+    TRANSPOSED,
+    print_ask_share,
+    print_optional,
+    print_parallel,
+    print_scratch,
+)
+from .gemm_tile import Tiles
+
+_PART_ROWS = 256  # of A, which stay in the second cache while panels of B go by
+_PART_ROWS_LAID_OUT = 512  # where each part lays out panels of B
+_LEAST_PARTS = 32  # if there are panels enough: so the last ones keep nobody waiting for long
+_MOST_ACROSS = 8
+_MOST_ACROSS_LAID_OUT = 16
+_MOST_SUMS = 1 << 22  # that wait in tiles
+_MOST_WIDE = 4096  # rows and columns that are laid out at a time
+
+_POINTERS = ("a", "b", "c", "d", "e", "sums", "laid_a", "laid_b", "next_a", "next_b", "next_laid_a", "next_laid_b")
+_FIELDS = (
+    *_POINTERS,
+    *("m", "n", "deep", "next_deep", "row_step", "k_step", "b_step", "form", "c_step", "d_step", "e_step"),
+    *("lay_a", "lay_b", "row", "column", "part_rows", "part_columns", "across", "parts", "then", "then_context"),
+    *("is_first", "is_last", "has_sums"),
+)
+
+MEMORY = """
+declare void @free(i8*)
+@shared_busy = internal global i64 0, align 64
+@shared_size = internal global i64 0
+@shared_memory = internal global i8* null
+
+; Memory of some bytes: what the last product left, where no other uses it. Null where there is none.
+define internal i8* @shared_take(i64 %size) noinline {
+entry:
+  %pair = cmpxchg i64* @shared_busy, i64 0, i64 1 seq_cst seq_cst
+  %mine = extractvalue {i64, i1} %pair, 1
+  br i1 %mine, label %kept, label %other
+kept:
+  %old = load i64, i64* @shared_size
+  %enough = icmp sle i64 %size, %old
+  br i1 %enough, label %again, label %grow
+again:
+  %same = load i8*, i8** @shared_memory
+  ret i8* %same
+grow:
+  %small = load i8*, i8** @shared_memory
+  call void @free(i8* %small)
+  %large = call i8* @malloc(i64 %size)
+  %none = icmp eq i8* %large, null
+  %has = select i1 %none, i64 0, i64 %size
+  store i8* %large, i8** @shared_memory
+  store i64 %has, i64* @shared_size
+  br i1 %none, label %fail, label %done
+fail:
+  store atomic i64 0, i64* @shared_busy seq_cst, align 8
+  ret i8* null
+done:
+  ret i8* %large
+other:
+  %own = call i8* @malloc(i64 %size)
+  ret i8* %own
+}
+
+define internal void @shared_give(i8* %memory) noinline {
+entry:
+  %kept = load i8*, i8** @shared_memory
+  %is_kept = icmp eq i8* %memory, %kept
+  br i1 %is_kept, label %keep, label %drop
+keep:
+  store atomic i64 0, i64* @shared_busy seq_cst, align 8
+  ret void
+drop:
+  call void @free(i8* %memory)
+  ret void
+}
+"""
+
+
+def shared_name(tiles: Tiles) -> str:
+    """Of the function for large products."""
+    return f"gemm_{tiles.suffix}_shared"
+
+
+def print_shared(tiles: Tiles) -> str:
+    """``i64 gemm_.._shared(the arguments of a product, then, context, k_block)``: 0 if there was no memory for it."""
+    return _print_lay_unit(tiles) + _print_part(tiles) + _print_product(tiles)
+
+
+def _unit_of_a(tiles: Tiles) -> int:
+    """The columns of a transposed A that are laid out in one go: as wide as a panel of B, or nearly."""
+    return max(1, tiles.columns // tiles.rows) * tiles.rows
+
+
+def _read(code: Code, tiles: Tiles) -> dict[str, str]:
+    fields = code.let("bitcast i8* %context to i64*")
+    get = {name: code.load("i64", code.at("i64", fields, k)) for k, name in enumerate(_FIELDS)}
+    return get | {name: code.let(f"inttoptr i64 {get[name]} to {tiles.element}*") for name in _POINTERS}
+
+
+def _print_units(code: Code, tiles: Tiles, get: dict[str, str]) -> tuple[str, str]:
+    """How many units of A and of both operands there are to lay out of a block."""
+    of_a = code.mul(get["lay_a"], code.parts(get["m"], _unit_of_a(tiles)))
+    return of_a, code.add(of_a, code.mul(get["lay_b"], code.parts(get["n"], tiles.columns)))
+
+
+def _print_lay_unit(tiles: Tiles) -> str:
+    """Lay out a unit of the next block."""
+    e = tiles.element
+    code = Code(f"gemm_{tiles.suffix}_lay_unit(i8* %context, i64 %unit)")
+    get = _read(code, tiles)
+    of_a, _ = _print_units(code, tiles, get)
+    deep, pointer = get["next_deep"], f"{e}*"
+    is_a = code.test("slt", "%unit", of_a)
+    with code.when(is_a):
+        i = code.mul("%unit", _unit_of_a(tiles))
+        rows = code.least(_unit_of_a(tiles), code.sub(get["m"], i))
+        source, target = code.at(e, get["next_a"], i), code.at(e, get["next_laid_a"], code.mul(i, deep))
+        arguments = [(pointer, source), ("i64", get["k_step"]), ("i64", deep), ("i64", rows), (pointer, target)]
+        code.call(f"gemm_{tiles.suffix}_pack_a", arguments)
+    with code.when(code.let(f"xor i1 {is_a}, true")):
+        j = code.mul(code.sub("%unit", of_a), tiles.columns)
+        columns = code.least(tiles.columns, code.sub(get["n"], j))
+        target = code.at(e, get["next_laid_b"], code.mul(j, deep))
+        _print_lay_panel(code, tiles, get, (get["next_b"], j, columns, deep, target))
+    code.line("ret void")
+    return code.text()
+
+
+def _print_part(tiles: Tiles) -> str:
+    code = Code(f"gemm_{tiles.suffix}_shared_part(i8* %context, i64 %part)")
+    get = _read(code, tiles)
+    _, units = _print_units(code, tiles, get)
+    wanted = code.choose(code.test("sgt", get["next_deep"], 0), units, 0)
+    first = code.div(code.mul("%part", wanted), get["parts"])
+    end = code.div(code.mul(code.add("%part", 1), wanted), get["parts"])
+    with code.when(code.test("sgt", get["deep"], 0)):
+        _print_rectangle(code, tiles, get)
+    with code.loop(first, end) as unit:
+        code.call(f"gemm_{tiles.suffix}_lay_unit", [("i8*", "%context"), ("i64", unit)])
+    code.line("ret void")
+    return code.text().replace("getelementptr inbounds", "getelementptr")
+
+
+def _print_rectangle(code: Code, tiles: Tiles, get: dict[str, str]) -> None:
+    """The present block's terms of a part."""
+    e, deep, pointer = tiles.element, get["deep"], f"{tiles.element}*"
+    follows = code.let(f"inttoptr i64 {get['then']} to {THEN}")
+    then_context = code.let(f"inttoptr i64 {get['then_context']} to i8*")
+    row = code.mul(code.div("%part", get["across"]), get["part_rows"])
+    rows = code.sub(code.least(get["m"], code.add(row, get["part_rows"])), row)
+    column = code.mul(code.rem("%part", get["across"]), get["part_columns"])
+    column_end = code.least(get["n"], code.add(column, get["part_columns"]))
+    is_laid = code.test("ne", get["lay_a"], 0)
+    laid, plain = code.at(e, get["laid_a"], code.mul(row, deep)), code.at(e, get["a"], code.mul(row, get["row_step"]))
+    a = code.let(f"select i1 {is_laid}, {pointer} {laid}, {pointer} {plain}")
+    group_step = code.mul(code.choose(is_laid, deep, get["row_step"]), tiles.rows)
+    row_step, k_step = code.choose(is_laid, 1, get["row_step"]), code.choose(is_laid, tiles.rows, 1)
+    is_b_laid = code.test("ne", get["lay_b"], 0)
+    panels, slot = print_scratch(code, e)
+    kind = code.choose(code.test("eq", get["form"], TRANSPOSED), COLUMNS_OF_B, ROWS_OF_B)
+    by_column = code.choose(code.test("eq", get["form"], TRANSPOSED), get["b_step"], 1)
+    size = code.mul(deep, tiles.columns)
+    ask_share = code.choose(is_b_laid, print_ask_share(code, tiles, rows), 0)
+    with code.when(code.let(f"xor i1 {is_b_laid}, true")):
+        width = code.least(tiles.columns, code.sub(column_end, column))
+        _print_lay_panel(code, tiles, get, (get["b"], column, width, deep, panels))
+    with code.loop(column, column_end, tiles.columns) as j:
+        width, beside = code.least(tiles.columns, code.sub(column_end, j)), code.add(j, tiles.columns)
+        odd = code.rem(code.div(code.sub(j, column), tiles.columns), 2)
+        panel = code.at(e, panels, code.mul(odd, size))
+        next_panel = code.at(e, panels, code.mul(code.sub(1, odd), size))
+        is_beside = code.test("slt", beside, column_end)
+        next_kind = code.choose(is_b_laid, NOTHING, code.choose(is_beside, kind, NOTHING))
+        next_width = code.least(tiles.columns, code.sub(column_end, beside))
+        laid_b = code.at(e, get["laid_b"], code.mul(j, deep))
+        b = code.let(f"select i1 {is_b_laid}, {pointer} {laid_b}, {pointer} {panel}")
+        target = code.at(e, get["c"], code.mul(row, get["c_step"]), j)
+        added = print_optional(code, e, get["d"], code.add(code.mul(row, get["d_step"]), j))
+        sums = code.at(e, get["sums"], code.mul(j, code.rounded(get["m"], tiles.rows)), code.mul(row, tiles.columns))
+        has_sums = code.test("ne", get["has_sums"], 0)
+        into_sums = code.let(f"and i1 {has_sums}, {code.test('eq', get['is_last'], 0)}")
+        from_sums = code.let(f"and i1 {has_sums}, {code.test('eq', get['is_first'], 0)}")
+        target = code.let(f"select i1 {into_sums}, {pointer} {sums}, {pointer} {target}")
+        target_step = code.choose(into_sums, tiles.columns, get["c_step"])
+        added = code.let(f"select i1 {from_sums}, {pointer} {sums}, {pointer} {added}")
+        added_step = code.choose(from_sums, tiles.columns, get["d_step"])
+        plus = print_optional(code, e, get["e"], code.add(code.mul(row, get["e_step"]), j))
+        ask = code.let(f"bitcast {pointer} {code.at(e, get['laid_b'], code.mul(beside, deep))} to i8*")
+        code.call(
+            f"gemm_{tiles.suffix}_panel",
+            [("i64", rows), ("i64", width), ("i64", deep), (pointer, a), ("i64", group_step), ("i64", row_step),
+             ("i64", k_step), (pointer, b), ("i64", tiles.columns),
+             (pointer, target), ("i64", target_step), (pointer, added), ("i64", added_step), (pointer, plus),
+             ("i64", get["e_step"]), ("i8*", ask), ("i64", ask_share), ("i64", next_kind),
+             (pointer, code.at(e, get["b"], code.mul(beside, by_column))), ("i64", get["b_step"]), ("i64", deep),
+             ("i64", next_width), (pointer, next_panel), (THEN, follows),
+             ("i8*", then_context), ("i64", code.add(row, get["row"])), ("i64", code.add(j, get["column"]))],
+        )  # fmt: skip
+    code.line(f"call void @gemm_give(i64 {slot})")
+
+
+def _print_lay_panel(code: Code, tiles: Tiles, get: dict[str, str], panel: tuple[str, str, str, str, str]) -> None:
+    """Lay out a panel of B: of where a block begins, its first column, how many there are, its terms and the target."""
+    e, (b, j, width, deep, target) = tiles.element, panel
+    is_transposed = code.test("eq", get["form"], TRANSPOSED)
+    for kind, test in (("columns", is_transposed), ("rows", code.let(f"xor i1 {is_transposed}, true"))):
+        with code.when(test):
+            source = code.at(e, b, code.mul(j, get["b_step"]) if kind == "columns" else j)
+            arguments = [(f"{e}*", source), ("i64", get["b_step"]), ("i64", deep), ("i64", width), (f"{e}*", target)]
+            code.call(f"gemm_{tiles.suffix}_pack_{kind}", arguments)
+
+
+def _print_product(tiles: Tiles) -> str:
+    e = tiles.element
+    parameters = (
+        f"i64 %m, i64 %n, i64 %k, {e}* %a, i64 %a_step, i64 %a_transposed, {e}* %b, i64 %b_step, i64 %form, "
+        f"{e}* %c, i64 %c_step, {e}* %d, i64 %d_step, {e}* %e, i64 %e_step, {THEN} %then, i8* %then_context, i64 %block"
+    )
+    code = Code(f"{shared_name(tiles)}({parameters})", result="i64")
+    lay_a = code.choose(code.test("ne", "%a_transposed", 0), 1, 0)
+    blocks = code.parts("%k", "%block")
+    block = code.parts("%k", blocks)
+    high = code.choose(code.test("ne", lay_a, 0), code.least("%m", _MOST_WIDE), "%m")
+    wide = code.least("%n", _MOST_WIDE)
+    size_a = code.mul(code.mul(lay_a, code.rounded(high, tiles.rows)), block)
+    lay_b = code.sub(1, lay_a)
+    size_b = code.mul(code.mul(lay_b, code.rounded(wide, tiles.columns)), block)
+    size = code.rounded(code.mul(code.add(size_a, size_b), tiles.bytes), 4096)
+    is_several = code.test("sgt", blocks, 1)
+    several = code.choose(is_several, 2, 1)
+    sums = code.mul(code.rounded(high, tiles.rows), code.rounded(wide, tiles.columns))
+    has_sums = code.let(f"and i1 {is_several}, {code.test('sle', sums, _MOST_SUMS)}")
+    size_sums = code.choose(has_sums, code.mul(sums, tiles.bytes), 0)
+    bytes_ = code.add(code.add(code.mul(size, several), 4096), size_sums)
+    memory = code.let(f"call i8* @shared_take(i64 {bytes_})")
+    found = code.let(f"icmp ne i8* {memory}, null")
+    with code.when(found):
+        start = code.let(f"and i64 {code.add(code.let(f'ptrtoint i8* {memory} to i64'), 4095)}, -4096")
+        context = code.variable(f"[{len(_FIELDS)} x i64]")
+        fields = code.let(f"bitcast [{len(_FIELDS)} x i64]* {context} to i64*")
+        for name, value in (
+            ("sums", code.add(start, code.mul(size, several))),
+            ("has_sums", code.choose(has_sums, 1, 0)),
+        ):
+            code.store("i64", value, code.at("i64", fields, _FIELDS.index(name)))
+        with code.loop(0, "%m", high) as row, code.loop(0, "%n", wide) as column:
+            _print_chunk(code, tiles, fields, (row, high), (column, wide), (lay_a, lay_b, block, start, size, size_a))
+        code.line(f"call void @shared_give(i8* {memory})")
+    code.line(f"ret i64 {code.let(f'zext i1 {found} to i64')}")
+    return code.text().replace("getelementptr inbounds", "getelementptr")
+
+
+def _print_chunk(
+    code: Code,
+    tiles: Tiles,
+    fields: str,
+    down: tuple[str, str],
+    across: tuple[str, str],
+    laid: tuple[str, str, str, str, str, str],
+) -> None:
+    """The rows and columns that are laid out at a time: block by block of k, each laid out during the one before.
+
+    Args:
+        down: the first row and how many there are at most.
+        across: the first column, likewise.
+        laid: whether A is laid out, the terms of a block, where the memory begins, the bytes of a block and the
+            elements of A in it.
+    """
+    e, (row, high), (column, wide), (lay_a, lay_b, block, start, size, size_a) = tiles.element, down, across, laid
+    m, n = code.least(high, code.sub("%m", row)), code.least(wide, code.sub("%n", column))
+    is_laid = code.test("ne", lay_a, 0)
+    row_step, k_step = code.choose(is_laid, 1, "%a_step"), code.choose(is_laid, "%a_step", 1)
+    b_step_along = code.choose(code.test("eq", "%form", TRANSPOSED), "%b_step", 1)
+    b_step_down = code.choose(code.test("eq", "%form", TRANSPOSED), 1, "%b_step")
+
+    def put(**values: str) -> None:
+        for name, value in values.items():
+            code.store("i64", value, code.at("i64", fields, _FIELDS.index(name)))
+
+    def address(pointer: str, *offsets: str) -> str:
+        return code.let(f"ptrtoint {e}* {code.at(e, pointer, *offsets)} to i64")
+
+    def optional(pointer: str, *offsets: str) -> str:
+        total = code.add(*offsets)
+        return code.let(f"ptrtoint {e}* {print_optional(code, e, pointer, total)} to i64")
+
+    most_rows = code.choose(is_laid, _PART_ROWS_LAID_OUT, _PART_ROWS)
+    part_rows = code.rounded(code.parts(m, code.parts(m, most_rows)), tiles.rows)
+    down_parts = code.parts(m, part_rows)
+    panels = code.parts(n, tiles.columns)
+    most_across = code.choose(is_laid, _MOST_ACROSS_LAID_OUT, _MOST_ACROSS)
+    wanted = code.least(panels, code.least(most_across, code.parts(_LEAST_PARTS, down_parts)))
+    part_columns = code.mul(code.parts(panels, wanted), tiles.columns)
+    across_parts = code.parts(n, part_columns)
+    parts = code.mul(down_parts, across_parts)
+    a_rows, b_columns = code.mul(row, row_step), code.mul(column, b_step_along)
+    put(m=m, n=n, row_step=row_step, k_step=k_step, b_step="%b_step", form="%form", c_step="%c_step")
+    put(lay_a=lay_a, lay_b=lay_b)
+    put(row=row, column=column, part_rows=part_rows, part_columns=part_columns, across=across_parts)
+    put(c=address("%c", code.mul(row, "%c_step"), column), deep="0", then="0")
+    put(then_context=code.let("ptrtoint i8* %then_context to i64"))
+    get = {"lay_a": lay_a, "lay_b": lay_b, "m": m, "n": n}
+    units = _print_units(code, tiles, get)[1]
+    with code.loop(code.sub(0, block), "%k", block) as p:  # before the first block, it is laid out
+        after = code.add(p, block)
+        is_first, is_before = code.test("eq", p, 0), code.test("slt", p, 0)
+        deep = code.choose(is_before, 0, code.least(block, code.sub("%k", p)))
+        next_deep = code.most(0, code.least(block, code.sub("%k", after)))
+        odd = code.rem(code.div(after, block), 2)  # which half of the memory the next block lies in
+        next_half = code.add(start, code.mul(odd, size))
+        half = code.add(start, code.mul(code.sub(1, odd), size))
+        bytes_a = code.mul(size_a, tiles.bytes)
+        put(a=address("%a", a_rows, code.mul(p, k_step)), deep=deep, next_deep=next_deep)
+        put(b=address("%b", b_columns, code.mul(p, b_step_down)))
+        put(next_a=address("%a", a_rows, code.mul(after, k_step)), laid_a=half, laid_b=code.add(half, bytes_a))
+        put(next_b=address("%b", b_columns, code.mul(after, b_step_down)))
+        put(next_laid_a=next_half, next_laid_b=code.add(next_half, bytes_a))
+        d = optional("%d", code.mul(row, "%d_step"), column)
+        put(d=code.choose(is_first, d, address("%c", code.mul(row, "%c_step"), column)))
+        put(d_step=code.choose(is_first, "%d_step", "%c_step"), e_step="%e_step")
+        put(e=code.choose(is_first, optional("%e", code.mul(row, "%e_step"), column), "0"))
+        is_last = code.test("sge", after, "%k")
+        put(then=code.choose(is_last, code.let(f"ptrtoint {THEN} %then to i64"), "0"))
+        pieces = code.choose(is_before, units, parts)
+        put(parts=pieces)
+        put(is_first=code.choose(is_first, 1, 0), is_last=code.choose(is_last, 1, 0))
+        print_parallel(code, f"gemm_{tiles.suffix}_shared_part", fields, pieces)
