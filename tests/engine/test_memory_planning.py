@@ -195,7 +195,6 @@ def test_large_products_of_many_rows_stay_in_the_loop(monkeypatch: pytest.Monkey
 @needs_allocator
 def test_little_is_kept_beside_much_that_is_used():
     memory.release_memory()
-    memory.bound_memory(0)
     with memory.KeptMemory():
         used = np.empty(memory._MOST_IN_ALL + (1 << 20), "uint8")  # never touched: the system gives no page
         blocks = [np.empty(1 << 24, "uint8") for _ in range(4)]
@@ -205,7 +204,6 @@ def test_little_is_kept_beside_much_that_is_used():
         blocks = [np.empty(1 << 24, "uint8") for _ in range(4)]
         del blocks
         assert memory.kept_bytes() >= 1 << 26
-    memory.bound_memory()
     memory.release_memory()
     assert memory.kept_bytes() == 0
 

@@ -4,15 +4,14 @@ NumPy asks an allocator for the memory of every array (NEP 49), and lets each th
 that is this one: large blocks that become free, wherever that happens, are kept by size, and the next array of that
 size gets one of them. So nothing needs to be known of how long values live, and a step finds the memory of the last.
 Blocks are aligned to cache lines, which vectors like, and very large ones are made of huge pages where the system has
-them. What is used and kept together is limited to what was used at one time already (so the process needs no more
-memory than its largest step) and to a quarter of the machine's; below that, half a gigabyte is always kept, unless much
-is used. When it gets tight, sizes that were not asked for longest are dropped.
+them. No more is kept than was used at one time (or half a gigabyte), and little beside much that is used: above two
+gigabytes together, what a step writes late would otherwise come on top of what it has let go. When it gets tight, sizes
+that were not asked for longest are dropped.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from typing import Any
 
@@ -21,8 +20,7 @@ from .library import library
 
 _SMALLEST = 1 << 15  # bytes: what is smaller comes from memory that C's allocator keeps itself
 _MOST_KEPT = 1 << 29  # if no step has used more
-_MOST_IN_ALL = 3 << 29  # used and kept together, likewise: beyond that only what the next operations ask for is kept
-_SHARE = 4  # of the machine's memory, beyond which nothing is kept because it was used once
+_MOST_IN_ALL = 1 << 31  # used and kept together: a step that needs more keeps only what its next operations ask for
 _ALWAYS_KEPT = 1 << 25
 _TRIMMED = 1 << 26  # bytes handed to C's free after which that is asked to hand them to the system
 _SET_HANDLER = 304  # in the table of NumPy's C functions
@@ -55,7 +53,6 @@ class _Allocator:
         self._set: Any = None
         self._kept: Any = None
         self._flush: Any = None
-        self._bound: Any = None
         self._handler = _Handler()
         self._is_ready = False
         self._lock = threading.Lock()
@@ -80,11 +77,6 @@ class _Allocator:
         if self.capsule() is not None:
             self._flush()
 
-    def bound(self, size: int) -> None:
-        """Keep no more than that many bytes because they were used once."""
-        if self.capsule() is not None:
-            self._bound(size)
-
     def _start(self) -> None:
         if not library.usable or not library.offer_system(_NEEDED):
             return
@@ -95,8 +87,6 @@ class _Allocator:
         self._handler.name, self._handler.version = b"anabranch", 1
         self._kept = ctypes.CFUNCTYPE(ctypes.c_size_t)(engine.get_function_address("anabranch_kept"))
         self._flush = ctypes.CFUNCTYPE(None)(engine.get_function_address("anabranch_flush"))
-        self._bound = ctypes.CFUNCTYPE(None, ctypes.c_size_t)(engine.get_function_address("anabranch_bound"))
-        self._bound(_machine_bytes() // _SHARE)
         self._set = _numpy_function(_SET_HANDLER, ctypes.py_object, ctypes.py_object)
         new_capsule = ctypes.pythonapi.PyCapsule_New
         new_capsule.restype = ctypes.py_object
@@ -141,18 +131,6 @@ def release_memory() -> None:
     _allocator.clear()
 
 
-def bound_memory(size: int | None = None) -> None:
-    """Keep no more than `size` bytes because a step has used as much; by default a share of the machine's memory."""
-    _allocator.bound(_machine_bytes() // _SHARE if size is None else size)
-
-
-def _machine_bytes() -> int:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return 0
-
-
 def _numpy_function(number: int, result: Any, *arguments: Any) -> Any:
     """A function of NumPy's C interface."""
     from numpy._core import multiarray
@@ -175,7 +153,6 @@ _MODULE = f"""
 @sizes = internal global i64 0, align 128
 @asked = internal global i64 0, align 128
 @peak = internal global i64 0, align 128
-@bound = internal global i64 0, align 128
 @freed = internal global i64 0, align 128
 @lock = internal global i64 0, align 128
 
@@ -314,18 +291,10 @@ define i64 @anabranch_kept() {{
   ret i64 %kept
 }}
 
-define void @anabranch_bound(i64 %bytes) {{
-  store atomic i64 %bytes, i64* @bound seq_cst, align 8
-  ret void
-}}
-
-; A limit, or what was used at one time, if that is more.
+; A limit, or what was used at one time, if that is more. (What arrays grow by in place is not counted.)
 define internal i64 @at_least(i64 %limit) {{
   %peak = load atomic i64, i64* @peak seq_cst, align 8
-  %bound = load atomic i64, i64* @bound seq_cst, align 8
-  %lower = icmp slt i64 %peak, %bound
-  %once = select i1 %lower, i64 %peak, i64 %bound
-  %slack = add i64 %once, {_ALWAYS_KEPT}
+  %slack = add i64 %peak, {_ALWAYS_KEPT}
   %more = icmp sgt i64 %slack, %limit
   %most = select i1 %more, i64 %slack, i64 %limit
   ret i64 %most
@@ -336,9 +305,8 @@ define internal i1 @is_much(i64 %kept) {{
   %used = load atomic i64, i64* @used seq_cst, align 8
   %all = add i64 %used, %kept
   %most = call i64 @at_least(i64 {_MOST_KEPT})
-  %most_in_all = call i64 @at_least(i64 {_MOST_IN_ALL})
   %many = icmp sgt i64 %kept, %most
-  %tight = icmp sgt i64 %all, %most_in_all
+  %tight = icmp sgt i64 %all, {_MOST_IN_ALL}
   %more = icmp sgt i64 %kept, {_ALWAYS_KEPT}
   %both = and i1 %tight, %more
   %much = or i1 %many, %both
@@ -380,7 +348,7 @@ look:
   call void @enter()
   %kept = load i64, i64* @kept
   %wanted = add i64 %kept, %bytes
-  %enough = call i64 @at_least(i64 {_MOST_KEPT})
+  %enough = call i64 @at_least(i64 {_MOST_KEPT // 2})
   %many = icmp sgt i64 %wanted, %enough
   %tight = call i1 @is_much(i64 %kept)
   %much = or i1 %many, %tight
@@ -415,7 +383,7 @@ define internal void @count(i64 %bytes) {{
   ret void
 }}
 
-; Much that went to C's free goes on to the system, where much is still used.
+; Much that went to C's free goes on to the system, where there is much.
 define internal void @hand_back(i64 %bytes) {{
 entry:
   %before = atomicrmw add i64* @freed, i64 %bytes seq_cst
@@ -424,9 +392,9 @@ entry:
   br i1 %many, label %look, label %done
 look:
   %used = load atomic i64, i64* @used seq_cst, align 8
-  %most = call i64 @at_least(i64 {_MOST_IN_ALL})
-  %least = sub i64 %most, {_ALWAYS_KEPT}
-  %tight = icmp sgt i64 %used, %least
+  %kept = load atomic i64, i64* @kept seq_cst, align 8
+  %all = add i64 %used, %kept
+  %tight = icmp sgt i64 %all, {_MOST_IN_ALL - _ALWAYS_KEPT}
   br i1 %tight, label %trim, label %done
 trim:
   store atomic i64 0, i64* @freed seq_cst, align 8
