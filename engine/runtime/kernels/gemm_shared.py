@@ -64,6 +64,8 @@ again:
   ret i8* %same
 grow:
   %small = load i8*, i8** @shared_memory
+  store i8* null, i8** @shared_memory ; before another thread is given the same place
+  store i64 0, i64* @shared_size
   call void @free(i8* %small)
   %large = call i8* @malloc(i64 %size)
   %none = icmp eq i8* %large, null
