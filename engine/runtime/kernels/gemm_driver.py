@@ -31,7 +31,7 @@ from .gemm_panel import (
 from .gemm_shared import MEMORY, print_shared, shared_name
 from .gemm_tile import PANELS_OF_A, ROWS_OF_A, Tiles, print_declarations, print_tile
 
-VERSION = 20  # raise it whenever the printed code changes
+VERSION = 21  # raise it whenever the printed code changes
 
 _MOST_ROWS = 256  # of A that are laid out at a time
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ...graph.quick_dataclass import dataclass
 from .gemm_code import Code
 from .gemm_pack import print_ask
@@ -82,21 +80,21 @@ def print_panel(tiles: Tiles) -> str:
     last = code.sub("%n", code.mul(code.sub(vectors, 1), tiles.lanes))
     has_then, column_end = code.let(f"icmp ne {THEN} %then, null"), code.add("%column", "%n")
     slices = _print_slices(code, tiles)
-    for wanted in range(1, tiles.vectors + 1):
-        with code.when(code.test("eq", vectors, wanted)):
-            start: str | int = 0
-            for height in tiles.heights:
-                end = code.add(start, code.mul(code.div(code.sub("%m", start), height), height))
-                with code.loop(start, end, height) as i:
-                    group = code.div(i, tiles.rows)
-                    _print_tile_call(code, tiles, height, wanted, _tile_arguments(code, tiles, i, group, last, slices))
-                    with code.when(has_then):  # on what is in the first cache
-                        row = code.add("%row", i)
-                        place = f"i64 {row}, i64 {code.add(row, height)}, i64 %column, i64 {column_end}"
-                        code.line(f"call void %then(i8* %then_context, {place})")
-                    if height == tiles.rows:
-                        _print_lay_call(code, tiles, group, slices)
-                start = end
+    start: str | int = 0
+    for height in tiles.heights:
+        kernel = _print_kernel(code, tiles, height, vectors)
+        end = code.add(start, code.mul(code.div(code.sub("%m", start), height), height))
+        with code.loop(start, end, height) as i:
+            group = code.div(i, tiles.rows)
+            arguments = _tile_arguments(code, tiles, i, group, last, slices)
+            code.line(f"call void {kernel}({', '.join(f'{kind} {value}' for kind, value in arguments)})")
+            with code.when(has_then):  # on what is in the first cache
+                row = code.add("%row", i)
+                place = f"i64 {row}, i64 {code.add(row, height)}, i64 %column, i64 {column_end}"
+                code.line(f"call void %then(i8* %then_context, {place})")
+            if height == tiles.rows:
+                _print_lay_call(code, tiles, group, slices)
+        start = end
     with code.when(code.test("ne", code.rem("%m", tiles.rows), 0)):  # behind a last group that is not full
         _print_lay_call(code, tiles, code.div("%m", tiles.rows), slices)
     code.line("ret void")
@@ -189,15 +187,21 @@ def _print_ask_rows(code: Code, tiles: Tiles, source: str, rows: str) -> None:
     code.call(f"gemm_{tiles.suffix}_ask_rows", arguments)
 
 
-def _print_tile_call(
-    code: Code, tiles: Tiles, height: int, vectors: int, arguments: Sequence[tuple[str, str | int]]
-) -> None:
-    if (height, vectors) != (tiles.rows, tiles.vectors):
-        code.call(tiles.kernel(height, vectors), arguments)
-        return
-    for layout, test in ((ROWS_OF_A, "eq"), (PANELS_OF_A, "ne")):
-        with code.when(code.test(test, "%k_step", 1)):
-            code.call(tiles.kernel(height, vectors, layout), arguments)
+def _print_kernel(code: Code, tiles: Tiles, height: int, vectors: str) -> str:
+    """The kernel of tiles of a height and of so many vectors, as a pointer: one place to call them all from."""
+    e = tiles.element
+    kinds = (f"{e}*", "i64", "i64", *[f"{e}*", "i64"] * 4, "i64", "i64", "i8*", "i64")
+    pointer = f"void ({', '.join(kinds)})*"
+    chosen = ""
+    for wanted in range(1, tiles.vectors + 1):
+        name = f"@{tiles.kernel(height, wanted)}"
+        if (height, wanted) == (tiles.rows, tiles.vectors):
+            is_rows = code.test("eq", "%k_step", 1)
+            rows, panels = (f"@{tiles.kernel(height, wanted, layout)}" for layout in (ROWS_OF_A, PANELS_OF_A))
+            name = code.let(f"select i1 {is_rows}, {pointer} {rows}, {pointer} {panels}")
+        is_it = code.test("eq", vectors, wanted)
+        chosen = code.let(f"select i1 {is_it}, {pointer} {name}, {pointer} {chosen}") if chosen else name
+    return chosen
 
 
 def print_optional(code: Code, element: str, pointer: str, offset: str) -> str:
