@@ -13,8 +13,8 @@ Functions that any kernel may call by name once `start` has run (declare them as
 Steps are the distances of rows, in elements; rows are contiguous. C may be D, but shares no memory with A, B and E.
 `out` has room for `packed_size` elements. The second form calls ``then(context, row, row_end, column, column_end)`` for
 each tile of C as it is done, while it is in the first cache, on the thread that made it; tiles do not overlap.
-Sums are taken in an order that depends on `k` alone, and work is cut by
-sizes alone: so results are the same for any number of threads. Sizes may be zero; without terms (k = 0) C is D + E.
+Sums are taken in an order that depends on sizes and on how operands lie, and work is cut likewise: so results are the
+same for any number of threads. Sizes may be zero; without terms (k = 0) C is D + E.
 
 The functions are one module, compiled once (a quarter of a second) and cached by its content.
 """

@@ -23,6 +23,7 @@ from .gemm_panel import (
     TRANSPOSED,
     print_are_few,
     print_ask_share,
+    print_lay,
     print_optional,
     print_panel,
     print_parallel,
@@ -31,7 +32,7 @@ from .gemm_panel import (
 from .gemm_shared import MEMORY, print_shared, shared_name
 from .gemm_tile import PANELS_OF_A, ROWS_OF_A, Tiles, print_declarations, print_tile
 
-VERSION = 21  # raise it whenever the printed code changes
+VERSION = 22  # raise it whenever the printed code changes
 
 _MOST_ROWS = 256  # of A that are laid out at a time
 
@@ -52,13 +53,13 @@ _MOST_ACROSS_LAID_OUT = 4  # where each part lays out the rows of A anew,
 _LEAST_BROAD = 512  # for at least so many columns
 _MOST_PART_ROWS = 256
 _FEW_TILES = 3  # on top of each other, for which rows of B that lie close together are read where they are
+_MOST_PACKING = 8  # parts of the work of packing
 
 # Products that have their operands laid out once, measured likewise.
 _LEAST_WORK = 50_000_000
 _LEAST_ROWS = 1024
 _LEAST_COLUMNS_LAID_OUT = 1024  # where the rows of A are laid out, too; fewer
 _FEW_SUMS, _LEAST_TERMS = 1 << 17, 2048  # if all of the result are few sums of many terms
-_MOST_PACKING = 8  # parts of the work of packing
 
 _LETTERS = {"float": "s", "double": "d"}
 
@@ -140,7 +141,7 @@ def _print_part(tiles: Tiles) -> str:
                 later = _print_source(code, tiles, get, b, block, code.choose(is_last, column, beside), column_end)
                 uses_panel = code.test("ne", now.kind, NOTHING)
                 with code.when(code.let(f"and i1 {uses_panel}, {code.test('eq', code.load('i64', is_laid), 0)}")):
-                    _print_lay(code, tiles, get, now, panel)
+                    print_lay(code, tiles, now.kind, (now.source, get["b_step"]), (now.deep, now.width), panel)
                 is_there = code.test("slt", block, get["k"])
                 next_kind = code.choose(is_there, later.kind, NOTHING)
                 code.store("i64", code.choose(code.test("ne", next_kind, NOTHING), 1, 0), is_laid)
@@ -201,13 +202,6 @@ def _print_source(code: Code, tiles: Tiles, get: dict[str, str], b: str, p: str,
     packed = code.add(code.mul(p, code.rounded(get["n"], tiles.columns)), code.mul(j, deep))
     source = code.at(tiles.element, b, code.choose(is_packed, packed, offset))
     return _Source(code.choose(is_packed, NOTHING, kind), source, deep, width)
-
-
-def _print_lay(code: Code, tiles: Tiles, get: dict[str, str], what: _Source, target: str) -> None:
-    """All of a panel at once."""
-    pointer = f"{tiles.element}*"
-    arguments = [("i64", what.kind), (pointer, what.source), ("i64", get["b_step"]), ("i64", "0"), ("i64", what.deep)]
-    code.call(f"gemm_{tiles.suffix}_lay_slice", [*arguments, ("i64", what.width), (pointer, target)])
 
 
 def product_name(tiles: Tiles) -> str:
@@ -353,6 +347,7 @@ def _print_pack_part(tiles: Tiles, names: tuple[str, ...]) -> str:
     end = code.least("%n", code.add(start, code.mul("%panels", tiles.columns)))
     wide = code.rounded("%n", tiles.columns)
     is_transposed = code.test("ne", "%transposed", 0)
+    kind = code.choose(is_transposed, COLUMNS_OF_B, ROWS_OF_B)
     with code.loop(0, "%k", "%block") as p:
         deep = code.least("%block", code.sub("%k", p))
         with code.loop(start, end, tiles.columns) as j:
@@ -360,11 +355,7 @@ def _print_pack_part(tiles: Tiles, names: tuple[str, ...]) -> str:
             along = code.choose(is_transposed, code.mul(j, "%b_step"), j)
             down = code.choose(is_transposed, p, code.mul(p, "%b_step"))
             target = code.at(e, out, code.mul(p, wide), code.mul(j, deep))
-            arguments = [(f"{e}*", code.at(e, b, along, down)), ("i64", "%b_step"), ("i64", deep), ("i64", width),
-                         (f"{e}*", target)]  # fmt: skip
-            with code.when(is_transposed):
-                code.call(f"gemm_{tiles.suffix}_pack_columns", arguments)
-            with code.when(code.let(f"xor i1 {is_transposed}, true")):
-                code.call(f"gemm_{tiles.suffix}_pack_rows", arguments)
+            source = code.at(e, b, along, down)
+            print_lay(code, tiles, kind, (source, "%b_step"), (deep, width), target)
     code.line("ret void")
     return code.text()

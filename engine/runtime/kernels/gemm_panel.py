@@ -182,6 +182,19 @@ def _print_lay(tiles: Tiles) -> str:
     return (code.text() + ask.text()).replace("getelementptr inbounds", "getelementptr")
 
 
+def print_lay(code: Code, tiles: Tiles, kind: str, source: tuple[str, str], size: tuple[str, str], target: str) -> None:
+    """Lay out a whole panel.
+
+    Args:
+        kind: of what: `ROWS_OF_B` or `COLUMNS_OF_B`.
+        source: where that begins, and how far apart rows of B (or of its transpose) lie.
+        size: the panel's steps of k, and its columns.
+    """
+    pointer, (b, step), (deep, width) = f"{tiles.element}*", source, size
+    arguments = [("i64", kind), (pointer, b), ("i64", step), ("i64", "0"), ("i64", deep), ("i64", width)]
+    code.call(f"gemm_{tiles.suffix}_lay_slice", [*arguments, (pointer, target)])
+
+
 def _print_ask_rows(code: Code, tiles: Tiles, source: str, rows: str) -> None:
     arguments = [(f"{tiles.element}*", source), ("i64", "%lay_step"), ("i64", rows)]
     code.call(f"gemm_{tiles.suffix}_ask_rows", arguments)

@@ -21,6 +21,7 @@ from .gemm_panel import (
     THEN,
     TRANSPOSED,
     print_ask_share,
+    print_lay,
     print_optional,
     print_parallel,
     print_scratch,
@@ -223,13 +224,11 @@ def _print_rectangle(code: Code, tiles: Tiles, get: dict[str, str]) -> None:
 
 def _print_lay_panel(code: Code, tiles: Tiles, get: dict[str, str], panel: tuple[str, str, str, str, str]) -> None:
     """Lay out a panel of B: of where a block begins, its first column, how many there are, its terms and the target."""
-    e, (b, j, width, deep, target) = tiles.element, panel
+    b, j, width, deep, target = panel
     is_transposed = code.test("eq", get["form"], TRANSPOSED)
-    for kind, test in (("columns", is_transposed), ("rows", code.let(f"xor i1 {is_transposed}, true"))):
-        with code.when(test):
-            source = code.at(e, b, code.mul(j, get["b_step"]) if kind == "columns" else j)
-            arguments = [(f"{e}*", source), ("i64", get["b_step"]), ("i64", deep), ("i64", width), (f"{e}*", target)]
-            code.call(f"gemm_{tiles.suffix}_pack_{kind}", arguments)
+    source = code.at(tiles.element, b, code.choose(is_transposed, code.mul(j, get["b_step"]), j))
+    kind = code.choose(is_transposed, COLUMNS_OF_B, ROWS_OF_B)
+    print_lay(code, tiles, kind, (source, get["b_step"]), (deep, width), target)
 
 
 def _print_product(tiles: Tiles) -> str:
@@ -319,7 +318,7 @@ def _print_chunk(
     put(m=m, n=n, row_step=row_step, k_step=k_step, b_step="%b_step", form="%form", c_step="%c_step")
     put(lay_a=lay_a, lay_b=lay_b)
     put(row=row, column=column, part_rows=part_rows, part_columns=part_columns, across=across_parts)
-    put(c=address("%c", code.mul(row, "%c_step"), column), deep="0", then="0")
+    put(c=address("%c", code.mul(row, "%c_step"), column))
     put(then_context=code.let("ptrtoint i8* %then_context to i64"))
     get = {"lay_a": lay_a, "lay_b": lay_b, "m": m, "n": n}
     units = _print_units(code, tiles, get)[1]

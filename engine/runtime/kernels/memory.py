@@ -219,6 +219,21 @@ full:
   ret %list* null
 }}
 
+; The first block of a list that has one, while the lock is held.
+define internal i8* @pop(%list* %list) {{
+  %size_at = getelementptr %list, %list* %list, i64 0, i32 0
+  %size = load i64, i64* %size_at
+  %head_at = getelementptr %list, %list* %list, i64 0, i32 1
+  %block = load i8*, i8** %head_at
+  %next_at = bitcast i8* %block to i8**
+  %next = load i8*, i8** %next_at
+  store i8* %next, i8** %head_at
+  %kept = load i64, i64* @kept
+  %less = sub i64 %kept, %size
+  store i64 %less, i64* @kept
+  ret i8* %block
+}}
+
 ; A block from the list of its size, or null.
 define internal i8* @take(i64 %bytes) {{
 entry:
@@ -237,14 +252,9 @@ look:
   %is_empty = icmp eq i8* %head, null
   br i1 %is_empty, label %empty, label %pop
 pop:
-  %next_at = bitcast i8* %head to i8**
-  %next = load i8*, i8** %next_at
-  store i8* %next, i8** %head_at
-  %kept = load i64, i64* @kept
-  %less = sub i64 %kept, %bytes
-  store i64 %less, i64* @kept
+  %block = call i8* @pop(%list* %list)
   call void @leave()
-  ret i8* %head
+  ret i8* %block
 empty:
   call void @leave()
   ret i8* null
@@ -360,13 +370,7 @@ find:
 drop:
   %size_at = getelementptr %list, %list* %list, i64 0, i32 0
   %size = load i64, i64* %size_at
-  %head_at = getelementptr %list, %list* %list, i64 0, i32 1
-  %block = load i8*, i8** %head_at
-  %next_at = bitcast i8* %block to i8**
-  %next = load i8*, i8** %next_at
-  store i8* %next, i8** %head_at
-  %less = sub i64 %kept, %size
-  store i64 %less, i64* @kept
+  %block = call i8* @pop(%list* %list)
   call void @leave()
   call void @free(i8* %block)
   call void @hand_back(i64 %size)
