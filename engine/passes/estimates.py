@@ -100,7 +100,8 @@ _CUBIC = (
     *("lu_factor", "singular_values"),
 )
 _RULES: dict[str, Rule] = {
-    **dict.fromkeys(["matmul", "batch_matmul", "contraction", "sampled_product"], _matmul),
+    **dict.fromkeys(["matmul", "packed_mat_mul", "product_then", "batch_matmul", "contraction"], _matmul),
+    "sampled_product": _matmul,
     **dict.fromkeys(["conv", "conv_input_grad", "conv_filter_grad"], _convolution),
     **dict.fromkeys(_CUBIC, _cubic),
     **dict.fromkeys(_DEAR, _dear),

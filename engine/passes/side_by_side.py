@@ -1,4 +1,4 @@
-"""Which operations of a step run side by side: independent ones that take long and use one core each.
+"""Which operations of a step run side by side: independent ones that take long, each on one core or in one call.
 
 A long operation waits until the last of those that are independent of it can begin; what needs it moves behind them,
 and everything else stays where it was. So a group stands in one place, only pure operations change places, and none
@@ -7,7 +7,7 @@ passes an effect: what a step that fails has printed or assigned is what it woul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..graph.graph import Operation
@@ -15,18 +15,23 @@ from .log import is_recording, note_change, note_kept
 
 LEAST_SECONDS = 5e-5  # of one piece: waking a thread and meeting again takes some 20 microseconds
 _MOST = 16  # in a group: what all of them give is held at once
+_REACH = 500  # operations behind the first one, among which others are looked for
 _NAME = "parallel"
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """An operation that one core is busy with for a while.
+    """An operation that takes a while.
 
     Attributes:
         seconds: about how long, infinity where that depends on the data.
+        kind: a group is of one kind: all that one core is busy with, or all products.
+        fewest: of that kind, less than which gain nothing.
     """
 
     seconds: float
+    kind: str = "one core"
+    fewest: int = 2
 
 
 PieceOf = Callable[[Operation], Piece | None]
@@ -39,7 +44,7 @@ def side_by_side(
 
     Args:
         operations: of a step, in order.
-        piece_of: what is known of an operation that uses one core only; None for others.
+        piece_of: what is known of an operation that may run beside others; None of others.
         is_fixed: whether an operation is to stay between those that it stands between.
 
     Returns:
@@ -48,8 +53,8 @@ def side_by_side(
     ordered: list[Operation] = []
     groups: list[list[Operation]] = []
     for stretch in _stretches(operations, lambda operation: operation.writes or is_fixed(operation)):
-        pieces = {operation: piece_of(operation) for operation in stretch}
-        long = {operation for operation, piece in pieces.items() if piece is not None and _is_long(operation, piece)}
+        pieces = [(operation, piece_of(operation)) for operation in stretch]
+        long = {operation: piece for operation, piece in pieces if piece is not None and _is_long(operation, piece)}
         ordered += _arranged(stretch, long, groups)
     return ordered, groups
 
@@ -75,30 +80,33 @@ def _stretches(operations: Sequence[Operation], is_barrier: Callable[[Operation]
     yield stretch
 
 
-def _arranged(stretch: list[Operation], long: set[Operation], groups: list[list[Operation]]) -> list[Operation]:
+def _arranged(
+    stretch: list[Operation], long: Mapping[Operation, Piece], groups: list[list[Operation]]
+) -> list[Operation]:
     """A stretch in the order to print it; adds its groups to `groups`."""
     ordered: list[Operation] = []
     left = len(long)
     while left:
         start = next(position for position, operation in enumerate(stretch) if operation in long)
         group, behind = _group(stretch[start:], long)
-        left -= len(group)
         end = stretch.index(group[-1], start) + 1
         moved = [operation for operation in stretch[start:end] if operation in behind]
         before = [operation for operation in stretch[start:end] if operation not in behind and operation not in group]
-        ordered += [*stretch[:start], *before, *group]
+        between = {operation: long[operation] for operation in before if operation in long}  # of other kinds
+        left -= len(group) + len(between)
+        ordered += [*stretch[:start], *_arranged(before, between, groups), *group]
         stretch = [*moved, *stretch[end:]]
-        _note(group)
+        _note(group, long[group[0]])
         if len(group) > 1:
             groups.append(group)
     return [*ordered, *stretch]
 
 
-def _group(operations: Sequence[Operation], long: set[Operation]) -> tuple[list[Operation], set[Operation]]:
+def _group(operations: list[Operation], long: Mapping[Operation, Piece]) -> tuple[list[Operation], set[Operation]]:
     """The first operation with the long ones that neither need it nor each other, and what needs any of them."""
-    group = [operations[0]]
+    group, kind = [operations[0]], long[operations[0]].kind
     known, behind = {operations[0]}, set[Operation]()
-    for operation in operations[1:]:
+    for operation in operations[1:_REACH]:
         if len(group) == _MOST:
             break
         if any(tensor.operation in known for tensor in operation.inputs) or known.intersection(
@@ -106,17 +114,18 @@ def _group(operations: Sequence[Operation], long: set[Operation]) -> tuple[list[
         ):
             known.add(operation)
             behind.add(operation)
-        elif operation in long:
+        elif operation in long and long[operation].kind == kind:
             known.add(operation)
             group.append(operation)
-    return group, behind
+    return (group, behind) if len(group) >= long[operations[0]].fewest else (operations[:1], set())
 
 
-def _note(group: Sequence[Operation]) -> None:
+def _note(group: Sequence[Operation], piece: Piece) -> None:
     if not is_recording():
         return
     if len(group) == 1:
-        note_kept(_NAME, group[0], "nothing that takes as long is independent of it")
+        few = "nothing that takes" if piece.fewest == 2 else f"fewer than {piece.fewest - 1} others that take"
+        note_kept(_NAME, group[0], f"{few} as long {'is' if piece.fewest == 2 else 'are'} independent of it")
         return
     first, *others = group
     note_change(_NAME, first, f"runs side by side with {', '.join(repr(other.name) for other in others)}")

@@ -2,14 +2,16 @@
 
 Pieces are native loops and long NumPy operations, which use one core each and let go of the interpreter's lock while
 they compute. They have no effects, and a piece that fails gives None: the step then runs it again by itself, in its
-turn, so that errors are those of a step that runs one thing after the other.
+turn, so that errors are those of a step that runs one thing after the other. Products of matrices, which use all
+threads already, are pieces of another kind: several of them are one call of native code (`products_together`).
 
-Whether it pays is measured, not guessed: a group notes how long it takes one after the other and side by side, keeps to
-what is faster, and tries the other way now and then. So it loses at most what those trials cost.
+Whether it pays is measured, not guessed (but for products): a group notes how long it takes one after the other and
+side by side, keeps to what is faster, and tries the other way now and then. So it loses at most what those trials cost.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -44,19 +46,24 @@ _FACTORISATIONS = (
 )
 _MOST_ELEMENTS = 96 * 96  # of a matrix: with more, LAPACK's products use several cores
 _SECONDS_A_FLOP = 5e-10
+_PRODUCTS = ("matmul", "packed_mat_mul", "product_then")
+_SECONDS_A_FLOP_OF_PRODUCTS = 1e-11
+_FEWEST_PRODUCTS = 4  # of fewer, threads may as well share each
 _COLD = 3  # runs
 _EARLY_TRIAL, _TRIAL = 8, 100  # runs after which a group tries what was slower, at first and later
 _REMEMBERED = 3  # times of each way: the least of them is what it takes when nothing disturbs it
 
 
 def piece_of(operation: Operation, natives: Mapping[Operation, NativeRegion], kernels: Collection[Operation]) -> Any:
-    """What is known of an operation that uses one core while it lets others run; None for others."""
+    """What is known of a product, or of an operation that uses one core while it lets others run; None for others."""
     native = natives.get(operation)
     if native is not None:
         return None if native.plan.run or native.plan.variables else Piece(native.seconds)
+    kind = operation.op.type_name
+    if kind in _PRODUCTS and operation in kernels:
+        return Piece(_seconds_of_product(operation), "product", _FEWEST_PRODUCTS)
     if operation in kernels or operation.effects or operation.op.regions:
         return None
-    kind = operation.op.type_name
     specs = [tensor.spec for tensor in operation.inputs]
     if kind in _NANOSECONDS and all(isinstance(spec, TensorSpec) and spec.dtype.kind != "T" for spec in specs):
         return Piece(
@@ -65,6 +72,14 @@ def piece_of(operation: Operation, natives: Mapping[Operation, NativeRegion], ke
     if kind in _FACTORISATIONS and all(_is_small(spec) for spec in specs):
         return Piece(flops_of(operation) * _SECONDS_A_FLOP)
     return None
+
+
+def _seconds_of_product(operation: Operation) -> float:
+    """Infinity where sizes are known when it runs only."""
+    specs = [tensor.spec for tensor in (*operation.inputs, *operation.outputs)]
+    if not all(isinstance(spec, TensorSpec) and spec.is_static for spec in specs):
+        return math.inf
+    return flops_of(operation) * _SECONDS_A_FLOP_OF_PRODUCTS
 
 
 def _is_small(spec: Any) -> bool:
@@ -89,12 +104,31 @@ def arranged(
 def print_group(block: Block, group: Sequence[Operation]) -> None:
     """The call that runs a group; `printer.ran` then has for each operation an expression for the tuple it gave."""
     printer = block.printer
-    called = [_print_piece(block, operation) for operation in group]
+    if group[0].op.type_name in _PRODUCTS:
+        called = [_print_product(block, operation) for operation in group]
+        run = printer.bind("products", _products_together().run_products)
+    else:
+        called = [_print_piece(block, operation) for operation in group]
+        run = printer.bind("side_by_side", SideBySide())
     results = [printer.fresh("ran") for _ in group]
-    run = printer.bind("side_by_side", SideBySide())
     block.line(f"{', '.join(results)} = {run}({', '.join(piece for piece, _ in called)})")
     for operation, result, (_, again) in zip(group, results, called, strict=True):
         printer.ran[operation] = result, again
+
+
+def _products_together() -> Any:
+    from .kernels import products_together  # llvmlite loads here
+
+    return products_together
+
+
+def _print_product(block: Block, operation: Operation) -> tuple[str, str]:
+    """A product as a tuple of what computes it and its operands, and the call that runs it by itself."""
+    printer = block.printer
+    outputs = [tensor.spec for tensor in operation.outputs]
+    member = _products_together().Member(printer.kernels[operation], outputs)
+    arguments = [printer.bind(f"run_{operation.op.type_name}", member), *[block.names[t] for t in operation.inputs]]
+    return f"({', '.join(arguments)})", f"{arguments[0]}({', '.join(arguments[1:])})"
 
 
 def _print_piece(block: Block, operation: Operation) -> tuple[str, str]:

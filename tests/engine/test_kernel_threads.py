@@ -12,7 +12,8 @@ from anabranch.engine.runtime.kernels.library import library
 
 pytestmark = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")
 
-# Each part adds 1 to a number of its own; `nested` starts a job in every part.
+# Each part adds 1 to a number of its own; `nested` starts a job in every part, `deep` jobs with such parts. The last
+# part of `meeting` has a job of two parts, each of which waits until the other one has begun.
 SCRIPT = '''
 import ctypes, os, sys, threading
 import numpy as np
@@ -35,6 +36,43 @@ define void @nesting(i8* %context, i64 %part) {
   call void @anabranch_parallel(void (i8*, i64)* @task, i8* %c, i64 8)
   ret void
 }
+define void @deeper(i8* %context, i64 %part) {
+  %p = bitcast i8* %context to [40 x i64]*
+  %q = getelementptr [40 x i64], [40 x i64]* %p, i64 %part
+  %c = bitcast [40 x i64]* %q to i8*
+  call void @anabranch_parallel(void (i8*, i64)* @nesting, i8* %c, i64 5)
+  ret void
+}
+define void @meet(i8* %context, i64 %part) {
+entry:
+  %p = bitcast i8* %context to i64*
+  %begun = atomicrmw add i64* %p, i64 1 seq_cst
+  br label %wait
+wait:
+  %count = load atomic i64, i64* %p seq_cst, align 8
+  %both = icmp sge i64 %count, 2
+  br i1 %both, label %done, label %wait
+done:
+  ret void
+}
+define void @sometimes(i8* %context, i64 %part) {
+entry:
+  %last = icmp eq i64 %part, 2
+  br i1 %last, label %together, label %done
+together:
+  call void @anabranch_parallel(void (i8*, i64)* @meet, i8* %context, i64 2)
+  br label %done
+done:
+  ret void
+}
+define void @deep(i8* %context, i64 %parts) {
+  call void @anabranch_parallel(void (i8*, i64)* @deeper, i8* %context, i64 %parts)
+  ret void
+}
+define void @meeting(i8* %context, i64 %parts) {
+  call void @anabranch_parallel(void (i8*, i64)* @sometimes, i8* %context, i64 %parts)
+  ret void
+}
 define void @once(i8* %context, i64 %parts) {
   call void @anabranch_parallel(void (i8*, i64)* @task, i8* %context, i64 %parts)
   ret void
@@ -51,7 +89,7 @@ def function(name):
     # Without the interpreter's lock, so that jobs of several callers meet.
     return ctypes.CFUNCTYPE(None, ctypes.c_size_t, ctypes.c_size_t)(engine.get_function_address(name))
 
-once, nested = function("once"), function("nested")
+once, nested, deep, meeting = (function(name) for name in ("once", "nested", "deep", "meeting"))
 
 def count(parts, times=500):
     numbers = np.zeros(parts + 1, "int64")
@@ -64,7 +102,19 @@ for parts in (0, 1, 2, 3, 7, 64):
 numbers = np.zeros((5, 8), "int64")
 nested(numbers.ctypes.data, 5)
 assert (numbers == 1).all()
+
+def count_deep(times):
+    numbers = np.zeros((7, 5, 8), "int64")
+    for _ in range(times):
+        deep(numbers.ctypes.data, 7)
+    assert (numbers == times).all()
+
+for _ in range(300 if threads.thread_count() > 1 else 0):
+    begun = np.zeros(1, "int64")
+    meeting(begun.ctypes.data, 3)
+    assert begun == 2
 callers = [threading.Thread(target=count, args=(9, 2000)) for _ in range(4)]
+callers += [threading.Thread(target=count_deep, args=(200,)) for _ in range(4)]
 for caller in callers:
     caller.start()
 for caller in callers:
@@ -72,6 +122,7 @@ for caller in callers:
 child = os.fork()
 if not child:
     count(6)
+    count_deep(5)
     os._exit(7)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 print(threads.thread_count(), sum(t.name.startswith("anabranch kernels") for t in threading.enumerate()))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Collection, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,11 @@ class BoundKernel:
         self._table = _table(spec.operands, [*inputs, *outputs], numbers, strides)
         self.table = self._table.ctypes.data
         self.entry: Any = None
+
+    @cached_property
+    def address(self) -> int:
+        """Where the compiled function lies, for native code that calls it; it is known by then."""
+        return ctypes.cast(self.entry, ctypes.c_void_p).value or 0
 
     def refit(self, operands: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
         """Call again with operands made contiguous, of the very dtype; they were refused as they are.

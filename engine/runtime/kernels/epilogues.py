@@ -28,6 +28,7 @@ from .gemm_bind import OpenPackedProduct, OpenProduct, is_faster, is_ours, may_b
 from .gemm_driver import THEN
 from .library import library
 from .llvm import SHORT_LOOP, KernelSpec
+from .products_together import Begun
 
 _LEAST_WORK = 1 << 21  # multiplications: smaller products may be part of a native loop, which has no such kernels
 _LEAST_ELEMENTS = 1 << 12
@@ -268,6 +269,16 @@ class OpenProductThen:
 
     def __call__(self, *values: Any) -> Any:
         """The result for some arrays; where the product is kept, both."""
+        begun = self.begin(*values)
+        if begun is None:
+            return self._one_after_the_other(values)
+        kernel, results = begun
+        if kernel.entry(kernel.table, *map(id, values), *map(id, results)):
+            kernel.refit(values, results)
+        return results if self._op.keeps else results[0]
+
+    def begin(self, *values: Any) -> Begun | None:
+        """What is to be computed; None where one kernel does not do it all."""
         shapes: Shapes = tuple([value.shape for value in values])
         found = self._known.get(shapes)
         if found is None:
@@ -276,11 +287,8 @@ class OpenProductThen:
             found = self._known[shapes] = self._bound(shapes)
         kernel, shape = found
         if kernel is None:
-            return self._one_after_the_other(values)
-        results = tuple([np.empty(shape, dtype) for dtype in self._made])
-        if kernel.entry(kernel.table, *map(id, values), *map(id, results)):
-            kernel.refit(values, results)
-        return results if self._op.keeps else results[0]
+            return None
+        return Begun(kernel, tuple([np.empty(shape, dtype) for dtype in self._made]))
 
     def _expect(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
         """Have the kernel compiled meanwhile that fits if unknown dimensions are long ones, where that pays."""

@@ -19,6 +19,7 @@ from . import gemm
 from .bound import MANY, BoundKernel
 from .entry import Kernel, Operand, PrintedKernel
 from .library import library
+from .products_together import Begun
 
 _LEAST_ROWS = 2
 _LEAST_COLUMNS = 4
@@ -64,17 +65,21 @@ class OpenProduct:
 
     def __call__(self, a: Any, b: Any) -> Any:
         """The product of two arrays."""
+        begun = self.begin(a, b)
+        if begun is None:
+            return self._op.run(np, a, b)
+        kernel, (result,) = begun
+        if kernel.entry(kernel.table, id(a), id(b), id(result)):
+            return self._op.run(np, a, b)
+        return result
+
+    def begin(self, a: Any, b: Any) -> Begun | None:
+        """What is to be computed; None where NumPy does it."""
         shapes = (a.shape, b.shape)
         if shapes not in self._known:
             self._bind(*shapes)
         found = self._known[shapes]
-        if found is None:
-            return self._op.run(np, a, b)
-        kernel, shape = found
-        result = np.empty(shape, self._dtype)
-        if self._entry(kernel.table, id(a), id(b), id(result)):
-            return self._op.run(np, a, b)
-        return result
+        return None if found is None else Begun(found[0], (np.empty(found[1], self._dtype),))
 
     def _bind(self, a: tuple[int, ...], b: tuple[int, ...]) -> None:
         """Make a table for these shapes, where the kernel is to be used."""
@@ -91,7 +96,9 @@ class OpenProduct:
         if self._entry is None:
             (self._entry,) = library.get([kernel])
         numbers = [gemm.product_address(self._dtype.name), rows, columns, terms]
-        self._known[a, b] = (BoundKernel(kernel, specs, [result], numbers), (rows, columns))
+        bound = BoundKernel(kernel, specs, [result], numbers)
+        bound.entry = self._entry
+        self._known[a, b] = (bound, (rows, columns))
 
 
 def bind_matmul(operation: Operation) -> BoundKernel | OpenProduct | None:
@@ -150,12 +157,16 @@ class OpenPackedProduct:
 
     def __call__(self, a: Any, *others: Any) -> Any:
         """The product of a matrix and the packed one, and what is added to it."""
-        rows = len(a)
-        kernel = self._known.get(rows) or self._bind(rows)
-        result = np.empty((rows, self._op.layout.columns), a.dtype)
-        if self._entry(kernel.table, id(a), *map(id, others), id(result)):
+        kernel, (result,) = self.begin(a)
+        if kernel.entry(kernel.table, id(a), *map(id, others), id(result)):
             kernel.refit((a, *others), (result,))
         return result
+
+    def begin(self, a: Any, *_: Any) -> Begun:
+        """What is to be computed."""
+        rows = len(a)
+        kernel = self._known.get(rows) or self._bind(rows)
+        return Begun(kernel, (np.empty((rows, self._op.layout.columns), a.dtype),))
 
     def _bind(self, rows: int) -> BoundKernel:
         if len(self._known) >= _MOST_SHAPES:

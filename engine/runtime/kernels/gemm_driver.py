@@ -26,6 +26,7 @@ from .gemm_panel import (
     print_lay,
     print_optional,
     print_panel,
+    print_panel_call,
     print_parallel,
     print_scratch,
 )
@@ -154,17 +155,14 @@ def _print_part(tiles: Tiles) -> str:
                 target = code.at(e, c, code.mul(i, get["c_step"]), j)
                 addend = print_optional(code, e, added, code.add(code.mul(i, added_step), j))
                 addend_2 = print_optional(code, e, plus_now, code.add(code.mul(i, get["e_step"]), j))
-                code.call(
-                    f"gemm_{tiles.suffix}_panel",
-                    [("i64", rows), ("i64", now.width), ("i64", deep), (f"{e}*", a_here), ("i64", group_step),
-                     ("i64", row_step), ("i64", k_step), (f"{e}*", b_here), ("i64", b_step), (f"{e}*", target),
-                     ("i64", get["c_step"]), (f"{e}*", addend), ("i64", added_step),
-                     (f"{e}*", addend_2), ("i64", get["e_step"]),
-                     ("i8*", code.let(f"bitcast {e}* {ask} to i8*")),
-                     ("i64", code.choose(asks, print_ask_share(code, tiles, rows), 0)),
-                     ("i64", next_kind), (f"{e}*", later.source), ("i64", get["b_step"]), ("i64", later.deep),
-                     ("i64", later.width), (f"{e}*", next_panel),
-                     (THEN, then), ("i8*", then_context), ("i64", i), ("i64", j)],
+                print_panel_call(
+                    code, tiles, m=rows, n=now.width, k=deep,
+                    a=a_here, group_step=group_step, row_step=row_step, k_step=k_step, b=b_here, b_step=b_step,
+                    c=target, c_step=get["c_step"], d=addend, d_step=added_step, e=addend_2, e_step=get["e_step"],
+                    ask=code.let(f"bitcast {e}* {ask} to i8*"),
+                    ask_share=code.choose(asks, print_ask_share(code, tiles, rows), 0),
+                    lay_kind=next_kind, lay_from=later.source, lay_step=get["b_step"], lay_deep=later.deep,
+                    lay_width=later.width, lay_to=next_panel, then=then, then_context=then_context, row=i, column=j,
                 )  # fmt: skip
     code.line(f"call void @gemm_give(i64 {slot})")
     code.line("ret void")

@@ -11,9 +11,12 @@ ROWS, TRANSPOSED, PACKED = 0, 1, 2  # the forms of B
 THEN = "void (i8*, i64, i64, i64, i64)*"
 NOTHING, ROWS_OF_B, COLUMNS_OF_B = 0, 1, 2  # what a panel that is laid out next is made of
 _FEW_GROUPS = 8  # of rows
-_NEXT = (
-    "i8* %ask, i64 %ask_share, i64 %lay_kind, {e}* %lay_from, i64 %lay_step, i64 %lay_deep, i64 %lay_width, "
-    "{e}* %lay_to"
+# What the tiles under a panel are told: sizes, how A lies, the panel, the result, what is added to it, what is asked
+# for or laid out meanwhile, what follows, and the place. T is the type of elements.
+_TOLD = (
+    "i64 m, i64 n, i64 k, T* a, i64 group_step, i64 row_step, i64 k_step, T* b, i64 b_step, T* c, i64 c_step, "
+    "T* d, i64 d_step, T* e, i64 e_step, i8* ask, i64 ask_share, i64 lay_kind, T* lay_from, i64 lay_step, "
+    "i64 lay_deep, i64 lay_width, T* lay_to, THEN then, i8* then_context, i64 row, i64 column"
 )
 
 _BYTES = 1 << 20  # that a part may lay out at a time
@@ -24,7 +27,6 @@ SCRATCH = f"""
 !101 = !{{!"llvm.loop.unroll.disable"}}
 !102 = !{{!"llvm.loop.vectorize.enable", i1 false}}
 declare i8* @malloc(i64)
-declare void @llvm.prefetch.p0(i8*, i32, i32, i32)
 @gemm_busy = internal global [{_SLOTS} x i64] zeroinitializer, align 64
 @gemm_memory = internal global [{_SLOTS} x i8*] zeroinitializer, align 64
 
@@ -70,12 +72,8 @@ def print_panel(tiles: Tiles) -> str:
     otherwise it is laid out at `lay_to`, a few rows after each group of tiles: asked for one group earlier, they are
     there by then.
     """
-    e = tiles.element
-    code = Code(
-        f"gemm_{tiles.suffix}_panel(i64 %m, i64 %n, i64 %k, {e}* %a, i64 %group_step, i64 %row_step, i64 %k_step, "
-        f"{e}* %b, i64 %b_step, {e}* %c, i64 %c_step, {e}* %d, i64 %d_step, {e}* %e, i64 %e_step, {_NEXT.format(e=e)}, "
-        f"{THEN} %then, i8* %then_context, i64 %row, i64 %column)"
-    )
+    parameters = ", ".join(f"{kind} %{name}" for name, kind in _told(tiles).items())
+    code = Code(f"gemm_{tiles.suffix}_panel({parameters})")
     vectors = code.parts("%n", tiles.lanes)
     last = code.sub("%n", code.mul(code.sub(vectors, 1), tiles.lanes))
     has_then, column_end = code.let(f"icmp ne {THEN} %then, null"), code.add("%column", "%n")
@@ -99,6 +97,20 @@ def print_panel(tiles: Tiles) -> str:
         _print_lay_call(code, tiles, code.div("%m", tiles.rows), slices)
     code.line("ret void")
     return code.text().replace("getelementptr inbounds", "getelementptr") + _print_lay(tiles)
+
+
+def print_panel_call(code: Code, tiles: Tiles, **values: str | int) -> None:
+    """Compute the tiles under a panel, which are told `values` (see `_TOLD`)."""
+    told = _told(tiles)
+    assert values.keys() == told.keys()
+    code.call(f"gemm_{tiles.suffix}_panel", [(kind, values[name]) for name, kind in told.items()])
+
+
+def _told(tiles: Tiles) -> dict[str, str]:
+    """The types of the panel's parameters, by name."""
+    pairs = [parameter.split() for parameter in _TOLD.split(", ")]
+    kinds = {"T*": f"{tiles.element}*", "THEN": THEN}
+    return {name: kinds.get(kind, kind) for kind, name in pairs}
 
 
 @dataclass(frozen=True)

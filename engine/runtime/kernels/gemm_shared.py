@@ -23,6 +23,7 @@ from .gemm_panel import (
     print_ask_share,
     print_lay,
     print_optional,
+    print_panel_call,
     print_parallel,
     print_scratch,
 )
@@ -209,15 +210,15 @@ def _print_rectangle(code: Code, tiles: Tiles, get: dict[str, str]) -> None:
         added_step = code.choose(from_sums, tiles.columns, get["d_step"])
         plus = print_optional(code, e, get["e"], code.add(code.mul(row, get["e_step"]), j))
         ask = code.let(f"bitcast {pointer} {code.at(e, get['laid_b'], code.mul(beside, deep))} to i8*")
-        code.call(
-            f"gemm_{tiles.suffix}_panel",
-            [("i64", rows), ("i64", width), ("i64", deep), (pointer, a), ("i64", group_step), ("i64", row_step),
-             ("i64", k_step), (pointer, b), ("i64", tiles.columns),
-             (pointer, target), ("i64", target_step), (pointer, added), ("i64", added_step), (pointer, plus),
-             ("i64", get["e_step"]), ("i8*", ask), ("i64", ask_share), ("i64", next_kind),
-             (pointer, code.at(e, get["b"], code.mul(beside, by_column))), ("i64", get["b_step"]), ("i64", deep),
-             ("i64", next_width), (pointer, next_panel), (THEN, follows),
-             ("i8*", then_context), ("i64", code.add(row, get["row"])), ("i64", code.add(j, get["column"]))],
+        print_panel_call(
+            code, tiles, m=rows, n=width, k=deep,
+            a=a, group_step=group_step, row_step=row_step, k_step=k_step, b=b, b_step=tiles.columns,
+            c=target, c_step=target_step, d=added, d_step=added_step, e=plus, e_step=get["e_step"],
+            ask=ask, ask_share=ask_share,
+            lay_kind=next_kind, lay_from=code.at(e, get["b"], code.mul(beside, by_column)), lay_step=get["b_step"],
+            lay_deep=deep, lay_width=next_width, lay_to=next_panel,
+            then=follows, then_context=then_context,
+            row=code.add(row, get["row"]), column=code.add(j, get["column"]),
         )  # fmt: skip
     code.line(f"call void @gemm_give(i64 {slot})")
 

@@ -1,8 +1,9 @@
 """Memory for large arrays, kept for the next step: fresh memory costs a fault a page, each time it is asked for.
 
 NumPy asks an allocator for the memory of every array (NEP 49), and lets each thread choose one. While a program runs,
-that is this one: large blocks that become free, wherever that happens, are kept by size, and the next array of that
-size gets one of them. So nothing needs to be known of how long values live, and a step finds the memory of the last.
+that is this one: large blocks that become free, wherever that happens, are kept by size, and the next array of about
+that size gets one of them: numbers of rows may differ a little from step to step. So nothing needs to be known of how
+long values live, and a step finds the memory of the last.
 Blocks are aligned to cache lines, which vectors like, and very large ones are made of huge pages where the system has
 them. No more is kept than was used at one time (or half a gigabyte), and little beside much that is used: above two
 gigabytes together, what a step writes late would otherwise come on top of what it has let go. When it gets tight, sizes
@@ -22,6 +23,7 @@ _SMALLEST = 1 << 15  # bytes: what is smaller comes from memory that C's allocat
 _MOST_KEPT = 1 << 29  # if no step has used more
 _MOST_IN_ALL = 1 << 31  # used and kept together: a step that needs more keeps only what its next operations ask for
 _ALWAYS_KEPT = 1 << 25
+_SIZES_BITS = 3  # a block is larger than what it holds by an eighth at most; what is not touched takes no memory
 _TRIMMED = 1 << 26  # bytes handed to C's free after which that is asked to hand them to the system
 _SET_HANDLER = 304  # in the table of NumPy's C functions
 _NEEDED = ("malloc", "calloc", "realloc", "free", "posix_memalign", "madvise", "sched_yield", "memset")
@@ -141,10 +143,10 @@ def _numpy_function(number: int, result: Any, *arguments: Any) -> Any:
     return ctypes.PYFUNCTYPE(result, *arguments)(table[number])
 
 
-# Free blocks of a size (in pages) are a list: each holds the address of the next. The lists stand in a table by size,
-# found by hashing and looking on; each knows when it was last asked for a block. Blocks come from posix_memalign,
-# calloc or realloc, so that C's free takes them all, and are as large as their size rounded up to pages, for NumPy
-# tells the size of what it frees as it asked for it.
+# Free blocks of a size are a list: each holds the address of the next. The lists stand in a table by size, found by
+# hashing and looking on; each knows when it was last asked for a block. Blocks come from posix_memalign, calloc or
+# realloc, so that C's free takes them all, and are as large as their size rounded up (see `rounded`), for NumPy tells
+# the size of what it frees as it asked for it.
 _MODULE = f"""
 %list = type {{ i64, i8*, i64 }}
 @lists = internal global [1024 x %list] zeroinitializer, align 128
@@ -163,6 +165,7 @@ declare void @free(i8*)
 declare i32 @posix_memalign(i8**, i64, i64)
 declare i32 @madvise(i8*, i64, i32)
 declare i8* @memset(i8*, i32, i64)
+declare i64 @llvm.ctlz.i64(i64, i1)
 declare i32 @sched_yield()
 declare i32 @{_TRIM}(i64)
 
@@ -185,10 +188,19 @@ define internal void @leave() {{
   ret void
 }}
 
+; A size rounded up to one of {1 << _SIZES_BITS} between two powers of two, and to pages at least.
 define internal i64 @rounded(i64 %size) {{
-  %more = add i64 %size, 4095
-  %pages = and i64 %more, -4096
-  ret i64 %pages
+  %less = sub i64 %size, 1
+  %zeros = call i64 @llvm.ctlz.i64(i64 %less, i1 false)
+  %bits = sub i64 {63 - _SIZES_BITS}, %zeros
+  %few = icmp slt i64 %bits, 12
+  %shift = select i1 %few, i64 12, i64 %bits
+  %step = shl i64 1, %shift
+  %last = sub i64 %step, 1
+  %more = add i64 %size, %last
+  %mask = sub i64 0, %step
+  %whole = and i64 %more, %mask
+  ret i64 %whole
 }}
 
 ; The list of blocks of that many bytes, or one that is not used yet; null where the table is full.

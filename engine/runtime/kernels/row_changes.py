@@ -31,7 +31,6 @@ _PARTS = 8
 _SIZES = {"float": 4, "double": 8, "half": 2, "i16": 2}
 _PART_ELEMENTS = 1 << 12  # less is not worth another thread
 _HEAD = ("positions", "count", "size", "width", "parts", "failed")  # the addresses of the operands follow
-_DECLARATIONS = "declare void @llvm.prefetch.p0(i8*, i32, i32, i32)\n"
 
 
 def update_runner(operation: Operation) -> Callable[..., Any] | None:
@@ -91,7 +90,7 @@ def _function(spec: KernelSpec, count: int, index: str) -> LaterFunction:
     """
 
     def text() -> str:
-        return _DECLARATIONS + spec.print_body("change") + _print_task(spec, count, index) + _print_entry(index)
+        return spec.print_body("change") + _print_task(spec, count, index) + _print_entry(index)
 
     return library.later(f"row changes {index} {count} {spec!r}", text, "row_changes")
 

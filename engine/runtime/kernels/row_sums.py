@@ -32,7 +32,6 @@ _SERIAL_ELEMENTS = 1 << 14
 _HASH = 0x9E3779B97F4A7C15 - (1 << 64)  # 2**64 by the golden ratio, as a signed number
 _FIELDS = ("table", "ids", "rows", "count", "width", "parts", "lists", "repeats", "scale")
 _TAKEN_FIELDS = ("table", "ids", "rows", "count", "terms", "size", "width", "parts", "failed")
-_DECLARATIONS = "declare void @llvm.prefetch.p0(i8*, i32, i32, i32)\n"
 _ELEMENTS = {"float32": "float", "float64": "double"}
 
 
@@ -136,7 +135,7 @@ def _function(element: str) -> LaterFunction:
     """A compiled function of the address of its numbers."""
 
     def text() -> str:
-        return _DECLARATIONS + _print_task(element) + _print_entry()
+        return _print_task(element) + _print_entry()
 
     return library.later(f"row sums {element}\n{text()}", text, "row_sums")
 
@@ -205,7 +204,7 @@ def _taken_function(element: str, index: str) -> LaterFunction:
     """A compiled function of the address of its numbers."""
 
     def text() -> str:
-        return _DECLARATIONS + _print_taken_task(element, index) + _print_taken_entry()
+        return _print_taken_task(element, index) + _print_taken_entry()
 
     return library.later(f"sum of rows {element} {index}\n{text()}", text, "sum_of_rows")
 

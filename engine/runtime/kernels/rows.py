@@ -33,7 +33,6 @@ _PARTS = 8
 _SERIAL_WORDS = 1 << 14
 _FEW_WORDS = 1 << 11  # up to which NumPy is done sooner
 _FIELDS = ("table", "ids", "rows", "count", "size", "width", "parts", "failed")
-_DECLARATIONS = "declare void @llvm.prefetch.p0(i8*, i32, i32, i32)\n"
 
 
 def take_runner(operation: Operation) -> Runner | None:
@@ -166,7 +165,7 @@ def _function(kind: str, index: str, element: str = "i32") -> LaterFunction:
     printers = {"take": _print_take, "write": _print_write, "sum": _print_sum}
 
     def text() -> str:
-        return _DECLARATIONS + printers[kind](index, element)
+        return printers[kind](index, element)
 
     return library.later(f"rows {kind} {index} {element}\n{text()}", text, f"rows_{kind}")
 

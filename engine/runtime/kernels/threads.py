@@ -2,8 +2,9 @@
 
 Kernels call ``anabranch_parallel(task, context, parts)``, which runs ``task(context, part)`` for each part and returns
 when all are done. The calling thread takes parts too, and waits for no thread that has not begun one: so a machine that
-is busy with other things costs nothing but the help. What a part computes may depend on its number and on how many
-there are, never on who computes it; so results are the same for any number of threads.
+is busy with other things costs nothing but the help. A part may have parts of its own: threads that find nothing else
+to do help with those. What a part computes may depend on its number and on how many there are, never on who computes
+it; so results are the same for any number of threads.
 
 A thread without work looks for more for some 50 microseconds (the gap between two kernels of a loop), then sleeps. The
 threads are Python's, parked in native code without the interpreter's lock.
@@ -130,16 +131,18 @@ done:
 }}
 """
 
-# The state is one word: the number of the job (high half) and how many of its parts nobody has taken (low half). A part
-# is taken by exchanging that word, so that it is always one of the job whose fields were read. @finished counts parts;
-# @busy is held by the caller whose job it is: others, and calls from inside parts, compute theirs alone.
+# Several jobs may be under way, each in a slot: a caller takes the first one that is free, so that a job inside a part
+# of another lies behind that. A job's state is one word: its number (high half) and how many of its parts nobody has
+# taken (low half). A part is taken by exchanging that word, so that it is always one of the job whose fields were read.
+# Where no slot is free, the caller computes its parts alone. @rounds counts jobs: who found no work looks again when it
+# moves.
+_JOBS = 8
+_SLOT = 32  # words
+_STATE, _TASK, _CONTEXT, _FINISHED, _BUSY = 0, 1, 2, 16, 24  # where in a slot; the first three are read together
 _MODULE = f"""
-@state = internal global i64 0, align 128
-@finished = internal global i64 0, align 128
-@busy = internal global i64 0, align 128
+@jobs = internal global [{_JOBS * _SLOT} x i64] zeroinitializer, align 256
+@rounds = internal global i64 0, align 128
 @sleepers = internal global i64 0, align 128
-@task = internal global void (i8*, i64)* null
-@context = internal global i8* null
 @mutex = internal global [16 x i64] zeroinitializer, align 128
 @awake = internal global [16 x i64] zeroinitializer, align 128
 
@@ -151,48 +154,110 @@ declare i32 @pthread_cond_wait(i8*, i8*)
 declare i32 @pthread_cond_broadcast(i8*)
 declare i32 @sched_yield()
 
+define internal i64* @field(i64 %slot, i64 %field) alwaysinline {{
+  %start = mul i64 %slot, {_SLOT}
+  %place = add i64 %start, %field
+  %pointer = getelementptr [{_JOBS * _SLOT} x i64], [{_JOBS * _SLOT} x i64]* @jobs, i64 0, i64 %place
+  ret i64* %pointer
+}}
+
+; In a process without threads yet: no job is under way, for those who would finish it are not here.
 define void @anabranch_prepare() {{
-  store atomic i64 0, i64* @busy seq_cst, align 8
+entry:
+  br label %clear
+clear:
+  %word = phi i64 [0, %entry], [%next, %clear]
+  %pointer = call i64* @field(i64 0, i64 %word)
+  store atomic i64 0, i64* %pointer seq_cst, align 8
+  %next = add i64 %word, 1
+  %more = icmp slt i64 %next, {_JOBS * _SLOT}
+  br i1 %more, label %clear, label %init
+init:
   store atomic i64 0, i64* @sleepers seq_cst, align 8
   %m = call i32 @pthread_mutex_init(i8* bitcast ([16 x i64]* @mutex to i8*), i8* null)
   %c = call i32 @pthread_cond_init(i8* bitcast ([16 x i64]* @awake to i8*), i8* null)
   ret void
 }}
 
-; Take parts of the job until none is left; returns its number.
-define internal i64 @take_parts() {{
+; Take parts of the job in a slot until none is left; returns how many it took.
+define internal i64 @take_parts(i64 %slot) {{
 entry:
+  %state = call i64* @field(i64 %slot, i64 {_STATE})
+  %task_cell = call i64* @field(i64 %slot, i64 {_TASK})
+  %context_cell = call i64* @field(i64 %slot, i64 {_CONTEXT})
+  %finished = call i64* @field(i64 %slot, i64 {_FINISHED})
   br label %look
 look:
-  %seen = load atomic i64, i64* @state seq_cst, align 8
-  %job = lshr i64 %seen, 32
+  %taken = phi i64 [0, %entry], [%taken, %try], [%one_more, %run]
+  %seen = load atomic i64, i64* %state seq_cst, align 8
   %left = and i64 %seen, 4294967295
-  %task = load atomic void (i8*, i64)*, void (i8*, i64)** @task unordered, align 8
-  %context = load atomic i8*, i8** @context unordered, align 8
   %more = icmp sgt i64 %left, 0
   br i1 %more, label %try, label %none
 try:
+  %task_word = load atomic i64, i64* %task_cell unordered, align 8
+  %context_word = load atomic i64, i64* %context_cell unordered, align 8
   %after = sub i64 %seen, 1
   %part = sub i64 %left, 1
-  %exchange = cmpxchg i64* @state, i64 %seen, i64 %after seq_cst seq_cst
-  %taken = extractvalue {{i64, i1}} %exchange, 1
-  br i1 %taken, label %run, label %look
+  %exchange = cmpxchg i64* %state, i64 %seen, i64 %after seq_cst seq_cst
+  %mine = extractvalue {{i64, i1}} %exchange, 1
+  br i1 %mine, label %run, label %look
 run:
+  %task = inttoptr i64 %task_word to void (i8*, i64)*
+  %context = inttoptr i64 %context_word to i8*
   call void %task(i8* %context, i64 %part)
-  %before = atomicrmw add i64* @finished, i64 1 seq_cst
+  %before = atomicrmw add i64* %finished, i64 1 seq_cst
+  %one_more = add i64 %taken, 1
   br label %look
 none:
-  ret i64 %job
+  ret i64 %taken
+}}
+
+; Take parts of all jobs from a slot on; returns how many.
+define internal i64 @help(i64 %first) {{
+entry:
+  br label %head
+head:
+  %slot = phi i64 [%first, %entry], [%next, %body]
+  %sum = phi i64 [0, %entry], [%total, %body]
+  %more = icmp slt i64 %slot, {_JOBS}
+  br i1 %more, label %body, label %done
+body:
+  %taken = call i64 @take_parts(i64 %slot)
+  %total = add i64 %sum, %taken
+  %next = add i64 %slot, 1
+  br label %head
+done:
+  ret i64 %sum
+}}
+
+; The number of a slot that is the caller's from now on; {_JOBS} if none is free.
+define internal i64 @claim() {{
+entry:
+  br label %look
+look:
+  %slot = phi i64 [0, %entry], [%next, %taken]
+  %more = icmp slt i64 %slot, {_JOBS}
+  br i1 %more, label %try, label %done
+try:
+  %busy = call i64* @field(i64 %slot, i64 {_BUSY})
+  %exchange = cmpxchg i64* %busy, i64 0, i64 1 seq_cst seq_cst
+  %free = extractvalue {{i64, i1}} %exchange, 1
+  br i1 %free, label %done, label %taken
+taken:
+  %next = add i64 %slot, 1
+  br label %look
+done:
+  ret i64 %slot
 }}
 
 define void @{SYMBOL}(void (i8*, i64)* %task, i8* %context, i64 %parts) {{
 entry:
   %several = icmp sgt i64 %parts, 1
-  br i1 %several, label %claim, label %alone
-claim:
-  %exchange = cmpxchg i64* @busy, i64 0, i64 1 seq_cst seq_cst
-  %free = extractvalue {{i64, i1}} %exchange, 1
-  br i1 %free, label %publish, label %alone
+  br i1 %several, label %try, label %alone
+try:
+  %slot = call i64 @claim()
+  %found = icmp slt i64 %slot, {_JOBS}
+  br i1 %found, label %publish, label %alone
 alone:
   br label %head
 head:
@@ -206,15 +271,25 @@ body:
 done:
   ret void
 publish:
-  store atomic i64 0, i64* @finished seq_cst, align 8
-  store atomic void (i8*, i64)* %task, void (i8*, i64)** @task unordered, align 8
-  store atomic i8* %context, i8** @context unordered, align 8
-  %old = load atomic i64, i64* @state seq_cst, align 8
+  %behind = add i64 %slot, 1
+  %state_cell = call i64* @field(i64 %slot, i64 {_STATE})
+  %task_cell = call i64* @field(i64 %slot, i64 {_TASK})
+  %context_cell = call i64* @field(i64 %slot, i64 {_CONTEXT})
+  %finished = call i64* @field(i64 %slot, i64 {_FINISHED})
+  %busy = call i64* @field(i64 %slot, i64 {_BUSY})
+  %task_word = ptrtoint void (i8*, i64)* %task to i64
+  %context_word = ptrtoint i8* %context to i64
+  store atomic i64 0, i64* %finished seq_cst, align 8
+  store atomic i64 %task_word, i64* %task_cell unordered, align 8
+  store atomic i64 %context_word, i64* %context_cell unordered, align 8
+  %old = load atomic i64, i64* %state_cell seq_cst, align 8
   %old_job = lshr i64 %old, 32
   %job = add i64 %old_job, 1
   %high = shl i64 %job, 32
   %state = or i64 %high, %parts
-  store atomic i64 %state, i64* @state seq_cst, align 8
+  store atomic i64 %state, i64* %state_cell seq_cst, align 8
+  %rounds_before = atomicrmw add i64* @rounds, i64 1 seq_cst
+  %round = add i64 %rounds_before, 1
   %asleep = load atomic i64, i64* @sleepers seq_cst, align 8
   %any = icmp sgt i64 %asleep, 0
   br i1 %any, label %wake, label %work
@@ -224,13 +299,21 @@ wake:
   %w2 = call i32 @pthread_mutex_unlock(i8* bitcast ([16 x i64]* @mutex to i8*))
   br label %work
 work:
-  %own = call i64 @take_parts()
+  %own = call i64 @take_parts(i64 %slot)
   br label %wait
-wait:
-  %spins = phi i64 [0, %work], [%spun, %again], [0, %yield]
-  %count = load atomic i64, i64* @finished seq_cst, align 8
+wait: ; until others have finished theirs, and meanwhile help with the jobs inside them
+  %spins = phi i64 [0, %work], [%spun, %again], [0, %yield], [0, %assist]
+  %known = phi i64 [%round, %work], [%known, %again], [%known, %yield], [%now, %assist]
+  %count = load atomic i64, i64* %finished seq_cst, align 8
   %all = icmp eq i64 %count, %parts
-  br i1 %all, label %release, label %pause
+  br i1 %all, label %release, label %listen
+listen:
+  %now = load atomic i64, i64* @rounds seq_cst, align 8
+  %is_new = icmp ne i64 %now, %known
+  br i1 %is_new, label %assist, label %pause
+assist:
+  %helped = call i64 @help(i64 %behind)
+  br label %wait
 pause:
   PAUSE
   %spun = add i64 %spins, 1
@@ -242,7 +325,7 @@ yield:
   %y = call i32 @sched_yield()
   br label %wait
 release:
-  store atomic i64 0, i64* @busy seq_cst, align 8
+  store atomic i64 0, i64* %busy seq_cst, align 8
   ret void
 }}
 
@@ -250,13 +333,14 @@ define void @anabranch_work() {{
 entry:
   br label %work
 work:
-  %job = call i64 @take_parts()
-  br label %spin
+  %round = load atomic i64, i64* @rounds seq_cst, align 8
+  %taken = call i64 @help(i64 0)
+  %some = icmp sgt i64 %taken, 0
+  br i1 %some, label %work, label %spin
 spin:
   %spins = phi i64 [0, %work], [%spun, %pause]
-  %state = load atomic i64, i64* @state seq_cst, align 8
-  %now = lshr i64 %state, 32
-  %other = icmp ne i64 %now, %job
+  %now = load atomic i64, i64* @rounds seq_cst, align 8
+  %other = icmp ne i64 %now, %round
   br i1 %other, label %work, label %pause
 pause:
   PAUSE
@@ -268,9 +352,8 @@ sleep:
   %s1 = atomicrmw add i64* @sleepers, i64 1 seq_cst
   br label %check
 check:
-  %latest = load atomic i64, i64* @state seq_cst, align 8
-  %latest_job = lshr i64 %latest, 32
-  %same = icmp eq i64 %latest_job, %job
+  %latest = load atomic i64, i64* @rounds seq_cst, align 8
+  %same = icmp eq i64 %latest, %round
   br i1 %same, label %doze, label %rise
 doze:
   %s2 = call i32 @pthread_cond_wait(i8* bitcast ([16 x i64]* @awake to i8*), i8* bitcast ([16 x i64]* @mutex to i8*))
