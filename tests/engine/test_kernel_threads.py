@@ -99,6 +99,8 @@ def count(parts, times=500):
 
 for parts in (0, 1, 2, 3, 7, 64):
     count(parts)
+for parts in (1 << 16, (1 << 20) - 1, 1 << 20, (1 << 20) + 1):
+    count(parts, times=1)
 numbers = np.zeros((5, 8), "int64")
 nested(numbers.ctypes.data, 5)
 assert (numbers == 1).all()

@@ -132,11 +132,14 @@ done:
 """
 
 # Several jobs may be under way, each in a slot: a caller takes the first one that is free, so that a job inside a part
-# of another lies behind that. A job's state is one word: its number (high half) and how many of its parts nobody has
-# taken (low half). A part is taken by exchanging that word, so that it is always one of the job whose fields were read.
-# Where no slot is free, the caller computes its parts alone. @rounds counts jobs: who found no work looks again when it
-# moves.
+# of another lies behind that. A job's state is one word: its number, the end of the parts that nobody has taken, and
+# the first of these. The caller takes parts from the front and helpers from the end: so in each iteration of a loop a
+# processor computes the same parts, of which it has the weights in its own cache. A part is taken by exchanging that
+# word, so that it is always one of the job whose fields were read. Where no slot is free, or there are too many parts
+# for the word, the caller computes its parts alone. @rounds counts jobs: who found no work looks again when it moves.
 _JOBS = 8
+_PART_BITS = 20
+_MASK = (1 << _PART_BITS) - 1
 _SLOT = 32  # words
 _STATE, _TASK, _CONTEXT, _FINISHED, _BUSY = 0, 1, 2, 16, 24  # where in a slot; the first three are read together
 _MODULE = f"""
@@ -180,7 +183,7 @@ init:
 }}
 
 ; Take parts of the job in a slot until none is left; returns how many it took.
-define internal i64 @take_parts(i64 %slot) {{
+define internal i64 @take_parts(i64 %slot, i1 %helps) {{
 entry:
   %state = call i64* @field(i64 %slot, i64 {_STATE})
   %task_cell = call i64* @field(i64 %slot, i64 {_TASK})
@@ -190,14 +193,19 @@ entry:
 look:
   %taken = phi i64 [0, %entry], [%taken, %try], [%one_more, %run]
   %seen = load atomic i64, i64* %state seq_cst, align 8
-  %left = and i64 %seen, 4294967295
-  %more = icmp sgt i64 %left, 0
+  %first = and i64 %seen, {_MASK}
+  %shifted = lshr i64 %seen, {_PART_BITS}
+  %end = and i64 %shifted, {_MASK}
+  %more = icmp slt i64 %first, %end
   br i1 %more, label %try, label %none
 try:
   %task_word = load atomic i64, i64* %task_cell unordered, align 8
   %context_word = load atomic i64, i64* %context_cell unordered, align 8
-  %after = sub i64 %seen, 1
-  %part = sub i64 %left, 1
+  %last = sub i64 %end, 1
+  %without_last = sub i64 %seen, {1 << _PART_BITS}
+  %without_first = add i64 %seen, 1
+  %part = select i1 %helps, i64 %last, i64 %first
+  %after = select i1 %helps, i64 %without_last, i64 %without_first
   %exchange = cmpxchg i64* %state, i64 %seen, i64 %after seq_cst seq_cst
   %mine = extractvalue {{i64, i1}} %exchange, 1
   br i1 %mine, label %run, label %look
@@ -222,7 +230,7 @@ head:
   %more = icmp slt i64 %slot, {_JOBS}
   br i1 %more, label %body, label %done
 body:
-  %taken = call i64 @take_parts(i64 %slot)
+  %taken = call i64 @take_parts(i64 %slot, i1 true)
   %total = add i64 %sum, %taken
   %next = add i64 %slot, 1
   br label %head
@@ -252,7 +260,8 @@ done:
 
 define void @{SYMBOL}(void (i8*, i64)* %task, i8* %context, i64 %parts) {{
 entry:
-  %several = icmp sgt i64 %parts, 1
+  %few = sub i64 %parts, 2
+  %several = icmp ult i64 %few, {_MASK - 1}
   br i1 %several, label %try, label %alone
 try:
   %slot = call i64 @claim()
@@ -283,10 +292,11 @@ publish:
   store atomic i64 %task_word, i64* %task_cell unordered, align 8
   store atomic i64 %context_word, i64* %context_cell unordered, align 8
   %old = load atomic i64, i64* %state_cell seq_cst, align 8
-  %old_job = lshr i64 %old, 32
+  %old_job = lshr i64 %old, {2 * _PART_BITS}
   %job = add i64 %old_job, 1
-  %high = shl i64 %job, 32
-  %state = or i64 %high, %parts
+  %high = shl i64 %job, {2 * _PART_BITS}
+  %end = shl i64 %parts, {_PART_BITS}
+  %state = or i64 %high, %end
   store atomic i64 %state, i64* %state_cell seq_cst, align 8
   %rounds_before = atomicrmw add i64* @rounds, i64 1 seq_cst
   %round = add i64 %rounds_before, 1
@@ -299,7 +309,7 @@ wake:
   %w2 = call i32 @pthread_mutex_unlock(i8* bitcast ([16 x i64]* @mutex to i8*))
   br label %work
 work:
-  %own = call i64 @take_parts(i64 %slot)
+  %own = call i64 @take_parts(i64 %slot, i1 false)
   br label %wait
 wait: ; until others have finished theirs, and meanwhile help with the jobs inside them
   %spins = phi i64 [0, %work], [%spun, %again], [0, %yield], [0, %assist]
