@@ -39,7 +39,10 @@ class Sigmoid(_Elementwise):
     floating = True
 
     def expression(self, e: Any, *inputs: Any) -> Any:
-        return 1 / (1 + e.exp(-inputs[0]))
+        return e.sigmoid(inputs[0])
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return as_scalar_or_array(1 / (1 + xp.exp(-inputs[0])))
 
     def emit_out(self, arguments: Sequence[str], out: str) -> str | None:
         exponential = f"np.exp(np.negative({arguments[0]}, out={out}), out={out})"

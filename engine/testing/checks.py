@@ -99,6 +99,9 @@ class _NumpyExpressions:
     def cast(self, x: Any, dtype: Any) -> Any:
         return x.astype(dtype)
 
+    def sigmoid(self, x: Any) -> Any:
+        return 1 / (1 + np.exp(-x))
+
     def erf(self, x: Any) -> Any:
         return erf_values(np, x.astype("float64")).astype(x.dtype)
 

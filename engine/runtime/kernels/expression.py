@@ -19,7 +19,7 @@ from ...graph.dtypes import name_of
 
 FUNCTIONS = (
     *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "power"),
-    *("sin", "cos", "tan", "sinh", "cosh", "tanh", "erf", "erfc", "erfinv"),
+    *("sin", "cos", "tan", "sinh", "cosh", "tanh", "sigmoid", "erf", "erfc", "erfinv"),
     *("arcsin", "arccos", "arctan", "arctan2", "arcsinh", "arccosh", "arctanh"),
     *("cbrt", "hypot", "logaddexp", "logaddexp2", "ldexp"),
 )

@@ -15,11 +15,12 @@ _LN2 = 0.693147181
 _LN2_HIGH = 0.693359375  # few enough bits that products with exponents are exact
 _LN2_LOW = -2.12194440e-4
 _ROUNDING = 12582912.0  # 1.5 * 2**23: adding it rounds to an integer, which then lies in the low bits
-_ROUNDING_BITS = 0x4B400000
+_BIAS = 127  # of exponents
 # (e**r - 1 - r) / r**2 on [-ln2/2, ln2/2]
-_EXP = (5.00000001e-01, 1.66666665e-01, 4.16664574e-02, 8.33336183e-03, 1.39344967e-03, 1.98581270e-04)
-# (tanh(sqrt z) / sqrt z - 1) / z on [0, 0.625**2]
-_TANH = (-0.33333333, 0.13333305, -0.05395945, 0.02177005, -0.00834684, 0.00229544)
+_EXP = (4.99999934e-01, 1.66665204e-01, 4.16683908e-02, 8.36874511e-03, 1.38145400e-03)
+_EXP_OF_NEGATIVE = tuple(coefficient * (-1) ** k for k, coefficient in enumerate(_EXP))
+# (e**2r - 1 - 2r) / 2r**2 on [-ln2/4, ln2/4], of which the error counts beside e**2r - 1
+_HALF_EXPM1_OF_DOUBLE = (0.999999962, 0.666661736, 0.3333376056, 0.1338647554, 0.044424048)
 # erf(x) / x - 1 as a polynomial in x**2, and -log(1 - erf(x)), which is 17.99 at 4
 _ERF_NEAR = (0.1283791666, -0.376126337, 0.1128369396, -0.02685927123, 0.005200634902, -0.0008137440383, 8.345225384e-5)
 _ERF_FAR = (
@@ -32,11 +33,6 @@ _SINH = (0.166666665, 0.008333350076, 0.0001983614821, 2.817039959e-6)
 _LOG = (0.33333331, -0.24999994, 0.20000715, -0.16668057, 0.14249322, -0.12420149, 0.11677012, -0.1151456, 0.07037585)
 
 
-def _power_of_two(e: ExpressionBuilder, exponent: Expression) -> Expression:
-    """2**exponent for an int32 within the normal range."""
-    return e.from_bits(e.shift_left(exponent + 127, 23))
-
-
 def exp(e: ExpressionBuilder, x: Expression) -> Expression:
     """e**x: x = n ln 2 + r, a polynomial in r, and a scaling by 2**n in two steps (for subnormals)."""
     return _shifted_exp(e, x, 0)
@@ -44,39 +40,62 @@ def exp(e: ExpressionBuilder, x: Expression) -> Expression:
 
 def _shifted_exp(e: ExpressionBuilder, x: Expression, shift: int) -> Expression:
     """``e**x * 2**shift``, which does not overflow on the way."""
-    r, n = _reduced(e, e.where(x < -104.0, e.constant(-104.0, "float"), x))
-    return _scaled_exp(e, r, n + shift)
+    r, exponent = _reduced(e, _clamped(e, x, -104.0, 90.0), 2 * _BIAS + shift)
+    return _scaled_exp(e, r, exponent)
 
 
-def _reduced(e: ExpressionBuilder, x: Expression) -> tuple[Expression, Expression]:
-    """(r, n), where x = n ln 2 + r, or what is too large for float32."""
-    inside = e.where(x > 90.0, e.constant(90.0, "float"), x)
-    shifted = inside * _LOG2_E + _ROUNDING
-    n = shifted - _ROUNDING
-    return e.fma(n, -_LN2_LOW, e.fma(n, -_LN2_HIGH, inside)), e.bits(shifted) - _ROUNDING_BITS
+def _clamped(e: ExpressionBuilder, x: Expression, low: float, high: float) -> Expression:
+    """`x` within bounds; NaN stays."""
+    return e.where(x < low, e.constant(low, "float"), e.where(x > high, e.constant(high, "float"), x))
+
+
+def _reduced(e: ExpressionBuilder, x: Expression, bias: int) -> tuple[Expression, Expression]:
+    """(r, exponent), where x = n ln 2 + r, and the low nine bits of the exponent are n + bias."""
+    shifted = e.fma(x, _LOG2_E, _ROUNDING + bias)
+    n = shifted - (_ROUNDING + bias)
+    return e.fma(n, -_LN2_LOW, e.fma(n, -_LN2_HIGH, x)), e.bits(shifted)
+
+
+def _power_of_two(e: ExpressionBuilder, exponent: Expression) -> Expression:
+    """2**n within the normal range, or infinity, for an exponent whose low nine bits are n + `_BIAS`."""
+    return e.from_bits(e.shift_left(exponent, 23))
+
+
+def _small_expm1(e: ExpressionBuilder, r: Expression) -> Expression:
+    """``e**r - 1`` for what `_reduced` leaves."""
+    return e.fma(r * r, polynomial(e, r, _EXP), r)
 
 
 def _scaled_exp(e: ExpressionBuilder, r: Expression, exponent: Expression) -> Expression:
-    """``e**r * 2**exponent`` for a small r."""
-    y = e.fma(r * r, polynomial(e, r, _EXP), r) + 1
+    """``e**r * 2**n`` for a small r, and an exponent whose low nine bits are n + 2 `_BIAS`."""
     half = e.shift_right(exponent, 1)
-    return y * _power_of_two(e, half) * _power_of_two(e, exponent - half)
+    return (_small_expm1(e, r) + 1) * _power_of_two(e, half) * _power_of_two(e, exponent - half)
 
 
 def exp2(e: ExpressionBuilder, x: Expression) -> Expression:
     """2**x: as `exp`, but that x - n is exact."""
-    inside = e.where(x < -151.0, e.constant(-151.0, "float"), e.where(x > 129.0, e.constant(129.0, "float"), x))
-    shifted = inside + _ROUNDING
-    return _scaled_exp(e, (inside - (shifted - _ROUNDING)) * _LN2, e.bits(shifted) - _ROUNDING_BITS)
+    rounding = _ROUNDING + 2 * _BIAS
+    inside = _clamped(e, x, -151.0, 129.0)
+    shifted = inside + rounding
+    return _scaled_exp(e, (inside - (shifted - rounding)) * _LN2, e.bits(shifted))
 
 
 def expm1(e: ExpressionBuilder, x: Expression) -> Expression:
     """e**x - 1 = 2**n p + (2**n - 1), halved on the way lest it overflow."""
-    inside = e.where(x < -20.0, e.constant(-20.0, "float"), e.where(x > 88.8, e.constant(88.8, "float"), x))
-    r, n = _reduced(e, inside)
-    p, half = e.fma(r * r, polynomial(e, r, _EXP), r), _power_of_two(e, n - 1)
+    r, exponent = _reduced(e, _clamped(e, x, -20.0, 88.8), _BIAS - 1)
+    p, half = _small_expm1(e, r), _power_of_two(e, exponent)
     far = (p * half + (half - 0.5)) * 2
     return e.copysign(e.where(e.absolute(x) < 0.3465, p, far), x)
+
+
+def sigmoid(e: ExpressionBuilder, x: Expression) -> Expression:
+    """1 / (1 + e**-x), with a quarter of the exponential: its scale is one factor, which overflows where it may."""
+    inside = _clamped(e, x, -90.1, 86.0)
+    shifted = e.fma(inside, -_LOG2_E, _ROUNDING + _BIAS - 2)
+    n = shifted - (_ROUNDING + _BIAS - 2)
+    r = e.fma(n, _LN2_LOW, e.fma(n, _LN2_HIGH, inside))  # with the sign of x
+    power = e.fma(r, e.fma(r, polynomial(e, r, _EXP_OF_NEGATIVE), -1.0), 1.0)
+    return 0.25 / e.fma(power, _power_of_two(e, e.bits(shifted)), 0.25)
 
 
 def sinh(e: ExpressionBuilder, x: Expression) -> Expression:
@@ -94,11 +113,15 @@ def cosh(e: ExpressionBuilder, x: Expression) -> Expression:
 
 
 def tanh(e: ExpressionBuilder, x: Expression) -> Expression:
-    """A polynomial near 0; 1 - 2 / (e**2|x| + 1) elsewhere."""
-    size, z = e.absolute(x), x * x
-    near = e.fma(size * z, polynomial(e, z, _TANH), size)
-    far = 1 - 2 / (exp(e, size + size) + 1)
-    return e.copysign(e.where(size < 0.625, near, far), x)
+    """t / (t + 1), where t = (e**2|x| - 1) / 2 = 2**n p + (2**n - 1) / 2; |x| = n ln 2 / 2 + r, p = (e**2r - 1) / 2."""
+    size = e.absolute(x)
+    inside = e.where(size > 10.0, e.constant(10.0, "float"), size)
+    shifted = e.fma(inside, 2 * _LOG2_E, _ROUNDING + _BIAS)
+    r = e.fma(shifted - (_ROUNDING + _BIAS), -_LN2 / 2, inside)
+    scale = _power_of_two(e, e.bits(shifted))
+    p = e.fma(r * r, polynomial(e, r, _HALF_EXPM1_OF_DOUBLE), r)
+    t = e.fma(p, scale, e.fma(scale, 0.5, -0.5))
+    return e.copysign(t / (t + 1), x)
 
 
 def _log_parts(e: ExpressionBuilder, x: Expression) -> tuple[Expression, Expression, Expression]:
@@ -154,11 +177,13 @@ def log1p(e: ExpressionBuilder, x: Expression) -> Expression:
 
 
 def erf(e: ExpressionBuilder, x: Expression) -> Expression:
-    """A polynomial near 0; 1 - e**-g(|x|) elsewhere."""
+    """A polynomial near 0; 1 - e**-g(|x|) elsewhere, where g is at most 18: the exponential needs one scale."""
     size = e.absolute(x)
     near = e.fma(size, polynomial(e, x * x, _ERF_NEAR), size)
     inside = e.where(size > 4.0, e.constant(4.0, "float"), size)
-    far = 1 - exp(e, -polynomial(e, inside, _ERF_FAR))
+    r, exponent = _reduced(e, -polynomial(e, inside, _ERF_FAR), _BIAS)
+    scale = _power_of_two(e, exponent)
+    far = e.fma(-_small_expm1(e, r), scale, 1 - scale)
     return e.copysign(e.where(size < 0.92, near, far), x)
 
 

@@ -98,6 +98,11 @@ def exp(e: ExpressionBuilder, x: Expression) -> Expression:
     return scaled(e, p + 1, n)
 
 
+def sigmoid(e: ExpressionBuilder, x: Expression) -> Expression:
+    """1 / (1 + e**-x)."""
+    return 1 / (1 + exp(e, -x))
+
+
 def _half_exp(e: ExpressionBuilder, x: Expression) -> Expression:
     """e**x / 2, which overflows later."""
     p, n = _reduced(e, clamped(e, x, -746.0, 711.0))
