@@ -99,6 +99,30 @@ class FusedTogether(Op):
         return operand >= first and (operand - first) // each == result // len(self.op.results)
 
 
+@dataclass(frozen=True)
+class FusedOpen(Op):
+    """A `Fused` over arrays whose sizes are known at run time only: elementwise steps and sums, of one shape.
+
+    Attributes:
+        op: what is computed, without layouts: these follow from the shapes that are met.
+    """
+
+    no_samples: ClassVar[str] = "is made by a pass out of ops that are tested themselves: test_group_open"
+    op: Fused
+
+    def infer(self, *inputs: Any) -> Any:
+        return _alone(self.op.infer(*inputs))
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        """The meaning, step by step: what runs where no kernel can be compiled."""
+        return _alone(self.op.run(xp, *inputs))
+
+
+def _alone(results: tuple[Any, ...]) -> Any:
+    """The one result, or several as they are."""
+    return results[0] if len(results) == 1 else results
+
+
 def _size(spec: TensorSpec) -> int:
     return math.prod(int(dim or 0) for dim in spec.shape or ())
 

@@ -50,3 +50,23 @@ class SumOfRepeated(Op):
     def run(self, xp: Any, *inputs: Any) -> Any:
         rows, ids, count = inputs
         return SegmentSum(self.count).run(xp, xp.repeat(rows, self.repeats, axis=0), ids, count)
+
+
+@dataclass(frozen=True)
+class SumOfParts(Op):
+    """Inputs: ids ``(n,)``, the number of segments, parts whose rows are n together. What `SegmentSum` gives of the
+    parts joined along their first axis.
+
+    Attributes:
+        count: the number of segments, if it is known.
+    """
+
+    no_samples: ClassVar[str] = "is made by a pass: test_row_updates"
+    count: Dim
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        return TensorSpec((self.count, *inputs[2].shape[1:]), inputs[2].dtype)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        ids, count, *parts = inputs
+        return SegmentSum(self.count).run(xp, xp.concatenate(parts, axis=0), ids, count)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,13 +15,15 @@ from ..graph.tensor import Tensor
 from ..ops.axes import Transpose
 from ..ops.base import Constant, ReshapeToShape
 from ..ops.creation import Fill
-from ..ops.gathering import PutRows
+from ..ops.gathering import PutRows, Take
 from ..ops.indexing import GetItem, SliceItem
 from ..ops.joining import Concatenate, Split, Stack, Unstack
 from ..ops.linalg import BatchMatMul, MatMul
+from ..ops.segments import GatherSegments
 from ..ops.shaping import BroadcastTo, DimOf, ExpandDims, Reshape, SizeOf, Squeeze, elements
 from .rules import Rewrite, Rule, Site, constant_of, produced_by, shape_of
 
+_WIDE_ROW = 256  # bytes
 _RESHAPING = (ExpandDims, Reshape, ReshapeToShape, Squeeze)
 
 # --- shapes that are known ------------------------------------------------------------------------------------------
@@ -141,6 +145,24 @@ def _parts_of_whole(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
     return parts if sizes == wanted else None
 
 
+def _parts_of_taken(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+    """Parts of rows that are taken are taken part by part: each is in the cache when it is used."""
+    rows, *sizes = inputs
+    taking, shape = rows.operation, rows.shape
+    if shape is None or shape[0] is not None or None in shape[1:] or op.axis % len(shape):
+        return None
+    if not site.is_only_user(rows):
+        return None
+    table, ids = taking.inputs
+    is_first = not isinstance(taking.op, Take) or (table.shape is not None and taking.op.axis % len(table.shape) == 0)
+    if not is_first or ids.shape is None or len(ids.shape) != 1 or taking.control_inputs:
+        return None
+    if math.prod(dim or 0 for dim in shape[1:]) * rows.dtype.itemsize < _WIDE_ROW:
+        return None
+    parts = site.make(replace(op, axis=0), ids, *sizes).operation.outputs
+    return tuple([site.make(taking.op, table, part) for part in parts])
+
+
 def _are_alike(tensors: Sequence[Tensor]) -> bool:
     first = shape_of(tensors[0])
     return first is not None and all(tensor.shape == first for tensor in tensors)
@@ -235,6 +257,7 @@ RULES = (
     Rule("broadcasts of broadcasts", (BroadcastTo,), _broadcasts),
     Rule("transposes into products", (BatchMatMul, MatMul), _transposed_operands, (Transpose,)),
     Rule("parts of what was joined", (Split, Unstack), _parts_of_whole, _JOINED),
+    Rule("parts of rows that are taken", (Split,), _parts_of_taken, (GatherSegments, Take)),
     Rule("all parts joined", _JOINED, _whole_of_parts, (Split, Unstack)),
     Rule("single rows put in their places", (PutRows,), _rows_in_order, (Concatenate,), is_exact=False),
     Rule("slices of what was joined", (GetItem,), _part_of_joined, _JOINED),

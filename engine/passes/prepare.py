@@ -14,6 +14,7 @@ from .epilogues import join_epilogues
 from .fission import split_loops
 from .fuse import FusionRule, fuse
 from .fuse_open import fuse_open
+from .group_open import group_open
 from .lay_out import lay_out_transposed
 from .live_rows import compute_live_rows
 from .loops.unroll import Whole, unroll
@@ -22,7 +23,9 @@ from .prune import all_operations, needed_operations
 from .recompute import recompute
 from .row_updates import add_rows_at_once
 from .rows_together import change_rows_at_once
+from .same_shapes import leave_out_same_shapes
 from .sink import sink_into_branches
+from .sizes import KnownSizes
 from .slices import split_slices
 from .specialise import Specialised
 from .switches import is_on
@@ -118,6 +121,11 @@ def prepare(
     if reassociate:
         split_loops(copy.graph, [*fetches, *wanted], fed)
         operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
+    known = KnownSizes()
+    known.note_all(operations)
+    if known.is_open and is_on("same_shapes") and _is_on_one_host(operations):
+        leave_out_same_shapes(operations, [*fetches, *wanted], known)
+        operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
     if rule is not None and reassociate and is_on("fuse") and _is_on_one_host(operations):
         add_rows_at_once(operations, [*fetches, *wanted])
         operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
@@ -142,6 +150,11 @@ def prepare(
                 operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
             if reassociate and is_on("epilogues"):
                 join_epilogues(copy.graph, operations, fetches, rule)
+                remaining = set(copy.graph.operations)
+                wanted = [operation for operation in wanted if operation in remaining]
+                operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
+            if known.is_open and is_on("reductions"):
+                group_open(copy.graph, operations, fetches, rule, known)
                 remaining = set(copy.graph.operations)
                 wanted = [operation for operation in wanted if operation in remaining]
                 operations = needed_operations(copy.graph, [*fetches, *wanted], fed)

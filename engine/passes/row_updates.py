@@ -20,11 +20,12 @@ from ..ops.base import ReshapeToShape
 from ..ops.elementwise import Add, Multiply, Subtract
 from ..ops.gathering import Take
 from ..ops.indexed_slices import AddToRows, AssignRows, FrontPositions
+from ..ops.joining import Concatenate
 from ..ops.reduced import BroadcastReduced, Sum
 from ..ops.segments import SegmentSum
 from ..ops.shaping import Reshape, SizeOf
 from ..ops.sorting import UniquePositions
-from ..ops.sum_of_rows import SumOfRepeated, SumOfRows
+from ..ops.sum_of_rows import SumOfParts, SumOfRepeated, SumOfRows
 from .log import note_change
 from .prune import inner_blocks, inner_tensors
 
@@ -61,6 +62,8 @@ def _visit(operations: Sequence[Operation], recorded: set[Tensor]) -> None:
     for operation in operations:  # when none of them is looked for any more
         if type(operation.op) is SegmentSum:
             _sum_repeated(operation, operation.op)
+        if type(operation.op) is SegmentSum and uses[operation.inputs[0]] == 1 and operation.inputs[0] not in recorded:
+            _sum_parts(operation, operation.op)
 
 
 def _sum_repeated(operation: Operation, op: SegmentSum) -> None:
@@ -71,6 +74,20 @@ def _sum_repeated(operation: Operation, op: SegmentSum) -> None:
     once, repeats = _repeated(rows, rows)
     if repeats > 1:
         operation.op, operation.inputs = SumOfRepeated(op.count, repeats), (once, ids, count)
+
+
+def _sum_parts(operation: Operation, op: SegmentSum) -> None:
+    """Add up rows that lie in several arrays without joining these first."""
+    rows, ids, count = operation.inputs
+    joining = rows.operation.op
+    if not isinstance(joining, Concatenate) or rows.operation.control_inputs or operation.control_inputs:
+        return
+    shapes = [part.shape for part in rows.operation.inputs]
+    if rows.dtype.name not in _FLOATS or any(not shape or None in shape[1:] for shape in shapes):
+        return
+    if joining.axis % len(shapes[0] or ()) == 0:
+        note_change("fuse", operation, "adds up rows of several arrays without joining them")
+        operation.op, operation.inputs = SumOfParts(op.count), (ids, count, *rows.operation.inputs)
 
 
 def _sum_at_once(operation: Operation, op: Sum) -> None:

@@ -40,6 +40,7 @@ _TABLE = (
     Pass("invariants", "move what is the same in each iteration out of a loop"),
     Pass("fission", "batch, before or after a loop, work that does not depend on its recurrence", is_exact=False),
     Pass("merge_products", "compute matrix products that share an operand as one", is_exact=False),
+    Pass("same_shapes", "leave out sums and broadcasts to a shape that is known to be the same already"),
     Pass("fuse", "compute chains of elementwise operations in one kernel", is_exact=False),
     Pass("reductions", "take sums, means and maxima into the kernels of what they reduce", is_exact=False),
     Pass("together", "update variables by the same expression in one call, and rows of tables in one pass over them"),

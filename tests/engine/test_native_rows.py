@@ -65,6 +65,38 @@ def test_tables_in_other_layouts() -> None:
     check_against_numpy(graph, fetches, feeds, [table, rows, rng.integers(0, 100, 100).astype("int32")], 1e-5)
 
 
+@needs_kernels
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    dtype=st.sampled_from(["float32", "int64", "float16", "uint8", "bool"]),
+    row=st.sampled_from([(4,), (37, 4), (2, 3, 8)]),
+    places=st.sampled_from([(700,), (9, 70), (3, 2, 150), (0, 5)]),
+    seed=st.integers(0, 1000),
+)
+def test_rows_of_any_rank_and_dtype(dtype: str, row: tuple[int, ...], places: tuple[int, ...], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    table = rng.integers(0, 2 if dtype == "bool" else 100, (11, *row)).astype(dtype)
+    positions = rng.integers(-11, 11, places).astype("int32")
+    with ab.Graph().as_default() as graph:
+        feeds = [ab.placeholder((None, *row), dtype), ab.placeholder((None,) * len(places), "int32")]
+        taken = ab.ops.take(*feeds, axis=0)
+    assert "take" in kernel_types(graph)
+    program = Program(graph, [taken], feeds)
+    (found,) = program(table, positions)
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, table[positions])
+    for layout in (table[::-1], np.asfortranarray(table)):  # which the kernel leaves to NumPy
+        np.testing.assert_array_equal(program(layout, positions)[0], layout[positions])
+    np.testing.assert_array_equal(program(table, positions[..., ::-1])[0], table[positions[..., ::-1]])
+
+
+@needs_kernels
+def test_no_rows_to_take_from() -> None:
+    graph, fetches, feeds = _step(64, "float32", "int32")
+    with pytest.raises(IndexError):
+        Program(graph, fetches[:1], feeds)(np.zeros((0, 64), "f"), np.zeros((0, 64), "f"), np.zeros(100, "int32"))
+
+
 def _written(start: Any, positions: Any, rows: Any) -> Any:
     """A variable after its rows were written in a step."""
     with ab.Graph().as_default():

@@ -150,6 +150,45 @@ def _print_entry(kernel: Kernel, name: str) -> str:
     return "\n".join(lines)
 
 
+def print_open_entry(operands: tuple[Operand, ...], name: str) -> str:
+    """The IR of an entry that compares no sizes: the run function gets them.
+
+    The table holds what `open_table_layout` tells. The run function is ``void @{name}_run(<pointer> %d0, ..., i64*
+    %sizes)``, where the dimensions of all operands stand one after the other. Behind them it puts another number than 0
+    if it could not do its work: the entry returns that.
+    """
+    lines = [f"define i32 @{name}(i64 %table, {', '.join(f'i64 %o{k}' for k in range(len(operands)))}) {{"]
+    lines.append("  %t = inttoptr i64 %table to i64*")
+    for position, (kind, operand) in enumerate(open_table_layout(operands)):
+        lines.append(f"  %p_{kind}_{operand} = getelementptr i64, i64* %t, i64 {position}")
+        lines.append(f"  %{kind}_{operand}_0 = load i64, i64* %p_{kind}_{operand}")
+    for number, stage in enumerate((_print_type, _print_header)):
+        checks = [check for k, operand in enumerate(operands) for check in stage(lines, k, operand)]
+        _print_checks(lines, checks, number)
+    lines.append("  br label %run\nrefuse:\n  ret i32 1\nrun:")
+    count = sum(operand.rank or 0 for operand in operands)
+    lines += [f"  %sizes = alloca [{count + 1} x i64]", f"  %first = bitcast [{count + 1} x i64]* %sizes to i64*"]
+    places = [(k, axis) for k, operand in enumerate(operands) for axis in range(operand.rank or 0)]
+    for place, (k, axis) in enumerate(places):
+        if not axis:
+            dims = _print_field(lines, k, "dims", DIMENSIONS_OFFSET, "i64")
+            lines.append(f"  %base_{k} = inttoptr i64 {dims} to i64*")
+        lines.append(f"  %from_{place} = getelementptr i64, i64* %base_{k}, i64 {axis}")
+        lines.append(f"  %size_{place} = load i64, i64* %from_{place}")
+        lines.append(f"  %to_{place} = getelementptr i64, i64* %first, i64 {place}")
+        lines.append(f"  store i64 %size_{place}, i64* %to_{place}")
+    lines += [f"  %end = getelementptr i64, i64* %first, i64 {count}", "  store i64 0, i64* %end"]
+    arguments = [f"{operand.pointer} %d{k}" for k, operand in enumerate(operands)]
+    lines.append(f"  call void @{name}_run({', '.join([*arguments, 'i64* %first'])})")
+    lines += ["  %failed = load i64, i64* %end", "  %code = trunc i64 %failed to i32", "  ret i32 %code\n}\n"]
+    return "\n".join(lines)
+
+
+def open_table_layout(operands: tuple[Operand, ...]) -> list[tuple[str, int]]:
+    """What stands in the table of a kernel for any sizes, in order: NumPy's array type, and that of each operand."""
+    return [("array", 0), *[("type", position) for position in range(len(operands))]]
+
+
 def _print_checks(lines: list[str], checks: list[str], stage: int) -> None:
     """Refuse unless all `checks` hold."""
     result = "true"

@@ -23,7 +23,7 @@ Binder = Callable[[Operation], "BoundKernel | Runner | None"]
 
 # By the type name of the op: the module in this folder, and the binder in it.
 BINDERS: dict[str, tuple[str, str]] = {
-    "matmul": ("gemm_bind", "bind_matmul"),
+    "matmul": ("narrow", "bind_product"),
     "pack": ("gemm_bind", "bind_pack"),
     "packed_mat_mul": ("gemm_bind", "bind_packed"),
     "add_to_rows": ("row_sums", "add_runner"),
@@ -35,7 +35,9 @@ BINDERS: dict[str, tuple[str, str]] = {
     "conv": ("convolution", "bind_convolution"),
     "conv_filter_grad": ("convolution", "bind_filter_gradient"),
     "conv_input_grad": ("convolution", "bind_input_gradient"),
+    "fused_open": ("open_groups", "bind_open_group"),
     "fused_together": ("together", "bind_together"),
+    "gather_segments": ("segments", "gather_runner"),
     "log_softmax": ("open_rows", "bind_open_rows"),
     "log_sum_exp": ("open_rows", "bind_open_rows"),
     "max_pool": ("pooling", "bind_pooling"),
@@ -43,16 +45,19 @@ BINDERS: dict[str, tuple[str, str]] = {
     "max_pool_places": ("pooling", "bind_pooling"),
     "product_then": ("epilogues", "bind_product_then"),
     "put_rows": ("rows", "put_runner"),
+    "scatter_update": ("picks", "scatter_runner"),
     "segment_sum": ("rows", "sum_runner"),
     "softmax": ("open_rows", "bind_open_rows"),
+    "sum_of_parts": ("segments", "parts_runner"),
     "sum_of_repeated": ("row_sums", "repeated_runner"),
     "sum_of_rows": ("row_sums", "taken_runner"),
     "update_rows": ("row_changes", "update_runner"),
     "take": ("rows", "take_runner"),
+    "take_along_axis": ("picks", "along_runner"),
     "top_k": ("top_k", "bind_top_k"),
 }
 
-_CALLING_PRODUCTS = ("epilogues", "gemm_batch_bind", "gemm_bind")
+_CALLING_PRODUCTS = ("epilogues", "gemm_batch_bind", "gemm_bind", "narrow")
 
 
 def _has_open_shape(operation: Operation) -> bool:

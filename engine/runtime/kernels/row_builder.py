@@ -121,8 +121,16 @@ def _reduces(op: Op) -> bool:
     return isinstance(op, (Sum, Mean, Max, Min, Softmax, LogSoftmax, LogSumExp))
 
 
-def bind_rows(op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> BoundKernel:
+def bind_rows(
+    op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], known: RowKernel | None = None
+) -> BoundKernel:
     """The kernel of a fused op that has layouts.
+
+    Args:
+        op: what is computed.
+        inputs: what it reads.
+        outputs: what it writes.
+        known: the kernel's code, if it was made for other sizes of which the same ones are 1.
 
     Raises:
         UnsupportedError: kernels can't compute it.
@@ -130,7 +138,7 @@ def bind_rows(op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[TensorS
     layouts = [*op.layouts[: op.input_count], *[op.layouts[k] for k in op.results]]
     reduced = [_reduced_axes(step, op.layouts[taken[0]]) for step, taken in op.steps if _reduces(step)]
     nest = _Nest(op, layouts, reduced)
-    spec = _kernel(op, nest, inputs, outputs, layouts)
+    spec = _kernel(op, nest, inputs, outputs, layouts) if known is None else known
     strides = [nest.strides(layout) for layout in layouts]
     sizes = [math.prod(int(dim or 0) for dim in output.shape or ()) for output in outputs]
     division = division_of(spec, nest.extents, sizes)

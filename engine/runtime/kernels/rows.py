@@ -16,14 +16,19 @@ from typing import Any
 import numpy as np
 
 from ...graph.graph import Operation
+from ...graph.quick_dataclass import dataclass
 from ...graph.spec import TensorSpec
 from ...ops.gathering import PutRows, Take, checked_positions
 from ...ops.indexed_slices import AssignRows, own_memory
 from ...ops.segments import SegmentSum
+from .any_sizes import AnySizes, KernelOfAnySizes
+from .bound import native_dtype
 from .code import Code, Size
 from .correlation import Fields, print_parallel
+from .entry import Operand
 from .library import LaterFunction, library
 from .registers import registers_of
+from .segments import LEAST_WIDTH, added_rows, expect_sums
 
 Runner = Callable[..., Any]
 _WORD = 4  # rows are copied by words of so many bytes
@@ -31,6 +36,7 @@ _AHEAD = 12  # rows
 _LINE = 16  # words of a cache line
 _PARTS = 8
 _SERIAL_WORDS = 1 << 14
+_SERIAL_TAKEN = 1 << 15  # words that are copied sooner than another thread is awake
 _FEW_WORDS = 1 << 11  # up to which NumPy is done sooner
 _FIELDS = ("table", "ids", "rows", "count", "size", "width", "parts", "failed")
 
@@ -47,20 +53,20 @@ def take_runner(operation: Operation) -> Runner | None:
         return None
     if ids.shape is not None and math.prod([dim or _FEW_WORDS for dim in ids.shape]) * width < _FEW_WORDS:
         return None
-    dtype, run = np.dtype(ids.dtype.name), _function("take", f"i{8 * ids.dtype.itemsize}")
+    assert isinstance(table, TensorSpec)
+    row = tuple(int(size or 0) for size in (table.shape or ())[1:])
+    kernel = TakeKernel(1 + len(row), table.dtype.itemsize, f"i{8 * ids.dtype.itemsize}")
+    fill, dtype = AnySizes(kernel, table.dtype, ids.dtype, table.dtype), native_dtype(table.dtype)
+    fewest = -(-_FEW_WORDS // width)
 
     def take(table: Any, ids: Any) -> Any:
-        if not _is_plain(table) or not _is_plain(ids) or ids.dtype != dtype or not len(table):
+        if ids.size < fewest or not table.size:
             return op.run(np, table, ids)
-        count = ids.size
-        if count * width < _FEW_WORDS:
+        shape = ids.shape
+        out = np.empty((ids.size, *row), dtype)
+        if not fill(table, ids if len(shape) == 1 else ids.reshape(-1), out):
             return op.run(np, table, ids)
-        out = np.empty(ids.shape + table.shape[1:], table.dtype)
-        parts = 1 if count * width < _SERIAL_WORDS else _PARTS
-        addresses = table.ctypes.data, ids.ctypes.data, out.ctypes.data
-        numbers = (ctypes.c_int64 * len(_FIELDS))(*addresses, count, len(table), width, parts, 0)
-        run.call(ctypes.addressof(numbers))
-        return op.run(np, table, ids) if numbers[-1] else out
+        return out if len(shape) == 1 else out.reshape((*shape, *row))
 
     return take
 
@@ -102,6 +108,8 @@ def sum_runner(operation: Operation) -> Runner | None:
         return None
     dtype, element = np.dtype(ids.dtype.name), "float" if data.dtype.itemsize == 4 else "double"
     run = _function("sum", f"i{8 * ids.dtype.itemsize}", element)
+    if _row_words(data) * _WORD >= LEAST_WIDTH * data.dtype.itemsize:
+        expect_sums(dtype, data.dtype)
 
     def segment_sum(data: Any, ids: Any, count: Any) -> Any:
         if not _is_plain(data) or not _is_plain(ids) or ids.dtype != dtype or len(ids) != len(data):
@@ -134,8 +142,10 @@ def put_runner(operation: Operation) -> Runner | None:
 
 def _added(run: LaterFunction, rows: Any, ids: Any, shape: tuple[int, ...]) -> Any:
     """An array of `shape` whose rows are the sums of the `rows` that have their number."""
-    out = np.empty(shape, rows.dtype)
     width = math.prod(shape[1:])
+    if width >= LEAST_WIDTH:
+        return added_rows([rows], ids, shape)
+    out = np.empty(shape, rows.dtype)
     parts = 1 if rows.size < _SERIAL_WORDS else max(1, min(_PARTS, width // _LINE))
     addresses = out.ctypes.data, ids.ctypes.data, rows.ctypes.data
     numbers = (ctypes.c_int64 * len(_FIELDS))(*addresses, len(ids), len(out), width, parts, 0)
@@ -162,7 +172,7 @@ def _is_plain(array: Any) -> bool:
 @cache
 def _function(kind: str, index: str, element: str = "i32") -> LaterFunction:
     """A compiled function of the address of its numbers."""
-    printers = {"take": _print_take, "write": _print_write, "sum": _print_sum}
+    printers = {"write": _print_write, "sum": _print_sum}
 
     def text() -> str:
         return printers[kind](index, element)
@@ -178,23 +188,70 @@ def _print_entry(kind: str) -> str:
     return code.text().replace("define internal", "define")
 
 
-def _task(kind: str) -> tuple[Code, Fields, str]:
-    code = Code(f"rows_{kind}_task", [("i8*", "%context"), ("i64", "%part")])
+def _task(name: str) -> tuple[Code, Fields, str]:
+    code = Code(f"{name}_task", [("i8*", "%context"), ("i64", "%part")])
     numbers = code.value("bitcast i8* %context to i64*")
     return code, Fields(code, numbers, _FIELDS), numbers
 
 
-def _print_take(index: str, element: str) -> str:
-    code, fields, numbers = _task("take")
+@dataclass(frozen=True)
+class TakeKernel(KernelOfAnySizes):
+    """Rows of a table, by their positions.
+
+    Attributes:
+        rank: of the table.
+        itemsize: the bytes of its elements.
+        index: the type of positions.
+    """
+
+    rank: int
+    itemsize: int
+    index: str
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        return Operand("i32", self.rank), Operand(self.index, 1), Operand("i32", self.rank, (), True)
+
+    def print_run(self, name: str) -> str:
+        return _print_take(self.index, "i32", name) + self._print_call(name)
+
+    def _print_call(self, name: str) -> str:
+        """The function that is called: it writes down sizes, and runs all parts."""
+        code = Code(f"{name}_run", [("i32*", "%d0"), (f"{self.index}*", "%d1"), ("i32*", "%d2"), ("i64*", "%sizes")])
+        numbers = f"[{len(_FIELDS)} x i64]"
+        fields = code.value(f"bitcast {numbers}* {code.slot(numbers)} to i64*")
+        count = code.load("i64", "%sizes", self.first_size(1))
+        elements = code.mul(*[code.load("i64", "%sizes", axis) for axis in range(1, self.rank)], self.itemsize)
+        width = code.div(elements, _WORD)
+        is_small = code.compare("sle", code.mul(count, width), _SERIAL_TAKEN)
+        values: dict[str, Size] = {
+            "table": code.value("ptrtoint i32* %d0 to i64"),
+            "ids": code.value(f"ptrtoint {self.index}* %d1 to i64"),
+            "rows": code.value("ptrtoint i32* %d2 to i64"),
+            "count": count,
+            "size": code.load("i64", "%sizes"),
+            "width": width,
+            "parts": code.value(f"select i1 {is_small}, i64 1, i64 {_PARTS}"),
+            "failed": 0,
+        }
+        for position, field in enumerate(_FIELDS):
+            code.store("i64", values[field], fields, position)
+        print_parallel(code, f"{name}_task", code.value(f"bitcast i64* {fields} to i8*"), values["parts"])
+        code.store("i64", code.load("i64", fields, _FIELDS.index("failed")), "%sizes", self.failed)
+        return code.text()
+
+
+def _print_take(index: str, element: str, name: str) -> str:
+    code, fields, numbers = _task(name)
     table, rows = fields.address("table", element), fields.address("rows", element)
     with _positions(code, fields, numbers, index, element) as (number, row):
         width = fields["width"]
         _print_copy(code, element, code.at(element, table, row), code.at(element, rows, code.mul(number, width)), width)
-    return code.text() + _print_entry("take")
+    return code.text()
 
 
 def _print_write(index: str, element: str) -> str:
-    code, fields, numbers = _task("write")
+    code, fields, numbers = _task("rows_write")
     table, rows = fields.address("table", element), fields.address("rows", element)
     with _positions(code, fields, numbers, index, element) as (number, row):
         width = fields["width"]
@@ -250,7 +307,7 @@ def _print_copy(code: Code, element: str, source: str, target: str, width: Size)
 def _print_sum(index: str, element: str) -> str:
     """A part adds up some columns of all rows."""
     lanes = registers_of(library.host, element).lanes
-    code, fields, _ = _task("sum")
+    code, fields, _ = _task("rows_sum")
     table, ids, rows = fields.address("table", element), fields.address("ids", index), fields.address("rows", element)
     width, parts, size = fields["width"], fields["parts"], fields["size"]
     lines = code.div(code.add(width, _LINE - 1), _LINE)

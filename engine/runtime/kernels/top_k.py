@@ -27,7 +27,9 @@ _SERIAL_ELEMENTS = 1 << 15
 _VECTORS = 4  # that are passed over at once
 _FEW = 8  # of the largest, for which it pays to look for a bound first,
 _LONG = 4  # in rows of so many times the elements that are passed over at once
+_LANES_OF_BOUND = 4  # for each of the largest: half as many make the bound, at least
 _LOWEST = "0xFFF0000000000000"
+_DECLARATIONS = "declare i64 @llvm.ctpop.i64(i64)\ndeclare i64 @llvm.cttz.i64(i64, i1)\n"
 _FIELDS = ("x", "values", "places", "rows", "columns", "parts")
 _ELEMENTS = {"float32": "float", "float64": "double"}
 
@@ -51,7 +53,7 @@ class TopKKernel:
         return 3
 
     def print_run(self, name: str) -> str:
-        return _print_insert(self, name) + _print_task(self, name) + _print_run(self, name)
+        return _DECLARATIONS + _print_insert(self, name) + _print_task(self, name) + _print_run(self, name)
 
 
 def bind_top_k(operation: Operation) -> BoundKernel | OpenRunner | None:
@@ -133,7 +135,7 @@ class _Row:
         self.row = row
         self.values, self.places = found
         self.count, self.bound = code.slot("i64"), code.slot(self.element)  # of those found; what others have to reach
-        self.peaks = code.slot(f"<{self.width} x {self.element}>")
+        self.peaks, self.left = code.slot(f"<{self.width} x {self.element}>"), code.slot("i64")
 
     def print_search(self, columns: Size) -> None:
         code, element, width = self.code, self.element, self.width
@@ -168,51 +170,54 @@ class _Row:
         """Find a number that at least `k` elements reach, without a branch that depends on them.
 
         The largest of each lane are elements; so is what is left of them when the largest is taken out k - 1 times.
+        Some more lanes than `k` make a bound that is hardly lower than that of all lanes.
         """
-        code, element, width = self.code, self.element, self.width
-        vector = f"<{width} x {element}>"
-        lowest = code.broadcast(width, element, _LOWEST)
-        code.line(f"store {vector} {lowest}, {vector}* {self.peaks}")
-        with code.loop(0, whole, width) as group:
+        code, element, lanes = self.code, self.element, self.width
+        vector = f"<{lanes} x {element}>"
+        code.line(f"store {vector} {code.broadcast(lanes, element, _LOWEST)}, {vector}* {self.peaks}")
+        with code.loop(0, whole, lanes) as group:
             x, peaks = code.load_vector(vector, element, self.row, group), code.load(vector, self.peaks)
-            self._keep_greater(vector, x, peaks)
-        with code.loop(0, self.k):
-            peaks = code.load(vector, self.peaks)
-            highest = self._print_highest(peaks)
-            code.line(f"store {element} {highest}, {element}* {self.bound}")
-            is_highest = code.value(f"fcmp oeq {vector} {peaks}, {code.broadcast(width, element, highest)}")
-            left = code.value(f"select <{width} x i1> {is_highest}, {vector} {lowest}, {vector} {peaks}")
-            code.line(f"store {vector} {left}, {vector}* {self.peaks}")
+            code.line(f"store {vector} {self._greater(lanes, x, peaks)}, {vector}* {self.peaks}")
+        peaks = code.load(vector, self.peaks)
+        while lanes >= _LANES_OF_BOUND * self.k:
+            lanes, peaks = lanes // 2, self._halved(lanes, peaks)
+        vector, lowest = f"<{lanes} x {element}>", code.broadcast(lanes, element, _LOWEST)
+        for _ in range(self.k - 1):
+            highest = code.broadcast(lanes, element, self._highest(lanes, peaks))
+            is_highest = code.value(f"fcmp oeq {vector} {peaks}, {highest}")
+            peaks = code.value(f"select <{lanes} x i1> {is_highest}, {vector} {lowest}, {vector} {peaks}")
+        code.line(f"store {element} {self._highest(lanes, peaks)}, {element}* {self.bound}")
 
-    def _keep_greater(self, vector: str, x: str, peaks: str) -> None:
-        is_greater = self.code.value(f"fcmp ogt {vector} {x}, {peaks}")  # never for NaN
-        greater = self.code.value(f"select <{self.width} x i1> {is_greater}, {vector} {x}, {vector} {peaks}")
-        self.code.line(f"store {vector} {greater}, {vector}* {self.peaks}")
+    def _greater(self, lanes: int, x: str, others: str) -> str:
+        """The greater of each lane; never NaN, if there is none among the `others`."""
+        vector = f"<{lanes} x {self.element}>"
+        is_greater = self.code.value(f"fcmp ogt {vector} {x}, {others}")
+        return self.code.value(f"select <{lanes} x i1> {is_greater}, {vector} {x}, {vector} {others}")
 
-    def _print_highest(self, peaks: str) -> str:
-        """The largest element of a vector, by halves."""
-        code, element, width = self.code, self.element, self.width
-        while width > 1:
-            half = width // 2
-            vector, part, values = f"<{width} x {element}>", f"<{half} x {element}>", list[str]()
-            for first in (0, half):
-                lanes = ", ".join(f"i32 {first + lane}" for lane in range(half))
-                values.append(code.value(f"shufflevector {vector} {peaks}, {vector} undef, <{half} x i32> <{lanes}>"))
-            is_greater = code.value(f"fcmp ogt {part} {values[0]}, {values[1]}")
-            peaks = code.value(f"select <{half} x i1> {is_greater}, {part} {values[0]}, {part} {values[1]}")
-            width = half
-        return code.value(f"extractelement <1 x {element}> {peaks}, i32 0")
+    def _halved(self, lanes: int, peaks: str) -> str:
+        """The greater of each two lanes."""
+        vector, half, parts = f"<{lanes} x {self.element}>", lanes // 2, list[str]()
+        for first in (0, half):
+            places = ", ".join(f"i32 {first + lane}" for lane in range(half))
+            text = f"shufflevector {vector} {peaks}, {vector} undef, <{half} x i32> <{places}>"
+            parts.append(self.code.value(text))
+        return self._greater(half, parts[0], parts[1])
+
+    def _highest(self, lanes: int, peaks: str) -> str:
+        """The largest element of a vector."""
+        while lanes > 1:
+            lanes, peaks = lanes // 2, self._halved(lanes, peaks)
+        return self.code.value(f"extractelement <1 x {self.element}> {peaks}, i32 0")
 
     def _print_offers(self, group: Size, mask: str) -> None:
         """Offer the elements of a group whose bits are set."""
-        code, lanes = self.code, self.width // _VECTORS
-        with code.loop(0, _VECTORS) as number:
-            start = code.mul(number, lanes)
-            bits = code.value(f"and i64 {code.value(f'lshr i64 {mask}, {start}')}, {(1 << lanes) - 1}")
-            with code.when(code.compare("ne", bits, 0)), code.loop(0, lanes) as lane:
-                bit = code.value(f"and i64 {code.value(f'lshr i64 {bits}, {lane}')}, 1")
-                with code.when(code.compare("ne", bit, 0)):
-                    self._offer(code.add(group, start, lane))
+        code = self.code
+        code.line(f"store i64 {mask}, i64* {self.left}")
+        with code.loop(0, code.value(f"call i64 @llvm.ctpop.i64(i64 {mask})")):
+            left = code.load("i64", self.left)
+            lane = code.value(f"call i64 @llvm.cttz.i64(i64 {left}, i1 true)")
+            code.store("i64", code.value(f"and i64 {left}, {code.sub(left, 1)}"), self.left)
+            self._offer(code.add(group, lane))
 
     def _offer(self, place: Size) -> None:
         """Insert an element if it may be among the first, or comes before the last of them: NaN before all but NaN."""

@@ -1,0 +1,138 @@
+"""Kernels for groups of elementwise operations and sums over arrays whose sizes are known at run time only.
+
+What is compiled depends on which sizes are 1. Where the arrays are small, or lie apart, NumPy computes step by step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...graph.dtypes import name_of
+from ...graph.graph import Operation
+from ...graph.spec import TensorSpec
+from ...ops.fused import Fused, FusedOpen
+from ...ops.reduced import Sum
+from ...passes.spaces import Layout, canonical, operand_layout, reduced_layout
+from .bound import MANY, BoundKernel
+from .expression import UnsupportedError
+from .library import library
+from .on_numpy import on_numpy
+from .row_builder import bind_rows
+from .row_kernel import RowKernel
+
+_LEAST = 1 << 14  # elements, over all steps: below that NumPy is done sooner than a kernel is bound
+_MOST_SHAPES = 64
+
+Shape = tuple[int, ...]
+Shapes = tuple[Shape, ...]
+_Bound = tuple[BoundKernel | None, Shapes]
+
+
+def bind_open_group(operation: Operation) -> OpenGroup | None:
+    """Runs a `FusedOpen` on arrays of known rank."""
+    op = operation.op
+    assert isinstance(op, FusedOpen)
+    specs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
+    group = OpenGroup(op.op, specs)
+    group.expect()
+    return group
+
+
+class OpenGroup:
+    """The kernels of a group, for the shapes that were met.
+
+    Args:
+        op: what they compute, without layouts.
+        inputs: what is known of the operands.
+    """
+
+    def __init__(self, op: Fused, inputs: Sequence[TensorSpec]) -> None:
+        self._op = op
+        self._inputs = inputs
+        self._least = _LEAST // len(op.steps)
+        self._dtypes = [np.dtype(name_of(spec.dtype)) for spec in op.infer(*inputs) if isinstance(spec, TensorSpec)]
+        self._on_arrays = on_numpy(op)
+        self._bound: dict[Shapes, _Bound] = {}
+        self._compiled: dict[Any, tuple[RowKernel, Any]] = {}  # by which sizes are 1
+
+    def expect(self) -> None:
+        """Have the kernel compiled meanwhile that fits if unknown dimensions are long ones."""
+        shapes = tuple([tuple([MANY if dim is None else dim for dim in spec.shape or ()]) for spec in self._inputs])
+        try:
+            found = _laid_out(self._op, self._specs(shapes))
+            if found is not None and found[0].size >= self._least:
+                library.expect(bind_rows(*found).spec)
+        except (UnsupportedError, ValueError):  # sizes that can't be these
+            return
+
+    def __call__(self, *values: Any) -> Any:
+        shapes: Shapes = tuple([value.shape for value in values])
+        found = self._bound.get(shapes)
+        if found is None:
+            if len(self._bound) >= _MOST_SHAPES:
+                self._bound.clear()
+            found = self._bound[shapes] = self._bind(shapes)
+        kernel, result_shapes = found
+        if kernel is not None:
+            results = tuple([np.empty(s, dtype) for s, dtype in zip(result_shapes, self._dtypes, strict=True)])
+            if kernel.entry(kernel.table, *map(id, values), *map(id, results)):
+                kernel.refit(values, results)
+        else:
+            results = self._on_arrays(*values)
+        return results[0] if len(results) == 1 else results
+
+    def _specs(self, shapes: Shapes) -> list[TensorSpec]:
+        return [TensorSpec(shape, spec.dtype) for shape, spec in zip(shapes, self._inputs, strict=True)]
+
+    def _bind(self, shapes: Shapes) -> _Bound:
+        try:
+            laid_out = _laid_out(self._op, self._specs(shapes))
+        except ValueError:
+            return None, ()  # the ops tell what does not fit
+        if laid_out is None or laid_out[0].size < self._least:
+            return None, ()
+        op, inputs, outputs = laid_out
+        pattern = tuple([tuple([size != 1 for size in shape]) for shape in shapes])
+        try:
+            known = self._compiled.get(pattern)
+            kernel = bind_rows(op, inputs, outputs, None if known is None else known[0])
+        except UnsupportedError:
+            return None, ()
+        if known is None:
+            (entry,) = library.get([kernel.spec])
+            assert isinstance(kernel.spec, RowKernel)
+            known = self._compiled[pattern] = kernel.spec, entry
+        kernel.entry = known[1]
+        return kernel, tuple([tuple([int(dim or 0) for dim in spec.shape or ()]) for spec in outputs])
+
+
+def _laid_out(op: Fused, inputs: Sequence[TensorSpec]) -> tuple[Fused, list[TensorSpec], list[TensorSpec]] | None:
+    """A group for these operands, with the layouts of its values, and its results; None if they are empty.
+
+    Raises:
+        ValueError: the operands do not fit.
+    """
+    specs = list(inputs)
+    for step, taken in op.steps:
+        specs.append(step.infer(*[specs[k] for k in taken]))  # pyright: ignore[reportArgumentType]
+    shapes: Shapes = tuple([tuple([int(dim or 0) for dim in spec.shape or ()]) for spec in specs])
+    whole = max([shapes[taken[0]] if isinstance(s, Sum) else shapes[op.input_count + k]
+                 for k, (s, taken) in enumerate(op.steps)], key=math.prod)  # fmt: skip
+    if 0 in whole:
+        return None
+    space = canonical(whole)
+    layouts: list[Layout] = [operand_layout(shape, space) for shape in shapes[: op.input_count]]
+    for k, (step, taken) in enumerate(op.steps):
+        if isinstance(step, Sum):
+            shape, layout = shapes[taken[0]], layouts[taken[0]]
+            axes = range(len(shape)) if step.axes is None else [axis % len(shape) for axis in step.axes]
+            layouts.append(reduced_layout(layout, axes, step.keepdims))
+        else:
+            layouts.append(operand_layout(shapes[op.input_count + k], space))
+    laid_out = replace(op, layouts=tuple(layouts), size=math.prod(whole))
+    return laid_out, specs[: op.input_count], [specs[k] for k in op.results]
