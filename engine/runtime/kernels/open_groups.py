@@ -38,7 +38,8 @@ def bind_open_group(operation: Operation) -> OpenGroup | None:
     op = operation.op
     assert isinstance(op, FusedOpen)
     specs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
-    group = OpenGroup(op.op, specs)
+    made = [tensor.spec.dtype for tensor in operation.outputs if isinstance(tensor.spec, TensorSpec)]
+    group = OpenGroup(op.op, specs, made)
     group.expect()
     return group
 
@@ -49,13 +50,14 @@ class OpenGroup:
     Args:
         op: what they compute, without layouts.
         inputs: what is known of the operands.
+        made: the dtypes of the results.
     """
 
-    def __init__(self, op: Fused, inputs: Sequence[TensorSpec]) -> None:
+    def __init__(self, op: Fused, inputs: Sequence[TensorSpec], made: Sequence[Any]) -> None:
         self._op = op
         self._inputs = inputs
         self._least = _LEAST // len(op.steps)
-        self._dtypes = [np.dtype(name_of(spec.dtype)) for spec in op.infer(*inputs) if isinstance(spec, TensorSpec)]
+        self._dtypes = [np.dtype(name_of(dtype)) for dtype in made]
         self._on_arrays = on_numpy(op)
         self._bound: dict[Shapes, _Bound] = {}
         self._compiled: dict[Any, tuple[RowKernel, Any]] = {}  # by which sizes are 1
