@@ -24,7 +24,7 @@ from .fuse_open import steps_of
 from .fusible import FusionRule
 from .log import note_change
 from .order import reorder
-from .prune import inner_blocks, inner_tensors
+from .prune import inner_tensors
 from .sizes import KnownSizes, Sizes
 
 _MOST_INPUTS = 12
@@ -75,7 +75,9 @@ def _is_there(source: Operation, first: Operation) -> bool:
 def group_open(
     graph: Graph, operations: Sequence[Operation], kept: Iterable[Tensor], rule: FusionRule, known: KnownSizes
 ) -> None:
-    """Join such operations among `operations`, which are needed of `graph`, and in regions inside.
+    """Join such operations among `operations`, which are needed of `graph`.
+
+    What lies inside of loops stays as it is: a loop that is one function has no form for such groups.
 
     Args:
         graph: the step.
@@ -84,16 +86,9 @@ def group_open(
         rule: what kernels can compute.
         known: the sizes of tensors.
     """
-    _visit(graph, operations, {*kept, *inner_tensors(operations)}, rule, known)
-
-
-def _visit(
-    graph: Graph, operations: Sequence[Operation], kept: set[Tensor], rule: FusionRule, known: KnownSizes
-) -> None:
+    wanted = {*kept, *inner_tensors(operations)}
     groups: dict[Sizes, list[_Group]] = {}
     for operation in operations:
-        for region, inside, wanted in inner_blocks(operation, kept):
-            _visit(region, inside, wanted, rule, known)
         sizes = _space(operation, rule, known)
         if sizes is None:
             continue
@@ -105,7 +100,7 @@ def _visit(
     worthwhile = [group for own in groups.values() for group in own if _is_worthwhile(group)]
     replaced: dict[Operation, Operation] = {}
     for group in worthwhile:
-        joined = _joined(graph, group, _used_outside(operations, group) | kept)
+        joined = _joined(graph, group, _used_outside(operations, group) | wanted)
         replaced.update(dict.fromkeys(group.members, joined))
     is_late = _take_late(operations, replaced)
     if replaced or is_late:

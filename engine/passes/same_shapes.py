@@ -36,7 +36,7 @@ def leave_out_same_shapes(
     if not any(_is_open(operation) for operation in all_operations(operations)):
         return
     wanted = {tensor for tensor in kept if isinstance(tensor, Tensor)} | inner_tensors(operations)
-    _visit(operations, wanted, known)
+    _visit(operations, wanted, known, is_inside=False)
 
 
 def _is_open(operation: Operation) -> bool:
@@ -57,11 +57,11 @@ def _wanted(operation: Operation, op: Any, known: KnownSizes) -> Sizes | None:
     return known.of(like) if like is not None else op.shape if _is_known(op.shape) else None
 
 
-def _visit(operations: Sequence[Operation], kept: set[Tensor], known: KnownSizes) -> None:
+def _visit(operations: Sequence[Operation], kept: set[Tensor], known: KnownSizes, is_inside: bool) -> None:
     stands_for: dict[Tensor, Tensor] = {}
     for operation in operations:
         for _, inside, wanted in inner_blocks(operation, kept):
-            _visit(inside, wanted, known)
+            _visit(inside, wanted, known, is_inside=True)
         if not operation.op.regions and not stands_for.keys().isdisjoint(operation.inputs):
             operation.inputs = tuple([stands_for.get(tensor, tensor) for tensor in operation.inputs])
         if isinstance(operation.op, DimOf):
@@ -76,7 +76,7 @@ def _visit(operations: Sequence[Operation], kept: set[Tensor], known: KnownSizes
             if operation.outputs[0] not in kept:
                 note_change("same_shapes", operation, "has that shape already")
                 stands_for[operation.outputs[0]] = x
-        elif isinstance(operation.op, SumToShape):
+        elif isinstance(operation.op, SumToShape) and not is_inside:  # loops that are one function add to a shape
             _sum_over_axes(operation, before, after)
 
 
