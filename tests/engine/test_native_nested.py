@@ -47,13 +47,13 @@ def check(build: Callable[..., Any], *values: Any, native: int = 2, rtol: float 
     return program
 
 
-def pondered(x: Any, w: Any, limit: Any, count: int = 6) -> Any:
+def pondered(x: Any, w: Any, limit: Any, count: int = 6, bias: Any = 0.0) -> Any:
     """A loop over the rows of x (count, batch, units), and one inside that ends when the data says so."""
     rows = ab.TensorArray("float32", count, element_shape=x.shape[1:]).unstack(x)
     first = x[0] * 0.3
 
     def ponder(k: Any, h: Any, total: Any) -> Any:
-        h = ops.tanh(ops.matmul(h, w) + first)
+        h = ops.tanh(ops.matmul(h, w) + bias + first)
         return k + 1, h, total + ops.mean(h * h)
 
     def outer(i: Any, h: Any, total: Any) -> Any:
@@ -76,6 +76,19 @@ def test_gradient_of_a_loop_in_a_loop(limit: float):
 
     # After hundreds of steps float32 is 1e-5 of the largest gradient off float64, with NumPy as without.
     check(build, draw(6, 3, 4), draw(4, 4), np.float32(limit), rtol=1e-3)
+
+
+def test_sums_over_inner_steps_stay_in_the_function():
+    """The gradient of a bias sums the rows of as many inner steps as there were in each outer one."""
+
+    def build(x: Any, w: Any, bias: Any) -> Any:
+        h, total = pondered(x, w, 0.4, bias=bias)
+        return ab.gradients(total + ops.sum(h * h), [w, bias])
+
+    program = check(build, draw(6, 3, 4), draw(4, 4), draw(4), rtol=1e-3)
+    step = program.source[program.source.index("def step(") :].partition("\ndef ")[0]
+    assert step.count("# native: ") == 2
+    assert "while " not in step
 
 
 def test_sizes_that_change_from_run_to_run():
