@@ -13,6 +13,8 @@ import anabranch as ab
 from anabranch import ops
 from anabranch.engine.ops.sorting import TopK
 from anabranch.engine.runtime.kernels import open_shapes
+from anabranch.engine.runtime.kernels.bound import BoundKernel
+from anabranch.engine.runtime.kernels.entry import print_kernel
 from anabranch.engine.runtime.kernels.library import library
 from anabranch.engine.runtime.kernels.natives import bind_native
 from anabranch.engine.runtime.kernels.open_shapes import OpenRunner
@@ -177,3 +179,15 @@ def test_kernels_that_another_thread_drops_at_once() -> None:
     runner._known = Forgetful()
     x = np.random.default_rng(0).standard_normal((40, 30))
     np.testing.assert_allclose(runner(x), normalised(x)["softmax"], rtol=1e-12)
+
+
+@needs_kernels
+def test_kernels_of_several_lengths_are_one_module() -> None:
+    with ab.Graph().as_default():
+        x = ab.placeholder((64, 4000), "float32")
+        kernels = [bind_native(ops.top_k(x, k)[0].operation) for k in (3, 7, 12)]
+    specs = [kernel.spec for kernel in kernels if isinstance(kernel, BoundKernel)]
+    assert len(set(specs)) == 3
+    text = "".join(print_kernel(spec, f"kernel_{number}") for number, spec in enumerate(specs))
+    engine = library.load(text, lambda: text)  # a function may be declared once in a module
+    assert all(engine.get_function_address(f"kernel_{number}") for number in range(3))

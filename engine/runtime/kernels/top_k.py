@@ -29,7 +29,6 @@ _FEW = 8  # of the largest, for which it pays to look for a bound first,
 _LONG = 4  # in rows of so many times the elements that are passed over at once
 _LANES_OF_BOUND = 4  # for each of the largest: half as many make the bound, at least
 _LOWEST = "0xFFF0000000000000"
-_DECLARATIONS = "declare i64 @llvm.ctpop.i64(i64)\ndeclare i64 @llvm.cttz.i64(i64, i1)\n"
 _FIELDS = ("x", "values", "places", "rows", "columns", "parts")
 _ELEMENTS = {"float32": "float", "float64": "double"}
 
@@ -53,7 +52,7 @@ class TopKKernel:
         return 3
 
     def print_run(self, name: str) -> str:
-        return _DECLARATIONS + _print_insert(self, name) + _print_task(self, name) + _print_run(self, name)
+        return _print_insert(self, name) + _print_task(self, name) + _print_run(self, name)
 
 
 def bind_top_k(operation: Operation) -> BoundKernel | OpenRunner | None:
