@@ -61,7 +61,7 @@ class SumOfParts(Op):
         count: the number of segments, if it is known.
     """
 
-    no_samples: ClassVar[str] = "is made by a pass: test_row_updates"
+    no_samples: ClassVar[str] = "is made by a pass: test_native_segments"
     count: Dim
 
     def infer(self, *inputs: Any) -> TensorSpec:

@@ -91,7 +91,7 @@ class OpenKernels:
         if len(shapes) <= len(inputs) or math.prod(known) < self._least:
             return
         spec = kernel_spec(self._op, inputs, [result])
-        self._compiled[_pattern(shapes[:-1])] = spec, None
+        self._compiled[pattern_of(shapes[:-1])] = spec, None
         library.expect(spec)
 
     def run(self, values: tuple[Any, ...]) -> Any:
@@ -119,7 +119,7 @@ class OpenKernels:
             return None, ()
         inputs = [TensorSpec(each, dtype) for each, dtype in zip(shapes, self._dtypes, strict=True)]
         outputs = [TensorSpec(shape, self._result)]
-        pattern = _pattern(shapes)
+        pattern = pattern_of(shapes)
         spec, entry = self._compiled.get(pattern, (None, None))
         if spec is None or entry is None:
             spec = spec or kernel_spec(self._op, inputs, outputs)
@@ -130,6 +130,6 @@ class OpenKernels:
         return kernel, shape
 
 
-def _pattern(shapes: Sequence[Sequence[int | None]]) -> tuple[tuple[bool, ...], ...]:
+def pattern_of(shapes: Sequence[Sequence[int | None]]) -> tuple[tuple[bool, ...], ...]:
     """Which axes have more than one element."""
     return tuple(tuple(size != 1 for size in shape) for shape in shapes)

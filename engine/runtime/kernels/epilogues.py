@@ -21,7 +21,7 @@ from ...ops.packed import PackedMatMul
 from ...ops.product_then import ProductThen
 from . import gemm
 from .bound import MANY, BoundKernel, kernel_spec
-from .dynamic import OpenKernels
+from .dynamic import OpenKernels, pattern_of
 from .entry import Operand
 from .expression import UnsupportedError
 from .gemm_bind import OpenPackedProduct, OpenProduct, is_faster, is_ours, may_be_large
@@ -319,7 +319,7 @@ class OpenProductThen:
         if not _is_worthwhile(self._op, inputs):
             return None, ()
         outputs = [spec for spec in results if isinstance(spec, TensorSpec)]
-        pattern = tuple(tuple(size != 1 for size in shape) for shape in shapes)
+        pattern = pattern_of(shapes)
         if pattern not in self._compiled:
             code = _code(self._op, inputs, outputs)
             self._compiled[pattern] = code, None if code is None else library.get([code])[0]

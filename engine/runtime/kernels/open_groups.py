@@ -19,6 +19,7 @@ from ...ops.fused import Fused, FusedOpen
 from ...ops.reduced import Sum
 from ...passes.spaces import Layout, canonical, operand_layout, reduced_layout
 from .bound import MANY, BoundKernel
+from .dynamic import pattern_of
 from .expression import UnsupportedError
 from .library import library
 from .on_numpy import on_numpy
@@ -99,7 +100,7 @@ class OpenGroup:
         if laid_out is None or laid_out[0].size < self._least:
             return None, ()
         op, inputs, outputs = laid_out
-        pattern = tuple([tuple([size != 1 for size in shape]) for shape in shapes])
+        pattern = pattern_of(shapes)
         try:
             known = self._compiled.get(pattern)
             kernel = bind_rows(op, inputs, outputs, None if known is None else known[0])

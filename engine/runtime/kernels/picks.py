@@ -21,6 +21,7 @@ from .any_sizes import AnySizes, KernelOfAnySizes
 from .bound import native_dtype
 from .code import Code, Size
 from .entry import Operand
+from .rows import print_position
 
 Runner = Callable[..., Any]
 _WORDS = {4: "i32", 8: "i64"}  # what elements of so many bytes are moved as
@@ -109,10 +110,7 @@ class AlongKernel(KernelOfAnySizes):
             source, start = code.at(self.word, "%d0", code.mul(row, size)), code.mul(row, count)
             with code.loop(0, count) as number:
                 place = code.add(start, number)
-                found = code.load(self.index, "%d1", place)
-                position = _wide(code, self.index, found)
-                wrapped = code.add(position, size)
-                position = code.value(f"select i1 {code.compare('slt', position, 0)}, i64 {wrapped}, i64 {position}")
+                position = print_position(code, "%d1", self.index, place, size)
                 with code.when(code.compare("uge", position, size)):
                     code.store("i64", 1, "%sizes", self.failed)
                 with code.when(code.compare("ult", position, size)):

@@ -119,12 +119,6 @@ def _function() -> Any:
     return ctypes.PYFUNCTYPE(None, ctypes.c_size_t, ctypes.c_size_t)(engine.get_function_address("run_products"))
 
 
-def prepare() -> None:
-    """Have the function compiled by another thread, if it is not known yet."""
-    text = _text()
-    library.prepare(f"products together {text}", lambda: text, Effort.PRINTED)
-
-
 def _text() -> str:
     """``void @run_products(calls, count)``: each call is a part."""
     code = Code("run_call(i8* %context, i64 %part)")

@@ -273,12 +273,12 @@ def _positions(code: Code, fields: Fields, numbers: str, index: str, element: st
     )
     last = code.sub(end, 1)
     with code.loop(first, end) as number:
-        ahead = _print_position(code, ids, index, code.least(code.add(number, _AHEAD), last), size)
+        ahead = print_position(code, ids, index, code.least(code.add(number, _AHEAD), last), size)
         coming = code.at(element, table, code.mul(ahead, width))
         with code.loop(0, width, _LINE) as word:
             address = code.value(f"bitcast {element}* {code.at(element, coming, word)} to i8*")
             code.line(f"call void @llvm.prefetch.p0(i8* {address}, i32 0, i32 3, i32 1)")
-        position = _print_position(code, ids, index, number, size)
+        position = print_position(code, ids, index, number, size)
         is_outside = code.compare("uge", position, size)
         with code.when(is_outside):
             code.store("i64", 1, numbers, _FIELDS.index("failed"))
@@ -286,7 +286,7 @@ def _positions(code: Code, fields: Fields, numbers: str, index: str, element: st
             yield number, code.mul(position, width)
 
 
-def _print_position(code: Code, ids: str, index: str, number: Size, size: Size) -> str:
+def print_position(code: Code, ids: str, index: str, number: Size, size: Size) -> str:
     """A position, counted from the front."""
     found = code.load(index, ids, number)
     if index != "i64":
