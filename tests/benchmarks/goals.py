@@ -40,7 +40,7 @@ def at_most(limit: float, against: str | None = None) -> Goal:
             return None
         return Verdict(f"{figures.ours / base:.2f} x", figures.ours <= limit * base)
 
-    return Goal(f"at most {limit:g} x {against or 'the best peer'}", judge)
+    return Goal(f"at most {limit:.3g} x {against or 'the best peer'}", judge)
 
 
 def at_least_operations(per_second: float, operations: int) -> Goal:
@@ -60,18 +60,6 @@ def at_most_seconds(limit: float) -> Goal:
         return Verdict(f"{figures.ours / 1e3:.2f} s", figures.ours <= 1e3 * limit)
 
     return Goal(f"at most {limit:g} s", judge)
-
-
-def both(first: Goal, second: Goal) -> Goal:
-    """Two goals at once; unknown as long as either is."""
-
-    def judge(figures: Figures) -> Verdict | None:
-        one, other = first.judge(figures), second.judge(figures)
-        if one is None or other is None:
-            return None
-        return Verdict(f"{one.figure}, {other.figure}", one.met and other.met)
-
-    return Goal(f"{first.text}, {second.text}", judge)
 
 
 def at_most_plus(factor: float, extra_ms: float, against: str) -> Goal:
