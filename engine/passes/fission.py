@@ -30,7 +30,7 @@ from .loops.invariants import capture_unchanged, drop_clearing, move_invariants,
 from .loops.linear_terms import sum_what_linear_terms_take
 from .loops.outputs import compute_after
 from .loops.products import merge_products
-from .loops.sums import sum_after
+from .loops.sums import gather_terms, sum_after
 from .loops.tables import multiply_tables
 from .loops.view import LoopView, Sides
 from .prune import frame_users, needed_in_region, needed_operations
@@ -59,6 +59,7 @@ REWRITES = (
     Rewrite("fission", False, multiply_tables),
     Rewrite("fission", False, sum_what_linear_terms_take),
     Rewrite("merge_products", False, merge_products),
+    Rewrite("fission", False, gather_terms),
     Rewrite("fission", False, compute_before),
     Rewrite("fission", False, sum_after),
     Rewrite("fission", False, compute_after),

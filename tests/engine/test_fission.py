@@ -182,3 +182,36 @@ def test_gradients_of_nested_loops_of_known_lengths_leave_both():
     values = draw(6, 7, 2, 4), draw(4, 4)
     for got, wanted in zip(program(*values), Program(h.graph, fetches, [x, w], exact=True)(*values), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+TWICE: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "product": lambda h, x, u: h @ u,
+    "sigmoid": lambda h, x, u: ops.sigmoid(h @ u),
+    "softmax": lambda h, x, u: ops.softmax(h @ u),
+    "transposed": lambda h, x, u: h @ ops.transpose(u),
+    "of the input": lambda h, x, u: h + x @ u,
+    "three times": lambda h, x, u: ops.sigmoid(ops.tanh(h @ u) @ u),
+}
+
+
+@pytest.mark.parametrize("output", TWICE.values(), ids=TWICE)
+def test_gradients_of_weights_that_outputs_share_with_the_recurrence_are_products_after_the_loop(output: Any):
+    """What outputs alone would do is batched before the backward loop, as an array of matrices that it adds up."""
+    steps, rows, width = 20, 3, 32
+    x, u = ab.placeholder((steps, rows, width), "float64"), ab.placeholder((width, width), "float64")
+    b = ab.placeholder((width,), "float64")
+    inputs = ab.TensorArray("float64", steps, element_shape=(rows, width)).unstack(x)
+
+    def body(t: Any, h: Any, outputs: Any) -> Any:
+        h = ops.tanh(inputs.read(t) + h @ u + b)
+        return t + 1, h, outputs.write(t, output(h, inputs.read(t), u) + b)
+
+    start = (0, ops.zeros((rows, width), "float64"), ab.TensorArray("float64", steps))
+    loss = ops.sum(ab.while_loop(lambda t, *_: t < steps, body, start)[2].stack() ** 2)
+    fetches = [loss, *ab.gradients(loss, [u, b, x])]
+    program = Program(loss.graph, fetches, [x, u, b])
+    assert f"({steps}, {width}, {width})" not in program.source
+    assert not [line for line in lines_in_loops(program.source) if ".T @" in line]
+    values = [draw(*tensor.shape).astype("float64") for tensor in (x, u, b)]
+    for got, wanted in zip(program(*values), Program(loss.graph, fetches, [x, u, b], exact=True)(*values), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-9)

@@ -28,6 +28,7 @@ from ..log import is_recording, note_change, note_kept
 from ..switches import is_on
 from .batches import can_batch, is_heavy, new_batch, value_in
 from .linear import Linear
+from .sums import summed_products
 from .view import LoopView, is_static, size_of
 
 _SMALL = 4096  # elements: below that, calling an operation costs more than writing its result and reading it again
@@ -63,6 +64,7 @@ class _Group:
         self.direction = direction
         self.free: dict[Tensor, None] = {}  # elements, counters, and what is computed of these
         self.elements: dict[Tensor, Linear] = {}
+        self.summed = summed_products(loop)
 
     def move(self) -> bool:
         """Batch what pays; returns whether anything did."""
@@ -139,7 +141,7 @@ class _Group:
 
     def _pays(self, operation: Operation, computed: Sequence[Tensor]) -> bool:
         if is_heavy(operation):
-            return not self._is_for_nothing(operation)
+            return operation not in self.summed and not self._is_for_nothing(operation)
         if any(tensor in self.loop.histories for tensor in computed):
             return True
         if isinstance(operation.op, (GetItem, Split, Reshape, ExpandDims, Squeeze, FlattenRows, Transpose)):

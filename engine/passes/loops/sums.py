@@ -22,7 +22,7 @@ from ...ops.base import Constant, SumToShape, ZerosOfShape, apply, make_constant
 from ...ops.einsum import Contraction
 from ...ops.elementwise import Add, Multiply
 from ...ops.joining import Concatenate
-from ...ops.linalg import BatchMatMul, FlattenRows, MatMul
+from ...ops.linalg import FlattenRows, MatMul
 from ...ops.tensor_arrays import ArrayRead
 from ..assign import on_one_device
 from ..log import is_recording, note_change, note_kept
@@ -36,7 +36,7 @@ _SMALL = 4096  # elements of an operand that is gathered though nothing else ask
 
 def sum_after(loop: LoopView) -> bool:
     """Take sums after the loop."""
-    changed = _gather_terms(loop)
+    changed = False
     for is_next in (_is_product, _is_sum_of_products, _is_sum):  # sums of values use what products gather
         for position in reversed(range(loop.op.carried)):
             changed |= _Sum(loop, position).move(is_next)
@@ -45,29 +45,60 @@ def sum_after(loop: LoopView) -> bool:
     return changed
 
 
-def _gather_terms(loop: LoopView) -> bool:
-    """Add up first what one sum takes of several products: ``(sum + a) + b`` becomes ``sum + (a + b)``."""
+def gather_terms(loop: LoopView) -> bool:
+    """Add up first what one sum takes of several terms: ``(sum + a) + b`` becomes ``sum + (a + b)``."""
     changed = False
     for parameter, result in zip(loop.body.parameters, loop.body.results, strict=False):
-        last = result.operation
-        if not isinstance(last.op, Add) or last.graph is not loop.body or parameter in last.inputs:
+        chain = _chain(loop, parameter, result)
+        terms = [term for _, term in chain]
+        if len(chain) < 2 or not all(_is_sum(term.operation) for term in terms):
             continue
-        for inner, term in (last.inputs, last.inputs[::-1]):
-            first = inner.operation
-            is_sum = isinstance(first.op, Add) and parameter in first.inputs and first.inputs[0] is not first.inputs[1]
-            alike = {tensor.spec for tensor in (parameter, inner, term, *first.inputs)} == {parameter.spec}
-            own = alike and loop.uses.get(inner) == loop.uses.get(parameter) == 1 and not last.control_inputs
-            if not is_sum or not own or first.control_inputs or not on_one_device([first, last]):
-                continue
-            other = first.inputs[1] if first.inputs[0] is parameter else first.inputs[0]
-            if _is_product(other.operation) and _is_product(term.operation):
-                first.inputs, last.inputs = (other, term), (parameter, inner)
-                changed = True
-                break
+        below = terms.pop()
+        for operation, _ in reversed(chain[1:]):
+            operation.inputs = (below, terms.pop())
+            below = operation.outputs[0]
+        chain[0][0].inputs = (parameter, below)
+        changed = True
     if changed:
         reorder(loop.body, {})
         loop.refresh()
     return changed
+
+
+def _chain(loop: LoopView, parameter: Tensor, result: Tensor) -> list[tuple[Operation, Tensor]]:
+    """The additions, last first, by which `result` comes of `parameter`, each with the term that it adds."""
+    operation = result.operation
+    is_own = isinstance(operation.op, Add) and operation.graph is loop.body and not operation.control_inputs
+    if not is_own or loop.uses.get(result) != 1 or {t.spec for t in (result, *operation.inputs)} != {parameter.spec}:
+        return []
+    for before, term in (operation.inputs, operation.inputs[::-1]):
+        if before is parameter:
+            return [(operation, term)] if loop.uses.get(parameter) == 1 else []
+        chain = _chain(loop, parameter, before)
+        if chain and on_one_device([operation, chain[0][0]]):
+            return [(operation, term), *chain]
+    return []
+
+
+def summed_products(loop: LoopView) -> set[Operation]:
+    """The products of which nothing but their sum over all iterations is wanted: they become one product after it."""
+    terms = [_term(loop, position) for position in range(loop.op.carried)]
+    pieces = [list(_pieces(term.operation)) for term in terms if term is not None and _is_alone(loop, term)]
+    return {piece for each in pieces for piece in each if is_summed_as_whole(piece)}
+
+
+def _is_alone(loop: LoopView, term: Tensor) -> bool:
+    """Whether nothing but one sum takes a term, or what it is put together of."""
+    made = [piece.outputs[0] for piece in _pieces(term.operation)]
+    return len(made) < _MOST_PIECES and all(loop.uses.get(t) == 1 and t.graph is loop.body for t in made)
+
+
+def _term(loop: LoopView, position: int) -> Tensor | None:
+    """What loop variable `position` adds up."""
+    update = accumulation(loop, position, Add)
+    if update is None:
+        return None
+    return update.inputs[1] if update.inputs[0] is loop.body.parameters[position] else update.inputs[0]
 
 
 def accumulation(loop: LoopView, position: int, kind: type[Op]) -> Operation | None:
@@ -117,8 +148,8 @@ class _Sum:
         update = accumulation(loop, self.position, Add)
         if update is None or update.outputs[0].dtype.kind == "T":  # strings are joined, not summed
             return False
-        parameter = loop.body.parameters[self.position]
-        term = update.inputs[1] if update.inputs[0] is parameter else update.inputs[0]
+        parameter, term = loop.body.parameters[self.position], _term(loop, self.position)
+        assert term is not None
         is_one = loop.uses.get(term) == 1 and term.operation.graph is loop.body and term.spec == parameter.spec
         if not is_one or not is_next(term.operation) or not self._lies_together(update, term):
             return False
@@ -204,18 +235,12 @@ class _Sum:
         key = ("parts", left, whole)
         known = self.loop.parts.get(key)
         if known is None:
-            terms = [self._term(position) for position in range(self.loop.op.carried)]
+            terms = [_term(self.loop, position) for position in range(self.loop.op.carried)]
             taken = {term.operation.inputs[1] for term in terms if term is not None and _multiplies(term, left)}
             current = self.loop.body.results[self.position].operation.inputs
             taken.update(t.operation.inputs[1] for t in current if _multiplies(t, left))
             known = self.loop.parts[key] = taken.issuperset(whole.operation.inputs)
         return known
-
-    def _term(self, position: int) -> Tensor | None:
-        update = accumulation(self.loop, position, Add)
-        if update is None:
-            return None
-        return update.inputs[1] if update.inputs[0] is self.loop.body.parameters[position] else update.inputs[0]
 
     def _contraction(self, term: Tensor, op: Contraction) -> Tensor | None:
         used = {*op.a, *op.b, *op.out}
@@ -339,18 +364,7 @@ class _Sum:
             return None
         (gathered,) = self._together([term])
         with self.loop.outside(term.operation):
-            product = self._product_of_all(gathered)
-            return self._to_shape(gathered.part(), term, term.shape or ()) if product is None else product
-
-    def _product_of_all(self, gathered: _Gathered) -> Tensor | None:
-        """The sum of products that were batched before the loop, as one product of all their rows."""
-        op, inputs = gathered.array.operation.op, gathered.array.operation.inputs
-        if not isinstance(op, BatchMatMul) or not op.transpose_a or op.transpose_b or gathered.start is not None:
-            return None
-        a, b = (tensor.shape or () for tensor in inputs[:2])
-        if len(a) != 3 or a[:2] != b[:2] or None in (*a, *b):
-            return None
-        return apply(MatMul(True, False), *[self._rows(_Gathered(tensor, tensor)) for tensor in inputs])
+            return self._to_shape(gathered.part(), term, term.shape or ())
 
     def _to_shape(self, stacked: Tensor, term: Tensor, shape: Sequence[int | None]) -> Tensor:
         wanted = make_constant(np.array(shape, "int32"))
@@ -385,7 +399,8 @@ def _is_sum_of_products(operation: Operation) -> bool:
 
 def _is_sum(operation: Operation) -> bool:
     pieces = [piece.op for piece in _pieces(operation)]
-    return len(pieces) < _MOST_PIECES and all(isinstance(op, (SumToShape, ArrayRead, *_COMPOSING)) for op in pieces)
+    kinds = (SumToShape, ArrayRead, MatMul, Contraction, *_COMPOSING)
+    return len(pieces) < _MOST_PIECES and all(isinstance(op, kinds) for op in pieces)
 
 
 def _multiplies(term: Tensor, left: Tensor) -> bool:
