@@ -342,7 +342,8 @@ def test_rows_that_only_the_run_tells(act: Callable[[Any], Any]):
     for rows in (300, 40, 16, 15, 300, 0):
         values = [(rng.standard_normal(shape) / 5).astype("float32") for shape in [(rows, 96), (96, 96), (96,)]]
         for got, wanted in zip(program(*values), exact(*values), strict=True):
-            np.testing.assert_allclose(got, wanted, rtol=2e-3, atol=2e-4)
+            # Six products in a row: where their sums nearly cancel, rounding is of the size of what was added up.
+            np.testing.assert_allclose(got, wanted, rtol=2e-3, atol=1e-5 * max(20, np.abs(wanted).max(initial=0)))
 
 
 SCRIPT = """

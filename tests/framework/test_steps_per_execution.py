@@ -144,7 +144,8 @@ def test_long_groups_of_small_models_are_a_native_loop_with_the_same_results(kin
     for name, values in wanted[0].items():
         np.testing.assert_allclose(found[0][name], values, rtol=1e-4)
     for one, other in zip(found[1], wanted[1], strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+        # Adam moves by some of its rate whatever a gradient's size: where one is mere rounding, by another part of it.
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=5e-4)
     assert int(found[2].optimizer.iterations) == int(wanted[2].optimizer.iterations) == 200
 
 
