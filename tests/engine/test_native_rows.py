@@ -161,3 +161,41 @@ def test_putting_rows(dtype: str) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     with pytest.raises(IndexError, match="index 99 is out of bounds for axis 0 with size 50"):
         Program(graph, fetches, [table, dy, ids])(*values, places + 50)
+
+
+LATER = {
+    "last but one": ((6, 50, 64), 1, (400,)),
+    "of three": ((3, 2, 20, 80), -2, (100, 3)),
+    "narrow": ((4, 300, 3), 1, (900,)),
+    "last": ((40, 30), 1, (77,)),
+    "first, by a matrix": ((50, 48), 0, (20, 30)),
+    "first, numbers": ((50,), 0, (700,)),
+}
+
+
+@needs_kernels
+@pytest.mark.parametrize(("shape", "axis", "places"), LATER.values(), ids=LATER)
+def test_taking_and_putting_rows_along_any_axis(shape: tuple[int, ...], axis: int, places: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    first, last = shape[: axis % len(shape)], shape[axis % len(shape) + 1 :]
+    with ab.Graph().as_default() as graph:
+        table = ab.placeholder((None, *shape[1:]) if axis % len(shape) else shape, "float32")
+        dy, ids = ab.placeholder((*first, *places, *last), "float32"), ab.placeholder(places, "int32")
+        taken = ab.ops.take(table, ids, axis=axis)
+        fetches = [taken, ab.convert_to_tensor(ab.gradients(taken, [table], dy)[0])]
+    values = [rng.uniform(-1, 1, tensor).astype("float32") for tensor in (shape, (*first, *places, *last))]
+    size = shape[axis]
+    chosen = rng.integers(-size, size, places).astype("int32")
+    found, gradient = check_against_numpy(graph, fetches, [table, dy, ids], [*values, chosen], 1e-5)
+    np.testing.assert_array_equal(found, values[0].take(chosen, axis))
+    expected = np.zeros(shape, "float32")
+    np.add.at(expected, (*[slice(None)] * len(first), chosen), values[1])
+    np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-4)
+    with pytest.raises(IndexError, match=f"index {size} is out of bounds for axis .* with size {size}"):
+        Program(graph, fetches, [table, dy, ids])(*values, np.full_like(chosen, size))
+    none = [value[:0] if first else value for value in values]
+    if first:  # no places before the axis
+        assert [result.shape for result in Program(graph, fetches, [table, dy, ids])(*none, chosen)] == [
+            (0, *first[1:], *places, *last),
+            (0, *shape[1:]),
+        ]

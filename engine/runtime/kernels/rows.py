@@ -42,21 +42,25 @@ _FIELDS = ("table", "ids", "rows", "count", "size", "width", "parts", "failed")
 
 
 def take_runner(operation: Operation) -> Runner | None:
-    """Runs `Take` along the first axis."""
+    """Runs `Take`; along a later axis, rows are numbered through all places of the axes before it."""
     op = operation.op
     assert isinstance(op, Take)
     table, ids = (tensor.spec for tensor in operation.inputs)
-    width = _row_words(table)
-    if not width or not isinstance(ids, TensorSpec) or ids.dtype.name not in ("int32", "int64"):
+    if not isinstance(table, TensorSpec) or not table.rank or not op.wrap:
         return None
-    if op.axis != 0 or not op.wrap or ids.shape == ():
+    axis = op.axis % table.rank
+    width = _row_words(table, axis)
+    if not width or not isinstance(ids, TensorSpec) or ids.dtype.name not in ("int32", "int64") or ids.shape == ():
         return None
-    if ids.shape is not None and math.prod([dim or _FEW_WORDS for dim in ids.shape]) * width < _FEW_WORDS:
+    if axis and width < _LINE:
         return None
-    assert isinstance(table, TensorSpec)
-    row = tuple(int(size or 0) for size in (table.shape or ())[1:])
-    kernel = TakeKernel(1 + len(row), table.dtype.itemsize, f"i{8 * ids.dtype.itemsize}")
-    fill, dtype = AnySizes(kernel, table.dtype, ids.dtype, table.dtype), native_dtype(table.dtype)
+    before = (table.shape or ())[:axis]
+    if ids.shape is not None and math.prod([dim or _FEW_WORDS for dim in (*before, *ids.shape)]) * width < _FEW_WORDS:
+        return None
+    row = tuple(int(size or 0) for size in (table.shape or ())[axis + 1 :])
+    index = np.dtype("int64") if axis else np.dtype(ids.dtype.name)
+    kernel = TakeKernel(1 + len(row), table.dtype.itemsize, f"i{8 * index.itemsize}")
+    fill, dtype = AnySizes(kernel, table.dtype, index, table.dtype), native_dtype(table.dtype)
     fewest = -(-_FEW_WORDS // width)
 
     def take(table: Any, ids: Any) -> Any:
@@ -68,7 +72,18 @@ def take_runner(operation: Operation) -> Runner | None:
             return op.run(np, table, ids)
         return out if len(shape) == 1 else out.reshape((*shape, *row))
 
-    return take
+    def take_later(table: Any, ids: Any) -> Any:
+        before, size = table.shape[:axis], table.shape[axis]
+        outer = math.prod(before)
+        if ids.size * outer < fewest or not table.size:
+            return op.run(np, table, ids)
+        rows = _numbered(checked_positions(np, ids, size, axis, op.wrap), outer, size)
+        out = np.empty((rows.size, *row), dtype)
+        if not fill(table.reshape(outer * size, *row), rows, out):
+            return op.run(np, table, ids)
+        return out.reshape((*before, *ids.shape, *row))
+
+    return take_later if axis else take
 
 
 def write_runner(operation: Operation) -> Runner | None:
@@ -120,24 +135,33 @@ def sum_runner(operation: Operation) -> Runner | None:
 
 
 def put_runner(operation: Operation) -> Runner | None:
-    """Runs `PutRows` along the first axis."""
+    """Runs `PutRows`; along a later axis, rows are numbered through all places of the axes before it."""
     op = operation.op
     assert isinstance(op, PutRows)
     values, ids, _ = (tensor.spec for tensor in operation.inputs)
-    if op.axis != 0 or not _row_words(values) or not isinstance(values, TensorSpec):
+    if not isinstance(values, TensorSpec) or values.dtype.name not in ("float32", "float64") or not values.rank:
         return None
-    if values.dtype.name not in ("float32", "float64") or not isinstance(ids, TensorSpec) or ids.rank != 1:
+    if not isinstance(ids, TensorSpec) or not ids.rank:
         return None
     run = _function("sum", "i64", "float" if values.dtype.itemsize == 4 else "double")
+    axis = op.axis % (values.rank - ids.rank + 1)
 
     def put_rows(values: Any, ids: Any, shape: Any) -> Any:
         sizes = tuple(int(size) for size in shape)
-        if not _is_plain(values) or values.shape != ids.shape + sizes[1:]:
+        before, after = sizes[:axis], sizes[axis + 1 :]
+        if not _is_plain(values) or not values.size or values.shape != before + ids.shape + after:
             return op.run(np, values, ids, shape)
-        positions = checked_positions(np, ids, sizes[0], 0, op.wrap)
-        return _added(run, values, np.ascontiguousarray(positions, np.int64), sizes)
+        outer, inner = math.prod(before), math.prod(after)
+        positions = _numbered(checked_positions(np, ids, sizes[axis], axis, op.wrap), outer, sizes[axis])
+        return _added(run, values.reshape(-1, inner), positions, (outer * sizes[axis], inner)).reshape(sizes)
 
     return put_rows
+
+
+def _numbered(positions: Any, outer: int, size: int) -> Any:
+    """The numbers of rows among all rows of `outer` tables of `size` rows each, from each of which the same are meant."""
+    flat = np.ascontiguousarray(positions.reshape(-1), np.int64)
+    return flat if outer == 1 else (np.arange(0, outer * size, size)[:, None] + flat).reshape(-1)
 
 
 def _added(run: LaterFunction, rows: Any, ids: Any, shape: tuple[int, ...]) -> Any:
@@ -153,11 +177,11 @@ def _added(run: LaterFunction, rows: Any, ids: Any, shape: tuple[int, ...]) -> A
     return out
 
 
-def _row_words(spec: Any) -> int:
-    """The words of a row; 0 if there are none, a part of one is left over, or that is not known."""
+def _row_words(spec: Any, axis: int = 0) -> int:
+    """The words of a row, which is what follows `axis`; 0 if there are none, a part is left over, or it is not known."""
     if not isinstance(spec, TensorSpec) or not spec.shape or spec.dtype.kind not in "fiub":
         return 0
-    sizes = [0 if dim is None else dim for dim in spec.shape[1:]]
+    sizes = [0 if dim is None else dim for dim in spec.shape[axis + 1 :]]
     size = math.prod(sizes) * spec.dtype.itemsize
     return 0 if size % _WORD else size // _WORD
 
