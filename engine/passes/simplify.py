@@ -1,7 +1,7 @@
 """Rewrites of single operations by what is known of their inputs: tables from op class to rules.
 
 `simplify` is what a step is always simplified by, `ALGEBRA` what the pass "simplify" adds (`algebra`,
-`algebra_products`, `algebra_shapes`).
+`algebra_normalised`, `algebra_products`, `algebra_shapes`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..graph.op import Op
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.base import BroadcastToShape, Cast, Constant, ReshapeToShape, ShapeOf, SumToShape, ZerosOfShape
-from . import algebra, algebra_arrays, algebra_products, algebra_shapes
+from . import algebra, algebra_arrays, algebra_normalised, algebra_products, algebra_shapes
 from .rules import Rewrite, Rule, Site, table_of
 
 
@@ -74,7 +74,13 @@ def simplify(op: Op, inputs: Sequence[Tensor]) -> Rewrite:
     return None if rule is None else rule(op, inputs)
 
 
-_RULES = (*algebra_shapes.RULES, *algebra_products.RULES, *algebra_arrays.RECORDS, *algebra.RULES)
+_RULES = (
+    *algebra_shapes.RULES,
+    *algebra_products.RULES,
+    *algebra_normalised.RULES,
+    *algebra_arrays.RECORDS,
+    *algebra.RULES,
+)
 ALGEBRA = table_of(*_RULES)
 EXACT_ALGEBRA = table_of(*[rule for rule in _RULES if rule.is_exact])
 

@@ -189,13 +189,14 @@ def test_taking_and_putting_rows_along_any_axis(shape: tuple[int, ...], axis: in
     found, gradient = check_against_numpy(graph, fetches, [table, dy, ids], [*values, chosen], 1e-5)
     np.testing.assert_array_equal(found, values[0].take(chosen, axis))
     expected = np.zeros(shape, "float32")
-    np.add.at(expected, (*[slice(None)] * len(first), chosen), values[1])
+    everywhere: Any = (*[slice(None)] * len(first), chosen)
+    np.add.at(expected, everywhere, values[1])
     np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-4)
     with pytest.raises(IndexError, match=f"index {size} is out of bounds for axis .* with size {size}"):
         Program(graph, fetches, [table, dy, ids])(*values, np.full_like(chosen, size))
     none = [value[:0] if first else value for value in values]
     if first:  # no places before the axis
         assert [result.shape for result in Program(graph, fetches, [table, dy, ids])(*none, chosen)] == [
-            (0, *first[1:], *places, *last),
+            (0, *first[1:], *chosen.shape, *last),
             (0, *shape[1:]),
         ]

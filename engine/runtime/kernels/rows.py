@@ -159,7 +159,7 @@ def put_runner(operation: Operation) -> Runner | None:
 
 
 def _numbered(positions: Any, outer: int, size: int) -> Any:
-    """The numbers of rows among all rows of `outer` tables of `size` rows each, from each of which the same are meant."""
+    """The numbers of rows among those of `outer` tables of `size` rows, of each of which the same are meant."""
     flat = np.ascontiguousarray(positions.reshape(-1), np.int64)
     return flat if outer == 1 else (np.arange(0, outer * size, size)[:, None] + flat).reshape(-1)
 
@@ -178,7 +178,7 @@ def _added(run: LaterFunction, rows: Any, ids: Any, shape: tuple[int, ...]) -> A
 
 
 def _row_words(spec: Any, axis: int = 0) -> int:
-    """The words of a row, which is what follows `axis`; 0 if there are none, a part is left over, or it is not known."""
+    """The words of a row, what follows `axis`; 0 if there are none, a part is left over, or that is not known."""
     if not isinstance(spec, TensorSpec) or not spec.shape or spec.dtype.kind not in "fiub":
         return 0
     sizes = [0 if dim is None else dim for dim in spec.shape[axis + 1 :]]
