@@ -152,6 +152,7 @@ if TYPE_CHECKING:
     from .spatial_dropout import SpatialDropout2D, SpatialDropout3D
     from .spectrograms import MelSpectrogram, STFTSpectrogram
     from .stacked_rnn_cells import StackedRNNCells
+    from .step_rows import live_rows
     from .time_distributed import TimeDistributed
     from .transformer import TransformerDecoder, TransformerDecoderCell, TransformerEncoder
     from .tree_lstm import TreeLSTM
@@ -243,6 +244,7 @@ _OTHERS_IN: dict[str, str] = {
         "AvgPool1D AvgPool2D AvgPool3D GlobalAvgPool1D GlobalAvgPool2D GlobalAvgPool3D GlobalMaxPool1D "
         "GlobalMaxPool2D GlobalMaxPool3D MaxPool1D MaxPool2D MaxPool3D"
     ),
+    "step_rows": "live_rows",
 }
 
 
@@ -443,6 +445,7 @@ __all__ = [
     "concatenate",
     "deserialize",
     "dot",
+    "live_rows",
     "maximum",
     "minimum",
     "multiply",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,11 +13,13 @@ import numpy as np
 from ..engine import ops
 from ..engine.control_flow import while_loop
 from ..engine.graph import Tensor, Variable, flatten, pack_as
+from ..engine.graph.dtypes import is_floating
 from ..engine.objects.registry import serialize_keras_object
 from .dense import Dense, positive_int
 from .layer import Layer
 from .recurrent_cell import build_cell, call_cell, dropout_scope, initial_states, output_size_of, state_form
 from .stacked_rnn_cells import StackedRNNCells, check_cell
+from .step_rows import rows_live
 from .step_sums import collect_step_sums, sum_over_steps
 
 
@@ -42,7 +45,8 @@ class AdaptiveComputationTime(Layer):
             then logs.
 
     Raises:
-        ValueError: `cell` is no cell, `max_steps` or `epsilon` is out of range, or the input is no vector a row.
+        ValueError: `cell` is no cell, a number is out of range, or the input is no vector a row.
+        TypeError: a state of the cell is not made of floats: what counts places or steps has no mean.
 
     Graves, "Adaptive Computation Time for Recurrent Neural Networks", 2016, arXiv:1603.08983.
 
@@ -62,12 +66,12 @@ class AdaptiveComputationTime(Layer):
     ) -> None:
         check_cell(cell)
         super().__init__(**kwargs)
-        if not 0 < epsilon < 1:
-            raise ValueError(f"AdaptiveComputationTime: epsilon must be within (0, 1), got epsilon={epsilon}.")
         self.cell = cell
-        self.ponder_cost = ponder_cost
+        self.ponder_cost = _number(
+            "ponder_cost", ponder_cost, lambda cost: 0 <= cost < math.inf, "a number of at least 0"
+        )
         self.max_steps = positive_int("AdaptiveComputationTime", "max_steps", max_steps)
-        self.epsilon = epsilon
+        self.epsilon = _number("epsilon", epsilon, lambda share: 0 < share < 1, "within (0, 1)")
         self.halting = Dense(1, activation="sigmoid", bias_initializer="ones", name="halting", dtype=self.dtype_policy)
         self.mean_ponder_steps = Variable(np.zeros((), "float32"), trainable=False, name="mean_ponder_steps")
         self.ponder_metric: Any = None
@@ -102,12 +106,25 @@ class AdaptiveComputationTime(Layer):
         self.halting.build((None, sum(math.prod(size.dims) for size in flatten(state_form(self.cell)))))
 
     def call(self, inputs: Any, states: Any, training: Any = False) -> tuple[Tensor, list[Any]]:
+        self._check_states(flatten(states))
         batch = ops.shape(inputs)[0]
         with nullcontext() if self._has_masks else dropout_scope(self.cell, batch, training):
             pondering = _Pondering(self, inputs, pack_as(state_form(self.cell), flatten(states)), training)
             output, new_states, cost, count = pondering.run()
         sum_over_steps([cost, count, ops.ones_like(count)], self._finish, by_row=True)
         return output, pack_as(states, flatten(new_states))
+
+    def _check_states(self, states: list[Any]) -> None:
+        for position, state in enumerate(states):
+            dtype = ops.convert_to_tensor(state).dtype
+            if not is_floating(dtype):
+                kind = type(self.cell).__name__
+                cell = f"{self.cell.name!r} ({kind})" if isinstance(self.cell, Layer) else kind
+                raise TypeError(
+                    f"Layer {self.name!r} (AdaptiveComputationTime): a step's states are means over the calls of the "
+                    f"cell, so that they have to be floats, but states[{position}] of {cell} is {dtype.name}. Wrap a "
+                    "cell that keeps no counts."
+                )
 
     @contextmanager
     def dropout_masks(self, batch_size: Any, training: Any) -> Generator[None]:
@@ -168,9 +185,10 @@ class _Pondering:
 
     def _body(self, call: Any, states: Any, halted: Any, *carried: Any) -> tuple[Any, ...]:
         *so_far, totals = carried
-        with collect_step_sums() as sums:
+        runs = halted < 1 - self.layer.epsilon
+        with collect_step_sums() as sums, rows_live(runs):
             advanced = self._advance(call, states, halted, so_far)
-            added = sums.values(live=halted < 1 - self.layer.epsilon)
+            added = sums.values(live=runs)
         return call + 1, *advanced, [total + value for total, value in zip(totals, added, strict=True)]
 
     def _advance(self, call: Any, states: Any, halted: Tensor, so_far: Any) -> tuple[Any, ...]:
@@ -192,6 +210,17 @@ class _Pondering:
         kept = [ops.where(_like(runs, n), n, o) for n, o in zip(leaves, flatten(states), strict=True)]
         means = [mean + part for mean, part in zip(means, parts, strict=True)]
         return pack_as(states, kept), halted + weight, means, remainder + ends, count + counted
+
+
+def _number(name: str, value: Any, is_right: Callable[[float], bool], wanted: str) -> float:
+    """An argument as a float.
+
+    Raises:
+        ValueError: it is no number, or not a right one.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real) or not is_right(float(value)):
+        raise ValueError(f"AdaptiveComputationTime: {name} must be {wanted}, got {name}={value!r}.")
+    return float(value)
 
 
 def _joined(states: list[Any]) -> Tensor:

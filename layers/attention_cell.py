@@ -175,12 +175,12 @@ class AttentionRNN(RNN):
         See `RNN`.
 
     Raises:
-        ValueError: the cell is no `AttentionCell`.
+        ValueError: the cell is no `AttentionCell`, or has one inside: attention goes around other cells.
     """
 
     def __init__(self, cell: Any, *args: Any, **kwargs: Any) -> None:
         if not isinstance(cell, AttentionCell):
-            raise ValueError(f"AttentionRNN takes an AttentionCell, got {cell!r}. Other cells go into an RNN.")
+            raise ValueError(f"AttentionRNN takes an AttentionCell, got {cell!r}. {_remedy(cell)}")
         super().__init__(cell, *args, **kwargs)
 
     def build(self, sequences_shape: Any, memory_shape: Any) -> None:
@@ -205,3 +205,13 @@ class AttentionRNN(RNN):
         prepared = self.cell.prepare(memory, memory_mask)
         with self.cell.attending(prepared):
             return super().call(sequences, initial_state, mask, training, sequence_length, reset)
+
+
+def _remedy(cell: Any) -> str:
+    """What to give to an `AttentionRNN` in place of a cell that is no `AttentionCell`."""
+    inside = cell.sublayers() if isinstance(cell, Layer) else []
+    for part in inside:
+        if isinstance(part, AttentionCell):
+            nested = f"{type(cell).__name__}({type(part.cell).__name__}(...))"
+            return f"It is around an AttentionCell; put them the other way round: AttentionCell({nested}, units)."
+    return "Other cells go into an RNN."

@@ -165,16 +165,21 @@ class _Search:
             arrays[1].write(0, ops.zeros((1,), "int32")),
         )
         self.firsts = ops.expand_dims(ops.arange(batch, dtype="int32") * (self.width * self.choices), 1)
-        steps, beams, _, found, history = while_loop(
+        steps, beams, _, found, history, totals = while_loop(
             lambda length, beams, *_: ops.logical_and(length < self.max_length, ops.shape(beams.rows)[0] > 0),
             self._body,
-            (0, beams, states, best, history),
+            (0, beams, states, best, history, self.step.sums.zeros(batch * self.width)),
             name="beam_search",
         )
+        self.step.sums.finish(totals)
         return self._sequences(_put(found, beams.best, beams.rows), history, steps)
 
-    def _body(self, length: Any, beams: _Beams, states: Any, found: _Best, history: _History) -> tuple[Any, ...]:
-        logits, new_states = self.step.of_some_rows(ops.reshape(beams.latest, (-1,)), states)
+    def _body(
+        self, length: Any, beams: _Beams, states: Any, found: _Best, history: _History, totals: Any
+    ) -> tuple[Any, ...]:
+        logits, new_states, totals = self.step.of_some_rows(
+            ops.reshape(beams.latest, (-1,)), states, totals, self._places(beams.rows)
+        )
         logs, tokens = self._candidates(logits, beams.logs)
         first = self.firsts[: ops.shape(tokens)[0]]  # where the candidates of each row begin, among those of all rows
         live, places, best = self._parted(length, logs, tokens, first + history.count, beams.best)
@@ -204,7 +209,8 @@ class _Search:
             history.tokens.write(length + 1, tokens),
             history.before.write(length + 1, ops.reshape(beams.last, (-1,))),
         )
-        return length + 1, _Beams(rows, live, latest, last, _Best(*rest[:2])), states, _Best(*rest[2:4]), history
+        beams = _Beams(rows, live, latest, last, _Best(*rest[:2]))
+        return length + 1, beams, states, _Best(*rest[2:4]), history, totals
 
     def _candidates(self, logits: Tensor, logs: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities and tokens, ``(rows, width * choices)``, of the candidates that can matter.
@@ -274,8 +280,13 @@ class _Search:
 
     def _of_rows(self, states: Any, new_states: Any, rows: Tensor) -> list[Tensor]:
         """What is untouched, of some of the rows."""
+        places = self._places(rows)
+        return [ops.take(x, places, axis=0) for x in self._untouched(states, new_states)]
+
+    def _places(self, rows: Tensor) -> Tensor:
+        """Where the beams of some rows lie among those of all, side by side."""
         places = ops.expand_dims(rows * self.width, 1) + ops.arange(self.width, dtype="int32")
-        return [ops.take(x, ops.reshape(places, (-1,)), axis=0) for x in self._untouched(states, new_states)]
+        return ops.reshape(places, (-1,))
 
     def _moved(self, states: Any, new_states: Any, untouched: list[Tensor], sources: Tensor) -> Any:
         """The states of the beams `sources`; what is untouched is there already."""

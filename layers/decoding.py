@@ -1,7 +1,8 @@
 """Sequences out of a step function, in one loop of the graph: `anabranch.decoding`.
 
 All functions take a step function, ``step(tokens, states)``, which gets the latest token of each row and the states.
-It returns logits, ``(rows, vocabulary)``, and the new states, in the structure of the old ones.
+It returns logits, ``(rows, vocabulary)``, and the new states, in the structure of the old ones. What layers
+in it add to the loss, and count, is summed over the steps, as in an `RNN`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from ..engine import ops
 from ..engine.control_flow import TensorArray, cond, while_loop
-from ..engine.graph import Tensor
+from ..engine.graph import Tensor, Variable
 from ..engine.graph.nest import map_structure
 from ..engine.ops import random
 from .beam_search import beam_search
@@ -181,8 +182,8 @@ def _decode(
     checked = CheckedStep(caller, step, tokens, states)
     batch = ops.shape(tokens)[0]
 
-    def body(position: Any, live: _Live, states: Any, found: _Found, written: Any) -> Any:
-        logits, states = checked.of_some_rows(live.tokens, states)
+    def body(position: Any, live: _Live, states: Any, found: _Found, written: Any, totals: Any) -> Any:
+        logits, states, totals = checked.of_some_rows(live.tokens, states, totals, live.rows)
         tokens = ops.cast(choose(logits, live.rows), "int32")
         gained = ops.take_along_axis(logits, ops.expand_dims(tokens, 1), axis=1)[:, 0] - ops.logsumexp(logits, axis=1)
         places, tokens_written = written
@@ -200,7 +201,7 @@ def _decode(
             return *left, _Found(scores, ops.scatter_update(found.lengths, lines, lengths))
 
         live, states, found = cond(ops.any(done), left, lambda: (live, states, found), name="leave")
-        return position + 1, live, states, found, written
+        return position + 1, live, states, found, written, totals
 
     zeros = ops.zeros((batch,), checked.dtype)
     arrays = [TensorArray("int32", dynamic_size=True, element_shape=(None,), infer_shape=False) for _ in range(2)]
@@ -210,14 +211,16 @@ def _decode(
         states,
         _Found(zeros, ops.zeros((batch,), "int32")),
         tuple(arrays),
+        checked.sums.zeros(batch),
     )
-    *_, found, (places, tokens_written) = while_loop(
+    *_, found, (places, tokens_written), totals = while_loop(
         # That the last step leaves no rows is said once more: so the compiler knows how many steps there may be.
         lambda position, live, *_: ops.logical_and(position < max_length, ops.shape(live.rows)[0] > 0),
         body,
         start,
         name=caller,
     )
+    checked.sums.finish(totals)
     sequences = ops.scatter_update(
         ops.full((batch * max_length,), end_token, "int32"),
         ops.expand_dims(places.concat(), 1),
@@ -249,7 +252,8 @@ def scheduled_sampling(
         the choice of tokens.
 
     Raises:
-        TypeError, ValueError: the tokens have not two axes, or the step does not return what it should.
+        TypeError, ValueError: the tokens have not two axes, the probability is none, or the step does not return what
+            it should.
 
     Bengio, Vinyals, Jaitly and Shazeer, "Scheduled Sampling for Sequence Prediction with Recurrent Neural Networks".
 
@@ -268,22 +272,43 @@ def scheduled_sampling(
     inputs = ops.cast(ops.convert_to_tensor(tokens), "int32")
     if inputs.shape is None or len(inputs.shape) != 2:
         raise ValueError(f"scheduled_sampling: tokens must be of shape (batch, steps), got shape {inputs.shape}.")
+    _check_probability(probability)
     generator = seed if isinstance(seed, random.SeedGenerator) else random.SeedGenerator(seed)
     batch, steps = ops.shape(inputs)
     given = TensorArray("int32", steps).unstack(ops.transpose(inputs))
     own, states = first_values("scheduled_sampling", ops.zeros((batch,), "int32"), states)
     checked = CheckedStep("scheduled_sampling", step, own, states)
 
-    def body(position: Any, own: Any, outputs: Any, states: Any) -> Any:
+    def body(position: Any, own: Any, outputs: Any, states: Any, totals: Any) -> Any:
         takes_own = ops.logical_and(random.uniform((batch,), seed=generator) < probability, position > 0)
-        logits, states = checked(ops.where(takes_own, own, given.read(position)), states)
+        logits, states, totals = checked(ops.where(takes_own, own, given.read(position)), states, totals)
         apart = ops.stop_gradient(logits)
         chosen = ops.argmax(apart, axis=1) if greedy else _draw(apart, _units(batch, generator))
-        return position + 1, ops.cast(chosen, "int32"), outputs.write(position, logits), states
+        return position + 1, ops.cast(chosen, "int32"), outputs.write(position, logits), states, totals
 
     outputs = TensorArray(checked.dtype, steps, element_shape=(inputs.shape[0], checked.vocabulary))
-    _, _, outputs, states = while_loop(
-        lambda position, *_: position < steps, body, (0, own, outputs, states), name="scheduled_sampling"
+    start = (0, own, outputs, states, checked.sums.zeros(batch))
+    _, _, outputs, states, totals = while_loop(
+        lambda position, *_: position < steps, body, start, name="scheduled_sampling"
     )
+    checked.sums.finish(totals)
     logits = ops.reshape(outputs.stack(), (steps, batch, checked.vocabulary))
     return ops.transpose(logits, (1, 0, 2)), states
+
+
+def _check_probability(given: Any) -> None:
+    """Check that what `scheduled_sampling` was given is a probability; of tensors, that they are scalars.
+
+    Raises:
+        ValueError: it is none.
+    """
+    is_tensor = isinstance(given, (Tensor, Variable))
+    if not is_tensor and np.asarray(given).dtype.kind not in "iuf":
+        raise ValueError(
+            f"scheduled_sampling: probability must be a number, a Variable or a scalar tensor, got {given!r}."
+        )
+    shape = given.shape if is_tensor else np.shape(given)
+    if shape:
+        raise ValueError(f"scheduled_sampling: probability must be one number for all rows, got shape {shape}.")
+    if not is_tensor and not 0 <= given <= 1:
+        raise ValueError(f"scheduled_sampling: probability must be within [0, 1], got {given!r}.")

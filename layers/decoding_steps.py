@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ from ..engine.graph import Region, Tensor, flatten, pack_as
 from ..engine.graph.dtypes import is_floating
 from ..engine.graph.graph import get_default_graph
 from ..engine.graph.nest import map_structure
+from .step_rows import rows_live
+from .step_sums import collect_step_sums
 
 Step = Callable[[Tensor, Any], tuple[Any, Any]]
 
@@ -57,6 +59,9 @@ class CheckedStep:
         step: ``step(tokens, states)``, which returns logits ``(rows, vocabulary)`` and new states.
         tokens, states: what it is called with first; it is built once on such values to see what its logits are like.
 
+    Attributes:
+        sums: what layers inside the step sum over the steps: losses and counts.
+
     Raises:
         TypeError, ValueError: the step returns something else.
     """
@@ -68,7 +73,8 @@ class CheckedStep:
         with region.as_default():
             first = region.add_parameter(tokens.spec, "tokens")
             leaves = [region.add_parameter(leaf.spec, "state") for leaf in flatten(states)]
-            logits, _ = self._called(first, pack_as(states, leaves))
+            with collect_step_sums() as self.sums:
+                logits, _ = self._called(first, pack_as(states, leaves))
         shape = logits.shape
         if shape is None or len(shape) != 2 or not shape[1]:
             raise ValueError(
@@ -79,18 +85,29 @@ class CheckedStep:
         wide = is_floating(logits.dtype) and logits.dtype.itemsize > 2
         self.dtype: str = logits.dtype.name if wide else "float32"
 
-    def __call__(self, tokens: Tensor, states: Any) -> tuple[Tensor, Any]:
-        """Logits, in a dtype in which probabilities can be added up, and the new states."""
-        logits, states = self._called(tokens, states)
-        return ops.cast(logits, self.dtype), states
+    def __call__(
+        self, tokens: Tensor, states: Any, totals: Sequence[Tensor], rows: Any = None
+    ) -> tuple[Tensor, Any, list[Tensor]]:
+        """Logits, in a dtype in which probabilities can be added up, the new states, and the new totals of `sums`.
 
-    def of_some_rows(self, tokens: Tensor, states: Any) -> tuple[Tensor, Any]:
+        Args:
+            tokens, states: what the step is called with.
+            totals: of `sums` so far.
+            rows: which rows of those with which the search began these are; None for all.
+        """
+        with collect_step_sums() as sums:
+            logits, states = self._called(tokens, states)
+        return ops.cast(logits, self.dtype), states, sums.added(totals, rows)
+
+    def of_some_rows(
+        self, tokens: Tensor, states: Any, totals: Sequence[Tensor], rows: Tensor
+    ) -> tuple[Tensor, Any, list[Tensor]]:
         """The same in a search that leaves out the rows that are done.
 
         Raises:
             ValueError: the step returns as many rows as the whole batch has.
         """
-        logits, new_states = self(tokens, states)
+        logits, new_states, totals = self(tokens, states, totals, rows)
         for name, value in (("logits", logits), *[("states", leaf) for leaf in flatten(new_states)]):
             if tokens.shape == (None,) and value.shape and value.shape[0] is not None:
                 raise ValueError(
@@ -98,10 +115,11 @@ class CheckedStep:
                     "it takes something for all rows of the batch from outside, but those that are done are left out. "
                     "Put it into the states, which are kept in step with the rows."
                 )
-        return logits, new_states
+        return logits, new_states, totals
 
     def _called(self, tokens: Tensor, states: Any) -> tuple[Tensor, Any]:
-        result = self._step(tokens, states)
+        with rows_live(None, other_rows=True):  # of a step around the search, if there is one
+            result = self._step(tokens, states)
         if not isinstance(result, tuple) or len(result) != 2:
             raise TypeError(f"{self.caller}: step must return a pair (logits, states), got {type(result).__name__}.")
         new, old = flatten(result[1]), flatten(states)

@@ -18,6 +18,7 @@ from ..engine.graph.provenance import building_part
 from ..engine.objects import regularizers
 from ..engine.ops.elementwise import identity as pass_on  # ops.identity is the matrix
 from ..engine.session import placeholder
+from .added_losses import LostLoss, losses_within
 from .calling import (
     CallSignature,
     active_call,
@@ -279,8 +280,7 @@ class Layer(StatelessCalls):
         settings = [None if i in positions else leaf for i, leaf in enumerate(leaves)]
         key = (_form((args, kwargs)), tuple(positions), tuple(_hashable(setting) for setting in settings))
         key = (*key, tuple((id(layer), layer.trainable) for layer in self._flatten_layers()))
-        function = self._functions.get(key)
-        if function is None:
+        if key not in self._functions:
             structure = (args, kwargs)
 
             def run(*tensors: Tensor) -> Any:
@@ -288,12 +288,15 @@ class Layer(StatelessCalls):
                 for position, tensor in zip(positions, tensors, strict=True):
                     filled[position] = tensor
                 outputs = self._call_on_tensors(*pack_as(structure, filled))
-                return outputs, [loss for layer in self._flatten_layers() for loss in layer._added_losses]
+                losses = losses_within(get_default_graph(), self._flatten_layers())
+                function.notes = [loss for loss in losses if isinstance(loss, LostLoss)]
+                return outputs, [loss for loss in losses if not isinstance(loss, LostLoss)]
 
-            function = self._functions[key] = ArrayFunction(run)
+            self._functions[key] = ArrayFunction(run)
+        function: ArrayFunction = self._functions[key]
         outputs, losses = function(*[np.asarray(leaves[position]) for position in positions])
         self._clear_losses()
-        self._added_losses = losses
+        self._added_losses = [*losses, *function.notes]
         return outputs
 
     # --- building -------------------------------------------------------------------------------------------
@@ -324,7 +327,7 @@ class Layer(StatelessCalls):
 
     def _trace(self, *shapes: Any, **named_shapes: Any) -> Any:
         """The outputs of a call on symbols of the given shapes, in a graph made for it."""
-        with Graph().as_default():
+        with Graph().as_default(), self._losses_kept():
             args = [_symbols(shape, self.compute_dtype) for shape in shapes]
             kwargs = {
                 name.removesuffix("_shape"): _symbols(shape, self.compute_dtype) for name, shape in named_shapes.items()

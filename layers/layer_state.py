@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ..engine import ops
-from ..engine.graph import Region, Tensor, TensorSpec, Variable, as_dtype, flatten
-from ..engine.graph.graph import get_default_graph, in_explicit_graph
+from ..engine.graph import Tensor, TensorSpec, Variable, as_dtype, flatten
+from ..engine.graph.graph import get_default_graph
 from ..engine.objects import constraints, initializers, policies, regularizers
 from ..engine.objects.names import name_for
+from .added_losses import LostLoss, as_term, losses_within
 from .calling import enclosing_path
 from .node import Node
 from .step_sums import collects, sum_over_steps
@@ -230,35 +231,47 @@ class LayerState:
     def add_loss(self, loss: Any) -> None:
         """Add a scalar (or several) to the model's loss, from inside `call`.
 
-        What a cell adds in the steps of an `RNN` is added up, and added behind the loop.
-
-        Raises:
-            ValueError: it was computed inside a loop or branch, which its value can't leave.
+        Each time that the call runs counts. What a cell adds in the steps of an `RNN`, or a layer in the body of a
+        loop, is added up; in a branch it counts if that is taken. See `losses`.
         """
         for item in flatten(loss):
-            if isinstance(item, Tensor) and collects([item]):
-                sum_over_steps([item if item.shape == () else ops.sum(item)], self.add_loss)
-                continue
-            if isinstance(item, Tensor) and isinstance(item.graph, Region):
-                raise ValueError(
-                    f"Layer {self.name!r}: add_loss was called inside a loop or branch, whose values "
-                    "leave it only as its results. Return the loss as an output or a state, and add it outside."
-                )
-            self._added_losses.append(item)
+            term = as_term(item)
+            if isinstance(term, Tensor) and collects([term]):
+                sum_over_steps([term], self.add_loss)
+            else:
+                self._added_losses.append(term)
 
     @property
     def losses(self) -> list[Any]:
-        """The losses that the latest call added, and the penalties of all trainable weights with a regularizer."""
-        added = [loss for layer in self._flatten_layers() for loss in layer._added_losses]
-        if in_explicit_graph():
-            graph = get_default_graph()
-            added = [loss for loss in added if not isinstance(loss, Tensor) or graph.sees(loss)]
+        """The losses that the latest call added, and the penalties of all trainable weights with a regularizer.
+
+        In a loop or a branch these are the losses there, of this iteration. Outside, they are what they come to: the
+        sum over the iterations, and 0 for a branch that was not taken.
+
+        Raises:
+            ValueError: a loss was added inside a function that runs by `vectorized_map` or `dynamic_schedule`, or that
+                calls itself, out of which it can't come.
+        """
+        added = losses_within(get_default_graph(), self._flatten_layers())
+        for loss in added:
+            if isinstance(loss, LostLoss):
+                raise loss.error()
         regularized = [w for w in self.trainable_weights if isinstance(w, Weight) and w.regularizer is not None]
         return [*added, *[w.regularizer(w) for w in regularized if w.regularizer is not None]]
 
     def _clear_losses(self) -> None:
         for layer in self._flatten_layers():
             layer._added_losses = []
+
+    @contextmanager
+    def _losses_kept(self) -> Generator[None]:
+        """Inside the block the layer is called for something else than its result: losses stay those of before."""
+        before = {id(layer): layer._added_losses for layer in self._flatten_layers()}
+        try:
+            yield
+        finally:
+            for layer in self._flatten_layers():
+                layer._added_losses = before.get(id(layer), [])
 
     # --- facts ----------------------------------------------------------------------------------------------
 

@@ -15,22 +15,26 @@ from ..engine.objects.registry import serialize_keras_object
 from ..engine.ops import random
 from .dense import known_features, positive_int
 from .layer import Layer
+from .step_rows import live_rows, rows_live
 from .step_sums import sum_over_steps
 
 _LEAST_NOISE = 1e-2  # what is divided by; as in the authors' own program
 
 
 class MixtureOfExperts(Layer):
-    """Sends each token to `k` of several experts, chosen by a gate, and adds up what they make of it.
+    """Sends each token to a few of several experts, chosen by a gate, and adds up what they make of it.
 
     Args:
         num_experts: how many experts there are.
         expert: a function without arguments that makes a layer, called once for each expert; or a list of the layers.
             Any layer that maps ``(tokens, features)`` to ``(tokens, ...)``; the number of tokens may be 0.
-        k: how many experts each token is sent to.
+        k: how many experts each token is sent to; by expert choice, how many it is on average.
         capacity_factor: None to drop no token. Else an expert takes at most ``capacity_factor * tokens * k /
             num_experts`` tokens, rounded up; first choices go before second ones, earlier tokens before later ones.
-            For those that are left over the expert adds nothing.
+            For those that are left over the expert adds nothing. By expert choice, what takes the place of `k`: each
+            expert takes ``capacity_factor * tokens / num_experts``.
+        routing: who chooses: ``"token_choice"``, each token `k` experts, or ``"expert_choice"``, each expert as many
+            tokens as every other. The latter needs no losses and no noise: those arguments are for the former.
         importance_loss: the weight, in the model's loss, of the squared coefficient of variation of the experts'
             importance: the sum of their gates.
         load_loss: the weight of that of their load, a smooth estimate of the number of tokens. Without noise it is the
@@ -41,20 +45,25 @@ class MixtureOfExperts(Layer):
 
     Inputs are ``(..., features)``, each vector a token. The gates of a token are the softmax of its `k` largest logits;
     with ``k=1``, where that would be 1 and teach the gate nothing, the largest of the softmax of all. Tokens are parted
-    by expert, so that each expert computes on those alone that chose it. Masked tokens go to no expert; their outputs
-    are 0.
+    by expert, so that each expert computes on those alone that chose it. By expert choice, an expert takes the tokens
+    whose softmax of all logits is largest for it, and that is the gate; a token may be taken by several experts or by
+    none. Masked tokens go to no expert; their outputs are 0. In a cell, a call without a mask leaves out the rows that
+    do not take the step; there the first axis of the inputs has to be the batch.
 
     Attributes:
         experts: the layers.
-        dropped_tokens: a variable, how often in the latest batch a token found its expert full.
+        dropped_tokens: a variable, how often in the latest batch a token found its expert full; by expert choice, how
+            many tokens no expert took.
         expert_tokens: a variable, how many tokens each expert took in the latest batch.
         dropped_metric: None, or a metric such as ``ab.metrics.Sum("dropped")`` to keep up to date, which `fit` logs.
 
     Raises:
-        ValueError: an argument is out of range, the function gives no new layer each time, or the mask does not fit.
+        ValueError: an argument is out of range, the function gives no new layer each time, the mask (or a cell's rows)
+            does not fit, or outputs of experts differ in shape.
 
     Shazeer et al., "Outrageously Large Neural Networks: The Sparsely-Gated Mixture-of-Experts Layer", 2017,
-    arXiv:1701.06538; Fedus et al., "Switch Transformers", 2021, arXiv:2101.03961.
+    arXiv:1701.06538; Fedus et al., "Switch Transformers", 2021, arXiv:2101.03961; Zhou et al., "Mixture-of-Experts with
+    Expert Choice Routing", 2022, arXiv:2202.09368.
 
     >>> import numpy as np
     >>> import anabranch as ab
@@ -79,6 +88,7 @@ class MixtureOfExperts(Layer):
         gate_initializer: Any = "glorot_uniform",
         noise_initializer: Any = "zeros",
         seed: int | None = None,
+        routing: str = "token_choice",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -90,7 +100,10 @@ class MixtureOfExperts(Layer):
             raise ValueError(
                 f"MixtureOfExperts: capacity_factor must be positive, or None to drop no token, got {capacity_factor}."
             )
+        if routing not in ("token_choice", "expert_choice"):
+            raise ValueError(f"MixtureOfExperts: routing must be 'token_choice' or 'expert_choice', got {routing!r}.")
         self.experts = _made(expert, num_experts)
+        self.routing = routing
         self.capacity_factor = capacity_factor
         self.importance_loss = importance_loss
         self.load_loss = load_loss
@@ -108,7 +121,7 @@ class MixtureOfExperts(Layer):
         shape = (known_features(self, input_shape), self.num_experts)
         self.gate_kernel = self.add_weight(shape=shape, initializer=self.gate_initializer, name="gate_kernel")
         self.noise_kernel = None
-        if self.noisy:
+        if self.noisy and self.routing == "token_choice":
             self.noise_kernel = self.add_weight(shape=shape, initializer=self.noise_initializer, name="noise_kernel")
         for expert in self.experts:
             if not expert.built:
@@ -118,10 +131,13 @@ class MixtureOfExperts(Layer):
     def call(self, inputs: Any, mask: Any = None, training: Any = False) -> Tensor:
         dims = ops.shape(inputs)
         tokens = ops.reshape(inputs, (-1, inputs.shape[-1]))
-        live = None if mask is None else self._live(mask, len(inputs.shape))
-        routes = self._routes(tokens, live, training)
-        self._balance(routes)
-        outputs = self._run_experts(tokens, routes)
+        live = self._live_of_cell(inputs) if mask is None else self._live(mask, len(inputs.shape))
+        if self.routing == "expert_choice":
+            outputs = self._experts_choose(tokens, live)
+        else:
+            routes = self._routes(tokens, live, training)
+            self._balance(routes)
+            outputs = self._run_experts(tokens, routes)
         return ops.reshape(outputs, (*dims[:-1], *ops.shape(outputs)[1:]))
 
     def _live(self, mask: Any, rank: int) -> Tensor:
@@ -133,10 +149,27 @@ class MixtureOfExperts(Layer):
             )
         return ops.reshape(ops.cast(mask, "bool"), (-1,))
 
+    def _live_of_cell(self, inputs: Any) -> Any:
+        """Which tokens are of rows that take the step, ``(tokens,)``; None for all, as outside of a cell."""
+        rows, rank = live_rows(), len(inputs.shape)
+        if rows is None:
+            return None
+        known = {*(rows.shape or ()), inputs.shape[0]} - {None}
+        if rank == 1 or len(known) > 1:
+            raise ValueError(
+                f"Layer {self.name!r} (MixtureOfExperts) is part of a cell whose rows do not all take each step, so "
+                f"that the first axis of its inputs must be the rows, {rows.shape}, got inputs of shape "
+                f"{inputs.shape}. Say by mask=... which tokens count; layers.live_rows() says which rows do."
+            )
+        if rank == 2:
+            return rows
+        spread = ops.broadcast_to(ops.reshape(rows, (-1, *[1] * (rank - 2))), ops.shape(inputs)[:-1])
+        return ops.reshape(spread, (-1,))
+
     # --- the gate -------------------------------------------------------------------------------------------
 
     def _routes(self, tokens: Tensor, live: Any, training: Any) -> _Routes:
-        logits = clean = ops.cast(ops.matmul(tokens, self.gate_kernel), self.variable_dtype)
+        logits = clean = self._logits(tokens)
         scale = None
         if self.noise_kernel is not None:
             scale = ops.softplus(ops.cast(ops.matmul(tokens, self.noise_kernel), self.variable_dtype)) + _LEAST_NOISE
@@ -151,6 +184,10 @@ class MixtureOfExperts(Layer):
             gates = ops.softmax(values[:, : self.k])
         routes = _Routes(clean, logits, scale, values, chosen, gates, live)
         return replace(routes, gates=routes.among_live(gates))
+
+    def _logits(self, tokens: Tensor) -> Tensor:
+        """``(tokens, experts)``."""
+        return ops.cast(ops.matmul(tokens, self.gate_kernel), self.variable_dtype)
 
     def _balance(self, routes: _Routes) -> None:
         """The losses that keep a few experts from getting all tokens."""
@@ -188,9 +225,7 @@ class MixtureOfExperts(Layer):
         left = [] if routes.live is None else parts[self.num_experts :]
         live_count = count if routes.live is None else ops.sum(routes.live)
         taken, dropped = self._within_capacity(parts[: self.num_experts], live_count)
-        results = [
-            expert(ops.take(tokens, places % count, axis=0)) for expert, places in zip(self.experts, taken, strict=True)
-        ]
+        results = self._results(tokens, [places % count for places in taken])
         for places in [*left, *dropped]:
             results.append(ops.zeros((ops.shape(places)[0], *ops.shape(results[0])[1:]), results[0].dtype))
         made = ops.dynamic_stitch([*taken, *left, *dropped], results)
@@ -198,17 +233,54 @@ class MixtureOfExperts(Layer):
         made = ops.reshape(made, (self.k, count, *ops.shape(made)[1:]))
         return ops.sum(made * ops.reshape(gates, (self.k, count, *[1] * (len(made.shape or ()) - 2))), axis=0)
 
+    def _results(self, tokens: Tensor, places: Sequence[Tensor]) -> list[Tensor]:
+        """What each expert makes of its tokens, whose places are given."""
+        with rows_live(None, other_rows=True):
+            results = [expert(ops.take(tokens, own, axis=0)) for expert, own in zip(self.experts, places, strict=True)]
+        for number, result in enumerate(results):
+            if not _agree(results[0].shape, result.shape):
+                raise ValueError(
+                    f"Layer {self.name!r} (MixtureOfExperts) adds up what experts make of a token, so that their "
+                    f"outputs must have one shape, but expert 0, {self.experts[0].name!r}, gives "
+                    f"{_per_token(results[0])} and expert {number}, {self.experts[number].name!r}, "
+                    f"{_per_token(result)}. Make them all of the same width."
+                )
+        return results
+
     def _within_capacity(self, parts: list[Tensor], count: Any) -> tuple[list[Tensor], list[Tensor]]:
         """Of each part what its expert takes, and what is left over."""
         taken, dropped = parts, list[Tensor]()
         if self.capacity_factor is not None:
-            share = self.capacity_factor * self.k / self.num_experts
-            capacity = ops.cast(ops.ceil(ops.cast(count, "float64") * share), "int32")
+            capacity = self._capacity(count, self.capacity_factor * self.k)
             taken, dropped = [part[:capacity] for part in parts], [part[capacity:] for part in parts]
         sizes = ops.stack([ops.shape(part)[0] for part in taken])
         lost = ops.sum(ops.stack([ops.shape(part)[0] for part in dropped])) if dropped else ops.zeros((), "int32")
         sum_over_steps([lost, sizes], self._note)
         return taken, dropped
+
+    def _capacity(self, count: Any, experts_a_token: float) -> Tensor:
+        """How many of so many tokens an expert takes, if each token is taken by so many experts on average."""
+        share = experts_a_token / self.num_experts
+        return ops.cast(ops.ceil(ops.cast(count, "float64") * share), "int32")
+
+    def _experts_choose(self, tokens: Tensor, live: Any) -> Tensor:
+        """The tokens that each expert takes; and the results, by their gates, added up at their places."""
+        count = ops.shape(tokens)[0]
+        scores = ops.transpose(ops.softmax(self._logits(tokens)))  # (experts, tokens)
+        live_count = count if live is None else ops.sum(live)
+        capacity = self._capacity(live_count, self.capacity_factor or self.k)
+        ranks = scores if live is None else ops.where(live, scores, -ops.ones_like(scores))  # behind all others
+        chosen = ops.argsort(-ranks, axis=1)[:, : ops.minimum(capacity, live_count)]
+        gates = ops.take_along_axis(scores, chosen, axis=1)
+        results = self._results(tokens, [chosen[number] for number in range(self.num_experts)])
+        made = ops.concatenate(results, axis=0)
+        weights = ops.reshape(ops.cast(gates, made.dtype), (-1, *[1] * (len(made.shape or ()) - 1)))
+        places = ops.reshape(chosen, (-1,))
+        times = ops.segment_sum(ops.ones_like(places), places, count)
+        left = live_count - ops.sum(times > 0)
+        sizes = ops.broadcast_to(ops.shape(chosen)[1], (self.num_experts,))
+        sum_over_steps([left, sizes], self._note)
+        return ops.segment_sum(made * weights, places, count)
 
     def _note(self, dropped: Tensor, taken: Tensor) -> None:
         self.dropped_tokens.assign(ops.cast(dropped, "int32"))
@@ -229,6 +301,7 @@ class MixtureOfExperts(Layer):
             "gate_initializer": initializers.serialize(self.gate_initializer),
             "noise_initializer": initializers.serialize(self.noise_initializer),
             "seed": self.seed,
+            "routing": self.routing,
         }
 
 
@@ -260,9 +333,15 @@ class _Routes:
 
 
 def _made(expert: Any, count: int) -> list[Layer]:
-    experts = list(expert) if isinstance(expert, (list, tuple)) else [expert() for _ in range(count)]
-    if not all(isinstance(layer, Layer) for layer in experts):
-        wrong = next(layer for layer in experts if not isinstance(layer, Layer))
+    if isinstance(expert, Layer):
+        raise ValueError(
+            "MixtureOfExperts: expert must be a function that makes a layer, so that each expert has weights of its "
+            f"own, got the layer {expert.name!r} itself. Write expert=lambda: layers.{type(expert).__name__}(...), or "
+            f"give a list of {count} layers."
+        )
+    experts: list[Any] = list(expert) if isinstance(expert, (list, tuple)) else [expert() for _ in range(count)]
+    wrong = next((layer for layer in experts if not isinstance(layer, Layer)), None)
+    if wrong is not None:
         raise ValueError(f"MixtureOfExperts: expert must be a function that returns a layer, got {wrong!r} from it.")
     if len({id(layer) for layer in experts}) != count or len(experts) != count:
         raise ValueError(
@@ -270,6 +349,19 @@ def _made(expert: Any, count: int) -> list[Layer]:
             "the layer inside the function: expert=lambda: layers.Dense(8)."
         )
     return experts
+
+
+def _agree(one: Any, other: Any) -> bool:
+    """Whether outputs of these shapes can be of one shape, the number of tokens aside."""
+    if one is None or other is None:
+        return True
+    return len(one) == len(other) and all(
+        None in pair or pair[0] == pair[1] for pair in zip(one[1:], other[1:], strict=True)
+    )
+
+
+def _per_token(result: Tensor) -> str:
+    return f"({', '.join(['tokens', *map(str, (result.shape or ())[1:])])})"
 
 
 def _variation(values: Tensor) -> Tensor:

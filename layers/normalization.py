@@ -219,12 +219,15 @@ class BatchNormalization(Layer):
         # In half precision, sums over a batch overflow.
         inputs = ops.cast(inputs, result_type(as_dtype(self.compute_dtype), as_dtype("float32")))
         if training and self.trainable:
-            mean, variance = self._moments(inputs, mask)
+            mean, variance, counts = self._moments(inputs, mask)
+            if counts is not None:  # of nothing, statistics are NaN, and so would be the gradient of gamma
+                mean = ops.where(counts, mean, ops.cast(self.moving_mean, mean.dtype))
+                variance = ops.where(counts, variance, ops.cast(self.moving_variance, variance.dtype))
             if self.renorm:
-                gamma, beta = self._renormed(mean, variance)
+                gamma, beta = self._renormed(mean, variance, counts)
             else:
-                self._update(self.moving_mean, mean)
-                self._update(self.moving_variance, variance)
+                self._update(self.moving_mean, mean, counts)
+                self._update(self.moving_variance, variance, counts)
         else:
             mean, variance = self.moving_mean, self.moving_variance
         outputs = ops.batch_normalization(
@@ -232,10 +235,12 @@ class BatchNormalization(Layer):
         )
         return ops.cast(outputs, self.compute_dtype)
 
-    def _update(self, average: Any, value: Tensor, momentum: float | None = None) -> Tensor:
-        """Assign the moving average, and return it."""
+    def _update(self, average: Any, value: Tensor, counts: Any, momentum: float | None = None) -> Tensor:
+        """Assign the moving average, and return it; a batch that does not count leaves it as it is."""
         momentum = self.momentum if momentum is None else momentum
         updated = average * momentum + ops.cast(value, average.dtype) * (1.0 - momentum)
+        if counts is not None:
+            updated = ops.where(counts, updated, average)
         average.assign(updated)
         return updated
 
@@ -252,7 +257,7 @@ class BatchNormalization(Layer):
         self.renorm_mean = add("renorm_mean", self.moving_mean_initializer)
         self.renorm_stddev = add("renorm_stddev", root)
 
-    def _renormed(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    def _renormed(self, mean: Tensor, variance: Tensor, counts: Any) -> tuple[Tensor, Tensor]:
         """gamma and beta with the correction in them; updates all averages."""
         limits = self.renorm_clipping or {}
         deviation = ops.sqrt(variance + self.epsilon)
@@ -261,37 +266,40 @@ class BatchNormalization(Layer):
         most = limits.get("dmax", np.inf)
         shift = ops.clip((mean - self.renorm_mean) / average, -most, most)
         factor, shift = ops.stop_gradient(factor), ops.stop_gradient(shift)
-        self._update(self.renorm_mean, mean, self.renorm_momentum)
-        self._update(self.renorm_stddev, deviation, self.renorm_momentum)
-        self._update(self.moving_mean, mean)
-        stddev = self._update(self.moving_stddev, deviation)
-        self.moving_variance.assign(ops.relu(stddev * stddev - self.epsilon))
+        self._update(self.renorm_mean, mean, counts, self.renorm_momentum)
+        self._update(self.renorm_stddev, deviation, counts, self.renorm_momentum)
+        self._update(self.moving_mean, mean, counts)
+        stddev = self._update(self.moving_stddev, deviation, counts)
+        moved = ops.relu(stddev * stddev - self.epsilon)
+        self.moving_variance.assign(moved if counts is None else ops.where(counts, moved, self.moving_variance))
         if self.gamma is not None:
             factor, shift = factor * self.gamma, shift * self.gamma
         return factor, shift if self.beta is None else shift + self.beta
 
     # --- the batch's statistics -----------------------------------------------------------------------------
 
-    def _moments(self, inputs: Tensor, mask: Any) -> tuple[Tensor, Tensor]:
-        """Mean and variance of each feature, over the positions that count."""
-        rank = len(inputs.shape or ())
+    def _moments(self, inputs: Tensor, mask: Any) -> tuple[Tensor, Tensor, Any]:
+        """Mean and variance of each feature, over the positions that count; and whether any does, None for surely."""
+        shape = inputs.shape or ()
+        rank = len(shape)
         axes = [axis for axis in range(rank) if axis != self.axis % rank]
         if mask is None:
-            return ops.moments(inputs, axes=axes)
+            counts = None if all(shape[axis] for axis in axes) else ops.size(inputs) > 0
+            return *ops.moments(inputs, axes=axes), counts
         kept = ops.cast(mask, "bool")
         for _ in range(rank - len(kept.shape or ())):
             kept = ops.expand_dims(kept, -1)
         # A mask may lack the inputs' inner axes: it counts once for each position that it stands for.
         kept = ops.broadcast_to(kept, ops.shape(inputs))
         total = ops.sum(ops.cast(kept, inputs.dtype), axis=axes) + _LEAST_WEIGHT
-        shape = [1] * rank
-        shape[self.axis] = -1
+        along = [1] * rank
+        along[self.axis] = -1
 
         def masked_mean(values: Tensor) -> Tensor:
             return ops.sum(ops.where(kept, values, ops.zeros_like(values)), axis=axes) / total
 
         mean = masked_mean(inputs)
-        return mean, masked_mean(ops.square(inputs - ops.reshape(mean, shape)))
+        return mean, masked_mean(ops.square(inputs - ops.reshape(mean, along))), ops.any(kept)
 
     def get_config(self) -> dict[str, Any]:
         return {

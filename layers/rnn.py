@@ -11,10 +11,12 @@ from ..engine.control_flow import TensorArray, while_loop
 from ..engine.graph import Region, Tensor, TensorSpec, Variable, flatten, pack_as
 from ..engine.graph.graph import get_default_graph
 from ..engine.objects.registry import serialize_keras_object
+from ..engine.ops.elementwise import identity as pass_on  # ops.identity is the matrix
 from .calling import map_leaves
 from .layer import Layer
 from .recurrent_cell import StateSize, build_cell, call_cell, dropout_scope, initial_states, state_form
 from .stacked_rnn_cells import StackedRNNCells, check_cell
+from .step_rows import rows_live
 from .step_sums import StepSums, collect_step_sums
 
 
@@ -52,7 +54,7 @@ class RNN(Layer):
 
     Raises:
         ValueError: the cell has no `call` or no `state_size`; `sequence_length` or `reset` are of another shape or
-            dtype, or there is nothing to `reset`.
+            dtype (where the size of the batch is not known before, when it runs), or there is nothing to `reset`.
 
     >>> import numpy as np
     >>> import anabranch as ab
@@ -188,7 +190,7 @@ class RNN(Layer):
         states = self._first_states(initial_state, batch)
         if reset is not None:
             states = self._begun_anew(reset, states, batch)
-        lengths = None if sequence_length is None else self._lengths(sequence_length)
+        lengths = None if sequence_length is None else self._lengths(sequence_length, batch)
         with dropout_scope(self.cell, batch, training):
             loop = _Loop(self, sequences, states, next(iter(flatten(mask)), None), lengths, steps, training)
             output, final = loop.run(batch)
@@ -202,7 +204,7 @@ class RNN(Layer):
         first, second = ops.shape(flatten(sequences)[0])[:2]
         return (second, first) if self.time_major else (first, second)
 
-    def _lengths(self, given: Any) -> Tensor:
+    def _lengths(self, given: Any, batch: Any) -> Tensor:
         """`sequence_length` as int32 ``(batch,)``."""
         lengths = ops.convert_to_tensor(given)
         if lengths.dtype.kind not in "iu" or (lengths.shape is not None and len(lengths.shape) != 1):
@@ -210,7 +212,23 @@ class RNN(Layer):
                 f"Layer {self.name!r} ({type(self).__name__}): sequence_length must be ints of shape (batch,), got "
                 f"{lengths.dtype.name} of shape {lengths.shape}."
             )
-        return ops.cast(lengths, "int32")
+        return ops.cast(self._of_each_row("sequence_length", lengths, batch), "int32")
+
+    def _of_each_row(self, argument: str, given: Tensor, batch: Any) -> Tensor:
+        """`given`, which has to be ``(batch,)``: a single entry would be spread over all rows in silence.
+
+        Raises:
+            ValueError: it is not, at once where both sizes are known; otherwise `InvalidArgumentError` when it runs.
+        """
+        what = f"Layer {self.name!r} ({type(self).__name__}): {argument} must have an entry for each row of the batch"
+        size = None if given.shape is None else given.shape[0]
+        if size is None or not isinstance(batch, int):
+            check = ops.assert_equal(ops.shape(given)[0], batch, f"{what}.")
+            with check.graph.control_dependencies([check]):
+                return pass_on(given)
+        if size != batch:
+            raise ValueError(f"{what}, of which there are {batch}; got shape ({size},).")
+        return given
 
     def _begun_anew(self, reset: Any, states: Any, batch: Any) -> Any:
         """The states, with first ones for the rows of `reset`."""
@@ -225,6 +243,7 @@ class RNN(Layer):
                 f"Layer {self.name!r} ({type(self).__name__}): reset must be bools of shape (batch,), got "
                 f"{rows.dtype.name} of shape {rows.shape}."
             )
+        rows = self._of_each_row("reset", rows, batch)
         first = [ops.cast(new, self.compute_dtype) for new in flatten(self.get_initial_state(batch))]
         return pack_as(states, [_choose(rows, new, old) for new, old in zip(first, flatten(states), strict=True)])
 
@@ -364,7 +383,7 @@ class _Loop:
     def _body(self, index: Any, states: Any, carried: Any) -> tuple[Any, Any, Any]:
         place = self.live_steps - 1 - index if self.rnn.go_backwards else index
         keep = None if self.mask is None else self.mask.read(place)
-        with collect_step_sums() as sums:
+        with collect_step_sums() as sums, rows_live(keep):
             output, new = self._step(place, states)
             added = sums.values(keep)
         if keep is not None:
@@ -403,7 +422,10 @@ class _Loop:
             read = [region.add_parameter(spec, "input") for spec in specs]
             leaves = [region.add_parameter(ops.convert_to_tensor(s).spec, "state") for s in flatten(self.states)]
             x, states = _packed_like(self.sequences, read), pack_as(self.states, leaves)
-            with collect_step_sums() as sums:
+            keep = None
+            if self.mask is not None:
+                keep = region.add_parameter(TensorSpec(self.mask.element_shape, self.mask.dtype), "mask")
+            with collect_step_sums() as sums, rows_live(keep):
                 output, new = self.rnn.step(x, states, self.training)
         positions = [position for position, leaf in enumerate(flatten(new)) if leaf is output]
         return TensorSpec(output.shape, output.dtype), positions[0] if positions else None, sums

@@ -79,9 +79,13 @@ class ArrayFunction:
     Args:
         function: builds the computation in the current graph, and returns a structure of tensors. Its effects always
             happen, whether or not its result depends on them.
+
+    Attributes:
+        notes: what `function` has noted here, besides its result, when it was traced last.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
+        self.notes: list[Any] = []
         self._function = function
         self._devices = devices_version()
         self._families: dict[Any, ShapePrograms] = {}

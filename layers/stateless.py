@@ -104,7 +104,7 @@ class StatelessCalls(LayerConfig):
                 leaf = convert_to_tensor(leaf)
             return placeholder(leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf
 
-        with Graph().as_default():
+        with Graph().as_default(), self._losses_kept():
             first = tuple(map_leaves(symbol, arg) for arg in map(numbers_to_arrays, args[:1]))
             rest = tuple(map_leaves(symbol, arg) for arg in args[1:])
             return self._call_on_tensors((*first, *rest), {name: map_leaves(symbol, v) for name, v in kwargs.items()})

@@ -1,8 +1,8 @@
 """Sums over the steps of a loop: how what a layer computes inside a step (a loss, a count) comes out of the loop.
 
-A value made in a loop's body leaves it only as a loop variable. A layer that runs a loop around other layers, such as
-`RNN`, opens `collect_step_sums` around its step, carries the values that were handed to it, adds them up, and gives the
-totals back behind the loop.
+A value made in a loop's body leaves it only as a loop variable. What runs a loop around layers, such as `RNN` or a way
+of decoding, opens `collect_step_sums` around its step, carries the values that were handed to it, adds them up, and
+gives the totals back behind the loop.
 """
 
 from __future__ import annotations
@@ -46,6 +46,21 @@ class StepSums:
                 found.append(value)
         return found
 
+    def added(self, totals: Sequence[Tensor], rows: Any = None) -> list[Tensor]:
+        """The totals with the values of this step.
+
+        Args:
+            totals: so far, in the order of `values`.
+            rows: ``(rows,)``, which rows of the totals take this step; None for all, in their order.
+        """
+        found: list[Tensor] = []
+        for summand in self.summands:
+            for value in summand.values:
+                total = totals[len(found)]
+                is_part = summand.by_row and rows is not None
+                found.append(total + (ops.segment_sum(value, rows, ops.shape(total)[0]) if is_part else value))
+        return found
+
     def zeros(self, batch: Any) -> list[Tensor]:
         """What the sums begin with."""
         return [
@@ -55,11 +70,18 @@ class StepSums:
         ]
 
     def finish(self, totals: Sequence[Tensor]) -> None:
-        """Give the totals, in the order of `values`, to the layers that asked for them."""
+        """Give the totals, in the order of `values`, to the layers that asked for them.
+
+        Those of a loop in a loop go on to the outer one, which adds them up; but not those by row, as rows may be
+        others there.
+        """
         left = list(totals)
         for summand in self.summands:
             taken, left = left[: len(summand.values)], left[len(summand.values) :]
-            summand.finish(*taken)
+            if summand.by_row:
+                summand.finish(*taken)
+            else:
+                sum_over_steps(taken, summand.finish)
 
 
 class _Open(threading.local):

@@ -7,6 +7,7 @@ from typing import Any
 from ..engine import ops
 from ..engine.graph import Tensor
 from .calling import map_leaves, signature_of
+from .step_rows import live_rows, rows_live
 from .wrapper import Wrapper
 
 
@@ -42,7 +43,11 @@ class TimeDistributed(Wrapper):
             given["training"] = training
         if signature.takes("mask") and mask is not None:
             given["mask"] = _merged(mask)
-        outputs = self.layer(_merged(inputs), **given)
+        live = live_rows()
+        if live is not None:
+            live = _merged(ops.broadcast_to(ops.expand_dims(live, 1), (batch, steps)))
+        with rows_live(live, other_rows=True):
+            outputs = self.layer(_merged(inputs), **given)
 
         def split(output: Tensor) -> Tensor:
             return ops.reshape(output, (batch, steps, *ops.shape(output)[1:]))

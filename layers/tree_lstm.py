@@ -40,9 +40,9 @@ class TreeLSTM(Layer):
         Others: see `Layer`.
 
     Call arguments: ``inputs (batch, nodes, features)``; ``children (batch, nodes, width)``, integers, for each node the
-    places of its children in the same row, -1 for none (``width`` is `arity`, if that is given); ``mask
-    (batch, nodes)``, False for padding, by default the one that `inputs` carry. Nodes may come in any order. The root
-    of a row is its first node that is nobody's child.
+    places of its children in the same row, -1 for none (``width`` is `arity`, if that is given, otherwise any number,
+    0 too); ``mask (batch, nodes)``, False for padding, by default the one that `inputs` carry. Nodes may come in any
+    order. The root of a row is its first node that is nobody's child.
 
     Shapes: ``(batch, units)``, or with `return_nodes` ``(batch, nodes, units)``. Padding, and rows without a tree, get
     zeros.
@@ -162,6 +162,8 @@ class TreeLSTM(Layer):
     def call(self, inputs: Any, children: Any, mask: Any = None) -> Tensor:
         children = ops.convert_to_tensor(children)
         self._check_shapes(inputs.shape, children.shape)
+        if children.shape[2] == 0:  # leaves alone: what follows needs a place for a child, if there is none in it
+            children = ops.pad(children, ((0, 0), (0, 0), (0, 1)), constant_values=-1)
         trees = trees_of(children, mask, f"Layer {self.name!r} (TreeLSTM)")
         rows = ops.reshape(inputs, (-1, ops.shape(inputs)[-1]))
         by_levels = self.implementation == "levels"

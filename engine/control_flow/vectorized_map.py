@@ -79,6 +79,7 @@ def batched_map(function: Callable[..., Any], elements: Any) -> tuple[Any, list[
         found = [batch.batched(value) for value in batch.run(region)]
     except CannotBatchError as error:
         return map_fn(_dense_results(function), pack_as(elements, given)), [str(error)]
+    region.is_built = True  # what was computed in it is part of the program, in another form
     looped = [
         f"{operation.name!r} ({kind}, defined at {operation.location})" for kind, operation in rules.fallbacks.items()
     ]

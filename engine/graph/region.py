@@ -29,7 +29,7 @@ class Region(Graph):
         parameters: the explicit inputs (loop variables), in order.
         captures: pairs (tensor of the parent, parameter here) of values used from outside.
         results: the outputs, in order.
-        is_built: whether an operation holds the region; from then on it captures nothing more.
+        is_built: whether an operation holds the region, or it was rewritten; from then on it captures nothing more.
 
     Reads of variables are taken out of the region optimistically: a read becomes a captured read of the parent, and
     turns back into a read of its own, in place, if the region writes that variable later on. So a loop reads a weight

@@ -7,9 +7,10 @@ from typing import Any
 
 from ..control_flow.call import Recorded, Recursion
 from ..control_flow.frames import History, Saved, from_frame
+from ..control_flow.outside import holder_of
 from ..control_flow.region_op import RegionOp
 from ..control_flow.while_loop import While
-from ..graph.graph import Graph, Operation
+from ..graph.graph import Graph
 from ..graph.region import Region
 from ..graph.tensor import Tensor
 
@@ -32,7 +33,7 @@ def fetched_from(graph: Graph, tensor: Tensor) -> Tensor:
 
 
 def _one_level_out(tensor: Tensor, region: Region) -> Tensor:
-    holder = _holder(region)
+    holder = holder_of(region)
     if holder is None:
         raise ValueError(
             f"{tensor!r} lies in a trace that is no part of the graph. A body is traced again when the shapes that it "
@@ -44,14 +45,6 @@ def _one_level_out(tensor: Tensor, region: Region) -> Tensor:
     if not isinstance(holder.op, While):
         return from_frame(frame, Saved(tensor), tensor)
     return from_frame(frame, History(tensor), tensor)
-
-
-def _holder(region: Region) -> Operation | None:
-    """The loop or branch to which `region` belongs."""
-    for operation in reversed(region.parent.operations):
-        if isinstance(operation.op, RegionOp) and region in operation.op.regions:
-            return operation
-    return None
 
 
 def find_by_name(graph: Graph, name: str) -> Any:

@@ -412,6 +412,20 @@ def test_packed_product_in_a_loop_with_its_gradient():
 
 
 @any_size
+@pytest.mark.parametrize("rows", [0, 6, 70])
+def test_packed_product_and_bias_of_rows_known_at_run_time(rows: int):
+    """As an expert inside a cell has them."""
+    h, (w, w_value), (b, b_value) = ab.placeholder((None, 40)), feed(40, 40), feed(40)
+    last = ab.while_loop(lambda i, _: i < 5, lambda i, s: (i + 1, ops.tanh(s @ w + b)), (0, h))[1]
+    values = {h: draw(rows, 40), w: w_value, b: b_value}
+    assert [(type(op.product), op.taken) for op in joined([last], list(values))] == [(PackedMatMul, 3)]
+    expected = values[h]
+    for _ in range(5):
+        expected = np.tanh(expected @ w_value + b_value)
+    np.testing.assert_allclose(run([last], values)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+@any_size
 def test_result_in_the_slot_of_an_array():
     (x, x_value), (w, w_value) = feed(5, 6, 40), feed(40, 40)
 

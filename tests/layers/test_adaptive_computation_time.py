@@ -206,7 +206,14 @@ def test_half_precision() -> None:
     [
         ({"max_steps": 0}, "max_steps must be a positive integer, got max_steps=0"),
         ({"epsilon": 1.0}, r"epsilon must be within \(0, 1\), got epsilon=1.0"),
+        ({"max_steps": 2.5}, "max_steps must be a positive integer, got max_steps=2.5"),
         ({"epsilon": 0.0}, r"epsilon must be within \(0, 1\), got epsilon=0.0"),
+        ({"epsilon": "a"}, r"epsilon must be within \(0, 1\), got epsilon='a'"),
+        ({"ponder_cost": "a"}, "ponder_cost must be a number of at least 0, got ponder_cost='a'"),
+        ({"ponder_cost": -1}, "ponder_cost must be a number of at least 0, got ponder_cost=-1"),
+        ({"ponder_cost": float("nan")}, "ponder_cost must be a number of at least 0, got ponder_cost=nan"),
+        ({"ponder_cost": float("inf")}, "ponder_cost must be a number of at least 0, got ponder_cost=inf"),
+        ({"ponder_cost": True}, "ponder_cost must be a number of at least 0, got ponder_cost=True"),
         ({"cell": layers.Dense(2)}, "is no cell: it has no state_size"),
     ],
 )
@@ -220,3 +227,20 @@ def test_inputs_are_vectors(shape: Any) -> None:
     act = layers.AdaptiveComputationTime(layers.SimpleRNNCell(2), name="thinker")
     with pytest.raises(ValueError, match=r"'thinker' .* takes inputs of shape \(batch, features\) at each step"):
         layers.RNN(act).build(shape)
+
+
+def test_numbers_of_any_kind_are_arguments() -> None:
+    act = layers.AdaptiveComputationTime(layers.SimpleRNNCell(2), ponder_cost=0, epsilon=np.float32(0.25))
+    assert (act.get_config()["ponder_cost"], act.get_config()["epsilon"]) == (0.0, 0.25)
+
+
+def test_states_that_have_no_mean() -> None:
+    decoder = layers.TransformerDecoder(intermediate_dim=4, num_heads=1)
+    cell = layers.TransformerDecoderCell(decoder, max_length=3, name="writer")
+    act = layers.AdaptiveComputationTime(cell, name="thinker")
+    with pytest.raises(
+        TypeError,
+        match=r"'thinker' \(AdaptiveComputationTime\): a step's states are means over the calls of the cell, so that "
+        r"they have to be floats, but states\[2\] of 'writer' \(TransformerDecoderCell\) is int32",
+    ):
+        layers.RNN(act)(data(2, 3, 4, dtype="float32"))

@@ -560,3 +560,10 @@ def test_other_wrong_arguments() -> None:
         decoding.greedy_search(step, (), **arguments)
     with pytest.raises(ValueError, match=r"tokens must be of shape \(batch, steps\), got shape \(3,\)"):
         decoding.scheduled_sampling(step, np.zeros((2, 3)), [1, 2, 3], 0.5)
+    for wrong in (2.0, -1, np.float32(1.5), float("nan")):
+        with pytest.raises(ValueError, match=r"probability must be within \[0, 1\], got"):
+            decoding.scheduled_sampling(step, np.zeros((1, 3)), [[1, 2, 0]], wrong)
+    with pytest.raises(ValueError, match=r"probability must be a number, a Variable or a scalar tensor, got 'half'"):
+        decoding.scheduled_sampling(step, np.zeros((1, 3)), [[1, 2, 0]], "half")
+    with pytest.raises(ValueError, match=r"probability must be one number for all rows, got shape \(2,\)"):
+        decoding.scheduled_sampling(step, np.zeros((2, 3)), [[1, 2], [2, 1]], np.array([0.5, 0.5]))

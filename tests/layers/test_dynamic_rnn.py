@@ -285,6 +285,54 @@ def test_errors() -> None:
         going.reset_states([np.zeros((2, 3)), np.zeros((2, 3))], rows=[0])
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+def test_as_many_entries_as_rows(rows: int) -> None:
+    """One entry isn't spread over the batch either: who gives one means one sequence."""
+    x = data(4, 6, 2)
+    layer = layers.LSTM(3, name="reader")
+    with pytest.raises(
+        ValueError,
+        match=rf"'reader' \(LSTM\): sequence_length must have an entry for each row of the batch, of which there "
+        rf"are 4; got shape \({rows},\)",
+    ):
+        layer(x, sequence_length=np.ones(rows, "int32"))
+    going = layers.LSTM(3, stateful=True, name="going")
+    going(x)
+    with pytest.raises(
+        ValueError, match=r"'going' \(LSTM\): reset must have an entry for each row .* there are 4; got shape"
+    ):
+        going(x, reset=np.ones(rows, "bool"))
+
+
+@pytest.mark.parametrize("known", [None, 4], ids=["unknown batch", "known batch"])
+def test_as_many_entries_as_rows_where_their_number_shows_at_run_time(known: int | None) -> None:
+    layer = layers.Bidirectional(layers.GRU(3, name="reader"))
+    x = data(4, 6, 2)
+    expected = layer(x, sequence_length=LENGTHS)
+    with ab.Graph().as_default():
+        given, lengths = ab.placeholder((known, 6, 2)), ab.placeholder((None,), "int32")
+        run: Any = ab.Session().make_callable(layer(given, sequence_length=lengths), [given, lengths])
+    np.testing.assert_allclose(run(x, LENGTHS), expected, rtol=1e-6)
+    for wrong in (LENGTHS[:1], LENGTHS[:3]):
+        with pytest.raises(
+            ab.ops.InvalidArgumentError,
+            match=rf"x is {len(wrong)} and y is 4\. Layer 'forward_reader' \(GRU\): sequence_length must have an entry "
+            "for each row of the batch",
+        ):
+            run(x, wrong)
+
+
+def test_as_many_resets_as_rows_at_run_time() -> None:
+    layer = layers.LSTM(3, stateful=True, name="going")
+    with ab.Graph().as_default():
+        given, reset = ab.placeholder((4, 6, 2)), ab.placeholder((None,), "bool")
+        run: Any = ab.Session().make_callable(layer(given, reset=reset), [given, reset])
+    fresh = run(data(4, 6, 2), np.zeros(4, "bool"))
+    np.testing.assert_allclose(run(data(4, 6, 2), np.ones(4, "bool")), fresh, rtol=1e-6)
+    with pytest.raises(ab.ops.InvalidArgumentError, match=r"'going' \(LSTM\): reset must have an entry for each row"):
+        run(data(4, 6, 2), np.ones(1, "bool"))
+
+
 def test_saved_and_loaded(tmp_path: Any) -> None:
     inputs, lengths = ab.Input((None, 2)), ab.Input((), dtype="int32")
     outputs = layers.LSTM(3, return_sequences=True)(inputs, sequence_length=lengths)

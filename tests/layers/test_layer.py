@@ -569,12 +569,13 @@ def test_losses_of_a_cell_are_summed_over_the_steps() -> None:
     assert [float(loss) for loss in layer.losses] == [15.0]
 
 
-@pytest.mark.parametrize("make", [lambda cell: cell, layers.RNN])
-def test_no_loss_out_of_a_branch(make: Any) -> None:
+@pytest.mark.parametrize(("make", "loss"), [(lambda cell: cell, 2.0), (layers.RNN, 6.0)])
+def test_losses_of_a_branch(make: Any, loss: float) -> None:
     layer = make(LossyCell(in_branch=True))
-    inputs = np.ones((1, 3, 2), "float32")
-    with pytest.raises(ValueError, match="inside a loop or branch"):
-        layer(inputs, [inputs[:, 0]])
+    for sign, expected in ((1, loss), (-1, 0.0)):
+        inputs = sign * np.ones((1, 3, 2) if isinstance(layer, layers.RNN) else (1, 2), "float32")
+        layer(inputs, [np.ones((1, 2), "float32")])
+        assert [float(value) for value in layer.losses] == [expected]
 
 
 # --- configs --------------------------------------------------------------------------------------------------------

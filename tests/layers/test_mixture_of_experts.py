@@ -278,6 +278,12 @@ SAME = layers.Dense(2)
         ({"expert": lambda: 3}, "expert must be a function that returns a layer, got 3 from it"),
         ({"expert": lambda: SAME}, "expert must give 3 different layers, got 1. Make the layer inside the function"),
         ({"expert": [layers.Dense(2)]}, "expert must give 3 different layers, got 1"),
+        (
+            {"expert": layers.Dense(2, name="one")},
+            r"expert must be a function that makes a layer, .* got the layer 'one' itself\. "
+            r"Write expert=lambda: layers\.Dense\(\.\.\.\), or give a list of 3 layers\.",
+        ),
+        ({"routing": "top"}, "routing must be 'token_choice' or 'expert_choice', got 'top'"),
     ],
 )
 def test_wrong_arguments(arguments: Any, message: str) -> None:
@@ -291,3 +297,15 @@ def test_wrong_mask_and_unknown_features() -> None:
         layer(data(2, 3, 4, dtype="float32"), mask=np.ones(2, bool))
     with pytest.raises(ValueError, match="needs to know the size of its input's last axis"):
         layers.MixtureOfExperts(3, lambda: layers.Dense(2)).build((None, None))
+
+
+@pytest.mark.parametrize("routing", ["token_choice", "expert_choice"])
+def test_experts_of_different_widths(routing: str) -> None:
+    experts = [layers.Dense(3, name="narrow"), layers.Dense(4, name="wide")]
+    layer = layers.MixtureOfExperts(2, experts, routing=routing, name="mixed")
+    message = (
+        r"Layer 'mixed' .* outputs must have one shape, but expert 0, 'narrow', gives \(tokens, 3\) and expert 1, "
+        r"'wide', \(tokens, 4\)\."
+    )
+    with pytest.raises(ValueError, match=message):
+        layer(data(2, 4, dtype="float32"))

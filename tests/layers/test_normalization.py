@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch import layers
+from anabranch import layers, ops
 from anabranch.engine.graph.graph import get_default_graph
 from anabranch.framework.state_tree import collect
 
@@ -101,6 +101,47 @@ def test_masked_positions_may_hold_anything() -> None:
     np.testing.assert_allclose(outputs[mask], clean(x, training=True, mask=mask)[mask], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(layer.moving_mean.numpy(), x[mask].mean(0), rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(layer.moving_variance.numpy(), x[mask].var(0), rtol=1e-4, atol=1e-6)
+
+
+def moved_once(renorm: bool) -> Any:
+    """A layer whose averages are no longer the first ones."""
+    layer = layers.BatchNormalization(renorm=renorm, momentum=0.7, renorm_momentum=0.7)
+    layer(data(5, 3) + 1, training=True)
+    return layer
+
+
+@pytest.mark.parametrize("renorm", [False, True])
+@pytest.mark.parametrize("known", [False, True])
+def test_a_batch_of_no_rows_moves_nothing(known: bool, renorm: bool) -> None:
+    """Averages stay, to the bit; outputs are empty, gradients zeros; the next batch is none the wiser."""
+    layer, same = moved_once(renorm), moved_once(renorm)
+    before = layer.get_weights()
+
+    @ab.function
+    def train(x: Any, count: Any) -> Any:
+        outputs = layer(x if known else x[:count], training=True)
+        return outputs, *ab.gradients(ops.sum(ops.square(outputs)), [x, *layer.trainable_weights])
+
+    outputs, *gradients = train(data(0 if known else 4, 3), np.int32(0))
+    assert outputs.shape == (0, 3)
+    for gradient in gradients:
+        np.testing.assert_array_equal(gradient, np.zeros_like(gradient))
+    for weight, first in zip(layer.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, first)
+    np.testing.assert_allclose(train(data(4, 3), np.int32(4))[0], same(data(4, 3), training=True), rtol=1e-5, atol=1e-6)
+    for weight, other in zip(layer.get_weights(), same.get_weights(), strict=True):
+        np.testing.assert_allclose(weight, other, rtol=1e-6)
+
+
+@pytest.mark.parametrize("renorm", [False, True])
+def test_a_batch_that_is_masked_altogether_moves_nothing(renorm: bool) -> None:
+    layer = moved_once(renorm)
+    before = layer.get_weights()
+    for rows in (2, 0):
+        outputs = layer(data(rows, 3), training=True, mask=np.zeros(rows, bool))
+        assert np.isfinite(outputs).all()
+        for weight, first in zip(layer.get_weights(), before, strict=True):
+            np.testing.assert_array_equal(weight, first)
 
 
 def test_renormalisation_brings_training_to_inference() -> None:

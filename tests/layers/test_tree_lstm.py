@@ -145,6 +145,18 @@ def test_a_deep_chain_and_single_nodes(implementation: str) -> None:
     np.testing.assert_allclose(layer(x, children), expected, atol=1e-12)
 
 
+@implementations
+@pytest.mark.parametrize("return_nodes", [False, True])
+def test_leaves_alone(implementation: str, return_nodes: bool) -> None:
+    """No place for children at all, as data has it that holds single words only."""
+    layer = built(None, implementation=implementation, return_nodes=return_nodes)
+    x, mask = np.random.default_rng(0).normal(size=(3, 2, 2)), np.array([[True, True], [False, True], [False, False]])
+    i, _, candidate, o = np.split(x @ layer.kernel.numpy() + layer.bias.numpy(), 4, axis=-1)
+    nodes = np.where(mask[..., None], sigmoid(o) * np.tanh(sigmoid(i) * np.tanh(candidate)), 0)
+    expected = nodes if return_nodes else np.stack([nodes[0, 0], nodes[1, 1], np.zeros(4)])
+    np.testing.assert_allclose(layer(x, np.zeros((3, 2, 0), "int32"), mask=mask), expected, atol=1e-12)
+
+
 @forms
 @implementations
 def test_of_nothing(arity: int | None, implementation: str) -> None:

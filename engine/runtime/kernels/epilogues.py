@@ -236,7 +236,7 @@ def _is_open(op: ProductThen, inputs: Sequence[TensorSpec], outputs: Sequence[Te
         return False
     if name_of(result.dtype) not in gemm.ELEMENTS or any(spec.shape is None for spec in inputs):
         return False
-    return may_be_large(*inputs[: op.taken])
+    return may_be_large(*inputs[:2])  # what the product adds is aside
 
 
 def _product_alone(
