@@ -19,8 +19,8 @@ class _Copies(Wrapper):
 
     copy_name = "average"
 
-    def __init__(self, optimizer: Optimizer, name: str | None = None) -> None:
-        super().__init__(optimizer, name)
+    def __init__(self, optimizer: Optimizer, name: str | None = None, **options: Any) -> None:
+        super().__init__(optimizer, name, **options)
         self._copies: list[Variable] = []
 
     def build(self, variables: Sequence[Variable]) -> None:
@@ -74,7 +74,8 @@ class Lookahead(_Copies):
     The slow weights begin as the weights before the first step.
 
     Raises:
-        ValueError: `sync_period` or `slow_step_size` is out of range, or `optimizer` is no optimizer.
+        ValueError: `sync_period` or `slow_step_size` is out of range, `optimizer` is no optimizer, or an option
+            belongs to it.
 
     Source: Zhang et al., "Lookahead Optimizer: k steps forward, 1 step back", 2019.
 
@@ -91,9 +92,14 @@ class Lookahead(_Copies):
     copy_name = "slow"
 
     def __init__(
-        self, optimizer: Optimizer, sync_period: int = 6, slow_step_size: float = 0.5, name: str | None = None
+        self,
+        optimizer: Optimizer,
+        sync_period: int = 6,
+        slow_step_size: float = 0.5,
+        name: str | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(optimizer, name)
+        super().__init__(optimizer, name, **options)
         if sync_period < 1:
             raise ValueError(f"Lookahead: sync_period must be at least 1; got {sync_period}.")
         if not 0 <= slow_step_size <= 1:
@@ -145,7 +151,8 @@ class MovingAverage(_Averages):
         name: for its variables; by default from the class.
 
     Raises:
-        ValueError: `average_decay` or `start_step` is out of range, or `optimizer` is no optimizer.
+        ValueError: `average_decay` or `start_step` is out of range, `optimizer` is no optimizer, or an option belongs
+            to it.
 
     Source: Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992.
 
@@ -167,8 +174,9 @@ class MovingAverage(_Averages):
         start_step: int = 0,
         dynamic_decay: bool = False,
         name: str | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(optimizer, name)
+        super().__init__(optimizer, name, **options)
         if not 0 <= average_decay <= 1:
             raise ValueError(f"MovingAverage: average_decay must be in [0, 1]; got {average_decay}.")
         if start_step < 0:
@@ -202,7 +210,7 @@ class SWA(_Averages):
         name: for its variables; by default from the class.
 
     Raises:
-        ValueError: an argument is out of range, or `optimizer` is no optimizer.
+        ValueError: an argument is out of range, `optimizer` is no optimizer, or an option belongs to it.
 
     Source: Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization", 2018.
 
@@ -219,9 +227,14 @@ class SWA(_Averages):
     hyperparameters = ("start_averaging", "average_period")
 
     def __init__(
-        self, optimizer: Optimizer, start_averaging: int = 1, average_period: int = 10, name: str | None = None
+        self,
+        optimizer: Optimizer,
+        start_averaging: int = 1,
+        average_period: int = 10,
+        name: str | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(optimizer, name)
+        super().__init__(optimizer, name, **options)
         if start_averaging < 1:
             raise ValueError(f"SWA: start_averaging must be at least 1, the first step; got {start_averaging}.")
         if average_period < 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..engine import ops
@@ -11,7 +11,7 @@ from ..engine.autodiff import gradients
 from ..engine.control_flow import TensorArray, cond, while_loop
 from ..engine.graph import Operation, Tensor, Variable, graph_for
 from .line_search import LineSearch, Point
-from .optimizer import LearningRate, Optimizer, path_of
+from .optimizer import LearningRate, Optimizer, check_option_names, path_of
 from .updates import constrain
 
 LINE_SEARCHES = ("strong_wolfe", "backtracking")
@@ -42,7 +42,8 @@ class LBFGS(Optimizer):
         loss: a variable, the loss at the end of the latest run.
 
     Raises:
-        ValueError: an argument is out of range.
+        ValueError: an argument is out of range, or one that other optimizers have.
+        TypeError: no optimizer has such an argument.
 
     Sources: Liu and Nocedal, "On the Limited Memory BFGS Method for Large Scale Optimization", 1989; line search by
     Nocedal and Wright, "Numerical Optimization", 2006, section 3.5.
@@ -74,7 +75,9 @@ class LBFGS(Optimizer):
         line_search: str = "strong_wolfe",
         max_line_search_steps: int = 25,
         name: str | None = None,
+        **options: Any,
     ) -> None:
+        _refuse(options)
         super().__init__(learning_rate, name=name)
         for what, value in (
             ("history_size", history_size),
@@ -147,6 +150,21 @@ class LBFGS(Optimizer):
     def get_config(self) -> dict[str, Any]:
         found = super().get_config()
         return {name: found[name] for name in ("name", "learning_rate", *self.hyperparameters)}
+
+
+def _refuse(options: Mapping[str, Any]) -> None:
+    """See `LBFGS`; `options` are the arguments that it has none of."""
+    check_option_names("LBFGS", options, ())
+    if options.get("gradient_accumulation_steps") is not None:
+        raise ValueError(
+            "LBFGS does not accumulate gradients: it needs losses at several points, each over the same data. In the "
+            "function that is given to minimize, sum up the loss over all batches."
+        )
+    if options:
+        raise ValueError(
+            f"LBFGS does not take {next(iter(options))}: its line search follows the loss as it is, so that nothing "
+            "else may change the steps. Leave it out, or put it into the loss: a penalty in place of weight_decay."
+        )
 
 
 class _Run:

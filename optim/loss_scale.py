@@ -70,15 +70,8 @@ class LossScaleOptimizer(Wrapper):
     ) -> None:
         if isinstance(inner_optimizer, LossScaleOptimizer):
             raise ValueError(f"LossScaleOptimizer takes an optimizer that makes the steps; got {inner_optimizer!r}.")
-        super().__init__(inner_optimizer, name)
-        for option, value in kwargs.items():
-            if option not in _OFF:
-                raise ValueError(f"LossScaleOptimizer() got an unexpected keyword argument {option!r}.")
-            if value != _OFF[option]:
-                raise ValueError(
-                    f"LossScaleOptimizer does not take {option}; give it to the inner optimizer, "
-                    f"{type(inner_optimizer).__name__}({option}={value!r})."
-                )
+        is_off = {option: option in _OFF and value == _OFF[option] for option, value in kwargs.items()}
+        super().__init__(inner_optimizer, name, **{option: kwargs[option] for option in kwargs if not is_off[option]})
         self._variables.append(self._learning_rate)  # unused, as the count of calls is: Keras has both in its files
         self.initial_scale = initial_scale
         self.dynamic_growth_steps = dynamic_growth_steps

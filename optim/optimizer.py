@@ -54,6 +54,17 @@ class OptimizerOptions(TypedDict, total=False):
     name: str | None
 
 
+def check_option_names(optimizer: str, options: Mapping[str, Any], others: Sequence[str] = ("learning_rate",)) -> None:
+    """Check that optimizers have options of these names, or that they are among `others`.
+
+    Raises:
+        TypeError: there is one that none has.
+    """
+    unknown = set(options) - OptimizerOptions.__annotations__.keys() - {*others}
+    if unknown:
+        raise TypeError(f"{optimizer}() got an unexpected keyword argument {min(unknown)!r}.")
+
+
 class Optimizer(StatelessSteps, Updates):
     """An optimizer: it turns gradients into assignments. Subclasses define `build` and `update_step`.
 
@@ -94,9 +105,7 @@ class Optimizer(StatelessSteps, Updates):
     steps_by_gradients: ClassVar[bool] = True  # or by computing the loss at several points, as `LBFGS` does
 
     def __init__(self, learning_rate: LearningRate = 0.001, **options: Unpack[OptimizerOptions]) -> None:
-        unknown = set(options) - OptimizerOptions.__annotations__.keys()
-        if unknown:
-            raise TypeError(f"{type(self).__name__}() got an unexpected keyword argument {min(unknown)!r}.")
+        check_option_names(type(self).__name__, options, ())
         Updates.__init__(self)
         self.name: str = options.get("name") or name_for(self)
         self.weight_decay = options.get("weight_decay")

@@ -50,9 +50,14 @@ class Selective(Wrapper):
     hyperparameters = ("least_norm", "per_variable")
 
     def __init__(
-        self, optimizer: Optimizer, least_norm: float, per_variable: bool = False, name: str | None = None
+        self,
+        optimizer: Optimizer,
+        least_norm: float,
+        per_variable: bool = False,
+        name: str | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(optimizer, name)
+        super().__init__(optimizer, name, **options)
         if not least_norm >= 0:
             raise ValueError(f"Selective: least_norm must not be negative; got {least_norm}.")
         self.least_norm = least_norm
@@ -96,8 +101,8 @@ class Frozen(Wrapper):
 
     hyperparameters = ("when",)
 
-    def __init__(self, optimizer: Optimizer, when: Mapping[str, Any], name: str | None = None) -> None:
-        super().__init__(optimizer, name)
+    def __init__(self, optimizer: Optimizer, when: Mapping[str, Any], name: str | None = None, **options: Any) -> None:
+        super().__init__(optimizer, name, **options)
         self._ranges = {pattern: _ranges(pattern, ranges) for pattern, ranges in dict(when).items()}
         self.when = {pattern: [list(pair) for pair in ranges] for pattern, ranges in self._ranges.items()}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..engine.graph import Operation, Tensor, Variable, flatten, graph_for
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
-from .optimizer import Optimizer
+from .optimizer import Optimizer, check_option_names
 
 
 class Wrapper(Optimizer):
@@ -16,16 +16,19 @@ class Wrapper(Optimizer):
     Args:
         inner_optimizer: what makes the steps; options such as clipping and weight decay belong to it.
         name: for the variables; by default from the class.
+        options: those of other optimizers, which are refused with a word on where they belong.
 
     Its variables are a count of the calls, those of the subclass, and then the inner optimizer's.
 
     Raises:
-        ValueError: `inner_optimizer` is no optimizer, or one whose steps are not made of gradients.
+        ValueError: `inner_optimizer` is no optimizer, or one whose steps are not made of gradients; an option belongs
+            to it.
+        TypeError: no optimizer has such an option.
     """
 
     inner_name = "optimizer"  # under which the config has the inner optimizer
 
-    def __init__(self, inner_optimizer: Optimizer, name: str | None = None) -> None:
+    def __init__(self, inner_optimizer: Optimizer, name: str | None = None, **options: Any) -> None:
         if not isinstance(inner_optimizer, Optimizer):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(
                 f"{type(self).__name__} takes an optimizer that makes the steps; got {inner_optimizer!r}. Make one "
@@ -36,9 +39,19 @@ class Wrapper(Optimizer):
                 f"{type(self).__name__} takes an optimizer whose steps are made of gradients; "
                 f"{type(inner_optimizer).__name__} computes losses on its way. Use it alone."
             )
+        self._refuse(options, inner_optimizer)
         super().__init__(learning_rate=0.0, name=name)
         self._variables = [self._iterations]
         self.inner_optimizer = inner_optimizer
+
+    def _refuse(self, options: Mapping[str, Any], inner_optimizer: Optimizer) -> None:
+        check_option_names(type(self).__name__, options)
+        if options:
+            option, value = next(iter(options.items()))
+            raise ValueError(
+                f"{type(self).__name__} does not take {option}; give it to the inner optimizer, "
+                f"{type(inner_optimizer).__name__}({option}={value!r})."
+            )
 
     def around_step(self, step: Callable[[], Any]) -> None:
         """Add a step to the graph that is being built; `step` adds the inner optimizer's."""

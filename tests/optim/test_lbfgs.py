@@ -221,6 +221,25 @@ def test_bad_arguments(options: Any, message: str) -> None:
         optim.LBFGS(**options)
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"gradient_accumulation_steps": 2}, "LBFGS does not accumulate gradients.* sum up the loss over all batches"),
+        ({"weight_decay": 0.1}, "LBFGS does not take weight_decay: .* a penalty in place of weight_decay"),
+        ({"clipnorm": 1.0}, "LBFGS does not take clipnorm: "),
+        ({"use_ema": True}, "LBFGS does not take use_ema: "),
+    ],
+)
+def test_options_of_other_optimizers(option: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        optim.LBFGS(**option)
+
+
+def test_options_of_no_optimizer() -> None:
+    with pytest.raises(TypeError, match=r"LBFGS\(\) got an unexpected keyword argument 'history'"):
+        optim.LBFGS(history=3)
+
+
 def test_it_needs_a_function_of_variables_of_one_dtype() -> None:
     w = ab.Variable(1.0, name="w")
     with ab.Graph().as_default():

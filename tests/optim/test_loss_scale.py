@@ -116,7 +116,7 @@ def test_config_of_older_files_and_errors():
     assert isinstance(optim.deserialize(config).inner_optimizer, optim.SGD)
     with pytest.raises(ValueError, match=r"does not take clipnorm; give it to the inner optimizer, SGD\(clipnorm=1\)"):
         optim.LossScaleOptimizer(optim.SGD(), clipnorm=1)
-    with pytest.raises(ValueError, match="unexpected keyword argument 'scale'"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'scale'"):
         optim.LossScaleOptimizer(optim.SGD(), scale=1)
     with pytest.raises(ValueError, match="takes an optimizer that makes the steps; got 'sgd'"):
         optim.LossScaleOptimizer("sgd")  # pyright: ignore[reportArgumentType]

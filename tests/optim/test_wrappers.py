@@ -248,6 +248,25 @@ def test_bad_arguments(make: Any, message: str) -> None:
         make()
 
 
+WRAPPED: Any = [
+    optim.Lookahead,
+    optim.MovingAverage,
+    optim.SWA,
+    lambda optimizer, **options: optim.Selective(optimizer, 0.0, **options),
+    lambda optimizer, **options: optim.Frozen(optimizer, {}, **options),
+]
+
+
+@pytest.mark.parametrize("wrap", WRAPPED)
+def test_options_of_optimizers_belong_to_the_inner_one(wrap: Any) -> None:
+    with pytest.raises(ValueError, match=r"not take clipnorm; give it to the inner optimizer, SGD\(clipnorm=1.0\)"):
+        wrap(optim.SGD(), clipnorm=1.0)
+    with pytest.raises(ValueError, match=r"does not take learning_rate; give it to the inner optimizer"):
+        wrap(optim.SGD(), learning_rate=1.0)
+    with pytest.raises(TypeError, match=r"[a-zA-Z]+\(\) got an unexpected keyword argument 'clip'"):
+        wrap(optim.SGD(), clip=1.0)
+
+
 def test_a_pattern_that_is_found_nowhere() -> None:
     optimizer = optim.Frozen(optim.SGD(), {"kernal": (0, 9)})
     with pytest.raises(ValueError, match=r"no variable's path has 'kernal' in it; there are \['kernel'\]"):
