@@ -265,7 +265,7 @@ LINES = (
             "w15_convnets",
             "w15",
             {"anabranch": FOR_COMPARISON},
-            ("torch_channels_last", "torch_eager", "keras_jax"),
+            ("torch_channels_last", "torch_eager", "keras_jax", "keras_tf", "keras_tf_nojit"),
             losses=losses,
             most_rounds=1,
         )
@@ -274,6 +274,23 @@ LINES = (
             ("AlexNet", 16, (6.903341, 6.514638, 6.133180)),
             ("Overfeat", 8, (6.972293, 6.492410, 6.017076)),
             ("OxfordNet", 4, (7.213612, 4.918798, 2.964942)),
+        )
+    ],
+    *[
+        Line(
+            "W16",
+            f"train step of a language model of 40,000 words, an LSTM of 512 units over 512 words: {what}",
+            {"softmax": softmax},
+            "w16_softmax",
+            "w16",
+            {"anabranch": FOR_COMPARISON},
+            ("torch_eager", "keras_tf"),
+            losses=losses,
+            most_rounds=2,
+        )
+        for softmax, what, losses in (
+            ("full", "a softmax over all words", (10.5987, 10.58702, 10.57995)),
+            ("sampled", "one over 512 words that were drawn beforehand", (8.587524, 8.618537, 8.714785)),
         )
     ],
     *[

@@ -8,6 +8,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
@@ -57,8 +58,8 @@ def test_every_row_of_the_plan_exists(load: Any) -> None:
     assert missing == []
 
 
-def test_all_fifteen_workloads_are_run(load: Any) -> None:
-    assert {f"W{number}" for number in range(1, 16)} <= set(load("plan").workloads())
+def test_all_sixteen_workloads_are_run(load: Any) -> None:
+    assert {f"W{number}" for number in range(1, 17)} <= set(load("plan").workloads())
 
 
 def test_titles_tell_lines_apart(load: Any) -> None:
@@ -126,12 +127,23 @@ def test_seconds_are_held_against_the_clock_alone(load: Any) -> None:
     assert not goal.judge(goals.Figures(810.0, 2000.0, {})).met
 
 
-@pytest.mark.parametrize("workload", ["W2", "W10", "W12", "W13", "W14"])
-def test_the_first_loss_is_the_peers(load: Any, monkeypatch: pytest.MonkeyPatch, workload: str) -> None:
+@pytest.mark.parametrize("title", ["W2", "W10", "W12", "W13", "W14", "W16 softmax=sampled"])
+def test_the_first_loss_is_the_peers(load: Any, monkeypatch: pytest.MonkeyPatch, title: str) -> None:
     monkeypatch.setattr(load("common"), "FIRST_ONLY", True)
-    line = next(line for line in load("plan").LINES if line.workload == workload)
-    found = load(line.our_module).OURS["anabranch"](dict(line.params))
-    assert found["loss_check"] == [pytest.approx(line.losses[0], rel=load("table").LOSS_TOLERANCE)]
+    planned = next(each for each in load("plan").LINES if f"{each.title} ".startswith(f"{title} "))
+    found = load(planned.our_module).OURS["anabranch"](dict(planned.params))
+    assert found["loss_check"] == [pytest.approx(planned.losses[0], rel=load("table").LOSS_TOLERANCE)]
+
+
+def test_the_words_that_peers_sample_follow_the_law_of_our_sampler(load: Any) -> None:
+    peer = load("w16_softmax")
+    words = np.arange(peer.V)
+    assert peer.probability(words).sum() == pytest.approx(1)
+    counts = np.bincount(peer.draw(np.random.default_rng(0), 100_000), minlength=peer.V)[:9]
+    np.testing.assert_allclose(counts / 100_000, peer.probability(words[:9]), rtol=0.05)
+    sampled, tries = peer.sample(np.random.default_rng(0))
+    assert len(np.unique(sampled)) == peer.S < tries
+    assert sampled.max() < peer.V
 
 
 @pytest.mark.parametrize(

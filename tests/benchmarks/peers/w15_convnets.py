@@ -124,7 +124,7 @@ def data(name, batch):
     return r.standard_normal((batch, size, size, 3), "f4"), r.integers(0, CLASSES, batch).astype("i4"), w
 
 
-def keras_jax(p):
+def _keras(p, jit="auto"):
     import keras
 
     L, made = keras.layers, []
@@ -157,13 +157,26 @@ def keras_jax(p):
     m = keras.Model(i, h)
     for k, layer in enumerate(made):
         layer.set_weights(w[2 * k : 2 * k + 2])
-    m.compile(keras.optimizers.SGD(LR), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    m.compile(keras.optimizers.SGD(LR), keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=jit)
 
     def step():
         m.reset_metrics()  # the loss of this step, and no mean
         return m.train_on_batch(x, y)
 
     return bench(step)
+
+
+def keras_jax(p):
+    return _keras(p)
+
+
+def keras_tf(p):
+    return _keras(p)
+
+
+def keras_tf_nojit(p):
+    """Without XLA, which Keras takes by default."""
+    return _keras(p, False)
 
 
 def torch_net(name, w):
@@ -248,4 +261,4 @@ def torch_compile(p):
     return torch_eager(p, torch.compile, last=True)
 
 
-PEERS = {f.__name__: f for f in (keras_jax, torch_eager, torch_channels_last, torch_compile)}
+PEERS = {f.__name__: f for f in (keras_jax, keras_tf, keras_tf_nojit, torch_eager, torch_channels_last, torch_compile)}

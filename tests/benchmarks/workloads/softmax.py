@@ -6,7 +6,7 @@ computes logits for all words where the shards lie; the sampled one fetches the 
 
 ``{"shards": 1}`` without ``devices``: steps of training are run, on this machine's processors. With ``devices`` nothing
 is run: the time is that of `anabranch.engine.place.simulate`, for a worker and a device for each shard, of 1 TFLOP/s
-each, which exchange 10 GB/s.
+each, which exchange 10 GB/s. Beside PyTorch and Keras, in a model by `layers`, the same is W16 (`w16.py`).
 """
 
 from __future__ import annotations
