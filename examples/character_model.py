@@ -315,6 +315,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--generate", type=Path, metavar="PATH", help="only write, with the model saved there")
     parser.add_argument("--length", type=int, default=600, help="the most characters to write")
     parser.add_argument("--temperature", type=float, default=0.7, help="below 1 is careful, above 1 is wild")
+    parser.add_argument("--margin", type=float, default=0.0, help="fail unless the loss is so far below the n-grams'")
     return parser.parse_args(arguments)
 
 
@@ -324,6 +325,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     if options.generate:
         generate(options.generate, options.length, options.temperature, options.seed)
         return {}
+    began = time.perf_counter()
     ab.utils.set_random_seed(options.seed)
 
     training, validation, library = read_library(options.characters, options.validation_characters)
@@ -353,6 +355,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     settings = {"--length": options.length, "--temperature": options.temperature, "--seed": options.seed}
     command = [sys.executable, __file__, "--generate", str(path), *(str(x) for pair in settings.items() for x in pair)]
     subprocess.run(command, check=True)
+    print(f"\nAll of it took {time.perf_counter() - began:.0f} s.")
+    if losses[-1] > baseline[best] - options.margin:
+        raise SystemExit(f"The goal, a loss {options.margin:g} or more below the {best}-grams', was missed.")
     return {"baseline": baseline[best], "first": losses[0], "last": losses[-1]}
 
 

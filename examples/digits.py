@@ -79,23 +79,22 @@ def main(arguments: Sequence[str] | None = None) -> float:
     parser.add_argument("--figure", help="where to draw the hardest test images, as SVG")
     options = parser.parse_args(arguments)
 
+    began = time.perf_counter()
     ab.utils.set_random_seed(0)
     images, digits = load_digits()
     order = np.random.default_rng(0).permutation(len(images))
     train, test = order[:TRAINING], order[TRAINING:]
 
-    began = time.perf_counter()
     model = build_model()
     model.summary()
     rate = optim.schedules.CosineDecay(5e-3, options.epochs * -(-TRAINING // 32), alpha=0.02)
     model.compile(optimizer=optim.Adam(rate), loss="sparse_categorical_crossentropy", metrics=["accuracy"])
     model.fit(images[train], digits[train], batch_size=32, epochs=options.epochs, verbose=2)
-    print(f"Trained in {time.perf_counter() - began:.0f} s.\n")
-
     _, accuracy = model.evaluate(images[test], digits[test], verbose=0)
     chances = model.predict(images[test], verbose=0)
     print(f"Ten test images, digits {digits[test[:10]]}, are recognised as {chances[:10].argmax(axis=-1)}.")
     print(f"Accuracy on {len(test)} test images: {accuracy:.3f}")
+    print(f"All of it took {time.perf_counter() - began:.0f} s.")
     if options.figure:
         draw_hardest(options.figure, images[test], digits[test], chances)
     if accuracy < options.least:

@@ -18,6 +18,7 @@ def line_chart(
     y_label: str,
     lines: Mapping[str, tuple[Sequence[float], Sequence[float]]],
     spans: Sequence[tuple[float, float]] = (),
+    logarithmic: bool = False,
 ) -> str:
     """An SVG of lines with a legend.
 
@@ -25,12 +26,13 @@ def line_chart(
         title, x_label, y_label: texts.
         lines: x and y values, by name. Those whose names begin with "the " are dashed.
         spans: parts of the x axis, from and to, that are shaded.
+        logarithmic: draw y values, all of them above 0, by their logarithms.
 
     >>> line_chart("", "", "", {"a": ([0, 1], [0, 1])}).count("<polyline")
     1
     """
     x_ticks = round_numbers([x for xs, _ in lines.values() for x in xs])
-    y_ticks = round_numbers([y for _, ys in lines.values() for y in ys])
+    y_ticks = (powers_of_ten if logarithmic else round_numbers)([y for _, ys in lines.values() for y in ys])
     x_low, x_high = (function(x for xs, _ in lines.values() for x in xs) for function in (min, max))
     y_low, y_high = y_ticks[0], y_ticks[-1]
 
@@ -38,7 +40,8 @@ def line_chart(
         return LEFT + (WIDTH - LEFT - RIGHT) * (x - x_low) / ((x_high - x_low) or 1)
 
     def up(y: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (y - y_low) / (y_high - y_low)
+        share = log10(y / y_low) / log10(y_high / y_low) if logarithmic else (y - y_low) / (y_high - y_low)
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share
 
     parts = [text(WIDTH / 2, HEIGHT - 8, x_label, "middle")]
     parts.append(f'<g transform="rotate(-90 14 {HEIGHT / 2})">{text(14, HEIGHT / 2, y_label, "middle")}</g>')
@@ -129,6 +132,18 @@ def round_numbers(values: Sequence[float]) -> list[float]:
     scale = 10.0 ** floor(log10(high - low))
     step = next(each * scale for each in (0.2, 0.5, 1.0, 2.0) if (high - low) / (each * scale) <= 7)
     return [round(number * step, 10) for number in range(floor(low / step), ceil(high / step) + 1)]
+
+
+def powers_of_ten(values: Sequence[float]) -> list[float]:
+    """Two or more powers of ten that have all values, which are above 0, between them.
+
+    >>> powers_of_ten([0.2, 30.0])
+    [0.1, 1.0, 10.0, 100.0]
+    >>> powers_of_ten([1.0])
+    [1.0, 10.0]
+    """
+    low, high = floor(log10(min(values))), ceil(log10(max(values)))
+    return [10.0**exponent for exponent in range(low, max(high, low + 1) + 1)]
 
 
 def page(title: str, width: float, height: float, parts: Sequence[str]) -> str:

@@ -167,23 +167,22 @@ def main(arguments: Sequence[str] | None = None) -> float:
     parser.add_argument("--most", type=float, default=GOAL, help="fail if the error is larger")
     parser.add_argument("--figure", help="where to draw a forecast, as SVG")
     options = parser.parse_args(arguments)
+    began = time.perf_counter()
     ab.utils.set_random_seed(0)
 
     series = make_series(options.years * YEAR, seed=0)
     history, rest = series[:-YEAR], series[-YEAR - CONTEXT :]
-    began = time.perf_counter()
     model = build_model(history, options.units)
     training = make_windows(history, CONTEXT, batch_size=64, shuffle=True)
     rate = optim.schedules.CosineDecay(5e-3, options.epochs * len(training), alpha=0.02)
     model.compile(optimizer=optim.Adam(rate, global_clipnorm=1.0), loss="mean_absolute_error")
     model.fit(training, epochs=options.epochs, verbose=2)
-    print(f"Trained in {time.perf_counter() - began:.0f} s.\n")
-
     known, wanted = (np.concatenate(part) for part in zip(*make_windows(rest, CONTEXT, 512, False), strict=True))
     found, naive = model.predict(known, batch_size=512, verbose=0), seasonal_naive(known, HORIZON)
     reached, baseline = (mean_absolute_scaled_error(each, wanted, history) for each in (found, naive))
     print(f"Mean absolute scaled error of {len(known)} forecasts of two days: {reached:.3f}")
     print(f"of seasonal naive forecasts: {baseline:.3f}")
+    print(f"All of it took {time.perf_counter() - began:.0f} s.")
     if options.figure:
         row = len(known) // 2
         following = {"forecast": found[row], "what came": wanted[row], "the week before": naive[row]}

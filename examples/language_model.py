@@ -4,7 +4,7 @@ An LSTM whose words are embedded by a table in two shards. It is trained by a so
 tested by the exact one over all of them; both use the embedding's table. Its perplexity is compared with that of the
 words' frequencies, and of pairs of words.
 
-    python examples/language_model.py
+    python examples/language_model.py --figure language_model.svg
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import anabranch as ab
 from anabranch import layers, optim
 
 UNKNOWN = 0
+GOAL = 0.25  # the perplexity, as a share of that of the words' frequencies
 
 
 # --- words ----------------------------------------------------------------------------------------------------------
@@ -137,6 +138,17 @@ def compare_losses(size: int, units: int, sampled: int, positions: int) -> tuple
     return found[0], found[1]
 
 
+def draw_learning(path: str, perplexities: dict[int, float], baselines: dict[str, float]) -> None:
+    """The perplexities after so many words, and those of what to beat."""
+    from drawing import line_chart
+
+    millions = [words / 1e6 for words in perplexities]
+    lines = {"LSTM": (millions, list(perplexities.values()))}
+    lines |= {name: ([millions[0], millions[-1]], [value, value]) for name, value in baselines.items()}
+    drawn = line_chart("A language model", "millions of words read", "perplexity on other files", lines, (), True)
+    Path(path).write_text(drawn, encoding="utf-8")
+
+
 def main(arguments: Sequence[str] | None = None) -> float:
     """Train and test; the perplexity on words that were not learnt from."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -147,8 +159,10 @@ def main(arguments: Sequence[str] | None = None) -> float:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch", type=int, default=32, help="windows in a batch, of 32 words each")
     parser.add_argument("--learning-rate", type=float, default=0.3)
-    parser.add_argument("--most", type=float, default=0.25, help="fail above this share of the frequencies' perplexity")
+    parser.add_argument("--most", type=float, default=GOAL, help="fail above this share of the frequencies' perplexity")
+    parser.add_argument("--figure", help="where to draw the perplexity while it learns, as SVG")
     options = parser.parse_args(arguments)
+    began = time.perf_counter()
     ab.utils.set_random_seed(1)
 
     read, kept = read_library(options.words, options.words // 15)
@@ -161,16 +175,23 @@ def main(arguments: Sequence[str] | None = None) -> float:
 
     model = build_model(size, options.units, options.sampled)
     model.compile(optim.Adagrad(options.learning_rate, global_clipnorm=5.0))
-    begin = time.perf_counter()
-    model.fit(windows(training, 32), batch_size=options.batch, epochs=options.epochs, verbose=2)
-    print(f"Trained in {time.perf_counter() - begin:.0f} s.")
+    training_windows, test_windows = windows(training, 32), windows(test, 32)
+    often = max(1, len(training_windows[0]) // options.batch // 6)
+    watching = ab.callbacks.Every(often, validation_data=(test_windows, None)) if options.figure else None
+    history = model.fit(
+        training_windows, batch_size=options.batch, epochs=options.epochs, verbose=2, callbacks=watching
+    )
     few, every = compare_losses(size, options.units, min(options.sampled, size), 32 * options.batch)
     print(f"The last layer takes {1e3 * few:.0f} ms for a batch; over all words it would take {1e3 * every:.0f} ms.\n")
 
-    test_windows = windows(test, 32)
     perplexity = float(np.exp(model.evaluate(test_windows, batch_size=options.batch, verbose=0)))
     show_guesses(model, vocabulary, test_windows)
     print(f"\nPerplexity over all {size:,} words: {perplexity:.1f}, against {unigrams:.1f} and {bigrams:.1f}.")
+    print(f"All of it took {time.perf_counter() - began:.0f} s.")
+    if options.figure:
+        seen = {row["step"] * options.batch * 32: float(np.exp(row["val_loss"])) for row in history.by_step}
+        baselines = {"words' frequencies": unigrams, "pairs of words": bigrams, "the goal": options.most * unigrams}
+        draw_learning(options.figure, seen, baselines)
     if perplexity > options.most * unigrams:
         raise SystemExit(f"That is more than {options.most:.0%} of {unigrams:.1f}.")
     return perplexity

@@ -9,6 +9,7 @@ through all of it, and is a graph with loops itself, so that it has a gradient t
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,7 @@ def square_roots(numbers: Any) -> tuple[Any, Any]:
 
 def main() -> None:
     """Compute, check against the formulas, and show the compiled program."""
+    began = time.perf_counter()
     with ab.Graph().as_default():
         numbers = ab.placeholder((None,), "float64", name="numbers")
         roots, steps = square_roots(numbers)
@@ -77,6 +79,7 @@ def main() -> None:
         print(f"\nThe program behind the roots ({len(forward)} lines; the second derivative's has", end=" ")
         print(f"{len(ab.explain(second).splitlines())}):\n")
         print("\n".join(forward[:30]))
+    print(f"\nAll of it took {time.perf_counter() - began:.1f} s.")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 The model reads "57+8" character by character and writes "65". It is trained on some of the sums and tested on others.
 
-    python examples/seq2seq.py
+    python examples/seq2seq.py --figure seq2seq.svg
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from anabranch import decoding, layers, ops, optim
 
 SYMBOLS = "$^0123456789+"  # the end of a text (and what fills it up), the start, and what texts are made of
 END, START = 0, 1
+GOAL = 0.95  # of the sums exactly right
 
 
 def encode(texts: Sequence[str], length: int) -> np.ndarray:
@@ -85,6 +87,22 @@ def make_solver(model: ab.Model, max_length: int, beam_width: int) -> Callable[[
     return solve
 
 
+def share_right(solve: Callable[[np.ndarray], Any], questions: np.ndarray, answers: Sequence[str]) -> float:
+    """The share of questions, [texts, length], to which the best answer is exactly right."""
+    found = [decode(row[0]) for row in solve(questions)[0]]
+    return float(np.mean([one == other for one, other in zip(found, answers, strict=True)]))
+
+
+def draw_learning(path: str, shares: Sequence[float], goal: float) -> None:
+    """The shares of sums that are right after each epoch, and the goal."""
+    from drawing import line_chart
+
+    epochs = list(range(1, len(shares) + 1))
+    lines = {"sums not learnt from": (epochs, [100 * share for share in shares])}
+    lines["the goal"] = ([epochs[0], epochs[-1]], [100 * goal] * 2)
+    Path(path).write_text(line_chart("Learning to add", "epochs", "exactly right, %", lines), encoding="utf-8")
+
+
 def main(arguments: Sequence[str] | None = None) -> float:
     """Train and test; the share of sums, not seen in training, that are exactly right."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -93,8 +111,10 @@ def main(arguments: Sequence[str] | None = None) -> float:
     parser.add_argument("--units", type=int, default=64)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--beam-width", type=int, default=3)
-    parser.add_argument("--least", type=float, default=0.95, help="fail if the accuracy is lower")
+    parser.add_argument("--least", type=float, default=GOAL, help="fail if the accuracy is lower")
+    parser.add_argument("--figure", help="where to draw the accuracy after each epoch, as SVG")
     options = parser.parse_args(arguments)
+    began = time.perf_counter()
     ab.utils.set_random_seed(1)
 
     tests = min(1000, options.examples // 4)
@@ -109,16 +129,28 @@ def main(arguments: Sequence[str] | None = None) -> float:
         optimizer=optim.Adam(optim.schedules.CosineDecay(8e-3, steps, alpha=0.02), global_clipnorm=1.0),
         loss=ab.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
-    begin = time.perf_counter()
-    model.fit([x[tests:], shifted[tests:]], y[tests:], batch_size=64, epochs=options.epochs, verbose=2)
-    print(f"Trained in {time.perf_counter() - begin:.0f} s.\n")
+    solve = make_solver(model, length, options.beam_width)
+    shares: list[float] = []
+    after_each = ab.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: shares.append(share_right(solve, x[:tests], answers[:tests]))
+    )
+    model.fit(
+        [x[tests:], shifted[tests:]],
+        y[tests:],
+        batch_size=64,
+        epochs=options.epochs,
+        verbose=2,
+        callbacks=[after_each] if options.figure else [],
+    )
 
-    sequences, scores, _ = make_solver(model, length, options.beam_width)(x[:tests])
-    found = [decode(row[0]) for row in sequences]
-    for question, answer, score in zip(questions[:5], found, scores[:, 0], strict=False):
-        print(f"{question[::-1]} = {answer[::-1]} (probability {np.exp(score):.3f})")
-    accuracy = float(np.mean([one == other for one, other in zip(found, answers[:tests], strict=True)]))
+    sequences, scores, _ = solve(x[:5])
+    for question, row, score in zip(questions, sequences, scores[:, 0], strict=False):
+        print(f"{question[::-1]} = {decode(row[0])[::-1]} (probability {np.exp(score):.3f})")
+    accuracy = share_right(solve, x[:tests], answers[:tests])
     print(f"\nExactly right: {accuracy:.1%} of {tests} sums that were not learnt from.")
+    print(f"All of it took {time.perf_counter() - began:.0f} s.")
+    if options.figure:
+        draw_learning(options.figure, shares, options.least)
     if accuracy < options.least:
         raise SystemExit(f"That is less than {options.least:.1%}.")
     return accuracy

@@ -364,6 +364,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
     parser.add_argument("--least", type=float, default=GOAL, help="fail if fewer sentences are right")
     parser.add_argument("--figure", help="where to draw the attention, as SVG")
     options = parser.parse_args(arguments)
+    began = time.perf_counter()
     ab.utils.set_random_seed(1)
 
     tests = min(1000, options.examples // 4)
@@ -376,7 +377,6 @@ def main(arguments: Sequence[str] | None = None) -> float:
     sizes = len(vocabularies[0]), len(vocabularies[1])
     print(f"{len(x) - tests} sentences, {sizes[0]} words, {sizes[1]} words in the other language.")
 
-    began = time.perf_counter()
     model = build_model(*sizes, options.units)
     steps = options.epochs * -(-options.examples // 64)
     model.compile(
@@ -391,13 +391,10 @@ def main(arguments: Sequence[str] | None = None) -> float:
         epochs=options.epochs,
         verbose=2,
     )
-    trained = time.perf_counter() - began
     translator = Translator(model, options.beam_width)
     sequences, _, lengths = translator.translate(x[:tests])
     rows = zip(sequences[:, 0], lengths[:, 0], strict=True)
     found = [[vocabularies[1][n] for n in row[:length] if n != END] for row, length in rows]
-    print(f"\nTrained in {trained:.0f} s, translated in {time.perf_counter() - began - trained:.1f} s.\n")
-
     for source, translation in zip(sources[:5], found, strict=False):
         print(" ".join(source), "\n    ", " ".join(translation))
     right = np.array([one == other for one, other in zip(found, targets, strict=False)])
@@ -405,6 +402,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
     print(f"\nWithout a mistake: {right.mean():.1%} of {tests} sentences that were not learnt from,")
     print(f"{right[unclear].mean():.1%} of those {unclear.sum()} with words of several senses.")
     print(f"BLEU: {bleu(found, targets[:tests]):.4f}")
+    print(f"All of it took {time.perf_counter() - began:.0f} s.")
     if options.figure:
         row = max(range(tests), key=lambda n: bool(right[n]) * len({*sources[n]}))
         draw_attention(options.figure, translator, pairs[row], x[row : row + 1], y[row : row + 1])

@@ -5,14 +5,16 @@ learns what an expression is worth from examples. A node's state is made of thos
 Semantic Representations From Tree-Structured Long Short-Term Memory Networks", 2015, the binary Tree-LSTM), which it
 reads from the store by their keys, (tree, node): no tree is padded, and no graph is built for a shape of tree.
 
-    python examples/tree_lstm.py
+    python examples/tree_lstm.py --figure tree_lstm.svg
 """
 
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,8 @@ import numpy as np
 import anabranch as ab
 from anabranch import ops, optim
 
+LEARNT = (1, 8)  # leaves of the trees to learn from
+GOAL = 0.95  # accuracy on trees with 9 to 16 leaves
 SYMBOLS = ("F", "T", "and", "or", "xor")
 _OPERATIONS: dict[int, Callable[[bool, bool], bool]] = {
     2: lambda a, b: a and b,
@@ -195,6 +199,17 @@ class TreeLSTM:
         }
 
 
+def draw_learning(path: str, small: Sequence[float], large: dict[int, float], goal: float) -> None:
+    """The accuracy of the roots of each step's trees, and that on larger ones after some of the steps."""
+    from drawing import line_chart
+
+    lines = {"1 to 8 leaves, learnt from": (list(range(1, len(small) + 1)), [100 * share for share in small])}
+    lines["9 to 16 leaves"] = (list(large), [100 * share for share in large.values()])
+    lines["the goal"] = ([1, len(small)], [100 * goal] * 2)
+    drawn = line_chart("A Tree-LSTM learns values of expressions", "steps", "roots that are right, %", lines)
+    Path(path).write_text(drawn, encoding="utf-8")
+
+
 def main(arguments: Sequence[str] | None = None) -> tuple[list[float], float]:
     """Train and test; the losses, and the accuracy on larger trees than those of the training."""
     parser = argparse.ArgumentParser(description="Learn what expressions of truth values are worth.")
@@ -202,19 +217,28 @@ def main(arguments: Sequence[str] | None = None) -> tuple[list[float], float]:
     parser.add_argument("--batch", type=int, default=24, help="trees in a step")
     parser.add_argument("--units", type=int, default=24)
     parser.add_argument("--quick", action="store_true", help="a few steps of a small model")
+    parser.add_argument("--least", type=float, default=GOAL, help="fail if the accuracy is lower")
+    parser.add_argument("--figure", help="where to draw the accuracy while it learns, as SVG")
     options = parser.parse_args(arguments)
     if options.quick:
         options.steps, options.batch, options.units = 40, 16, 16
 
+    began = time.perf_counter()
     random = np.random.default_rng(0)
+    watched = draw_trees(np.random.default_rng(1), 100, (9, 16))
     losses: list[float] = []
+    small: list[float] = []
+    large: dict[int, float] = {}
     with ab.Graph().as_default():
         model = TreeLSTM(options.units, learning_rate=0.03)
         with ab.Session() as session:
             for step in range(1, options.steps + 1):
-                feeds = model.feeds(draw_trees(random, options.batch, (1, 8)))
+                feeds = model.feeds(draw_trees(random, options.batch, LEARNT))
                 loss, accuracy, _ = session.run([model.loss, model.accuracy, model.step], feeds)
                 losses.append(float(loss))
+                small.append(float(accuracy))
+                if options.figure and (step == 1 or step % 5 == 0):
+                    large[step] = float(session.run(model.accuracy, model.feeds(watched)))
                 if step % 20 == 0:
                     print(f"step {step:4}: loss {np.mean(losses[-20:]):.4f}, accuracy of the roots {accuracy:.2f}")
             larger = draw_trees(random, 100, (9, 16))
@@ -222,6 +246,11 @@ def main(arguments: Sequence[str] | None = None) -> tuple[list[float], float]:
     heights = [tree.height for tree in larger]
     print(f"\nOne that was not learnt from: {min(larger, key=lambda tree: len(str(tree)))}")
     print(f"Accuracy on 100 larger trees, of heights {min(heights)} to {max(heights)}: {accuracy:.3f}")
+    print(f"All of it took {time.perf_counter() - began:.0f} s.")
+    if options.figure:
+        draw_learning(options.figure, small, large, options.least)
+    if accuracy < options.least:
+        raise SystemExit(f"The goal, an accuracy of {options.least:.1%}, was missed.")
     return losses, accuracy
 
 

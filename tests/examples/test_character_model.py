@@ -21,6 +21,7 @@ TINY = {
     "epochs": 2,
     "longest-gram": 3,
     "length": 40,
+    "margin": -10,
 }
 
 
@@ -144,6 +145,12 @@ def test_demo_learns_saves_and_writes_in_a_fresh_process(
     assert heading
     assert written.startswith("class ")
     assert written.count("\n    def ") >= 5
+
+
+def test_a_loss_above_that_of_ngrams_is_a_failure(example: ModuleType, tmp_path: Path) -> None:
+    options = {**TINY, "characters": 4_000, "epochs": 1, "units": 4, "margin": 9, "output": tmp_path}
+    with pytest.raises(SystemExit, match="The goal, a loss 9 or more below the 3-grams', was missed"):
+        example.main([f"--{name}={value}" for name, value in options.items()])
 
 
 def test_generate_works_alone(example: ModuleType, model: ab.Model, tmp_path: Path) -> None:

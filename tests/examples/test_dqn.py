@@ -2,8 +2,10 @@
 
 import doctest
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -161,9 +163,9 @@ def test_exploring_fades(example: ModuleType) -> None:
 def test_it_learns(example: ModuleType) -> None:
     quick = {"memory": 4000, "discount": 0.95}
     agent = example.Agent(4, 2, settings(example, units=32, batch=32, learn_every=1, follow_every=100, **quick))
-    before = example.score(example.CartPole(1), agent, 10)
+    before = example.score(example.CartPole(1), agent.act, 10)
     example.Run(example.CartPole(1), example.in_graph(agent)).go_on(2000)
-    assert example.score(example.CartPole(1), agent, 10) > 4 * before
+    assert example.score(example.CartPole(1), agent.act, 10) > 4 * before
 
 
 # --- environments ---------------------------------------------------------------------------------------------------
@@ -200,8 +202,9 @@ class FakeGymnasium:
         def __init__(self, **attributes: Any) -> None:
             vars(self).update(attributes)
 
-    def __init__(self, shape: tuple[int, ...] = (2,)) -> None:
+    def __init__(self, shape: tuple[int, ...] = (2,), solved: float | None = None) -> None:
         self.shape = shape
+        self.spec = self.Space(reward_threshold=solved)
         self.seeds: list[int | None] = []
 
     def make(self, name: str) -> Any:
@@ -249,10 +252,64 @@ def test_gymnasium_itself(example: ModuleType) -> None:
 
 
 def test_comparing_tells_that_runs_are_the_same(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    assert example.main(["--compare", "--interactions", "400"]) > 0
+    assert example.main(["--compare", "--interactions", "400", "--least", "0"]) > 0
     printed = capsys.readouterr().out
     assert "The same actions and returns: True" in printed
     assert printed.count("interactions a second") == 2
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ((1.2, True), r"The goal, 1.21 times as many interactions a second, was missed: it is 1.20."),
+        ((9.9, False), r"The graph and Python's conditions took other actions"),
+    ],
+)
+def test_comparing_fails(
+    example: ModuleType, monkeypatch: pytest.MonkeyPatch, found: tuple[float, bool], message: str
+) -> None:
+    monkeypatch.setattr(example, "compare", lambda *_: found)
+    with pytest.raises(SystemExit, match=message):
+        example.main(["--compare"])
+
+
+def test_a_ratio_that_is_high_enough_is_returned(example: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(example, "compare", lambda *_: (1.22, True))
+    assert example.main(["--compare"]) == 1.22
+
+
+def test_too_low_a_return_is_a_failure_with_a_figure(
+    example: ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    figure = tmp_path / "dqn.svg"
+    with pytest.raises(SystemExit, match=r"The goal, a mean return of 501.0, was missed: it is \d+\.\d\."):
+        example.main(["--interactions=1000", "--least=501", f"--figure={figure}"])
+    assert "The goal: a mean return of 501.0 in 50 new episodes of CartPole." in capsys.readouterr().out
+    lines = [part for part in ElementTree.fromstring(figure.read_text()) if part.tag.endswith("polyline")]
+    assert [line.attrib["points"].count(",") for line in lines] == [2, 2]
+
+
+@pytest.mark.parametrize(("solved", "goal"), [(None, 6.0), (10.0, 9.0), (2.0, 3.0)])
+def test_other_environments_have_a_goal_between_chance_and_solved(
+    example: ModuleType, monkeypatch: pytest.MonkeyPatch, solved: float | None, goal: float
+) -> None:
+    """Any actions get 3 times 2; the goal is three quarters of the way from there."""
+    monkeypatch.setitem(sys.modules, "gymnasium", FakeGymnasium(solved=solved))
+    assert example.goal_of("CartPole", 0) == example.GOAL == 195
+    assert example.goal_of("Three-v0", 0) == goal
+    assert example.make_environment("Three-v0", 0).solved == solved
+
+
+def test_other_environments_fail_below_their_goals(
+    example: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["--environment=Three-v0", "--interactions=500"]
+    monkeypatch.setitem(sys.modules, "gymnasium", FakeGymnasium())
+    assert example.main(command) == 6.0
+    assert "The goal: a mean return of 6.0 in 50 new episodes of Three-v0." in capsys.readouterr().out
+    monkeypatch.setitem(sys.modules, "gymnasium", FakeGymnasium(solved=10.0))
+    with pytest.raises(SystemExit, match=r"The goal, a mean return of 9.0, was missed: it is 6.0."):
+        example.main(command)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import doctest
 from types import ModuleType
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ def parts(svg: str, tag: str) -> list[ElementTree.Element]:
 
 
 def test_docstrings(example: ModuleType) -> None:
-    assert doctest.testmod(example) == doctest.TestResults(failed=0, attempted=5)
+    assert doctest.testmod(example) == doctest.TestResults(failed=0, attempted=7)
 
 
 def test_lines_run_between_the_axes(example: ModuleType) -> None:
@@ -32,6 +33,15 @@ def test_lines_run_between_the_axes(example: ModuleType) -> None:
     assert {"title", "x", "y", "a & b", "the < c"} <= {each.text for each in parts(svg, "text")}
     shaded = parts(svg, "rect")[1]
     assert float(shaded.attrib["x"]) == (left + right) / 2
+
+
+def test_logarithms_of_values_are_drawn(example: ModuleType) -> None:
+    svg = example.line_chart("", "", "", {"a": ([0, 1, 2, 3], [0.01, 1.0, 0.1, 100.0])}, logarithmic=True)
+    (line,) = parts(svg, "polyline")
+    heights = [float(point.split(",")[1]) for point in line.attrib["points"].split()]
+    bottom, top = example.HEIGHT - example.BOTTOM, example.TOP
+    np.testing.assert_allclose(heights, [bottom - (bottom - top) * share for share in (0, 0.5, 0.25, 1)], atol=0.1)
+    assert {"0.01", "0.1", "1", "10", "100"} <= {each.text for each in parts(svg, "text")}
 
 
 def test_cells_are_as_dark_as_their_values(example: ModuleType) -> None:

@@ -1,7 +1,9 @@
 """The example that learns words of Python's library: its parts, and that a small version learns."""
 
 import doctest
+from pathlib import Path
 from types import ModuleType
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -38,9 +40,12 @@ def test_small_version_learns_and_says_how_well(example: ModuleType, capsys: pyt
     assert f"Perplexity over all 1,000 words: {perplexity:.1f}, against " in capsys.readouterr().out
 
 
-def test_too_high_a_perplexity_is_a_failure(example: ModuleType) -> None:
+def test_too_high_a_perplexity_is_a_failure_with_a_figure(example: ModuleType, tmp_path: Path) -> None:
+    figure = tmp_path / "perplexity.svg"
     with pytest.raises(SystemExit, match=r"That is more than 1% of \d+"):
-        example.main([*SMALL, "--words=2000", "--epochs=1", "--most=0.01"])
+        example.main([*SMALL, "--words=2000", "--epochs=1", "--most=0.01", f"--figure={figure}"])
+    lines = [part for part in ElementTree.fromstring(figure.read_text()) if part.tag.endswith("polyline")]
+    assert [line.attrib["points"].count(",") for line in lines] == [8, 2, 2, 2]  # after each step
 
 
 @pytest.mark.slow

@@ -1,7 +1,9 @@
 """The example that adds numbers written as text: its parts, and that a small version learns."""
 
 import doctest
+from pathlib import Path
 from types import ModuleType
+from xml.etree import ElementTree
 
 import pytest
 
@@ -26,9 +28,17 @@ def test_small_version_learns_and_says_how_well(example: ModuleType, capsys: pyt
     assert f"Exactly right: {accuracy:.1%} of 750 sums" in capsys.readouterr().out
 
 
-def test_too_low_an_accuracy_is_a_failure(example: ModuleType) -> None:
+def test_too_low_an_accuracy_is_a_failure_with_a_figure(example: ModuleType, tmp_path: Path) -> None:
+    figure = tmp_path / "sums.svg"
     with pytest.raises(SystemExit, match=r"That is less than 90.0%"):
-        example.main(["--digits=1", "--examples=64", "--units=4", "--epochs=1", "--least=0.9"])
+        example.main(["--digits=1", "--examples=64", "--units=4", "--epochs=3", "--least=0.9", f"--figure={figure}"])
+    lines = [part for part in ElementTree.fromstring(figure.read_text()) if part.tag.endswith("polyline")]
+    assert [line.attrib["points"].count(",") for line in lines] == [3, 2]
+
+
+def test_watching_changes_nothing(example: ModuleType, tmp_path: Path) -> None:
+    small = ["--digits=1", "--examples=64", "--units=8", "--epochs=4", "--least=0"]
+    assert example.main(small) == example.main([*small, f"--figure={tmp_path / 'sums.svg'}"])
 
 
 @pytest.mark.slow

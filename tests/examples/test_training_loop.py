@@ -1,6 +1,8 @@
 """The training loop example: loops of steps against single steps, and that it learns."""
 
+from pathlib import Path
 from types import ModuleType
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -28,10 +30,23 @@ def test_a_step_is_one_of_adam_on_the_mean_square(example: ModuleType) -> None:
     np.testing.assert_allclose(moved, offset - 0.5 * np.sign(error.mean()), rtol=1e-4)
 
 
-def test_it_learns_and_tells_how_fast(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    losses, error = example.main(["--steps", "600"])
+def test_it_learns_and_tells_how_fast(example: ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    figure = tmp_path / "losses.svg"
+    losses, error = example.main(["--steps=600", "--most=0.02", f"--figure={figure}"])
     assert error < 0.02
     assert np.mean(losses[1][-50:]) < 0.1 * np.mean(losses[1][:10])
     printed = capsys.readouterr().out
     assert "the same, bit for bit: True" in printed
     assert printed.count("steps a second") == 3
+    lines = [part for part in ElementTree.fromstring(figure.read_text()) if part.tag.endswith("polyline")]
+    assert [line.attrib["points"].count(",") for line in lines] == [600 // 20, 2]
+
+
+def test_too_large_an_error_and_other_losses_are_failures(example: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit, match=r"The goal, a mean squared error of 1e-09, was missed."):
+        example.main(["--steps=300", "--most=1e-9"])
+    makes = iter(range(3))  # another seed for each
+    seeded = example.Training
+    monkeypatch.setattr(example, "Training", lambda seed: seeded(seed=next(makes)))
+    with pytest.raises(SystemExit, match=r"Steps in one call have other losses than single steps"):
+        example.main(["--steps=300", "--most=9"])

@@ -2,8 +2,10 @@
 
 import doctest
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -79,13 +81,26 @@ def test_trees_are_worth_what_python_says(example: ModuleType) -> None:
 
 
 def test_it_learns(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    losses, accuracy = example.main(["--quick"])
+    losses, accuracy = example.main(["--quick", "--least=0.8"])
     assert np.mean(losses[:5]) > 0.5
     assert np.mean(losses[-5:]) < 0.2
     assert accuracy > 0.8
     printed = capsys.readouterr().out
     assert "step   40: loss" in printed
     assert f"{accuracy:.3f}" in printed
+
+
+def test_too_low_an_accuracy_is_a_failure_with_a_figure(example: ModuleType, tmp_path: Path) -> None:
+    figure = tmp_path / "accuracy.svg"
+    with pytest.raises(SystemExit, match=r"The goal, an accuracy of 101.0%, was missed."):
+        example.main(["--steps=6", "--batch=4", "--units=4", "--least=1.01", f"--figure={figure}"])
+    lines = [part for part in ElementTree.fromstring(figure.read_text()) if part.tag.endswith("polyline")]
+    assert [line.attrib["points"].count(",") for line in lines] == [6, 2, 2]  # larger trees after steps 1 and 5
+
+
+@pytest.mark.slow
+def test_it_reaches_its_goal(example: ModuleType) -> None:
+    assert example.main([])[1] >= example.GOAL
 
 
 def test_docstrings(example: ModuleType) -> None:

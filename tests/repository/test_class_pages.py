@@ -1,0 +1,179 @@
+"""docs/layers.md and docs/losses.md list every public layer and loss with the first line of its docstring.
+
+Optimizers, examples: each is on its page, too. After a change of a docstring or a new class:
+``ANABRANCH_WRITE_GOLDEN=1 pytest tests/repository/test_class_pages.py``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from anabranch import layers, losses, optim
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+LAYERS_HEAD = """# Layers
+
+{count} layers under `anabranch.layers`, with Keras's names, arguments, defaults and numbers wherever Keras has them. A
+layer of your own is a subclass of `Layer`, a recurrent cell any layer with a `state_size`. Arguments, shapes, errors
+and an example are in the docstring of each.
+
+This page is made from the docstrings, by `tests/repository/test_class_pages.py`.
+"""
+LOSSES_HEAD = """# Losses
+
+{count} losses under `anabranch.losses`, as classes to be configured; most are there as functions, too, with names like
+`mean_squared_error`, which give a value per example. `compile(loss=)` takes a class's instance, a function, or the name
+of one. Arguments and examples are in the docstring of each.
+
+This page is made from the docstrings, by `tests/repository/test_class_pages.py`.
+
+| loss | |
+|---|---|
+"""
+# The sections of docs/layers.md: pages that tell more, and the modules whose classes are listed, in this order.
+SECTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "The base": ("", ("layer", "input_layer", "input_spec", "wrapper", "basic")),
+    "Dense layers and tables": (
+        "[large vocabularies](large_vocabularies.md)",
+        ("dense", "einsum_dense", "embedding", "sharded_embedding", "sampled_softmax"),
+    ),
+    "Activations, shapes, merging": ("", ("activation", "shaping", "merging")),
+    "Convolutions": (
+        "[convolutions](convolutions.md)",
+        ("convolution", "convolution_depthwise", "convolution_transpose", "convolution_blocks"),
+    ),
+    "Pooling, padding, sizes": ("", ("pooling", "adaptive_pooling", "padding", "upsampling")),
+    "Recurrent layers and cells": (
+        "[recurrent networks](recurrent.md)",
+        (
+            *("rnn", "simple_rnn", "gru", "lstm", "lstm_variants", "conv_lstm", "cell_wrappers", "stacked_rnn_cells"),
+            *("bidirectional", "time_distributed"),
+        ),
+    ),
+    "Models with loops and branches": (
+        "[adaptive computation time](adaptive_computation_time.md), [mixtures of experts](mixture_of_experts.md), "
+        "[trees](tree_lstm.md)",
+        ("adaptive_computation_time", "mixture_of_experts", "tree_lstm"),
+    ),
+    "Attention": (
+        "[transformers](transformers.md), [decoders](seq2seq.md#attention)",
+        (
+            *("attention", "attention_cell", "attention_multi_head", "attention_grouped", "attention_cached"),
+            *("transformer", "positions"),
+        ),
+    ),
+    "Normalisation, dropout, noise": (
+        "",
+        ("normalization", "normalization_scale", "normalization_spectral", "dropout", "spatial_dropout", "noise"),
+    ),
+    "Preprocessing": (
+        "",
+        (
+            *("preprocessing_numbers", "preprocessing_lookup", "preprocessing_hash", "preprocessing_text"),
+            "spectrograms",
+        ),
+    ),
+    "Images, augmentation": (
+        "",
+        (
+            *("preprocessing_images", "preprocessing_augmentation", "augmentation_colors", "augmentation_histograms"),
+            *("augmentation_adaptive", "augmentation_warps", "augmentation_mixing", "augmentation_policies"),
+        ),
+    ),
+}
+
+
+def public_classes(module: ModuleType) -> dict[type, list[str]]:
+    """The classes that a module offers to users, each with its names, its own first."""
+    found: dict[type, list[str]] = {}
+    for name in sorted(name for name in dir(module) if not name.startswith("_")):
+        value = getattr(module, name)
+        if inspect.isclass(value) and value.__module__.startswith("anabranch."):
+            found.setdefault(value, []).append(name)
+    return {cls: sorted(names, key=lambda name: (name != cls.__name__, name)) for cls, names in found.items()}
+
+
+def row(cls: type, names: list[str]) -> str:
+    text = " ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split("\n"))
+    text = re.sub(r"``(.*?)``", r"`\1`", text).replace("|", "\\|")
+    return f"| {', '.join(f'`{name}`' for name in names)} | {text} |"
+
+
+def layers_page() -> str:
+    classes = public_classes(layers)
+    parts = [LAYERS_HEAD.format(count=len(classes))]
+    for title, (links, modules) in SECTIONS.items():
+        parts.append(f"## {title}\n")
+        if links:
+            parts.append(f"More on them: {links}.\n")
+        listed = [(modules.index(module_of(cls)), names, cls) for cls, names in classes.items() if is_of(cls, modules)]
+        rows = [row(cls, names) for _, names, cls in sorted(listed, key=lambda each: each[:2])]
+        parts.append("\n".join(["| layer | |", "|---|---|", *rows]) + "\n")
+    return "\n".join(parts)
+
+
+def module_of(cls: type) -> str:
+    return cls.__module__.rpartition(".")[2]
+
+
+def is_of(cls: type, modules: tuple[str, ...]) -> bool:
+    return module_of(cls) in modules
+
+
+def losses_page() -> str:
+    classes = public_classes(losses)
+    rows = [row(cls, names) for cls, names in classes.items()]
+    return LOSSES_HEAD.format(count=len(classes)) + "\n".join(rows) + "\n"
+
+
+@pytest.mark.parametrize(("name", "make"), [("layers.md", layers_page), ("losses.md", losses_page)])
+def test_pages_are_up_to_date(name: str, make: Callable[[], str]) -> None:
+    page = make()
+    if os.environ.get("ANABRANCH_WRITE_GOLDEN"):
+        (DOCS / name).write_text(page, "utf-8")
+    assert (DOCS / name).read_text("utf-8") == page, "run this again with ANABRANCH_WRITE_GOLDEN=1"
+
+
+def test_every_layer_is_in_one_section() -> None:
+    sections = [modules for _, modules in SECTIONS.values()]
+    counts = {cls.__name__: sum(is_of(cls, modules) for modules in sections) for cls in public_classes(layers)}
+    assert [name for name, count in counts.items() if count != 1] == [], "give its module a place in SECTIONS"
+
+
+def test_every_optimizer_is_on_its_page() -> None:
+    page = (DOCS / "optimizers.md").read_text("utf-8")
+    names = [name for each in public_classes(optim).values() for name in each]
+    assert [name for name in names if not re.search(rf"\b{name}\b", page)] == []
+
+
+# --- examples -------------------------------------------------------------------------------------------------------
+
+EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py") if path.stem != "drawing")
+ELSEWHERE = {"experts_in_cell": "mixture_of_experts.md", "moe": "scheduling.md"}  # on the page of what they show
+NO_FIGURE = ("character_model", "moe", "nested_loops")  # what they write is text, a trace, and a table of numbers
+
+
+def page_of(example: str) -> str:
+    return ELSEWHERE.get(example, f"examples/{example}.md")
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example_has_a_page_in_the_index(name: str) -> None:
+    page = (DOCS / page_of(name)).read_text("utf-8")
+    assert f"examples/{name}.py" in page
+    assert f"]({page_of(name)}" in (DOCS / "examples.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example_has_tests_and_a_figure(name: str) -> None:
+    assert (ROOT / "tests" / "examples" / f"test_{name}.py").exists()
+    figure = f"figures/{name}.svg)"
+    assert name in NO_FIGURE or figure in (DOCS / page_of(name)).read_text("utf-8")
