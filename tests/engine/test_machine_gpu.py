@@ -1,10 +1,7 @@
 """Steps on a GPU: printed kernels on arrays like cupy's, fused operations as CUDA, variables, and random programs."""
 
-import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +10,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from programs.generator import programs
 from programs.syntax import Program
+from shared.cuda_compiler import compile_cuda
 from shared.device_arrays import DeviceArray
 from shared.fake_cupy import FakeCupy
 from shared.machines import MachineCase, Setting, assert_nothing_left, idle_step, run
@@ -21,13 +19,14 @@ from shared.placed_steps import Legal
 import anabranch as ab
 from anabranch.engine.devices import dispatcher as dispatchers
 from anabranch.engine.devices.cuda import GpuUnavailableError, check_gpu
+from anabranch.engine.graph import as_dtype
 from anabranch.engine.graph.op import Sample, registered_ops
 from anabranch.engine.graph.spec import TensorSpec
 from anabranch.engine.machine.gpu_kernels import HOST_READS, FusedRunner, OpRunner
 from anabranch.engine.machine.program import MachineProgram
 from anabranch.engine.ops.fused import Fused
 from anabranch.engine.runtime.interpreter import Interpreter
-from anabranch.engine.runtime.kernels.bound import kernel_spec
+from anabranch.engine.runtime.kernels.bound import can_fuse, kernel_spec
 from anabranch.engine.runtime.kernels.cuda import OPTIONS, print_cuda
 
 LARGE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
@@ -331,8 +330,7 @@ def test_the_source_of_a_small_kernel() -> None:
     )
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
-def test_sources_are_cuda(tmp_path: Path) -> None:
+def test_sources_are_cuda() -> None:
     """The compiler of CUDA takes them."""
     parts = [
         source(AXPY, (4, 1, 3), (5, 1), ()).replace("fused", "axpy"),
@@ -340,12 +338,27 @@ def test_sources_are_cuda(tmp_path: Path) -> None:
         source(AXPY, (7,), (7,), (7,), dtype="float64").replace("fused", "doubles"),
         source(FUNCTIONS, (9,)).replace("fused", "functions"),
     ]
-    path = tmp_path / "kernels.cu"
-    path.write_text("\n".join(parts))
-    command = ["nvcc", "-ptx", *OPTIONS, "-arch=compute_90", "-o", str(path.with_suffix(".ptx")), str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert not done.returncode, done.stderr
-    assert path.with_suffix(".ptx").read_text().count(".entry") == 4
+    assert compile_cuda("\n".join(parts), OPTIONS).count(".entry") == 4
+
+
+def test_every_operation_is_cuda() -> None:
+    """Whatever is fused on CPUs compiles, of each type."""
+    types = [as_dtype(name) for name in ("bool", "int32", "int64", "float16", "bfloat16", "float32", "float64")]
+    cases = [(sample, dtype) for op in OPS.values() if op.elementwise for sample in op.samples() for dtype in types]
+    parts: dict[Any, str] = {}
+    for sample, dtype in cases:
+        given = [np.asarray(value).dtype for value in sample.inputs]
+        inputs = [TensorSpec((3,), own if own.kind == "b" else dtype) for own in given]
+        try:
+            result: Any = sample.op.infer(*inputs)
+        except (TypeError, ValueError):
+            continue
+        key = (sample.op, *inputs)
+        if key not in parts and can_fuse(sample.op, [spec.dtype for spec in inputs], result.dtype):
+            op = Fused(len(inputs), ((sample.op, tuple(range(len(inputs)))),), (len(inputs),))
+            parts[key] = print_cuda(kernel_spec(op, inputs, [result]), f"kernel{len(parts)}")
+    assert len(parts) > 300
+    assert compile_cuda("".join(parts.values()), OPTIONS).count(".entry") == len(parts)
 
 
 BROADCASTS = [
