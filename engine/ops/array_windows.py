@@ -1,4 +1,4 @@
-"""Arrays as passes make them of loops: parts of a TensorArray, and an array of values that are there."""
+"""Arrays as passes make them of loops: parts of a TensorArray, an array of values that are there, checks."""
 
 from __future__ import annotations
 
@@ -40,6 +40,35 @@ class ArrayWindow(ArrayOp):
 
 
 @dataclass(frozen=True)
+class CheckedRows(ArrayOp):
+    """Inputs: x, count. x as it is, if it has so many places from `first` on along an axis.
+
+    Made by loop fission, after differentiation, for a loop that goes through these places.
+
+    Attributes:
+        axis: the axis.
+        first: the smallest of the places.
+        falls: whether the loop goes through them from the last one on, which is the first to be missing then.
+    """
+
+    axis: int
+    first: int
+    falls: bool
+    view: ClassVar[bool] = True
+
+    def infer(self, *inputs: Any) -> Spec:
+        return inputs[0]
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        x, count = inputs[0], int(inputs[1])
+        size, last = x.shape[self.axis], self.first + count - 1
+        if count > 0 and last >= size:
+            missing = last if self.falls else max(size, self.first)
+            raise IndexError(f"index {missing} is out of bounds for axis {self.axis} with size {size}")
+        return x
+
+
+@dataclass(frozen=True)
 class ArrayOf(ArrayOp):
     """The inputs as the elements of an array, in order: what the history of an unrolled loop is.
 
@@ -62,4 +91,4 @@ class ArrayOf(ArrayOp):
         return ArrayValue.from_list([value.copy() if is_array(value) else value for value in inputs])
 
 
-__all__ = ["ArrayOf", "ArrayWindow"]
+__all__ = ["ArrayOf", "ArrayWindow", "CheckedRows"]

@@ -26,6 +26,7 @@ from ..graph.tensor import Tensor
 from .log import is_recording, note_kept
 from .loops.batches import is_heavy
 from .loops.before import compute_before
+from .loops.elements import gather_elements, read_elements
 from .loops.invariants import capture_unchanged, drop_clearing, move_invariants, resolve_records
 from .loops.linear_terms import sum_what_linear_terms_take
 from .loops.outputs import compute_after
@@ -56,8 +57,10 @@ REWRITES = (
     Rewrite("invariants", True, resolve_records),
     Rewrite("invariants", True, drop_clearing),
     Rewrite("invariants", True, move_invariants),
+    Rewrite("fission", True, read_elements),
     Rewrite("fission", False, multiply_tables),
     Rewrite("fission", False, sum_what_linear_terms_take),
+    Rewrite("fission", False, gather_elements),
     Rewrite("merge_products", False, merge_products),
     Rewrite("fission", False, gather_terms),
     Rewrite("fission", False, compute_before),

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...graph.graph import Operation
+from ...graph.graph import Operation, Parameter
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Tensor
-from ...ops.base import apply
+from ...ops.base import Constant, apply
 from ...ops.elementwise import Add
 from ...ops.joining import Concatenate, Split
 from ...ops.linalg import MatMul
 from ...ops.tensor_arrays import ArrayAddAt, ArrayRead, ArrayWrite
 from ..assign import on_one_device
 from ..log import note_change, note_kept
+from .batches import can_batch
 from .view import LoopView, is_static
 
 _MOST_ROWS = 1024  # with more, one product is no quicker than several
@@ -160,8 +161,16 @@ def _as_known(loop: LoopView, group: list[Operation]) -> list[Operation]:
 
 
 def _recurs(loop: LoopView, tensor: Tensor) -> bool:
-    """Whether the rows are made by the body: an element of an array is multiplied before the loop."""
-    return not isinstance(tensor.operation.op, ArrayRead)
+    """Whether an iteration needs the one before for these rows: products of others are made before the loop."""
+    source = tensor.operation
+    if isinstance(source.op, ArrayRead):
+        return False
+    if source.graph is not loop.body or isinstance(source.op, Constant) or loop.trips is None:
+        return loop.trips is None
+    if isinstance(source.op, Parameter):
+        form = loop.form(tensor)
+        return loop.outer(tensor) is None and (form is None or not form.steps)
+    return not can_batch(source) or any(_recurs(loop, each) for each in source.inputs)
 
 
 def _add_at_once(loop: LoopView, root: Operation, leaves: list[Tensor], group: list[Operation]) -> None:

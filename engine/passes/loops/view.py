@@ -113,8 +113,16 @@ class LoopView:
         if abs(index.steps) != 1:
             return None
         if index.steps == 1:
-            return index.start.known
-        return None if self.trips is None else index.start.minus(self.trips).moved(1).known
+            return self._resolved(index.start).known
+        return None if self.trips is None else self._resolved(index.start.minus(self.trips).moved(1)).known
+
+    def _resolved(self, form: Linear) -> Linear:
+        """A form in terms of what another loop counts to, if this one runs as often, and runs at all."""
+        for term, factor in form.terms:
+            other = trip_count(term.operation) if not isinstance(term.spec, TensorSpec) else None
+            if other is not None and self.trips == counted(term):
+                return form.plus(Linear(0, 0, frozenset({(term, 1)})), -factor).plus(other, factor)
+        return form
 
     def covers(self, index: Linear, size: Linear | None) -> bool:
         """Whether `index` is each of 0, 1... `size` - 1 once, the loop over."""
