@@ -31,6 +31,7 @@ from .loops.invariants import capture_unchanged, drop_clearing, move_invariants,
 from .loops.linear_terms import sum_what_linear_terms_take
 from .loops.outputs import compute_after
 from .loops.products import merge_products
+from .loops.reasons import hindrance
 from .loops.sums import gather_terms, sum_after
 from .loops.tables import multiply_tables
 from .loops.view import LoopView, Sides
@@ -141,7 +142,7 @@ def _tell_kept(loop: LoopView) -> None:
 def _reason(loop: LoopView, operation: Operation) -> str:
     held = _recurrent(loop, operation)
     if held is None:
-        return "stays in the loop: what it takes can't be batched"
+        return f"stays in the loop: {hindrance(loop, operation)}"
     return f"stays in the loop: it takes {held!r}, which the iteration before makes"
 
 

@@ -180,3 +180,20 @@ def test_nested_loops():
     wanted = Interpreter().run(loss.graph, fetches, feeds)
     for value, reference in zip(Program(loss.graph, fetches, list(feeds))(*feeds.values()), wanted, strict=True):
         np.testing.assert_allclose(value, reference, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("read", "why"),
+    [
+        (lambda x, t: x[2 * t], "it takes 'get_item', read at 'multiply', which does not go up or down by one"),
+        (lambda x, t: x[t - 1], "it takes 'get_item', read at 'subtract', which may lie outside"),
+        (lambda x, t: x[t] + x[STEPS - 1 - t], "it takes 'get_item', read forward, and 'get_item_1', read backward"),
+        (lambda x, t: ops.cumsum(x[t], 1), "it takes 'cum_sum', and there is no cum_sum of all iterations at once"),
+        (lambda x, t: ab.cond(t > 3, lambda: x[t], lambda: -x[t]), "what a cond gives, which is not batched"),
+    ],
+)
+def test_explain_names_what_holds_a_product(read: Any, why: str):
+    x, w = ab.placeholder((2 * STEPS, ROWS, UNITS), "float32"), ab.placeholder((UNITS, UNITS), "float32")
+    body = lambda t, h: (t + 1, ops.tanh(read(x, t) @ w) * h)  # noqa: E731
+    h = ab.while_loop(lambda t, _: t < STEPS, body, (0, ops.ones((ROWS, UNITS))))[1]
+    assert f"stays in the loop: {why}" in ab.explain(h, passes=True).replace("it takes 'cond/cond', ", "")
