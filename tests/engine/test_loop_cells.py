@@ -16,6 +16,20 @@ from anabranch.engine.runtime.program import Program
 ops = ab.ops
 UNITS = 3
 FUNCTIONS = {"tanh": ops.tanh, "sigmoid": ops.sigmoid, "identity": lambda x: x, "square": lambda x: x * x}
+READS = {  # of an array, a tensor [steps, rows, units] and one [rows, steps, units]; masks have no units
+    "array": lambda array, x, y, t: array.read(t),
+    "x[t]": lambda array, x, y, t: x[t],
+    "x[t, ...]": lambda array, x, y, t: x[t, ...],
+    "x[:, t]": lambda array, x, y, t: y[:, t],
+    "take": lambda array, x, y, t: ops.take(x, t, axis=0),
+    "take of columns": lambda array, x, y, t: ops.take(y, t, axis=1),
+    "gather": lambda array, x, y, t: ops.gather(x, t),
+}
+MASKS = {
+    "where": lambda alive, new, old: ops.where(ops.expand_dims(alive, 1), new, old),
+    "where not": lambda alive, new, old: ops.where(ops.logical_not(alive)[:, None], old, new),
+    "product": lambda alive, new, old: old + ops.cast(alive, old.dtype)[:, None] * (new - old),
+}
 gate = st.tuples(st.sampled_from(sorted(FUNCTIONS)), st.booleans(), st.booleans(), st.booleans())
 
 
@@ -47,16 +61,18 @@ class Cell:
 
 
 @seed(0)
-@settings(max_examples=6, deadline=None, database=None)
+@settings(max_examples=10, deadline=None, database=None)
 @given(
     st.lists(gate, min_size=1, max_size=4),
-    st.integers(0, 4),
+    st.integers(0, 7),
     st.sampled_from([0, 1, 9]),
     st.booleans(),
     st.sampled_from(["none", "mask", "lengths"]),
+    st.sampled_from(sorted(READS)),
+    st.sampled_from(sorted(MASKS)),
     st.integers(0, 2**31),
 )
-def test_cells(gates: Any, steps: int, rows: int, backward: bool, masked: str, number: int):
+def test_cells(gates: Any, steps: int, rows: int, backward: bool, masked: str, read: str, mask: str, number: int):
     generator = np.random.default_rng(number)
     cell = Cell(gates, generator)
     cell.prepare()
@@ -68,15 +84,16 @@ def test_cells(gates: Any, steps: int, rows: int, backward: bool, masked: str, n
     cell.feeds[lengths] = generator.integers(0, steps + 1, rows + 1).astype("int32")
     inputs = ab.TensorArray("float64", steps, element_shape=(rows, UNITS)).unstack(x)
     masks = ab.TensorArray("bool", steps, element_shape=(rows,)).unstack(keep)
+    swapped, kept = ops.transpose(x, (1, 0, 2)), ops.transpose(keep)
     count = ops.max(lengths) if masked == "lengths" else steps
     outputs = ab.TensorArray("float64", count, element_shape=(rows, UNITS))
 
     def body(t: Any, h: Any, outputs: Any) -> Any:
         place = count - 1 - t if backward else t
-        new = cell(inputs.read(place), h)
+        new = cell(READS[read](inputs, x, swapped, place), h)
         if masked != "none":
-            alive = masks.read(place) if masked == "mask" else t < lengths[:rows]
-            new = ops.where(ops.expand_dims(alive, 1), new, h)
+            alive = READS[read](masks, keep, kept, place) if masked == "mask" else t < lengths[:rows]
+            new = MASKS[mask](alive, new, h)
         return t + 1, new, outputs.write(place, new)
 
     start = ops.zeros((rows, UNITS), "float64")
