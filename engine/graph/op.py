@@ -77,6 +77,8 @@ class Op:
         shape_from_values: the result's shape follows from values of inputs, so that it may be unknown though all
             shapes of inputs are known.
         needs_known: for the position of an input, what `infer` has to know of it: its "rank", or its "last axis".
+        never_fails: whether `run` gives a result for all values of inputs that `infer` took, where all shapes are known
+            and none is empty. See `cannot_fail`.
         takes_slices: whether `grad` takes a cotangent that is an `IndexedSlices` as it is; otherwise it gets it dense.
         host_only: whether `run` computes with NumPy alone, so that no GPU can run it.
         no_samples: why the op has no samples, and which tests it has instead; empty where it has some.
@@ -87,6 +89,7 @@ class Op:
     elementwise: ClassVar[bool] = False
     shape_from_values: ClassVar[bool] = False
     needs_known: ClassVar[Mapping[int, str]] = MappingProxyType({})
+    never_fails: ClassVar[bool] = False
     takes_slices: ClassVar[bool] = False
     host_only: ClassVar[bool] = False
     no_samples: ClassVar[str] = ""
@@ -115,6 +118,16 @@ class Op:
         Strings of rank 0 are arrays of rank 0, or ``str``, of which the runtime makes such arrays.
         """
         raise NotImplementedError(f"{type(self).__name__} must define run().")
+
+    def cannot_fail(self, *inputs: Tensor) -> bool:
+        """Whether `run` gives a result whatever these inputs hold: then it may run where the graph might not run it.
+
+        That is before a loop, of which there may be no iteration.
+
+        Args:
+            inputs: tensors of known shapes, none of them empty. Those that are constants may be looked at.
+        """
+        return self.elementwise or self.never_fails
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         """Cotangents of the inputs, from those of the outputs; None where nothing flows."""

@@ -23,6 +23,7 @@ class Transpose(Op):
 
     axes: tuple[int, ...] | None
     view: ClassVar[bool] = True
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs
@@ -92,6 +93,7 @@ class MoveAxis(Op):
     source: tuple[int, ...]
     destination: tuple[int, ...]
     view: ClassVar[bool] = True
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs
@@ -177,6 +179,7 @@ class Flip(Op):
 
     axes: tuple[int, ...] | None
     view: ClassVar[bool] = True
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs
@@ -236,6 +239,7 @@ class Roll(Op):
 
     shifts: tuple[int, ...] | None
     axes: tuple[int, ...]
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         for axis in self.axes:

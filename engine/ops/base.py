@@ -329,6 +329,8 @@ def cast(x: TensorLike, dtype: Any) -> Tensor:
 class ShapeOf(Op):
     """The run-time shape of a tensor, as an int32 vector. Only the shape of the input is needed, never its values."""
 
+    never_fails: ClassVar[bool] = True
+
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec((inputs[0].rank,), dtypes.int32)
 
@@ -366,6 +368,7 @@ class SumToShape(Op):
 
     shape: Shape
     view: ClassVar[bool] = True  # x itself, if it has that shape
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(self.shape, inputs[0].dtype)
@@ -404,6 +407,7 @@ class BroadcastToShape(Op):
 
     shape: Shape
     view: ClassVar[bool] = True
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(self.shape, inputs[0].dtype)
@@ -444,6 +448,7 @@ class ZerosOfShape(Op):
 
     shape: Shape
     dtype: DType
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(self.shape, self.dtype)
@@ -480,6 +485,7 @@ class ReshapeToShape(Op):
 
     shape: Shape
     view: ClassVar[bool] = True
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(self.shape, inputs[0].dtype)

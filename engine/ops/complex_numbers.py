@@ -81,6 +81,7 @@ class RealPart(Op):
     """The real parts of complex numbers."""
 
     view: ClassVar[bool] = True
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         _check_complex(self, inputs[0])
@@ -111,6 +112,7 @@ class ImaginaryPart(Op):
     """The imaginary parts of complex numbers."""
 
     view: ClassVar[bool] = True
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         _check_complex(self, inputs[0])
@@ -139,6 +141,8 @@ class ImaginaryPart(Op):
 @dataclass(frozen=True)
 class FromParts(Op):
     """Complex numbers with the given real and imaginary parts, which broadcast against each other."""
+
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         real, imag = inputs
@@ -181,6 +185,8 @@ class FromParts(Op):
 @dataclass(frozen=True)
 class Conjugate(Op):
     """Complex numbers with the sign of their imaginary parts changed."""
+
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         _check_complex(self, inputs[0])

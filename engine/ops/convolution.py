@@ -8,7 +8,7 @@ kernel, `ConvFilterGrad`. Inside, channels come last; the functions move them th
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -159,6 +159,8 @@ class Conv(_Convolution):
 
     There are as many groups as the kernel's channels go into those of the input.
     """
+
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         x, kernel = inputs

@@ -345,6 +345,7 @@ class Triangle(Op):
 
     offset: int
     upper: bool
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs
@@ -410,6 +411,7 @@ class Diagonal(Op):
     axis1: int
     axis2: int
     view: ClassVar[bool] = True
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs
@@ -491,6 +493,7 @@ class Diag(Op):
     """A square matrix with the input vector on diagonal `offset`."""
 
     offset: int
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs

@@ -247,6 +247,9 @@ class FloorDivide(_Elementwise):
         x, y = inputs
         return x // y
 
+    def cannot_fail(self, *inputs: Tensor) -> bool:
+        return False  # a divisor of 0 is reported where it is asked for
+
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         return None, None  # a step function
 
@@ -272,6 +275,9 @@ class Mod(_Elementwise):
     def expression(self, e: Any, *inputs: Any) -> Any:
         x, y = inputs
         return x % y
+
+    def cannot_fail(self, *inputs: Tensor) -> bool:
+        return False  # a divisor of 0 is reported where it is asked for
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents

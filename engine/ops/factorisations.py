@@ -300,6 +300,7 @@ class SlogDet(Op):
     """Signs (phases, of complex matrices) of determinants, and the logarithms of their absolute values."""
 
     type_name: ClassVar[str] = "slogdet"
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
         (x,) = inputs

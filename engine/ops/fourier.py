@@ -7,7 +7,7 @@ whose gradients are transforms again, so that derivatives of every order cost wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -88,6 +88,7 @@ class FourierTransform(Op):
 
     rank: int = 1
     inverse: bool = False
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         _check_complex(self, inputs[0], self.rank)
@@ -131,6 +132,7 @@ class RealTransform(Op):
     """
 
     length: int | None = None
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs
@@ -218,6 +220,7 @@ class InverseRealTransform(Op):
     """
 
     length: int | None = None
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs

@@ -23,7 +23,7 @@ from .base import (
     runtime_shape,
 )
 from .cotangent import Contribution
-from .indexing import add_at
+from .indexing import add_at, is_in_range
 from .shaping import ravel
 
 
@@ -110,6 +110,9 @@ class Take(Op):
         if not self.wrap and indices.size:
             checked_positions(xp, indices, x.shape[self.axis], self.axis, wrap=False)
         return as_scalar_or_array(x.take(indices, axis=self.axis))
+
+    def cannot_fail(self, *inputs: Tensor) -> bool:
+        return is_in_range(self, inputs[0], inputs[1:])
 
     def emit(self, arguments: Sequence[str]) -> str | None:
         return f"{arguments[0]}.take({arguments[1]}, axis={self.axis})" if self.wrap else None

@@ -292,6 +292,19 @@ def add_at(xp: Any, out: Any, key: tuple[Any, ...], values: Any) -> None:
     xp.add.at(out.reshape(-1), places.reshape(-1), xp.broadcast_to(values, places.shape).reshape(-1))
 
 
+def is_in_range(op: Op, x: Tensor, indices: Sequence[Tensor]) -> bool:
+    """Whether all indices are constants, where `op` finds something in an array of the shape of `x`."""
+    known = [constant_value(tensor) for tensor in indices]
+    shape: Any = x.shape
+    if any(value is None for value in known) or shape is None or None in shape:
+        return False
+    try:
+        op.run(np, np.broadcast_to(np.zeros((), "bool"), shape), *known)
+    except IndexError:
+        return False
+    return True
+
+
 @dataclass(frozen=True)
 class _Indexing(Op):
     items: Items
@@ -301,6 +314,9 @@ class _Indexing(Op):
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         return as_scalar_or_array(inputs[0][_resolve(self.items, inputs[1:])])
+
+    def cannot_fail(self, *inputs: Tensor) -> bool:
+        return is_in_range(self, inputs[0], inputs[1:])
 
     def emit(self, arguments: Sequence[str]) -> str | None:
         text = f"{arguments[0]}[{_key_text(self.items, arguments[1:])}]"

@@ -51,6 +51,7 @@ class Concatenate(Op):
 
     axis: int
     takes_slices: ClassVar[bool] = True
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         dtype = inputs[0].dtype
@@ -159,6 +160,9 @@ class Split(Op):
         if sum(parts) != size or min(parts, default=0) < 0:
             raise ValueError(f"Axis {self.axis} of size {size} can't be split into parts of sizes {list(parts)}.")
         return parts
+
+    def cannot_fail(self, *inputs: Tensor) -> bool:
+        return len(inputs) == 1  # no size of a part is an input
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         x, *given = inputs
@@ -293,6 +297,7 @@ class Stack(Op):
 
     axis: int
     scalars: bool = False
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         shape: Shape = None
@@ -347,6 +352,7 @@ class Unstack(Op):
     axis: int
     count: int
     view: ClassVar[bool] = True
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
         (x,) = inputs

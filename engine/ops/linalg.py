@@ -106,6 +106,7 @@ class MatMul(_Product):
     """The product of two matrices, either of them transposed first."""
 
     type_name: ClassVar[str] = "matmul"
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         a, b = inputs
@@ -158,6 +159,7 @@ class BatchMatMul(_Product):
     """The products of matrices in the last two axes; the axes before them broadcast."""
 
     type_name: ClassVar[str] = "batch_matmul"
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         a, b = inputs
@@ -215,6 +217,7 @@ class FlattenRows(Op):
     """The input as a matrix of rows: every axis but the last becomes one."""
 
     view: ClassVar[bool] = True
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs

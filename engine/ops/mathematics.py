@@ -62,6 +62,9 @@ class Power(_Elementwise):
     def expression(self, e: Any, *inputs: Any) -> Any:
         return e.power(*inputs)
 
+    def cannot_fail(self, *inputs: Tensor) -> bool:
+        return not dtypes.is_integer(inputs[0].dtype)  # of integers there are no negative powers
+
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
         x, y = node.inputs

@@ -7,7 +7,7 @@ differentiation" (2008), and I. Murray, "Differentiation of the Cholesky decompo
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -168,6 +168,8 @@ class Solve(Op):
 class Determinant(Op):
     """The determinants of square matrices. The gradient exists where the matrix can be inverted."""
 
+    never_fails: ClassVar[bool] = True
+
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs
         check_factorised(self, "det", x)
@@ -233,6 +235,8 @@ def hermitian_part(x: Any) -> Any:
 @dataclass(frozen=True)
 class LowerHalf(Op):
     """The lower triangle with its diagonal halved (the function Phi of Murray's paper)."""
+
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         check_floating(self, inputs[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -30,6 +30,7 @@ class Pad(Op):
     """The first input with `widths` more elements before and behind on each axis, all equal to the second input."""
 
     widths: tuple[tuple[Width, Width], ...]
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         x, value = inputs[:2]

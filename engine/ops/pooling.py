@@ -8,7 +8,7 @@ takes them from there. The last two are each other's transposes, as are `Average
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -147,6 +147,8 @@ def _counts(xp: Any, windows: Sequence[Window]) -> Any:
 class MaxPool(_Pooling):
     """The greatest cell of each window of [batch, *sizes, channels]; NaN where there is one."""
 
+    never_fails: ClassVar[bool] = True
+
     def infer(self, *inputs: Any) -> TensorSpec:
         _check_ordered(inputs[0].dtype)
         return self._pooled(inputs[0])
@@ -202,6 +204,8 @@ def _least(dtype: DType) -> Any:
 @dataclass(frozen=True)
 class MaxPoolPlaces(_Pooling):
     """Inputs: x and its `MaxPool`. Which cell of each window is the first that holds the maximum."""
+
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return self._pooled(inputs[0], self._dtype)
@@ -332,6 +336,8 @@ def _where(xp: Any, found: Any, values: Any) -> Any:
 @dataclass(frozen=True)
 class AveragePool(_Pooling):
     """The mean of the cells of each window of [batch, *sizes, channels]; padding does not count."""
+
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs

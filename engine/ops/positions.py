@@ -24,6 +24,7 @@ class OneHot(Op):
     classes: int
     axis: int
     dtype: DType
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs

@@ -68,6 +68,7 @@ class _Reduction(Op):
 
     axes: Axes
     keepdims: bool = False
+    never_fails: ClassVar[bool] = True
 
     def output_dtype(self, dtype: DType) -> DType:
         return dtype
@@ -141,6 +142,7 @@ class BroadcastReduced(Op):
     keepdims: bool
     shape: Shape
     view: ClassVar[bool] = True
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(self.shape, inputs[0].dtype)

@@ -86,6 +86,7 @@ class DimOf(Op):
     """The run-time size of one axis, as an int32 scalar. Of the input only the shape is needed."""
 
     axis: int
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec((), dtypes.int32)
@@ -109,6 +110,8 @@ class DimOf(Op):
 @dataclass(frozen=True)
 class SizeOf(Op):
     """The run-time number of elements, as an int32 scalar."""
+
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec((), dtypes.int32)
@@ -185,6 +188,7 @@ class Reshape(Op):
 
     shape: tuple[int | None, ...]
     view: ClassVar[bool] = True
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(_reshaped(inputs[0], self.shape), inputs[0].dtype)
@@ -321,6 +325,7 @@ class ExpandDims(Op):
 
     axes: tuple[int, ...]
     view: ClassVar[bool] = True
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs
@@ -398,6 +403,7 @@ class Squeeze(Op):
 
     axes: tuple[int, ...] | None
     view: ClassVar[bool] = True
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs
@@ -469,6 +475,7 @@ class BroadcastTo(Op):
 
     shape: tuple[int | None, ...]
     view: ClassVar[bool] = True
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         x = inputs[0]

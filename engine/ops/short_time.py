@@ -53,6 +53,7 @@ class ExtractSequences(Op):
     length: int
     stride: int
     view: ClassVar[bool] = True
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs

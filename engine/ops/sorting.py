@@ -52,6 +52,7 @@ class ArgSort(Op):
     """The positions that sort the input along `axis`, as int32; equal elements keep their order, NaNs come last."""
 
     axis: int
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(inputs[0].shape, dtypes.int32)
@@ -76,6 +77,7 @@ class Sort(Op):
     """The elements in ascending order along `axis`; NaNs come last."""
 
     axis: int
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return inputs[0]
@@ -113,6 +115,7 @@ class TopK(Op):
     """
 
     k: int
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, TensorSpec]:
         shape: Shape = inputs[0].shape
@@ -293,6 +296,7 @@ class SearchSorted(Op):
     """Where each value would be inserted into a sorted vector, on the ``left`` or ``right`` of equal elements."""
 
     side: str
+    never_fails: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         sequence, values = inputs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -170,6 +170,8 @@ class _Correlation(Op):
 class CorrelateFull(_Correlation):
     """All shifts at which the vectors overlap: ``result[k] = sum(x[n + k - len(y) + 1] * y[n])``."""
 
+    never_fails: ClassVar[bool] = True
+
     def size(self, first: int, second: int) -> int:
         return first + second - 1
 
@@ -199,6 +201,8 @@ class CorrelateFull(_Correlation):
 @dataclass(frozen=True)
 class CorrelateInside(_Correlation):
     """The shifts at which y lies inside of x, which is at least as long: ``result[k] = sum(x[n + k] * y[n])``."""
+
+    never_fails: ClassVar[bool] = True
 
     def size(self, first: int, second: int) -> int:
         if first < second:

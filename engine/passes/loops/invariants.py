@@ -1,7 +1,7 @@
 """What is the same in every iteration leaves the loop, and so do reads of what another loop can tell without a record.
 
 Both are exact. A condition runs at least once, so that all that is invariant there may leave it. A body may never run:
-only what can't fail leaves it.
+then only what can't fail leaves it, which each op says itself (`Op.cannot_fail`).
 """
 
 from __future__ import annotations
@@ -15,37 +15,13 @@ from ...graph.graph import Operation, Parameter
 from ...graph.region import Region
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Tensor
-from ...ops.axes import Transpose
-from ...ops.base import (
-    BroadcastToShape,
-    Cast,
-    Constant,
-    ReshapeToShape,
-    ShapeOf,
-    SumToShape,
-    ZerosOfShape,
-    convert_to_tensor,
-)
-from ...ops.einsum import Contraction
-from ...ops.elementwise import FloorDivide, Identity, Mod
-from ...ops.indexing import GetItem
-from ...ops.joining import Concatenate, Split, Stack
-from ...ops.linalg import BatchMatMul, FlattenRows, MatMul
-from ...ops.reduced import BroadcastReduced, Sum
-from ...ops.reduction import LogSumExp, Max, Mean, Min
-from ...ops.shaping import BroadcastTo, DimOf, ExpandDims, Reshape, Squeeze
-from ...ops.softmax import LogSoftmax, Softmax
+from ...ops.base import Constant, convert_to_tensor
+from ...ops.elementwise import Identity
 from ...ops.tensor_arrays import ArrayClear, ArrayRead, ArrayReadOrZeros, ArrayUnstack
 from ..assign import capture_late, on_one_device
-from ..log import note_change
+from ..log import note_change, note_kept
 from .linear import Linear, array_size, inside
 from .view import LoopView, is_static, size_of
-
-_SAFE = (
-    BatchMatMul, BroadcastReduced, BroadcastTo, BroadcastToShape, Cast, Concatenate, Contraction, DimOf, ExpandDims,
-    FlattenRows, MatMul, Reshape, ReshapeToShape, ShapeOf, Split, Squeeze, Stack, SumToShape, Transpose, ZerosOfShape,
-)  # fmt: skip
-_SAFE_OF_SOME = (LogSoftmax, LogSumExp, Max, Mean, Min, Softmax, Sum)  # elements
 
 
 def move_invariants(loop: LoopView) -> bool:
@@ -55,12 +31,15 @@ def move_invariants(loop: LoopView) -> bool:
 
 
 def _move(loop: LoopView, region: Region) -> bool:
-    tests = region is loop.op.condition
+    runs = region is loop.op.condition or _runs_once(loop)
     outside = {parameter: outer for outer, parameter in region.captures}
     changed = False
     operations = [o for o in region.operations if not isinstance(o.op, (Parameter, Constant))]
     for operation in operations:
-        if not _is_invariant(operation, outside) or not (tests or _cannot_fail(operation)):
+        if not _is_invariant(operation, outside):
+            continue
+        if not runs and not _cannot_fail(operation, outside):
+            note_kept("invariants", operation, "is the same in each iteration, but may fail, and the loop may not run")
             continue
         moved = _outside(loop, operation, outside)
         for old, new in zip(operation.outputs, moved.outputs, strict=True):
@@ -70,6 +49,11 @@ def _move(loop: LoopView, region: Region) -> bool:
         note_change("invariants", operation, "is the same in each iteration: it is computed before the loop")
         changed = True
     return changed
+
+
+def _runs_once(loop: LoopView) -> bool:
+    """Whether the body runs at any rate, and does nothing that has to come before what fails in it."""
+    return bool(loop.known_trips) and not loop.node.writes
 
 
 def _is_invariant(operation: Operation, outside: dict[Tensor, Tensor]) -> bool:
@@ -84,16 +68,10 @@ def _is_invariant(operation: Operation, outside: dict[Tensor, Tensor]) -> bool:
     return known and on_one_device([operation, *[tensor.operation for tensor in operation.inputs]])
 
 
-def _cannot_fail(operation: Operation) -> bool:
-    if not is_static(*operation.inputs, *operation.outputs):
+def _cannot_fail(operation: Operation, outside: dict[Tensor, Tensor]) -> bool:
+    if not is_static(*operation.inputs, *operation.outputs) or not all(map(size_of, operation.inputs)):
         return False
-    if isinstance(operation.op, (FloorDivide, Mod)):
-        return False
-    if isinstance(operation.op, GetItem):
-        return len(operation.inputs) == 1  # a key that was checked when the operation was built
-    if isinstance(operation.op, _SAFE_OF_SOME):
-        return size_of(operation.inputs[0]) > 0
-    return operation.op.elementwise or isinstance(operation.op, _SAFE)
+    return operation.op.cannot_fail(*[outside.get(tensor, tensor) for tensor in operation.inputs])
 
 
 def _outside(loop: LoopView, operation: Operation, outside: dict[Tensor, Tensor]) -> Operation:
