@@ -293,13 +293,13 @@ class _LoopGradient:
 
         with get_default_graph().name_scope("while_grad"):
             specs = [init.spec for init in inits]
+            roles = [*[body.parameters[k] for k in carried], *self.sums, *[t for t in self.tables for _ in range(2)]]
+            names = ["iteration", *[f"gradient_of_{role.operation.name}" for role in roles]]
             backward = build_while(
-                condition, step, inits, specs, (), self.op.parallel_iterations, self.op.swap_memory, mirror
+                condition, step, inits, specs, names, self.op.parallel_iterations, self.op.swap_memory, mirror
             )
         if not self.inner:
             assert isinstance(backward.op, While)
-            tables = [table for table in self.tables for _ in range(2)]
-            roles = [*[body.parameters[k] for k in carried], *self.sums, *tables]
             backward.op.cotangents = dict(zip(backward.op.body.parameters[1:], roles, strict=True))
         results: list[Any] = list(backward.outputs[1:first_table])
         arrays = backward.outputs[first_table:-1]

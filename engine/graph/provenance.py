@@ -38,11 +38,13 @@ class Location(NamedTuple):
     Attributes:
         filename, line: the line.
         parts: of a model, to which the operation belongs: one, or of several that became one operation, that of each.
+        forward: of an operation of a gradient, the line of what that is the gradient of.
     """
 
     filename: str
     line: int
     parts: tuple[Part, ...] = ()
+    forward: Location | None = None
 
     def __str__(self) -> str:
         return f"{self.filename}:{self.line}"
@@ -64,7 +66,7 @@ def user_location() -> Location | None:
         if own is None:
             own = _is_own(filename)
         if not own:
-            return Location(filename, frame.f_lineno, _current.parts)
+            return Location(filename, frame.f_lineno, _current.parts, _current.forward)
         frame = frame.f_back
     return None
 
@@ -84,6 +86,7 @@ _NO_PART = (Part(""),)
 class _Current(threading.local):
     def __init__(self) -> None:
         self.parts: tuple[Part, ...] = ()
+        self.forward: Location | None = None
 
 
 _current = _Current()
@@ -93,20 +96,22 @@ _current = _Current()
 def building_part(kind: str, path: str = "") -> Generator[None]:
     """What is built inside belongs to this part of a model. See `Part`."""
     before, _current.parts = _current.parts, (Part(kind, path),)
+    forward, _current.forward = _current.forward, None
     try:
         yield
     finally:
-        _current.parts = before
+        _current.parts, _current.forward = before, forward
 
 
 @contextmanager
 def building_gradient_of(location: Location | None) -> Generator[None]:
     """What is built inside belongs to the gradient of an operation that was built there."""
     before, _current.parts = _current.parts, _backward(() if location is None else location.parts)
+    forward, _current.forward = _current.forward, None if location is None else location.forward or location
     try:
         yield
     finally:
-        _current.parts = before
+        _current.parts, _current.forward = before, forward
 
 
 @lru_cache(1024)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..graph.nest import flatten
+from ..graph.provenance import Location
 from ..graph.tensor import Tensor
 from ..passes.log import Note, PassLog, recording
 from ..passes.switches import PASSES, Pass, is_on
@@ -90,7 +91,13 @@ def _grouped(notes: Sequence[Note]) -> list[str]:
 def _place(note: Note) -> str:
     if note.location is None:
         return note.operation
-    return f"{note.operation} ({os.path.basename(note.location.filename)}:{note.location.line})"
+    forward = note.location.forward
+    of = "" if forward is None else f", gradient of {_line_of(forward)}"
+    return f"{note.operation} ({_line_of(note.location)}{of})"
+
+
+def _line_of(location: Location) -> str:
+    return f"{os.path.basename(location.filename)}:{location.line}"
 
 
 def _line(text: str, places: Sequence[str]) -> str:

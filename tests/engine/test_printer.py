@@ -177,15 +177,15 @@ def test_gradient_of_a_loop(x: Tensor):
             subtract = trip_count - c_5
             history = array_of(saved_a)
             del saved_a
-            variable_0, variable_1 = subtract, c_4
-            while variable_0 >= c_6:
-                saved = history.take(variable_0)
+            iteration, gradient_of_a = subtract, c_4
+            while iteration >= c_6:
+                saved = history.take(iteration)
                 cos = np.cos(saved)
-                multiply = variable_1 * cos
-                subtract_2 = variable_0 - c_7
-                variable_0, variable_1 = subtract_2, multiply
+                multiply = gradient_of_a * cos
+                subtract_2 = iteration - c_7
+                iteration, gradient_of_a = subtract_2, multiply
             del history
-            return (copied(variable_1),)
+            return (copied(gradient_of_a),)
         """,
     )
 
@@ -435,7 +435,7 @@ def test_error_in_a_function(loops: bool, table: Tensor, index: Tensor, x: Tenso
 
     def inner(a: Tensor) -> Tensor:
         nonlocal where
-        row, where = table[index], line()
+        row, where = table[index + ops.cast(a > 1e9, "int32")], line()  # not the same in each iteration
         return ops.sum(row) + a
 
     y = nested(15, inner, x, loops)
