@@ -306,7 +306,9 @@ def is_in_range(op: Op, x: Tensor, indices: Sequence[Tensor]) -> bool:
 
 
 @dataclass(frozen=True)
-class _Indexing(Op):
+class Indexing(Op):
+    """Base: the first input, indexed by what `items` say and further inputs."""
+
     items: Items
 
     def infer(self, *inputs: Any) -> TensorSpec:
@@ -315,11 +317,15 @@ class _Indexing(Op):
     def run(self, xp: Any, *inputs: Any) -> Any:
         return as_scalar_or_array(inputs[0][_resolve(self.items, inputs[1:])])
 
+    def text(self, names: Sequence[str]) -> str:
+        """The operation as it is written, by the names of its inputs: ``x[i, :]``."""
+        return f"{names[0]}[{_key_text(self.items, names[1:])}]"
+
     def cannot_fail(self, *inputs: Tensor) -> bool:
         return is_in_range(self, inputs[0], inputs[1:])
 
     def emit(self, arguments: Sequence[str]) -> str | None:
-        text = f"{arguments[0]}[{_key_text(self.items, arguments[1:])}]"
+        text = self.text(arguments)
         return text + "[()]" if Ellipsis in self.items else text
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
@@ -345,7 +351,7 @@ class _Indexing(Op):
 
 
 @dataclass(frozen=True)
-class GetItem(_Indexing):
+class GetItem(Indexing):
     """The first input indexed by integers, slices and new axes; further inputs fill the places in `items`."""
 
     view: ClassVar[bool] = True
@@ -380,7 +386,7 @@ class GetItem(_Indexing):
 
 
 @dataclass(frozen=True)
-class GetItems(_Indexing):
+class GetItems(Indexing):
     """The first input indexed by arrays of integers or masks, among others, by NumPy's rules; never a view."""
 
     @classmethod

@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ..graph.dtypes import name_of
 from ..graph.graph import Operation
+from ..graph.op import is_array
+from ..graph.spec import TensorSpec
+from ..ops.gathering import Take
+from ..ops.indexing import Indexing
 from ..ops.product_then import ProductThen
+
+_MOST_SHOWN = 8  # integers of an index
 
 
 def describe_value(value: Any) -> str:
@@ -16,6 +24,29 @@ def describe_value(value: Any) -> str:
     if dtype is None:
         return type(value).__name__
     return f"{name_of(dtype)}[{','.join(str(dim) for dim in value.shape)}]"
+
+
+def _tell_in_users_words(error: BaseException, operation: Operation, values: Sequence[Any]) -> None:
+    """Give NumPy's errors the text of the same misfit while a graph is built, and the names of what is indexed."""
+    op = operation.op
+    if isinstance(error, IndexError) and isinstance(op, (Indexing, Take)):
+        names = [tensor.operation.name for tensor in operation.inputs]
+        text = op.text(names) if isinstance(op, Indexing) else f"take({', '.join(names)}, axis={op.axis})"
+        known = [f"{name} is {_short(value)}" for name, value in zip(names, values, strict=False)]
+        error.args = (f"{error}, in {text}, where {', '.join(known)}.",)
+    if isinstance(error, ValueError) and all(is_array(value) or isinstance(value, np.generic) for value in values):
+        try:
+            op.infer(*[TensorSpec(value.shape, value.dtype) for value in values])
+        except ValueError as found:
+            error.args = found.args
+        except Exception:  # the op can't tell more
+            return
+
+
+def _short(value: Any) -> str:
+    """A value in an error: itself where it is a few integers, otherwise its dtype and shape."""
+    is_few = getattr(value, "size", _MOST_SHOWN + 1) <= _MOST_SHOWN and value.dtype.kind in "iu"
+    return str(value.tolist()) if is_few else describe_value(value)
 
 
 def annotate(
@@ -38,6 +69,7 @@ def annotate(
     """
     if getattr(error, "_anabranch_operation", None) is not None:
         return
+    _tell_in_users_words(error, operation, values)
     op, told = operation.op, (operation.name, operation.type, operation.location)
     if isinstance(op, ProductThen) and not op.is_product_possible(values):
         told, values = (op.origin[0], op.product.type_name, op.origin[1]), values[: op.taken]
