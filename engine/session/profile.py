@@ -12,15 +12,16 @@ from typing import Any
 
 from ..graph.dtypes import as_dtype
 from ..graph.graph import Operation
-from ..graph.nest import is_integer
+from ..graph.nest import flatten, is_integer
 from ..graph.provenance import Part
-from ..runtime.timing import now, operation_of
+from ..runtime.timing import now, operation_callback, operation_of, varying
 from ..tracing import Slice, trace
 from .session import Session, graph_of
 
 _VALUE = re.compile(r"(\w+)\[([\d,]*)\]")
 _WIDTH = 48  # of a line of the program in the table
 _STEP = "step"  # the span around a run
+_CLOCKS = 1000  # that are measured to know what one takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +73,11 @@ class Profile:
     Attributes:
         seconds: what a run takes without clocks around its operations; the median.
         lines: what each operation took, in the order of the printed program. They add up to somewhat more than
-            `seconds`, for reading a clock twice an operation takes time itself.
+            `seconds`, for what is compiled as a whole runs operation by operation while there are clocks.
         source: the printed program.
         runs: how often it was run.
         between: what a run with clocks takes between the operations.
+        clocks: what the clocks themselves take in a run, about, by what one takes: in no line, nor in `between`.
     """
 
     seconds: float
@@ -83,6 +85,7 @@ class Profile:
     source: str
     runs: int
     between: float = 0.0
+    clocks: float = 0.0
 
     def by_user_line(self) -> list[UserLine]:
         """The same by the lines that built the operations, what took longest first.
@@ -99,13 +102,16 @@ class Profile:
         return sorted(summed, key=lambda line: -line.seconds)
 
     def __str__(self) -> str:
-        total = sum(line.seconds for line in self.lines) or 1.0
+        total = sum(line.seconds for line in self.lines) + self.clocks or 1.0
         told = [f"{_time(self.seconds)} a run (median of {self.runs}); with clocks {_time(total)}, of which:"]
         told.append(f"{'time':>10} {'share':>6} {'calls':>7} {'bytes':>9}  line")
         for line in sorted(self.lines, key=lambda line: -line.seconds):
             where = f"  # {line.operation}" + (f", {os.path.basename(line.location)}" if line.location else "")
             text = f"{line.number}: {line.text}" if line.number else "-"
             told.append(_row(line, total) + f"  {text[:_WIDTH]:<{_WIDTH}}{where}")
+        if self.clocks:
+            share = f"{self.clocks / total:.1%}"
+            told.append(f"{_time(self.clocks):>10} {share:>6} {'':>17}  -: the clocks themselves, about")
         told.append("by your lines:")
         told += [_row(line, total) + f"  {line.location or 'elsewhere'}" for line in self.by_user_line()]
         return "\n".join(told) + "\n"
@@ -121,7 +127,8 @@ def profile(fetches: Any, feeds: Mapping[Any, Any] | None = None, runs: int = 10
             (variables, files) is written as often.
 
     Raises:
-        ValueError: `runs` is less than 1, or a placeholder was not fed. TypeError: `runs` is no integer.
+        ValueError: there are no fetches, `runs` is less than 1, or a placeholder was not fed.
+        TypeError: `runs` is no integer.
 
     >>> import anabranch as ab
     >>> with ab.Graph().as_default():
@@ -131,6 +138,8 @@ def profile(fetches: Any, feeds: Mapping[Any, Any] | None = None, runs: int = 10
     [('matmul = x @ x', 1, 48)]
     """
     _check_runs(runs)
+    if not flatten(fetches):
+        raise ValueError(f"profile: fetches={fetches!r} holds nothing to run; expected tensors or operations.")
     session = Session(graph_of(fetches))
     fed = dict(feeds or {})
     return profile_program(session.program_for(fetches, fed), lambda: session.run(fetches, fed), runs)
@@ -147,10 +156,27 @@ def profile_program(program: Any, run: Callable[[], Any], runs: int = 10) -> Pro
     _check_runs(runs)
     run()  # what is loaded and allocated once counts for no run
     seconds = statistics.median(_seconds_of(run) for _ in range(runs))
-    traced = [_traced(run) for _ in range(runs + 1)][1:]  # the first one compiles
-    between = statistics.median(between for _, between in traced)
-    lines = tuple(_lines(program, [spent for spent, _ in traced]))
-    return Profile(seconds, lines, program.source, runs, between)
+    clock = _clock_seconds(program)
+    traced = [_traced(run, clock) for _ in range(runs + 1)][1:]  # the first one compiles
+    between = statistics.median(between for _, between, _ in traced)
+    clocks = statistics.median(clocks for _, _, clocks in traced)
+    lines = tuple(_lines(program, [spent for spent, _, _ in traced]))
+    return Profile(seconds, lines, program.source, runs, between, clocks)
+
+
+def _clock_seconds(program: Any) -> float:
+    """What a clock around an operation takes beside what it measures: that counts for what is around the operation."""
+    operation = next((o.operation for o in program.origins.values() if not varying(o.operation)), None)
+    if operation is None:
+        return 0.0
+    note = operation_callback(operation)
+    with trace() as recorded:
+        began = now()
+        for _ in range(_CLOCKS):
+            note(now())
+        ended = now()
+    inside = sum(event.end - event.start for event in recorded.events if isinstance(event, Slice))
+    return max(0.0, ended - began - inside) / _CLOCKS
 
 
 def _check_runs(runs: int) -> None:
@@ -182,18 +208,20 @@ class _Spent:
     operations: tuple[Operation | str, ...] = ()
 
 
-def _traced(run: Callable[[], Any]) -> tuple[_Run, float]:
-    """What operations took in a run, and what lay between them."""
+def _traced(run: Callable[[], Any], clock: float) -> tuple[_Run, float, float]:
+    """What operations took in a run, what lay between them, and what the clocks took, each of them `clock` seconds."""
     with trace() as recorded:
         run()
     slices = [event for event in recorded.events if isinstance(event, Slice) and event.lane.stream != "compile"]
     spent: _Run = {}
     between = 0.0
-    for event, seconds in _own_times(slices):
+    own = _own_times(slices, clock)
+    clocks = sum(seconds for _, seconds in _own_times(slices)) - sum(seconds for _, seconds in own)
+    for event, seconds in own:
         _add(spent, event, seconds)
         is_step = event.name == _STEP and event.lane.stream == "compute"  # not of one that spans devices
         between += seconds if is_step else 0.0
-    return spent, between
+    return spent, between, clocks
 
 
 def _add(spent: _Run, event: Slice, seconds: float) -> None:
@@ -216,8 +244,13 @@ def _add(spent: _Run, event: Slice, seconds: float) -> None:
         own.bytes += _bytes_of(f"{details.get('inputs', '')} {details.get('outputs', '')}")
 
 
-def _own_times(slices: Iterable[Slice]) -> list[tuple[Slice, float]]:
-    """Each slice with its time less that of those inside it, on its lane; what is around comes first."""
+def _own_times(slices: Iterable[Slice], clock: float = 0.0) -> list[tuple[Slice, float]]:
+    """Each slice with its time less that of those inside and of their clocks, on its lane; what is around comes first.
+
+    Args:
+        slices: what was recorded.
+        clock: the seconds that a clock takes.
+    """
     own: dict[int, float] = {}
     ordered = sorted(slices, key=lambda event: (event.lane, event.start, -event.end))
     around: list[tuple[int, Slice]] = []
@@ -226,7 +259,7 @@ def _own_times(slices: Iterable[Slice]) -> list[tuple[Slice, float]]:
             around.pop()
         own[place] = event.end - event.start
         if around:
-            own[around[-1][0]] -= event.end - event.start
+            own[around[-1][0]] -= event.end - event.start + clock
         around.append((place, event))
     return [(event, max(0.0, own[place])) for place, event in enumerate(ordered)]
 

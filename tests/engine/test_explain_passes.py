@@ -209,6 +209,28 @@ def test_own_times_leave_out_what_lies_inside():
     assert found == {"outer": 5, "inner": 1, "second": 3, "deep": 1, "after": 2}
 
 
+def test_what_clocks_take_counts_for_no_operation():
+    lane = Lane("cpu:0", "compute")
+    slices = [Slice(lane, name, start, end, None, True) for name, start, end in
+              [("outer", 0, 10), ("first", 1, 2), ("second", 3, 7), ("deep", 4, 5)]]  # fmt: skip
+    found = {event.name: seconds for event, seconds in _own_times(slices, clock=0.5)}
+    assert found == {"outer": 4, "first": 1, "second": 2.5, "deep": 1}
+
+
+def test_the_clocks_have_a_line_of_their_own():
+    n = ab.placeholder((), "int32", "n")
+    _, y = ab.while_loop(lambda i, v: i < n, lambda i, v: (i + 1, v * 0.5 + 1.0), (0, 0.0))
+    found = ab.profile(y, {n: 200}, runs=1)
+    assert found.clocks > 0
+    assert "-: the clocks themselves, about\n" in str(found)
+
+
+@pytest.mark.parametrize("nothing", [[], {}, ()])
+def test_nothing_is_not_profiled(nothing):
+    with pytest.raises(ValueError, match="holds nothing to run; expected tensors or operations"):
+        ab.profile(nothing, {})
+
+
 @pytest.mark.parametrize(
     ("runs", "error", "match"),
     [(0, ValueError, "profile: runs=0; expected at least 1"), (1.5, TypeError, r"profile: runs=1.5 \(float\)")],
