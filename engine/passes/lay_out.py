@@ -29,7 +29,7 @@ def lay_out_transposed(operations: Sequence[Operation]) -> None:
     for operation in dict.fromkeys(arrays[array] for array in arrays if array in multiplied):
         assert isinstance(operation.op, Transpose)
         operation.op = TransposedCopy(operation.op.axes)
-        note_change("pack", operation, "is copied once, for the products in a loop that read its slices")
+        note_change("lay_out", operation, "is copied once, for the products in a loop that read its slices")
 
 
 def _keeps_rows(operation: Operation) -> bool:

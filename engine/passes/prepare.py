@@ -111,7 +111,7 @@ def prepare(
         remaining = set(copy.graph.operations)
         wanted = [operation for operation in wanted if operation in remaining]
         operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
-    cheap = reassociate and rule is not None and assign is None and is_on("fuse") and is_on("memory")
+    cheap = reassociate and rule is not None and assign is None and is_on("fuse") and is_on("recompute")
     recompute(copy.graph, operations, [*fetches, *wanted], memory_budget, can_swap, cheap)
     operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
     assign_devices(copy.graph, operations, fed, assign)
@@ -126,12 +126,13 @@ def prepare(
     if known.is_open and is_on("same_shapes") and _is_on_one_host(operations):
         leave_out_same_shapes(operations, [*fetches, *wanted], known)
         operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
-    if rule is not None and reassociate and is_on("fuse") and _is_on_one_host(operations):
+    if rule is not None and reassociate and is_on("row_updates") and _is_on_one_host(operations):
         add_rows_at_once(operations, [*fetches, *wanted])
         operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
+    if rule is not None and reassociate and is_on("lay_out") and _is_on_one_host(operations):
+        lay_out_transposed(operations)
+        operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
     if rule is not None and reassociate and is_on("pack"):
-        if _is_on_one_host(operations):
-            lay_out_transposed(operations)
         pack_weights(copy.graph, operations, rule, fetches)
         operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
     if rule is not None and is_on("fuse"):

@@ -26,6 +26,7 @@ from ..graph.tensor import Tensor
 from ..ops.elementwise import Identity
 from ..ops.tensor_arrays import ArrayRead
 from .cheap import without_cheap
+from .log import is_recording, note_change
 from .order import reorder
 from .prune import all_operations, inner_tensors, needed_in_region
 from .saved_state import Choice, SavedState, bytes_gathered, static_bytes
@@ -293,10 +294,23 @@ class _Rewriting:
             copy = copied.operations.get(operation)
             if copy is not None:
                 copy.name = _name_again(copy.name)
+        if is_recording():
+            self._tell(wanted, operations)
         self._take_places({tensor: copied.tensors[tensor] for tensor in wanted}, reads, region, set(new))
         for around in built:
             _close(around)
         _note_recomputed(region, wanted)
+
+    def _tell(self, wanted: Sequence[Tensor], operations: Sequence[Operation]) -> None:
+        size, count = sum([static_bytes(tensor.spec) for tensor in wanted]), len(operations)
+        by = f"by {count} {'operation' if count == 1 else 'operations'}"
+        for tensor in wanted:
+            kept = static_bytes(tensor.spec)
+            told = f"{kept:,} bytes an iteration" if kept else "its bytes depend on what is fed"
+            note_change("recompute", tensor.operation, f"is computed again in the backward loop, not kept: {told}")
+        if len(wanted) > 1:
+            told = f"{len(wanted)} values are computed again {by}, so that {size:,} bytes an iteration are not kept"
+            note_change("recompute", self.node, told)
 
     def _needed(self, wanted: Iterable[Tensor]) -> list[Operation]:
         """The operations that must run again for `wanted`, in program order."""

@@ -86,7 +86,7 @@ def _sum_parts(operation: Operation, op: SegmentSum) -> None:
     if rows.dtype.name not in _FLOATS or any(not shape or None in shape[1:] for shape in shapes):
         return
     if joining.axis % len(shapes[0] or ()) == 0:
-        note_change("fuse", operation, "adds up rows of several arrays without joining them")
+        note_change("row_updates", operation, "adds up rows of several arrays without joining them")
         operation.op, operation.inputs = SumOfParts(op.count), (ids, count, *rows.operation.inputs)
 
 
@@ -103,7 +103,7 @@ def _sum_at_once(operation: Operation, op: Sum) -> None:
     is_known = isinstance(table.spec, TensorSpec) and table.spec.shape is not None and len(table.spec.shape) > 1
     if not is_known or ids.shape is None or len(ids.shape) != 2 or table.dtype.name not in _FLOATS:
         return
-    note_change("fuse", operation, "adds up rows without writing them down")
+    note_change("row_updates", operation, "adds up rows without writing them down")
     operation.op, operation.inputs = SumOfRows(), (table, ids)
 
 
@@ -122,7 +122,7 @@ def _rewrite(operation: Operation, op: AssignRows) -> None:
     if terms is None:
         return
     values, repeats = _repeated(terms.rows, whole)
-    note_change("fuse", operation, "adds to rows one by one, without sorting their positions")
+    note_change("row_updates", operation, "adds to rows one by one, without sorting their positions")
     operation.op = AddToRows(op.variable, sign, repeats)
     operation.inputs = (whole, every, values, *terms.scale)
 

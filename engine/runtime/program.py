@@ -23,6 +23,7 @@ from ..ops.base import Constant
 from ..ops.fused import Fused
 from ..ops.store_value import StoreValue
 from ..passes.fuse import FusionRule
+from ..passes.log import is_recording, note_change
 from ..passes.memory_budget import memory_budget
 from ..passes.prepare import Step, prepare
 from ..passes.prune import all_operations
@@ -40,7 +41,7 @@ from .records import recorded_in_rows, written_into_slots
 from .releases import last_reads
 from .row_writes import rows_in_place
 from .side_by_side import arranged
-from .storage import is_fresh, plan_buffers
+from .storage import is_fresh, plan_buffers, tell_buffers
 from .timing import SavedBytes, Timing, note_compiled, note_saved_bytes, now, step_span
 
 if TYPE_CHECKING:
@@ -321,6 +322,7 @@ def _memory_of(operations: Sequence[Operation]) -> Callable[[], contextlib.Abstr
     from .kernels.memory import KeptMemory, prepare  # llvmlite loads here
 
     prepare()
+    note_change("memory", None, "large arrays of a step lie where those of the step before lay")
     return KeptMemory
 
 
@@ -348,7 +350,10 @@ def _printer(
     in_place, last = rows_in_place(operations, fetches), last_reads(operations, fetches)
     in_rows = recorded_in_rows(operations, fetches) if is_on("memory") else ()
     in_slots = written_into_slots(operations, fetches) if is_on("memory") else {}
-    plan = plan_buffers(operations, fetches, in_slots) if kernels else {}
+    plan = plan_buffers(operations, fetches, in_slots) if kernels and is_on("memory") else {}
+    if is_recording():
+        apart = {o for first, native in natives.items() for o in all_operations(native.plan.run or [first])}
+        tell_buffers(plan, in_slots, in_rows, apart)
     printer = Printer(kernels, plan, None, in_place, last, timing, natives, in_rows, in_slots, groups)
     return printer, operations
 

@@ -5,6 +5,7 @@ Decided when a program is printed, from what is used where; nothing is checked a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from ..control_flow.call import Body, Recursion
@@ -19,6 +20,7 @@ from ..ops.axes import Transpose
 from ..ops.base import Constant
 from ..ops.fused import Fused, FusedTogether
 from ..ops.records import RecordSpec
+from ..passes.log import note_change
 from ..passes.prune import frame_users, needed_in_region, recorded_tensors
 from ..passes.switches import is_on
 
@@ -54,6 +56,42 @@ def plan_buffers(
     for result, buffer in _assigned_in_place(operations, kept).items():
         plan[result] = buffer
     return plan
+
+
+def tell_buffers(
+    plan: Mapping[Tensor, Buffer],
+    in_slots: Mapping[Tensor, Operation],
+    in_rows: Iterable[Tensor],
+    apart: Container[Operation],
+) -> None:
+    """Say what needs no memory of its own: in place of operands, in variables, in TensorArrays and records.
+
+    Args:
+        plan: see `plan_buffers`.
+        in_slots: see `records.written_into_slots`.
+        in_rows: see `records.recorded_in_rows`.
+        apart: operations of native regions, which find places for their results themselves.
+    """
+    for result in [tensor for tensor in plan if tensor.operation not in apart]:
+        buffer = plan[result]
+        into = [] if buffer.operand is None else [f"over {buffer.operand.operation.name!r}"]
+        into += [] if buffer.variable is None else [f"into variable {buffer.variable.name!r}"]
+        _tell_place(result, f"is written {', '.join(into)}")
+    for result in [tensor for tensor in in_slots if tensor.operation not in apart]:
+        _tell_place(result, f"is computed in its element of the TensorArray that {in_slots[result].name!r} writes")
+    for result in [tensor for tensor in in_rows if tensor.operation not in apart]:
+        _tell_place(result, "is recorded in the rows of one array, not as arrays to be stacked")
+
+
+def _tell_place(tensor: Tensor, text: str) -> None:
+    note_change("memory", tensor.operation, f"{text}: {_bytes_text(tensor)}")
+
+
+def _bytes_text(tensor: Tensor) -> str:
+    spec = tensor.spec
+    if not isinstance(spec, TensorSpec) or not spec.is_static:
+        return "as many bytes as its shape has when it runs"
+    return f"{math.prod([dim or 0 for dim in spec.shape or ()]) * int(spec.dtype.itemsize):,} bytes"
 
 
 def _assigned_in_place(operations: Sequence[Operation], fetches: Iterable[Tensor]) -> dict[Tensor, Buffer]:

@@ -87,8 +87,8 @@ def test_other_transposes_stay_views():
     assert transposes(across, y, w) == [Transpose], "its rows would lie far apart in a copy's source as well"
 
 
-def test_the_pack_switch_turns_it_off():
+def test_its_switch_turns_it_off():
     x, w, *_ = feeds(BATCH, STEPS, WIDTH)
     h = looped(ab.ops.transpose(x, (1, 0, 2)), lambda element, h: element @ w + h)
-    with without("pack"):
+    with without("lay_out"):
         assert transposes(h, x, w) == [Transpose]

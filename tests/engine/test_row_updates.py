@@ -82,7 +82,7 @@ def test_what_is_no_sum() -> None:
 
 def test_switched_off() -> None:
     graph, step, feeds = _gradient_descent(ab.Variable(np.ones((10, 5), "f")), True, ab.optim.SGD(0.5))
-    with without("fuse"):
+    with without("row_updates"):
         assert "add_to_rows" not in _step_types(graph, step, feeds)
     exact = prepare(graph, [step], feeds, rule=_NothingFused(), reassociate=False).operations
     assert "add_to_rows" not in [operation.type for operation in exact]
