@@ -432,10 +432,13 @@ class _Rewrite:
             return
         steps = [step for step, _ in self.fused.op.steps] if isinstance(self.fused.op, Fused) else []
         listed = ", ".join(step.type_name for step in steps)
-        note_change("fuse", self.fused, f"{len(steps)} operations are one kernel: {listed}")
+        several = f"{len(steps)} operations are one kernel: {listed}"
+        note_change("fuse", self.fused, several if len(steps) > 1 else "is one kernel, not several passes over memory")
         for member in self.group.members:
-            if not member.op.elementwise and not member.op.view:
-                note_change("reductions", member, f"is taken in the kernel of {self.fused.name!r}")
+            others = [other.name for other in self.group.members if other is not member and not other.op.view]
+            if others and not member.op.elementwise and not member.op.view:
+                home = others[0] if member.name == self.fused.name else self.fused.name
+                note_change("reductions", member, f"is taken in one kernel with {home!r}")
 
     def apply(self) -> dict[Operation, Operation]:
         """Put the fused operation in the members' place; returns what it replaces."""

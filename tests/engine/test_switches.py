@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,6 +35,11 @@ def test_every_pass_has_one_line_that_describes_it():
     assert len({known.description for known in PASSES.values()}) == len(PASSES)
     assert not PASSES["fission"].is_exact
     assert PASSES["cse"].is_exact
+
+
+def test_every_pass_is_documented():
+    page = (Path(__file__).parents[2] / "docs" / "explain.md").read_text()
+    assert [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")] == list(PASSES)
 
 
 def test_turning_one_off_leaves_the_others_as_they_are():
@@ -194,6 +200,18 @@ def test_loops_without_fission_and_fusion_give_the_same_within_rounding():
             with without(name):
                 for got, expected in zip(session.run(fetches, fed), whole, strict=True):
                     np.testing.assert_allclose(got, expected, rtol=2e-5, atol=1e-6)
+
+
+def test_results_lie_in_memory_of_their_own_without_memory_planning():
+    with ab.Graph().as_default():
+        x = ab.placeholder((64, 64), "float32", "x")
+        y = ab.ops.tanh(x @ x) * 2.0 + 1.0
+        value = np.random.default_rng(0).normal(size=(64, 64)).astype("float32")
+        expected = ab.Session().run(y, {x: value})
+        with without("memory"):
+            assert "add = np.empty((64, 64), float32)" in ab.explain(y, lines=False)
+            np.testing.assert_array_equal(ab.Session().run(y, {x: value}), expected)
+        assert "add = matmul" in ab.explain(y, lines=False)
 
 
 # --- the log --------------------------------------------------------------------------------------------------------

@@ -35,7 +35,13 @@ _SIGN_BITS = {"float": -(2**31), "double": -(2**63)}
 
 
 class UnsupportedError(Exception):
-    """An operation or dtype that kernels do not have; the caller runs NumPy instead."""
+    """An operation or dtype that kernels do not have; the caller runs NumPy instead.
+
+    Attributes:
+        operation: the innermost operation for which there is no native code, if it is that of one.
+    """
+
+    operation: Any = None
 
 
 class Node(NamedTuple):

@@ -51,7 +51,7 @@ class Block:
             if isinstance(operation.op, Parameter) or (operation.outputs and operation.outputs[0] in self.values):
                 continue
             self.context.count(operation)
-            for tensor, value in self._print(operation, users).items():
+            for tensor, value in self._printed(operation, users).items():
                 self.values[tensor] = self._held[tensor] = value
                 self.function.hold(value)
             for tensor in last.get(operation, ()):
@@ -74,6 +74,13 @@ class Block:
         if isinstance(tensor.operation.op, Constant) and (tensor.shape == () or tensor in self.context.constants):
             return print_form(self.context, tensor.operation, ())[0]
         raise UnsupportedError(f"{tensor.operation.name} has no native value")
+
+    def _printed(self, operation: Operation, users: Mapping[Tensor, Sequence[Operation]]) -> Mapping[Tensor, Value]:
+        try:
+            return self._print(operation, users)
+        except UnsupportedError as error:
+            error.operation = error.operation or operation
+            raise
 
     def _print(self, operation: Operation, users: Mapping[Tensor, Sequence[Operation]]) -> Mapping[Tensor, Value]:
         op = operation.op

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +17,7 @@ from ...graph.graph import Operation, Parameter, Placeholder
 from ...graph.tensor import Tensor
 from ...ops.base import Constant
 from ...passes.estimates import flops_of
-from ...passes.log import note_kept
+from ...passes.log import note_change, note_kept
 from ...passes.loops.linear import trip_count
 from ...passes.prune import frame_users
 from ..kernels.compiler import Effort
@@ -78,6 +79,7 @@ def native_regions(
         compiles_whole: all of it is to be one, if that can be.
     """
     if not library.usable:
+        note_kept("native", None, "llvmlite can't compile on this machine")
         return {}
     plans: dict[Operation, Plan] = {}
     fetches = list(fetches)
@@ -93,6 +95,7 @@ def native_regions(
         is_free = operation in outermost and seconds >= LEAST_FREE and not plan.variables
         regions[operation] = NativeRegion(plan, seconds, is_free)
     _compile(list(regions.values()))
+    _tell(regions)
     return regions
 
 
@@ -119,7 +122,13 @@ def _is_worth_it(operations: Sequence[Operation]) -> bool:
         return True
     loops = [operation for operation in operations if operation.op.regions]
     work = _work(loops)
-    return work is None or work >= _least.work
+    if work is None or work >= _least.work:
+        return True
+    for loop in loops:
+        if isinstance(loop.op, While):
+            few = f"the loops of the step run {work} operations, and from {_least.work} they are worth compiling"
+            note_kept("native", loop, f"runs in Python: {few}")
+    return False
 
 
 def _work(operations: Iterable[Operation]) -> int | None:
@@ -179,7 +188,9 @@ def _find(operations: Sequence[Operation], kept: set[Tensor], plans: dict[Operat
         if plan is not None:
             plans[run[0]] = plan
     for operation in operations:
-        if isinstance(operation.op, While) and not _shows_what_is_missing(operation, users, kept):
+        if isinstance(operation.op, While) and _shows_what_is_missing(operation, users, kept):
+            note_kept("native", operation, "runs in Python: what a branch in it saves is wanted outside")
+        elif isinstance(operation.op, While):
             plan = _planned(operation, users.get(operation.outputs[-1], ()))
             if plan is not None:
                 plans[operation] = plan
@@ -273,7 +284,7 @@ def _planned_step(operations: Sequence[Operation], fetches: Sequence[Tensor]) ->
     try:
         plan = plan_block(run, outputs, vector_bytes(library.host), is_whole=True)
     except (UnsupportedError, TooLargeError) as error:
-        note_kept("native", run[0], f"the step is not machine code as a whole: {error}")
+        note_kept("native", run[0], f"the step is not machine code as a whole: {_reason(error)}")
         return None
     plan.run, plan.is_whole = run, True
     return plan
@@ -282,7 +293,8 @@ def _planned_step(operations: Sequence[Operation], fetches: Sequence[Tensor]) ->
 def _planned_run(run: Sequence[Operation], outputs: Sequence[Tensor]) -> Plan | None:
     try:
         plan = plan_block(run, outputs, vector_bytes(library.host)) if outputs else None
-    except (UnsupportedError, TooLargeError):
+    except (UnsupportedError, TooLargeError) as error:
+        note_kept("native", run[0], f"{len(run)} scalars in a row are computed in Python: {_reason(error)}")
         return None
     if plan is not None:
         plan.run = list(run)
@@ -292,8 +304,30 @@ def _planned_run(run: Sequence[Operation], outputs: Sequence[Tensor]) -> Plan | 
 def _planned(operation: Operation, users: Sequence[Operation]) -> Plan | None:
     try:
         return plan_loop(operation, users, vector_bytes(library.host))
-    except (UnsupportedError, TooLargeError):
+    except (UnsupportedError, TooLargeError) as error:
+        note_kept("native", operation, f"runs in Python: {_reason(error)}")
         return None
+
+
+def _reason(error: UnsupportedError | TooLargeError) -> str:
+    """What kept a region from being native, with the operation and the line of the user's that built it."""
+    if isinstance(error, TooLargeError):
+        return str(error)
+    operation, text = error.operation, str(error)
+    if operation is None:
+        return f"there is no native form of {text}"
+    name, location = operation.name, operation.location
+    place = "" if location is None else f" ({os.path.basename(location.filename)}:{location.line})"
+    what = "" if text in (operation.op.type_name, f"{name} has no native value") else f": {text}"
+    return f"{name!r}{place} has no native form{what}"
+
+
+def _tell(regions: Mapping[Operation, NativeRegion]) -> None:
+    """Say what is machine code as a whole."""
+    for operation, region in regions.items():
+        plan = region.plan
+        what = "the step is" if plan.is_whole else f"{len(plan.run)} scalars in a row are" if plan.run else "is"
+        note_change("native", operation, f"{what} one native function of {plan.summary}")
 
 
 def _compile(regions: Sequence[NativeRegion]) -> None:
