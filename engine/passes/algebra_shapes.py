@@ -11,12 +11,13 @@ import numpy as np
 
 from ..graph.graph import Operation
 from ..graph.op import Op
+from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.axes import Transpose
 from ..ops.base import Constant, ReshapeToShape
 from ..ops.creation import Fill
 from ..ops.gathering import PutRows, Take
-from ..ops.indexing import GetItem, SliceItem
+from ..ops.indexing import GetItem, PutItem, SliceItem
 from ..ops.joining import Concatenate, Split, Stack, Unstack
 from ..ops.linalg import BatchMatMul, MatMul
 from ..ops.segments import GatherSegments
@@ -85,6 +86,20 @@ def _reshapes(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
     if origin.shape == spec.shape:
         return origin
     return None if origin is inputs[0] else site.make(Reshape(spec.shape), origin)
+
+
+def _new_axes(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+    """``x[:, None]``, and its gradient, are reshapes."""
+    x = inputs[0]
+    axes = tuple([axis for axis, item in enumerate(op.items) if item is None])
+    if not axes or x.shape is None or not all(item is None or item == SliceItem() for item in op.items):
+        return None
+    if isinstance(op, GetItem):
+        return site.make(ExpandDims(axes), x)
+    wanted, known = op.shape, shape_of(x)  # of values that are put somewhere, and may be broadcast there
+    if wanted is None or known is None:
+        return None
+    return site.make(Squeeze(axes), x) if known == ExpandDims(axes).infer(TensorSpec(wanted, x.dtype)).shape else None
 
 
 def _broadcasts(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
@@ -254,6 +269,7 @@ RULES = (
     Rule("transposes of transposes", (Transpose,), _transposes),
     Rule("transposes of products", (Transpose,), _transposed_product, (MatMul,), is_exact=False),
     Rule("reshapes of reshapes", _RESHAPING, _reshapes),
+    Rule("keys of new axes as reshapes", (GetItem, PutItem), _new_axes),
     Rule("broadcasts of broadcasts", (BroadcastTo,), _broadcasts),
     Rule("transposes into products", (BatchMatMul, MatMul), _transposed_operands, (Transpose,)),
     Rule("parts of what was joined", (Split, Unstack), _parts_of_whole, _JOINED),

@@ -177,13 +177,20 @@ SHAPES = {
     ),
     "transpose twice": (lambda a, b: ops.transpose(ops.transpose(a)), {}),
     "transposes": (
-        lambda a, b: ops.transpose(ops.transpose(a[None], (1, 2, 0)), (1, 0, 2)), {"get_item": 1, "transpose": 1}
+        lambda a, b: ops.transpose(ops.transpose(a[None], (1, 2, 0)), (1, 0, 2)), {"expand_dims": 1, "transpose": 1}
     ),
     "transpose of nothing": (lambda a, b: ops.transpose(a, (0, 1)), {}),
     "reshape twice": (lambda a, b: ops.reshape(ops.reshape(a, (2, 6)), (12,)), {"reshape": 1}),
     "reshape and back": (lambda a, b: ops.reshape(ops.reshape(a, (-1,)), A), {}),
     "expand and squeeze": (lambda a, b: ops.squeeze(ops.expand_dims(a, 1), 1), {}),
     "expand and reshape": (lambda a, b: ops.reshape(ops.expand_dims(a, 0), (4, 3)), {"reshape": 1}),
+    "new axes": (lambda a, b: a[:, None] + 1, {"expand_dims": 1, "add": 1}),
+    "new axes twice": (lambda a, b: a[None][:, None] + 1, {"reshape": 1, "add": 1}),
+    "new axes and back": (lambda a, b: ops.squeeze(a[:, None, :, None], (1, 3)) + 1, {"add": 1}),
+    "new axes of a part stay": (lambda a, b: a[1:, None] + 1, {"get_item": 1, "add": 1}),
+    "gradient of new axes": (
+        lambda a, b: ab.gradients(ops.sum(ops.sin(a[:, None])), [a])[0], {"expand_dims": 1, "cos": 1, "squeeze": 1}
+    ),
     "broadcast twice": (
         lambda a, b: ops.broadcast_to(ops.broadcast_to(a[:1], (3, 4)), (2, 3, 4)), {"broadcast_to": 1, "get_item": 1}
     ),
