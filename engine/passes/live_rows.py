@@ -27,6 +27,7 @@ from ..control_flow.region_op import zeros_cotangent
 from ..control_flow.while_loop import While, build_while
 from ..graph import dtypes
 from ..graph.graph import Operation, Parameter, get_default_graph
+from ..graph.op import Op
 from ..graph.slices import IndexedSlices
 from ..graph.spec import ArraySpec, Spec, TensorSpec
 from ..graph.tensor import Tensor
@@ -38,12 +39,19 @@ from ..ops.gathering import take
 from ..ops.joining import Concatenate
 from ..ops.live_rows import JoinSegments, RowPlan, SpansOfLengths, SpansOfMask, SplitSegments
 from ..ops.shaping import expand_dims, reshape
-from ..ops.tensor_arrays import ArrayEmpty, ArrayNew, ArrayStack, ArrayUnstack, ArrayWrite
+from ..ops.tensor_arrays import ArrayEmpty, ArrayNew, ArrayRead, ArrayStack, ArrayUnstack, ArrayWrite
 from .estimates import flops_of
-from .log import note_change, note_kept
+from .log import is_recording, note_change, note_kept
 from .loops.backward import Backward, Place, backward_loops
 from .loops.batches import is_heavy
-from .loops.row_wise import NotRowWiseError, RowWise, row_wise
+from .loops.masks import (
+    NotRowWiseError,
+    in_all_steps,
+    kept_by_arithmetic,
+    live_in_all_steps,
+    why_not_arithmetic,
+)
+from .loops.row_wise import RowWise, resized, row_wise
 from .loops.unroll import Whole
 from .loops.view import LoopView
 from .order import reorder
@@ -56,6 +64,7 @@ _SHRINKS = 0.6  # a loop has at most so much of the rows of the one before
 _ALIGNED = 8  # rows: kernels compute so many at a time
 _FEWEST_STEPS = 16
 _LEAST_WORK = 1 << 19  # floating-point operations of a step in products: with less, more loops cost more than they save
+_ALL_ROWS = "computes all rows in each step"
 
 
 def compute_live_rows(step: Whole) -> Whole:
@@ -72,9 +81,26 @@ def compute_live_rows(step: Whole) -> Whole:
 
 def _rewrite_all(place: Place) -> bool:
     """Rewrite the loops of a graph, or of a region inside."""
-    loops = [o for o in place.live() if isinstance(o.op, While) and keeps_by_masks(o.op.body)]
-    changed = [_rewrite(place, loop) for loop in loops if loop in place.live() and not loop.control_inputs]
+    loops = [o for o in place.live() if isinstance(o.op, While)]
+    kept = [o for o in loops if isinstance(o.op, While) and keeps_by_masks(o.op.body)]
+    changed = [_rewrite(place, loop) for loop in kept if loop in place.live() and not loop.control_inputs]
+    if is_recording():
+        for loop in loops:
+            if loop not in kept:
+                _tell_arithmetic(loop)
     return any(changed)
+
+
+def _tell_arithmetic(node: Operation) -> None:
+    """Tell of a loop that keeps states by numbers, and by no choice, why all its rows are computed."""
+    assert isinstance(node.op, While)
+    body = node.op.body
+    for position, parameter in enumerate(body.parameters):
+        bools = kept_by_arithmetic(body, position)
+        if bools is not None and not node.op.cotangents and any(is_heavy(operation) for operation in body.operations):
+            why = why_not_arithmetic(parameter.operation.name, bools)
+            note_kept("live_rows", node, f"{_ALL_ROWS}: {why}")
+            return
 
 
 def _copied(step: Whole, operations: Sequence[Operation]) -> Whole:
@@ -104,7 +130,7 @@ def _rewrite(place: Place, node: Operation) -> bool:
             with gradient.outside():
                 _backward(segments, finals, built, gradient, outputs)
     except NotRowWiseError as why:
-        note_kept("live_rows", node, f"computes all rows in each step: {why}")
+        note_kept("live_rows", node, f"{_ALL_ROWS}: {why}")
         return False
     for position, final in finals.items():
         loop.become(node.outputs[position], Identity(), [final])
@@ -243,7 +269,7 @@ class _Segments:
     _first: int = 0
 
     def __post_init__(self) -> None:
-        self.begins = self.found.flips
+        self.begins = self.found.begins
         self.sizes = sizes_of(self.found.rows, self.begins)
         self.steps = convert_to_tensor(self.loop.trips_tensor(), "int32")
         self._lines = {operation.location: operation.location for operation in self.loop.body.operations}
@@ -274,22 +300,30 @@ class _Segments:
     def build(self) -> None:
         """Build the loops."""
         loop, found = self.loop, self.found
-        if found.lengths is not None:
-            self.spans = apply_multi(SpansOfLengths(found.first), found.lengths, self.steps)
-        else:
-            mask = self._elements(found.live.operation)
-            self.spans = apply_multi(SpansOfMask(found.flips, self.begins), mask)
+        masks = {} if found.lengths is not None else in_all_steps(loop, found.masks)
+        self.spans = self._spans(masks)
         self.plan = apply_multi(RowPlan(self.sizes), *self.spans, self.steps)
         windows = {read: self._elements(read) for read in found.read}
         self._first = len(loop.graph.operations)
+        for bools, values in masks.items():
+            self._arrays[bools] = self._split(values, False)
         for read, window in windows.items():
-            self._arrays[read.outputs[0]] = self._split(read, window)
+            form = loop.form(read.inputs[1])
+            assert form is not None
+            self._arrays[read.outputs[0]] = self._split(window, form.steps < 0)
         for parameter in found.captured:
             self._sort(parameter)
         for position in found.states + found.lasts:
             self._sort(loop.body.parameters[position])
         for number in range(len(self.sizes)):
             self.nodes.append(self._build(number))
+
+    def _spans(self, masks: dict[Tensor, Tensor]) -> tuple[Tensor, ...]:
+        """From which step on, and to which, each row is live."""
+        found = self.found
+        if found.lengths is not None:
+            return apply_multi(SpansOfLengths(found.lengths.first), found.lengths.lengths, self.steps)
+        return apply_multi(SpansOfMask(False, self.begins), live_in_all_steps(found.masks, masks))
 
     def _elements(self, read: Operation) -> Tensor:
         """What a loop reads of an array, in the array's order; one tensor for each array."""
@@ -307,11 +341,9 @@ class _Segments:
             raise NotRowWiseError(f"{read.name!r} reads other elements of an array that is read already")
         return self._windows[array]
 
-    def _split(self, read: Operation, window: Tensor) -> tuple[Tensor, ...]:
-        form = self.loop.form(read.inputs[1])
-        assert form is not None
-        dead = "own" if read.outputs[0].dtype == dtypes.bool_ else "first"
-        op = SplitSegments(self.sizes, form.steps < 0, dead)
+    def _split(self, window: Tensor, flips: bool) -> tuple[Tensor, ...]:
+        """For each segment the array of what its steps read of a window, of all steps."""
+        op = SplitSegments(self.sizes, flips, "own" if window.dtype == dtypes.bool_ else "first")
         parts = apply_multi(op, window, self.order, self.plan[2], *self.spans)
         return tuple([apply(ArrayUnstack(), part) for part in parts])
 
@@ -449,7 +481,9 @@ class _Copy:
         known = dict(zip([body.parameters[position] for position in carried], values[1:], strict=False))
         known |= self.captured
         known |= {parameter: outer for outer, parameter in body.captures if parameter not in known}
-        for operation in loop.needed:
+        if found.lengths is None:
+            known |= {mask.bools: self._read(mask.bools, values[0]) for mask in found.masks}
+        for operation in found.needed:
             self._copy(operation, values[0], known)
         arrays = values[1 + len(carried) :]
         written = [
@@ -466,15 +500,23 @@ class _Copy:
         if result in found.uniform:
             known[result] = make_constant(found.uniform[result])
             return
+        op, taken = resized(found, operation, self.segments.sizes[self.number])
         if operation in found.read:
-            array = self.segments._arrays[result][self.number]  # pyright: ignore[reportPrivateUsage]
-            inputs = [region.capture(array), index]
+            inputs = [self._array(result), index]
         else:
-            inputs = [region.capture(known[tensor]) for tensor in operation.inputs]
-        made = region.adopt(operation.op, inputs, _inferred(operation, inputs), operation)
+            inputs = [region.capture(known[tensor]) for tensor in taken]
+        made = region.adopt(op, inputs, _inferred(operation, op, inputs), operation)
         for old, new in zip(operation.outputs, made.outputs, strict=True):
             self._check(old, new)
             known[old] = new
+
+    def _array(self, element: Tensor) -> Tensor:
+        """The array, captured, that holds what a tensor of the body is in the steps of the segment."""
+        arrays = self.segments._arrays[element]  # pyright: ignore[reportPrivateUsage]
+        return get_default_graph().capture(arrays[self.number])
+
+    def _read(self, bools: Tensor, index: Tensor) -> Tensor:
+        return apply(ArrayRead(), self._array(bools), index)
 
     def _writes(self) -> list[Operation]:
         results = self.segments.loop.body.results
@@ -489,11 +531,11 @@ class _Copy:
             raise NotRowWiseError(f"{old.operation.name!r} gives {new.spec} for rows of {expected}")
 
 
-def _inferred(operation: Operation, inputs: Sequence[Tensor]) -> tuple[Spec, ...]:
-    if isinstance(operation.op, Constant):
+def _inferred(operation: Operation, op: Op, inputs: Sequence[Tensor]) -> tuple[Spec, ...]:
+    if isinstance(op, Constant):
         return (operation.outputs[0].spec,)
     try:
-        specs = operation.op.infer(*[tensor.spec for tensor in inputs])
+        specs = op.infer(*[tensor.spec for tensor in inputs])
     except (IndexError, TypeError, ValueError) as error:
         raise NotRowWiseError(f"{operation.name!r} does not work for fewer rows ({error})") from error
     return specs if isinstance(specs, tuple) else (specs,)

@@ -466,7 +466,7 @@ def _with_elements(initial: Tensor, spec: Spec, into: Graph) -> Tensor:
 def keeps_by_masks(body: Region) -> bool:
     """Whether a loop keeps variables as they are where something says so."""
     pairs = zip(body.parameters, body.results, strict=True)
-    return any(isinstance(result.operation.op, Where) and result.operation.inputs[2] is old for old, result in pairs)
+    return any(isinstance(result.operation.op, Where) and old in result.operation.inputs[1:] for old, result in pairs)
 
 
 def _asks(operation: Operation) -> bool:

@@ -17,7 +17,7 @@ from ...graph.graph import Graph, Operation
 from ...graph.region import Region
 from ...graph.tensor import Tensor
 from ..prune import all_operations, frame_users, needed_in_region, needed_operations
-from .row_wise import NotRowWiseError
+from .masks import NotRowWiseError
 from .view import Live, LoopView, building
 
 

@@ -1,7 +1,7 @@
 """Which loops compute each row of a batch for itself, and leave rows as they are in steps that do not count.
 
-Such a loop carries states ``where(live, new, old)``, where `live` comes from a mask that is read step by step or from
-``step < lengths``, and every operation between treats the first axis of what it takes row by row.
+Such a loop carries states ``where(live, new, old)``, where `live` is a mask that is known before the loop (`masks.py`),
+and every operation between treats the first axis of what it takes row by row.
 """
 
 from __future__ import annotations
@@ -12,27 +12,40 @@ from typing import Any
 import numpy as np
 
 from ...graph.graph import Operation, Parameter
+from ...graph.op import Op
 from ...graph.spec import ArraySpec, TensorSpec
 from ...graph.tensor import Tensor
 from ...ops.axes import Transpose
-from ...ops.base import Cast, Constant, ZerosOfShape
-from ...ops.comparison import Greater, Less, Where
+from ...ops.base import BroadcastToShape, Cast, Constant, ReshapeToShape, ZerosOfShape
 from ...ops.indexing import GetItem, SliceItem
 from ...ops.joining import Concatenate, Split
 from ...ops.linalg import MatMul
 from ...ops.reduced import _Reduction  # pyright: ignore[reportPrivateUsage]
-from ...ops.shaping import ExpandDims, Squeeze
+from ...ops.shaping import BroadcastTo, ExpandDims, Reshape, Squeeze
 from ...ops.softmax import _Normalised  # pyright: ignore[reportPrivateUsage]
 from ...ops.tensor_arrays import ArrayNew, ArrayRead, ArrayWrite
 from .batches import is_heavy
 from .linear import array_size
+from .masks import (
+    Lengths,
+    Mask,
+    NotRowWiseError,
+    check_known_before,
+    is_one_of,
+    kept_by,
+    kept_by_arithmetic,
+    lengths_of,
+    masks_of_rows,
+    rows_begin,
+    rows_of,
+    where_dead,
+    why_not_arithmetic,
+)
 from .view import LoopView, is_static, may_lack_elements
 
+_RESHAPING = (Reshape, ReshapeToShape)
+_OF_A_SHAPE = (*_RESHAPING, BroadcastTo, BroadcastToShape)
 _AXES_KEPT = (Concatenate, ExpandDims, GetItem, Split, Squeeze, Transpose, _Normalised, _Reduction)
-
-
-class NotRowWiseError(Exception):
-    """Why a loop does not compute its rows for themselves."""
 
 
 @dataclass
@@ -41,11 +54,10 @@ class RowWise:
 
     Attributes:
         rows: how many there are.
-        live: the mask of rows in the body, as it is read or compared.
-        mask: the array outside that it is read from; None if it is compared.
-        lengths: the lengths outside that the step is compared with.
-        first: the number of the first step, which is compared.
-        flips: the mask is read backward.
+        masks: those by which states are kept. A row is live where any of them says so.
+        lengths: the lengths with which the step is compared, if that is the only mask; otherwise masks are computed
+            before the loop, and the body reads them.
+        begins: rows begin one by one, rather than end.
         counters: the positions of loop variables that count.
         states: the positions of loop variables that hold rows.
         lasts: the positions of loop variables that hold what the latest step made of rows, and that no step takes.
@@ -55,14 +67,13 @@ class RowWise:
         captured: captured values that have rows.
         in_rows: tensors of the body that have rows.
         uniform: constants of the body as large as rows, with the one number that they hold.
+        needed: the operations of the body that each step runs.
     """
 
     rows: int
-    live: Tensor
-    mask: Tensor | None = None
-    lengths: Tensor | None = None
-    first: int = 0
-    flips: bool = False
+    masks: list[Mask]
+    lengths: Lengths | None = None
+    begins: bool = False
     counters: list[int] = field(default_factory=list[int])
     states: list[int] = field(default_factory=list[int])
     lasts: list[int] = field(default_factory=list[int])
@@ -72,6 +83,7 @@ class RowWise:
     captured: list[Tensor] = field(default_factory=list[Tensor])
     in_rows: set[Tensor] = field(default_factory=set[Tensor])
     uniform: dict[Tensor, Any] = field(default_factory=dict[Tensor, Any])
+    needed: list[Operation] = field(default_factory=list[Operation])
 
     @property
     def carried(self) -> list[int]:
@@ -85,12 +97,14 @@ def row_wise(loop: LoopView) -> RowWise | None:
     Raises:
         NotRowWiseError: it has some, but more than that.
     """
-    live = _live(loop)
-    if live is None or not any(is_heavy(operation) for operation in loop.needed):
+    if not any(is_heavy(operation) for operation in loop.needed):
+        return None
+    masks = masks_of_rows(loop)
+    if not masks:
         return None
     if loop.trips is None:
         raise NotRowWiseError("the number of iterations is not known before the loop starts")
-    found = RowWise((live.shape or (0,))[0] or 0, live)
+    found = RowWise(rows_of(masks[0]), masks, begins=rows_begin(loop, masks))
     _find_source(loop, found)
     _sort_variables(loop, found)
     _check_operations(loop, found)
@@ -100,51 +114,31 @@ def row_wise(loop: LoopView) -> RowWise | None:
 # --- what is live ---------------------------------------------------------------------------------------------------
 
 
-def _live(loop: LoopView) -> Tensor | None:
-    for parameter, result in zip(loop.body.parameters, loop.body.results, strict=True):
-        root = _kept_by(result, parameter)
-        if root is not None and root.operation.graph is loop.body and is_static(root) and root.shape:
-            return root
-    return None
-
-
-def _kept_by(result: Tensor, old: Tensor) -> Tensor | None:
-    """The mask by which `result` is chosen over `old`."""
-    operation = result.operation
-    if not isinstance(operation.op, Where) or operation.inputs[2] is not old:
-        return None
-    return _root(operation.inputs[0])
-
-
-def _root(mask: Tensor) -> Tensor:
-    """The mask without what only adds axes behind."""
-    while isinstance(mask.operation.op, ExpandDims) and _adds_behind(mask.operation):
-        mask = mask.operation.inputs[0]
-    return mask
-
-
-def _adds_behind(operation: Operation) -> bool:
-    before, after = operation.inputs[0].shape, operation.outputs[0].shape
-    return bool(before) and after is not None and after[: len(before or ())] == before
-
-
 def _find_source(loop: LoopView, found: RowWise) -> None:
-    source = found.live.operation
-    if found.live.shape is None or found.live.shape[1:] != (1,) * len(found.live.shape[1:]):
-        raise NotRowWiseError(f"{found.live.operation.name!r} chooses more than rows")
-    if isinstance(source.op, ArrayRead):
-        array, form = loop.outer(source.inputs[0]), loop.form(source.inputs[1])
-        if array is None or form is None or abs(form.steps) != 1 or loop.first_place(form) is None:
-            raise NotRowWiseError(f"{source.name!r} reads the mask in no order that is known")
-        found.mask, found.flips = array, form.steps == -1
-        return
-    if not isinstance(source.op, (Greater, Less)):
-        raise NotRowWiseError(f"{source.name!r} is no mask that is read, and does not compare steps with lengths")
-    step, lengths = source.inputs if isinstance(source.op, Less) else reversed(source.inputs)
-    form, outer = loop.form(step), loop.outer(lengths)
-    if form is None or form.steps != 1 or form.start.known is None or outer is None or outer.dtype.kind not in "iu":
-        raise NotRowWiseError(f"{source.name!r} does not compare the step with lengths")
-    found.lengths, found.first = outer, form.start.known
+    if len({mask.bools for mask in found.masks}) < len(found.masks):
+        raise NotRowWiseError("it keeps rows by a mask and by its opposite, so that all are live")
+    found.lengths = lengths_of(loop, found.masks[0]) if len(found.masks) == 1 else None
+    if found.lengths is None:
+        for mask in found.masks:
+            check_known_before(loop, mask)
+        found.in_rows.update(mask.bools for mask in found.masks)
+    found.needed = _needed(loop, found)
+
+
+def _needed(loop: LoopView, found: RowWise) -> list[Operation]:
+    """What of the body is left where it reads its masks: all but what they alone are made of."""
+    if found.lengths is not None:
+        return loop.needed
+    pending = [*loop.body.results, *[tensor for o in loop.needed if o.effects for tensor in o.inputs]]
+    seen = {operation for operation in loop.needed if operation.effects}
+    known = {mask.bools for mask in found.masks}
+    while pending:
+        tensor = pending.pop()
+        if tensor not in known:
+            known.add(tensor)
+            seen.add(tensor.operation)
+            pending += tensor.operation.inputs
+    return [operation for operation in loop.needed if operation in seen]
 
 
 # --- loop variables -------------------------------------------------------------------------------------------------
@@ -156,18 +150,25 @@ def _sort_variables(loop: LoopView, found: RowWise) -> None:
             found.outputs.append(position)
         elif loop.form(parameter) is not None:
             found.counters.append(position)
-        elif _kept_by(result, parameter) is found.live and _has_rows(parameter, found):
+        elif is_one_of(loop, kept_by(result, parameter), found.masks) and _has_rows(parameter, found):
             found.states.append(position)
             found.in_rows.add(parameter)
         elif parameter not in loop.uses and not loop.is_tested(position) and _has_rows(result, found):
             found.lasts.append(position)
         else:
-            raise NotRowWiseError(f"loop variable {parameter.operation.name!r} is not kept where rows are not live")
+            raise NotRowWiseError(_why_not_kept(loop, position))
     for position in found.outputs:
         found.rests[position] = _rest(loop, found, position)
     for position in found.lasts:
         name = f"loop variable {loop.body.parameters[position].operation.name!r}"
         found.rests[position] = _where_dead(loop, found, loop.body.results[position], name)
+
+
+def _why_not_kept(loop: LoopView, position: int) -> str:
+    name, bools = loop.body.parameters[position].operation.name, kept_by_arithmetic(loop.body, position)
+    if bools is not None:
+        return why_not_arithmetic(name, bools)
+    return f"loop variable {name!r} is not kept where rows are not live"
 
 
 def _has_rows(tensor: Tensor, found: RowWise) -> bool:
@@ -190,8 +191,9 @@ def _rest(loop: LoopView, found: RowWise, position: int) -> int | None:
 
 def _where_dead(loop: LoopView, found: RowWise, value: Tensor, name: str) -> int | None:
     source = value.operation
-    if isinstance(source.op, Where) and _root(source.inputs[0]) is found.live:
-        return _where_dead(loop, found, source.inputs[2], name)
+    chosen = where_dead(loop, source, found.masks)
+    if chosen is not None:
+        return _where_dead(loop, found, chosen, name)
     if value in loop.body.parameters and loop.body.parameters.index(value) in found.states:
         return loop.body.parameters.index(value)
     outer = loop.outer(value)
@@ -210,7 +212,7 @@ def _is_zero(tensor: Tensor) -> bool:
 
 def _check_operations(loop: LoopView, found: RowWise) -> None:
     roles: dict[Tensor, bool] = {}
-    for operation in loop.needed:
+    for operation in found.needed:
         if isinstance(operation.op, (Constant, Parameter)):
             continue
         if operation.effects or operation.control_inputs or operation.op.regions:
@@ -223,7 +225,8 @@ def _check_operations(loop: LoopView, found: RowWise) -> None:
         if found.in_rows.isdisjoint(operation.inputs) and not _keeps_rows(found, operation):
             _take_whole(loop, roles, operation)
             continue
-        has_rows = [_role(loop, found, roles, operation, tensor) for tensor in operation.inputs]  # of all of them
+        taken = operation.inputs[:1] if isinstance(operation.op, _OF_A_SHAPE) else operation.inputs
+        has_rows = [_role(loop, found, roles, operation, tensor) for tensor in taken]  # of all of them
         if True not in has_rows:
             continue
         if not _keeps_rows(found, operation):
@@ -231,8 +234,8 @@ def _check_operations(loop: LoopView, found: RowWise) -> None:
         found.in_rows.update(operation.outputs)
     if not found.in_rows.issuperset(loop.body.results[position] for position in (*found.states, *found.lasts)):
         raise NotRowWiseError("a state is the same for all rows")
-    if found.live not in found.in_rows:
-        raise NotRowWiseError(f"{found.live.operation.name!r} is the same for all rows")
+    if found.masks[0].bools not in found.in_rows:
+        raise NotRowWiseError(f"{found.masks[0].bools.operation.name!r} is the same for all rows")
     found.captured = [parameter for parameter, has_rows in roles.items() if has_rows]
 
 
@@ -295,6 +298,9 @@ def _keeps_rows(found: RowWise, operation: Operation) -> bool:
     op, inputs = operation.op, operation.inputs
     if not is_static(*inputs, *operation.outputs) or not all(_has_rows(output, found) for output in operation.outputs):
         return False
+    if isinstance(op, _OF_A_SHAPE):
+        ranks = [len(tensor.shape or ()) for tensor in (inputs[0], operation.outputs[0])]
+        return _has_rows(inputs[0], found) and (isinstance(op, _RESHAPING) or ranks[0] == ranks[1])
     if op.elementwise or isinstance(op, Cast):
         ranks = {len(tensor.shape or ()) for tensor in (*inputs, *operation.outputs) if tensor in found.in_rows}
         return len(ranks) <= 1
@@ -310,7 +316,7 @@ def _keeps_first_axis(operation: Operation) -> bool:
     if isinstance(op, Transpose):
         return op.axes is not None and op.axes[0] % rank == 0
     if isinstance(op, ExpandDims):
-        return _adds_behind(operation) or all(axis % (rank + len(op.axes)) for axis in op.axes)
+        return all(axis % (rank + len(op.axes)) for axis in op.axes)
     if isinstance(op, Squeeze):
         return op.axes is not None and all(axis % rank for axis in op.axes)
     if isinstance(op, GetItem):
@@ -319,4 +325,13 @@ def _keeps_first_axis(operation: Operation) -> bool:
     return op.axes is not None and all(axis % rank for axis in op.axes)
 
 
-__all__ = ["NotRowWiseError", "RowWise", "row_wise"]
+def resized(found: RowWise, operation: Operation, rows: int) -> tuple[Op, tuple[Tensor, ...]]:
+    """The op and the inputs by which an operation does the same for so many rows; it may name how many there are."""
+    op, result = operation.op, operation.outputs[0]
+    if not isinstance(op, _OF_A_SHAPE) or result not in found.in_rows:
+        return op, operation.inputs
+    shape = (rows, *(result.shape or ())[1:])
+    return (Reshape if isinstance(op, _RESHAPING) else BroadcastTo)(shape), operation.inputs[:1]
+
+
+__all__ = ["RowWise", "resized", "row_wise"]

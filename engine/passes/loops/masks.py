@@ -1,0 +1,418 @@
+"""Masks by which a loop keeps rows as they are, however they are spelled, and what they are in all steps.
+
+``where(live, new, old)`` and ``where(ended, old, new)`` keep a state by a mask of rows. Where that takes nothing that
+the steps make, but counters, elements of arrays and what is the same in all steps, it is known before the loop starts:
+as a comparison of the step with lengths, or computed for all steps at once, whatever it is made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...control_flow.batching import Batch, Value
+from ...graph.graph import Operation
+from ...graph.op import Op
+from ...graph.region import Region
+from ...graph.spec import TensorSpec
+from ...graph.tensor import Tensor
+from ...ops.axes import flip
+from ...ops.base import BroadcastToShape, Cast, Constant, ReshapeToShape, apply_multi, cast, convert_to_tensor
+from ...ops.bitwise import BitwiseAnd, BitwiseOr, LogicalNot
+from ...ops.comparison import Greater, GreaterEqual, Less, LessEqual, Where, logical_not, logical_or
+from ...ops.creation import arange
+from ...ops.elementwise import Add, Multiply, Negative, Subtract
+from ...ops.indexing import GetItem
+from ...ops.shaping import BroadcastTo, ExpandDims, Reshape, Squeeze, reshape
+from ...ops.tensor_arrays import ArrayRead
+from .batches import can_batch, is_heavy, new_batch
+from .view import LoopView, is_static, may_lack_elements
+
+_RESHAPING = (ExpandDims, Reshape, ReshapeToShape, Squeeze)
+_REPEATING = (BroadcastTo, BroadcastToShape)
+_ARITHMETIC = (Add, Multiply, Subtract)
+_DEEPEST = 16  # operations that are looked through for what is only told, or only a guess
+
+
+class NotRowWiseError(Exception):
+    """Why a loop does not compute its rows for themselves, or not those alone that are live."""
+
+
+class Mask(NamedTuple):
+    """Rows are live where `bools`, one of each row, are as `when` says."""
+
+    bools: Tensor
+    when: bool = True
+
+
+# --- what keeps rows ------------------------------------------------------------------------------------------------
+
+
+def mask_of(condition: Tensor, when: bool = True) -> Mask:
+    """A condition of rows, without what only says the same in another shape, or the opposite."""
+    while True:
+        operation = condition.operation
+        if isinstance(operation.op, LogicalNot):
+            when = not when
+        elif not _says_the_same(operation):
+            return Mask(condition, when)
+        condition = operation.inputs[0]
+
+
+def _says_the_same(operation: Operation) -> bool:
+    """Whether an operation gives each row the one value that it has before."""
+    if not isinstance(operation.op, (*_RESHAPING, *_REPEATING)):
+        return False
+    before, after = operation.inputs[0].shape, operation.outputs[0].shape
+    if not before or not after or before[0] is None or before[:1] != after[:1] or not _is_one_each(before):
+        return False
+    return _is_one_each(after) if isinstance(operation.op, _RESHAPING) else len(before) == len(after)
+
+
+def _is_one_each(shape: tuple[int | None, ...]) -> bool:
+    return all(dim == 1 for dim in shape[1:])
+
+
+def kept_by(result: Tensor, old: Tensor) -> Mask | None:
+    """The mask by which `result` is chosen over `old`."""
+    operation = result.operation
+    if not isinstance(operation.op, Where) or old not in operation.inputs[1:]:
+        return None
+    return mask_of(operation.inputs[0], operation.inputs[2] is old)
+
+
+def where_dead(loop: LoopView, choice: Operation, masks: Sequence[Mask]) -> Tensor | None:
+    """What a `where` chooses for rows that none of `masks` says are live; None if that is not known."""
+    if not isinstance(choice.op, Where):
+        return None
+    condition, x, y = choice.inputs
+    if is_one_of(loop, mask_of(condition), masks):
+        return y
+    return x if is_one_of(loop, mask_of(condition, False), masks) else None
+
+
+def masks_of_rows(loop: LoopView) -> list[Mask]:
+    """The masks by which a loop keeps variables row by row; none if it keeps none so.
+
+    Raises:
+        NotRowWiseError: it keeps variables by masks, but none of rows of a known number that may end.
+    """
+    pairs = zip(loop.body.results, loop.body.parameters, strict=True)
+    kept = [mask for result, old in pairs if (mask := kept_by(result, old)) is not None and mask.bools.shape != ()]
+    said: dict[Hashable, Mask] = {}
+    for mask in kept:
+        said.setdefault(_says(loop, mask), mask)
+    found = list(said.values())
+    ending = [mask for mask in found if mask.bools.operation.graph is loop.body and loop.outer(mask.bools) is None]
+    static = [mask for mask in ending if is_static(mask.bools)]
+    rows = [mask for mask in static if _is_one_each(mask.bools.shape or ())]
+    if rows:
+        return [mask for mask in rows if rows_of(mask) == rows_of(rows[0])]
+    if static:
+        raise NotRowWiseError(f"{_name(static[0].bools)} chooses more than rows")
+    if ending:
+        raise NotRowWiseError(f"the shape of {_name(ending[0].bools)}, by which rows are kept, is not known")
+    if found:
+        raise NotRowWiseError(f"{_name(found[0].bools)}, by which rows are kept, is the same in each step")
+    return []
+
+
+def rows_of(mask: Mask) -> int:
+    """How many rows there are, by a mask of a known shape."""
+    return next(iter(mask.bools.shape or ()), 0) or 0
+
+
+def _name(tensor: Tensor) -> str:
+    return repr(tensor.operation.name)
+
+
+# --- comparisons ----------------------------------------------------------------------------------------------------
+
+
+class Lengths(NamedTuple):
+    """A row is live in the steps ``first``, ``first + 1``... below its own one of `lengths`, a tensor outside."""
+
+    lengths: Tensor
+    first: int
+
+
+def lengths_of(loop: LoopView, mask: Mask) -> Lengths | None:
+    """The lengths with which a mask compares the step, if it does that and no more."""
+    step, lengths, when = _compared(mask) or (mask.bools, mask.bools, False)
+    form, outer = loop.form(step), loop.outer(lengths)
+    if not when or form is None or form.steps != 1 or form.start.known is None or outer is None:
+        return None
+    return Lengths(outer, form.start.known)
+
+
+def _compared(mask: Mask) -> tuple[Tensor, Tensor, bool] | None:
+    """(x, y, when) where a mask says no more than that ``x < y`` is as `when` says, of integers: they have no NaN."""
+    operation = mask.bools.operation
+    if not isinstance(operation.op, (Greater, GreaterEqual, Less, LessEqual)):
+        return None
+    if any(tensor.dtype.kind not in "iu" for tensor in operation.inputs):
+        return None
+    x, y = [_without_axes(tensor) for tensor in operation.inputs]
+    if isinstance(operation.op, (Greater, LessEqual)):
+        x, y = y, x
+    return x, y, mask.when == isinstance(operation.op, (Greater, Less))
+
+
+def _without_axes(tensor: Tensor) -> Tensor:
+    """A tensor before it was put in another shape, with one value to a row or one value at all."""
+    while _says_the_same(tensor.operation):
+        tensor = tensor.operation.inputs[0]
+    return tensor
+
+
+def _says(loop: LoopView, mask: Mask) -> Hashable:
+    """What masks have in common that are the same, spelled in other ways."""
+    compared = _compared(mask)
+    if compared is None:
+        return mask
+    x, y, when = compared
+    return loop.form(x) or x, loop.form(y) or y, when
+
+
+def is_one_of(loop: LoopView, mask: Mask | None, masks: Sequence[Mask]) -> bool:
+    """Whether a mask is one of `masks`, spelled in whatever way."""
+    return mask is not None and _says(loop, mask) in [_says(loop, each) for each in masks]
+
+
+# --- all steps at once ----------------------------------------------------------------------------------------------
+
+
+def check_known_before(loop: LoopView, mask: Mask) -> None:
+    """Refuse a mask that can't be computed before the loop.
+
+    Raises:
+        NotRowWiseError: it takes what the steps make, or what is not computed for all of them at once.
+    """
+    pending, seen, changes = [mask.bools], set[Tensor](), False
+    while pending:
+        tensor = pending.pop()
+        if tensor in seen:
+            continue
+        seen.add(tensor)
+        form = loop.form(tensor)
+        changes = changes or isinstance(tensor.operation.op, ArrayRead) or (form is not None and form.steps != 0)
+        pending += _needed_for(loop, mask, tensor)
+    if not changes:
+        raise NotRowWiseError(f"{_name(mask.bools)}, by which rows are kept, is the same in each step")
+
+
+def _needed_for(loop: LoopView, mask: Mask, tensor: Tensor) -> Sequence[Tensor]:
+    """What has to be known for one tensor of which a mask is made."""
+    operation, made = tensor.operation, f"which rows are live ({_name(mask.bools)}) depends on"
+    if isinstance(operation.op, Constant) or loop.outer(tensor) is not None:
+        return ()
+    if tensor in loop.body.parameters:
+        if loop.form(tensor) is None:
+            raise NotRowWiseError(f"{made} loop variable {_name(tensor)}, which each step makes")
+        return ()
+    if operation.effects or operation.control_inputs or operation.op.regions:
+        raise NotRowWiseError(f"{made} {_name(tensor)}, which does more than compute")
+    if isinstance(operation.op, ArrayRead):
+        _check_read(loop, operation)
+        return ()
+    if is_heavy(operation):
+        raise NotRowWiseError(f"{made} the product {_name(tensor)}")
+    if not is_static(*operation.outputs):
+        raise NotRowWiseError(f"{made} {_name(tensor)}, whose shape is not known")
+    return operation.inputs
+
+
+def _check_read(loop: LoopView, read: Operation) -> None:
+    array, form = loop.outer(read.inputs[0]), loop.form(read.inputs[1])
+    first = None if form is None else loop.first_place(form)
+    if array is None or first is None or first < 0 or may_lack_elements(array) or not is_static(*read.outputs):
+        raise NotRowWiseError(f"{read.name!r} reads the mask in no order that is known")
+
+
+def in_all_steps(loop: LoopView, masks: Sequence[Mask]) -> dict[Tensor, Tensor]:
+    """The bools of masks in each step, along a new first axis; call it `outside` of the loop.
+
+    Raises:
+        NotRowWiseError: something that they take is not computed for all steps at once.
+    """
+    batch = new_batch(loop.trips_tensor())
+    found: dict[Tensor, Tensor] = {}
+    for mask in masks:
+        values = _value(loop, batch, mask.bools).tensor
+        if (values.shape or ())[1:] != mask.bools.shape:
+            raise NotRowWiseError(f"{_name(mask.bools)} is not computed for all steps at once")
+        found[mask.bools] = values
+    return found
+
+
+def live_in_all_steps(masks: Sequence[Mask], values: dict[Tensor, Tensor]) -> Tensor:
+    """Whether any mask says that a row is live, (steps, rows)."""
+    total: Tensor | None = None
+    for mask in masks:
+        bools = values[mask.bools]
+        live = reshape(bools, (-1, rows_of(mask))) if len(bools.shape or ()) > 2 else bools
+        live = live if mask.when else logical_not(live)
+        total = live if total is None else logical_or(total, live)
+    assert total is not None
+    return total
+
+
+def _value(loop: LoopView, batch: Batch, tensor: Tensor) -> Value:
+    """A tensor of which a mask is made, in all steps."""
+    if tensor not in batch.values:
+        found = _source(loop, batch, tensor)
+        if found is None:
+            _compute(loop, batch, tensor.operation)
+        else:
+            batch.values[tensor] = found
+    return batch.values[tensor]
+
+
+def _source(loop: LoopView, batch: Batch, tensor: Tensor) -> Value | None:
+    """What is not computed: what is the same in all steps, counters, and elements of arrays."""
+    outer = loop.constant_outside(tensor)
+    if outer is not None:
+        return Value(outer, batched=False)
+    if tensor in loop.body.parameters:
+        return _counted(loop, batch, tensor)
+    if not isinstance(tensor.operation.op, ArrayRead):
+        return None
+    read = tensor.operation
+    array, form = loop.outer(read.inputs[0]), loop.form(read.inputs[1])
+    assert array is not None
+    assert form is not None
+    assert isinstance(tensor.spec, TensorSpec)
+    window = loop.window(array, form, tensor.spec, read)
+    assert window is not None
+    return Value(flip(window, 0) if form.steps < 0 else window, batched=True)
+
+
+def _counted(loop: LoopView, batch: Batch, tensor: Tensor) -> Value:
+    form, initial = loop.form(tensor), loop.node.inputs[loop.body.parameters.index(tensor)]
+    assert form is not None
+    if not form.steps:
+        return Value(initial, batched=False)
+    moved = arange(convert_to_tensor(batch.size, "int32"), dtype="int32") * form.steps
+    return Value(initial + cast(moved, initial.dtype), batched=True)
+
+
+def _compute(loop: LoopView, batch: Batch, operation: Operation) -> None:
+    values = [_value(loop, batch, tensor) for tensor in operation.inputs]
+    if any(value.batched for value in values):
+        rule = batch.rules.find(operation)
+        outputs = None if rule is None else rule(batch, operation, values)
+    else:  # it may be computed though no step needs it: it must not be able to fail
+        built = apply_multi(operation.op, *[value.tensor for value in values]) if can_batch(operation) else None
+        outputs = None if built is None else [Value(tensor, batched=False) for tensor in built]
+    if outputs is None:
+        raise NotRowWiseError(f"{operation.name!r}, of which the mask is made, is not computed for all steps at once")
+    batch.values.update(zip(operation.outputs, outputs, strict=True))
+
+
+# --- whether rows end or begin --------------------------------------------------------------------------------------
+
+# How what an operation gives goes with what it takes: it grows as that grows (1), or falls (-1); so do bools.
+_TRENDS: dict[type[Op], tuple[int, ...]] = {
+    **dict.fromkeys((Add, BitwiseAnd, BitwiseOr), (1, 1)),
+    **dict.fromkeys((Subtract, Greater, GreaterEqual), (1, -1)),
+    **dict.fromkeys((Less, LessEqual), (-1, 1)),
+    **dict.fromkeys((Negative, LogicalNot), (-1,)),
+    **dict.fromkeys((Cast, *_RESHAPING, *_REPEATING), (1,)),
+}
+
+
+def rows_begin(loop: LoopView, masks: Sequence[Mask]) -> bool:
+    """Whether rows begin one by one, rather than end, by what the masks are made of. All masks are right either way."""
+    return all((_trend(loop, mask.bools) if mask.when else -_trend(loop, mask.bools)) > 0 for mask in masks)
+
+
+def _trend(loop: LoopView, tensor: Tensor, depth: int = 0) -> int:
+    """Whether a tensor grows from step to step (1) or falls (-1); 0 where that is not known, or where it stays."""
+    form, operation = loop.form(tensor), tensor.operation
+    if form is not None:
+        return int(np.sign(form.steps))
+    if isinstance(operation.op, (ArrayRead, GetItem)) and len(operation.inputs) == 2:
+        return -_trend(loop, operation.inputs[1])  # padding lies behind, mostly
+    signs = _TRENDS.get(type(operation.op), ()) if depth < _DEEPEST else ()
+    trends = [sign * _trend(loop, each, depth + 1) for sign, each in zip(signs, operation.inputs, strict=False)]
+    known = {trend for trend in trends if trend}
+    return known.pop() if len(known) == 1 else 0
+
+
+# --- arithmetic -----------------------------------------------------------------------------------------------------
+
+
+def kept_by_arithmetic(body: Region, position: int) -> Tensor | None:
+    """The bools of rows by whose numbers loop variable `position` is kept.
+
+    ``m*new + (1-m)*old`` and ``old + m*(new-old)`` are no choice: ``0 * new`` is NaN where `new` is not finite, though
+    the row is not live.
+    """
+    old, result = body.parameters[position], body.results[position]
+    pending, seen = [result], dict[Tensor, None]()
+    while pending:
+        tensor = pending.pop()
+        if tensor not in seen and len(seen) < _DEEPEST:
+            seen[tensor] = None
+            pending += tensor.operation.inputs if isinstance(tensor.operation.op, _ARITHMETIC) else ()
+    for tensor in seen:
+        bools = _as_numbers(tensor)
+        if bools is not None and any(_where_numbers_are(result, bools, number) is old for number in (0, 1)):
+            return bools
+    return None
+
+
+def _as_numbers(tensor: Tensor) -> Tensor | None:
+    """The bools, one of each row, whose numbers a tensor holds."""
+    tensor = _without_axes(tensor)
+    if not isinstance(tensor.operation.op, Cast) or tensor.operation.inputs[0].dtype.kind != "b":
+        return None
+    bools = tensor.operation.inputs[0]
+    return bools if bools.shape and _is_one_each(bools.shape) else None
+
+
+def _where_numbers_are(tensor: Tensor, bools: Tensor, number: int) -> Any:
+    """What arithmetic gives of finite values where bools, as numbers, are `number`: a tensor of it, 0 or 1."""
+    op = tensor.operation.op
+    if _as_numbers(tensor) is bools:
+        return number
+    if isinstance(op, Constant) and np.size(op.value) == 1 and op.value.item() in (0, 1):
+        return int(op.value.item())
+    if not isinstance(op, _ARITHMETIC):
+        return tensor
+    x, y = [_where_numbers_are(each, bools, number) for each in tensor.operation.inputs]
+    if isinstance(op, Multiply):
+        return 0 if x == 0 or y == 0 else y if x == 1 else x if y == 1 else tensor
+    if isinstance(op, Subtract):
+        return x if y == 0 else 0 if x is y else tensor
+    return y if x == 0 else x if y == 0 else tensor
+
+
+def why_not_arithmetic(name: str, bools: Tensor) -> str:
+    """Why rows of loop variable `name`, which is kept by arithmetic, are computed to the end, and what to write."""
+    mask = bools.operation.name
+    return (
+        f"loop variable {name!r} is kept by multiplying with {mask!r} as a number, which is no choice: "
+        f"0 * x is NaN where x is not finite. Write where({mask}, new, {name})"
+    )
+
+
+__all__ = [
+    "Lengths",
+    "Mask",
+    "NotRowWiseError",
+    "check_known_before",
+    "in_all_steps",
+    "is_one_of",
+    "kept_by",
+    "kept_by_arithmetic",
+    "lengths_of",
+    "live_in_all_steps",
+    "masks_of_rows",
+    "rows_begin",
+    "rows_of",
+    "where_dead",
+    "why_not_arithmetic",
+]
