@@ -31,14 +31,25 @@ from ..graph.op import Op
 from ..graph.slices import IndexedSlices
 from ..graph.spec import ArraySpec, Spec, TensorSpec
 from ..graph.tensor import Tensor
-from ..ops.base import Constant, ZerosOfShape, apply, apply_multi, convert_to_tensor, make_constant, zeros_of
+from ..ops.base import (
+    Constant,
+    ZerosOfShape,
+    apply,
+    apply_multi,
+    convert_to_tensor,
+    make_constant,
+    runtime_shape,
+    zeros_of,
+)
 from ..ops.comparison import equal, logical_and, logical_or, where
 from ..ops.creation import arange
 from ..ops.elementwise import Identity
 from ..ops.gathering import take
+from ..ops.indexing import Place as KeyPlace
+from ..ops.indexing import PutItem, SliceItem
 from ..ops.joining import Concatenate
 from ..ops.live_rows import JoinSegments, RowPlan, SpansOfLengths, SpansOfMask, SplitSegments
-from ..ops.shaping import expand_dims, reshape
+from ..ops.shaping import dim, expand_dims, reshape
 from ..ops.tensor_arrays import ArrayEmpty, ArrayNew, ArrayRead, ArrayStack, ArrayUnstack, ArrayWrite
 from .estimates import flops_of
 from .log import is_recording, note_change, note_kept
@@ -204,7 +215,7 @@ def _backward(
     tables = [source for output, role, source in wanted if _is_of_table(output, role)]
     sources = dict.fromkeys([source for *_, source in wanted])
     found = backpropagate(loop.graph, seeds, sources, sparse=tables, among=built)
-    results = [_as_output(found.get(source), role, output) for output, role, source in wanted]
+    results = [_as_output(found.get(source), segments, role, output) for output, role, source in wanted]
     for (output, *_), result in zip(wanted, results, strict=True):
         loop.become(output, Identity(), [result])
 
@@ -224,19 +235,27 @@ def _add_seed(seeds: dict[Tensor, Tensor], final: Tensor, cotangent: Tensor) -> 
     seeds[final] = cotangent
 
 
-def _as_output(found: Any, role: Tensor, output: Tensor) -> Tensor:
+def _as_output(found: Any, segments: _Segments, role: Tensor, output: Tensor) -> Tensor:
     """What a backward loop gives, from a cotangent; arrays of rows have one element, with all of them."""
     if found is None:
         return zeros_cotangent(output)
     if not isinstance(output.spec, ArraySpec):
-        return found
+        return _filled_up(found, segments, role)
     if not _is_of_table(output, role):
         return apply(ArrayUnstack(), found)
     is_sparse = isinstance(found, IndexedSlices)
     if output.spec.element.dtype.kind != "i":
         return apply(ArrayUnstack(), expand_dims(found.values if is_sparse else found, 0))
-    places = found.indices if is_sparse else arange((role.shape or (0,))[0])
+    places = found.indices if is_sparse else arange(convert_to_tensor(dim(found, 0), "int32"))
     return apply(ArrayUnstack(), expand_dims(convert_to_tensor(places, output.spec.element.dtype), 0))
+
+
+def _filled_up(found: Any, segments: _Segments, role: Tensor) -> Tensor:
+    """The cotangent of a tensor of which the steps read so many elements: zeros are that of the others."""
+    if not segments.reads_elements(role) or (found.shape == role.shape and None not in (role.shape or (None,))):
+        return found
+    op = PutItem((SliceItem(0, KeyPlace.INPUT),), role.shape, False)
+    return apply(op, found, runtime_shape(segments.given(role)), convert_to_tensor(dim(found, 0), "int32"))
 
 
 # --- the loops that take its place ----------------------------------------------------------------------------------
@@ -265,6 +284,7 @@ class _Segments:
     nodes: list[Operation] = field(default_factory=list[Operation])
     _arrays: dict[Tensor, tuple[Tensor, ...]] = field(default_factory=dict[Tensor, "tuple[Tensor, ...]"])
     _windows: dict[Tensor, Tensor] = field(default_factory=dict[Tensor, Tensor])
+    _unstacked: dict[Tensor, Tensor] = field(default_factory=dict[Tensor, Tensor])
     _sorted: dict[Tensor, Tensor] = field(default_factory=dict[Tensor, Tensor])
     _first: int = 0
 
@@ -328,8 +348,7 @@ class _Segments:
     def _elements(self, read: Operation) -> Tensor:
         """What a loop reads of an array, in the array's order; one tensor for each array."""
         loop, element = self.loop, read.outputs[0]
-        array, form = loop.outer(read.inputs[0]), loop.form(read.inputs[1])
-        assert array is not None
+        array, form = self._array_of(read), loop.form(read.inputs[1])
         assert form is not None
         assert isinstance(element.spec, TensorSpec)
         window = loop.window(array, form, element.spec, read)
@@ -341,6 +360,16 @@ class _Segments:
             raise NotRowWiseError(f"{read.name!r} reads other elements of an array that is read already")
         return self._windows[array]
 
+    def _array_of(self, read: Operation) -> Tensor:
+        """The array outside that an operation reads; what it takes of a tensor is an element of one, too."""
+        outer = self.loop.outer(read.inputs[0])
+        assert outer is not None
+        if isinstance(outer.spec, ArraySpec):
+            return outer
+        if outer not in self._unstacked:
+            self._unstacked[outer] = apply(ArrayUnstack(), outer)
+        return self._unstacked[outer]
+
     def _split(self, window: Tensor, flips: bool) -> tuple[Tensor, ...]:
         """For each segment the array of what its steps read of a window, of all steps."""
         op = SplitSegments(self.sizes, flips, "own" if window.dtype == dtypes.bool_ else "first")
@@ -348,9 +377,9 @@ class _Segments:
         return tuple([apply(ArrayUnstack(), part) for part in parts])
 
     def _sort(self, parameter: Tensor) -> None:
-        self._sorted[parameter] = take(self._given(parameter), self.order, axis=0)
+        self._sorted[parameter] = take(self.given(parameter), self.order, axis=0)
 
-    def _given(self, parameter: Tensor) -> Tensor:
+    def given(self, parameter: Tensor) -> Tensor:
         """What comes in for a parameter of the body."""
         outer = self.loop.outer(parameter)
         return self.loop.node.inputs[self.loop.body.parameters.index(parameter)] if outer is None else outer
@@ -448,21 +477,27 @@ class _Segments:
         state = found.rests[position]
         rest: list[Tensor] = []
         if state is not None:
-            rest = [self._given(self.loop.body.parameters[state]) if self.begins else states[state]]
+            rest = [self.given(self.loop.body.parameters[state]) if self.begins else states[state]]
         known = self.loop.known_trips
         op = JoinSegments(self.sizes, False, bool(rest), known)
         return apply(ArrayUnstack(), apply(op, self.order, self.plan[2], *self.spans, self.steps, *parts, *rest))
 
+    def reads_elements(self, role: Tensor) -> bool:
+        """Whether a parameter of the body stands for a tensor of which the steps read elements."""
+        return isinstance(role.spec, TensorSpec) and any(role is read.inputs[0] for read in self.found.read)
+
     def source(self, role: Tensor) -> Tensor:
         """The tensor outside of which the cotangent is that of a parameter of the body."""
-        outer, loop = self._given(role), self.loop
-        if not isinstance(outer.spec, ArraySpec):
-            return outer
+        outer, loop = self.given(role), self.loop
         reads = [read for read in self.found.read if loop.outer(read.inputs[0]) is outer]
+        if not isinstance(outer.spec, ArraySpec) and not reads:
+            return outer
         forms = [form for read in reads if (form := loop.form(read.inputs[1])) is not None]
         if not forms or any(loop.first_place(form) != 0 for form in forms):  # missing behind stand for zeros
-            raise NotRowWiseError(f"array {outer.operation.name!r}, whose gradient is asked for, is not read by rows")
-        return self._windows[outer]
+            raise NotRowWiseError(
+                f"{outer.operation.name!r}, whose gradient is asked for, is not read by rows from its first element on"
+            )
+        return self._windows[self._array_of(reads[0])]
 
 
 @dataclass
@@ -500,9 +535,10 @@ class _Copy:
         if result in found.uniform:
             known[result] = make_constant(found.uniform[result])
             return
+        op: Op
         op, taken = resized(found, operation, self.segments.sizes[self.number])
         if operation in found.read:
-            inputs = [self._array(result), index]
+            op, inputs = ArrayRead(), [self._array(result), index]
         else:
             inputs = [region.capture(known[tensor]) for tensor in taken]
         made = region.adopt(op, inputs, _inferred(operation, op, inputs), operation)

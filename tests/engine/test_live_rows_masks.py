@@ -52,6 +52,7 @@ class Problem:
 
     Attributes:
         fed: what is fed for each placeholder.
+        names: what a spelling may take.
         final, outputs: the results.
     """
 
@@ -70,7 +71,7 @@ class Problem:
         x, kernel, recurrent, h0 = self.sources
         arrays = {"X": x, "Ma": made["M"], "Mb": ops.expand_dims(made["M"], -1)}
         unstacked = {name: ab.TensorArray(value.dtype, steps).unstack(value) for name, value in arrays.items()}
-        names = Names(**made, **unstacked)
+        self.names = names = Names(**made, **unstacked)
         outputs = ab.TensorArray("float32", size=steps, element_shape=(ROWS, UNITS))
 
         def body(t: Any, h: Any, outputs: Any) -> Any:
@@ -180,8 +181,8 @@ def test_each_spelling_is_several_loops_and_has_its_values(name: str) -> None:
     fetches = [problem.loss, problem.final, problem.outputs, *problem.gradients()]
     assert len(loops(fetches, problem.fed)) == 4  # two forward, two backward
     check(fetches, problem.fed)
-    found = Program(ab.get_default_graph(), fetches, list(problem.fed))(*problem.fed.values())
-    for result, reference in zip(found[1:3], problem.expected(), strict=True):
+    found = Program(ab.get_default_graph(), fetches[1:3], list(problem.fed))(*problem.fed.values())
+    for result, reference in zip(found, problem.expected(), strict=True):
         np.testing.assert_allclose(result, reference, 1e-4, 1e-5)
 
 
@@ -351,6 +352,169 @@ def test_reshapes_and_broadcasts_that_name_how_many_rows_there_are(change: Any) 
     fetches = [problem.final, *problem.gradients()]
     assert len(loops(fetches, problem.fed)) == 4
     check(fetches, problem.fed)
+
+
+# --- elements of tensors ----------------------------------------------------------------------------------------------
+
+_MORE = 4  # places of a tensor that no step reads
+_ELEMENTS: dict[str, Callable[..., Any]] = {
+    "x[t]": lambda x, y, t: x[t],
+    "take(x, t)": lambda x, y, t: ops.take(x, t, axis=0),
+    "x[STEPS - 1 - t]": lambda x, y, t: x[STEPS - 1 - t],
+    "x[t] twice": lambda x, y, t: x[t] * 0.5 + ops.sin(x[t]),
+    "y[:, t]": lambda x, y, t: y[:, t],
+}
+
+
+def _loop_over_elements(
+    element: Callable[..., Any], more: int = 0, steps: Any = None, sources: str = "xyw"
+) -> tuple[list[Any], dict[Any, Any]]:
+    """A loop that takes `element(x, y, t)` of tensors outside, which have `more` places than there are steps."""
+    values = {"x": draw(STEPS + more, ROWS, UNITS), "w": draw(UNITS, UNITS), "L": lengths_of("various")}
+    values["y"] = values["x"].swapaxes(0, 1).copy()
+    made = {name: ab.placeholder(value.shape, value.dtype, name) for name, value in values.items()}
+    count = STEPS if steps is None else steps(made["L"])
+
+    def body(t: Any, h: Any) -> Any:
+        new = ops.tanh(ops.matmul(element(made["x"], made["y"], t), made["w"]) + h)
+        return t + 1, ops.where((t < made["L"])[:, None], new, h)
+
+    final = ab.while_loop(lambda t, h: t < count, body, (0, ops.ones((ROWS, UNITS)) * 0.1))[1]
+    gradients = ab.gradients(ops.sum(final**2), [made[name] for name in sources])
+    found = [ops.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
+    return [final, *found], {made[name]: value for name, value in values.items()}
+
+
+@pytest.mark.parametrize("more", [0, _MORE])
+@pytest.mark.parametrize("element", _ELEMENTS)
+def test_elements_of_tensors(element: str, more: int) -> None:
+    fetches, feeds = _loop_over_elements(_ELEMENTS[element], more)
+    assert len(loops(fetches, feeds)) == 4
+    check(fetches, feeds)
+    found = Program(ab.get_default_graph(), fetches, list(feeds))(*feeds.values())
+    expected = Interpreter(True).run(ab.get_default_graph(), fetches, feeds)
+    for result, reference in zip(found, expected, strict=True):
+        np.testing.assert_allclose(result, reference, 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize("longest", [0, 1, STEPS - 1])
+@pytest.mark.parametrize("element", ["x[t]", "take(x, t)", "y[:, t]"])
+def test_elements_of_tensors_in_steps_known_at_run_time(element: str, longest: int) -> None:
+    fetches, feeds = _loop_over_elements(_ELEMENTS[element], steps=ops.max)
+    feeds = {tensor: np.minimum(value, longest) if value.ndim == 1 else value for tensor, value in feeds.items()}
+    assert len(loops(fetches, feeds)) == 4
+    check(fetches, feeds)
+
+
+def test_elements_that_are_not_there() -> None:
+    fetches, feeds = _loop_over_elements(_ELEMENTS["x[t]"], steps=lambda lengths: ops.max(lengths) + 9)
+    with pytest.raises(IndexError, match="out of"):
+        Interpreter().run(ab.get_default_graph(), fetches, feeds)
+    with pytest.raises(IndexError, match="out of"):
+        Program(ab.get_default_graph(), fetches, list(feeds))(*feeds.values())
+
+
+def test_elements_from_a_later_one_on() -> None:
+    fetches, feeds = _loop_over_elements(lambda x, y, t: x[t + 2], _MORE, sources="w")
+    assert len(loops(fetches, feeds)) == 4
+    check(fetches, feeds)
+    fetches, feeds = _loop_over_elements(lambda x, y, t: x[t + 2], _MORE)
+    assert "'x_1', whose gradient is asked for, is not read by rows from its first element on" in why_not(
+        fetches, feeds
+    )
+    check(fetches, feeds)
+
+
+@pytest.mark.parametrize(
+    ("element", "reason"),
+    [
+        (lambda x, y, t: x[t] + x[0], "'x' is taken by rows or elements, and as a whole"),
+        (lambda x, y, t: x[t] + ops.mean(x, axis=0), "'x' is taken by rows or elements, and as a whole"),
+        (lambda x, y, t: x[t] + x[STEPS - 1 - t // 2], "reads elements in no order that is known"),
+        (lambda x, y, t: x[t - 1], "begins at an element that is not known"),
+        (lambda x, y, t: x[t] + x[t + 1], "reads other elements of an array that is read already"),
+    ],
+)
+def test_why_elements_keep_a_loop(element: Any, reason: str) -> None:
+    fetches, feeds = _loop_over_elements(element, _MORE)
+    assert reason in why_not(fetches, feeds)
+    check(fetches, feeds)
+
+
+# --- loops in loops, and cells as they come -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["M[t][:, None]", "t <= L - 1", "where(t >= L, old, new)", "take(M, t)"])
+@pytest.mark.parametrize("more", [0, 2])
+def test_loops_in_loops(name: str, more: int) -> None:
+    parts, steps = 3, 5
+    ends = np.stack([np.minimum(np.roll(lengths_of("various"), k), steps) for k in range(parts)])
+    live = np.arange(steps)[None, :, None] < ends[:, None]
+    values = [draw(parts, steps + more, ROWS, UNITS), draw(UNITS, UNITS), ends, live]
+    x, w, lengths, masks = (ab.placeholder(value.shape, value.dtype) for value in values)
+
+    def outer(k: Any, h: Any) -> Any:
+        names, elements = Names(L=lengths[k], M=masks[k]), x[k] * (1.0 + ops.mean(h))
+
+        def inner(t: Any, h: Any) -> Any:
+            return t + 1, SPELLINGS[name](names, t, ops.tanh(ops.matmul(h, w) + elements[t]), h)
+
+        return k + 1, ops.sin(ab.while_loop(lambda t, h: t < steps, inner, (0, h))[1])
+
+    final = ab.while_loop(lambda k, h: k < parts, outer, (0, ops.ones((ROWS, UNITS))))[1]
+    fetches = [final, *[ops.convert_to_tensor(g) for g in ab.gradients(ops.sum(final**2), [x, w])]]
+    feeds = dict(zip((x, w, lengths, masks), values, strict=True))
+    with recording() as log, without("unroll"):
+        prepare(ab.get_default_graph(), fetches, list(feeds))
+    assert [note.text[:10] for note in log.of("live_rows")[0]] == ["is 2 loops"]
+    check(fetches, feeds)
+
+
+_PIECES: list[Callable[[Any, Any, Any], Any]] = [
+    lambda x, h, w: ops.tanh(x + h),
+    lambda x, h, w: ops.matmul(h, w) * 0.3,
+    lambda x, h, w: ops.where(x > 0, h, x * 0.5),
+    lambda x, h, w: ops.reshape(ops.reshape(x, (-1, 1, UNITS)), (ROWS, UNITS)) * h,
+    lambda x, h, w: h - ops.broadcast_to(ops.max(x, axis=1, keepdims=True), h.shape),
+    lambda x, h, w: ops.concatenate([x[:, 2:], h[:, :2]], axis=1),
+    lambda x, h, w: ops.softmax(x + 0.1 * h)[:, None][:, 0],
+]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_cells_of_two_states(seed: int) -> None:
+    """States by masks that are spelled at random, and read as elements of arrays or tensors, forward and backward."""
+    generator = np.random.default_rng(seed)
+    names = list(SPELLINGS)
+    picks = [SPELLINGS[names[k]] for k in generator.integers(0, len(names), 2)]
+    pieces = [_PIECES[k] for k in generator.integers(0, len(_PIECES), 4)]
+    backward, by_array, zero = generator.random(3) < 0.5
+    start, step = (STEPS - 1, -1) if backward else (0, 1)
+    problem = Problem(SPELLINGS["t < column"], ["various", "one", "none"][seed % 3])
+    names_, x, w = problem.names, problem.sources[0], problem.sources[2]
+
+    def body(t: Any, h: Any, g: Any, k: Any, outputs: Any) -> Any:
+        values = [ops.matmul(names_.X.read(t) if by_array else x[t], problem.sources[1]), h, g]
+        for piece in pieces:
+            values.append(piece(values[-1], values[-2], w))
+        kept = picks[0](names_, t, ops.tanh(values[-1] + 0.1 * values[0] + ops.matmul(h, w)), h)
+        other = picks[1](names_, t, ops.sin(values[-2]), g)
+        shown = ops.where(t < names_.column, kept, 0.0) if zero else kept
+        return t + step, kept, other, k + 1, outputs.write(k, shown)
+
+    outputs = ab.TensorArray("float32", size=STEPS, element_shape=(ROWS, UNITS))
+    initial = (start, problem.sources[3], ops.ones((ROWS, UNITS)) * 0.2, 0, outputs)
+    _, h, g, _, outputs = ab.while_loop(lambda *values: values[3] < STEPS, body, initial)
+    loss = ops.sum(ops.sin(h)) + ops.sum(g**2) + ops.sum(outputs.stack() ** 2)
+    gradients = [ops.convert_to_tensor(gradient) for gradient in ab.gradients(loss, problem.sources)]
+    fetches = [h, g, *gradients]
+    check(fetches, problem.fed)
+    if not zero:
+        assert len(loops(fetches, problem.fed)) == 4
+    found = Program(ab.get_default_graph(), fetches, list(problem.fed))(*problem.fed.values())
+    expected = Interpreter(True).run(ab.get_default_graph(), fetches, problem.fed)
+    for result, reference in zip(found, expected, strict=True):
+        np.testing.assert_allclose(result, reference, 1e-3, 1e-3)
 
 
 # --- what is left alone ---------------------------------------------------------------------------------------------

@@ -17,7 +17,8 @@ from ...graph.spec import ArraySpec, TensorSpec
 from ...graph.tensor import Tensor
 from ...ops.axes import Transpose
 from ...ops.base import BroadcastToShape, Cast, Constant, ReshapeToShape, ZerosOfShape
-from ...ops.indexing import GetItem, SliceItem
+from ...ops.gathering import Take
+from ...ops.indexing import GetItem, Place, SliceItem
 from ...ops.joining import Concatenate, Split
 from ...ops.linalg import MatMul
 from ...ops.reduced import _Reduction  # pyright: ignore[reportPrivateUsage]
@@ -63,7 +64,7 @@ class RowWise:
         lasts: the positions of loop variables that hold what the latest step made of rows, and that no step takes.
         outputs: the positions of arrays of which each step writes an element.
         rests: for each of `lasts` and `outputs` the state that it shows where a row is not live; None stands for zeros.
-        read: elements of arrays, by rows.
+        read: elements of arrays, by rows; those of tensors (``x[t]``), too.
         captured: captured values that have rows.
         in_rows: tensors of the body that have rows.
         uniform: constants of the body as large as rows, with the one number that they hold.
@@ -211,7 +212,7 @@ def _is_zero(tensor: Tensor) -> bool:
 
 
 def _check_operations(loop: LoopView, found: RowWise) -> None:
-    roles: dict[Tensor, bool] = {}
+    roles: dict[Tensor, bool | None] = {}
     for operation in found.needed:
         if isinstance(operation.op, (Constant, Parameter)):
             continue
@@ -221,6 +222,10 @@ def _check_operations(loop: LoopView, found: RowWise) -> None:
             continue
         if isinstance(operation.op, ArrayRead):
             _find_element(loop, found, operation)
+            continue
+        if _takes_element(loop, operation) and _has_rows(operation.outputs[0], found):
+            _find_element(loop, found, operation)
+            _note_role(roles, operation.inputs[0], None)
             continue
         if found.in_rows.isdisjoint(operation.inputs) and not _keeps_rows(found, operation):
             _take_whole(loop, roles, operation)
@@ -239,6 +244,16 @@ def _check_operations(loop: LoopView, found: RowWise) -> None:
     found.captured = [parameter for parameter, has_rows in roles.items() if has_rows]
 
 
+def _takes_element(loop: LoopView, operation: Operation) -> bool:
+    """Whether an operation is ``x[t]`` of a tensor outside."""
+    op, inputs = operation.op, operation.inputs
+    if isinstance(op, Take):
+        is_first = op.axis % len(inputs[0].shape or (0,)) == 0 and inputs[1].shape == ()
+    else:
+        is_first = isinstance(op, GetItem) and op.items == (Place.INPUT,)
+    return is_first and loop.outer(inputs[0]) is not None
+
+
 def _find_element(loop: LoopView, found: RowWise, read: Operation) -> None:
     array, element = loop.outer(read.inputs[0]), read.outputs[0]
     if not _has_rows(element, found):
@@ -253,7 +268,7 @@ def _find_element(loop: LoopView, found: RowWise, read: Operation) -> None:
     found.in_rows.add(element)
 
 
-def _role(loop: LoopView, found: RowWise, roles: dict[Tensor, bool], user: Operation, tensor: Tensor) -> bool:
+def _role(loop: LoopView, found: RowWise, roles: dict[Tensor, bool | None], user: Operation, tensor: Tensor) -> bool:
     """Whether an input of `user` has rows; a captured value must have them for all users, or for none."""
     if loop.outer(tensor) is None:
         if tensor not in found.in_rows and _is_aligned(found, user, tensor):
@@ -265,16 +280,17 @@ def _role(loop: LoopView, found: RowWise, roles: dict[Tensor, bool], user: Opera
     return has_rows
 
 
-def _take_whole(loop: LoopView, roles: dict[Tensor, bool], operation: Operation) -> None:
+def _take_whole(loop: LoopView, roles: dict[Tensor, bool | None], operation: Operation) -> None:
     """What an operation makes of captured values alone has no rows, as large as they may be: of weights, mostly."""
     for tensor in operation.inputs:
         if loop.outer(tensor) is not None:
             _note_role(roles, tensor, False)
 
 
-def _note_role(roles: dict[Tensor, bool], tensor: Tensor, has_rows: bool) -> None:
+def _note_role(roles: dict[Tensor, bool | None], tensor: Tensor, has_rows: bool | None) -> None:
+    """A captured value is taken by rows, as a whole, or (None) element by element."""
     if roles.setdefault(tensor, has_rows) != has_rows:
-        raise NotRowWiseError(f"{tensor.operation.name!r} is taken by rows, and as a whole")
+        raise NotRowWiseError(f"{tensor.operation.name!r} is taken by rows or elements, and as a whole")
 
 
 def _only_number(tensor: Tensor) -> Any:
