@@ -63,6 +63,8 @@ class Problem:
             "x": draw(steps, ROWS, FEATURES), "kernel": draw(FEATURES, UNITS), "recurrent": draw(UNITS, UNITS, seed=1),
             "h0": draw(ROWS, UNITS, seed=2), "L": lengths, "column": lengths[:, None], "columns": lengths[:, None] > 3,
             "longer": lengths.astype("int64"), "floats": lengths.astype("float32") - 0.5,
+            "small": np.minimum(lengths, 127).astype("int8"),
+            "P": np.where(self.live[..., None], draw(steps, ROWS, FEATURES) + 1, np.float32(0)),
             "M": self.live, "MT": self.live.T.copy(),
         }  # fmt: skip
         made = {name: ab.placeholder(value.shape, value.dtype, name) for name, value in values.items()}
@@ -139,6 +141,8 @@ _COLUMN: dict[str, Callable[[Any, Any, Any], Any]] = {
     "not not": lambda v, t, h: ops.logical_not(ops.logical_not(v.Mb.read(t))),
     "numbers of a mask": lambda v, t, h: ops.cast(v.Ma.read(t), "float32")[:, None] > 0.5,
     "numbers are not 0": lambda v, t, h: ops.not_equal(ops.cast(v.M[t], "int32"), 0)[:, None],
+    "some feature is not 0": lambda v, t, h: ops.any(ops.not_equal(v.P[t], 0), axis=-1, keepdims=True),
+    "t < int8 lengths": lambda v, t, h: (ops.cast(t, "int8") < v.small)[:, None],
     "sequence_mask in the body": lambda v, t, h: ops.sequence_mask(v.L, STEPS)[:, t][:, None],
 }
 SPELLINGS: dict[str, Spelled] = {
@@ -256,6 +260,39 @@ def test_second_order_gradients(name: str) -> None:
     check([*first, *[ops.convert_to_tensor(gradient) for gradient in second]], problem.fed)
 
 
+def test_steps_that_wrap_around() -> None:
+    """As int8, steps 128 to 130 are below zero: rows go on there."""
+    steps, lengths = 131, ab.placeholder((ROWS,), "int8")
+    weight = ops.convert_to_tensor(draw(UNITS, UNITS))
+
+    def body(t: Any, h: Any) -> Any:
+        return t + 1, ops.where((ops.cast(t, "int8") < lengths)[:, None], ops.sin(ops.matmul(h, weight)) + 1.0, h)
+
+    final = ab.while_loop(lambda t, h: t < steps, body, (0, ops.ones((ROWS, UNITS))))[1]
+    feeds = {lengths: lengths_of("various").astype("int8")}
+    assert len(loops([final], feeds)) == 2
+    check([final], feeds)
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_lengths_that_are_a_loop_variable(first: int) -> None:
+    values = {"x": draw(STEPS + first, ROWS, UNITS), "w": draw(UNITS, UNITS), "L": lengths_of("various")}
+    x, w, lengths = (ab.placeholder(value.shape, value.dtype, name) for name, value in values.items())
+    array = ab.TensorArray("float32", STEPS + first).unstack(x)
+
+    def body(t: Any, h: Any, ends: Any, scale: Any) -> Any:
+        new = ops.tanh(ops.matmul(h, w) + array.read(t) * scale)
+        return t + 1, ops.where((t < ends)[:, None], new, h), ends, scale
+
+    initial = (first, ops.ones((ROWS, UNITS)), lengths, ops.abs(x[0]) + 0.5)
+    _, final, ends, scale = ab.while_loop(lambda t, *_: t < STEPS + first, body, initial)
+    gradients = [ops.convert_to_tensor(g) for g in ab.gradients(ops.sum(final**2) + ops.sum(scale), [x, w])]
+    fetches = [final, ends, *(gradients if not first else [])]
+    feeds = dict(zip((x, w, lengths), values.values(), strict=True))
+    assert len(loops(fetches, feeds)) == (2 if first else 4)
+    check(fetches, feeds)
+
+
 # --- directions -----------------------------------------------------------------------------------------------------
 
 _BACKWARD: dict[str, Callable[[Any, Any], Any]] = {
@@ -352,93 +389,6 @@ def test_reshapes_and_broadcasts_that_name_how_many_rows_there_are(change: Any) 
     fetches = [problem.final, *problem.gradients()]
     assert len(loops(fetches, problem.fed)) == 4
     check(fetches, problem.fed)
-
-
-# --- elements of tensors ----------------------------------------------------------------------------------------------
-
-_MORE = 4  # places of a tensor that no step reads
-_ELEMENTS: dict[str, Callable[..., Any]] = {
-    "x[t]": lambda x, y, t: x[t],
-    "take(x, t)": lambda x, y, t: ops.take(x, t, axis=0),
-    "x[STEPS - 1 - t]": lambda x, y, t: x[STEPS - 1 - t],
-    "x[t] twice": lambda x, y, t: x[t] * 0.5 + ops.sin(x[t]),
-    "y[:, t]": lambda x, y, t: y[:, t],
-}
-
-
-def _loop_over_elements(
-    element: Callable[..., Any], more: int = 0, steps: Any = None, sources: str = "xyw"
-) -> tuple[list[Any], dict[Any, Any]]:
-    """A loop that takes `element(x, y, t)` of tensors outside, which have `more` places than there are steps."""
-    values = {"x": draw(STEPS + more, ROWS, UNITS), "w": draw(UNITS, UNITS), "L": lengths_of("various")}
-    values["y"] = values["x"].swapaxes(0, 1).copy()
-    made = {name: ab.placeholder(value.shape, value.dtype, name) for name, value in values.items()}
-    count = STEPS if steps is None else steps(made["L"])
-
-    def body(t: Any, h: Any) -> Any:
-        new = ops.tanh(ops.matmul(element(made["x"], made["y"], t), made["w"]) + h)
-        return t + 1, ops.where((t < made["L"])[:, None], new, h)
-
-    final = ab.while_loop(lambda t, h: t < count, body, (0, ops.ones((ROWS, UNITS)) * 0.1))[1]
-    gradients = ab.gradients(ops.sum(final**2), [made[name] for name in sources])
-    found = [ops.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
-    return [final, *found], {made[name]: value for name, value in values.items()}
-
-
-@pytest.mark.parametrize("more", [0, _MORE])
-@pytest.mark.parametrize("element", _ELEMENTS)
-def test_elements_of_tensors(element: str, more: int) -> None:
-    fetches, feeds = _loop_over_elements(_ELEMENTS[element], more)
-    assert len(loops(fetches, feeds)) == 4
-    check(fetches, feeds)
-    found = Program(ab.get_default_graph(), fetches, list(feeds))(*feeds.values())
-    expected = Interpreter(True).run(ab.get_default_graph(), fetches, feeds)
-    for result, reference in zip(found, expected, strict=True):
-        np.testing.assert_allclose(result, reference, 1e-4, 1e-4)
-
-
-@pytest.mark.parametrize("longest", [0, 1, STEPS - 1])
-@pytest.mark.parametrize("element", ["x[t]", "take(x, t)", "y[:, t]"])
-def test_elements_of_tensors_in_steps_known_at_run_time(element: str, longest: int) -> None:
-    fetches, feeds = _loop_over_elements(_ELEMENTS[element], steps=ops.max)
-    feeds = {tensor: np.minimum(value, longest) if value.ndim == 1 else value for tensor, value in feeds.items()}
-    assert len(loops(fetches, feeds)) == 4
-    check(fetches, feeds)
-
-
-def test_elements_that_are_not_there() -> None:
-    fetches, feeds = _loop_over_elements(_ELEMENTS["x[t]"], steps=lambda lengths: ops.max(lengths) + 9)
-    with pytest.raises(IndexError, match="out of"):
-        Interpreter().run(ab.get_default_graph(), fetches, feeds)
-    with pytest.raises(IndexError, match="out of"):
-        Program(ab.get_default_graph(), fetches, list(feeds))(*feeds.values())
-
-
-def test_elements_from_a_later_one_on() -> None:
-    fetches, feeds = _loop_over_elements(lambda x, y, t: x[t + 2], _MORE, sources="w")
-    assert len(loops(fetches, feeds)) == 4
-    check(fetches, feeds)
-    fetches, feeds = _loop_over_elements(lambda x, y, t: x[t + 2], _MORE)
-    assert "'x_1', whose gradient is asked for, is not read by rows from its first element on" in why_not(
-        fetches, feeds
-    )
-    check(fetches, feeds)
-
-
-@pytest.mark.parametrize(
-    ("element", "reason"),
-    [
-        (lambda x, y, t: x[t] + x[0], "'x' is taken by rows or elements, and as a whole"),
-        (lambda x, y, t: x[t] + ops.mean(x, axis=0), "'x' is taken by rows or elements, and as a whole"),
-        (lambda x, y, t: x[t] + x[STEPS - 1 - t // 2], "reads elements in no order that is known"),
-        (lambda x, y, t: x[t - 1], "begins at an element that is not known"),
-        (lambda x, y, t: x[t] + x[t + 1], "reads other elements of an array that is read already"),
-    ],
-)
-def test_why_elements_keep_a_loop(element: Any, reason: str) -> None:
-    fetches, feeds = _loop_over_elements(element, _MORE)
-    assert reason in why_not(fetches, feeds)
-    check(fetches, feeds)
 
 
 # --- loops in loops, and cells as they come -------------------------------------------------------------------------

@@ -152,8 +152,8 @@ def _compared(mask: Mask) -> tuple[Tensor, Tensor, bool] | None:
     operation = mask.bools.operation
     if not isinstance(operation.op, (Greater, GreaterEqual, Less, LessEqual)):
         return None
-    if any(tensor.dtype.kind not in "iu" for tensor in operation.inputs):
-        return None
+    if any(tensor.dtype.kind not in "iu" or tensor.dtype.itemsize < 4 for tensor in operation.inputs):
+        return None  # steps may be cast to small integers, which wrap around
     x, y = [_without_axes(tensor) for tensor in operation.inputs]
     if isinstance(operation.op, (Greater, LessEqual)):
         x, y = y, x
@@ -209,7 +209,7 @@ def _needed_for(loop: LoopView, mask: Mask, tensor: Tensor) -> Sequence[Tensor]:
     if isinstance(operation.op, Constant) or loop.outer(tensor) is not None:
         return ()
     if tensor in loop.body.parameters:
-        if loop.form(tensor) is None:
+        if loop.form(tensor) is None and not is_unchanged(loop, tensor):
             raise NotRowWiseError(f"{made} loop variable {_name(tensor)}, which each step makes")
         return ()
     if operation.effects or operation.control_inputs or operation.op.regions:
@@ -222,6 +222,11 @@ def _needed_for(loop: LoopView, mask: Mask, tensor: Tensor) -> Sequence[Tensor]:
     if not is_static(*operation.outputs):
         raise NotRowWiseError(f"{made} {_name(tensor)}, whose shape is not known")
     return operation.inputs
+
+
+def is_unchanged(loop: LoopView, parameter: Tensor) -> bool:
+    """Whether a loop variable, as it is in the body, is carried along and is the same in all steps."""
+    return loop.body.results[loop.body.parameters.index(parameter)] is parameter
 
 
 def _check_read(loop: LoopView, read: Operation) -> None:
@@ -291,8 +296,7 @@ def _source(loop: LoopView, batch: Batch, tensor: Tensor) -> Value | None:
 
 def _counted(loop: LoopView, batch: Batch, tensor: Tensor) -> Value:
     form, initial = loop.form(tensor), loop.node.inputs[loop.body.parameters.index(tensor)]
-    assert form is not None
-    if not form.steps:
+    if form is None or not form.steps:
         return Value(initial, batched=False)
     moved = arange(convert_to_tensor(batch.size, "int32"), dtype="int32") * form.steps
     return Value(initial + cast(moved, initial.dtype), batched=True)
@@ -359,7 +363,7 @@ def kept_by_arithmetic(body: Region, position: int) -> Tensor | None:
             pending += tensor.operation.inputs if isinstance(tensor.operation.op, _ARITHMETIC) else ()
     for tensor in seen:
         bools = _as_numbers(tensor)
-        if bools is not None and any(_where_numbers_are(result, bools, number) is old for number in (0, 1)):
+        if bools is not None and any(_where_numbers_are(result, bools, number, {}) is old for number in (0, 1)):
             return bools
     return None
 
@@ -373,16 +377,22 @@ def _as_numbers(tensor: Tensor) -> Tensor | None:
     return bools if bools.shape and _is_one_each(bools.shape) else None
 
 
-def _where_numbers_are(tensor: Tensor, bools: Tensor, number: int) -> Any:
+def _where_numbers_are(tensor: Tensor, bools: Tensor, number: int, known: dict[Tensor, Any]) -> Any:
     """What arithmetic gives of finite values where bools, as numbers, are `number`: a tensor of it, 0 or 1."""
+    if tensor not in known:
+        known[tensor] = _without_numbers(tensor, bools, number, known)
+    return known[tensor]
+
+
+def _without_numbers(tensor: Tensor, bools: Tensor, number: int, known: dict[Tensor, Any]) -> Any:
     op = tensor.operation.op
     if _as_numbers(tensor) is bools:
         return number
     if isinstance(op, Constant) and np.size(op.value) == 1 and op.value.item() in (0, 1):
         return int(op.value.item())
-    if not isinstance(op, _ARITHMETIC):
+    if not isinstance(op, _ARITHMETIC) or len(known) >= 4 * _DEEPEST:
         return tensor
-    x, y = [_where_numbers_are(each, bools, number) for each in tensor.operation.inputs]
+    x, y = [_where_numbers_are(each, bools, number, known) for each in tensor.operation.inputs]
     if isinstance(op, Multiply):
         return 0 if x == 0 or y == 0 else y if x == 1 else x if y == 1 else tensor
     if isinstance(op, Subtract):
@@ -406,6 +416,7 @@ __all__ = [
     "check_known_before",
     "in_all_steps",
     "is_one_of",
+    "is_unchanged",
     "kept_by",
     "kept_by_arithmetic",
     "lengths_of",

@@ -33,6 +33,7 @@ from .masks import (
     NotRowWiseError,
     check_known_before,
     is_one_of,
+    is_unchanged,
     kept_by,
     kept_by_arithmetic,
     lengths_of,
@@ -151,7 +152,7 @@ def _sort_variables(loop: LoopView, found: RowWise) -> None:
             found.outputs.append(position)
         elif loop.form(parameter) is not None:
             found.counters.append(position)
-        elif is_one_of(loop, kept_by(result, parameter), found.masks) and _has_rows(parameter, found):
+        elif _has_rows(parameter, found) and _is_kept(loop, found, parameter, result):
             found.states.append(position)
             found.in_rows.add(parameter)
         elif parameter not in loop.uses and not loop.is_tested(position) and _has_rows(result, found):
@@ -163,6 +164,11 @@ def _sort_variables(loop: LoopView, found: RowWise) -> None:
     for position in found.lasts:
         name = f"loop variable {loop.body.parameters[position].operation.name!r}"
         found.rests[position] = _where_dead(loop, found, loop.body.results[position], name)
+
+
+def _is_kept(loop: LoopView, found: RowWise, parameter: Tensor, result: Tensor) -> bool:
+    """Whether a loop variable stays as it is where rows are not live."""
+    return is_unchanged(loop, parameter) or is_one_of(loop, kept_by(result, parameter), found.masks)
 
 
 def _why_not_kept(loop: LoopView, position: int) -> str:
