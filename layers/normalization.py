@@ -279,12 +279,12 @@ class BatchNormalization(Layer):
     # --- the batch's statistics -----------------------------------------------------------------------------
 
     def _moments(self, inputs: Tensor, mask: Any) -> tuple[Tensor, Tensor, Any]:
-        """Mean and variance of each feature, over the positions that count; and whether any does, None for surely."""
+        """Mean and variance of each feature, over the positions that count; whether there are any, None for surely."""
         shape = inputs.shape or ()
         rank = len(shape)
         axes = [axis for axis in range(rank) if axis != self.axis % rank]
+        counts = None if all(shape[axis] for axis in axes) else ops.size(inputs) > 0
         if mask is None:
-            counts = None if all(shape[axis] for axis in axes) else ops.size(inputs) > 0
             return *ops.moments(inputs, axes=axes), counts
         kept = ops.cast(mask, "bool")
         for _ in range(rank - len(kept.shape or ())):
@@ -299,7 +299,7 @@ class BatchNormalization(Layer):
             return ops.sum(ops.where(kept, values, ops.zeros_like(values)), axis=axes) / total
 
         mean = masked_mean(inputs)
-        return mean, masked_mean(ops.square(inputs - ops.reshape(mean, along))), ops.any(kept)
+        return mean, masked_mean(ops.square(inputs - ops.reshape(mean, along))), counts
 
     def get_config(self) -> dict[str, Any]:
         return {

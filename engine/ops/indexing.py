@@ -306,7 +306,7 @@ def is_in_range(op: Op, x: Tensor, indices: Sequence[Tensor]) -> bool:
 
 
 @dataclass(frozen=True)
-class Indexing(Op):
+class _Indexing(Op):
     """Base: the first input, indexed by what `items` say and further inputs."""
 
     items: Items
@@ -351,7 +351,7 @@ class Indexing(Op):
 
 
 @dataclass(frozen=True)
-class GetItem(Indexing):
+class GetItem(_Indexing):
     """The first input indexed by integers, slices and new axes; further inputs fill the places in `items`."""
 
     view: ClassVar[bool] = True
@@ -386,7 +386,7 @@ class GetItem(Indexing):
 
 
 @dataclass(frozen=True)
-class GetItems(Indexing):
+class GetItems(_Indexing):
     """The first input indexed by arrays of integers or masks, among others, by NumPy's rules; never a view."""
 
     @classmethod

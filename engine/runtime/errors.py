@@ -12,7 +12,7 @@ from ..graph.graph import Operation
 from ..graph.op import is_array
 from ..graph.spec import TensorSpec
 from ..ops.gathering import Take
-from ..ops.indexing import Indexing
+from ..ops.indexing import GetItem, GetItems
 from ..ops.product_then import ProductThen
 
 _MOST_SHOWN = 8  # integers of an index
@@ -29,9 +29,9 @@ def describe_value(value: Any) -> str:
 def _tell_in_users_words(error: BaseException, operation: Operation, values: Sequence[Any]) -> None:
     """Give NumPy's errors the text of the same misfit while a graph is built, and the names of what is indexed."""
     op = operation.op
-    if isinstance(error, IndexError) and isinstance(op, (Indexing, Take)):
+    if isinstance(error, IndexError) and isinstance(op, (GetItem, GetItems, Take)):
         names = [tensor.operation.name for tensor in operation.inputs]
-        text = op.text(names) if isinstance(op, Indexing) else f"take({', '.join(names)}, axis={op.axis})"
+        text = op.text(names) if not isinstance(op, Take) else f"take({', '.join(names)}, axis={op.axis})"
         known = [f"{name} is {_short(value)}" for name, value in zip(names, values, strict=False)]
         error.args = (f"{error}, in {text}, where {', '.join(known)}.",)
     if isinstance(error, ValueError) and all(is_array(value) or isinstance(value, np.generic) for value in values):

@@ -71,7 +71,7 @@ def test_values(sizes: tuple[int, int, int], width: int, dtype: str, ids_dtype: 
 def test_what_is_joined_for_nothing_else() -> None:
     step = _step(64, "float32", "int32")
     assert "gather_segments" in kernel_types(step[0])
-    for joins, others, is_expected in ((True, (), True), (False, (), False), (True, ("fuse",), False)):
+    for joins, others, is_expected in ((True, (), True), (False, (), False), (True, ("row_updates",), False)):
         with without(*others):
             operations = prepare(*_step(64, "float32", "int32", joins), rule=fusion_rule()).operations
         types = [operation.type for operation in operations]

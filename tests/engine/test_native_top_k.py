@@ -104,7 +104,7 @@ def test_other_layouts_vectors_and_exact_programs() -> None:
 
 
 def test_rows_that_are_too_short() -> None:
-    with pytest.raises(ValueError, match=r"k=5 is more than the last axis of the input of shape \(2, 3\) holds"):
+    with pytest.raises(ValueError, match=r"k=5 is more than the last axis of the input holds; its shape is \[2,3\]"):
         positions(5, 2, "float32")(np.zeros((2, 3), "float32"))
 
 

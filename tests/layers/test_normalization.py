@@ -134,14 +134,21 @@ def test_a_batch_of_no_rows_moves_nothing(known: bool, renorm: bool) -> None:
 
 
 @pytest.mark.parametrize("renorm", [False, True])
-def test_a_batch_that_is_masked_altogether_moves_nothing(renorm: bool) -> None:
+def test_a_batch_of_no_rows_with_a_mask_moves_nothing(renorm: bool) -> None:
     layer = moved_once(renorm)
     before = layer.get_weights()
-    for rows in (2, 0):
-        outputs = layer(data(rows, 3), training=True, mask=np.zeros(rows, bool))
-        assert np.isfinite(outputs).all()
-        for weight, first in zip(layer.get_weights(), before, strict=True):
-            np.testing.assert_array_equal(weight, first)
+    assert layer(data(0, 3), training=True, mask=np.zeros(0, bool)).shape == (0, 3)
+    for weight, first in zip(layer.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, first)
+
+
+def test_rows_that_are_masked_altogether_count_as_zeros() -> None:
+    """As in Keras, whose statistics of nothing are zeros."""
+    layer = moved_once(renorm=False)
+    mean, variance = layer.moving_mean.numpy(), layer.moving_variance.numpy()
+    assert np.isfinite(layer(data(2, 3), training=True, mask=np.zeros(2, bool))).all()
+    np.testing.assert_allclose(layer.moving_mean.numpy(), 0.7 * mean, rtol=1e-6)
+    np.testing.assert_allclose(layer.moving_variance.numpy(), 0.7 * variance, rtol=1e-6)
 
 
 def test_renormalisation_brings_training_to_inference() -> None:
