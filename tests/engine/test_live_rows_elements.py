@@ -7,13 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.live_rows_checks import check, loops, why_not
 
 import anabranch as ab
-from anabranch.engine.control_flow.while_loop import While
-from anabranch.engine.graph.graph import Operation
 from anabranch.engine.passes import live_rows
-from anabranch.engine.passes.log import recording
-from anabranch.engine.passes.prepare import prepare
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 
@@ -41,31 +38,6 @@ def lengths_of(kind: str, steps: int = STEPS) -> Any:
         "one": np.where(np.arange(ROWS) == 5, steps, 0),
     }
     return found[kind].astype("int32")
-
-
-def loops(fetches: list[Any], feeds: Any) -> list[Operation]:
-    """The loops of a prepared step."""
-    step = prepare(ab.get_default_graph(), fetches, list(feeds))
-    return [operation for operation in step.operations if isinstance(operation.op, While)]
-
-
-def why_not(fetches: list[Any], feeds: Any) -> str:
-    """Why a loop was left as it is."""
-    with recording() as log:
-        prepare(ab.get_default_graph(), fetches, list(feeds))
-    changes, kept = log.of("live_rows")
-    assert not changes
-    return "\n".join(note.text for note in kept)
-
-
-def check(fetches: list[Any], feeds: dict[Any, Any]) -> None:
-    """The rewritten step means what the graph does, in float64."""
-    expected = Interpreter(True).run(ab.get_default_graph(), fetches, feeds)
-    step = prepare(ab.get_default_graph(), fetches, list(feeds))
-    fed = dict(zip(step.feeds, feeds.values(), strict=True))
-    found = Interpreter(True).run(step.fetches[0].operation.graph, step.fetches, fed)
-    for result, reference in zip(found, expected, strict=True):
-        np.testing.assert_allclose(result, reference, 1e-9, 1e-9)
 
 
 _MORE = 4  # places of a tensor that no step reads

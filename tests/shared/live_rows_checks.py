@@ -1,0 +1,39 @@
+"""What the pass "live_rows" makes of the default graph's loops: which there are, why one was left, and their values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import anabranch as ab
+from anabranch.engine.control_flow.while_loop import While
+from anabranch.engine.graph.graph import Operation
+from anabranch.engine.passes.log import recording
+from anabranch.engine.passes.prepare import prepare
+from anabranch.engine.runtime.interpreter import Interpreter
+
+
+def loops(fetches: list[Any], feeds: Any) -> list[Operation]:
+    """The loops of a prepared step."""
+    step = prepare(ab.get_default_graph(), fetches, list(feeds))
+    return [operation for operation in step.operations if isinstance(operation.op, While)]
+
+
+def why_not(fetches: list[Any], feeds: Any) -> str:
+    """Why a loop was left as it is."""
+    with recording() as log:
+        prepare(ab.get_default_graph(), fetches, list(feeds))
+    changes, kept = log.of("live_rows")
+    assert not changes
+    return "\n".join(note.text for note in kept)
+
+
+def check(fetches: list[Any], feeds: dict[Any, Any]) -> None:
+    """The rewritten step means what the graph does, in float64."""
+    expected = Interpreter(True).run(ab.get_default_graph(), fetches, feeds)
+    step = prepare(ab.get_default_graph(), fetches, list(feeds))
+    fed = dict(zip(step.feeds, feeds.values(), strict=True))
+    found = Interpreter(True).run(step.fetches[0].operation.graph, step.fetches, fed)
+    for result, reference in zip(found, expected, strict=True):
+        np.testing.assert_allclose(result, reference, 1e-9, 1e-9)
