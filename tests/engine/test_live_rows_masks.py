@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shared.live_rows_checks import check, loops, why_not
+from shared.live_rows_checks import ROWS, STEPS, check, draw, lengths_of, loops, why_not
 
 import anabranch as ab
 from anabranch.engine.passes import live_rows
@@ -21,7 +21,7 @@ from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 
 ops = ab.ops
-ROWS, STEPS, FEATURES, UNITS = 20, 17, 3, 5
+FEATURES, UNITS = 3, 5
 
 
 @pytest.fixture(autouse=True)
@@ -30,20 +30,6 @@ def small_loops_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(live_rows, name, value)
     with ab.Graph().as_default():
         yield
-
-
-def draw(*shape: int, seed: int = 0) -> Any:
-    return np.random.default_rng((seed, *shape)).uniform(-0.9, 0.9, shape).astype("float32")
-
-
-def lengths_of(kind: str, steps: int = STEPS) -> Any:
-    found = {
-        "various": np.random.default_rng(3).integers(0, steps + 1, ROWS),
-        "none": np.zeros(ROWS),
-        "all": np.full(ROWS, steps),
-        "one": np.where(np.arange(ROWS) == 5, steps, 0),
-    }
-    return found[kind].astype("int32")
 
 
 class Problem:

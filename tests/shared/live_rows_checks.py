@@ -13,6 +13,22 @@ from anabranch.engine.passes.log import recording
 from anabranch.engine.passes.prepare import prepare
 from anabranch.engine.runtime.interpreter import Interpreter
 
+ROWS, STEPS = 20, 17
+
+
+def draw(*shape: int, seed: int = 0) -> Any:
+    return np.random.default_rng((seed, *shape)).uniform(-0.9, 0.9, shape).astype("float32")
+
+
+def lengths_of(kind: str, steps: int = STEPS) -> Any:
+    found = {
+        "various": np.random.default_rng(3).integers(0, steps + 1, ROWS),
+        "none": np.zeros(ROWS),
+        "all": np.full(ROWS, steps),
+        "one": np.where(np.arange(ROWS) == 5, steps, 0),
+    }
+    return found[kind].astype("int32")
+
 
 def loops(fetches: list[Any], feeds: Any) -> list[Operation]:
     """The loops of a prepared step."""

@@ -96,9 +96,12 @@ def _is_alone(loop: LoopView, term: Tensor) -> bool:
 def _term(loop: LoopView, position: int) -> Tensor | None:
     """What loop variable `position` adds up."""
     update = accumulation(loop, position, Add)
-    if update is None:
-        return None
-    return update.inputs[1] if update.inputs[0] is loop.body.parameters[position] else update.inputs[0]
+    return None if update is None else _added_to(loop.body.parameters[position], update)
+
+
+def _added_to(parameter: Tensor, update: Operation) -> Tensor:
+    """What an addition adds to a loop variable."""
+    return update.inputs[1] if update.inputs[0] is parameter else update.inputs[0]
 
 
 def accumulation(loop: LoopView, position: int, kind: type[Op]) -> Operation | None:
@@ -148,8 +151,8 @@ class _Sum:
         update = accumulation(loop, self.position, Add)
         if update is None or update.outputs[0].dtype.kind == "T":  # strings are joined, not summed
             return False
-        parameter, term = loop.body.parameters[self.position], _term(loop, self.position)
-        assert term is not None
+        parameter = loop.body.parameters[self.position]
+        term = _added_to(parameter, update)
         is_one = loop.uses.get(term) == 1 and term.operation.graph is loop.body and term.spec == parameter.spec
         if not is_one or not is_next(term.operation) or not self._lies_together(update, term):
             return False
@@ -193,12 +196,9 @@ class _Sum:
 
     def _composed(self, term: Tensor) -> Tensor | None:
         """A sum of what is put together of products: what is put together of their sums."""
-        uses, body = self.loop.uses, self.loop.body
-        pieces = [piece.outputs[0] for piece in _pieces(term.operation)]
-        inner = {tensor for tensor in pieces if tensor is not term}
-        if any(uses.get(tensor) != 1 or tensor.graph is not body for tensor in inner):
+        if not _is_alone(self.loop, term):
             return None
-        leaves = [tensor.operation for tensor in pieces if not isinstance(tensor.operation.op, _COMPOSING)]
+        leaves = [piece for piece in _pieces(term.operation) if not isinstance(piece.op, _COMPOSING)]
         if not all(is_summed_as_whole(leaf) or self._may_be_summed(leaf) for leaf in leaves):
             return None
         totals = [self._total(tensor) for tensor in term.operation.inputs]
