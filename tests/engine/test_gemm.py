@@ -106,14 +106,19 @@ def test_any_product(
     check_close(product(a, b, transpose_a, form, added), wanted, terms)
 
 
-LARGE = [  # rows, columns, terms, A and B transposed: operands are laid out once for all parts
+LARGE = [  # rows, columns, terms, A and B transposed: one operand is laid out once for all parts
     (1030, 333, 300, False, False),  # B, in one block of terms
     (1030, 60, 1300, False, False),  # in three
     (270, 1030, 700, True, False),  # A, while parts lay out B
     (270, 1030, 700, True, True),
-    (60, 700, 2100, True, False),  # few sums of many terms
     (4100, 1025, 17, True, False),  # more rows than are laid out at a time
     (1025, 4100, 30, False, False),  # more columns
+    (131, 530, 800, False, False),  # the fewest rows
+    (131, 530, 800, False, True),  # B, turned over
+    (530, 131, 1100, False, True),  # in three blocks
+    (60, 700, 500, True, False),  # A by each of four parts: of columns,
+    (700, 60, 500, True, True),  # of rows,
+    (200, 190, 700, True, False),  # of both
 ]
 
 

@@ -26,6 +26,7 @@ C_CONTIGUOUS_ALIGNED = 0x0001 | ALIGNED
 WRITEABLE = 0x0400
 
 _MEMORY = {"i1": "i8", "bfloat": "i16"}
+_BYTES = {"i8": 1, "i16": 2, "half": 2, "i32": 4, "float": 4, "i64": 8, "double": 8}
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,11 @@ class Operand:
     @property
     def pointer(self) -> str:
         return self.memory + "*"
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of an element in memory."""
+        return _BYTES[self.memory]
 
 
 class Kernel(Protocol):

@@ -21,6 +21,7 @@ from ...ops.packed import PackedMatMul
 from ...ops.product_then import ProductThen
 from . import gemm
 from .bound import MANY, BoundKernel, kernel_spec
+from .code import Code
 from .dynamic import OpenKernels, pattern_of
 from .entry import Operand
 from .expression import UnsupportedError
@@ -33,6 +34,7 @@ from .products_together import Begun
 _LEAST_WORK = 1 << 21  # multiplications: smaller products may be part of a native loop, which has no such kernels
 _LEAST_ELEMENTS = 1 << 12
 _MOST_SHAPES = 64
+_LINE_BYTES = 64
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -70,7 +72,8 @@ class EpilogueKernel:
         return 5 + len(self.addends)
 
     def print_run(self, name: str) -> str:
-        return self.body.print_body(name, SHORT_LOOP) + self._print_block(name) + self._print_call(name)
+        ask = _print_ask(f"{name}_ask", self.body, self._record, self.target)
+        return self.body.print_body(name, SHORT_LOOP) + ask + self._print_block(name) + self._print_call(name)
 
     @property
     def _record(self) -> str:
@@ -78,10 +81,12 @@ class EpilogueKernel:
         return f"{{{', '.join([*[operand.pointer for operand in self.body.operands], 'i64'])}}}"
 
     def _print_block(self, name: str) -> str:
-        """A function that computes what follows on one block."""
+        """A function that computes what follows on one block, or asks for what that will take."""
         body, record, count = self.body, self._record, len(self.body.operands)
         place = "i64 %row, i64 %row_end, i64 %column, i64 %column_end"
-        lines = [f"define internal void @{name}_block(i8* %context, {place}) noinline {{"]
+        lines = [f"define internal void @{name}_block(i8* %context, {place}, i64 %is_early) noinline {{"]
+        lines += ["  %early = icmp ne i64 %is_early, 0", "  br i1 %early, label %ask, label %compute", "ask:"]
+        lines += [f"  call void @{name}_ask(i8* %context, {place})", "  ret void", "compute:"]
         lines += [f"  %numbers = alloca [{body.number_count} x i64]", f"  %record = bitcast i8* %context to {record}*"]
         lines.append(f"  %p_n = getelementptr {record}, {record}* %record, i64 0, i32 {count}")
         lines.append("  %n = load i64, i64* %p_n")
@@ -139,6 +144,31 @@ class EpilogueKernel:
         given = [(f"%d{2 + k}", f"%step{k}") for k in range(len(self.addends))]
         given += [("null", "0")] * (2 - len(given))
         return [text for value, step in given for text in (f"{self.element}* {value}", f"i64 {step}")]
+
+
+def _print_ask(name: str, body: KernelSpec, record: str, target: int) -> str:
+    """A function that asks for a block of all operands that are as large as the product and lie elsewhere.
+
+    They come from memory while the sums are made.
+    """
+    place = [("i64", f"%{end}") for end in ("row", "row_end", "column", "column_end")]
+    code = Code(name, [("i8*", "%context"), *place])
+    fields = code.value(f"bitcast i8* %context to {record}*")
+
+    def field(k: int, kind: str) -> str:
+        return code.load(kind, code.value(f"getelementptr {record}, {record}* {fields}, i64 0, i32 {k}"))
+
+    columns = field(len(body.operands), "i64")
+    for k, operand in enumerate(body.operands):
+        if k in (0, len(body.inputs) + target) or not all(operand.steps):
+            continue
+        base = field(k, operand.pointer)
+        with code.loop("%row", "%row_end") as row:
+            start = code.at(operand.memory, base, code.mul(row, columns))
+            with code.loop("%column", "%column_end", _LINE_BYTES // operand.itemsize) as column:
+                line = code.value(f"bitcast {operand.pointer} {code.at(operand.memory, start, column)} to i8*")
+                code.line(f"call void @llvm.prefetch.p0(i8* {line}, i32 {int(operand.is_written)}, i32 3, i32 1)")
+    return code.text()
 
 
 def pays(operation: Operation) -> bool:

@@ -7,7 +7,7 @@ Functions that any kernel may call by name once `start` has run (declare them as
                           float* b, i64 b_step, i64 form,           ; 0: (k, n); 1: (n, k), transposed; 2: packed
                           float* c, i64 c_step,                     ; (m, n)
                           float* d, i64 d_step, float* e, i64 e_step) ; (m, n), or (n,) with a step of 0, or null
-    void @anabranch_sgemm_then(..., void (i8*, i64, i64, i64, i64)* then, i8* context)
+    void @anabranch_sgemm_then(..., void (i8*, i64, i64, i64, i64, i64)* then, i8* context)
     void @anabranch_spack(i64 n, i64 k, float* b, i64 b_step, i64 transposed, float* out)
 
 Steps are the distances of rows, in elements; rows are contiguous. C may be D, but shares no memory with A, B and E.

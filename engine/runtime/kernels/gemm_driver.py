@@ -16,7 +16,6 @@ from .gemm_panel import (
     COLUMNS_OF_B,
     NOTHING,
     PACKED,
-    ROWS,
     ROWS_OF_B,
     SCRATCH,
     THEN,
@@ -33,7 +32,7 @@ from .gemm_panel import (
 from .gemm_shared import MEMORY, print_shared, shared_name
 from .gemm_tile import PANELS_OF_A, ROWS_OF_A, Tiles, print_declarations, print_tile
 
-VERSION = 22  # raise it whenever the printed code changes
+VERSION = 23  # raise it whenever the printed code changes
 
 _MOST_ROWS = 256  # of A that are laid out at a time
 
@@ -53,14 +52,14 @@ _MOST_ACROSS = 8
 _MOST_ACROSS_LAID_OUT = 4  # where each part lays out the rows of A anew,
 _LEAST_BROAD = 512  # for at least so many columns
 _MOST_PART_ROWS = 256
+_QUARTERS = 4  # of what would be one part by these rules, where rows of A are laid out
 _FEW_TILES = 3  # on top of each other, for which rows of B that lie close together are read where they are
 _MOST_PACKING = 8  # parts of the work of packing
 
 # Products that have their operands laid out once, measured likewise.
 _LEAST_WORK = 50_000_000
-_LEAST_ROWS = 1024
-_LEAST_COLUMNS_LAID_OUT = 1024  # where the rows of A are laid out, too; fewer
-_FEW_SUMS, _LEAST_TERMS = 1 << 17, 2048  # if all of the result are few sums of many terms
+_LEAST_ROWS = 128
+_LEAST_COLUMNS_LAID_OUT = 1024  # where the rows of A are laid out, too
 
 _LETTERS = {"float": "s", "double": "d"}
 
@@ -259,13 +258,10 @@ def _print_is_large(code: Code) -> str:
 
     is_much = code.test("sge", code.mul(code.mul("%m", "%n"), "%k"), _LEAST_WORK)
     is_open = code.test("ne", "%form", PACKED)
-    lies_in_rows = code.test("eq", "%form", ROWS)
     is_broad = code.test("sge", "%n", _LEAST_COLUMNS_LAID_OUT)
-    is_small = code.test("sle", code.mul("%m", "%n"), _FEW_SUMS)
-    is_long = both(is_small, code.test("sge", "%k", _LEAST_TERMS))
-    laid = both(code.test("ne", "%a_transposed", 0), code.let(f"or i1 {is_broad}, {is_long}"))
-    plain = both(both(code.test("eq", "%a_transposed", 0), lies_in_rows), code.test("sge", "%m", _LEAST_ROWS))
-    return both(both(is_much, is_open), code.let(f"or i1 {laid}, {plain}"))
+    is_high = code.test("sge", "%m", _LEAST_ROWS)
+    is_laid_out = code.test("ne", "%a_transposed", 0)
+    return both(both(is_much, is_open), code.let(f"select i1 {is_laid_out}, i1 {is_broad}, i1 {is_high}"))
 
 
 def _print_dealt_out(code: Code, tiles: Tiles) -> None:
@@ -297,16 +293,26 @@ def _print_dealt_out(code: Code, tiles: Tiles) -> None:
 
 def _print_parts(code: Code, tiles: Tiles) -> tuple[str, str]:
     """Into how many parts rows and columns are cut; by sizes alone, so that results are the same for any threads."""
+    is_laid_out = code.test("ne", "%a_transposed", 0)
     work = code.mul(code.mul("%m", "%n"), "%k")
-    is_small = code.test("slt", work, _LEAST_SHARED)
-    broad = code.least(_MOST_ACROSS_LAID_OUT, code.most(1, code.div("%n", _LEAST_BROAD)))
-    most = code.choose(code.test("ne", "%a_transposed", 0), broad, _MOST_ACROSS)
-    wanted = code.choose(is_small, 1, code.least(most, code.div(work, _LEAST_PART)))
-    panels = code.most(1, code.parts("%n", tiles.columns))
     down = code.most(1, code.parts("%m", _MOST_PART_ROWS))
-    across = code.least(wanted, panels)
+    broad = code.least(_MOST_ACROSS_LAID_OUT, code.most(1, code.div("%n", _LEAST_BROAD)))
+    is_whole = code.test("eq", code.mul(down, broad), 1)
+    broad = code.choose(is_whole, _print_quarters(code), broad)
+    paying = code.choose(code.test("slt", work, _LEAST_SHARED), 1, code.div(work, _LEAST_PART))
+    most = code.choose(is_laid_out, code.choose(is_whole, _QUARTERS, broad), _MOST_ACROSS)
+    wanted = code.least(most, paying)
+    panels = code.most(1, code.parts("%n", tiles.columns))
+    across = code.least(code.least(code.choose(is_laid_out, broad, wanted), wanted), panels)
     missing = code.parts(wanted, across)  # where columns are too few, rows are cut
     return code.most(1, code.least(code.most(down, missing), code.parts("%m", tiles.rows))), across
+
+
+def _print_quarters(code: Code) -> str:
+    """Into how many of four parts columns are cut, so that the parts lay out little of both operands once more."""
+    is_wide = code.test("sge", "%n", code.mul("%m", 2))
+    is_high = code.test("sge", "%m", code.mul("%n", 2))
+    return code.choose(is_wide, _QUARTERS, code.choose(is_high, 1, _QUARTERS // 2))
 
 
 def _print_needs_panels(code: Code, tiles: Tiles) -> str:

@@ -8,7 +8,7 @@ from .gemm_pack import print_ask
 from .gemm_tile import PANELS_OF_A, ROWS_OF_A, Tiles
 
 ROWS, TRANSPOSED, PACKED = 0, 1, 2  # the forms of B
-THEN = "void (i8*, i64, i64, i64, i64)*"
+THEN = "void (i8*, i64, i64, i64, i64, i64)*"  # the last one: whether the tile is yet to come
 NOTHING, ROWS_OF_B, COLUMNS_OF_B = 0, 1, 2  # what a panel that is laid out next is made of
 _FEW_GROUPS = 8  # of rows
 # What the tiles under a panel are told: sizes, how A lies, the panel, the result, what is added to it, what is asked
@@ -85,11 +85,13 @@ def print_panel(tiles: Tiles) -> str:
         with code.loop(start, end, height) as i:
             group = code.div(i, tiles.rows)
             arguments = _tile_arguments(code, tiles, i, group, last, slices)
+            row = code.add("%row", i)
+            place = f"i64 {row}, i64 {code.add(row, height)}, i64 %column, i64 {column_end}"
+            with code.when(has_then):  # it asks for what it will read
+                code.line(f"call void %then(i8* %then_context, {place}, i64 1)")
             code.line(f"call void {kernel}({', '.join(f'{kind} {value}' for kind, value in arguments)})")
             with code.when(has_then):  # on what is in the first cache
-                row = code.add("%row", i)
-                place = f"i64 {row}, i64 {code.add(row, height)}, i64 %column, i64 {column_end}"
-                code.line(f"call void %then(i8* %then_context, {place})")
+                code.line(f"call void %then(i8* %then_context, {place}, i64 0)")
             if height == tiles.rows:
                 _print_lay_call(code, tiles, group, slices)
         start = end

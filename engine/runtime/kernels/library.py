@@ -23,7 +23,7 @@ from .llvm import declarations
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-_VERSION = "18"  # raise it whenever the printed code changes
+_VERSION = "19"  # raise it whenever the printed code changes
 _MOST_WORKERS = 4  # threads that compile
 _MOST_MODULES = 4  # of which kernels that are asked for together make so many
 _MODULE_WORK = 40_000  # characters of descriptions: LLVM takes about a fifth of a second for that
