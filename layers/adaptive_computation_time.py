@@ -21,6 +21,7 @@ from .recurrent_cell import build_cell, call_cell, dropout_scope, initial_states
 from .stacked_rnn_cells import StackedRNNCells, check_cell
 from .step_rows import rows_live
 from .step_sums import collect_step_sums, sum_over_steps
+from .tracking import optional_metric
 
 
 class AdaptiveComputationTime(Layer):
@@ -33,6 +34,8 @@ class AdaptiveComputationTime(Layer):
             sequence and averaged over the batch, in the model's loss.
         max_steps: the most calls in a step.
         epsilon: a row halts when its halting probabilities sum to ``1 - epsilon``; so that one call can be enough.
+        ponder_metric: a metric such as ``ab.metrics.Mean("ponder_steps")`` to keep up to date, which `fit` then logs:
+            the mean number of calls a step. It may also be set later.
 
     After each call a halting unit, ``sigmoid(Dense(1))`` of the cell's states, gives each row a probability. A row
     halts at the call at which they sum to ``1 - epsilon``; this one gets what is left to 1, the remainder. Output and
@@ -41,12 +44,11 @@ class AdaptiveComputationTime(Layer):
 
     Attributes:
         mean_ponder_steps: a variable, the mean number of calls a step in the latest batch; masked steps don't count.
-        ponder_metric: None, or a metric such as ``ab.metrics.Mean("ponder_steps")`` to keep up to date, which `fit`
-            then logs.
 
     Raises:
         ValueError: `cell` is no cell, a number is out of range, or the input is no vector a row.
-        TypeError: a state of the cell is not made of floats: what counts places or steps has no mean.
+        TypeError: a state of the cell is not made of floats: what counts places or steps has no mean; or
+            `ponder_metric` is no metric.
 
     Graves, "Adaptive Computation Time for Recurrent Neural Networks", 2016, arXiv:1603.08983.
 
@@ -62,7 +64,13 @@ class AdaptiveComputationTime(Layer):
     untracked: ClassVar[frozenset[str]] = Layer.untracked | {"mean_ponder_steps"}
 
     def __init__(
-        self, cell: Any, ponder_cost: float = 0.01, max_steps: int = 10, epsilon: float = 0.01, **kwargs: Any
+        self,
+        cell: Any,
+        ponder_cost: float = 0.01,
+        max_steps: int = 10,
+        epsilon: float = 0.01,
+        ponder_metric: Any = None,
+        **kwargs: Any,
     ) -> None:
         check_cell(cell)
         super().__init__(**kwargs)
@@ -74,7 +82,7 @@ class AdaptiveComputationTime(Layer):
         self.epsilon = _number("epsilon", epsilon, lambda share: 0 < share < 1, "within (0, 1)")
         self.halting = Dense(1, activation="sigmoid", bias_initializer="ones", name="halting", dtype=self.dtype_policy)
         self.mean_ponder_steps = Variable(np.zeros((), "float32"), trainable=False, name="mean_ponder_steps")
-        self.ponder_metric: Any = None
+        self.ponder_metric = optional_metric("AdaptiveComputationTime", "ponder_metric", ponder_metric)
         self._has_masks = False
 
     @property
@@ -152,6 +160,7 @@ class AdaptiveComputationTime(Layer):
             "ponder_cost": self.ponder_cost,
             "max_steps": self.max_steps,
             "epsilon": self.epsilon,
+            "ponder_metric": serialize_keras_object(self.ponder_metric),
         }
 
 

@@ -17,6 +17,7 @@ from .dense import known_features, positive_int
 from .layer import Layer
 from .step_rows import live_rows, rows_live
 from .step_sums import sum_over_steps
+from .tracking import optional_metric
 
 _LEAST_NOISE = 1e-2  # what is divided by; as in the authors' own program
 
@@ -42,6 +43,8 @@ class MixtureOfExperts(Layer):
         noisy: in training, choose by logits with normal noise, whose size for each expert is learnt.
         gate_initializer, noise_initializer: first values of the matrices that give logits and size of the noise.
         seed: an integer, for the noise.
+        dropped_metric: a metric such as ``ab.metrics.Sum("dropped")`` to keep up to date, which `fit` then logs: what
+            is added to `dropped_tokens`. It may also be set later.
 
     Inputs are ``(..., features)``, each vector a token. The gates of a token are the softmax of its `k` largest logits;
     with ``k=1``, where that would be 1 and teach the gate nothing, the largest of the softmax of all. Tokens are parted
@@ -55,7 +58,6 @@ class MixtureOfExperts(Layer):
         dropped_tokens: a variable, how often in the latest batch a token found its expert full; by expert choice, how
             many tokens no expert took.
         expert_tokens: a variable, how many tokens each expert took in the latest batch.
-        dropped_metric: None, or a metric such as ``ab.metrics.Sum("dropped")`` to keep up to date, which `fit` logs.
 
     Raises:
         ValueError: an argument is out of range, the function gives no new layer each time, the mask (or a cell's rows)
@@ -89,6 +91,7 @@ class MixtureOfExperts(Layer):
         noise_initializer: Any = "zeros",
         seed: int | None = None,
         routing: str = "token_choice",
+        dropped_metric: Any = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -115,7 +118,7 @@ class MixtureOfExperts(Layer):
         self.supports_masking = True
         self.dropped_tokens = Variable(np.zeros((), "int32"), trainable=False, name="dropped_tokens")
         self.expert_tokens = Variable(np.zeros(num_experts, "int32"), trainable=False, name="expert_tokens")
-        self.dropped_metric: Any = None
+        self.dropped_metric = optional_metric("MixtureOfExperts", "dropped_metric", dropped_metric)
 
     def build(self, input_shape: Any) -> None:
         shape = (known_features(self, input_shape), self.num_experts)
@@ -302,6 +305,7 @@ class MixtureOfExperts(Layer):
             "noise_initializer": initializers.serialize(self.noise_initializer),
             "seed": self.seed,
             "routing": self.routing,
+            "dropped_metric": serialize_keras_object(self.dropped_metric),
         }
 
 

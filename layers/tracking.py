@@ -10,6 +10,20 @@ class TrackedMetric:
     """What `Layer.metrics` looks for. Metrics lie above layers, so they are known here by this base alone."""
 
 
+def optional_metric(layer: str, argument: str, metric: Any) -> Any:
+    """The metric (or None) that an argument of a layer is.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if metric is None or isinstance(metric, TrackedMetric):
+        return metric
+    raise TypeError(
+        f'{layer}: {argument} must be a metric, such as ab.metrics.Mean("name"), or None for none; got {metric!r} '
+        f"({type(metric).__name__})."
+    )
+
+
 def held(value: Any, kinds: tuple[type, ...] | type) -> Iterator[Any]:
     """The instances of `kinds` that `value` is or holds, in order."""
     if isinstance(value, kinds):

@@ -170,8 +170,8 @@ def test_a_cell_in_another() -> None:
 
 def test_it_trains_and_logs_its_metric() -> None:
     """Fitting lowers loss and ponder cost; the metric is logged."""
-    act = layers.AdaptiveComputationTime(layers.SimpleRNNCell(8), ponder_cost=0.5, max_steps=5)
-    act.ponder_metric = ab.metrics.Mean("ponder_steps")
+    pondered = ab.metrics.Mean("ponder_steps")
+    act = layers.AdaptiveComputationTime(layers.SimpleRNNCell(8), 0.5, max_steps=5, ponder_metric=pondered)
     model = ab.Sequential([ab.Input((6, 1)), layers.RNN(act), layers.Dense(1)])
     act.halting.set_weights([np.zeros((8, 1)), [-1.0]])
     model.compile(ab.optim.Adam(0.05), "mse")
@@ -179,6 +179,29 @@ def test_it_trains_and_logs_its_metric() -> None:
     history = model.fit(x, x.sum(1) % 2, epochs=6, batch_size=16, verbose=0).history
     assert history["loss"][-1] < history["loss"][0]
     assert 1 <= history["ponder_steps"][-1] < history["ponder_steps"][0] <= 5
+
+
+def test_metric_is_saved_with_the_model(tmp_path: Any) -> None:
+    """Also one that was set later; in Bidirectional each copy of the cell has its own."""
+    act = layers.AdaptiveComputationTime(layers.SimpleRNNCell(3))
+    act.ponder_metric = ab.metrics.Mean("pondered", dtype="float64")
+    model = ab.Sequential([ab.Input((4, 1)), layers.RNN(act)])
+    model.save(tmp_path / "model.keras")
+    loaded: Any = ab.models.load_model(tmp_path / "model.keras")
+    loaded.compile("sgd", "mse")
+    x = data(5, 4, 1, dtype="float32")
+    logs = loaded.evaluate(x, np.zeros((5, 3), "float32"), return_dict=True, verbose=0)
+    assert logs["pondered"] == float(loaded.layers[-1].cell.mean_ponder_steps.numpy()) >= 1
+
+    both = layers.Bidirectional(layers.RNN(act))
+    both(x)
+    assert [metric.name for metric in both.metrics] == ["pondered", "pondered"]
+    assert act.ponder_metric not in both.metrics
+
+
+def test_what_is_no_metric_is_told() -> None:
+    with pytest.raises(TypeError, match=r"ponder_metric must be a metric, such as ab.metrics.Mean.*got 'ponder' \(str"):
+        layers.AdaptiveComputationTime(layers.SimpleRNNCell(2), ponder_metric="ponder")
 
 
 def test_saved_and_loaded(tmp_path: Any) -> None:

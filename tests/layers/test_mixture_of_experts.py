@@ -242,8 +242,9 @@ def test_it_trains_and_logs_its_metric() -> None:
 
 
 def test_saved_and_loaded(tmp_path: Any) -> None:
+    dropped = ab.metrics.Sum("dropped")
     mixed = layers.MixtureOfExperts(
-        3, lambda: layers.Dense(2, activation="relu"), 1, 1.5, 0.3, 0.2, False, "normal", seed=4
+        3, lambda: layers.Dense(2, activation="relu"), 1, 1.5, 0.3, 0.2, False, "normal", seed=4, dropped_metric=dropped
     )
     model = ab.Sequential([ab.Input((None, 4)), mixed])
     x = data(2, 5, 4, dtype="float32")
