@@ -8,7 +8,8 @@ from ..graph.dtypes import as_dtype
 from ..graph.spec import TensorSpec, as_shape, shape_text, shapes_compatible
 from ..graph.tensor import Tensor
 from ..ops.array_rows import ArrayConcat, ArraySplit
-from ..ops.base import apply, as_array, convert_to_tensor, split_shape
+from ..ops.base import apply, as_array, convert_to_tensor
+from ..ops.shape_arguments import split_shape
 from ..ops.tensor_arrays import (
     ArrayGather,
     ArrayNew,

@@ -10,7 +10,7 @@ import numpy as np
 from ..graph import dtypes
 from ..graph.dtypes import DType, as_dtype, result_type
 from ..graph.graph import Graph, Operation, get_default_graph, graph_for
-from ..graph.nest import is_integer, is_sequence
+from ..graph.nest import is_sequence
 from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ..graph.quick_dataclass import dataclass
 from ..graph.slices import IndexedSlices
@@ -506,42 +506,6 @@ class ReshapeToShape(Op):
         yield Sample(cls((None, 0)), [x[:0], np.array([2, 0], "int32")], np.zeros((2, 0), "float32"), label="empty")
 
 
-ShapeLike = Any  # ints, Nones, tensors or a mixture of them
-
-
-def split_shape(shape: ShapeLike) -> tuple[tuple[int | None, ...], list[Tensor]]:
-    """A shape argument that may hold tensors, as (static dims with None, scalar int32 tensors for the Nones).
-
-    Ops that take shapes keep the static part as an attribute and the tensors as further inputs. -1 is kept as it is.
-
-    Raises:
-        TypeError: an entry is neither an integer nor a scalar tensor.
-    """
-    if isinstance(shape, (int, np.integer, Tensor, Variable)) and not (isinstance(shape, Tensor) and shape.ndim == 1):
-        shape = (shape,)
-    if isinstance(shape, Tensor):
-        shape = list(shape)
-    static: list[int | None] = []
-    dynamic: list[Tensor] = []
-    for dim in shape:
-        if isinstance(dim, (Tensor, Variable)):
-            static.append(None)
-            dynamic.append(convert_to_tensor(dim, "int32"))
-        elif is_integer(dim):
-            static.append(int(dim))
-        else:
-            raise TypeError(
-                f"Shape {shape!r}: {dim!r} is neither an integer nor a tensor (unknown sizes come from ops.shape)."
-            )
-    return tuple(static), dynamic
-
-
-def fill_shape(static: Sequence[int | None], dynamic: Sequence[Any]) -> tuple[int, ...]:
-    """The concrete shape at run time: the Nones of `static` replaced in order by `dynamic`."""
-    remaining = iter(dynamic)
-    return tuple(int(next(remaining)) if dim is None else dim for dim in static)
-
-
 def normalize_axis(axis: int, rank: int | None, what: str = "axis") -> int:
     """`axis` counted from the front.
 
@@ -594,14 +558,12 @@ __all__ = [
     "constant",
     "convert_to_tensor",
     "dtype_of",
-    "fill_shape",
     "make_constant",
     "normalize_axes",
     "normalize_axis",
     "promote",
     "reshape_like",
     "runtime_shape",
-    "split_shape",
     "sum_like",
     "zeros_of",
 ]

@@ -11,8 +11,9 @@ import numpy as np
 from ..graph import dtypes
 from ..graph.dtypes import DType, as_dtype
 from ..graph.quick_dataclass import dataclass
-from .base import Op, Operation, Sample, Tensor, TensorSpec, fill_shape
+from .base import Op, Operation, Sample, Tensor, TensorSpec
 from .keys import key_words
+from .shape_arguments import fill_shape
 
 
 def raw_words(key: Any, count: int) -> Any:

@@ -15,19 +15,18 @@ from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Shape, TensorSpec
 from ..graph.tensor import Tensor
 from .base import (
-    ShapeLike,
     TensorLike,
     ZerosOfShape,
     apply,
     broadcast_like,
     convert_to_tensor,
-    fill_shape,
     make_constant,
     normalize_axis,
     promote,
     runtime_shape,
     sum_like,
 )
+from .shape_arguments import ShapeLike, fill_shape
 from .shaping import broadcast_to, constant_value, dim, elements, expand_dims, is_shape_vector, reshape, resolve_shape
 
 # What is known when the graph is built becomes a constant up to this many elements, and is computed by the run beyond.

@@ -29,14 +29,12 @@ from ..graph.quick_dataclass import dataclass
 from .base import (
     ErrorSample,
     Sample,
-    ShapeLike,
     Tensor,
     TensorLike,
     TensorSpec,
     apply,
     as_scalar_or_array,
     convert_to_tensor,
-    fill_shape,
     is_numpy,
 )
 from .bits import (
@@ -46,6 +44,7 @@ from .bits import (
 )
 from .elementwise import check_dtype, is_real
 from .keys import key_words, take_key
+from .shape_arguments import ShapeLike, fill_shape
 from .shaping import constant_value, resolve_shape
 
 # --- drawing, on concrete values ------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from .base import (
     ErrorSample,
     Operation,
     Sample,
-    ShapeLike,
     Tensor,
     TensorLike,
     TensorSpec,
@@ -26,6 +25,7 @@ from .elementwise import (
     binary_samples,
     check_dtype,
 )
+from .shape_arguments import ShapeLike
 from .shaping import constant_value, resolve_shape
 
 

@@ -20,11 +20,11 @@ from .base import (
     apply,
     apply_multi,
     convert_to_tensor,
-    fill_shape,
     normalize_axis,
     promote,
     zeros_of,
 )
+from .shape_arguments import fill_shape
 from .shaping import atleast_1d, atleast_2d, dim, ravel
 
 _INTEGERS: Any = (int, np.integer)  # untyped, so that a check leaves the static type of what is checked as it is

@@ -34,7 +34,6 @@ from .base import (
     Op,
     Operation,
     Sample,
-    ShapeLike,
     Tensor,
     TensorLike,
     TensorSpec,
@@ -56,6 +55,7 @@ from .comparison import where
 from .distributions import beta, binomial, draw_beta, draw_binomial, draw_gamma, gamma
 from .gathering import take
 from .keys import SeedGenerator, global_generator, set_global_seed, take_key
+from .shape_arguments import ShapeLike
 from .shaping import dim, resolve_shape, shape
 from .special import erfinv_values
 

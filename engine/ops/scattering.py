@@ -15,7 +15,7 @@ from ..graph.quick_dataclass import dataclass
 from ..graph.spec import TensorSpec, shape_text, shapes_compatible
 from ..graph.tensor import Tensor
 from .axes import moveaxis
-from .base import ShapeLike, TensorLike, apply, convert_to_tensor, reshape_like, runtime_shape, zeros_of
+from .base import TensorLike, apply, convert_to_tensor, reshape_like, runtime_shape, zeros_of
 from .comparison import maximum, minimum
 from .creation import arange, zeros
 from .elementwise import multiply, negative
@@ -23,6 +23,7 @@ from .gathering import add_rows, checked_positions, integers
 from .joining import concatenate
 from .reduction import prod
 from .segments import merge_axes, segment_max, segment_min, segment_prod
+from .shape_arguments import ShapeLike
 from .shaping import broadcast_to, dim, expand_dims, ravel, shape
 from .shaping import size as size_of
 

@@ -20,18 +20,16 @@ from .base import (
     BroadcastToShape,
     Constant,
     ReshapeToShape,
-    ShapeLike,
     ShapeOf,
     TensorLike,
     apply,
     convert_to_tensor,
-    fill_shape,
     normalize_axis,
     reshape_like,
     runtime_shape,
-    split_shape,
     sum_like,
 )
+from .shape_arguments import ShapeLike, fill_shape, split_shape
 
 DimLike = int | Tensor  # a dimension: known now, or an int32 scalar
 
