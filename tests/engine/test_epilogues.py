@@ -197,7 +197,7 @@ def test_write_between_keeps_them_apart():
     product = x @ w
     update = w.assign_add(w + 1)
     with ab.control_dependencies([update.operation]):
-        late = ops.identity(w.assign_add(1.0))
+        late = w.assign_add(1.0)
     y = ops.tanh(product + late[:1])
     with recording() as log:
         assert not joined([y, update.operation], [x])

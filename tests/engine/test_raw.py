@@ -268,7 +268,7 @@ def test_effects_keep_their_order_where_waiting_can_not_stop_them():
     after = v.assign_add(1.0)
     values = [raw.merge([first.operation.inputs[0], second.operation.inputs[0]]).output, after]
     with ab.control_dependencies([first.operation, second.operation, third.operation]):
-        last = ops.identity(values[0])
+        last = ops.negative(values[0])
     machine = lowered([last, after], [pred])
     names = [tensor.operation.name for tensor in (before, first, second, third, after)]
     assert controls_of(machine, names[1]) == {names[0]}
