@@ -12,7 +12,6 @@ from .expression import Node
 _COMPARISONS = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
 _INTEGER_COMPARISONS = {"lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge", "eq": "eq", "ne": "ne"}
 COSTS = {"div": 4, "intrinsic": 3, "constant": 0, "input": 0, "load": 0, "reduce": 1, "count": 0}
-_BYTES = {"double": 8, "float": 4, "half": 2, "bfloat": 2, "i64": 8, "i32": 4, "i1": 1}
 _WIDTHS = {"half": 2, "float": 4, "double": 8}
 _MOST_PARTS = 16
 _PART_WORK = 10_000.0  # nanoseconds: less is not worth another thread
@@ -80,7 +79,7 @@ class KernelSpec:
 def work_of(nodes: Sequence[Node], operands: Sequence[Operand]) -> float:
     """About how many nanoseconds an element of a kernel takes on one thread."""
     computing = sum(COSTS.get(node.kind, 1) * (2 if node.type in ("double", "i64") else 1) for node in nodes)
-    memory = sum(_BYTES[operand.type] for operand in operands if any(operand.steps))
+    memory = sum(operand.itemsize for operand in operands if any(operand.steps))
     return 0.012 * computing + 0.02 * memory
 
 
