@@ -24,12 +24,10 @@ def split_shape(shape: ShapeLike) -> tuple[tuple[int | None, ...], list[Tensor]]
     Raises:
         TypeError: an entry is neither an integer nor a scalar tensor of an integer type.
     """
-    if isinstance(shape, (int, float, np.generic, Tensor, Variable)) and not (
-        isinstance(shape, Tensor) and shape.ndim == 1
-    ):
-        shape = (shape,)
-    if isinstance(shape, Tensor):
+    if isinstance(shape, Tensor) and shape.ndim == 1:
         shape = list(shape)
+    if isinstance(shape, (int, float, np.generic, Tensor, Variable)):
+        shape = (shape,)
     static: list[int | None] = []
     dynamic: list[Tensor] = []
     for dim in shape:

@@ -32,7 +32,7 @@ from .gemm_panel import (
 from .gemm_shared import MEMORY, print_shared, shared_name
 from .gemm_tile import PANELS_OF_A, ROWS_OF_A, Tiles, print_declarations, print_tile
 
-VERSION = 23  # raise it whenever the printed code changes
+VERSION = 24  # raise it whenever the printed code changes
 
 _MOST_ROWS = 256  # of A that are laid out at a time
 
@@ -296,14 +296,14 @@ def _print_parts(code: Code, tiles: Tiles) -> tuple[str, str]:
     is_laid_out = code.test("ne", "%a_transposed", 0)
     work = code.mul(code.mul("%m", "%n"), "%k")
     down = code.most(1, code.parts("%m", _MOST_PART_ROWS))
-    broad = code.least(_MOST_ACROSS_LAID_OUT, code.most(1, code.div("%n", _LEAST_BROAD)))
-    is_whole = code.test("eq", code.mul(down, broad), 1)
-    broad = code.choose(is_whole, _print_quarters(code), broad)
+    few = code.least(_MOST_ACROSS_LAID_OUT, code.most(1, code.div("%n", _LEAST_BROAD)))
+    most_across = code.choose(is_laid_out, few, _MOST_ACROSS)
+    is_whole = code.test("eq", code.mul(down, most_across), 1)
+    most_across = code.choose(is_whole, _print_quarters(code), most_across)
     paying = code.choose(code.test("slt", work, _LEAST_SHARED), 1, code.div(work, _LEAST_PART))
-    most = code.choose(is_laid_out, code.choose(is_whole, _QUARTERS, broad), _MOST_ACROSS)
-    wanted = code.least(most, paying)
+    wanted = code.least(code.choose(is_whole, _QUARTERS, most_across), paying)
     panels = code.most(1, code.parts("%n", tiles.columns))
-    across = code.least(code.least(code.choose(is_laid_out, broad, wanted), wanted), panels)
+    across = code.least(code.least(most_across, wanted), panels)
     missing = code.parts(wanted, across)  # where columns are too few, rows are cut
     return code.most(1, code.least(code.most(down, missing), code.parts("%m", tiles.rows))), across
 
