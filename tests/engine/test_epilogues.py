@@ -24,7 +24,7 @@ from anabranch.engine.passes.prepare import prepare
 from anabranch.engine.passes.prune import all_operations
 from anabranch.engine.passes.switches import without
 from anabranch.engine.runtime.interpreter import Interpreter
-from anabranch.engine.runtime.kernels import epilogues, gemm_bind
+from anabranch.engine.runtime.kernels import epilogues, gemm_bind, open_sizes
 from anabranch.engine.runtime.kernels.library import library
 from anabranch.engine.runtime.kernels.rule import fusion_rule
 from anabranch.engine.runtime.program import Program
@@ -390,7 +390,7 @@ def test_error_names_the_line_of_the_product():
 
 
 def test_many_shapes_of_one_open_product(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(epilogues, "_MOST_SHAPES", 2)
+    monkeypatch.setattr(open_sizes, "_MOST_MET", 2)
     x, (w, w_value) = ab.placeholder((None, 128)), feed(128, 256)
     program = Program(ab.get_default_graph(), [ops.relu(x @ w + 1)], [x, w])
     for rows in (100, 200, 300, 100):

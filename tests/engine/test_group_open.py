@@ -14,7 +14,7 @@ import anabranch as ab
 from anabranch.engine.ops.fused import FusedOpen
 from anabranch.engine.passes.prepare import prepare
 from anabranch.engine.passes.switches import without
-from anabranch.engine.runtime.kernels import open_groups
+from anabranch.engine.runtime.kernels import open_sizes
 from anabranch.engine.runtime.kernels.library import library
 from anabranch.engine.runtime.kernels.rule import fusion_rule
 from anabranch.engine.runtime.program import Program
@@ -73,7 +73,7 @@ def test_values(count: int, width: int, is_open: bool) -> None:
 
 def test_many_shapes_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels are bound anew for each, and forgotten once there are too many."""
-    monkeypatch.setattr(open_groups, "_MOST_SHAPES", 2)
+    monkeypatch.setattr(open_sizes, "_MOST_MET", 2)
     graph, fetches, feeds = _gated()
     program = Program(graph, fetches, feeds)
     for count in (700, 900, 1100, 1, 700, 900):

@@ -9,7 +9,7 @@ import pytest
 
 import anabranch as ab
 from anabranch import ops
-from anabranch.engine.runtime.kernels import apart, dynamic
+from anabranch.engine.runtime.kernels import dynamic, open_sizes
 from anabranch.engine.runtime.kernels.bound import BoundKernel
 from anabranch.engine.runtime.kernels.library import library
 from anabranch.engine.runtime.program import Program
@@ -80,7 +80,7 @@ def test_other_layouts_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_more_shapes_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dynamic, "_LEAST", 1)
-    monkeypatch.setattr(apart, "_MOST_SHAPES", 2)
+    monkeypatch.setattr(open_sizes, "_MOST_MET", 2)
     program = gates("float32")
     for rows in (5, 9, 7, 5, 300, 9):
         values = drawn(rows, "float32")

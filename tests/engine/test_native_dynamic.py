@@ -15,7 +15,7 @@ import anabranch as ab
 from anabranch.engine.ops.fused import Fused
 from anabranch.engine.passes.prepare import prepare
 from anabranch.engine.passes.switches import without
-from anabranch.engine.runtime.kernels import dynamic
+from anabranch.engine.runtime.kernels import open_sizes
 from anabranch.engine.runtime.kernels.library import library
 from anabranch.engine.runtime.kernels.rule import fusion_rule
 from anabranch.engine.runtime.program import Program
@@ -50,7 +50,7 @@ def test_values(dtype: str, rows: int) -> None:
 
 def test_many_shapes_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels are bound anew for each, and forgotten once there are too many."""
-    monkeypatch.setattr(dynamic, "_MOST_SHAPES", 2)
+    monkeypatch.setattr(open_sizes, "_MOST_MET", 2)
     graph, fetches, feeds = _step()
     program = Program(graph, fetches, feeds)
     for rows in (300, 400, 500, 300, 600, 400):

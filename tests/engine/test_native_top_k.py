@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import anabranch as ab
 from anabranch import ops
 from anabranch.engine.ops.sorting import TopK
-from anabranch.engine.runtime.kernels import open_shapes
+from anabranch.engine.runtime.kernels import open_sizes
 from anabranch.engine.runtime.kernels.bound import BoundKernel
 from anabranch.engine.runtime.kernels.entry import print_kernel
 from anabranch.engine.runtime.kernels.library import library
@@ -109,7 +109,7 @@ def test_rows_that_are_too_short() -> None:
 
 
 def test_more_shapes_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_shapes, "_MOST_SHAPES", 2)
+    monkeypatch.setattr(open_sizes, "_MOST_MET", 2)
     program = positions(2, 2, "float64")
     for columns in (5, 90, 7, 5, 300, 90):
         x = rows_of("different", (4, columns), "float64", columns)
@@ -169,18 +169,6 @@ def test_rows_of_infinities_and_nan_are_numpys(name: str) -> None:
 
 
 @needs_kernels
-def test_kernels_that_another_thread_drops_at_once() -> None:
-    class Forgetful(dict[Any, Any]):
-        def __setitem__(self, shape: Any, found: Any) -> None:
-            pass
-
-    _, runner = open_program("softmax", 2, "float64")
-    assert isinstance(runner, OpenRunner)
-    runner._known = Forgetful()
-    x = np.random.default_rng(0).standard_normal((40, 30))
-    np.testing.assert_allclose(runner(x), normalised(x)["softmax"], rtol=1e-12)
-
-
 @needs_kernels
 def test_kernels_of_several_lengths_are_one_module() -> None:
     with ab.Graph().as_default():

@@ -10,11 +10,7 @@ from ...ops.fused import Fused
 from .bound import BoundKernel, kernel_spec, loop_numbers
 from .library import library
 from .llvm import KernelSpec
-
-_MOST_SHAPES = 64
-
-Shape = tuple[int, ...]
-Shapes = tuple[Shape, ...]
+from .open_sizes import Met, Shape, Shapes, pattern_of
 
 
 class KernelsApart:
@@ -30,22 +26,18 @@ class KernelsApart:
         self._op = op
         self._dtypes = dtypes
         self._result = result
-        self._bound: dict[tuple[Shapes, Shapes], BoundKernel | None] = {}  # for shapes and strides
+        self._bound = Met[tuple[Shapes, Shapes, Shape], BoundKernel | None](self._bind)  # strides stand in the middle
         # By which operands lie apart, and which axes have more than one element.
         self._compiled: dict[Any, tuple[KernelSpec, Any]] = {}
 
     def run(self, shapes: Shapes, values: tuple[Any, ...], out: Any) -> bool:
         """Compute `out` from operands of these shapes as they lie; False if there is no kernel that does."""
         strides: Shapes = tuple([value.strides for value in values])
-        key = shapes, strides
-        if key not in self._bound:
-            if len(self._bound) >= _MOST_SHAPES:
-                self._bound.clear()
-            self._bound[key] = self._bind(shapes, strides, out.shape)
-        found = self._bound[key]
+        found = self._bound[shapes, strides, out.shape]
         return found is not None and not found.entry(found.table, *map(id, values), id(out))
 
-    def _bind(self, shapes: Shapes, strides: Shapes, shape: Shape) -> BoundKernel | None:
+    def _bind(self, key: tuple[Shapes, Shapes, Shape]) -> BoundKernel | None:
+        shapes, strides, shape = key
         inputs = [TensorSpec(each, dtype) for each, dtype in zip(shapes, self._dtypes, strict=True)]
         outputs = [TensorSpec(shape, self._result)]
         apart = tuple(
@@ -53,7 +45,7 @@ class KernelsApart:
         )
         if not apart or 1 in shape:
             return None
-        pattern = apart, tuple(tuple(size != 1 for size in each) for each in shapes)
+        pattern = apart, pattern_of(shapes)
         if pattern not in self._compiled:
             spec = kernel_spec(self._op, inputs, outputs, has_loop_for_each_axis=True, apart=apart)
             self._compiled[pattern] = spec, library.get([spec])[0]

@@ -50,9 +50,35 @@ class BoundKernel:
         assert len(numbers) == spec.number_count
         self.spec = spec
         self._dtypes = [native_dtype(operand.dtype) for operand in (*inputs, *outputs)]
-        self._table = _table(spec.operands, [*inputs, *outputs], numbers, strides)
-        self.table = self._table.ctypes.data
+        self._head = _table(spec.operands, [*inputs, *outputs], strides)
+        self._write(self._head, numbers)
         self.entry: Any = None
+
+    def resized(self, shapes: Sequence[Shape], numbers: Sequence[int]) -> BoundKernel:
+        """The same kernel for operands of other sizes, none of which lies apart.
+
+        Args:
+            shapes: of the inputs, then of the outputs; of the same ranks.
+            numbers: what its code reads, as for the kernel itself.
+        """
+        found: BoundKernel = object.__new__(type(self))
+        found.__dict__.update(self.__dict__ | {"address": self.address})  # which is known by then
+        head = self._head.copy()
+        for place, position, axis in self._sizes:
+            head[place] = shapes[position][axis]
+        found._write(head, numbers)
+        return found
+
+    @cached_property
+    def _sizes(self) -> list[tuple[int, int, int]]:
+        """Where sizes stand in the table, each with its operand and axis."""
+        layout = enumerate(table_layout(self.spec.operands))
+        return [(place, position, axis) for place, (kind, position, axis) in layout if kind == "dim"]
+
+    def _write(self, head: list[int], numbers: Sequence[int]) -> None:
+        self._head = head
+        self._table = np.array([*head, *numbers], "int64")
+        self.table = self._table.ctypes.data
 
     @cached_property
     def address(self) -> int:
@@ -143,8 +169,8 @@ def kernel_spec(
         result: Any = step.infer(*[specs[k] for k in arguments])
         specs.append(result)
         values.append(rounding(expression_of(step, builder, [values[k] for k in arguments]), result.dtype))
-    space = _static(outputs[0])
-    shapes = [_static(spec) for spec in (*inputs, *outputs)]
+    space = static_shape(outputs[0])
+    shapes = [static_shape(spec) for spec in (*inputs, *outputs)]
     loops = [(axis,) for axis in range(len(space))] if has_loop_for_each_axis else _loops(space, shapes)
     operands = [
         Operand(
@@ -164,10 +190,10 @@ def loop_extents(
     inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], has_loop_for_each_axis: bool = False
 ) -> list[int]:
     """How often each loop of a kernel runs, for operands of these shapes."""
-    space = _static(outputs[0])
+    space = static_shape(outputs[0])
     if has_loop_for_each_axis:
         return list(space)
-    shapes = [_static(spec) for spec in (*inputs, *outputs)]
+    shapes = [static_shape(spec) for spec in (*inputs, *outputs)]
     return [math.prod(space[axis] for axis in loop) for loop in _loops(space, shapes)]
 
 
@@ -196,7 +222,8 @@ def can_fuse(op: Op, dtypes: Sequence[Any], result: Any) -> bool:
         return False
 
 
-def _static(spec: TensorSpec) -> Shape:
+def static_shape(spec: TensorSpec) -> Shape:
+    """A shape in which -1 stands for what is not known."""
     assert spec.shape is not None
     return tuple(-1 if dim is None else dim for dim in spec.shape)
 
@@ -239,10 +266,8 @@ def loop_numbers(
     return [*extents, *spec.strides_of(extents), *divide(spec.work * math.prod(extents), extents[0], granule)]
 
 
-def _table(
-    operands: tuple[Operand, ...], specs: Sequence[TensorSpec], numbers: Sequence[int], strides: Sequence[Shape]
-) -> np.ndarray[Any, Any]:
-    """What the entry compares with (see `table_layout`), and the numbers."""
+def _table(operands: tuple[Operand, ...], specs: Sequence[TensorSpec], strides: Sequence[Shape]) -> list[int]:
+    """What the entry compares with (see `table_layout`); the numbers follow."""
     table: list[int] = []
     for kind, position, axis in table_layout(operands):
         if kind == "array":
@@ -253,5 +278,5 @@ def _table(
         elif kind == "step":
             table.append(strides[position][axis])
         else:
-            table.append(_static(specs[position])[axis])
-    return np.array([*table, *numbers], dtype="int64")
+            table.append(static_shape(specs[position])[axis])
+    return table

@@ -20,12 +20,9 @@ from .bound import MANY, BoundKernel, can_fuse, kernel_spec, loop_numbers
 from .library import library
 from .llvm import KernelSpec
 from .on_numpy import on_numpy
+from .open_sizes import Met, Shape, Shapes, pattern_of
 
 _LEAST = 1 << 14  # elements, over all steps: below that NumPy is done sooner than a kernel is bound
-_MOST_SHAPES = 64
-
-Shape = tuple[int, ...]
-Shapes = tuple[Shape, ...]
 
 
 def elementwise_runner(operation: Operation) -> Callable[..., Any] | None:
@@ -80,7 +77,7 @@ class OpenKernels:
         self._dtype = np.dtype(name_of(result.dtype))
         self._least = _LEAST // len(op.steps)
         self._apart = KernelsApart(op, self._dtypes, self._result)
-        self._bound: dict[Shapes, tuple[BoundKernel | None, Shape]] = {}
+        self._bound = Met[Shapes, tuple[BoundKernel | None, Shape]](self._bind)
         # By which axes have more than one element; None is to be compiled still.
         self._compiled: dict[Any, tuple[KernelSpec, Any]] = {}
 
@@ -97,12 +94,7 @@ class OpenKernels:
     def run(self, values: tuple[Any, ...]) -> Any:
         """The result; None where it is to be computed otherwise."""
         shapes: Shapes = tuple([value.shape for value in values])
-        found = self._bound.get(shapes)
-        if found is None:
-            if len(self._bound) >= _MOST_SHAPES:
-                self._bound.clear()
-            found = self._bound[shapes] = self._bind(shapes)
-        kernel, shape = found
+        kernel, shape = self._bound[shapes]
         if kernel is None:
             return None
         out = np.empty(shape, self._dtype)
@@ -128,8 +120,3 @@ class OpenKernels:
         kernel = BoundKernel(spec, inputs, outputs, loop_numbers(spec, inputs, outputs))
         kernel.entry = entry
         return kernel, shape
-
-
-def pattern_of(shapes: Sequence[Sequence[int | None]]) -> tuple[tuple[bool, ...], ...]:
-    """Which axes have more than one element."""
-    return tuple(tuple(size != 1 for size in shape) for shape in shapes)

@@ -22,21 +22,19 @@ from ...ops.product_then import ProductThen
 from . import gemm
 from .bound import MANY, BoundKernel, kernel_spec
 from .code import Code
-from .dynamic import OpenKernels, pattern_of
+from .dynamic import OpenKernels
 from .entry import Operand
 from .expression import UnsupportedError
-from .gemm_bind import OpenPackedProduct, OpenProduct, is_faster, is_ours, may_be_large
+from .gemm_bind import OpenPackedProduct, OpenProduct, is_faster, is_ours, may_be_large, product_names
 from .gemm_driver import THEN
 from .library import library
 from .llvm import SHORT_LOOP, KernelSpec
+from .open_sizes import Met, Names, Shape, Shapes, named_like, pattern_of, read_sizes
 from .products_together import Begun
 
 _LEAST_WORK = 1 << 21  # multiplications: smaller products may be part of a native loop, which has no such kernels
 _LEAST_ELEMENTS = 1 << 12
-_MOST_SHAPES = 64
 _LINE_BYTES = 64
-
-Shapes = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -211,10 +209,13 @@ def _kernel(op: ProductThen, inputs: Sequence[TensorSpec], outputs: Sequence[Ten
 
 def _is_worthwhile(op: ProductThen, inputs: Sequence[TensorSpec]) -> bool:
     """Whether a product of these sizes is joined with what follows, if that can be compiled."""
-    product, dtype = op.product, name_of(inputs[0].dtype)
-    if dtype not in gemm.ELEMENTS:
-        return False
-    rows, columns, terms = _sizes(op, inputs)
+    dtype = name_of(inputs[0].dtype)
+    return dtype in gemm.ELEMENTS and _are_worthwhile(op, dtype, _sizes(op, inputs))
+
+
+def _are_worthwhile(op: ProductThen, dtype: str, sizes: tuple[int, int, int]) -> bool:
+    """Whether these rows, columns and terms are so many."""
+    product, (rows, columns, terms) = op.product, sizes
     if isinstance(product, PackedMatMul) and not is_ours(product.layout, dtype):
         return False
     is_large = rows * columns >= _LEAST_ELEMENTS and rows * columns * terms > _LEAST_WORK
@@ -225,8 +226,12 @@ def _numbers(op: ProductThen, inputs: Sequence[TensorSpec]) -> list[int]:
     """The numbers of a kernel for operands of these sizes."""
     rows, columns, terms = _sizes(op, inputs)
     steps = [columns if addend.shape == (rows, columns) else 0 for addend in inputs[2 : op.taken]]
-    block = op.product.layout.block if isinstance(op.product, PackedMatMul) else 0
-    return [gemm.then_address(name_of(inputs[0].dtype)), rows, columns, terms, block, *steps]
+    return [gemm.then_address(name_of(inputs[0].dtype)), rows, columns, terms, _block(op), *steps]
+
+
+def _block(op: ProductThen) -> int:
+    """How many rows of a packed operand stand together."""
+    return op.product.layout.block if isinstance(op.product, PackedMatMul) else 0
 
 
 def _code(op: ProductThen, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> EpilogueKernel | None:
@@ -289,12 +294,14 @@ class OpenProductThen:
     def __init__(self, op: ProductThen, inputs: Sequence[TensorSpec], result: TensorSpec) -> None:
         self._op = op
         self._dtypes = [spec.dtype for spec in inputs]
+        self._dtype = name_of(inputs[0].dtype)
         product = op.product.infer(*inputs[: op.taken])
         self._made = [np.dtype(name_of(spec.dtype)) for spec in ([product, result] if op.keeps else [result])]
         self._product = _product_alone(op.product, inputs[: op.taken], product)
         self._then = OpenKernels(op.then, [product, *inputs[op.taken :]], result)
-        self._known: dict[Shapes, tuple[BoundKernel | None, tuple[int, ...]]] = {}
-        self._compiled: dict[object, tuple[EpilogueKernel | None, Any]] = {}  # by which axes have more than one element
+        self._address = 0
+        self._known = Met[Shapes, tuple[BoundKernel | None, Shape]](self._bind)
+        self._compiled: dict[object, BoundKernel | None] = {}  # by which axes have more than one element
         self._expect(inputs, [product, result] if op.keeps else [result])
 
     def __call__(self, *values: Any) -> Any:
@@ -309,13 +316,7 @@ class OpenProductThen:
 
     def begin(self, *values: Any) -> Begun | None:
         """What is to be computed; None where one kernel does not do it all."""
-        shapes: Shapes = tuple([value.shape for value in values])
-        found = self._known.get(shapes)
-        if found is None:
-            if len(self._known) >= _MOST_SHAPES:
-                self._known.clear()
-            found = self._known[shapes] = self._bound(shapes)
-        kernel, shape = found
+        kernel, shape = self._known[tuple([value.shape for value in values])]
         if kernel is None:
             return None
         return Begun(kernel, tuple([np.empty(shape, dtype) for dtype in self._made]))
@@ -339,23 +340,59 @@ class OpenProductThen:
             (result,) = self._op.then.run(np, product, *others)
         return (product, result) if self._op.keeps else result
 
-    def _bound(self, shapes: Shapes) -> tuple[BoundKernel | None, tuple[int, ...]]:
+    def _bind(self, shapes: Shapes) -> tuple[BoundKernel | None, Shape]:
         """The kernel for these shapes, if it pays, and the shape of the result."""
-        inputs = [TensorSpec(shape, dtype) for shape, dtype in zip(shapes, self._dtypes, strict=True)]
-        try:
-            results = self._op.infer(*inputs)
-        except ValueError:
-            return None, ()  # the ops tell what does not fit
-        if not _is_worthwhile(self._op, inputs):
-            return None, ()
-        outputs = [spec for spec in results if isinstance(spec, TensorSpec)]
         pattern = pattern_of(shapes)
+        names = self._names(shapes)
+        sizes = None if names is None else self._sizes(names, shapes)
+        if names is None or sizes is None or not _are_worthwhile(self._op, self._dtype, sizes):
+            return None, ()  # where they do not fit, the ops tell
         if pattern not in self._compiled:
-            code = _code(self._op, inputs, outputs)
-            self._compiled[pattern] = code, None if code is None else library.get([code])[0]
-        code, entry = self._compiled[pattern]
-        if code is None:
+            self._compiled[pattern] = self._first(shapes)
+        first = self._compiled[pattern]
+        if first is None:
             return None, ()
-        kernel = BoundKernel(code, inputs, outputs, _numbers(self._op, inputs))
-        kernel.entry = entry
-        return kernel, tuple(int(dim or 0) for dim in outputs[0].shape or ())
+        shape = sizes[:2]
+        steps = [shape[1] if len(own) == 2 and own[0] == 0 else 0 for own in names[2 : self._op.taken]]
+        numbers = [self._address, *sizes, _block(self._op), *steps]
+        return first.resized((*shapes, *[shape] * len(self._made)), numbers), shape
+
+    def _names(self, shapes: Shapes) -> list[Names] | None:
+        """Those of the axes of all operands: 0 are the rows of the product, 1 its columns, 2 the terms of a sum."""
+        product = self._op.product
+        if isinstance(product, PackedMatMul):
+            layout = product.layout
+            names: list[Names] = [(0, -layout.rows), (-layout.size,)]
+            result = 0, -layout.columns
+        else:
+            names = [*product_names(product.transpose_a, product.transpose_b)]
+            result = 0, 1
+        for shape in shapes[2:]:
+            own = named_like(result, shape)
+            if own is None:
+                return None
+            names.append(own)
+        return names
+
+    def _sizes(self, names: Sequence[Names], shapes: Shapes) -> tuple[int, int, int] | None:
+        """The product's rows and columns and the terms of a sum; None if operands do not fit, or are empty."""
+        found = read_sizes(names, shapes, 3)
+        if found is None:
+            return None
+        product = self._op.product
+        rows, columns, terms = found
+        if isinstance(product, PackedMatMul):
+            columns, terms = product.layout.columns, product.layout.rows
+        return rows, columns, terms
+
+    def _first(self, shapes: Shapes) -> BoundKernel | None:
+        """The kernel for shapes of a pattern that was not met before; None if there is none."""
+        inputs = [TensorSpec(shape, dtype) for shape, dtype in zip(shapes, self._dtypes, strict=True)]
+        outputs = [spec for spec in self._op.infer(*inputs) if isinstance(spec, TensorSpec)]
+        code = _code(self._op, inputs, outputs)
+        if code is None:
+            return None
+        self._address = gemm.then_address(self._dtype)
+        kernel = BoundKernel(code, inputs, outputs, [0] * code.number_count)
+        (kernel.entry,) = library.get([code])
+        return kernel

@@ -16,9 +16,10 @@ from ...graph.spec import TensorSpec
 from ...ops.linalg import MatMul
 from ...ops.packed import Layout, Pack, PackedMatMul
 from . import gemm
-from .bound import MANY, BoundKernel
+from .bound import MANY, BoundKernel, static_shape
 from .entry import Kernel, Operand, PrintedKernel
 from .library import library
+from .open_sizes import Met, Names, Shape, Shapes, read_sizes
 from .products_together import Begun
 
 _LEAST_ROWS = 2
@@ -26,7 +27,6 @@ _LEAST_COLUMNS = 4
 _LEAST_WORK = 64**3  # from here on OpenBLAS uses threads
 _MOST_PACKED_ROWS = 1024  # of more, laying the weight out costs nothing beside the product;
 _MOST_PACKED_ROWS_TURNED = 256  # as of fewer where that means to transpose it
-_MOST_SHAPES = 64  # of which an open product keeps tables
 
 
 class ProductKernel(BoundKernel):
@@ -60,8 +60,10 @@ class OpenProduct:
     def __init__(self, op: MatMul, dtype: str) -> None:
         self._op = op
         self._dtype = np.dtype(dtype)
-        self._entry: Any = None
-        self._known: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[BoundKernel, tuple[int, int]] | None] = {}
+        self._names = product_names(op.transpose_a, op.transpose_b)
+        self._first: BoundKernel | None = None
+        self._address = 0
+        self._known = Met[Shapes, tuple[BoundKernel, Shape] | None](self._bind)
 
     def __call__(self, a: Any, b: Any) -> Any:
         """The product of two arrays."""
@@ -75,30 +77,33 @@ class OpenProduct:
 
     def begin(self, a: Any, b: Any) -> Begun | None:
         """What is to be computed; None where NumPy does it."""
-        shapes = (a.shape, b.shape)
-        if shapes not in self._known:
-            self._bind(*shapes)
-        found = self._known[shapes]
+        found = self._known[a.shape, b.shape]
         return None if found is None else Begun(found[0], (np.empty(found[1], self._dtype),))
 
-    def _bind(self, a: tuple[int, ...], b: tuple[int, ...]) -> None:
-        """Make a table for these shapes, where the kernel is to be used."""
-        if len(self._known) >= _MOST_SHAPES:
-            self._known.clear()
-        specs = [TensorSpec(shape, self._dtype) for shape in (a, b)]
-        rows, columns = _dims(self._op.infer(*specs))
-        terms = a[0 if self._op.transpose_a else 1]
-        if not is_faster(rows, columns, terms):
-            self._known[a, b] = None
-            return
-        result = TensorSpec((rows, columns), self._dtype)
+    def _bind(self, shapes: Shapes) -> tuple[BoundKernel, Shape] | None:
+        """The kernel for these shapes and the shape of the result, where it is to be used."""
+        sizes = read_sizes(self._names, shapes, 3)
+        if sizes is None:
+            self._op.infer(*[TensorSpec(shape, self._dtype) for shape in shapes])  # which tells what does not fit
+            return None
+        rows, columns, _ = sizes
+        if not is_faster(*sizes):
+            return None
+        first = self._first or self._compiled(shapes, (rows, columns))
+        return first.resized((*shapes, (rows, columns)), [self._address, *sizes]), (rows, columns)
+
+    def _compiled(self, shapes: Shapes, result: Shape) -> BoundKernel:
         kernel = _product_kernel(self._dtype.name, self._op.transpose_a, self._op.transpose_b)
-        if self._entry is None:
-            (self._entry,) = library.get([kernel])
-        numbers = [gemm.product_address(self._dtype.name), rows, columns, terms]
-        bound = BoundKernel(kernel, specs, [result], numbers)
-        bound.entry = self._entry
-        self._known[a, b] = (bound, (rows, columns))
+        self._address = gemm.product_address(self._dtype.name)
+        a, b, c = [TensorSpec(shape, self._dtype) for shape in (*shapes, result)]
+        first = self._first = BoundKernel(kernel, [a, b], [c], [0] * kernel.number_count)
+        (first.entry,) = library.get([kernel])
+        return first
+
+
+def product_names(transpose_a: bool, transpose_b: bool) -> tuple[Names, Names]:
+    """The axes of the operands of a product: 0 are the rows of the result, 1 its columns, 2 the terms of a sum."""
+    return (2, 0) if transpose_a else (0, 2), (1, 2) if transpose_b else (2, 1)
 
 
 def bind_matmul(operation: Operation) -> BoundKernel | OpenProduct | None:
@@ -152,8 +157,9 @@ class OpenPackedProduct:
     def __init__(self, op: PackedMatMul, inputs: Sequence[TensorSpec]) -> None:
         self._op = op
         self._inputs = inputs
-        self._entry: Any = None
-        self._known: dict[int, BoundKernel] = {}  # by rows
+        self._first: BoundKernel | None = None
+        self._address = 0
+        self._known = Met[int, BoundKernel](self._bind)  # by rows
 
     def __call__(self, a: Any, *others: Any) -> Any:
         """The product of a matrix and the packed one, and what is added to it."""
@@ -165,18 +171,17 @@ class OpenPackedProduct:
     def begin(self, a: Any, *_: Any) -> Begun:
         """What is to be computed."""
         rows = len(a)
-        kernel = self._known.get(rows) or self._bind(rows)
-        return Begun(kernel, (np.empty((rows, self._op.layout.columns), a.dtype),))
+        return Begun(self._known[rows], (np.empty((rows, self._op.layout.columns), a.dtype),))
 
     def _bind(self, rows: int) -> BoundKernel:
-        if len(self._known) >= _MOST_SHAPES:
-            self._known.clear()
         inputs = [TensorSpec((rows, self._op.layout.rows), self._inputs[0].dtype), *self._inputs[1:]]
-        kernel = self._known[rows] = _bound_packed(self._op, inputs, self._op.infer(*inputs))
-        if self._entry is None:
-            (self._entry,) = library.get([kernel.spec])
-        kernel.entry = self._entry
-        return kernel
+        result = self._op.infer(*inputs)
+        if self._first is None:
+            first = _bound_packed(self._op, inputs, result)
+            (first.entry,) = library.get([first.spec])
+            self._first, self._address = first, gemm.product_address(name_of(result.dtype))
+        shapes = [static_shape(spec) for spec in (*inputs, result)]
+        return self._first.resized(shapes, _packed_numbers(self._op, inputs, result, self._address))
 
 
 def bind_packed(operation: Operation) -> BoundKernel | OpenPackedProduct | None:
@@ -196,11 +201,15 @@ def bind_packed(operation: Operation) -> BoundKernel | OpenPackedProduct | None:
 
 
 def _bound_packed(op: PackedMatMul, inputs: Sequence[TensorSpec], result: TensorSpec) -> BoundKernel:
-    dtype, addends = name_of(result.dtype), inputs[2:]
+    dtype = name_of(result.dtype)
+    numbers = _packed_numbers(op, inputs, result, gemm.product_address(dtype))
+    return BoundKernel(_packed_kernel(dtype, _ranks(inputs[2:])), inputs, [result], numbers)
+
+
+def _packed_numbers(op: PackedMatMul, inputs: Sequence[TensorSpec], result: TensorSpec, address: int) -> list[int]:
     rows, columns = _dims(result)
-    numbers = [gemm.product_address(dtype), rows, columns, op.layout.rows, op.layout.block]
-    numbers += [columns if addend.shape == result.shape and rows > 1 else 0 for addend in addends]
-    return BoundKernel(_packed_kernel(dtype, _ranks(addends)), inputs, [result], numbers)
+    steps = [columns if addend.shape == result.shape and rows > 1 else 0 for addend in inputs[2:]]
+    return [address, rows, columns, op.layout.rows, op.layout.block, *steps]
 
 
 def _ranks(specs: Sequence[TensorSpec]) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 
 from ...graph.quick_dataclass import dataclass
 from .entry import Operand
@@ -58,7 +59,7 @@ class KernelSpec:
         """The extents of the loops, the strides (elements) of what is `strided`, and how the work is divided."""
         return self.loops + len(self.strided) + 2
 
-    @property
+    @cached_property
     def work(self) -> float:
         """About how many nanoseconds an element takes."""
         return work_of(self.nodes, self.operands)

@@ -19,18 +19,15 @@ from ...ops.fused import Fused, FusedOpen
 from ...ops.reduced import Sum
 from ...passes.spaces import Layout, canonical, operand_layout, reduced_layout
 from .bound import MANY, BoundKernel
-from .dynamic import pattern_of
 from .expression import UnsupportedError
 from .library import library
 from .on_numpy import on_numpy
-from .row_builder import bind_rows
+from .open_sizes import Met, Names, Shapes, pattern_of, read_sizes, shape_of
+from .row_builder import bind_rows, loops_of, row_numbers
 from .row_kernel import RowKernel
 
 _LEAST = 1 << 14  # elements, over all steps: below that NumPy is done sooner than a kernel is bound
-_MOST_SHAPES = 64
 
-Shape = tuple[int, ...]
-Shapes = tuple[Shape, ...]
 _Bound = tuple[BoundKernel | None, Shapes]
 
 
@@ -60,8 +57,8 @@ class OpenGroup:
         self._least = _LEAST // len(op.steps)
         self._dtypes = [np.dtype(name_of(dtype)) for dtype in made]
         self._on_arrays = on_numpy(op)
-        self._bound: dict[Shapes, _Bound] = {}
-        self._compiled: dict[Any, tuple[RowKernel, Any]] = {}  # by which sizes are 1
+        self._bound = Met[Shapes, _Bound](self._bind)
+        self._known: dict[Any, _GroupKernel | None] = {}  # by which sizes are 1
 
     def expect(self) -> None:
         """Have the kernel compiled meanwhile that fits if unknown dimensions are long ones."""
@@ -69,18 +66,12 @@ class OpenGroup:
         try:
             found = _laid_out(self._op, self._specs(shapes))
             if found is not None and found[0].size >= self._least:
-                library.expect(bind_rows(*found).spec)
+                library.expect(bind_rows(*found[:3]).spec)
         except (UnsupportedError, ValueError):  # sizes that can't be these
             return
 
     def __call__(self, *values: Any) -> Any:
-        shapes: Shapes = tuple([value.shape for value in values])
-        found = self._bound.get(shapes)
-        if found is None:
-            if len(self._bound) >= _MOST_SHAPES:
-                self._bound.clear()
-            found = self._bound[shapes] = self._bind(shapes)
-        kernel, result_shapes = found
+        kernel, result_shapes = self._bound[tuple([value.shape for value in values])]
         if kernel is not None:
             results = tuple([np.empty(s, dtype) for s, dtype in zip(result_shapes, self._dtypes, strict=True)])
             if kernel.entry(kernel.table, *map(id, values), *map(id, results)):
@@ -93,29 +84,67 @@ class OpenGroup:
         return [TensorSpec(shape, spec.dtype) for shape, spec in zip(shapes, self._inputs, strict=True)]
 
     def _bind(self, shapes: Shapes) -> _Bound:
+        pattern = pattern_of(shapes)
+        known = self._known.get(pattern)
+        if known is not None:
+            found = known.resized(shapes)
+        else:
+            found = self._first(pattern, shapes)
+        return (None, ()) if found is None or found[2] < self._least else found[:2]
+
+    def _first(self, pattern: Any, shapes: Shapes) -> tuple[BoundKernel, Shapes, int] | None:
+        """The kernel for shapes of a pattern that was not met before; None if it is to be computed otherwise."""
         try:
             laid_out = _laid_out(self._op, self._specs(shapes))
-        except ValueError:
-            return None, ()  # the ops tell what does not fit
-        if laid_out is None or laid_out[0].size < self._least:
-            return None, ()
-        op, inputs, outputs = laid_out
-        pattern = pattern_of(shapes)
-        try:
-            known = self._compiled.get(pattern)
-            kernel = bind_rows(op, inputs, outputs, None if known is None else known[0])
-        except UnsupportedError:
-            return None, ()
-        if known is None:
-            (entry,) = library.get([kernel.spec])
-            assert isinstance(kernel.spec, RowKernel)
-            known = self._compiled[pattern] = kernel.spec, entry
-        kernel.entry = known[1]
-        return kernel, tuple([tuple([int(dim or 0) for dim in spec.shape or ()]) for spec in outputs])
+            if laid_out is None or laid_out[0].size < self._least:
+                return None
+            known = self._known[pattern] = _GroupKernel(*laid_out)
+        except (UnsupportedError, ValueError):  # or the ops tell what does not fit
+            return None
+        return known.resized(shapes)
 
 
-def _laid_out(op: Fused, inputs: Sequence[TensorSpec]) -> tuple[Fused, list[TensorSpec], list[TensorSpec]] | None:
-    """A group for these operands, with the layouts of its values, and its results; None if they are empty.
+class _GroupKernel:
+    """The kernel of a group, for all shapes of which the same sizes are 1.
+
+    Args:
+        op: what it computes, laid out for the shapes that were met first.
+        inputs, outputs: of these shapes.
+        space: the layout of what is as large as the space.
+
+    Raises:
+        UnsupportedError: kernels can't compute it.
+    """
+
+    def __init__(self, op: Fused, inputs: list[TensorSpec], outputs: list[TensorSpec], space: Layout) -> None:
+        self._kernel = bind_rows(op, inputs, outputs)
+        (self._kernel.entry,) = library.get([self._kernel.spec])
+        numbers = {axis: number for number, axis in enumerate(space) if axis is not None}
+        names = [tuple([-1 if axis is None else numbers[axis] for axis in layout]) for layout in op.layouts]
+        self._inputs: list[Names] = names[: op.input_count]
+        self._outputs: list[Names] = [names[k] for k in op.results]
+        self._count = len(space)
+        self._loops = [
+            [number for axis, number in numbers.items() if low <= axis[0] < high] for low, high in loops_of(op)
+        ]
+
+    def resized(self, shapes: Shapes) -> tuple[BoundKernel, Shapes, int] | None:
+        """The kernel for some shapes, the shapes of its results and the size of its space; None if they do not fit."""
+        sizes = read_sizes(self._inputs, shapes, self._count)
+        if sizes is None:
+            return None
+        extents = [math.prod([sizes[number] for number in loop]) for loop in self._loops]
+        results = tuple([shape_of(names, sizes) for names in self._outputs])
+        spec = self._kernel.spec
+        assert isinstance(spec, RowKernel)
+        numbers = row_numbers(spec, extents, spec.strides_of(extents), [math.prod(shape) for shape in results])
+        return self._kernel.resized((*shapes, *results), numbers), results, math.prod(extents)
+
+
+def _laid_out(
+    op: Fused, inputs: Sequence[TensorSpec]
+) -> tuple[Fused, list[TensorSpec], list[TensorSpec], Layout] | None:
+    """A group for these operands, with the layouts of its values, its results, and its space; None if it is empty.
 
     Raises:
         ValueError: the operands do not fit.
@@ -138,4 +167,4 @@ def _laid_out(op: Fused, inputs: Sequence[TensorSpec]) -> tuple[Fused, list[Tens
         else:
             layouts.append(operand_layout(shapes[op.input_count + k], space))
     laid_out = replace(op, layouts=tuple(layouts), size=math.prod(whole))
-    return laid_out, specs[: op.input_count], [specs[k] for k in op.results]
+    return laid_out, specs[: op.input_count], [specs[k] for k in op.results], space

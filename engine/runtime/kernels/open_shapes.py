@@ -10,10 +10,7 @@ import numpy as np
 from ...graph.op import Op
 from .bound import BoundKernel
 from .library import library
-
-_MOST_SHAPES = 256
-
-Shape = tuple[int, ...]
+from .open_sizes import Met, Shape
 
 
 class OpenRunner:
@@ -29,14 +26,10 @@ class OpenRunner:
         self._op = op
         self._make = bind
         self._dtypes = tuple([np.dtype(dtype) for dtype in dtypes])
-        self._known: dict[Shape, tuple[BoundKernel, Shape] | None] = {}
+        self._known = Met[Shape, tuple[BoundKernel, Shape] | None](self._bind)
 
     def __call__(self, x: Any) -> Any:
-        shape = x.shape
-        try:
-            found = self._known[shape]
-        except KeyError:
-            found = self._bind(shape)
+        found = self._known[x.shape]
         if found is None:
             return self._op.run(np, x)
         kernel, result_shape = found
@@ -46,10 +39,7 @@ class OpenRunner:
         return results[0] if len(results) == 1 else results
 
     def _bind(self, shape: Shape) -> tuple[BoundKernel, Shape] | None:
-        if len(self._known) >= _MOST_SHAPES:
-            self._known.clear()
         found = self._make(shape)
         if found is not None:
             (found[0].entry,) = library.get([found[0].spec])
-        self._known[shape] = found  # which another thread may drop at once
         return found

@@ -121,30 +121,53 @@ def _reduces(op: Op) -> bool:
     return isinstance(op, (Sum, Mean, Max, Min, Softmax, LogSoftmax, LogSumExp))
 
 
-def bind_rows(
-    op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], known: RowKernel | None = None
-) -> BoundKernel:
+def bind_rows(op: Fused, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> BoundKernel:
     """The kernel of a fused op that has layouts.
 
     Args:
         op: what is computed.
         inputs: what it reads.
         outputs: what it writes.
-        known: the kernel's code, if it was made for other sizes of which the same ones are 1.
 
     Raises:
         UnsupportedError: kernels can't compute it.
     """
-    layouts = [*op.layouts[: op.input_count], *[op.layouts[k] for k in op.results]]
-    reduced = [_reduced_axes(step, op.layouts[taken[0]]) for step, taken in op.steps if _reduces(step)]
-    nest = _Nest(op, layouts, reduced)
-    spec = _kernel(op, nest, inputs, outputs, layouts) if known is None else known
+    layouts = _operand_layouts(op)
+    nest = _nest(op)
+    spec = _kernel(op, nest, inputs, outputs, layouts)
     strides = [nest.strides(layout) for layout in layouts]
     sizes = [math.prod(int(dim or 0) for dim in output.shape or ()) for output in outputs]
-    division = division_of(spec, nest.extents, sizes)
-    size = division.parts * division.kept_bytes + division.gathered_bytes
-    numbers = [*nest.extents, *[strides[k][loop] for k, loop in spec.strides], division.parts, division.rows]
-    return BoundKernel(spec, inputs, outputs, [*numbers, scratch(size), division.kept_bytes, *sizes])
+    numbers = row_numbers(spec, nest.extents, [strides[k][loop] for k, loop in spec.strides], sizes)
+    return BoundKernel(spec, inputs, outputs, numbers)
+
+
+def loops_of(op: Fused) -> list[Interval]:
+    """The intervals of the space through which the loops of its kernel run, the outermost first.
+
+    Raises:
+        UnsupportedError: kernels can't compute it.
+    """
+    return _nest(op).loops
+
+
+def row_numbers(spec: RowKernel, extents: Sequence[int], strides: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    """What the code of a kernel reads, for loops of these extents, the strides that it asks for, and sizes of outputs.
+
+    Args:
+        sizes: elements.
+    """
+    division = division_of(spec, extents, sizes)
+    memory = scratch(division.parts * division.kept_bytes + division.gathered_bytes)
+    return [*extents, *strides, division.parts, division.rows, memory, division.kept_bytes, *sizes]
+
+
+def _operand_layouts(op: Fused) -> list[Layout]:
+    return [*op.layouts[: op.input_count], *[op.layouts[k] for k in op.results]]
+
+
+def _nest(op: Fused) -> _Nest:
+    reduced = [_reduced_axes(step, op.layouts[taken[0]]) for step, taken in op.steps if _reduces(step)]
+    return _Nest(op, _operand_layouts(op), reduced)
 
 
 def _kernel(
@@ -233,9 +256,7 @@ def _check(spec: RowKernel) -> None:
     Raises:
         UnsupportedError: it does.
     """
-    from .row_kernel import Analysis
-
-    analysis = Analysis(spec)
+    analysis = spec.analysis
     for position, node in enumerate(spec.nodes):
         if position not in analysis.finishes and any(k in analysis.gathered for k in node.arguments):
             raise UnsupportedError("a sum over other axes than the row is used")

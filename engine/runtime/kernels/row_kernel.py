@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 
 from ...graph.quick_dataclass import dataclass
 from .entry import Operand
@@ -55,10 +56,27 @@ class RowKernel:
         """Extents, strides, and (parts, rows of a part, scratch memory, its bytes a part, elements of each output)."""
         return self.loops + len(self.strides) + 4 + len(self.outputs)
 
+    @cached_property
+    def analysis(self) -> Analysis:
+        """When each node is computed."""
+        return Analysis(self)
+
+    @cached_property
+    def work(self) -> float:
+        """About how many nanoseconds an element takes."""
+        return work_of(self.nodes, self.operands)
+
+    def strides_of(self, extents: Sequence[int]) -> list[int]:
+        """The strides, in elements, of what has some, where no axis is written out and loops run so often."""
+        return [
+            math.prod(extents[inner] for inner in range(loop + 1, self.loops) if self.operands[k].steps[inner])
+            for k, loop in self.strides
+        ]
+
     def print_run(self, name: str) -> str:
         from .row_code import print_row_kernel
 
-        return print_row_kernel(self, Analysis(self), name)
+        return print_row_kernel(self, self.analysis, name)
 
 
 class Analysis:
@@ -234,13 +252,12 @@ class Division:
 
 def division_of(spec: RowKernel, extents: Sequence[int], sizes: Sequence[int]) -> Division:
     """The division for loops of these extents, and outputs of these sizes."""
-    analysis = Analysis(spec)
+    analysis = spec.analysis
     gathered = sum(sizes[output] * 8 + 64 for output in {output for output, _, _ in analysis.gathering()})
     kept = len(analysis.kept) * (extents[-1] * 8 + 64)
     parts, rows = 1, extents[0]
     if analysis.can_split:
-        work = work_of(spec.nodes, spec.operands) * math.prod(extents)
-        parts, rows = divide(work, extents[0], BLOCK if spec.loops == 1 else 1)
+        parts, rows = divide(spec.work * math.prod(extents), extents[0], BLOCK if spec.loops == 1 else 1)
     if parts * gathered > _MOST_GATHERED:
         parts, rows = 1, extents[0]
     return Division(parts, rows, -(-kept // 64) * 64, gathered * parts)
