@@ -11,17 +11,21 @@ from hypothesis import strategies as st
 
 import anabranch as ab
 from anabranch.engine.graph.spec import TensorSpec
+from anabranch.engine.ops.base import apply
 from anabranch.engine.ops.elementwise import Add, Multiply
 from anabranch.engine.ops.fused import Fused
 from anabranch.engine.ops.linalg import MatMul
 from anabranch.engine.ops.packed import PackedMatMul
 from anabranch.engine.ops.product_then import ProductThen
 from anabranch.engine.ops.reduced import Sum
+from anabranch.engine.ops.reduction import LogSumExp
+from anabranch.engine.ops.softmax import LogSoftmax, Softmax
 from anabranch.engine.runtime.kernels import gemm, open_sizes
 from anabranch.engine.runtime.kernels.epilogues import OpenProductThen
 from anabranch.engine.runtime.kernels.gemm_bind import OpenPackedProduct, OpenProduct, layout_of
 from anabranch.engine.runtime.kernels.library import library
 from anabranch.engine.runtime.kernels.open_groups import OpenGroup
+from anabranch.engine.runtime.kernels.open_rows import bind_open_rows
 from anabranch.engine.runtime.kernels.open_sizes import Met, named_like, read_sizes, shape_of
 
 FLOAT = np.dtype("float32")
@@ -109,6 +113,21 @@ def test_groups_whose_operands_do_not_fit() -> None:
         group(_filled((900, 30), 0), _filled((901, 1), 1))
     product, along, down = group(_filled((0, 30), 0), _filled((0, 1), 1))
     assert (product.shape, along.shape, down.shape) == ((0, 30), (0, 1), (30,))
+
+
+@needs_kernels
+@pytest.mark.parametrize("op", [Softmax((-1,)), LogSoftmax((-1,)), LogSumExp((-1,), False), LogSumExp((-1,), True)])
+@given(shapes=st.lists(st.tuples(st.sampled_from([0, 1, 2, 40, 700]), st.sampled_from([1, 2, 33, 500])), max_size=5))
+def test_rows_of_softmax_and_its_like(op: Any, shapes: list[tuple[int, int]]) -> None:
+    with ab.Graph().as_default():
+        x = ab.placeholder((None, None), "float32")
+        runner = bind_open_rows(apply(op, x).operation)
+    assert runner is not None
+    for shape in shapes:
+        value = _filled(shape, sum(shape))
+        found = runner(value)
+        assert found.shape == op.infer(TensorSpec(shape, FLOAT)).shape
+        np.testing.assert_allclose(found, op.run(np, value.astype("float64")), rtol=1e-5, atol=1e-6)
 
 
 @needs_products

@@ -22,9 +22,9 @@ from .bound import MANY, BoundKernel
 from .expression import UnsupportedError
 from .library import library
 from .on_numpy import on_numpy
-from .open_sizes import Met, Names, Shapes, pattern_of, read_sizes, shape_of
-from .row_builder import bind_rows, loops_of, row_numbers
-from .row_kernel import RowKernel
+from .open_sizes import Met, Shapes, pattern_of
+from .resized_rows import ResizedRows
+from .row_builder import bind_rows
 
 _LEAST = 1 << 14  # elements, over all steps: below that NumPy is done sooner than a kernel is bound
 
@@ -58,7 +58,7 @@ class OpenGroup:
         self._dtypes = [np.dtype(name_of(dtype)) for dtype in made]
         self._on_arrays = on_numpy(op)
         self._bound = Met[Shapes, _Bound](self._bind)
-        self._known: dict[Any, _GroupKernel | None] = {}  # by which sizes are 1
+        self._known: dict[Any, ResizedRows | None] = {}  # by which sizes are 1
 
     def expect(self) -> None:
         """Have the kernel compiled meanwhile that fits if unknown dimensions are long ones."""
@@ -98,47 +98,10 @@ class OpenGroup:
             laid_out = _laid_out(self._op, self._specs(shapes))
             if laid_out is None or laid_out[0].size < self._least:
                 return None
-            known = self._known[pattern] = _GroupKernel(*laid_out)
+            known = self._known[pattern] = ResizedRows(*laid_out)
         except (UnsupportedError, ValueError):  # or the ops tell what does not fit
             return None
         return known.resized(shapes)
-
-
-class _GroupKernel:
-    """The kernel of a group, for all shapes of which the same sizes are 1.
-
-    Args:
-        op: what it computes, laid out for the shapes that were met first.
-        inputs, outputs: of these shapes.
-        space: the layout of what is as large as the space.
-
-    Raises:
-        UnsupportedError: kernels can't compute it.
-    """
-
-    def __init__(self, op: Fused, inputs: list[TensorSpec], outputs: list[TensorSpec], space: Layout) -> None:
-        self._kernel = bind_rows(op, inputs, outputs)
-        (self._kernel.entry,) = library.get([self._kernel.spec])
-        numbers = {axis: number for number, axis in enumerate(space) if axis is not None}
-        names = [tuple([-1 if axis is None else numbers[axis] for axis in layout]) for layout in op.layouts]
-        self._inputs: list[Names] = names[: op.input_count]
-        self._outputs: list[Names] = [names[k] for k in op.results]
-        self._count = len(space)
-        self._loops = [
-            [number for axis, number in numbers.items() if low <= axis[0] < high] for low, high in loops_of(op)
-        ]
-
-    def resized(self, shapes: Shapes) -> tuple[BoundKernel, Shapes, int] | None:
-        """The kernel for some shapes, the shapes of its results and the size of its space; None if they do not fit."""
-        sizes = read_sizes(self._inputs, shapes, self._count)
-        if sizes is None:
-            return None
-        extents = [math.prod([sizes[number] for number in loop]) for loop in self._loops]
-        results = tuple([shape_of(names, sizes) for names in self._outputs])
-        spec = self._kernel.spec
-        assert isinstance(spec, RowKernel)
-        numbers = row_numbers(spec, extents, spec.strides_of(extents), [math.prod(shape) for shape in results])
-        return self._kernel.resized((*shapes, *results), numbers), results, math.prod(extents)
 
 
 def _laid_out(

@@ -12,8 +12,9 @@ from ...ops.softmax import LogSoftmax, Softmax
 from ...passes.spaces import canonical
 from .bound import BoundKernel
 from .expression import UnsupportedError
-from .open_shapes import OpenRunner, Shape
-from .row_builder import bind_rows
+from .open_shapes import OpenRunner
+from .open_sizes import Shape, pattern_of
+from .resized_rows import ResizedRows
 
 _LEAST = 1 << 8  # elements: below that NumPy is done sooner than a kernel is called
 _ELEMENTS = ("float32", "float64")
@@ -28,17 +29,26 @@ def bind_open_rows(operation: Operation) -> OpenRunner | None:
     if op.axes not in ((-1,), (len(spec.shape) - 1,)):
         return None
 
+    known: dict[object, ResizedRows | None] = {}  # by which sizes are 1
+
     def bind(shape: Shape) -> tuple[BoundKernel, Shape] | None:
-        return _bound(op, TensorSpec(shape, spec.dtype))
+        pattern = pattern_of([shape])
+        if math.prod(shape) < _LEAST:
+            return None
+        if pattern not in known:
+            known[pattern] = _kernel(op, TensorSpec(shape, spec.dtype))
+        found = known[pattern]
+        resized = None if found is None else found.resized((shape,))
+        return None if resized is None else (resized[0], resized[1][0])
 
     return OpenRunner(op, bind, spec.dtype.name)
 
 
-def _bound(op: Softmax | LogSoftmax | LogSumExp, spec: TensorSpec) -> tuple[BoundKernel, Shape] | None:
-    shape = tuple(int(dim or 0) for dim in spec.shape or ())
-    result = op.infer(spec)
-    result_shape = tuple(int(dim or 0) for dim in result.shape or ())
-    if math.prod(shape) < _LEAST or not result_shape:
+def _kernel(op: Softmax | LogSoftmax | LogSumExp, spec: TensorSpec) -> ResizedRows | None:
+    """The kernel for a shape; None if there is none."""
+    shape, result = tuple(int(dim or 0) for dim in spec.shape or ()), op.infer(spec)
+    result_shape = result.shape or ()
+    if not result_shape:
         return None
     layout = canonical(shape)
     # What is reduced lies nowhere: its axis is gone, or of size 1.
@@ -46,6 +56,6 @@ def _bound(op: Softmax | LogSoftmax | LogSumExp, spec: TensorSpec) -> tuple[Boun
     layouts = layout, layout if result_shape == shape else reduced
     fused = Fused(1, ((op, (0,)),), (1,), layouts, size=math.prod(shape))
     try:
-        return bind_rows(fused, [spec], [result]), result_shape
+        return ResizedRows(fused, [spec], [result], layout)
     except UnsupportedError:
         return None

@@ -40,6 +40,6 @@ class OpenRunner:
 
     def _bind(self, shape: Shape) -> tuple[BoundKernel, Shape] | None:
         found = self._make(shape)
-        if found is not None:
+        if found is not None and found[0].entry is None:
             (found[0].entry,) = library.get([found[0].spec])
         return found
