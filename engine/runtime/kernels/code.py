@@ -9,6 +9,9 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 Size = str | int  # a value of type i64: its name, or a number
+BYTES = {"i1": 1, "i8": 1, "i16": 2, "half": 2, "i32": 4, "float": 4, "i64": 8, "double": 8}  # of an element in memory
+
+_LINE = 64  # bytes of a cache line
 
 
 class Code:
@@ -118,11 +121,11 @@ class Code:
 
     def load_vector(self, vector: str, kind: str, pointer: str, index: Size = 0) -> str:
         address = self.vector_at(vector, kind, pointer, index)
-        return self.value(f"load {vector}, {vector}* {address}, align {_bytes(kind)}")
+        return self.value(f"load {vector}, {vector}* {address}, align {BYTES[kind]}")
 
     def store_vector(self, vector: str, kind: str, value: str, pointer: str, index: Size = 0) -> None:
         address = self.vector_at(vector, kind, pointer, index)
-        self.line(f"store {vector} {value}, {vector}* {address}, align {_bytes(kind)}")
+        self.line(f"store {vector} {value}, {vector}* {address}, align {BYTES[kind]}")
 
     def broadcast(self, lanes: int, kind: str, value: str) -> str:
         """A vector of `lanes` times `value`."""
@@ -154,6 +157,12 @@ class Code:
         self.line(f"br label %{label}_head")
         self._lines.append(f"{label}_done:")
 
+    def ask(self, kind: str, pointer: str, start: Size, stop: Size, to_write: bool = False) -> None:
+        """Ask for the elements from `start` to `stop` behind a pointer, line by line: they are wanted soon."""
+        with self.loop(start, stop, _LINE // BYTES[kind]) as element:
+            line = self.value(f"bitcast {kind}* {self.at(kind, pointer, element)} to i8*")
+            self.line(f"call void @llvm.prefetch.p0(i8* {line}, i32 {int(to_write)}, i32 3, i32 1)")
+
     @contextmanager
     def when(self, condition: str) -> Generator[None]:
         """Lines that run only where `condition` holds."""
@@ -163,7 +172,3 @@ class Code:
         yield
         self.line(f"br label %{label}_done")
         self._lines.append(f"{label}_done:")
-
-
-def _bytes(kind: str) -> int:
-    return {"i8": 1, "float": 4, "i32": 4}.get(kind, 8)

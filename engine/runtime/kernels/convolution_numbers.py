@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...ops.window_geometry import Window
+from .code import BYTES
 from .correlation import AXES, FIELDS, RESULT, WEIGHTS, CorrelationKernel
 from .correlation_filter import FILTER_FIELDS, FilterKernel
 from .depthwise import DEPTHWISE_FIELDS, DepthwiseKernel
@@ -111,7 +112,7 @@ def _reach(window: Window) -> int:
 
 def correlation_numbers(kernel: CorrelationKernel, phase: Phase, sizes: Sizes) -> list[int]:
     """What the code reads of a phase."""
-    size, width = _bytes(kernel.element), kernel.lanes * kernel.vectors
+    size, width = BYTES[kernel.element], kernel.lanes * kernel.vectors
     deep, down, across = phase.windows
     panels = sizes.groups * -(-sizes.filters // width)
     panel_size = deep.kernel * down.kernel * across.kernel * sizes.channels * width
@@ -156,7 +157,7 @@ def aligned(count: int) -> int:
 
 def filter_numbers(kernel: FilterKernel, windows: Windows, sizes: Sizes) -> list[int]:
     """What the code reads."""
-    size = _bytes(kernel.element)
+    size = BYTES[kernel.element]
     deep, down, across = windows
     group_panels = -(-sizes.filters // kernel.width)
     panels = sizes.groups * group_panels
@@ -204,7 +205,7 @@ def _places(sizes: Sequence[int]) -> list[int]:
 def _blocks_to_read_again(kernel: FilterKernel, windows: Windows, sizes: Sizes) -> Blocks:
     """Blocks small enough to stay in the cache while each tile reads them."""
     _, down, across = windows
-    size = _bytes(kernel.element)
+    size = BYTES[kernel.element]
     width = max(across.extent, 1) if kernel.is_padded else across.size
     per_line = (down.stride * width * sizes.channels + across.out * sizes.filters) * sizes.groups * size
     rows = min(down.out, max(1, _BLOCK_BYTES // per_line))
@@ -249,7 +250,7 @@ def inner_columns(across: Window) -> tuple[int, int]:
 def depthwise_filter_numbers(kernel: DepthwiseFilterKernel, windows: Windows, sizes: Sizes) -> list[int]:
     """What the code reads."""
     products = _products(windows, sizes)
-    pixel = sizes.groups * (1 + sizes.filters) * _bytes(kernel.element)
+    pixel = sizes.groups * (1 + sizes.filters) * BYTES[kernel.element]
     columns = min(_lines(windows, sizes).columns, max(_LEAST_PIXELS, _NEAR_BYTES // pixel))
     numbers = _geometry(windows, sizes, Blocks(1, columns))
     tiles = -(-sizes.groups // kernel.channels)
@@ -260,11 +261,7 @@ def depthwise_filter_numbers(kernel: DepthwiseFilterKernel, windows: Windows, si
         "parts": parts,
         "tiles": tiles,
         "taps": taps,
-        "sums_address": scratch(parts * sums_size * _bytes(kernel.element)),
+        "sums_address": scratch(parts * sums_size * BYTES[kernel.element]),
         "sums_size": sums_size,
     }
     return [numbers[name] for name in DEPTHWISE_FILTER_FIELDS]
-
-
-def _bytes(element: str) -> int:
-    return 8 if element == "double" else 4

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from ...graph.quick_dataclass import dataclass
+from .code import BYTES
 from .compiler import Effort
 
 # Offsets in CPython's and NumPy's objects; part of NumPy's stable ABI, and checked when kernels are first used.
@@ -26,7 +27,6 @@ C_CONTIGUOUS_ALIGNED = 0x0001 | ALIGNED
 WRITEABLE = 0x0400
 
 _MEMORY = {"i1": "i8", "bfloat": "i16"}
-_BYTES = {"i8": 1, "i16": 2, "half": 2, "i32": 4, "float": 4, "i64": 8, "double": 8}
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Operand:
     @property
     def itemsize(self) -> int:
         """The bytes of an element in memory."""
-        return _BYTES[self.memory]
+        return BYTES[self.memory]
 
 
 class Kernel(Protocol):

@@ -34,7 +34,6 @@ from .products_together import Begun
 
 _LEAST_WORK = 1 << 21  # multiplications: smaller products may be part of a native loop, which has no such kernels
 _LEAST_ELEMENTS = 1 << 12
-_LINE_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -163,9 +162,7 @@ def _print_ask(name: str, body: KernelSpec, record: str, target: int) -> str:
         base = field(k, operand.pointer)
         with code.loop("%row", "%row_end") as row:
             start = code.at(operand.memory, base, code.mul(row, columns))
-            with code.loop("%column", "%column_end", _LINE_BYTES // operand.itemsize) as column:
-                line = code.value(f"bitcast {operand.pointer} {code.at(operand.memory, start, column)} to i8*")
-                code.line(f"call void @llvm.prefetch.p0(i8* {line}, i32 {int(operand.is_written)}, i32 3, i32 1)")
+            code.ask(operand.memory, start, "%column", "%column_end", operand.is_written)
     return code.text()
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .code import BYTES
 from .gemm_code import Code
 from .gemm_pack import print_packing
 from .gemm_tile import Tiles, masked_load, print_declarations
@@ -82,7 +83,7 @@ class BatchForm:
     @property
     def tiles(self) -> Tiles:
         """Its tiles: of vectors as short as the columns allow."""
-        size = 4 if self.element == "float" else 8
+        size = BYTES[self.element]
         wanted = self.terms if self.has_dots else self.columns
         lanes = min(self.lanes, max(16 // size, 1 << (wanted - 1).bit_length()))
         rows, vectors = best_tile(self.rows, -(-self.columns // lanes), self.sums)

@@ -14,7 +14,7 @@ from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...ops.linalg import MatMul
 from .bound import BoundKernel
-from .code import Code, Size
+from .code import BYTES, Code, Size
 from .correlation import Fields, print_parallel
 from .entry import Operand, PrintedKernel
 from .gemm_bind import OpenProduct, bind_matmul
@@ -48,7 +48,7 @@ def bind_narrow(operation: Operation) -> BoundKernel | None:
     if element is None or not 1 < columns <= _MOST_COLUMNS or rows * terms < _LEAST_SIZE:
         return None
     registers = registers_of(library.host, element)
-    kept = terms * columns * (4 if element == "float" else 8)
+    kept = terms * columns * BYTES[element]
     if rows < 2 * _ROWS or 2 * kept > _MOST_KEPT or terms < 2 * registers.lanes:
         return None
     parts = max(1, min(_MOST_PARTS, _MOST_KEPT // kept, rows * terms // _PART_SIZE, rows // _ROWS))

@@ -85,9 +85,9 @@ class OpenGroup:
 
     def _bind(self, shapes: Shapes) -> _Bound:
         pattern = pattern_of(shapes)
-        known = self._known.get(pattern)
-        if known is not None:
-            found = known.resized(shapes)
+        if pattern in self._known:
+            known = self._known[pattern]
+            found = None if known is None else known.resized(shapes)
         else:
             found = self._first(pattern, shapes)
         return (None, ()) if found is None or found[2] < self._least else found[:2]
@@ -96,10 +96,14 @@ class OpenGroup:
         """The kernel for shapes of a pattern that was not met before; None if it is to be computed otherwise."""
         try:
             laid_out = _laid_out(self._op, self._specs(shapes))
-            if laid_out is None or laid_out[0].size < self._least:
-                return None
+        except ValueError:
+            return None  # the ops tell what does not fit
+        if laid_out is None or laid_out[0].size < self._least:
+            return None
+        try:
             known = self._known[pattern] = ResizedRows(*laid_out)
-        except (UnsupportedError, ValueError):  # or the ops tell what does not fit
+        except UnsupportedError:
+            self._known[pattern] = None
             return None
         return known.resized(shapes)
 

@@ -14,7 +14,7 @@ Shape = tuple[int, ...]
 Shapes = tuple[Shape, ...]
 Names = tuple[int, ...]  # for each axis, the number of its size; -d where it is always d
 
-_MOST_MET = 256
+_MOST_MET = 64
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -26,9 +26,7 @@ from .library import LaterFunction, library
 from .llvm import KernelSpec
 
 _AHEAD = 8  # rows
-_LINE = 64  # bytes
 _PARTS = 8
-_SIZES = {"float": 4, "double": 8, "half": 2, "i16": 2}
 _PART_ELEMENTS = 1 << 12  # less is not worth another thread
 _HEAD = ("positions", "count", "size", "width", "parts", "failed")  # the addresses of the operands follow
 
@@ -155,8 +153,4 @@ def _print_position(code: Code, positions: str, index: str, number: Size) -> str
 
 def _print_prefetch(code: Code, element: str, base: str, start: Size, width: Size) -> None:
     """Ask for a row that will be written."""
-    step = _LINE // _SIZES[element]
-    row = code.at(element, base, start)
-    with code.loop(0, width, step) as offset:
-        address = code.value(f"bitcast {element}* {code.at(element, row, offset)} to i8*")
-        code.line(f"call void @llvm.prefetch.p0(i8* {address}, i32 1, i32 3, i32 1)")
+    code.ask(element, code.at(element, base, start), 0, width, to_write=True)

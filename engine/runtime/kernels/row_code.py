@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .code import BYTES
 from .llvm import IN_LOOP, LOOP, conversion, instruction, literal, may_be_shared
-from .row_kernel import BLOCK, Analysis, RowKernel, size_of
+from .row_kernel import BLOCK, Analysis, RowKernel
 
 _IDENTITY = {
     ("add", "float"): "-0.0",
@@ -162,7 +163,7 @@ class _Function:
         kept = self.let("mul i64 %parts, %kept_bytes")
         position = self.let(f"add i64 %scratch, {kept}")
         for output, reduction in self.gathered_outputs().items():
-            bytes = self.let(f"mul i64 %size_{output}, {size_of(self.gathered_type(output))}")
+            bytes = self.let(f"mul i64 %size_{output}, {BYTES[self.gathered_type(output)]}")
             own = position
             if part is not None and self.copies(reduction) != "1":
                 own = self.let(f"add i64 {position}, {self.let(f'mul i64 {part}, {bytes}')}")

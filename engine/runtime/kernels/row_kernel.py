@@ -228,11 +228,6 @@ class Analysis:
         return self.spec.loops > 1 or self.gathered.issuperset(sums)
 
 
-def size_of(kind: str) -> int:
-    """The bytes of an element in memory."""
-    return {"double": 8, "i64": 8, "float": 4, "i32": 4, "i1": 1}[kind]
-
-
 @dataclass(frozen=True)
 class Division:
     """How the work of a kernel is divided; it depends on sizes alone.

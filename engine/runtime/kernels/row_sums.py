@@ -25,7 +25,6 @@ from .library import LaterFunction, library
 from .registers import registers_of
 
 _AHEAD = 12  # rows
-_LINE_BYTES = 64
 _PARTS = 4  # a power of two
 _PART_BITS = 2
 _SERIAL_ELEMENTS = 1 << 14
@@ -157,13 +156,10 @@ def _print_task(element: str) -> str:
     table, rows = fields.address("table", element), fields.address("rows", element)
     repeats, last = fields["repeats"], code.sub(listed, 1)
     scale = code.load(element, fields.address("scale", element))
-    bytes_each = 4 if element == "float" else 8
     with code.loop(0, listed) as turn:
         ahead = code.load("i64", ids, code.load("i64", own, code.least(code.add(turn, _AHEAD), last)))
         coming = code.at(element, table, code.mul(ahead, width))
-        with code.loop(0, width, _LINE_BYTES // bytes_each) as column:
-            address = code.value(f"bitcast {element}* {code.at(element, coming, column)} to i8*")
-            code.line(f"call void @llvm.prefetch.p0(i8* {address}, i32 1, i32 3, i32 1)")
+        code.ask(element, coming, 0, width, to_write=True)
         number = code.load("i64", own, turn)
         target = code.at(element, table, code.mul(code.load("i64", ids, number), width))
         source = code.at(element, rows, code.mul(code.div(number, repeats), width))
@@ -227,7 +223,6 @@ def _print_taken_task(element: str, index: str) -> str:
     first = code.div(code.mul(count, "%part"), parts)
     end = code.div(code.mul(count, code.add("%part", 1)), parts)
     last = code.sub(code.mul(end, terms), 1)
-    bytes_each = 4 if element == "float" else 8
     with code.loop(first, end) as number:
         target = code.at(element, rows, code.mul(number, width))
         with code.loop(0, width) as column:
@@ -236,9 +231,7 @@ def _print_taken_task(element: str, index: str) -> str:
             place = code.add(code.mul(number, terms), term)
             ahead = _print_position(code, ids, index, code.least(code.add(place, _AHEAD), last), size)
             coming = code.at(element, table, code.mul(ahead, width))
-            with code.loop(0, width, _LINE_BYTES // bytes_each) as column:
-                address = code.value(f"bitcast {element}* {code.at(element, coming, column)} to i8*")
-                code.line(f"call void @llvm.prefetch.p0(i8* {address}, i32 0, i32 3, i32 1)")
+            code.ask(element, coming, 0, width)
             position = _print_position(code, ids, index, place, size)
             with code.when(code.compare("uge", position, size)):
                 code.store("i64", 1, numbers, _TAKEN_FIELDS.index("failed"))

@@ -299,9 +299,7 @@ def _positions(code: Code, fields: Fields, numbers: str, index: str, element: st
     with code.loop(first, end) as number:
         ahead = print_position(code, ids, index, code.least(code.add(number, _AHEAD), last), size)
         coming = code.at(element, table, code.mul(ahead, width))
-        with code.loop(0, width, _LINE) as word:
-            address = code.value(f"bitcast {element}* {code.at(element, coming, word)} to i8*")
-            code.line(f"call void @llvm.prefetch.p0(i8* {address}, i32 0, i32 3, i32 1)")
+        code.ask(element, coming, 0, width)
         position = print_position(code, ids, index, number, size)
         is_outside = code.compare("uge", position, size)
         with code.when(is_outside):

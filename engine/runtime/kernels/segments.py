@@ -20,7 +20,7 @@ from ...graph.spec import TensorSpec
 from ...ops.segments import GatherSegments
 from ...ops.sum_of_rows import SumOfParts
 from .bound import fits, native_dtype
-from .code import Code, Size
+from .code import BYTES, Code, Size
 from .correlation import Fields, print_parallel
 from .library import LaterFunction, library
 from .registers import registers_of
@@ -28,8 +28,7 @@ from .registers import registers_of
 Runner = Callable[..., Any]
 LEAST_WIDTH = 64  # elements of a row: fewer are summed sooner than rows are put in order
 _AHEAD = 6  # rows
-_LINE = 64  # bytes of a cache line
-_MOST_AHEAD = 16  # lines of a row that are asked for ahead; the machine does the rest
+_MOST_AHEAD = 1024  # bytes of a row that are asked for ahead; the machine does the rest
 _BLOCK = 4  # vectors that are summed at a time
 _TASKS = 8
 _SERIAL = 1 << 15  # elements that are copied or added sooner than another thread is awake
@@ -155,7 +154,7 @@ def _print_sum(index: str, element: str) -> str:
         code.store("i64", code.add(code.load("i64", starts, place), before), starts, place)
     number_slot, parts = code.slot("i64"), fields.address("parts", "i64")
     code.store("i64", 0, number_slot)
-    bytes_of_row = code.mul(width, 4 if element == "float" else 8)
+    bytes_of_row = code.mul(width, BYTES[element])
     with code.loop(0, fields["part_count"]) as part:
         base = code.load("i64", parts, code.mul(part, 2))
         with code.loop(0, code.load("i64", parts, code.add(code.mul(part, 2), 1))) as row:
@@ -220,7 +219,7 @@ def _print_gather(index: str, element: str) -> str:
     lanes = registers_of(library.host, element).lanes
     table, ids, out = fields.address("table", element), fields.address("ids", index), fields.address("out", element)
     size, width, count, tasks = fields["size"], fields["width"], fields["count"], fields["tasks"]
-    itemsize, base = 4 if element == "float" else 8, fields["table"]
+    itemsize, base = BYTES[element], fields["table"]
     first, last = code.div(code.mul(count, "%task"), tasks), code.div(code.mul(count, code.add("%task", 1)), tasks)
     vectors = code.mul(code.div(width, lanes), lanes)
     with code.loop(first, last) as number:
@@ -245,8 +244,6 @@ def _print_gather(index: str, element: str) -> str:
 
 
 def _print_prefetch(code: Code, address: Size, width: Size, element: str) -> None:
-    """Ask for the row at an address."""
-    size = code.least(code.mul(width, 4 if element == "float" else 8), _MOST_AHEAD * _LINE)
-    with code.loop(0, size, _LINE) as offset:
-        line = code.value(f"inttoptr i64 {code.add(address, offset)} to i8*")
-        code.line(f"call void @llvm.prefetch.p0(i8* {line}, i32 0, i32 3, i32 1)")
+    """Ask for the row at an address, or as much of it as the machine does not find by itself."""
+    row = code.value(f"inttoptr i64 {address} to {element}*")
+    code.ask(element, row, 0, code.least(width, _MOST_AHEAD // BYTES[element]))
