@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.graph import Tensor
+from ..engine.graph import Symbol, Tensor
 from ..engine.graph.nest import flatten_with_path
 from . import losses_functions
 from .data import Batch
@@ -73,7 +73,7 @@ def check_not_applied_twice(loss: Any, prediction: Any, output: str) -> None:
     options don't tell.
     """
     activation = _applied_by(loss)
-    if activation is not None and isinstance(prediction, Tensor) and prediction.operation.type == activation:
+    if activation is not None and isinstance(prediction, Symbol) and prediction.operation.type == activation:
         _warn(
             f"output {output!r} ends in a {activation}, which {type(loss).__name__}(from_logits=True) applies once "
             "more. Take the activation from the last layer, or leave from_logits=True away."

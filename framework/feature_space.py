@@ -104,7 +104,7 @@ class FeatureSpace(Layer):
     >>> space = ab.utils.FeatureSpace({"size": "float_rescaled", "colour": "string_categorical"})
     >>> space.adapt({"size": [1.0, 2.0], "colour": ["red", "blue"]})
     >>> space({"size": [3.0], "colour": ["red"]})
-    array([[0., 1., 0., 3.]], dtype=float32)
+    Tensor([[0., 1., 0., 3.]], dtype=float32)
     """
 
     untracked = Layer.untracked | {"inputs", "_encoded", "crosses"}

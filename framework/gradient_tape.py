@@ -1,45 +1,57 @@
-"""`GradientTape`: gradients in the words of TensorFlow, over the graph that is being built."""
+"""`GradientTape`: gradients in the words of TensorFlow, of what runs at once and in the graph that is being built."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
+from ..engine import ops
 from ..engine.autodiff import gradients
+from ..engine.autodiff.tape import Tape
 from ..engine.control_flow.jacobian import batch_jacobian, jacobian
-from ..engine.graph import Graph, IndexedSlices, Operation, Tensor, Variable, flatten, get_default_graph, pack_as
+from ..engine.graph import (
+    Graph,
+    IndexedSlices,
+    Operation,
+    Symbol,
+    Tensor,
+    Variable,
+    flatten,
+    get_default_graph,
+    pack_as,
+)
 
 
 class GradientTape:
-    """A span of the program whose results can be differentiated, as ``tf.GradientTape``.
+    """A record of what is computed inside its block, and the derivatives of it, as ``tf.GradientTape``.
 
     Args:
         persistent: let `gradient` and `jacobian` be called more than once.
-        watch_accessed_variables: accepted as in TensorFlow; variables need not be watched.
+        watch_accessed_variables: whether trainable variables are watched when they are read. In a graph that is being
+            built all variables are.
 
-    Nothing is recorded: the graph has it all, and `gradient` builds `ab.gradients`. Only the beginning counts: what was
-    computed before the block is a constant for it, so that a target made outside is not differentiated. Tapes may be
-    nested, for derivatives of higher order. Use it in `Model.train_step`, in a function under `ab.function`, or in a
-    graph; what ran at once (a layer called on arrays) has left no graph to differentiate.
+    Outside of graphs the tape records the ops that depend on something watched: on trainable variables that are read
+    inside the block, and on values given to `watch`. What was computed before the block is a constant. Derivatives
+    are computed at once, and tapes around record that, so that nested tapes give derivatives of higher order.
+
+    Where a graph is being built (in `Model.train_step`, in a function under `ab.function`) nothing is recorded: the
+    graph has it all, and `gradient` builds `ab.gradients`. Again only what was built inside the block counts.
 
     >>> import anabranch as ab
-    >>> @ab.function
-    ... def slope_and_curvature(x):
-    ...     with ab.GradientTape() as outer:
-    ...         outer.watch(x)
-    ...         with ab.GradientTape() as inner:
-    ...             inner.watch(x)
-    ...             y = x * x * x
-    ...         slope = inner.gradient(y, x)
-    ...     return slope, outer.gradient(slope, x)
-    >>> [float(value) for value in slope_and_curvature(2.0)]
-    [12.0, 12.0]
+    >>> w = ab.Variable(3.0)
+    >>> with ab.GradientTape() as outer:
+    ...     with ab.GradientTape() as inner:
+    ...         y = w * w * w
+    ...     slope = inner.gradient(y, w)
+    >>> float(slope), float(outer.gradient(slope, w))
+    (27.0, 18.0)
     """
 
     def __init__(self, persistent: bool = False, watch_accessed_variables: bool = True) -> None:
         self.persistent = persistent
         self.watch_accessed_variables = watch_accessed_variables
+        self._tape = Tape(watch_accessed_variables)
         self._graph: Graph | None = None
         self._start = 0
         self._pauses: list[tuple[int, int]] = []
@@ -47,30 +59,37 @@ class GradientTape:
         self._is_used = False
 
     def __enter__(self) -> GradientTape:
-        self._graph = get_default_graph()
-        self._start = len(self._graph.operations)
+        self._begin()
+        self._tape.enter()
         return self
 
+    def _begin(self) -> None:
+        self._graph = get_default_graph()
+        self._start = len(self._graph.operations)
+
     def __exit__(self, *exception: object) -> None:
-        return None
+        self._tape.leave()
 
     def watch(self, tensor: Any) -> None:
-        """Say that gradients with respect to a tensor (or a structure of them) will be asked for.
+        """Record from now on what is computed from a tensor or variable (or a structure of them).
 
         Raises:
             TypeError: it is no tensor or variable.
         """
         for item in flatten(tensor):
-            _check_symbolic(item, "watch")
+            _check_tensor(item, "watch")
+            self._tape.watch(getattr(item, "flow", item))
         self._watched += flatten(tensor)
 
     def watched_variables(self) -> list[Variable]:
-        """The variables that were given to `watch`."""
-        return [item for item in self._watched if isinstance(item, Variable)]
+        """The variables that were given to `watch`, and those that were read inside the block."""
+        given = [item for item in self._watched if isinstance(item, Variable)]
+        return list(dict.fromkeys([*given, *self._tape.variables()]))
 
     def reset(self) -> None:
         """Begin again here: what was computed so far is constant."""
-        self.__enter__()
+        self._tape.reset()
+        self._begin()
         self._pauses.clear()
         self._watched.clear()
 
@@ -78,7 +97,8 @@ class GradientTape:
     def stop_recording(self) -> Generator[None]:
         """A span within the block whose results are constants."""
         first = len(self._operations())
-        yield
+        with self._tape.paused():
+            yield
         self._pauses.append((first, len(self._operations())))
 
     def gradient(
@@ -93,25 +113,45 @@ class GradientTape:
             unconnected_gradients: for a source on which the target does not depend, "none" gives None, "zero" zeros.
 
         Returns:
-            For each source its gradient, in the structure of `sources`.
+            For each source its gradient, in the structure of `sources`: values, or symbols where the target is one.
 
         Raises:
-            TypeError: target or sources are arrays that were computed at once, not tensors.
+            TypeError: target or sources are neither tensors nor variables.
             RuntimeError: the tape is not persistent and was used before.
         """
         self._use("gradient")
-        items = flatten(sources)
-        for role, given in (("target", flatten(target)), ("source", items)):
+        targets, items = [getattr(item, "flow", item) for item in flatten(target)], flatten(sources)
+        for role, given in (("target", targets), ("source", items)):
             for item in given:
-                _check_symbolic(item, role)
-        found = gradients(
-            target,
-            items,
-            grad_ys=output_gradients,
-            stop_gradients=self._constants(flatten(target)),
-            unconnected_gradients=_choice(unconnected_gradients),
-        )
+                _check_tensor(item, role)
+        if not any(isinstance(item, Symbol) for item in targets):
+            found = self._of_values(targets, items, output_gradients, _choice(unconnected_gradients) == "zero")
+        else:
+            found = gradients(
+                targets,
+                items,
+                grad_ys=output_gradients,
+                stop_gradients=self._constants(targets),
+                unconnected_gradients=_choice(unconnected_gradients),
+            )
+        self._release()
         return _packed(sources, found)
+
+    def _of_values(self, targets: list[Any], items: list[Any], seeds: Any, zero: bool) -> list[Any]:
+        given = [None] * len(targets) if seeds is None else flatten(seeds)
+        if len(given) != len(targets):
+            raise ValueError(f"GradientTape.gradient(): {len(targets)} targets, but {len(given)} output_gradients.")
+        dense = [ops.convert_to_tensor(target) for target in targets]  # of a variable its value
+        found = self._tape.gradient(dense, [getattr(item, "flow", item) for item in items], given)
+        return [
+            ops.zeros_like(item) if gradient is None and zero else gradient
+            for item, gradient in zip(items, found, strict=True)
+        ]
+
+    def _release(self) -> None:
+        """Let go of what was recorded, if it can't be used again."""
+        if not self.persistent:
+            self._tape.release()
 
     def jacobian(
         self,
@@ -123,7 +163,10 @@ class GradientTape:
     ) -> Any:
         """The derivative of each element of `target` by each element of `sources`; see `ab.jacobian`."""
         self._use("jacobian")
-        return jacobian(target, sources, _choice(unconnected_gradients), parallel=experimental_use_pfor)
+        with self._recorded(target):
+            found = jacobian(target, sources, _choice(unconnected_gradients), parallel=experimental_use_pfor)
+        self._release()
+        return found
 
     def batch_jacobian(
         self,
@@ -135,7 +178,14 @@ class GradientTape:
     ) -> Any:
         """The derivatives of each row of `target` by the same row of `source`; see `ab.batch_jacobian`."""
         self._use("batch_jacobian")
-        return batch_jacobian(target, source, _choice(unconnected_gradients), parallel=experimental_use_pfor)
+        with self._recorded(target):
+            found = batch_jacobian(target, source, _choice(unconnected_gradients), parallel=experimental_use_pfor)
+        self._release()
+        return found
+
+    def _recorded(self, target: Any) -> Any:
+        """The block in which gradients of values are read from this tape."""
+        return nullcontext() if any(isinstance(item, Symbol) for item in flatten(target)) else self._tape.asked()
 
     # --- what is constant -----------------------------------------------------------------------------------
 
@@ -152,11 +202,11 @@ class GradientTape:
             )
         self._is_used = True
 
-    def _constants(self, targets: list[Any]) -> list[Tensor]:
+    def _constants(self, targets: list[Any]) -> list[Symbol]:
         """The tensors on the way to `targets` that were computed before the tape began, or while it paused."""
-        found: dict[Tensor, None] = {}
+        found: dict[Symbol, None] = {}
         seen: set[Operation] = set()
-        pending = [target for target in targets if isinstance(target, Tensor) and target.graph is self._graph]
+        pending = [target for target in targets if isinstance(target, Symbol) and target.graph is self._graph]
         while pending:
             tensor = pending.pop()
             operation = tensor.operation
@@ -183,11 +233,10 @@ def _choice(unconnected_gradients: Any) -> str:
     return str(getattr(unconnected_gradients, "value", unconnected_gradients)).lower()
 
 
-def _check_symbolic(item: Any, role: str) -> None:
+def _check_tensor(item: Any, role: str) -> None:
     if isinstance(getattr(item, "flow", item), (Tensor, Variable, IndexedSlices)):
         return
     raise TypeError(
-        f"GradientTape: {role} must be a tensor or a variable, got {type(item).__name__}. Layers called on arrays run "
-        "at once and leave nothing to differentiate: put the computation into train_step(), or into a function under "
-        "@ab.function."
+        f"GradientTape: {role} must be a tensor or a variable, got {type(item).__name__}. NumPy's arrays and functions "
+        "leave nothing to differentiate: make tensors of arrays by ops.convert_to_tensor, and compute with ab.ops."
     )

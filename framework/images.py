@@ -180,8 +180,8 @@ def smart_resize(
         ValueError: x has other axes or unknown sizes, or size is no pair.
 
     >>> smart_resize(np.arange(8.0).reshape(2, 4, 1), (2, 2))[..., 0]
-    array([[1., 2.],
-           [5., 6.]], dtype=float32)
+    Tensor([[1., 2.],
+            [5., 6.]], dtype=float32)
     """
     target = tuple(size)
     if len(target) != 2:

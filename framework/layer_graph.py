@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..engine import ops
-from ..engine.graph import Tensor, TensorSpec, flatten
+from ..engine.graph import Symbol, Tensor, TensorSpec, flatten
+from ..engine.graph.identity import is_among
 from ..layers.calling import map_leaves
 from ..layers.input_layer import InputLayer
 from ..layers.layer import Layer
@@ -132,7 +133,7 @@ class LayerGraph:
         for node in self.nodes:
             if any(tensor in values for tensor in node.output_tensors):
                 continue  # an input, or a layer whose outputs are the model's inputs
-            args, kwargs = map_leaves(lambda leaf: values.get(leaf, leaf) if _is_tensor(leaf) else leaf, node.arguments)
+            args, kwargs = map_leaves(lambda leaf: values.get(leaf, leaf) if _is_symbol(leaf) else leaf, node.arguments)
             outputs = node.layer(*args, **kwargs)
             values.update(zip(node.output_tensors, _tensors(outputs), strict=True))
         return map_leaves(values.__getitem__, self.outputs_structure)
@@ -184,8 +185,8 @@ def history(tensor: Tensor) -> History:
     return tensor.annotations["history"]
 
 
-def _is_tensor(leaf: Any) -> bool:
-    return isinstance(leaf, Tensor)
+def _is_symbol(leaf: Any) -> bool:
+    return isinstance(leaf, Symbol)
 
 
 def _tensors(outputs: Any) -> list[Tensor]:
@@ -195,7 +196,7 @@ def _tensors(outputs: Any) -> list[Tensor]:
 def _checked(structure: Any, what: str, model_name: str) -> list[Tensor]:
     flat = flatten(structure)
     for item in flat:
-        if not isinstance(item, Tensor):
+        if not isinstance(item, Symbol):
             raise ValueError(
                 f"Model {model_name!r}: {what} must be symbolic tensors (from ab.Input and layers called on them), "
                 f"got {item!r} of type {type(item).__name__}."
@@ -277,7 +278,7 @@ class _Walk:
         pending.append((node, [] if self._is_start(node) else node.input_tensors))
 
     def _is_start(self, node: Node) -> bool:
-        return not node.input_tensors or any(tensor in self.inputs for tensor in node.output_tensors)
+        return not node.input_tensors or any(is_among(tensor, self.inputs) for tensor in node.output_tensors)
 
 
 def _node_of(tensor: Tensor) -> Node:

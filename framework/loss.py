@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from ..engine import ops
-from ..engine.graph import Tensor, get_default_graph
+from ..engine.graph import Tensor, graph_for
 from ..engine.graph.provenance import building_part
 from ..engine.graph.spec import shape_text, shapes_compatible
 from ..engine.objects.floats import layer_dtype
 from ..engine.objects.names import name_for
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
-from ..engine.session import Function
+from ..layers.calling import symbols_in
 from .calling import as_argument, is_symbolic, mask_of
 
 REDUCTIONS = ("sum_over_batch_size", "mean", "mean_with_sample_weight", "sum", "none", None)
@@ -28,7 +28,7 @@ class Loss:
             "none" (or None: the weighted values as they are).
         dtype: what targets and predictions are cast to; float32 by default.
 
-    Called on tensors, a loss returns a tensor; on arrays, a NumPy value.
+    A loss of values or arrays is a value, one of symbols a symbol.
 
     >>> import anabranch as ab
     >>> class Quartic(ab.losses.Loss):
@@ -46,7 +46,6 @@ class Loss:
         self.name = name or name_for(self)
         self.reduction = reduction
         self.dtype: str = layer_dtype(dtype)
-        self._compiled: Function | None = None
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """The values per example, not yet weighted: shape [batch, ...]."""
@@ -62,16 +61,19 @@ class Loss:
         """
         if is_symbolic(y_true, y_pred, sample_weight):
             return self._compute(y_true, y_pred, sample_weight)
-        if self._compiled is None:
-            self._compiled = Function(self._compute)
-        return self._compiled(as_argument(y_true), as_argument(y_pred), as_argument(sample_weight))
+        return self._weighted(as_argument(y_true), as_argument(y_pred), as_argument(sample_weight))
 
     def _compute(self, y_true: Any, y_pred: Any, sample_weight: Any) -> Tensor:
+        symbols = symbols_in((y_true, y_pred, sample_weight))
+        graph = graph_for(symbols)
+        with graph.as_default(), graph.name_scope(self.name), building_part("loss"):
+            return self._weighted(y_true, y_pred, sample_weight)
+
+    def _weighted(self, y_true: Any, y_pred: Any, sample_weight: Any) -> Tensor:
         mask = mask_of(y_pred)
-        with get_default_graph().name_scope(self.name), building_part("loss"):
-            values = self.call(self._targets(y_true), _each(y_pred, self._converted))
-            mask = join_masks(mask, mask_of(values))
-            return reduce_weighted(values, sample_weight, mask, self.reduction)
+        values = self.call(self._targets(y_true), _each(y_pred, self._converted))
+        mask = join_masks(mask, mask_of(values))
+        return reduce_weighted(values, sample_weight, mask, self.reduction)
 
     def _targets(self, y_true: Any) -> Any:
         return _each(y_true, self._converted)

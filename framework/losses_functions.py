@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from ..engine import ops
-from ..engine.graph import Tensor
+from ..engine.graph import Symbol, Tensor
 from ..engine.graph.spec import shape_text, shapes_compatible
-from .calling import computed_at_once
+from .calling import on_tensors
 from .loss import aligned, as_predictions
 
 EPSILON = 1e-7
@@ -28,33 +28,33 @@ _LEAST_LOGIT, _MOST_LOGIT = -math.log(1 / EPSILON - 1), math.log(_ONE_MINUS / (1
 # --- regression -----------------------------------------------------------------------------------------------------
 
 
-@computed_at_once
+@on_tensors
 def mean_squared_error(y_true: Any, y_pred: Any) -> Tensor:
     """``mean(square(y_true - y_pred), axis=-1)``
 
     >>> import anabranch as ab
     >>> ab.losses.mean_squared_error([[0.0, 1.0]], [[1.0, 3.0]])
-    array([2.5], dtype=float32)
+    Tensor([2.5], dtype=float32)
     """
     target, prediction = aligned("mean_squared_error", y_true, y_pred)
     return ops.mean(ops.square(prediction - target), axis=-1)
 
 
-@computed_at_once
+@on_tensors
 def mean_absolute_error(y_true: Any, y_pred: Any) -> Tensor:
     """``mean(abs(y_true - y_pred), axis=-1)``"""
     target, prediction = aligned("mean_absolute_error", y_true, y_pred)
     return ops.mean(ops.abs(prediction - target), axis=-1)
 
 
-@computed_at_once
+@on_tensors
 def mean_absolute_percentage_error(y_true: Any, y_pred: Any) -> Tensor:
     """``100 * mean(abs((y_true - y_pred) / y_true), axis=-1)``, where targets count as at least 1e-7 in size."""
     target, prediction = aligned("mean_absolute_percentage_error", y_true, y_pred)
     return 100.0 * ops.mean(ops.abs((target - prediction) / ops.maximum(ops.abs(target), EPSILON)), axis=-1)
 
 
-@computed_at_once
+@on_tensors
 def mean_squared_logarithmic_error(y_true: Any, y_pred: Any) -> Tensor:
     """``mean(square(log(y_true + 1) - log(y_pred + 1)), axis=-1)``, where values below 1e-7 count as 1e-7."""
     target, prediction = aligned("mean_squared_logarithmic_error", y_true, y_pred)
@@ -62,7 +62,7 @@ def mean_squared_logarithmic_error(y_true: Any, y_pred: Any) -> Tensor:
     return ops.mean(ops.square(difference), axis=-1)
 
 
-@computed_at_once
+@on_tensors
 def huber(y_true: Any, y_pred: Any, delta: float = 1.0) -> Tensor:
     """The mean of ``error**2 / 2`` for errors up to `delta`, and of ``delta * (abs(error) - delta / 2)`` beyond.
 
@@ -74,7 +74,7 @@ def huber(y_true: Any, y_pred: Any, delta: float = 1.0) -> Tensor:
     return ops.mean(ops.where(size <= delta, 0.5 * ops.square(error), delta * size - 0.5 * delta * delta), axis=-1)
 
 
-@computed_at_once
+@on_tensors
 def log_cosh(y_true: Any, y_pred: Any) -> Tensor:
     """``mean(log(cosh(y_pred - y_true)), axis=-1)``, without overflow."""
     target, prediction = aligned("log_cosh", y_true, y_pred)
@@ -82,7 +82,7 @@ def log_cosh(y_true: Any, y_pred: Any) -> Tensor:
     return ops.mean(error + ops.softplus(error * -2.0) - math.log(2.0), axis=-1)
 
 
-@computed_at_once
+@on_tensors
 def cosine_similarity(y_true: Any, y_pred: Any, axis: int = -1) -> Tensor:
     """Minus the cosine of the angle between targets and predictions, vectors along `axis`: -1 where they agree."""
     target, prediction = aligned("cosine_similarity", y_true, y_pred)
@@ -98,21 +98,21 @@ def _signed(target: Tensor) -> Tensor:
     return ops.where(zero_or_one, 2.0 * target - 1.0, target)
 
 
-@computed_at_once
+@on_tensors
 def hinge(y_true: Any, y_pred: Any) -> Tensor:
     """``mean(maximum(1 - y_true * y_pred, 0), axis=-1)`` for targets -1 and 1 (or 0 and 1)."""
     target, prediction = aligned("hinge", y_true, y_pred)
     return ops.mean(ops.maximum(1.0 - _signed(target) * prediction, 0.0), axis=-1)
 
 
-@computed_at_once
+@on_tensors
 def squared_hinge(y_true: Any, y_pred: Any) -> Tensor:
     """``mean(square(maximum(1 - y_true * y_pred, 0)), axis=-1)`` for targets -1 and 1 (or 0 and 1)."""
     target, prediction = aligned("squared_hinge", y_true, y_pred)
     return ops.mean(ops.square(ops.maximum(1.0 - _signed(target) * prediction, 0.0)), axis=-1)
 
 
-@computed_at_once
+@on_tensors
 def categorical_hinge(y_true: Any, y_pred: Any) -> Tensor:
     """``maximum(1 + max((1 - y_true) * y_pred) - sum(y_true * y_pred), 0)`` for one-hot targets."""
     target, prediction = aligned("categorical_hinge", y_true, y_pred)
@@ -124,7 +124,7 @@ def categorical_hinge(y_true: Any, y_pred: Any) -> Tensor:
 # --- distributions --------------------------------------------------------------------------------------------------
 
 
-@computed_at_once
+@on_tensors
 def kl_divergence(y_true: Any, y_pred: Any) -> Tensor:
     """``sum(y_true * log(y_true / y_pred), axis=-1)``, with both clipped to [1e-7, 1].
 
@@ -135,14 +135,14 @@ def kl_divergence(y_true: Any, y_pred: Any) -> Tensor:
     return ops.sum(target * ops.log(target / prediction), axis=-1)
 
 
-@computed_at_once
+@on_tensors
 def poisson(y_true: Any, y_pred: Any) -> Tensor:
     """``mean(y_pred - y_true * log(y_pred + 1e-7), axis=-1)``: for counts with expectation `y_pred`."""
     target, prediction = aligned("poisson", y_true, y_pred)
     return ops.mean(prediction - target * ops.log(prediction + EPSILON), axis=-1)
 
 
-@computed_at_once
+@on_tensors
 def binary_crossentropy(
     y_true: Any, y_pred: Any, from_logits: bool = False, label_smoothing: float = 0.0, axis: int = -1
 ) -> Tensor:
@@ -167,7 +167,7 @@ def binary_crossentropy(
     return ops.mean(values, axis=axis)
 
 
-@computed_at_once
+@on_tensors
 def binary_focal_crossentropy(
     y_true: Any,
     y_pred: Any,
@@ -200,7 +200,7 @@ def binary_focal_crossentropy(
     return ops.mean(values, axis=axis)
 
 
-@computed_at_once
+@on_tensors
 def categorical_crossentropy(
     y_true: Any, y_pred: Any, from_logits: bool = False, label_smoothing: float = 0.0, axis: int = -1
 ) -> Tensor:
@@ -244,7 +244,7 @@ def _check_one_hot(name: str, target: Tensor, prediction: Tensor) -> None:
     )
 
 
-@computed_at_once
+@on_tensors
 def categorical_focal_crossentropy(
     y_true: Any,
     y_pred: Any,
@@ -275,7 +275,7 @@ def categorical_focal_crossentropy(
     return -ops.sum(factor * target * ops.log(shares), axis=axis)
 
 
-@computed_at_once
+@on_tensors
 def categorical_generalized_cross_entropy(y_true: Any, y_pred: Any, q: float) -> Tensor:
     """``(1 - p ** q) / q`` for the probability p of the right class: less disturbed by wrong labels.
 
@@ -296,7 +296,7 @@ def categorical_generalized_cross_entropy(y_true: Any, y_pred: Any, q: float) ->
 categorical_generalized_cross_entropy.takes_class_numbers = True  # type: ignore[attr-defined]
 
 
-@computed_at_once
+@on_tensors
 def sparse_categorical_crossentropy(
     y_true: Any, y_pred: Any, from_logits: bool = False, ignore_class: int | None = None, axis: int = -1
 ) -> Tensor:
@@ -314,7 +314,7 @@ def sparse_categorical_crossentropy(
 
     >>> import anabranch as ab
     >>> ab.losses.sparse_categorical_crossentropy([1, 0], [[0.5, 0.5], [0.25, 0.75]])
-    array([0.6931472, 1.3862944], dtype=float32)
+    Tensor([0.6931472, 1.3862944], dtype=float32)
     """
     prediction = as_predictions(y_pred)
     label = _class_numbers(ops.convert_to_tensor(y_true), prediction, axis)
@@ -358,6 +358,8 @@ def _class_numbers(
 
 def _argument_of(prediction: Tensor, activation: str, axis: int = -1) -> Tensor | None:
     """What `prediction` is the softmax (over `axis`) or the sigmoid of, if it is the output of just that op."""
+    if not isinstance(prediction, Symbol):
+        return None
     node = prediction.operation
     if node.type != activation:
         return None

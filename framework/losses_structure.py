@@ -10,7 +10,7 @@ from ..engine import ops
 from ..engine.graph import Tensor
 from ..engine.graph.spec import shape_text
 from ..engine.session import Function
-from .calling import as_argument, computed_at_once, is_symbolic
+from .calling import as_argument, is_symbolic, on_tensors
 from .loss import aligned, as_predictions
 
 _EPSILON = 1e-7
@@ -21,7 +21,7 @@ def _axes(axis: Axis) -> int | tuple[int, ...] | None:
     return axis if axis is None or isinstance(axis, int) else tuple(axis)
 
 
-@computed_at_once
+@on_tensors
 def dice(y_true: Any, y_pred: Any, axis: Axis = None) -> Tensor:
     """``1 - 2 * sum(y_true * y_pred) / (sum(y_true) + sum(y_pred))``: how little two regions overlap.
 
@@ -35,7 +35,7 @@ def dice(y_true: Any, y_pred: Any, axis: Axis = None) -> Tensor:
 
     >>> import anabranch as ab
     >>> ab.losses.dice([[1.0, 1.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 1.0]], axis=1).round(4)
-    array([0.3333, 0.    ], dtype=float32)
+    Tensor([0.3333, 0.    ], dtype=float32)
     """
     target, prediction = aligned("dice", y_true, y_pred)
     axes = _axes(axis)
@@ -44,7 +44,7 @@ def dice(y_true: Any, y_pred: Any, axis: Axis = None) -> Tensor:
     return 1.0 - 2.0 * common / (total + _EPSILON)
 
 
-@computed_at_once
+@on_tensors
 def tversky(y_true: Any, y_pred: Any, alpha: float = 0.5, beta: float = 0.5, axis: Axis = None) -> Tensor:
     """`dice` with weights of its own for what was missed and for what was found too much.
 
@@ -64,7 +64,7 @@ def tversky(y_true: Any, y_pred: Any, alpha: float = 0.5, beta: float = 0.5, axi
     return 1.0 - common / (common + missed * alpha + added * beta + _EPSILON)
 
 
-@computed_at_once
+@on_tensors
 def ctc(y_true: Any, y_pred: Any) -> Tensor:
     """The negative log probability of label sequences, over all ways to spread them over the steps.
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.graph import StatelessScope, Variable, as_shape
+from ..engine.graph import StatelessScope, Variable, as_shape, in_stateless_scope
+from ..engine.graph.graph import without_tapes
 from ..engine.graph.provenance import building_part
 from ..engine.objects import initializers
 from ..engine.objects.floats import layer_dtype
@@ -17,6 +18,7 @@ from ..engine.session import Function
 from ..layers.tracking import TrackedMetric
 from .calling import as_argument, is_symbolic
 
+_OWN_MODULES = __name__.rpartition(".")[0]
 _METHODS = ("update_state", "result", "reset_state")
 
 
@@ -27,8 +29,8 @@ class Metric(TrackedMetric):
         dtype: of its variables and its result; float32 by default.
         name: by default from the class.
 
-    In a graph that is being built, `update_state` adds assignments to it and `result` is a tensor. Called from plain
-    Python on arrays both act at once (each is traced once for a kind of arguments), and results are NumPy values.
+    In a graph that is being built, `update_state` adds assignments to it and `result` is a symbol. Elsewhere both act
+    at once, on values and arrays, and results are values.
 
     >>> import anabranch as ab
     >>> class Longest(ab.metrics.Metric):
@@ -148,13 +150,9 @@ class Metric(TrackedMetric):
                 f"Metric {self.name!r} was given {len(values)} values for its variables, expected "
                 f"{len(self.variables)}: {', '.join(variable.name for variable in self.variables)}."
             )
-        if is_symbolic(values, args, kwargs):
-            return self._call_with(method, list(values), args, kwargs)
-        compiled = self._functions.get(f"stateless {method}")
-        if compiled is None:
-            compiled = self._functions[f"stateless {method}"] = Function(functools.partial(self._call_with, method))
-        arguments = {key: as_argument(value) for key, value in kwargs.items()}
-        return compiled([np.asarray(value) for value in values], [as_argument(value) for value in args], arguments)
+        if not is_symbolic(values, args, kwargs):
+            args, kwargs = _as_arguments(args, kwargs)
+        return self._call_with(method, list(values), args, kwargs)
 
     def _call_with(self, method: str, values: list[Any], args: Any, kwargs: Any) -> tuple[Any, list[Any]]:
         with StatelessScope(zip(self.variables, values, strict=True)) as scope:
@@ -181,18 +179,26 @@ def _zeros(shape: tuple[int, ...], dtype: Any) -> Any:
     return np.zeros(shape, dtype)
 
 
+def _as_arguments(args: Any, kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return tuple(map(as_argument, args)), {key: as_argument(value) for key, value in kwargs.items()}
+
+
 def _acting_at_once(method: Callable[..., Any]) -> Callable[..., Any]:
-    """`method`, but a call on arrays from plain Python runs it, compiled, instead of only building it."""
+    """`method`, which is given tensors; those of our own metrics run compiled on values, as they are many small ops."""
+    is_own = method.__module__.startswith(_OWN_MODULES)
 
     @functools.wraps(method)
     def call(self: Metric, *args: Any, **kwargs: Any) -> Any:
         if is_symbolic(args, kwargs):
             with building_part("metrics"):
                 return method(self, *args, **kwargs)
+        args, kwargs = _as_arguments(args, kwargs)
+        if in_stateless_scope() or not is_own:
+            return method(self, *args, **kwargs)
         compiled = self._functions.get(method)
         if compiled is None:
             compiled = self._functions[method] = Function(functools.partial(method, self))
-        arguments = {key: as_argument(value) for key, value in kwargs.items()}
-        return compiled(*[as_argument(value) for value in args], **arguments)
+        with without_tapes():  # what a metric assigns has no gradient
+            return compiled(*args, **kwargs)
 
     return call

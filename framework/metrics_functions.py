@@ -8,7 +8,7 @@ from ..engine import ops
 from ..engine.graph import Tensor
 from ..engine.graph.spec import shape_text, shapes_compatible
 from ..engine.objects.floats import floatx
-from .calling import computed_at_once
+from .calling import on_tensors
 from .loss import aligned, as_predictions, same_rank
 
 
@@ -16,39 +16,39 @@ def _matches(found: Any, wanted: Any) -> Tensor:
     return ops.cast(ops.equal(found, wanted), floatx())
 
 
-@computed_at_once
+@on_tensors
 def accuracy(y_true: Any, y_pred: Any) -> Tensor:
     """Where predictions equal targets.
 
     >>> import anabranch as ab
     >>> ab.metrics.accuracy([1, 2, 3], [1, 0, 3])
-    array([1., 0., 1.], dtype=float32)
+    Tensor([1., 0., 1.], dtype=float32)
     """
     prediction = ops.convert_to_tensor(y_pred)
     return _matches(*same_rank(ops.convert_to_tensor(y_true, prediction.dtype), prediction))
 
 
-@computed_at_once
+@on_tensors
 def binary_accuracy(y_true: Any, y_pred: Any, threshold: float = 0.5) -> Tensor:
     """Where predictions are above `threshold` and targets are 1, or not above it and targets are 0."""
     target, prediction = aligned("binary_accuracy", y_true, y_pred)
     return _matches(target, ops.cast(prediction > threshold, target.dtype))
 
 
-@computed_at_once
+@on_tensors
 def categorical_accuracy(y_true: Any, y_pred: Any) -> Tensor:
     """Where the largest prediction is at the place of the largest target, for one-hot targets."""
     target, prediction = aligned("categorical_accuracy", y_true, y_pred)
     return _matches(ops.argmax(target, axis=-1), ops.argmax(prediction, axis=-1))
 
 
-@computed_at_once
+@on_tensors
 def sparse_categorical_accuracy(y_true: Any, y_pred: Any) -> Tensor:
     """Where the largest prediction is at the place that the class number names.
 
     >>> import anabranch as ab
     >>> ab.metrics.sparse_categorical_accuracy([1, 0], [[0.4, 0.6], [0.3, 0.7]])
-    array([1., 0.], dtype=float32)
+    Tensor([1., 0.], dtype=float32)
     """
     prediction = ops.convert_to_tensor(y_pred)
     label = _class_numbers("sparse_categorical_accuracy", y_true, prediction)
@@ -57,14 +57,14 @@ def sparse_categorical_accuracy(y_true: Any, y_pred: Any) -> Tensor:
     return ops.squeeze(matches, -1) if shape is not None and len(shape) > 1 and shape[-1] == 1 else matches
 
 
-@computed_at_once
+@on_tensors
 def top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5) -> Tensor:
     """Where the class of the largest target is among the `k` largest predictions."""
     target, prediction = aligned("top_k_categorical_accuracy", y_true, y_pred)
     return _in_top(ops.argmax(target, axis=-1), prediction, k)
 
 
-@computed_at_once
+@on_tensors
 def sparse_top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5, from_sorted_ids: bool = False) -> Tensor:
     """Where the class number is among the `k` largest predictions.
 
@@ -103,20 +103,20 @@ def _class_numbers(name: str, y_true: Any, prediction: Tensor) -> Tensor:
     return label
 
 
-@computed_at_once
+@on_tensors
 def cosine_similarity(y_true: Any, y_pred: Any, axis: int = -1) -> Tensor:
     """The cosine of the angle between targets and predictions, vectors along `axis`: 1 where they agree."""
     target, prediction = aligned("cosine_similarity", y_true, y_pred)
     return ops.sum(ops.normalize(target, axis) * ops.normalize(prediction, axis), axis=axis)
 
 
-@computed_at_once
+@on_tensors
 def pearson_correlation(y_true: Any, y_pred: Any, axis: Any = -1) -> Tensor:
     """The correlation of targets and predictions, vectors along `axis` (or several): from -1 to 1.
 
     >>> import anabranch as ab
     >>> ab.metrics.pearson_correlation([[1.0, 2.0, 3.0]], [[2.0, 4.0, 6.0]]).round(4)
-    array([1.], dtype=float32)
+    Tensor([1.], dtype=float32)
     """
     target, prediction = aligned("pearson_correlation", y_true, y_pred)
     target, prediction = (x - ops.mean(x, axis=_axes(axis), keepdims=True) for x in (target, prediction))
@@ -124,7 +124,7 @@ def pearson_correlation(y_true: Any, y_pred: Any, axis: Any = -1) -> Tensor:
     return ops.mean(target * prediction, axis=_axes(axis))
 
 
-@computed_at_once
+@on_tensors
 def concordance_correlation(y_true: Any, y_pred: Any, axis: Any = -1) -> Tensor:
     """Like `pearson_correlation`, but 1 only where targets and predictions are equal, not where they are proportional.
 
@@ -132,7 +132,7 @@ def concordance_correlation(y_true: Any, y_pred: Any, axis: Any = -1) -> Tensor:
 
     >>> import anabranch as ab
     >>> ab.metrics.concordance_correlation([[1.0, 2.0, 3.0]], [[2.0, 4.0, 6.0]]).round(4)
-    array([0.3636], dtype=float32)
+    Tensor([0.3636], dtype=float32)
     """
     target, prediction = aligned("concordance_correlation", y_true, y_pred)
     of_target, of_prediction = (ops.mean(x, axis=_axes(axis), keepdims=True) for x in (target, prediction))

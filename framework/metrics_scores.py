@@ -65,7 +65,7 @@ class FBetaScore(_ByColumn):
     >>> import anabranch as ab
     >>> metric = ab.metrics.FBetaScore(beta=2.0, threshold=0.5)
     >>> metric([[1, 1, 1], [1, 0, 0], [1, 1, 0]], [[0.2, 0.6, 0.7], [0.2, 0.6, 0.6], [0.6, 0.8, 0.0]]).round(4)
-    array([0.3846, 0.9091, 0.8333], dtype=float32)
+    Tensor([0.3846, 0.9091, 0.8333], dtype=float32)
     """
 
     names = ("true_positives", "false_positives", "false_negatives", "intermediate_weights")

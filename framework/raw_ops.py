@@ -14,13 +14,11 @@ from ..engine.graph import (
     Placeholder,
     ReadVariable,
     Tensor,
-    Variable,
     as_dtype,
-    get_default_graph,
 )
 from ..engine.objects.names import to_snake_case, unique_name
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
-from ..engine.ops.base import Constant
+from ..engine.ops.base import Constant, apply_multi, convert_to_tensor
 from ..engine.ops.indexing import GetItem, Place, SliceItem
 from ..layers.node import Node
 
@@ -51,9 +49,8 @@ class RawOp:
 
     def __call__(self, *args: Any) -> tuple[Tensor, ...]:
         """The op once more, on other inputs: tensors, variables, arrays."""
-        graph = get_default_graph()
-        tensors = [graph.read(arg) if isinstance(arg, Variable) else ops.convert_to_tensor(arg) for arg in args]
-        return graph.add(self.op, tensors, self.name).outputs
+        tensors = [convert_to_tensor(arg) for arg in args]
+        return apply_multi(self.op, *tensors, name=self.name)
 
     @property
     def key(self) -> Any:

@@ -9,7 +9,7 @@ code is better off with `anabranch.ops`.
 ... def means(x):
 ...     return tf.reduce_mean(x, axis=1)
 >>> means([[1.0, 2.0], [3.0, 6.0]])
-array([1.5, 4.5], dtype=float32)
+Tensor([1.5, 4.5], dtype=float32)
 """
 
 from __future__ import annotations

@@ -61,6 +61,8 @@ class AdaptiveComputationTime(Layer):
     True
     """
 
+    has_loops: ClassVar[bool] = True
+
     untracked: ClassVar[frozenset[str]] = Layer.untracked | {"mean_ponder_steps"}
 
     def __init__(

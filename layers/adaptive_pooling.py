@@ -56,7 +56,7 @@ class AdaptiveAveragePooling1D(_AdaptiveAveragePooling):
 
     >>> import anabranch as ab
     >>> ab.layers.AdaptiveAveragePooling1D(2)([[[1.0], [3.0], [5.0]]])[0, :, 0]
-    array([2., 4.], dtype=float32)
+    Tensor([2., 4.], dtype=float32)
     """
 
     rank = 1
@@ -119,7 +119,7 @@ class AdaptiveMaxPooling1D(_AdaptiveMaxPooling):
 
     >>> import anabranch as ab
     >>> ab.layers.AdaptiveMaxPooling1D(2)([[[1.0], [3.0], [2.0]]])[0, :, 0]
-    array([3., 3.], dtype=float32)
+    Tensor([3., 3.], dtype=float32)
     """
 
     rank = 1

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..engine import ops
 from ..engine.control_flow.outside import lies_inside, total_outside
-from ..engine.graph import Graph, Region, Tensor
+from ..engine.graph import Graph, Region, Symbol
 from ..engine.graph.graph import get_default_graph
 
 
@@ -27,7 +27,7 @@ class LostLoss:
     def error(self) -> ValueError:
         """What to raise where the losses are wanted."""
         return ValueError(
-            f"Layer {self.layer!r} added a loss (defined at {self.place}) inside a function that runs by "
+            f"Layer {self.layer!r} added a loss (defined at {self.place}) inside a function that runs compiled, by "
             "vectorized_map, by dynamic_schedule, or by calling itself. It can't be had outside, where `losses` was "
             "read, and would be missing. Return it as a result of that function and add it up outside, or run the "
             "function by map_fn, while_loop or cond, out of which losses come."
@@ -36,9 +36,19 @@ class LostLoss:
 
 def as_term(item: Any) -> Any:
     """A loss as it is kept: inside loops and branches as a scalar, which is what can be summed outside of them."""
-    if not isinstance(item, Tensor):
+    if not isinstance(item, Symbol):
         return ops.convert_to_tensor(item) if isinstance(get_default_graph(), Region) else item
     return ops.sum(item) if isinstance(item.graph, Region) and item.shape != () else item
+
+
+def note_lost_losses(layers: Iterable[Any]) -> None:
+    """After a call on values: losses that are symbols were added inside a traced function, and can't be had."""
+    for layer in layers:
+        if layer._added_losses:
+            layer._added_losses = [
+                LostLoss(layer.name, loss.operation.location) if isinstance(loss, Symbol) else loss
+                for loss in layer._added_losses
+            ]
 
 
 def losses_within(graph: Graph, layers: Iterable[Any]) -> list[Any]:
@@ -54,7 +64,7 @@ def losses_within(graph: Graph, layers: Iterable[Any]) -> list[Any]:
     found: list[Any] = []
     for layer in layers:
         for loss in layer._added_losses:
-            if not isinstance(loss, Tensor) or graph.sees(loss):
+            if not isinstance(loss, Symbol) or graph.sees(loss):
                 found.append(loss)
             elif lies_inside(graph, loss):
                 total = total_outside(graph, loss)

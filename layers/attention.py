@@ -36,7 +36,7 @@ class Attention(Layer):
     >>> import anabranch as ab
     >>> query, value = np.zeros((1, 1, 2), "float32"), np.array([[[1, 2], [3, 4]]], "float32")
     >>> ab.layers.Attention()([query, value])
-    array([[[2., 3.]]], dtype=float32)
+    Tensor([[[2., 3.]]], dtype=float32)
     """
 
     def __init__(

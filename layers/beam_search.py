@@ -10,6 +10,7 @@ from ..engine import ops
 from ..engine.control_flow import TensorArray, cond, while_loop
 from ..engine.graph import Tensor, flatten
 from ..engine.graph.nest import map_structure
+from ..engine.session.staged import compiled_on_values
 from .decoding_steps import CheckedStep, Step, check_at_least, first_values
 
 
@@ -41,6 +42,7 @@ class _History(NamedTuple):
     before: TensorArray  # for each beam, its last token, as a place here
 
 
+@compiled_on_values
 def beam_search(
     step: Step,
     states: Any,
@@ -100,10 +102,10 @@ def beam_search(
     ...     )
     >>> sequences, scores, lengths = search(np.array([0], "int32"))
     >>> sequences
-    array([[[2, 0, 0, 0],
-            [1, 0, 0, 0]]], dtype=int32)
+    Tensor([[[2, 0, 0, 0],
+             [1, 0, 0, 0]]], dtype=int32)
     >>> np.exp(scores).round(2), lengths
-    (array([[0.27, 0.24]]), array([[2, 2]], dtype=int32))
+    (array([[0.27, 0.24]]), Tensor([[2, 2]], dtype=int32))
     """
     paths = beam_width if top_paths is None else top_paths
     check_at_least("beam_search", 1, beam_width=beam_width, max_length=max_length, top_paths=paths)

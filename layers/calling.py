@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..engine import ops
-from ..engine.graph import Graph, Tensor, TensorSpec, Variable, flatten
+from ..engine.graph import Graph, Symbol, Tensor, TensorSpec, Variable, flatten, in_explicit_graph
 from ..engine.graph.dtypes import is_floating
 from ..engine.ops.base import as_array
 
@@ -168,12 +168,22 @@ def map_leaves(function: Any, structure: Any) -> Any:
 
 
 def tensors_in(structure: Any) -> list[Tensor]:
-    """The tensors among the leaves of a structure."""
+    """The tensors among the leaves of a structure, values and symbols."""
     return [leaf for leaf in flatten(structure) if isinstance(leaf, Tensor)]
 
 
+def symbols_in(structure: Any) -> list[Symbol]:
+    """The symbolic tensors among the leaves of a structure."""
+    return [leaf for leaf in flatten(structure) if isinstance(leaf, Symbol)]
+
+
+def is_symbolic(*values: Any) -> bool:
+    """Whether a call with these arguments adds to a graph: one is being built, or there is a symbol among them."""
+    return in_explicit_graph() or bool(symbols_in(values))
+
+
 def is_array(leaf: Any) -> bool:
-    """Whether `leaf` is a concrete array (of NumPy or another library), rather than symbolic or a setting."""
+    """Whether `leaf` is a concrete array (of NumPy or another library), rather than a tensor or a setting."""
     if isinstance(leaf, (np.ndarray, np.generic)):
         return True
     return not isinstance(leaf, (Tensor, Variable)) and hasattr(leaf, "__array__") and hasattr(leaf, "dtype")

@@ -116,7 +116,7 @@ class Conv1D(_Conv):
 
     >>> import anabranch as ab
     >>> ab.layers.Conv1D(1, 2, padding="causal", kernel_initializer="ones")([[[1.0], [2.0], [4.0]]])[0, :, 0]
-    array([1., 3., 6.], dtype=float32)
+    Tensor([1., 3., 6.], dtype=float32)
     """
 
     rank = 1

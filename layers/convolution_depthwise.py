@@ -89,7 +89,7 @@ class DepthwiseConv1D(_DepthwiseConv):
 
     >>> import anabranch as ab
     >>> ab.layers.DepthwiseConv1D(2, depthwise_initializer="ones")([[[1.0, 2.0], [3.0, 4.0]]])
-    array([[[4., 6.]]], dtype=float32)
+    Tensor([[[4., 6.]]], dtype=float32)
     """
 
     rank = 1
@@ -235,7 +235,7 @@ class SeparableConv1D(_SeparableConv):
     >>> import anabranch as ab
     >>> ones = {"depthwise_initializer": "ones", "pointwise_initializer": "ones"}
     >>> ab.layers.SeparableConv1D(1, 2, **ones)([[[1.0, 2.0], [3.0, 4.0]]])
-    array([[[10.]]], dtype=float32)
+    Tensor([[[10.]]], dtype=float32)
     """
 
     rank = 1

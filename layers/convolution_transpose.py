@@ -108,7 +108,7 @@ class Conv1DTranspose(_ConvTranspose):
 
     >>> import anabranch as ab
     >>> ab.layers.Conv1DTranspose(1, 2, strides=2, kernel_initializer="ones")([[[1.0], [2.0]]])[0, :, 0]
-    array([1., 1., 2., 2.], dtype=float32)
+    Tensor([1., 1., 2., 2.], dtype=float32)
     """
 
     rank = 1

@@ -17,12 +17,14 @@ from ..engine.control_flow import TensorArray, cond, while_loop
 from ..engine.graph import Tensor, Variable
 from ..engine.graph.nest import map_structure
 from ..engine.ops import random
+from ..engine.session.staged import compiled_on_values
 from .beam_search import beam_search
 from .decoding_steps import CheckedStep, Step, check_at_least, first_values
 
 __all__ = ["beam_search", "greedy_search", "sample", "scheduled_sampling"]
 
 
+@compiled_on_values
 def greedy_search(
     step: Step, states: Any, *, start_token: Any, end_token: int, max_length: int
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -54,14 +56,15 @@ def greedy_search(
     ...     )
     >>> sequences, scores, lengths = search(np.array([0, 2], "int32"))
     >>> sequences, np.exp(scores).round(2), lengths
-    (array([[1, 2, 0, 0, 0],
-           [0, 0, 0, 0, 0]], dtype=int32), array([0.27, 0.9 ]), array([3, 1], dtype=int32))
+    (Tensor([[1, 2, 0, 0, 0],
+            [0, 0, 0, 0, 0]], dtype=int32), array([0.27, 0.9 ]), Tensor([3, 1], dtype=int32))
     """
     return _decode(
         "greedy_search", lambda logits, _: ops.argmax(logits, axis=1), step, states, start_token, end_token, max_length
     )
 
 
+@compiled_on_values
 def sample(
     step: Step,
     states: Any,
@@ -100,7 +103,7 @@ def sample(
     ...         start_token=0, end_token=0, max_length=3, top_k=1,
     ...     )
     >>> draw(np.array([[0.0, 2.0, 1.0]], "float32"))[0]
-    array([[1, 1, 1]], dtype=int32)
+    Tensor([[1, 1, 1]], dtype=int32)
     """
     if isinstance(temperature, (int, float)) and not temperature > 0:
         raise ValueError(
@@ -229,6 +232,7 @@ def _decode(
     return ops.reshape(sequences, (batch, max_length)), found.scores, found.lengths
 
 
+@compiled_on_values
 def scheduled_sampling(
     step: Step, states: Any, tokens: Any, probability: Any, *, greedy: bool = False, seed: Any = None
 ) -> tuple[Tensor, Any]:
@@ -267,7 +271,7 @@ def scheduled_sampling(
     ...     return ab.ops.argmax(logits, axis=-1)
     >>> tokens = np.array([[1, 5, 2]], "int32")
     >>> run(tokens, 0.0), run(tokens, 1.0)
-    (array([[2, 6, 3]], dtype=int32), array([[2, 3, 4]], dtype=int32))
+    (Tensor([[2, 6, 3]], dtype=int32), Tensor([[2, 3, 4]], dtype=int32))
     """
     inputs = ops.cast(ops.convert_to_tensor(tokens), "int32")
     if inputs.shape is None or len(inputs.shape) != 2:

@@ -10,7 +10,7 @@ import numpy as np
 from ..engine import ops
 from ..engine.graph import Region, Tensor, flatten, pack_as
 from ..engine.graph.dtypes import is_floating
-from ..engine.graph.graph import get_default_graph
+from ..engine.graph.graph import Graph, get_default_graph, in_explicit_graph
 from ..engine.graph.nest import map_structure
 from .step_rows import rows_live
 from .step_sums import collect_step_sums
@@ -69,7 +69,7 @@ class CheckedStep:
     def __init__(self, caller: str, step: Step, tokens: Tensor, states: Any) -> None:
         self.caller = caller
         self._step = step
-        region = Region(get_default_graph(), "probe")  # thrown away
+        region = Region(get_default_graph() if in_explicit_graph() else Graph(), "probe")  # thrown away
         with region.as_default():
             first = region.add_parameter(tokens.spec, "tokens")
             leaves = [region.add_parameter(leaf.spec, "state") for leaf in flatten(states)]

@@ -31,7 +31,7 @@ class Dense(Layer):
 
     >>> import anabranch as ab
     >>> ab.layers.Dense(2, kernel_initializer="ones")([[1.0, 2.0, 3.0]])
-    array([[6., 6.]], dtype=float32)
+    Tensor([[6., 6.]], dtype=float32)
     """
 
     def __init__(

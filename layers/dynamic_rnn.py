@@ -43,11 +43,11 @@ def dynamic_rnn(
     >>> x = np.arange(1, 7, dtype="float32").reshape(2, 3, 1)
     >>> outputs, (state,) = ab.dynamic_rnn(cell, x, sequence_length=[3, 2])
     >>> outputs[..., 0]
-    array([[1., 3., 6.],
-           [4., 9., 0.]], dtype=float32)
+    Tensor([[1., 3., 6.],
+            [4., 9., 0.]], dtype=float32)
     >>> state
-    array([[6.],
-           [9.]], dtype=float32)
+    Tensor([[6.],
+            [9.]], dtype=float32)
     """
     layer = RNN(cell, return_sequences=True, return_state=True, time_major=time_major)
     outputs, *final = layer(inputs, initial_state=initial_state, sequence_length=sequence_length, training=training)

@@ -26,8 +26,8 @@ class Embedding(Layer):
 
     >>> import anabranch as ab
     >>> ab.layers.Embedding(2, 3, weights=[[0, 1, 2], [3, 4, 5]])([1, 0])
-    array([[3., 4., 5.],
-           [0., 1., 2.]], dtype=float32)
+    Tensor([[3., 4., 5.],
+            [0., 1., 2.]], dtype=float32)
     """
 
     def __init__(

@@ -5,20 +5,18 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from typing import Any
-
-import numpy as np
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, ClassVar
 
 from ..engine import ops
-from ..engine.graph import Graph, Tensor, flatten, in_stateless_scope, pack_as
+from ..engine.graph import Graph, Tensor, Value, eagerly, flatten, in_stateless_scope, pack_as
 from ..engine.graph.graph import get_default_graph, graph_for, in_explicit_graph
 from ..engine.graph.provenance import building_part
 from ..engine.objects import regularizers
 from ..engine.ops.elementwise import identity as pass_on  # ops.identity is the matrix
 from ..engine.session import placeholder
-from .added_losses import LostLoss, losses_within
+from .added_losses import LostLoss, losses_within, note_lost_losses
 from .calling import (
     CallSignature,
     active_call,
@@ -27,11 +25,13 @@ from .calling import (
     enclosing_training,
     is_array,
     is_outermost,
+    is_symbolic,
     map_leaves,
     masks_of,
     numbers_to_arrays,
     shapes_of,
     signature_of,
+    symbols_in,
     tensors_in,
     to_tensors,
 )
@@ -67,8 +67,10 @@ class Layer(StatelessCalls):
     ...     def call(self, inputs):
     ...         return inputs * self.factor
     >>> Scale()([[1.0, 2.0]])
-    array([[1., 2.]], dtype=float32)
+    Tensor([[1., 2.]], dtype=float32)
     """
+
+    has_loops: ClassVar[bool] = False  # whether calls on values run compiled: op by op, each step of a loop costs more
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -129,44 +131,57 @@ class Layer(StatelessCalls):
     # --- calling --------------------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the layer: on tensors it builds, on arrays it runs.
+        """Call the layer: on values and arrays it computes, on symbols and where a graph is being built it builds.
 
         Raises:
             ValueError: an input does not fit the layer (named, with what was expected and what was got).
         """
         self._check_initialized()
-        if tensors_in((args, kwargs)) or in_explicit_graph() or in_stateless_scope():
-            return self._call_on_tensors(args, kwargs)
-        return self._call_on_arrays((*map(numbers_to_arrays, args[:1]), *args[1:]), kwargs)
+        if not is_symbolic(args, kwargs):
+            args = (*map(numbers_to_arrays, args[:1]), *args[1:])
+            if self.has_loops and not in_stateless_scope():
+                return self._call_compiled(args, kwargs)
+        return self._call_on_tensors(args, kwargs)
 
     def _call_on_tensors(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with _graph_of(tensors_in((args, kwargs))) as graph, calls_around(graph):
-            outermost = is_outermost()
-            if outermost:
-                self._clear_losses()
-            arguments, training = self._bind(args, kwargs)
-            given = tensors_in(list(arguments.values()))
-            masks = masks_of(next(iter(arguments.values()), None))
-            converted = to_tensors(arguments, self.compute_dtype if self.autocast else None)
-            outputs = self._run_call(graph, arguments, converted, training)
-            records = outermost and is_construction_graph(graph)
-            first = next(iter(arguments.values()), None)
-            explicit_mask = arguments.get("mask")
-            masked = self._output_masks(first, outputs, masks if explicit_mask is None else explicit_mask)
-            if records or masked:
-                outputs = _apart_from(outputs, given)
-            _set_masks(outputs, masked)
-            if records:
-                Node(self, (args, kwargs), outputs)
-            self._latest_output_shapes = shapes_of(outputs)
-            return outputs
+        symbols = symbols_in((args, kwargs))
+        if not symbols and not in_explicit_graph():
+            return self._called(None, args, kwargs)
+        with _graph_of(symbols) as graph, calls_around(graph):
+            return self._called(graph, args, kwargs)
 
-    def _run_call(self, graph: Graph, arguments: dict[str, Any], converted: dict[str, Any], training: Any) -> Any:
+    def _called(self, graph: Graph | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The outputs, built into `graph`, or computed at once if there is none."""
+        outermost = is_outermost()
+        if outermost:
+            self._clear_losses()
+        arguments, training = self._bind(args, kwargs)
+        given = tensors_in(list(arguments.values()))
+        masks = masks_of(next(iter(arguments.values()), None))
+        converted = to_tensors(arguments, self.compute_dtype if self.autocast else None)
+        outputs = self._run_call(graph, arguments, converted, training)
+        records = outermost and graph is not None and is_construction_graph(graph)
+        first = next(iter(arguments.values()), None)
+        explicit_mask = arguments.get("mask")
+        masked = self._output_masks(first, outputs, masks if explicit_mask is None else explicit_mask)
+        if records or masked:
+            outputs = _apart_from(outputs, given)
+        _set_masks(outputs, masked)
+        if records:
+            Node(self, (args, kwargs), outputs)
+        if outermost and graph is None:
+            note_lost_losses(self._flatten_layers())
+        self._latest_output_shapes = shapes_of(outputs)
+        return outputs
+
+    def _run_call(
+        self, graph: Graph | None, arguments: dict[str, Any], converted: dict[str, Any], training: Any
+    ) -> Any:
         """Build, check, and run `call` inside the layer's scopes."""
         try:
             with (
                 active_call(self.name, training) as active,
-                graph.name_scope(self.name),
+                nullcontext() if graph is None else graph.name_scope(self.name),
                 building_part("layer", active.path),
             ):
                 self._ensure_built(converted)
@@ -272,32 +287,44 @@ class Layer(StatelessCalls):
                 f"{type(self).__name__}.__init__() did not call super().__init__(). Make that its first statement."
             )
 
-    def _call_on_arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run compiled: one function for each combination of settings, traced for each kind of arrays."""
+    def _call_compiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run compiled: one function for each combination of settings, traced for each kind of values."""
         leaves = flatten((args, kwargs))
         data = len(flatten(args[0])) if args else 0  # numbers among the inputs are data, elsewhere settings
-        positions = [i for i, leaf in enumerate(leaves) if is_array(leaf) or (i < data and _is_number(leaf))]
+        positions = [i for i, leaf in enumerate(leaves) if _is_data(leaf) or (i < data and _is_number(leaf))]
         settings = [None if i in positions else leaf for i, leaf in enumerate(leaves)]
+        masks = [_mask_of(leaves[i], None) for i in positions]
         key = (_form((args, kwargs)), tuple(positions), tuple(_hashable(setting) for setting in settings))
-        key = (*key, tuple((id(layer), layer.trainable) for layer in self._flatten_layers()))
+        key = (*key, tuple((id(layer), layer.trainable) for layer in self._flatten_layers()), _form(masks))
         if key not in self._functions:
-            structure = (args, kwargs)
-
-            def run(*tensors: Tensor) -> Any:
-                filled = list(settings)
-                for position, tensor in zip(positions, tensors, strict=True):
-                    filled[position] = tensor
-                outputs = self._call_on_tensors(*pack_as(structure, filled))
-                losses = losses_within(get_default_graph(), self._flatten_layers())
-                function.notes = [loss for loss in losses if isinstance(loss, LostLoss)]
-                return outputs, [loss for loss in losses if not isinstance(loss, LostLoss)]
-
-            self._functions[key] = ArrayFunction(run)
+            self._functions[key] = self._compiled_call((args, kwargs), settings, positions)
         function: ArrayFunction = self._functions[key]
-        outputs, losses = function(*[np.asarray(leaves[position]) for position in positions])
+        found = function(*[leaves[position] for position in positions], *flatten(masks))
+        if found is None:  # it can't be differentiated as a whole
+            return self._call_on_tensors(args, kwargs)
+        outputs, losses, masked = found
+        _set_masks(outputs, _mask_leaves(masked))
         self._clear_losses()
         self._added_losses = [*losses, *function.notes]
         return outputs
+
+    def _compiled_call(self, structure: Any, settings: list[Any], positions: list[int]) -> ArrayFunction:
+        masked = [_mask_of(leaf, None) is not None for leaf in flatten(structure)]
+
+        def run(*tensors: Tensor) -> Any:
+            filled, masks = list(settings), iter(tensors[len(positions) :])
+            for position, tensor in zip(positions, tensors, strict=False):
+                filled[position] = tensor
+                if masked[position]:
+                    tensor.annotations["mask"] = next(masks)
+            outputs = self._call_on_tensors(*pack_as(structure, filled))
+            losses = losses_within(get_default_graph(), self._flatten_layers())
+            function.notes = [loss for loss in losses if isinstance(loss, LostLoss)]
+            masks_out = [_mask_of(leaf, None) for leaf in flatten(outputs)]
+            return outputs, [loss for loss in losses if not isinstance(loss, LostLoss)], masks_out
+
+        function = ArrayFunction(run)
+        return function
 
     # --- building -------------------------------------------------------------------------------------------
 
@@ -308,7 +335,8 @@ class Layer(StatelessCalls):
         if type(self).build is Layer.build:
             self._build_shapes, self.built = shapes, True  # the call that follows builds the parts
         else:
-            self.build(**shapes)
+            with eagerly():  # what is computed here happens once, not in each step of the graph around
+                self.build(**shapes)
 
     def _shapes_for_build(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The shapes that `build` asks for, by its parameters."""
@@ -356,7 +384,7 @@ class Layer(StatelessCalls):
     def input(self) -> Any:
         """The symbolic input of the layer's only (or first) call in a functional model."""
         args, _ = self._first_node().arguments
-        tensors = tensors_in(args)
+        tensors = symbols_in(args)
         return tensors[0] if len(tensors) == 1 else (args[0] if len(args) == 1 else list(args))
 
     @property
@@ -445,7 +473,7 @@ def _batch_input_shape(kwargs: dict[str, Any]) -> tuple[int | None, ...] | None:
 
 
 @contextmanager
-def _graph_of(tensors: list[Tensor]) -> Generator[Graph]:
+def _graph_of(tensors: Sequence[Tensor]) -> Generator[Graph]:
     """Make the graph in which `tensors` can be used the current one."""
     current = get_default_graph()
     graph = graph_for(tensors) if tensors else current
@@ -517,6 +545,10 @@ def _set_masks(outputs: Any, masks: list[Any]) -> None:
     for output, mask in zip(flatten(outputs), masks, strict=True):
         if isinstance(output, Tensor) and mask is not None:
             output.annotations["mask"] = mask
+
+
+def _is_data(leaf: Any) -> bool:
+    return is_array(leaf) or isinstance(leaf, Value)
 
 
 def _is_number(leaf: Any) -> bool:

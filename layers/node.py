@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..engine.graph import Graph, Tensor, flatten
+from ..engine.graph import Graph, Symbol, Tensor, flatten
 
 if TYPE_CHECKING:
     from .layer import Layer
@@ -43,13 +43,13 @@ class Node:
             _construction_graphs.add(tensor.graph)
 
     @property
-    def input_tensors(self) -> list[Tensor]:
+    def input_tensors(self) -> list[Symbol]:
         """The tensors among the arguments, in order."""
-        return [leaf for leaf in flatten(self.arguments) if isinstance(leaf, Tensor)]
+        return [leaf for leaf in flatten(self.arguments) if isinstance(leaf, Symbol)]
 
     @property
-    def output_tensors(self) -> list[Tensor]:
-        return [leaf for leaf in flatten(self.outputs) if isinstance(leaf, Tensor)]
+    def output_tensors(self) -> list[Symbol]:
+        return [leaf for leaf in flatten(self.outputs) if isinstance(leaf, Symbol)]
 
     @property
     def is_input(self) -> bool:

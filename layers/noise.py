@@ -35,7 +35,7 @@ class GaussianDropout(Layer):
     >>> import numpy as np
     >>> import anabranch as ab
     >>> ab.layers.GaussianDropout(0.5)(np.ones((1, 3), "float32"))
-    array([[1., 1., 1.]], dtype=float32)
+    Tensor([[1., 1., 1.]], dtype=float32)
     """
 
     def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
@@ -70,7 +70,7 @@ class AlphaDropout(Layer):
     >>> import numpy as np
     >>> import anabranch as ab
     >>> ab.layers.AlphaDropout(0.5)(np.ones((1, 3), "float32"))
-    array([[1., 1., 1.]], dtype=float32)
+    Tensor([[1., 1., 1.]], dtype=float32)
     """
 
     def __init__(

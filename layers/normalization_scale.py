@@ -35,7 +35,7 @@ class GroupNormalization(Layer):
     >>> import anabranch as ab
     >>> x = np.array([[1.0, 3.0, 10.0, 30.0]], "float32")
     >>> ab.layers.GroupNormalization(groups=2)(x).round(2)
-    array([[-1.,  1., -1.,  1.]], dtype=float32)
+    Tensor([[-1.,  1., -1.,  1.]], dtype=float32)
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class RMSNormalization(Layer):
     >>> import numpy as np
     >>> import anabranch as ab
     >>> ab.layers.RMSNormalization()(np.array([[3.0, -3.0]], "float32")).round(3)
-    array([[ 1., -1.]], dtype=float32)
+    Tensor([[ 1., -1.]], dtype=float32)
     """
 
     def __init__(self, axis: int | Sequence[int] = -1, epsilon: float = 1e-6, **kwargs: Any) -> None:
@@ -189,7 +189,7 @@ class UnitNormalization(Layer):
     >>> import numpy as np
     >>> import anabranch as ab
     >>> ab.layers.UnitNormalization()(np.array([[3.0, 4.0]], "float32"))
-    array([[0.6, 0.8]], dtype=float32)
+    Tensor([[0.6, 0.8]], dtype=float32)
     """
 
     def __init__(self, axis: int | Sequence[int] = -1, **kwargs: Any) -> None:

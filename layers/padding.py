@@ -49,7 +49,7 @@ class ZeroPadding1D(_ZeroPadding):
 
     >>> import anabranch as ab
     >>> ab.layers.ZeroPadding1D((1, 2))([[[5.0]]])[0, :, 0]
-    array([0., 5., 0., 0.], dtype=float32)
+    Tensor([0., 5., 0., 0.], dtype=float32)
     """
 
     rank = 1
@@ -166,7 +166,7 @@ class Cropping1D(_Cropping):
 
     >>> import anabranch as ab
     >>> ab.layers.Cropping1D((1, 0))([[[1.0], [2.0], [3.0]]])[0, :, 0]
-    array([2., 3.], dtype=float32)
+    Tensor([2., 3.], dtype=float32)
     """
 
     rank = 1

@@ -82,7 +82,7 @@ class MaxPooling1D(_MaxPooling):
 
     >>> import anabranch as ab
     >>> ab.layers.MaxPooling1D(2)([[[1.0], [3.0], [2.0], [0.0]]])[0, :, 0]
-    array([3., 2.], dtype=float32)
+    Tensor([3., 2.], dtype=float32)
     """
 
     rank = 1
@@ -156,7 +156,7 @@ class AveragePooling1D(_AveragePooling):
 
     >>> import anabranch as ab
     >>> ab.layers.AveragePooling1D(2)([[[1.0], [3.0], [2.0], [0.0]]])[0, :, 0]
-    array([2., 1.], dtype=float32)
+    Tensor([2., 1.], dtype=float32)
     """
 
     rank = 1
@@ -262,7 +262,7 @@ class GlobalAveragePooling1D(_GlobalPooling):
     >>> import anabranch as ab
     >>> steps = np.array([[[1.0], [3.0], [100.0]]], "float32")
     >>> ab.layers.GlobalAveragePooling1D()(steps, mask=np.array([[True, True, False]]))
-    array([[2.]], dtype=float32)
+    Tensor([[2.]], dtype=float32)
     """
 
     rank = 1
@@ -340,7 +340,7 @@ class GlobalMaxPooling1D(_GlobalMaxPooling):
 
     >>> import anabranch as ab
     >>> ab.layers.GlobalMaxPooling1D()([[[1.0, 5.0], [3.0, 2.0]]])
-    array([[3., 5.]], dtype=float32)
+    Tensor([[3., 5.]], dtype=float32)
     """
 
     rank = 1

@@ -79,8 +79,8 @@ class SinePositionEncoding(Layer):
     >>> import numpy as np
     >>> import anabranch as ab
     >>> ab.layers.SinePositionEncoding()(np.zeros((1, 2, 4), "float32")).round(2)
-    array([[[0.  , 1.  , 0.  , 1.  ],
-            [0.84, 0.54, 0.01, 1.  ]]], dtype=float32)
+    Tensor([[[0.  , 1.  , 0.  , 1.  ],
+             [0.84, 0.54, 0.01, 1.  ]]], dtype=float32)
     """
 
     def __init__(self, max_wavelength: float = 10000, **kwargs: Any) -> None:
@@ -128,8 +128,8 @@ class RotaryEmbedding(Layer):
     >>> import numpy as np
     >>> import anabranch as ab
     >>> ab.layers.RotaryEmbedding()(np.ones((1, 2, 2), "float32")).round(2)
-    array([[[ 1.  ,  1.  ],
-            [-0.3 ,  1.38]]], dtype=float32)
+    Tensor([[[ 1.  ,  1.  ],
+             [-0.3 ,  1.38]]], dtype=float32)
     """
 
     def __init__(

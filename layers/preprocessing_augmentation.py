@@ -78,8 +78,8 @@ class RandomRotation(RandomWarp):
 
     >>> import numpy as np
     >>> RandomRotation((0.25, 0.25))(np.arange(4.0).reshape(2, 2, 1))[..., 0].round(3)
-    array([[1., 3.],
-           [0., 2.]], dtype=float32)
+    Tensor([[1., 3.],
+            [0., 2.]], dtype=float32)
     """
 
     def __init__(
@@ -168,8 +168,8 @@ class RandomTranslation(RandomWarp):
 
     >>> import numpy as np
     >>> RandomTranslation((0.5, 0.5), 0.0, fill_mode="constant")(np.ones((2, 2, 1)))[..., 0]
-    array([[0., 0.],
-           [1., 1.]], dtype=float32)
+    Tensor([[0., 0.],
+            [1., 1.]], dtype=float32)
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class RandomBrightness(RandomImageLayer):
 
     >>> import numpy as np
     >>> RandomBrightness((0.2, 0.2), value_range=(0, 1))(np.array([[[0.5], [0.9]]]))[..., 0]
-    array([[0.7, 1. ]], dtype=float32)
+    Tensor([[0.7, 1. ]], dtype=float32)
     """
 
     moves_pixels: ClassVar[bool] = False

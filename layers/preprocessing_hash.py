@@ -68,7 +68,7 @@ class Hashing(PreprocessingLayer):
         ValueError: an argument is out of its range.
 
     >>> Hashing(3)(["A", "B", "C", "D", "E"])
-    array([1, 0, 1, 1, 2])
+    Tensor([1, 0, 1, 1, 2], dtype=int64)
 
     Weinberger et al., "Feature Hashing for Large Scale Multitask Learning", ICML 2009.
     """
@@ -136,7 +136,7 @@ class HashedCrossing(PreprocessingLayer):
         ValueError: there are fewer than two inputs, or their shapes or dtypes are others.
 
     >>> HashedCrossing(5)((["A", "B", "A"], [101, 101, 102]))
-    array([1, 4, 3])
+    Tensor([1, 4, 3], dtype=int64)
     """
 
     def __init__(

@@ -472,9 +472,9 @@ class StringLookup(IndexLookup):
 
     >>> layer = StringLookup(vocabulary=["a", "b", "c"])
     >>> layer([["a", "c", "d"]])
-    array([[1, 3, 0]])
+    Tensor([[1, 3, 0]], dtype=int64)
     >>> StringLookup(vocabulary=["a", "b", "c"], invert=True)([[1, 3, 0]])
-    array([['a', 'c', '[UNK]']], dtype=StringDType())
+    Tensor([['a', 'c', '[UNK]']], dtype=string)
     """
 
     def __init__(
@@ -534,7 +534,7 @@ class IntegerLookup(IndexLookup):
         ValueError: arguments contradict each other, or the vocabulary has repeated terms.
 
     >>> IntegerLookup(vocabulary=[12, 36, 1138])([[12, 1138, 42]])
-    array([[1, 3, 0]])
+    Tensor([[1, 3, 0]], dtype=int64)
     """
 
     def __init__(

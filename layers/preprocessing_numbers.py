@@ -34,7 +34,7 @@ class Normalization(PreprocessingLayer):
     >>> layer = Normalization()
     >>> layer.adapt(np.array([[1.0, 0.0], [3.0, 8.0]]))
     >>> layer([[3.0, 4.0]])
-    array([[1., 0.]], dtype=float32)
+    Tensor([[1., 0.]], dtype=float32)
     >>> layer.mean, layer.variance
     (array([[2., 4.]], dtype=float32), array([[ 1., 16.]], dtype=float32))
     """
@@ -195,7 +195,7 @@ class Discretization(PreprocessingLayer):
         ValueError: neither or both of bin_boundaries and num_bins are given.
 
     >>> Discretization([0.0, 1.0])([-1.5, 0.0, 0.5, 7.0])
-    array([0, 1, 1, 2], dtype=int32)
+    Tensor([0, 1, 1, 2], dtype=int32)
     """
 
     untracked: ClassVar[frozenset[str]] = PreprocessingLayer.untracked | {"_boundaries"}
@@ -343,8 +343,8 @@ class CategoryEncoding(PreprocessingLayer):
         ValueError: `num_tokens` is missing, or weights are given with another mode.
 
     >>> CategoryEncoding(4)([[0, 1], [2, 2]])
-    array([[1., 1., 0., 0.],
-           [0., 0., 1., 0.]], dtype=float32)
+    Tensor([[1., 1., 0., 0.],
+            [0., 0., 1., 0.]], dtype=float32)
     """
 
     def __init__(

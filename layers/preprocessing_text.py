@@ -54,8 +54,8 @@ class TextVectorization(PreprocessingLayer):
 
     >>> layer = TextVectorization(vocabulary=["hello", "world"], output_sequence_length=4)
     >>> layer(["Hello, world!", "Good bye, world"])
-    array([[2, 3, 0, 0],
-           [1, 1, 3, 0]])
+    Tensor([[2, 3, 0, 0],
+            [1, 1, 3, 0]], dtype=int64)
     """
 
     def __init__(

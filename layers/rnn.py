@@ -9,7 +9,7 @@ import numpy as np
 from ..engine import ops
 from ..engine.control_flow import TensorArray, while_loop
 from ..engine.graph import Region, Tensor, TensorSpec, Variable, flatten, pack_as
-from ..engine.graph.graph import get_default_graph
+from ..engine.graph.graph import Graph, get_default_graph, in_explicit_graph
 from ..engine.objects.registry import serialize_keras_object
 from ..engine.ops.elementwise import identity as pass_on  # ops.identity is the matrix
 from .calling import map_leaves
@@ -64,10 +64,12 @@ class RNN(Layer):
     ...         total = states[0] + x
     ...         return total, [total]
     >>> ab.layers.RNN(Sum(), return_sequences=True)(np.ones((1, 3, 2), "float32"))
-    array([[[1., 1.],
-            [2., 2.],
-            [3., 3.]]], dtype=float32)
+    Tensor([[[1., 1.],
+             [2., 2.],
+             [3., 3.]]], dtype=float32)
     """
+
+    has_loops: ClassVar[bool] = True
 
     untracked: ClassVar[frozenset[str]] = Layer.untracked | {"states"}
 
@@ -224,6 +226,7 @@ class RNN(Layer):
         size = None if given.shape is None else given.shape[0]
         if size is None or not isinstance(batch, int):
             check = ops.assert_equal(ops.shape(given)[0], batch, f"{what}.")
+            assert check is not None  # sizes of values are known
             with check.graph.control_dependencies([check]):
                 return pass_on(given)
         if size != batch:
@@ -416,7 +419,7 @@ class _Loop:
 
         One step is built in a region that is then thrown away.
         """
-        region = Region(get_default_graph(), "probe")
+        region = Region(get_default_graph() if in_explicit_graph() else Graph(), "probe")
         with region.as_default():
             specs = [TensorSpec(array.element_shape, array.dtype) for array in self.inputs]
             read = [region.add_parameter(spec, "input") for spec in specs]

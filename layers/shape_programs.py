@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..engine.graph import Graph, Operation, Placeholder, Tensor, TensorSpec, flatten, pack_as
+from ..engine.graph import Graph, Operation, Placeholder, Symbol, TensorSpec, Value, flatten, pack_as
 from ..engine.graph.nest import is_nested
 from ..engine.ops import convert_to_tensor
 from ..engine.ops.base import as_array
 from ..engine.place.devices import devices_version
-from ..engine.runtime.program import as_fetched
+from ..engine.session.function import as_values
 from ..engine.session.programs import make_program
+from ..engine.session.staged import Recording, TraceGraph, is_recording
 
 Program = Callable[..., tuple[Any, ...]]
 Specs = list[TensorSpec]
@@ -74,7 +75,7 @@ def _join(spec: TensorSpec, other: TensorSpec) -> TensorSpec:
 
 
 class ArrayFunction:
-    """A function of tensors, called on arrays: compiled for their shapes (see `ShapePrograms`).
+    """A function of tensors, called on values and arrays: compiled for their shapes (see `ShapePrograms`).
 
     Args:
         function: builds the computation in the current graph, and returns a structure of tensors. Its effects always
@@ -90,15 +91,19 @@ class ArrayFunction:
         self._devices = devices_version()
         self._families: dict[Any, ShapePrograms] = {}
         self._found: dict[Any, Callable[..., Any]] = {}
+        self._recorded: dict[Any, tuple[Any, Recording]] = {}
 
-    def __call__(self, *arrays: Any) -> Any:
-        """The function's result, of arrays."""
+    def __call__(self, *given: Any) -> Any:
+        """The function's result, of values; None where tapes record and its gradient can't be computed later."""
         if self._devices != devices_version():  # other devices have been declared
             self._devices = devices_version()
             self._families.clear()
             self._found.clear()
-        values = [as_array(array) for array in arrays]  # strings in the engine's dtype for them
+            self._recorded.clear()
+        values = [as_array(item) for item in given]  # strings in the engine's dtype for them
         key = tuple([(array.shape, array.dtype) for array in values])
+        if is_recording():
+            return self._recorded_call(key, given, values)
         program = self._found.get(key)
         if program is None:
             specs = [TensorSpec(shape, dtype) for shape, dtype in key]
@@ -107,17 +112,33 @@ class ArrayFunction:
             program = self._found[key] = family.find(specs)
         return program(*values)
 
+    def _recorded_call(self, key: Any, given: Sequence[Any], arrays: Sequence[Any]) -> Any:
+        known = self._recorded.get(key)
+        if known is None:
+            graph, feeds, result, fetches, effects = self._traced([TensorSpec(shape, dtype) for shape, dtype in key])
+            recording = Recording(graph, feeds, [fetch for fetch in fetches if fetch is not None], effects)
+            known = self._recorded[key] = (result, recording)
+        result, recording = known
+        if not recording.is_possible:
+            return None
+        values = [item if type(item) is Value else Value(array) for item, array in zip(given, arrays, strict=True)]
+        return pack_as(result, recording.on_values(values))
+
     def count(self) -> int:
         """How many programs were compiled."""
         return len({id(program) for program in self._found.values()})
 
-    def _trace(self, specs: Specs) -> Callable[[], Callable[..., Any]]:
-        graph = Graph()
+    def _traced(self, specs: Specs) -> tuple[TraceGraph, list[Symbol], Any, list[Any], list[Operation]]:
+        """The graph for arrays of these specs: it, its feeds, the result, what is fetched for it, the effects."""
+        graph = TraceGraph()
         with graph.as_default():
             feeds = [graph.add(Placeholder(s), (), f"argument_{i}").outputs[0] for i, s in enumerate(specs)]
             result = self._function(*feeds)
-            fetches = [_as_fetch(leaf) for leaf in flatten(result)]
-        effects: list[Operation] = [operation for operation in graph.operations if operation.writes]
+            fetches = [None if isinstance(leaf, Operation) else _as_fetch(graph, leaf) for leaf in flatten(result)]
+        return graph, feeds, result, fetches, [operation for operation in graph.operations if operation.writes]
+
+    def _trace(self, specs: Specs) -> Callable[[], Callable[..., Any]]:
+        graph, feeds, result, fetches, effects = self._traced(specs)
         targets = [*[fetch for fetch in fetches if fetch is not None], *effects]
 
         def compiled() -> Callable[..., Any]:
@@ -125,7 +146,7 @@ class ArrayFunction:
 
             def run(*arrays: Any) -> Any:
                 values = iter(program(*arrays))
-                found = [None if fetch is None else as_fetched(next(values)) for fetch in fetches]
+                found = [None if fetch is None else as_values(next(values)) for fetch in fetches]
                 return pack_as(result, found) if is_nested(result) else (found[0] if found else None)
 
             return run
@@ -133,6 +154,5 @@ class ArrayFunction:
         return compiled
 
 
-def _as_fetch(leaf: Any) -> Tensor | None:
-    """What is fetched for a leaf of a result; None for an operation."""
-    return None if isinstance(leaf, Operation) else convert_to_tensor(getattr(leaf, "flow", leaf))
+def _as_fetch(graph: Graph, leaf: Any) -> Symbol:
+    return graph.capture(convert_to_tensor(getattr(leaf, "flow", leaf)))

@@ -46,7 +46,7 @@ class STFTSpectrogram(Layer):
         ValueError: an argument is out of range or unknown. TypeError: the input has no floats.
 
     >>> STFTSpectrogram("magnitude", frame_length=4, window=None, scaling=None)(np.ones((1, 4, 1), "float32")).round(3)
-    array([[[4., 0., 0.]]], dtype=float32)
+    Tensor([[[4., 0., 0.]]], dtype=float32)
     """
 
     def __init__(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
-from ..engine.graph import Graph, StatelessScope, Tensor, Variable, in_explicit_graph, in_stateless_scope
-from ..engine.graph.graph import get_default_graph, graph_for
-from ..engine.session import Function
-from .calling import is_array, map_leaves, numbers_to_arrays, tensors_in
+from ..engine.graph import Graph, StatelessScope, Symbol, Tensor, Variable
+from ..engine.graph.graph import graph_for
+from .calling import is_array, map_leaves, numbers_to_arrays, symbols_in
 from .layer_config import LayerConfig
 from .tracking import TrackedMetric, held_by_attributes
 from .weight import Weight
@@ -39,7 +38,7 @@ class StatelessCalls(LayerConfig):
 
         Returns:
             ``(outputs, non_trainable_variables)``: the latter as the call would have left them; with `return_losses`
-            also the list of losses. Tensors where tensors are given or a graph is being built, else arrays.
+            also the list of losses. Symbols where symbols are given or a graph is being built, else values.
 
         Raises:
             ValueError: the layer is not built; the numbers or shapes of the values differ from those of the weights.
@@ -49,24 +48,17 @@ class StatelessCalls(LayerConfig):
         >>> layer.build((None, 1))
         >>> outputs, (mean, _) = layer.stateless_call([], layer.non_trainable_variables, [[1.0], [3.0]], training=True)
         >>> mean, layer.moving_mean.numpy()
-        (array([1.], dtype=float32), array([0.], dtype=float32))
+        (Tensor([1.], dtype=float32), array([0.], dtype=float32))
         """
         self._check_values(trainable_variables, self.trainable_variables, "trainable")
         self._check_values(non_trainable_variables, self.non_trainable_variables, "non-trainable")
         values = [*trainable_variables, *non_trainable_variables]
-        if in_explicit_graph() or in_stateless_scope() or tensors_in((values, args, kwargs)):
-            return self._call_with(values, args, kwargs, return_losses)
-        arrays = [value.numpy() if isinstance(value, Variable) else value for value in values]
-        key = ("stateless_call", return_losses, *(layer.trainable for layer in self._flatten_layers()))
-        if key not in self._functions:
-            self._functions[key] = Function(functools.partial(self._call_with, return_losses=return_losses))
-        given = (*map(numbers_to_arrays, args[:1]), *args[1:])
-        return self._functions[key](map_leaves(numbers_to_arrays, arrays), given, kwargs)
+        return self._call_with(values, (*map(numbers_to_arrays, args[:1]), *args[1:]), kwargs, return_losses)
 
     def _call_with(self, values: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any], return_losses: bool) -> Any:
         variables = [*self.trainable_variables, *self.non_trainable_variables]
-        given = tensors_in((values, args, kwargs))
-        with _graph_of(given).as_default(), StatelessScope(zip(variables, values, strict=True)) as scope:
+        symbols = symbols_in((values, args, kwargs))
+        with _graph_of(symbols), StatelessScope(zip(variables, values, strict=True)) as scope:
             outputs = self._call_on_tensors(args, kwargs)
             after = [scope.get_current_value(variable) for variable in self.non_trainable_variables]
             return (outputs, after, list(self.losses)) if return_losses else (outputs, after)
@@ -150,5 +142,6 @@ class StatelessCalls(LayerConfig):
         return [variable for metric in self.metrics for variable in metric.variables]
 
 
-def _graph_of(tensors: list[Tensor]) -> Graph:
-    return graph_for(tensors) if tensors else get_default_graph()
+def _graph_of(symbols: list[Symbol]) -> Any:
+    """The block in which symbols can be used; none is needed for values."""
+    return graph_for(symbols).as_default() if symbols else nullcontext()

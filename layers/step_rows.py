@@ -63,8 +63,8 @@ def live_rows() -> Tensor | None:
     ...         return x - mean, [x - mean]
     >>> x = np.array([[[1], [4]], [[3], [8]]], "float32")
     >>> ab.layers.RNN(MeanOfRows())(x, sequence_length=[2, 1])
-    array([[0.],
-           [1.]], dtype=float32)
+    Tensor([[0.],
+            [1.]], dtype=float32)
     """
     graph, found = get_default_graph(), None
     for scope in reversed(_open.stack):

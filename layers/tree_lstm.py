@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -64,6 +64,8 @@ class TreeLSTM(Layer):
     >>> ab.layers.TreeLSTM(4)(np.ones((2, 3, 5), "float32"), children, mask=mask).shape
     (2, 4)
     """
+
+    has_loops: ClassVar[bool] = True
 
     def __init__(
         self,

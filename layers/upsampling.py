@@ -29,7 +29,7 @@ class UpSampling1D(Layer):
 
     >>> import anabranch as ab
     >>> ab.layers.UpSampling1D(2)([[[1.0], [2.0]]])[0, :, 0]
-    array([1., 1., 2., 2.], dtype=float32)
+    Tensor([1., 1., 2., 2.], dtype=float32)
     """
 
     def __init__(self, size: int = 2, **kwargs: Any) -> None:
@@ -61,7 +61,7 @@ class UpSampling2D(Layer):
 
     >>> import anabranch as ab
     >>> ab.layers.UpSampling2D((1, 2), interpolation="bilinear")([[[[0.0], [4.0]]]])[0, 0, :, 0]
-    array([0., 1., 3., 4.], dtype=float32)
+    Tensor([0., 1., 3., 4.], dtype=float32)
     """
 
     def __init__(

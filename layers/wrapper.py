@@ -22,7 +22,7 @@ class Wrapper(Layer):
     ...     def call(self, inputs):
     ...         return self.layer(self.layer(inputs))
     >>> Twice(ab.layers.Rescaling(3.0))([[1.0]])
-    array([[9.]], dtype=float32)
+    Tensor([[9.]], dtype=float32)
     """
 
     def __init__(self, layer: Any, **kwargs: Any) -> None:

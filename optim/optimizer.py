@@ -15,6 +15,7 @@ from ..engine.control_flow import cond
 from ..engine.graph import (
     IndexedSlices,
     Operation,
+    Symbol,
     Tensor,
     Variable,
     VariableRows,
@@ -22,7 +23,9 @@ from ..engine.graph import (
     flatten,
     graph_for,
     in_explicit_graph,
+    in_stateless_scope,
 )
+from ..engine.graph.graph import without_tapes
 from ..engine.graph.provenance import building_part
 from ..engine.graph.spec import shape_text, shapes_compatible
 from ..engine.objects import initializers
@@ -330,12 +333,25 @@ class Optimizer(StatelessSteps, Updates):
         """
         given = list(grads)
         variables = self._targets(given, None if trainable_variables is None else list(trainable_variables))
-        if in_explicit_graph() or any(isinstance(part, Tensor) for part in flatten(given)):
+        if in_explicit_graph() or any(isinstance(part, Symbol) for part in flatten(given)):
             return self._add_step(given, variables)
         arrays = [None if gradient is None else _as_arrays(gradient) for gradient in given]
         if not any(array is not None for array in arrays):
             raise ValueError(NO_GRADIENTS)
-        return self._at_once("apply", self._add_step)(arrays, variables)
+        if in_stateless_scope():
+            return self._apply_in_scope(given, variables)
+        with without_tapes():  # what is assigned has no gradient
+            return self._at_once("apply", self._add_step)(arrays, variables)
+
+    def _apply_in_scope(self, given: list[Any], variables: list[Variable]) -> None:
+        """Make a step on the values that the variables have in the blocks of `StatelessScope` around."""
+        if [id(variable) for variable in variables] != [id(variable) for variable in self._trainable_variables]:
+            found = {id(variable): gradient for variable, gradient in zip(variables, given, strict=True)}
+            variables, given = self._trainable_variables, [found.get(id(v)) for v in self._trainable_variables]
+        state = [variable.value for variable in self.variables]
+        after, state = self.stateless_apply(state, given, [variable.value for variable in variables])
+        for variable, value in zip([*variables, *self.variables], [*after, *state], strict=True):
+            variable.assign(value)
 
     def _at_once(self, name: Any, python_function: Callable[..., Any]) -> Function:
         if name not in self._compiled:
@@ -350,7 +366,7 @@ class Optimizer(StatelessSteps, Updates):
         if len(given) != len(variables):
             raise ValueError(f"{self.name}: {len(given)} gradients were given for {len(variables)} variables.")
         if len(set(variables)) != len(variables):
-            twice = next(variable for variable in variables if variables.count(variable) > 1)
+            twice = next(v for place, v in enumerate(variables) if v in set(variables[:place]))
             raise ValueError(f"{self.name}: variable {path_of(twice)!r} was given twice.")
         self.build(variables)
         return variables
@@ -365,7 +381,7 @@ class Optimizer(StatelessSteps, Updates):
             )
 
     def _add_step(self, given: list[Any], variables: list[Variable]) -> Operation:
-        graph = graph_for([part for part in flatten(given) if isinstance(part, Tensor)])
+        graph = graph_for([part for part in flatten(given) if isinstance(part, Symbol)])
         first = len(graph.operations)
         with graph.as_default(), graph.name_scope(self.name), building_part("optimizer"):
             pairs = [self._checked(g, v) for g, v in zip(given, variables, strict=True) if g is not None]

@@ -16,15 +16,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..engine import ops
-from ..engine.graph import Tensor, Variable, in_explicit_graph
+from ..engine.graph import Tensor, Variable
 from ..engine.objects.registry import deserialize_keras_object, register_builtins, serialize_keras_object
-from ..engine.session import Function
 
 
 class LearningRateSchedule:
     """A schedule. Subclasses define ``__call__(step)``, written over ops, and `get_config`.
 
-    In a graph, `step` is a tensor and so is the result; called on a number, a schedule gives a NumPy scalar.
+    In a graph, `step` is a symbol and so is the result; called on a number or a value, a schedule gives a value.
     """
 
     arguments: ClassVar[tuple[str, ...]] = ()  # attributes that get_config writes as constructor arguments
@@ -32,7 +31,7 @@ class LearningRateSchedule:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "__call__" in cls.__dict__:
-            setattr(cls, "__call__", _at_once(cls.__dict__["__call__"]))  # noqa: B010 - not by this class's own name
+            setattr(cls, "__call__", _on_tensors(cls.__dict__["__call__"]))  # noqa: B010 - not by this class's own name
 
     def __call__(self, step: Any) -> Any:
         """The learning rate of step number `step`, counted from 0."""
@@ -46,17 +45,12 @@ class LearningRateSchedule:
         return cls(**config)
 
 
-def _at_once(method: Any) -> Any:
-    """`method`, but called with a number from plain Python it gives a number."""
+def _on_tensors(method: Any) -> Any:
+    """`method`, which is given the step as a tensor."""
 
     @functools.wraps(method)
     def call(self: LearningRateSchedule, step: Any) -> Any:
-        if isinstance(step, (Tensor, Variable)) or in_explicit_graph():
-            return method(self, step)
-        functions: dict[Any, Function] = self.__dict__.setdefault("_functions", {})
-        if method not in functions:
-            functions[method] = Function(functools.partial(method, self))
-        return functions[method](np.asarray(step)[()])
+        return method(self, step if isinstance(step, Variable) else ops.convert_to_tensor(step))
 
     return call
 

@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..engine.graph import (
+    IndexedSlices,
     StatelessScope,
-    Tensor,
+    Symbol,
     Variable,
     flatten,
     graph_for,
     in_explicit_graph,
-    in_stateless_scope,
 )
 from ..engine.graph.graph import get_default_graph
-from ..engine.ops.base import as_array
+from ..engine.ops.base import convert_to_tensor
 from ..engine.session import Function
 
 
@@ -40,8 +40,8 @@ class StatelessSteps:
             trainable_variables: the values of these variables.
 
         Returns:
-            ``(trainable_variables, optimizer_variables)`` after the step: tensors where tensors are given or a graph
-            is being built, else arrays.
+            ``(trainable_variables, optimizer_variables)`` after the step: symbols where symbols are given or a graph
+            is being built, else values.
 
         Raises:
             ValueError: the optimizer is not built; the numbers or shapes of the values do not fit; the step assigns
@@ -53,17 +53,17 @@ class StatelessSteps:
         >>> sgd.build([w])
         >>> (after,), state = sgd.stateless_apply(sgd.variables, [[1.0, 1.0]], [w])
         >>> after, int(state[0]), w.numpy()
-        (array([0.5, 1.5], dtype=float32), 1, array([1., 2.], dtype=float32))
+        (Tensor([0.5, 1.5], dtype=float32), 1, array([1., 2.], dtype=float32))
         """
         self._check_state(optimizer_variables, trainable_variables)
         given = [list(trainable_variables), list(optimizer_variables), list(grads)]
-        if in_explicit_graph() or in_stateless_scope() or any(isinstance(leaf, Tensor) for leaf in flatten(given)):
+        if in_explicit_graph() or any(isinstance(leaf, Symbol) for leaf in flatten(given)):
             return self._step_on(*given)
-        arrays = [[None if value is None else as_array(value) for value in values] for values in given]
-        return self._at_once("stateless_apply", self._step_on)(*arrays)
+        values = [[_as_given(value) for value in values] for values in given]
+        return self._at_once("stateless_apply", self._step_on)(*values)
 
     def _step_on(self, trainable: list[Any], state: list[Any], grads: list[Any]) -> tuple[list[Any], list[Any]]:
-        tensors = [leaf for leaf in flatten([trainable, state, grads]) if isinstance(leaf, Tensor)]
+        tensors = [leaf for leaf in flatten([trainable, state, grads]) if isinstance(leaf, Symbol)]
         variables = [*self._trainable_variables, *self.variables]
         with (
             (graph_for(tensors) if tensors else get_default_graph()).as_default(),
@@ -100,3 +100,12 @@ class StatelessSteps:
     def assign_sub(self, variable: Any, value: Any) -> Any:
         """Subtract from a variable: as ``variable.assign_sub(value)``."""
         return variable.assign_sub(value)
+
+
+def _as_given(value: Any) -> Any:
+    """A value or gradient as a function takes it: variables as their values."""
+    if value is None:
+        return None
+    if isinstance(value, IndexedSlices):
+        return IndexedSlices(*[convert_to_tensor(field) for field in value])
+    return convert_to_tensor(value)

@@ -80,7 +80,8 @@ def backpropagate(
         sweep.add(tensor, seed)
     for operation in reversed(operations):
         sweep.go_through(operation)
-    return {t: resolved(sweep.cotangents[t], t in sparse) for t in wanted if t in sweep.cotangents}
+    by_rows = set(sparse)
+    return {t: resolved(sweep.cotangents[t], t in by_rows) for t in wanted if t in sweep.cotangents}
 
 
 class Sweep:

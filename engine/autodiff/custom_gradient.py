@@ -9,18 +9,26 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from ..graph.graph import Graph, Operation, Parameter, ReadVariable, get_default_graph
+from ..graph.graph import (
+    Graph,
+    Operation,
+    Parameter,
+    ReadVariable,
+    _context,  # pyright: ignore[reportPrivateUsage]
+    graph_for,
+)
 from ..graph.nest import flatten, flatten_with_path, is_mapping, is_sequence, pack_as
 from ..graph.op import Op
 from ..graph.quick_dataclass import dataclass
 from ..graph.region import Region
 from ..graph.slices import IndexedSlices
 from ..graph.spec import Spec, TensorSpec, shape_text, shapes_compatible
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol, Tensor
 from ..graph.variable import Variable
-from ..ops.base import apply, convert_to_tensor, zeros_of
+from ..ops.base import apply, apply_multi, convert_to_tensor, runs_now, zeros_of
 from ..ops.complex_numbers import conjugated
 from ..ops.elementwise import Identity, StopGradient
+from .tape import Tape
 
 
 def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -51,8 +59,10 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
     ... def log1pexp(x):
     ...     e = ab.ops.exp(x)
     ...     return ab.ops.log(1 + e), lambda upstream: upstream * (1 - 1 / (1 + e))
-    >>> x = ab.constant(100.0)
-    >>> float(ab.Session().run(ab.gradients(log1pexp(x), [x])[0]))
+    >>> x = ab.Variable(100.0)
+    >>> with ab.GradientTape() as tape:
+    ...     y = log1pexp(x)
+    >>> float(tape.gradient(y, x))
     1.0
     """
 
@@ -191,32 +201,86 @@ class _Rule:
 
 
 def _call(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    graph, name = get_default_graph(), getattr(f, "__name__", type(f).__name__)
+    name = getattr(f, "__name__", type(f).__name__)
     leaves = flatten(args)
     is_tensor = [_becomes_tensor(leaf) for leaf in leaves]
-    start = len(graph.operations)
-    # Copies under a name of their own: a variable that comes as an argument is not one that `f` reads by itself.
-    values = [graph.capture(convert_to_tensor(leaf)) for leaf, kept in zip(leaves, is_tensor, strict=True) if kept]
-    copies = [apply(Identity(), value) for value in values]
-    remaining = iter(copies)
-    given = [next(remaining) if kept else leaf for leaf, kept in zip(leaves, is_tensor, strict=True)]
-    returned = f(*pack_as(args, given), **kwargs)
+    given = [convert_to_tensor(leaf) for leaf, kept in zip(leaves, is_tensor, strict=True) if kept]
+    apart: _Apart = _AtOnce() if runs_now(given) else _InGraph()
+    values, returned = apart.call(f, args, kwargs, is_tensor, given)
     if not is_sequence(returned) or len(returned) != 2 or not callable(returned[1]):
         raise TypeError(
             f"custom_gradient: {name} must return a pair (outputs, grad_fn), where grad_fn is a function; "
             f"got {_described(returned)}."
         )
     outputs, grad_fn = returned
-    results = [graph.capture(convert_to_tensor(leaf)) for leaf in flatten(outputs)]
+    results = [convert_to_tensor(leaf) for leaf in flatten(outputs)]
     if not results:
         raise TypeError(f"custom_gradient: {name} returned no output tensors.")
-    reads = _variable_reads(graph, results, set(copies), start)
+    results, reads = apart.reads(results)
     if reads:
         _check_takes_variables(grad_fn, name, reads)
     names = _leaf_names(f, args)
     rule = _Rule(name, grad_fn, len(results), args, tuple(names), tuple(is_tensor), tuple(reads))
-    node = graph.add(CustomGradient(rule), [*results, *values, *reads.values()], name)
-    return pack_as(outputs, list(node.outputs))
+    made = apply_multi(CustomGradient(rule), *results, *values, *reads.values(), name=name)
+    return pack_as(outputs, list(made))
+
+
+class _Apart(Protocol):
+    """How the user's function is called, apart from what is differentiated."""
+
+    def call(
+        self, f: Callable[..., Any], args: Any, kwargs: dict[str, Any], is_tensor: list[bool], given: list[Tensor]
+    ) -> tuple[list[Tensor], Any]:
+        """The values of the arguments that are tensors, and what `f` returned."""
+        ...
+
+    def reads(self, results: list[Tensor]) -> tuple[list[Tensor], dict[Variable, Tensor]]:
+        """The results, and the trainable variables that `f` has read for them, with their values."""
+        ...
+
+
+class _InGraph:
+    """The function is traced into the graph that is being built, or into that of the symbols among the arguments."""
+
+    def call(
+        self, f: Callable[..., Any], args: Any, kwargs: dict[str, Any], is_tensor: list[bool], given: list[Tensor]
+    ) -> tuple[list[Tensor], Any]:
+        self._graph = graph_for(given)
+        self._start = len(self._graph.operations)
+        with self._graph.as_default():
+            # Copies under names of their own: a variable that comes as an argument is not one that `f` reads by itself.
+            values: list[Tensor] = [self._graph.capture(value) for value in given]
+            self._copies = [apply(Identity(), value) for value in values]
+            return values, f(*_with_tensors(args, is_tensor, self._copies), **kwargs)
+
+    def reads(self, results: list[Tensor]) -> tuple[list[Tensor], dict[Variable, Tensor]]:
+        captured: list[Any] = [self._graph.capture(result) for result in results]
+        return captured, _variable_reads(self._graph, captured, set(self._copies), self._start)  # pyright: ignore
+
+
+class _AtOnce:
+    """The function runs; tapes do not see inside."""
+
+    def call(
+        self, f: Callable[..., Any], args: Any, kwargs: dict[str, Any], is_tensor: list[bool], given: list[Tensor]
+    ) -> tuple[list[Tensor], Any]:
+        self._noted, before = Tape(), _context.tapes
+        _context.tapes = (self._noted,)
+        try:
+            return given, f(*_with_tensors(args, is_tensor, [apply(Identity(), value) for value in given]), **kwargs)
+        finally:
+            _context.tapes = before
+
+    def reads(self, results: list[Tensor]) -> tuple[list[Tensor], dict[Variable, Tensor]]:
+        found = {variable: variable.value for variable in self._noted.read_for(results)}
+        return results, found
+
+
+def _with_tensors(args: Any, is_tensor: list[bool], tensors: Sequence[Tensor]) -> Any:
+    """The arguments with `tensors` in the places of those that are such."""
+    remaining = iter(tensors)
+    leaves = flatten(args)
+    return pack_as(args, [next(remaining) if kept else leaf for leaf, kept in zip(leaves, is_tensor, strict=True)])
 
 
 def _becomes_tensor(leaf: Any) -> bool:
@@ -227,15 +291,15 @@ def _becomes_tensor(leaf: Any) -> bool:
 
 
 def _variable_reads(
-    graph: Graph, results: Iterable[Tensor], arguments: set[Tensor], start: int
+    graph: Graph, results: Iterable[Symbol], arguments: set[Symbol], start: int
 ) -> dict[Variable, Tensor]:
     """The trainable variables on which `results` depend otherwise than through `arguments`, and their values.
 
     Args:
         start: the number of operations that `graph` had before; older values are constants, unless they are reads.
     """
-    found: dict[Tensor, Variable] = {}
-    seen: set[Tensor] = set()
+    found: dict[Symbol, Variable] = {}
+    seen: set[Symbol] = set()
     pending = list(results)
     while pending:
         tensor = pending.pop()
@@ -253,7 +317,7 @@ def _variable_reads(
     return reads
 
 
-def variable_read_by(tensor: Tensor) -> Variable | None:
+def variable_read_by(tensor: Symbol) -> Variable | None:
     """The variable whose value `tensor` is, read here or in a graph around this one."""
     while isinstance(tensor.operation.op, Parameter):
         graph = tensor.graph

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..graph.graph import get_default_graph
+from ..graph.graph import graph_for
 from ..graph.nest import flatten, flatten_with_path, is_nested, is_sequence, pack_as
 from ..graph.spec import TensorSpec, shape_text, shapes_compatible
 from ..graph.tensor import Tensor
-from ..ops.base import apply, convert_to_tensor, zeros_of
+from ..ops.base import apply, convert_to_tensor, runs_now, zeros_of
 from ..ops.elementwise import Identity
 from .gradients import gradients
+from .tape import Tape
 
 
 def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
@@ -36,12 +37,14 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[
     >>> [float(v) for v in ab.Session().run(list(pullback(1.0)))]
     [5.0, 2.0]
     """
-    inputs = _fresh(primals)
-    outputs, aux = _outputs("vjp", fun(*pack_as(primals, inputs)), has_aux)
+    inputs, tape = _fresh(primals), Tape(watches_reads=False)
+    with tape.watching(inputs):
+        outputs, aux = _outputs("vjp", fun(*pack_as(primals, inputs)), has_aux)
 
     def pullback(cotangents: Any) -> tuple[Any, ...]:
         seeds = _matching("vjp: the cotangents", cotangents, outputs, "outputs")
-        found = _cotangents([convert_to_tensor(y) for y in flatten(outputs)], inputs, seeds)
+        with tape.asked():
+            found = _cotangents([convert_to_tensor(y) for y in flatten(outputs)], inputs, seeds)
         return pack_as(primals, [_or_zeros(dx, x) for dx, x in zip(found, inputs, strict=True)])
 
     return (outputs, pullback, aux) if has_aux else (outputs, pullback)
@@ -79,16 +82,20 @@ def jvp(fun: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool = Fa
             raise TypeError(f"jvp: {name} must be a tuple or list with one entry for each argument, got {value!r}.")
     inputs = _fresh(primals)
     directions = _matching("jvp: the tangents", tangents, pack_as(primals, inputs), "primals")
-    outputs, aux = _outputs("jvp", fun(*pack_as(primals, inputs)), has_aux)
-    results = [convert_to_tensor(y) for y in flatten(outputs)]
-    pushed = pack_as(outputs, _pushed_forward(results, inputs, directions))
+    tape = Tape(watches_reads=False)
+    with tape.watching(inputs), tape.asked():
+        outputs, aux = _outputs("jvp", fun(*pack_as(primals, inputs)), has_aux)
+        results = [convert_to_tensor(y) for y in flatten(outputs)]
+        pushed = pack_as(outputs, _pushed_forward(results, inputs, directions, tape))
     return (outputs, pushed, aux) if has_aux else (outputs, pushed)
 
 
-def _pushed_forward(results: list[Tensor], inputs: list[Tensor], directions: list[Any]) -> list[Tensor]:
+def _pushed_forward(results: list[Tensor], inputs: list[Tensor], directions: list[Any], tape: Tape) -> list[Tensor]:
     """The tangents of `results` where `inputs` move along `directions`."""
     # Any cotangents will do, for the sweep is linear in them. They must be tensors that are used for nothing else.
     probes = [apply(Identity(), zeros_of(result)) for result in results]
+    for probe in probes:
+        tape.watch(probe)
     swept = _cotangents(results, inputs, probes)
     pairs = [
         (dx, direction)
@@ -108,12 +115,7 @@ def _pushed_forward(results: list[Tensor], inputs: list[Tensor], directions: lis
 
 def _cotangents(ys: Sequence[Tensor], xs: Sequence[Tensor], seeds: Sequence[Any]) -> list[Any]:
     """The cotangents of `xs`, None where no path leads to them from `ys`."""
-    graph = get_default_graph()
-    pairs = [
-        (graph.capture(y), seed)
-        for y, seed in zip(ys, seeds, strict=True)
-        if y.spec.differentiable and seed is not None
-    ]
+    pairs = [(_here(y), seed) for y, seed in zip(ys, seeds, strict=True) if y.spec.differentiable and seed is not None]
     moving = [x for x in xs if x.spec.differentiable]
     if not pairs or not moving:
         return [None] * len(xs)
@@ -123,8 +125,12 @@ def _cotangents(ys: Sequence[Tensor], xs: Sequence[Tensor], seeds: Sequence[Any]
 
 def _fresh(primals: Any) -> list[Tensor]:
     """The leaves as tensors of their own: a value that comes twice is two arguments."""
-    graph = get_default_graph()
-    return [apply(Identity(), graph.capture(convert_to_tensor(leaf))) for leaf in flatten(primals)]
+    return [apply(Identity(), _here(convert_to_tensor(leaf))) for leaf in flatten(primals)]
+
+
+def _here(tensor: Tensor) -> Tensor:
+    """A tensor in the graph in which it can be used now; a value outside of graphs itself."""
+    return tensor if runs_now([tensor]) else graph_for([tensor]).capture(tensor)
 
 
 def _outputs(name: str, returned: Any, has_aux: bool) -> tuple[Any, Any]:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..graph.graph import Graph, ReadVariable
+from ..graph.graph import Graph, ReadVariable, get_default_graph
 from ..graph.nest import flatten, is_mapping, is_sequence
 from ..graph.region import Region
 from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec, shapes_compatible
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol, Tensor
+from ..graph.value import Value
 from ..graph.variable import Variable
-from ..ops.base import broadcast_like, convert_to_tensor, zeros_of
+from ..ops.base import broadcast_like, convert_to_tensor, runs_now, zeros_of
 from ..ops.complex_numbers import conjugated
 from ..ops.cotangent import accumulate, resolved
 from .backpropagate import backpropagate, dependent_tensors, reachable_operations, variable_reads
+from .tape import gradients_of_values
 
 
 def gradients(
@@ -65,15 +67,37 @@ def gradients(
     targets = [_as_target(y) for y in flatten(_dense(ys))]
     if not targets:
         raise ValueError("gradients() needs at least one y.")
-    graph = targets[0].graph
-    for target in targets:
-        if target.graph is not graph:
-            raise ValueError(f"All ys must belong to one graph; {target!r} and {targets[0]!r} do not.")
+    zero = unconnected_gradients == "zero"
+    if runs_now(targets):
+        given = [None] * len(targets) if grad_ys is None else list(_leaves_with_none(grad_ys))
+        _check_count(given, targets)
+        sources, stops = ([_as_source(x) for x in flatten(each)] for each in (xs, stop_gradients))
+        return gradients_of_values(targets, sources, given, stops, zero)
+    graph = _graph_of(targets)
+    targets = [graph.capture(target) for target in targets]
     with graph.as_default(), graph.name_scope(name):
         seeds: dict[Tensor, Any] = {y: conjugated(seed) for y, seed in _seeds(targets, grad_ys).items()}
-        sources, stops = [_as_source(x) for x in flatten(xs)], [_as_source(x) for x in flatten(stop_gradients)]
+        sources, stops = ([_source_in(graph, _as_source(x)) for x in flatten(each)] for each in (xs, stop_gradients))
         found = _found_outward(graph, seeds, sources, stops)
-        return [_total(parts, x, unconnected_gradients == "zero") for parts, x in zip(found, flatten(xs), strict=True)]
+        return [_total(parts, x, zero) for parts, x in zip(found, flatten(xs), strict=True)]
+
+
+def _graph_of(targets: list[Tensor]) -> Graph:
+    """The graph of the symbols among `targets`; that which is being built, if there are none.
+
+    Raises:
+        ValueError: there are several.
+    """
+    symbols = [target for target in targets if isinstance(target, Symbol)]
+    for symbol in symbols:
+        if symbol.graph is not symbols[0].graph:
+            raise ValueError(f"All ys must belong to one graph; {symbol!r} and {symbols[0]!r} do not.")
+    return symbols[0].graph if symbols else get_default_graph()
+
+
+def _check_count(given: Sequence[Any], targets: Sequence[Tensor]) -> None:
+    if len(given) != len(targets):
+        raise ValueError(f"gradients: {len(targets)} ys but {len(given)} grad_ys.")
 
 
 def _found_outward(graph: Graph, seeds: dict[Tensor, Any], xs: list[Any], stops: list[Any]) -> list[list[Any]]:
@@ -110,7 +134,7 @@ def _dependent_outside(graph: Graph, xs: list[Any]) -> set[Tensor]:
     dependent: set[Tensor] = set()
     variables = {x for x in xs if isinstance(x, Variable)}
     for outer in reversed(around):
-        sources = {x for x in xs if isinstance(x, Tensor) and x.graph is outer}
+        sources = {x for x in xs if isinstance(x, Symbol) and x.graph is outer}
         sources |= {
             parameter for t, parameter in (outer.captures if isinstance(outer, Region) else ()) if t in dependent
         }
@@ -142,8 +166,7 @@ def _as_target(y: Any) -> Tensor:
 
 def _seeds(targets: list[Tensor], grad_ys: Any) -> dict[Tensor, Any]:
     given = [None] * len(targets) if grad_ys is None else list(_leaves_with_none(grad_ys))
-    if len(given) != len(targets):
-        raise ValueError(f"gradients: {len(targets)} ys but {len(given)} grad_ys.")
+    _check_count(given, targets)
     seeds: dict[Tensor, Any] = {}
     for target, cotangent in zip(targets, given, strict=True):
         if cotangent is None:
@@ -171,11 +194,16 @@ def _as_source(x: Any) -> Tensor | Variable:
     return x
 
 
+def _source_in(graph: Graph, x: Tensor | Variable) -> Symbol | Variable:
+    """`x`, where values are the constants that stand for them in the outermost graph."""
+    return graph.root.capture(x) if isinstance(x, Value) else x  # pyright: ignore[reportReturnType]
+
+
 def _sources(graph: Graph, reads: dict[Variable, list[Tensor]], x: Tensor | Variable) -> list[Tensor]:
     """The tensors of `graph` itself that stand for `x`: `x`, or the reads of a variable."""
     if isinstance(x, Variable):
         return reads[x]
-    return [x] if x.graph is graph else []
+    return [x] if isinstance(x, Symbol) and x.graph is graph else []
 
 
 def _total(parts: list[Any], x: Any, zero: bool) -> Any:

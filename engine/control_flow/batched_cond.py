@@ -11,8 +11,8 @@ from typing import Any
 
 from ..graph.nest import flatten, flatten_with_path, pack_as
 from ..graph.spec import TensorSpec, shape_text
-from ..graph.tensor import Tensor
-from ..ops.base import apply, cast, convert_to_tensor
+from ..graph.tensor import Tensor, _operators  # pyright: ignore[reportPrivateUsage]
+from ..ops.base import apply, cast, convert_to_tensor, runs_now
 from ..ops.comparison import logical_not
 from ..ops.creation import arange, zeros
 from ..ops.partitioning import dynamic_partition, dynamic_stitch
@@ -88,6 +88,9 @@ def _by_row(
     name: str | None,
 ) -> Any:
     leaves = [convert_to_tensor(leaf) for leaf in flatten(operands)]
+    if runs_now([index, *leaves]):
+        given = pack_as(operands, leaves)
+        return _operators["staged"](lambda index, given: _by_row(what, index, branches, given, name), index, given)
     _check_rows(what, index, leaves)
     count = len(branches)
     parted = [dynamic_partition(leaf, index, count) for leaf in leaves]

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..autodiff.custom_gradient import CustomGradient
 from ..graph.graph import Operation, get_default_graph
+from ..graph.identity import is_among
 from ..graph.region import Region
 from ..graph.spec import ArraySpec, Spec, shapes_compatible
 from ..graph.tensor import Tensor
@@ -269,7 +270,7 @@ def _demanded(node: Operation) -> list[Tensor]:
 
 def _record_users(node: Operation) -> list[Operation]:
     frame = node.outputs[-1]
-    return [operation for operation in node.graph.operations if frame in operation.inputs]
+    return [operation for operation in node.graph.operations if is_among(frame, operation.inputs)]
 
 
 def recorded(batch: Batch, node: Operation, _: list[Value]) -> Sequence[Value]:

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from ..autodiff.backpropagate import Sweep, backpropagate, frame_cotangents
-from ..graph.graph import Operation, get_default_graph
+from ..graph.graph import Graph, Operation, get_default_graph, graph_for
+from ..graph.identity import is_among
 from ..graph.nest import flatten, flatten_with_path, is_sequence
 from ..graph.region import Region
 from ..graph.slices import IndexedSlices
 from ..graph.spec import FrameSpec, Spec, TensorSpec, kind_of
 from ..graph.tensor import Tensor
-from ..ops.base import convert_to_tensor, runtime_shape
+from ..ops.base import convert_to_tensor, runs_now, runtime_shape
 from ..ops.cotangent import accumulate, resolved
 from .call import Body, NotKnownYet
 from .frames import BranchMirror
@@ -130,7 +131,7 @@ class BranchGradient:
     def _swept(self, region: Region, seeds: dict[Tensor, Any]) -> dict[Tensor, Any]:
         """The cotangents of what the region captured."""
         captures = {parameter: outer for outer, parameter in region.captures if self.sweep.flows_to(outer)}
-        rows = [parameter for parameter, outer in captures.items() if outer in self.tables]
+        rows = [parameter for parameter, outer in captures.items() if is_among(outer, self.tables)]
         totals: dict[Tensor, Any] = {}
         for parameter, cotangent in backpropagate(region, seeds, list(captures), sparse=rows).items():
             outer = captures[parameter]
@@ -158,7 +159,7 @@ def cond(pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any], nam
     """``true_fn()`` if `pred` holds, else ``false_fn()``; only the branch taken is run.
 
     Args:
-        pred: a scalar bool tensor. A Python bool chooses now.
+        pred: a scalar bool tensor. A Python bool, or a value outside of graphs, chooses now: the branch is called.
         true_fn, false_fn: functions without arguments; they may use any tensor from outside. Their results must
             have one structure and one dtype a leaf; shapes may differ.
         name: a name for the operation.
@@ -182,6 +183,8 @@ def cond(pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any], nam
         raise TypeError(
             f"cond: pred must be a scalar bool, got {choice.spec}. Use ops.any or ops.all, or a comparison."
         )
+    if runs_now([choice]):
+        return true_fn() if choice else false_fn()
     return _branches(choice, [("true_fn", true_fn), ("false_fn", false_fn)], name or "cond")
 
 
@@ -201,6 +204,8 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
     choice = convert_to_tensor(index)
     if choice.dtype.kind not in "iu" or choice.shape not in ((), None):
         raise TypeError(f"switch: index must be a scalar integer, got {choice.spec}.")
+    if runs_now([choice]):
+        return branches[min(max(int(choice), 0), len(branches) - 1)](*operands)
     named = [(f"branches[{k}]", _bind(branch, operands)) for k, branch in enumerate(branches)]
     return _branches(choice, named, "switch")
 
@@ -223,7 +228,12 @@ def _bind(branch: Callable[..., Any], operands: tuple[Any, ...]) -> Callable[[],
 
 
 def _branches(choice: Tensor, functions: list[tuple[str, Callable[[], Any]]], name: str) -> Any:
-    graph = get_default_graph()
+    graph = graph_for([choice])
+    with graph.as_default():
+        return _built_branches(graph, choice, functions, name)
+
+
+def _built_branches(graph: Graph, choice: Tensor, functions: list[tuple[str, Callable[[], Any]]], name: str) -> Any:
     regions: list[Region] = []
     structures: list[Any] = []
     unknown: frozenset[Body] = frozenset()

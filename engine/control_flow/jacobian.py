@@ -9,11 +9,11 @@ from ..autodiff.gradients import gradients
 from ..graph.nest import flatten, map_structure, pack_as
 from ..graph.tensor import Tensor
 from ..ops.axes import moveaxis
-from ..ops.base import ZerosOfShape, apply, convert_to_tensor, runtime_shape
+from ..ops.base import ZerosOfShape, apply, convert_to_tensor, runs_now, runtime_shape
 from ..ops.creation import eye, zeros
-from ..ops.joining import concatenate
+from ..ops.joining import concatenate, stack
 from ..ops.reduction import sum as sum_of
-from ..ops.shaping import ravel, reshape, shape, size
+from ..ops.shaping import broadcast_to, ravel, reshape, shape, size
 from .scan import map_fn
 from .vectorized_map import batched_map, dense
 
@@ -36,8 +36,8 @@ def jacobian(ys: Any, xs: Any, unconnected_gradients: str = "none", parallel: bo
         TypeError, LookupError: as `gradients`.
 
     >>> import anabranch as ab
-    >>> x = ab.constant([1.0, 2.0])
-    >>> ab.Session().run(ab.jacobian(x * x, x))
+    >>> x = ab.placeholder((2,), "float32")
+    >>> ab.Session().run(ab.jacobian(x * x, x), {x: [1.0, 2.0]})
     array([[2., 0.],
            [0., 4.]], dtype=float32)
     """
@@ -63,8 +63,8 @@ def hessian(y: Any, xs: Any, unconnected_gradients: str = "zero", parallel: bool
         For each x a tensor of shape ``x.shape + x.shape``, in the structure of `xs`.
 
     >>> import anabranch as ab
-    >>> x = ab.constant([1.0, 2.0])
-    >>> ab.Session().run(ab.hessian(x[0] * x[0] * x[1], x))
+    >>> x = ab.placeholder((2,), "float32")
+    >>> ab.Session().run(ab.hessian(x[0] * x[0] * x[1], x), {x: [1.0, 2.0]})
     array([[4., 2.],
            [2., 0.]], dtype=float32)
     """
@@ -103,8 +103,8 @@ def batch_jacobian(y: Any, x: Any, unconnected_gradients: str = "none", parallel
         ValueError: `y` or `x` has no first axis, an unknown number of axes, or they differ in size.
 
     >>> import anabranch as ab
-    >>> x = ab.constant([[1.0, 2.0], [3.0, 4.0]])
-    >>> ab.Session().run(ab.batch_jacobian(ab.ops.sum(x * x, axis=1), x))
+    >>> x = ab.placeholder((2, 2), "float32")
+    >>> ab.Session().run(ab.batch_jacobian(ab.ops.sum(x * x, axis=1), x), {x: [[1.0, 2.0], [3.0, 4.0]]})
     array([[2., 4.],
            [6., 8.]], dtype=float32)
     """
@@ -148,6 +148,8 @@ def _jacobian(y: Any, xs: Any, zero: bool, parallel: bool) -> Any:
 
 def _rows(target: Tensor, count: Any, xs: list[Any], parallel: bool) -> list[Any]:
     """For each x the gradients of each column of `target`, stacked; None where there is no path."""
+    if runs_now([target]):
+        return _rows_of_value(target, xs)
     connected: list[bool] = []
 
     def row(unit: Tensor) -> list[Any]:
@@ -158,6 +160,19 @@ def _rows(target: Tensor, count: Any, xs: list[Any], parallel: bool) -> list[Any
     units = eye(count, dtype=target.dtype)
     stacked = iter(batched_map(row, units)[0] if parallel else map_fn(row, units))
     return [next(stacked) if is_there else None for is_there in connected]
+
+
+def _rows_of_value(target: Tensor, xs: list[Any]) -> list[Any]:
+    """The same for values: a sweep over the tape for each column."""
+    units = eye(target.shape[-1], dtype=target.dtype)  # pyright: ignore[reportOptionalSubscript]
+    found = [dense(gradients(target, xs, [broadcast_to(unit, shape(target))])) for unit in units]
+    columns: list[Any] = list(zip(*found, strict=True))
+    if not found:
+        return [
+            None if of is None else zeros((0, *x.shape), x.dtype)
+            for of, x in zip(gradients(target, xs), xs, strict=True)
+        ]
+    return [None if column[0] is None else stack(list(column)) for column in columns]
 
 
 def _shaped(rows: Tensor, y: Tensor, x: Tensor) -> Tensor:

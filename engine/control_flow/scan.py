@@ -8,17 +8,23 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..graph import dtypes
-from ..graph.graph import Operation
+from ..graph.graph import Graph, Operation, get_default_graph, in_explicit_graph
 from ..graph.lifting import Creations
 from ..graph.nest import flatten, is_integer, is_sequence, map_structure, pack_as
 from ..graph.op import ErrorSample, Op, Sample
 from ..graph.quick_dataclass import dataclass
+from ..graph.region import Region
 from ..graph.spec import TensorSpec, shape_text
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol, Tensor
 from ..ops.base import apply, convert_to_tensor
+from ..ops.creation import zeros
+from ..ops.entrance import symbol_in
+from ..ops.joining import stack, unstack
 from ..ops.shaping import shape as shape_of
+from .loop_variables import LoopVariables
+from .region_op import rebuild
 from .tensor_array import TensorArray
-from .while_loop import while_loop
+from .while_loop import check_value, run_at_once, while_loop
 
 
 def scan(
@@ -54,6 +60,12 @@ def scan(
         raise ValueError(f"scan: unroll must be at least 1, got {unroll}.")
     sequences = [convert_to_tensor(leaf) for leaf in flatten(xs)]
     steps = _length("scan", sequences, length)
+    if not isinstance(steps, Symbol) and symbol_in([init, sequences]) is None and not in_explicit_graph():
+        found = run_at_once(lambda: _scan_values(f, init, xs, sequences, int(steps), reverse), "scan")
+        if not isinstance(found, Symbol):
+            return found
+        with found.graph.as_default():
+            return scan(f, init, xs, length, reverse, unroll)
     inputs = [TensorArray(x.dtype, steps).unstack(_of_length(x, steps)) for x in sequences]
     creations = Creations()
     with creations.replay():
@@ -74,6 +86,42 @@ def scan(
     with creations.replay():
         _, carry, outputs = while_loop(more, body, (0, init, outputs))
     return carry, pack_as(example, [array.stack() for array in outputs])
+
+
+def _scan_values(
+    f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, sequences: list[Tensor], steps: int, reverse: bool
+) -> tuple[Any, Any]:
+    """The scan over values, step by step."""
+    structure: Any = (init,)
+    carried = LoopVariables(lambda carry: carry, structure, None, single=False)
+    carry, ys = rebuild(structure, carried.inits)[0], list[Any]()
+    rows = [unstack(x, steps) if steps else [] for x in sequences]
+    for position in reversed(range(steps)) if reverse else range(steps):
+        result = _checked_pair(f(carry, pack_as(xs, [row[position] for row in rows])))
+        if not ys:
+            check_value(result)
+        carry = rebuild(structure, carried.checked((result[0],), carried.specs))[0]
+        ys.append(result[1])
+    if not ys:
+        return carry, _no_results(f, init, xs, sequences)
+    ordered = ys[::-1] if reverse else ys
+    columns = zip(*[flatten(y) for y in ordered], strict=True)
+    return carry, pack_as(ordered[0], [stack(list(column)) for column in columns])
+
+
+def _no_results(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, sequences: list[Tensor]) -> Any:
+    """What no step gives: `f` is traced for the dtypes and shapes of its results."""
+    with Graph().as_default():
+        inputs = [TensorArray(x.dtype, 0).unstack(x) for x in sequences]
+        example = _trace_outputs(f, init, xs, inputs)
+        specs = [(leaf.shape, leaf.dtype) for leaf in flatten(example)]
+    return pack_as(example, [zeros((0, *[dim or 0 for dim in shape or ()]), dtype) for shape, dtype in specs])
+
+
+def _checked_pair(result: Any) -> Any:
+    if not is_sequence(result) or len(result) != 2:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"scan: f must return (carry, y), got {type(result).__name__}.")
+    return result
 
 
 def map_fn(f: Callable[..., Any], xs: Any, reverse: bool = False) -> Any:
@@ -206,12 +254,7 @@ def _as_carry(leaf: Any) -> Any:
 
 def _trace_outputs(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, inputs: list[TensorArray]) -> Any:
     """The structure, dtypes and shapes of f's second result, found in a scratch region."""
-    from ..graph.graph import get_default_graph
-    from ..graph.region import Region
-
     with Region(get_default_graph(), "scan_shapes").as_default():
         carry = map_structure(_as_carry, init)
-        result = f(carry, pack_as(xs, [array.read(0) for array in inputs]))
-        if not is_sequence(result) or len(result) != 2:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"scan: f must return (carry, y), got {type(result).__name__}.")
+        result = _checked_pair(f(carry, pack_as(xs, [array.read(0) for array in inputs])))
         return map_structure(convert_to_tensor, result[1])

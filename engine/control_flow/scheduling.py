@@ -18,14 +18,14 @@ from typing import Any, ClassVar
 
 from ..autodiff.backpropagate import Sweep, backpropagate, reachable_operations
 from ..graph.device import DeviceName
-from ..graph.graph import Operation, Parameter, get_default_graph
+from ..graph.graph import Operation, Parameter, get_default_graph, graph_for
 from ..graph.nest import flatten_with_path, is_sequence
 from ..graph.op import Op
 from ..graph.quick_dataclass import dataclass
 from ..graph.region import Region
 from ..graph.spec import Spec, TensorSpec
 from ..graph.tensor import Tensor
-from ..ops.base import apply, convert_to_tensor
+from ..ops.base import apply, convert_to_tensor, runs_now
 from ..ops.cotangent import accumulate, resolved
 from .cond import Branch, BranchGradient
 from .region_op import rebuild
@@ -239,7 +239,9 @@ def dynamic_schedule(
     _check_inputs(given, split)
     for device in devices:
         DeviceName.parse(device)
-    graph = get_default_graph()
+    if runs_now(given):
+        return function(*given)
+    graph = graph_for(given)
     region = Region(graph, name)
     with region.as_default(), region.device(None):
         parameters = [_parameter_for(region, tensor) for tensor in given]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..graph.graph import Graph, Operation
+from ..graph.identity import is_among
 from ..graph.region import Region
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
@@ -77,7 +78,7 @@ def _are_tables(tensors: Iterable[Tensor], uses: Uses) -> bool:
         passed_on = _passed_on(found)
         if not found or not _has_rows(tensor) or passed_on is None:
             return False
-        if isinstance(graph, Region) and tensor in graph.results:
+        if isinstance(graph, Region) and is_among(tensor, graph.results):
             return False
         pending.extend(passed_on)
     return True

@@ -8,13 +8,13 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ..graph.graph import get_default_graph
+from ..graph.graph import Graph, graph_for
 from ..graph.nest import flatten, is_mapping, is_sequence, map_structure, pack_as
 from ..graph.region import Region
 from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec, broadcast_shapes, shape_text
-from ..graph.tensor import Tensor
-from ..ops.base import convert_to_tensor
+from ..graph.tensor import Tensor, _operators  # pyright: ignore[reportPrivateUsage]
+from ..ops.base import convert_to_tensor, runs_now
 from ..ops.comparison import equal, where
 from ..ops.shaping import DimLike, broadcast_to, dim, expand_dims, reshape
 from .batching import Batch, CannotBatchError, Rules, Value, check_effects
@@ -49,6 +49,9 @@ def vectorized_map(function: Callable[..., Any], elements: Any, fallback_to_whil
     >>> ab.Session().run(ab.vectorized_map(lambda row: ab.ops.sum(row * row), rows))
     array([ 5., 25.], dtype=float32)
     """
+    if runs_now(map(convert_to_tensor, flatten(elements))):
+        given = map_structure(convert_to_tensor, elements)
+        return _operators["staged"](lambda each: vectorized_map(function, each, fallback_to_while_loop), given)
     result, looped = batched_map(function, elements)
     if looped and not fallback_to_while_loop:
         raise ValueError(
@@ -64,7 +67,14 @@ def batched_map(function: Callable[..., Any], elements: Any) -> tuple[Any, list[
     given = [convert_to_tensor(leaf) for leaf in flatten(elements)]
     size = _common_size(given)
     leaves = [_of_length(leaf, size) for leaf in given]
-    graph = get_default_graph()
+    graph = graph_for(given)
+    with graph.as_default():
+        return _batched_map(function, elements, graph, given, leaves, size)
+
+
+def _batched_map(
+    function: Callable[..., Any], elements: Any, graph: Graph, given: list[Tensor], leaves: list[Tensor], size: DimLike
+) -> tuple[Any, list[str]]:
     region = Region(graph, "vectorized_map")
     with region.as_default():
         parameters = [region.add_parameter(_element_spec(leaf), "element") for leaf in leaves]

@@ -7,16 +7,23 @@ from types import MappingProxyType
 from typing import Any
 
 from ..autodiff.backpropagate import backpropagate, frame_cotangents
-from ..graph.graph import Graph, Operation, get_default_graph
+from ..graph.graph import (
+    Graph,
+    Operation,
+    _context,  # pyright: ignore[reportPrivateUsage]
+    get_default_graph,
+    in_explicit_graph,
+)
 from ..graph.lifting import Creations
 from ..graph.nest import is_sequence
 from ..graph.region import Mirror, Region
 from ..graph.slices import IndexedSlices
 from ..graph.spec import FrameSpec, Spec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol, Tensor
 from ..ops.base import convert_to_tensor, runtime_shape
 from ..ops.comparison import logical_and
 from ..ops.cotangent import accumulate
+from ..ops.entrance import symbol_in
 from ..ops.tensor_arrays import read_or_zeros
 from .call import NotKnownYet
 from .frames import LoopMirror, trip_count
@@ -126,7 +133,19 @@ def while_loop(
         raise ValueError(f"parallel_iterations must be at least 1, got {parallel_iterations}.")
     single = not is_sequence(loop_vars)
     structure: Any = (loop_vars,) if single else loop_vars
+    symbol = None if in_explicit_graph() else symbol_in([loop_vars, maximum_iterations])
     variables = LoopVariables(body, structure, shape_invariants, single)
+    if symbol is None and not in_explicit_graph():
+        found = run_at_once(lambda: _run_in_python(cond, body, structure, variables, maximum_iterations), "while_loop")
+        if not isinstance(found, Symbol):
+            return found[0] if single else found
+        symbol = found
+    if symbol is not None:
+        with symbol.graph.as_default():
+            return while_loop(
+                cond, body, loop_vars, maximum_iterations, shape_invariants=shape_invariants,
+                parallel_iterations=parallel_iterations, swap_memory=swap_memory, name=name,
+            )  # fmt: skip
 
     def condition(values: Sequence[Tensor]) -> Any:
         return cond(*rebuild(structure, values))
@@ -142,6 +161,59 @@ def while_loop(
     outputs = node.outputs[1:-1] if maximum_iterations is not None else node.outputs[:-1]
     final = rebuild(structure, outputs)
     return final[0] if single else final
+
+
+class FoundSymbolError(Exception):
+    """A function that was called on values gives a symbol: what calls it is to be built into the symbol's graph."""
+
+    def __init__(self, symbol: Symbol) -> None:
+        super().__init__(repr(symbol))
+        self.symbol = symbol
+
+
+def run_at_once(loop: Callable[[], Any], name: str) -> Any:
+    """What a loop over values gives; a symbol, if its first iteration gave one and has changed nothing.
+
+    Raises:
+        TypeError: there is a symbol, but variables have been changed by then.
+    """
+    before = _context.effects
+    try:
+        return loop()
+    except FoundSymbolError as found:
+        if _context.effects == before:
+            return found.symbol
+        raise TypeError(
+            f"{name}: the loop runs over values, and has changed variables, but one of its functions gives the "
+            f"symbolic tensor {found.symbol!r}. Build the loop inside of `with graph.as_default():`, or hand the "
+            "symbol over as a loop variable."
+        ) from None
+
+
+def check_value(given: Any) -> None:
+    """Raises FoundSymbolError: a symbol is among what the function of a loop over values gave."""
+    symbol = symbol_in(given)
+    if symbol is not None:
+        raise FoundSymbolError(symbol)
+
+
+def _run_in_python(
+    cond: Callable[..., Any], body: Callable[..., Any], structure: Any, variables: LoopVariables, most: Any
+) -> Any:
+    """The loop over values, iteration by iteration: its final values."""
+    values, count = rebuild(structure, variables.inits), 0
+    limit = None if most is None else int(convert_to_tensor(most))
+    while limit is None or count < limit:
+        goes_on = _as_condition(cond(*values))
+        check_value(goes_on)
+        if not goes_on:
+            break
+        results = body(*values)
+        if not count:
+            check_value(results)
+        values = rebuild(structure, variables.checked(results, variables.specs))
+        count += 1
+    return values
 
 
 def build_while(

@@ -12,6 +12,7 @@ from .graph import (
     colocate_with,
     control_dependencies,
     device,
+    eagerly,
     get_default_graph,
     graph_for,
     in_explicit_graph,
@@ -23,7 +24,8 @@ from .region import Mirror, Region
 from .slices import IndexedSlices
 from .spec import ArraySpec, FrameSpec, Shape, Spec, StoreSpec, TensorSpec, as_shape, broadcast_shapes
 from .stateless import StatelessScope, in_stateless_scope
-from .tensor import Tensor, define_operators
+from .tensor import Symbol, Tensor, define_operators
+from .value import FlowValue, Value
 from .variable import Assign, Variable, VariableRows
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "DeviceName",
     "Effect",
     "ErrorSample",
+    "FlowValue",
     "FrameSpec",
     "Graph",
     "IndexedSlices",
@@ -51,8 +54,10 @@ __all__ = [
     "State",
     "StatelessScope",
     "StoreSpec",
+    "Symbol",
     "Tensor",
     "TensorSpec",
+    "Value",
     "Variable",
     "VariableRows",
     "as_dtype",
@@ -64,6 +69,7 @@ __all__ = [
     "control_dependencies",
     "define_operators",
     "device",
+    "eagerly",
     "flatten",
     "get_default_graph",
     "graph_for",

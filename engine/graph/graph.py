@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,7 +12,8 @@ from .device import DeviceFunction, DeviceName, DeviceScope, State, colocation_o
 from .op import Effect, Op
 from .provenance import Location, user_location
 from .spec import Spec, TensorSpec
-from .tensor import Tensor, _operators  # pyright: ignore[reportPrivateUsage]
+from .tensor import Symbol, Tensor, _operators  # pyright: ignore[reportPrivateUsage]
+from .value import Value
 
 if TYPE_CHECKING:
     from .variable import Variable
@@ -40,7 +42,7 @@ class Operation:
         self,
         graph: Graph,
         op: Op,
-        inputs: tuple[Tensor, ...],
+        inputs: tuple[Symbol, ...],
         specs: tuple[Spec, ...],
         name: str,
         device: str,
@@ -58,7 +60,7 @@ class Operation:
         self.effects: tuple[Effect, ...] = tuple(op.effects())
         self.index = -1
         self.location = location
-        self.outputs = tuple([Tensor(self, position, spec) for position, spec in enumerate(specs)])
+        self.outputs = tuple([Symbol(self, position, spec) for position, spec in enumerate(specs)])
 
     @property
     def type(self) -> str:
@@ -70,11 +72,11 @@ class Operation:
         return any(effect.writes for effect in self.effects)
 
     @property
-    def own_inputs(self) -> tuple[Tensor, ...]:
+    def own_inputs(self) -> tuple[Symbol, ...]:
         """The inputs that no region captured: they come first."""
         return self.inputs[: len(self.inputs) - sum(len(region.captures) for region in self.op.regions)]
 
-    def captured_at(self, position: int) -> tuple[int, Tensor] | None:
+    def captured_at(self, position: int) -> tuple[int, Symbol] | None:
         """The number of the region that captured input `position`, and its parameter; None for the others."""
         start = len(self.own_inputs)
         for number, region in enumerate(self.op.regions):
@@ -151,30 +153,31 @@ class Graph:
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
-        self.captures: list[tuple[Tensor, Tensor]] = []  # only regions capture
+        self.captures: list[tuple[Symbol, Symbol]] = []  # only regions capture
         self._by_name: dict[str, Operation] = {}
         self._name_counts: dict[str, int] = {}
         self._name_scope = ""
         self._scope = DeviceScope()
         self._control_stack: list[tuple[Operation, ...]] = []
-        self._reads: dict[Variable, Tensor] = {}
-        self.constants: dict[Any, Tensor] = {}  # operations built once: Python scalars, shapes
+        self._reads: dict[Variable, Symbol] = {}
+        self.constants: dict[Any, Symbol] = {}  # operations built once: Python scalars, shapes
+        self._values: dict[int, tuple[weakref.ref[Value], Symbol]] = {}  # captured, by identity
         self.queue_runners: list[Any] = []  # those that `start_queue_runners` starts
         self.compiles_whole = False  # whether its steps are to be machine code as a whole, where that can be
 
     # --- building -------------------------------------------------------------------------------------------
 
     def add(self, op: Op, inputs: Sequence[Tensor], name: str | None = None) -> Operation:
-        """Append `op` applied to `inputs`; tensors of enclosing graphs are captured.
+        """Append `op` applied to `inputs`; tensors of enclosing graphs are captured, values become constants.
 
         Raises:
             ValueError, TypeError: the inputs do not fit the op (from `Op.infer`), or belong to an unrelated graph.
         """
-        own = tuple([t if t.operation.graph is self else self.capture(t) for t in inputs])
+        own = tuple([t if type(t) is Symbol and t.operation.graph is self else self.capture(t) for t in inputs])
         specs = op.infer(*[t.spec for t in own])
         return self._append(op, own, specs if isinstance(specs, tuple) else (specs,), name)
 
-    def _append(self, op: Op, inputs: tuple[Tensor, ...], specs: tuple[Spec, ...], name: str | None) -> Operation:
+    def _append(self, op: Op, inputs: tuple[Symbol, ...], specs: tuple[Spec, ...], name: str | None) -> Operation:
         controls: tuple[Operation, ...] = ()
         if self._control_stack:
             controls = tuple(dict.fromkeys(c for group in self._control_stack for c in group))
@@ -186,7 +189,7 @@ class Graph:
             settle_operation(operation, scope)
         return self._link(operation)
 
-    def add_shared(self, key: Any, op: Op, inputs: Sequence[Tensor], name: str | None = None) -> Tensor:
+    def add_shared(self, key: Any, op: Op, inputs: Sequence[Tensor], name: str | None = None) -> Symbol:
         """The output of an operation that is built at its first use, and found by `key` from then on.
 
         It waits for its inputs alone: what holds where it happens to be used first must not hold for later users.
@@ -205,7 +208,7 @@ class Graph:
     def adopt(
         self,
         op: Op,
-        inputs: Sequence[Tensor],
+        inputs: Sequence[Symbol],
         specs: tuple[Spec, ...],
         like: Operation,
         control_inputs: tuple[Operation, ...] = (),
@@ -223,7 +226,7 @@ class Graph:
     def restore(
         self,
         op: Op,
-        inputs: Sequence[Tensor],
+        inputs: Sequence[Symbol],
         specs: tuple[Spec, ...],
         name: str,
         device: str,
@@ -245,16 +248,33 @@ class Graph:
                 self._note_write(effect.resource)
         return node
 
-    def capture(self, tensor: Tensor) -> Tensor:
-        """The tensor of this graph that stands for `tensor`, which belongs to another one."""
+    def capture(self, tensor: Tensor) -> Symbol:
+        """The symbol of this graph that stands for `tensor`: a value, or a symbol of another graph.
+
+        Raises:
+            ValueError: it belongs to a graph that is not around this one.
+        """
+        if isinstance(tensor, Value):
+            return self.capture_value(tensor)
+        assert isinstance(tensor, Symbol)
         if tensor.operation.graph is self:
             return tensor
         raise ValueError(
             f"{tensor!r} belongs to another graph than the one in which it is used. Both must be built inside the "
-            "same `with graph.as_default():` block (values inside a loop or branch leave it only as its results)."
+            "same `with graph.as_default():` block (values inside a loop or branch leave it only as its results, and "
+            "those inside a traced function only as what it returns)."
         )
 
-    def read(self, variable: Variable) -> Tensor:
+    def capture_value(self, value: Value) -> Symbol:
+        """The constant that stands for a value: one for each value and graph."""
+        known = self._values.get(id(value))
+        if known is not None and known[0]() is value:
+            return known[1]
+        symbol: Symbol = _operators["constant_of"](value, self)
+        self._values[id(value)] = weakref.ref(value), symbol
+        return symbol
+
+    def read(self, variable: Variable) -> Symbol:
         """The value of `variable` here; reads with no write between them are one operation.
 
         Reads under control dependencies are apart: they wait for more than others do.
@@ -266,7 +286,7 @@ class Graph:
             known = self._reads[variable] = self.add_read(variable)
         return known
 
-    def add_read(self, variable: Variable) -> Tensor:
+    def add_read(self, variable: Variable) -> Symbol:
         return self._append(ReadVariable(variable), (), (variable.spec,), f"{variable.name}/read").outputs[0]
 
     def _note_write(self, resource: Any) -> None:
@@ -308,7 +328,7 @@ class Graph:
         scope = DeviceScope() if device is None else self._scope
         if device:
             scope = scope.inside(DeviceName.parse(device) if isinstance(device, str) else device)
-        with self._in_scope(scope):
+        with self.in_scope(scope):
             yield
 
     def near(self, operation: Operation, binding: bool = False) -> AbstractContextManager[None]:
@@ -329,10 +349,11 @@ class Graph:
     def near_state(self, held: tuple[Any, ...], device: str) -> AbstractContextManager[None]:
         """Ask for the place of a variable, or of those that hold the same `Colocation`, on `device` if it says one."""
         scope = DeviceScope().inside(DeviceName.parse(device)) if device else DeviceScope()
-        return self._in_scope(DeviceScope(scope.parts, scope.plain, held))
+        return self.in_scope(DeviceScope(scope.parts, scope.plain, held))
 
     @contextmanager
-    def _in_scope(self, scope: DeviceScope) -> Generator[None]:
+    def in_scope(self, scope: DeviceScope) -> Generator[None]:
+        """Make `scope` what is asked for the operations built inside."""
         before = self._scope
         self._scope = scope
         try:
@@ -412,7 +433,7 @@ class Graph:
         except KeyError:
             raise KeyError(f"The graph has no operation named {name!r}.") from None
 
-    def get_tensor_by_name(self, name: str) -> Tensor:
+    def get_tensor_by_name(self, name: str) -> Symbol:
         """The tensor called `name`, as ``operation:output``.
 
         Raises:
@@ -461,7 +482,7 @@ class Graph:
 
     def sees(self, tensor: Tensor) -> bool:
         """Whether `capture` can bring `tensor` into this graph."""
-        return self.is_inside(tensor.operation.graph)
+        return not isinstance(tensor, Symbol) or self.is_inside(tensor.operation.graph)
 
     @property
     def root(self) -> Graph:
@@ -487,6 +508,9 @@ class Graph:
 class _Context(threading.local):
     def __init__(self) -> None:
         self.stack: list[Graph] = []
+        self.around: list[Graph] = []  # those that are being built around a block that runs at once
+        self.effects = 0  # how often something was changed at once by this thread
+        self.tapes: tuple[Any, ...] = ()  # those that record what is computed at once on this thread
 
 
 _context = _Context()
@@ -509,7 +533,7 @@ def current_device_scope() -> DeviceScope:
 
     A layer makes its variables in a graph of its own: they are to heed the scope in which it is called.
     """
-    for graph in (*reversed(_context.stack), _default_graph):
+    for graph in (*reversed(_context.stack), *reversed(_context.around), _default_graph):
         scope = graph.device_scope
         if scope.parts or scope.colocations:
             return scope
@@ -525,18 +549,43 @@ def graph_for(inputs: Sequence[Tensor]) -> Graph:
     """The graph in which an operation over `inputs` is built: the current one if it sees them, else theirs."""
     current = get_default_graph()
     for tensor in inputs:
-        graph = tensor.operation.graph
+        graph = tensor.operation.graph if isinstance(tensor, Symbol) else current
         if graph is not current and not current.is_inside(graph):
             return _innermost(inputs) if not current.sees(tensor) else current
     return current
 
 
 def _innermost(inputs: Sequence[Tensor]) -> Graph:
-    graphs = [tensor.operation.graph for tensor in inputs]
+    graphs = [tensor.operation.graph for tensor in inputs if isinstance(tensor, Symbol)]
     for graph in graphs:
         if all(graph.is_inside(other) for other in graphs):
             return graph
     return get_default_graph()  # `capture` explains what does not fit
+
+
+@contextmanager
+def eagerly() -> Generator[None]:
+    """Inside the block no graph is being built, whatever is around it: ops run at once.
+
+    For what is computed once and not in each step, such as the initial values of weights that a layer makes while it
+    is traced.
+    """
+    stack, around = _context.stack, _context.around
+    _context.stack, _context.around = [], [*around, *stack]
+    try:
+        yield
+    finally:
+        _context.stack, _context.around = stack, around
+
+
+@contextmanager
+def without_tapes() -> Generator[None]:
+    """Inside the block no tape of this thread records."""
+    before, _context.tapes = _context.tapes, ()
+    try:
+        yield
+    finally:
+        _context.tapes = before
 
 
 def name_scope(name: str) -> Any:
@@ -560,7 +609,7 @@ def device(name: str | DeviceFunction | None) -> AbstractContextManager[None]:
 
     >>> import anabranch as ab
     >>> with ab.device("/job:worker/task:1"), ab.device("gpu:0"):
-    ...     x = ab.constant(1.0)
+    ...     x = ab.placeholder((), "float32")
     >>> x.device
     '/job:worker/task:1/device:GPU:0'
     >>> with ab.device(lambda made: "cpu:0" if isinstance(made, ab.Variable) else "gpu:0"):
@@ -596,7 +645,9 @@ def colocate_with(item: Any) -> AbstractContextManager[None]:
     graph = get_default_graph()
     if isinstance(item, State):
         return graph.near_state((item,), item.device)
-    operation = item.operation if isinstance(item, Tensor) else item
+    if isinstance(item, Value):
+        return graph.in_scope(graph.device_scope)  # a value is wherever it is needed
+    operation = item.operation if isinstance(item, Symbol) else item
     if not isinstance(operation, Operation):
         raise TypeError(f"colocate_with takes an operation, a tensor or a variable, not {type(item).__name__}.")
     if operation.graph.root is not graph.root:
@@ -608,11 +659,13 @@ def control_dependencies(control_inputs: Sequence[Any] | None) -> Any:
     """``with ab.control_dependencies([op]):`` - operations built inside run after those named.
 
     Args:
-        control_inputs: operations or tensors; None lifts the dependencies of outer blocks.
+        control_inputs: operations or tensors (values are finished: nothing waits for them); None lifts the dependencies
+            of outer blocks.
     """
     if control_inputs is None:
         return get_default_graph().control_dependencies(None)
-    operations = [item.operation if isinstance(item, Tensor) else item for item in control_inputs]
+    given = [item for item in control_inputs if not isinstance(item, Value)]
+    operations = [item.operation if isinstance(item, Symbol) else item for item in given]
     for item in operations:
         if not isinstance(item, Operation):
             raise TypeError(f"control_dependencies takes operations and tensors, not {type(item).__name__}.")

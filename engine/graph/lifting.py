@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from .graph import Graph, Operation, Parameter
-from .tensor import Tensor
+from .tensor import Symbol
 
 if TYPE_CHECKING:
     from .variable import Variable
@@ -72,7 +72,7 @@ def _taking(creations: Creations, create: Callable[[], Variable]) -> Callable[[]
     return lambda: creations.take(create)
 
 
-def outside(tensor: Tensor, name: str) -> Tensor:
+def outside(tensor: Symbol, name: str) -> Symbol:
     """`tensor`, from which a variable takes its first value, in the outermost graph.
 
     Raises:
@@ -83,9 +83,9 @@ def outside(tensor: Tensor, name: str) -> Tensor:
     return tensor
 
 
-def _copied(tensor: Tensor, region: Graph, around: Graph, name: str) -> Tensor:
+def _copied(tensor: Symbol, region: Graph, around: Graph, name: str) -> Symbol:
     """`tensor` of a region, computed once more in the graph around it."""
-    copies: dict[Tensor, Tensor] = {parameter: outer for outer, parameter in region.captures}
+    copies: dict[Symbol, Symbol] = {parameter: outer for outer, parameter in region.captures}
     pending = [tensor.operation]
     while pending:
         operation = pending[-1]
@@ -99,7 +99,7 @@ def _copied(tensor: Tensor, region: Graph, around: Graph, name: str) -> Tensor:
     return copies[tensor]
 
 
-def _copy(operation: Operation, copies: dict[Tensor, Tensor], graph: Graph, name: str) -> tuple[Tensor, ...]:
+def _copy(operation: Operation, copies: dict[Symbol, Symbol], graph: Graph, name: str) -> tuple[Symbol, ...]:
     if isinstance(operation.op, Parameter) or operation.effects or operation.op.regions or operation.op.called:
         raise ValueError(
             f"Variable {name!r} is made inside a loop or branch, but its initial value depends on {operation!r}, "

@@ -71,6 +71,14 @@ def user_location() -> Location | None:
     return None
 
 
+def user_stacklevel() -> int:
+    """The `stacklevel` by which a warning of the caller names the innermost line outside anabranch."""
+    frame, level = sys._getframe(1), 1  # pyright: ignore[reportPrivateUsage]
+    while frame.f_back is not None and _is_own(frame.f_code.co_filename):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 def location_of_several(locations: Sequence[Location | None]) -> Location | None:
     """Where operations that become one were built: the line of the last, the parts of all."""
     last = locations[-1]

@@ -8,7 +8,8 @@ from typing import Protocol
 from .graph import Graph, Operation, Parameter, ReadVariable
 from .op import Effect
 from .spec import Spec
-from .tensor import Tensor
+from .tensor import Symbol, Tensor
+from .value import Value
 from .variable import Variable
 
 
@@ -17,7 +18,7 @@ class Mirror(Protocol):
 
     region: Region
 
-    def resolve(self, into: Region, tensor: Tensor) -> Tensor:
+    def resolve(self, into: Region, tensor: Symbol) -> Symbol:
         """A tensor of `into` with the value that `tensor`, of `region`, had at the same iteration."""
         ...
 
@@ -41,12 +42,12 @@ class Region(Graph):
         self._parent = parent
         self.name = name
         self.mirror = mirror
-        self.parameters: list[Tensor] = []
-        self.results: list[Tensor] = []
+        self.parameters: list[Symbol] = []
+        self.results: list[Symbol] = []
         self.outer_controls: list[Operation] = []
         self.written: set[object] = set()
-        self._local: dict[Tensor, Tensor] = {}
-        self._hoisted: dict[Variable, Tensor] = {}
+        self._local: dict[Symbol, Symbol] = {}
+        self._hoisted: dict[Variable, Symbol] = {}
         self._scope = parent.device_scope
         self.is_built = False
 
@@ -54,13 +55,16 @@ class Region(Graph):
     def parent(self) -> Graph:
         return self._parent
 
-    def add_parameter(self, spec: Spec, name: str) -> Tensor:
+    def add_parameter(self, spec: Spec, name: str) -> Symbol:
         """Append an explicit input."""
         parameter = self._append(Parameter(spec), (), (spec,), name).outputs[0]
         self.parameters.append(parameter)
         return parameter
 
-    def capture(self, tensor: Tensor) -> Tensor:
+    def capture(self, tensor: Tensor) -> Symbol:
+        if isinstance(tensor, Value):
+            return self.capture_value(tensor)
+        assert isinstance(tensor, Symbol)
         if tensor.operation.graph is self:
             return tensor
         known = self._local.get(tensor)
@@ -73,7 +77,7 @@ class Region(Graph):
         self._local[tensor] = local
         return local
 
-    def add_capture(self, outer: Tensor) -> Tensor:
+    def add_capture(self, outer: Symbol) -> Symbol:
         """A new parameter that stands for `outer`, a tensor of the parent.
 
         Raises:
@@ -94,19 +98,21 @@ class Region(Graph):
         """Lie in another graph from now on (for passes, which see to the captures)."""
         self._parent = parent
 
-    def drop_captures(self, used: Collection[Tensor]) -> None:
+    def drop_captures(self, used: Collection[Symbol]) -> None:
         """Capture no longer what has no parameter among `used` (for passes, which see to the holder's inputs)."""
         self.captures = [pair for pair in self.captures if pair[1] in used]
         kept = {parameter for _, parameter in self.captures}
         self._local = {outer: local for outer, local in self._local.items() if local in kept}
 
     def sees(self, tensor: Tensor) -> bool:
+        if not isinstance(tensor, Symbol):
+            return True
         graph = tensor.operation.graph
         if graph is self or (self.mirror is not None and graph is self.mirror.region):
             return True
         return self.parent.sees(tensor)
 
-    def read(self, variable: Variable) -> Tensor:
+    def read(self, variable: Variable) -> Symbol:
         known = self._reads.get(variable)
         if known is not None:
             return known
@@ -138,11 +144,11 @@ class Region(Graph):
         self.outer_controls.extend(own)
         self.parent.note_outer_controls([operation for operation in operations if operation.graph is not self.parent])
 
-    def inner_inputs(self) -> list[Tensor]:
+    def inner_inputs(self) -> list[Symbol]:
         """What stands inside for what is given to it from outside: arguments, then captured values."""
         return [*self.parameters, *[parameter for _, parameter in self.captures]]
 
-    def outer_tensors(self) -> list[Tensor]:
+    def outer_tensors(self) -> list[Symbol]:
         """The captured tensors, of the graph around this one."""
         return [outer for outer, _ in self.captures]
 

@@ -10,6 +10,7 @@ import numpy as np
 from .dtypes import DType
 from .spec import Shape
 from .tensor import Operators, Tensor, _operators  # pyright: ignore[reportPrivateUsage]
+from .value import Value
 
 
 class _Fields(NamedTuple):
@@ -55,7 +56,9 @@ class IndexedSlices(Operators, _Fields):
         """What is known of the shape of the whole."""
         if not isinstance(self.dense_shape, Tensor):
             return tuple(int(dim) for dim in self.dense_shape)
-        known = self.dense_shape.operation.op.attributes().get("value")
+        if isinstance(self.dense_shape, Value):
+            return tuple(self.dense_shape.tolist())
+        known = self.dense_shape.operation.op.attributes().get("value")  # pyright: ignore[reportAttributeAccessIssue]
         if known is not None:
             return tuple(int(dim) for dim in known)
         rows: Shape = self.values.shape

@@ -1,12 +1,13 @@
-"""`Tensor`: a symbolic value, one output of an `Operation`."""
+"""`Tensor`, the base of symbols and values, and `Symbol`: one output of an `Operation`."""
 
 from __future__ import annotations
 
-import importlib
-import operator
-from collections.abc import Callable, Iterator
+import numbers
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from .array_methods import ArrayMethods
+from .operator_table import _operators, define_operators  # pyright: ignore[reportPrivateUsage]
 from .spec import Shape, Spec
 
 if TYPE_CHECKING:
@@ -14,30 +15,16 @@ if TYPE_CHECKING:
     from .graph import Graph, Operation
 
 
-# What Python's operators mean for tensors. Ops lie above the graph, so they hand their functions down, once, through
-# `define_operators`; the names are those of the special methods without underscores.
-class _OperatorTable(dict[str, Callable[..., Any]]):
-    """Loads what fills it at the first look-up: who uses a variable need not have used an op before."""
-
-    def __missing__(self, name: str) -> Callable[..., Any]:
-        importlib.import_module("..objects.initializers" if name == "initializer" else "..ops", __package__)
-        return dict(self)[name]
-
-
-_operators: dict[str, Callable[..., Any]] = _OperatorTable()
-
-
-def define_operators(table: dict[str, Callable[..., Any]]) -> None:
-    """Give tensors (and variables) their arithmetic, comparison, logical and indexing operators."""
-    _operators.update(table)
-
-
 class Operators:
-    """Python's operators over symbolic values. ``==`` is identity, so that tensors can be dictionary keys."""
+    """Python's operators over tensors, elementwise as NumPy's.
+
+    ``==`` and ``!=`` are elementwise, too, while the hash is that of the identity: tensors can be keys of dictionaries,
+    but ``in`` and ``list.index`` over lists of them need `is`.
+    """
 
     __slots__ = ()
     __array_priority__ = 100  # NumPy arrays on the left leave the operation to us
-    __array_ufunc__ = None
+    __array_ufunc__: Any = None
 
     def __add__(self, other: Any) -> Tensor:
         return _operators["add"](self, other)
@@ -147,31 +134,53 @@ class Operators:
     def __ge__(self, other: Any) -> Tensor:
         return _operators["ge"](self, other)
 
+    def __eq__(self, other: Any) -> Any:
+        return _operators["eq"](self, other) if _is_comparable(other) else NotImplemented
+
+    def __ne__(self, other: Any) -> Any:
+        return _operators["ne"](self, other) if _is_comparable(other) else NotImplemented
+
+    def __hash__(self) -> int:
+        return id(self)
+
     def __getitem__(self, key: Any) -> Tensor:
         return _operators["getitem"](self, key)
 
-    def __contains__(self, item: object) -> NoReturn:
+    def __contains__(self, item: object) -> bool:
         raise TypeError(
-            f"`in` compares by identity, which is never what is meant for {self!r}. "
+            f"`in` has no answer while a graph is built: {self!r} is symbolic. "
             "Use ops.any(ops.equal(x, item)) for its elements, any(x is t for t in tensors) for lists of tensors."
         )
 
 
-class Tensor(Operators):
-    """A symbolic value: output number `index` of `operation`.
+def _is_comparable(other: Any) -> bool:
+    """Whether ``==`` is a question about elements: not with None, classes and other objects that are no numbers."""
+    if isinstance(other, (Operators, numbers.Number, str, bytes, list, tuple)):
+        return True
+    return hasattr(other, "__array__") and not isinstance(other, type)
 
-    Attributes:
-        spec: what is known of it (dtype and shape).
-        annotations: what layers above the engine note about it (masks, the layer that made it).
+
+class Tensor(Operators, ArrayMethods):
+    """What ops take and return: a `Value`, which holds its numbers, or a `Symbol`, which stands for those of a graph.
+
+    Outside of graphs ops run at once and give values; where a graph is being built (inside ``graph.as_default()``, a
+    `Session`'s block, a function, a loop or a branch of a graph), or where one of the arguments is symbolic, they
+    give symbols.
+
+    >>> import anabranch as ab
+    >>> x = ab.ops.array([1.0, 2.0])
+    >>> x * 2 + 1
+    Tensor([3., 5.], dtype=float32)
+    >>> isinstance(x, ab.Tensor), isinstance(ab.Input((2,)), ab.Tensor)
+    (True, True)
     """
 
-    __slots__ = ("__weakref__", "_annotations", "index", "operation", "spec")
+    __slots__ = ()
 
-    def __init__(self, operation: Operation, index: int, spec: Spec) -> None:
-        self.operation = operation
-        self.index = index
-        self.spec = spec
-        self._annotations: dict[str, Any] | None = None
+    @property
+    def spec(self) -> Spec:
+        """What is known of the tensor: its dtype and shape."""
+        raise NotImplementedError
 
     @property
     def dtype(self) -> DType:
@@ -184,8 +193,36 @@ class Tensor(Operators):
 
     @property
     def ndim(self) -> int | None:
-        shape = self.spec.shape
+        shape = self.shape
         return None if shape is None else len(shape)
+
+    @property
+    def annotations(self) -> dict[str, Any]:
+        """What layers above the engine note about the tensor (masks, the layer that made it)."""
+        raise NotImplementedError
+
+    @property
+    def device(self) -> str:
+        raise NotImplementedError
+
+
+class Symbol(Tensor):
+    """A symbolic tensor: output number `index` of `operation`.
+
+    Attributes:
+        spec: what is known of it (dtype and shape).
+        annotations: what layers above the engine note about it (masks, the layer that made it).
+    """
+
+    __slots__ = ("__weakref__", "_annotations", "index", "operation", "spec")
+
+    spec: Spec  # pyright: ignore[reportIncompatibleMethodOverride] - a slot in place of the property
+
+    def __init__(self, operation: Operation, index: int, spec: Spec) -> None:
+        self.operation = operation
+        self.index = index
+        self.spec = spec
+        self._annotations: dict[str, Any] | None = None
 
     @property
     def graph(self) -> Graph:
@@ -205,82 +242,80 @@ class Tensor(Operators):
             self._annotations = {}
         return self._annotations
 
-    @property
-    def T(self) -> Tensor:
-        """The transpose (all axes reversed)."""
-        return _operators["transpose"](self)
-
     def eval(self, feed_dict: dict[Any, Any] | None = None) -> Any:
         """The value of this tensor, computed by a session of its own: ``Session().run(self, feed_dict)``."""
         return _operators["eval"](self, feed_dict)
 
-    def __bool__(self) -> bool:
-        refusal = (
-            f"Tensor {self.name} has no truth value while the graph is built. "
+    def __bool__(self) -> NoReturn:
+        raise TypeError(
+            f"Symbolic tensor {self.name} has no truth value while the graph is built. "
             "Use ab.cond(...) or ops.where(...) to choose by it, ops.logical_and/or/not to combine conditions, "
             "`is None` to test for absence."
         )
-        return bool(_operators["value"](self, refusal))
 
     def __len__(self) -> int:
         shape = self.spec.shape
         if shape is None or not shape or shape[0] is None:
-            refusal = f"len() of {self!r} is not known while the graph is built; use ops.shape(x)[0]."
-            return len(_operators["value"](self, refusal))
+            raise TypeError(
+                f"len() of the symbolic tensor {self!r} is not known while the graph is built; use ops.shape(x)[0]."
+            )
         return shape[0]
 
     def __iter__(self) -> Iterator[Tensor]:
         shape = self.spec.shape
         if shape is None or not shape or shape[0] is None:
-            refusal = (
-                f"Cannot iterate over {self!r}: the size of its first axis is not known while the graph is built. "
-                "Use ab.scan, ab.map_fn or ab.while_loop to visit its elements."
+            raise TypeError(
+                f"Cannot iterate over the symbolic tensor {self!r}: the size of its first axis is not known while the "
+                "graph is built. Use ab.scan, ab.map_fn or ab.while_loop to visit its elements."
             )
-            return (self[position] for position in range(len(_operators["value"](self, refusal))))
         return (self[position] for position in range(shape[0]))
 
     def __float__(self) -> float:
-        return float(self._value_as("a float"))
+        raise self._has_no_value("a float")
 
     def __int__(self) -> int:
-        return int(self._value_as("an int"))
+        raise self._has_no_value("an int")
 
     def __index__(self) -> int:
-        return operator.index(self._value_as("an int"))
+        raise self._has_no_value("an int (as range() and list indices need)")
+
+    def __complex__(self) -> complex:
+        raise self._has_no_value("a complex number")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        value = self._value_as("a NumPy array")
-        if copy is False:
-            raise ValueError(f"The value of tensor {self.name} is handed out as a copy only; leave out copy=False.")
-        return _operators["as_copy"](value, dtype)
+        raise self._has_no_value("a NumPy array")
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        found = _operators["ufunc"](ufunc, method, inputs, options)
+        if found is NotImplemented:
+            raise TypeError(
+                f"np.{ufunc.__name__} can't be applied to the symbolic tensor {self.name}, which has no value while "
+                f"the graph is built. Use ab.ops.{ufunc.__name__}, or another op of ab.ops, in its place."
+            )
+        return found
 
     def __format__(self, format_spec: str) -> str:
-        return format(self.item(), format_spec) if format_spec else str(self)
+        if format_spec:
+            raise self._has_no_value(f"text of the format {format_spec!r}")
+        return str(self)
 
     def numpy(self) -> Any:
-        """The value as a NumPy array, or as a NumPy scalar; where no graph is being built, as are the others below.
-
-        >>> import anabranch as ab
-        >>> ab.ops.add([1, 2], 3).numpy()
-        array([4, 5], dtype=int32)
-        """
-        return self._value_as("a NumPy array").copy()
+        raise self._has_no_value("a NumPy array")
 
     def item(self) -> Any:
-        """The value, of which there is one element, as a Python number."""
-        return self._value_as("a Python number").item()
+        raise self._has_no_value("a Python number")
 
     def tolist(self) -> Any:
-        """The value as nested lists of Python numbers, or as a number."""
-        return self._value_as("a list").tolist()
+        raise self._has_no_value("a list")
 
-    def _value_as(self, wanted: str) -> Any:
-        """The value, where no graph is being built; raises TypeError elsewhere. See `session.outside`."""
-        refusal = (
-            f"Tensor {self.name} has no value while the graph is built, so it can't become {wanted}. "
-            "Run it with Session.run(tensor, feed_dict), or use anabranch ops instead of NumPy's."
+    def _has_no_value(self, wanted: str) -> TypeError:
+        return TypeError(
+            f"Symbolic tensor {self.name} has no value while the graph is built, so it can't become {wanted}. "
+            "Run it with Session.run(tensor, feed_dict), or use ab.ops in place of Python's and NumPy's functions."
         )
-        return _operators["value"](self, refusal)
 
     def __repr__(self) -> str:
         return f"<Tensor {self.name} {self.spec}>"
+
+
+__all__ = ["Operators", "Symbol", "Tensor", "_operators", "define_operators"]

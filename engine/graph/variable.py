@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import operator
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,14 +13,59 @@ import numpy as np
 from .container import current_container
 from .device import State, place_state
 from .dtypes import DType, as_dtype
-from .graph import current_device_scope, get_default_graph, in_explicit_graph
+from .graph import (
+    _context,  # pyright: ignore[reportPrivateUsage]
+    current_device_scope,
+    eagerly,
+    get_default_graph,
+    graph_for,
+    in_explicit_graph,
+)
 from .lifting import created, outside
 from .op import Effect, Op, as_scalar_or_array
 from .provenance import user_location
 from .slices import IndexedSlices
 from .spec import Shape, TensorSpec, as_shape, shape_accepts, shape_text
 from .stateless import in_stateless_scope, keep, substitute
-from .tensor import Operators, Tensor, _operators  # pyright: ignore[reportPrivateUsage]
+from .tensor import Operators, Symbol, Tensor, _operators  # pyright: ignore[reportPrivateUsage]
+from .value import Value
+
+
+class Lending:
+    """How often the memory of a variable was lent to values, so that steps look at their variables only after that.
+
+    Attributes:
+        count: how often so far, in all threads.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+lending = Lending()
+_updating = threading.RLock()
+_OWN_REFERENCES = 3
+
+
+class OwnMemory:
+    """Makes the memory of the variables that a step writes their own again, where values have been lent some of it.
+
+    Args:
+        effects: those of the step.
+    """
+
+    def __init__(self, effects: Iterable[Effect]) -> None:
+        written = dict.fromkeys(effect.resource for effect in effects if effect.writes)
+        self._variables = [resource for resource in written if isinstance(resource, Variable)]
+        self._seen = -1
+
+    def take_back(self) -> None:
+        """See to it before a run of the step. Where nothing was lent since the last run, that costs nothing."""
+        if self._seen == lending.count:
+            return
+        self._seen = lending.count
+        for variable in self._variables:
+            variable.take_back()
 
 
 class _CreatedOnce(type):
@@ -45,7 +93,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
 
     Used in an expression, a variable is read at that place of the program. `assign`, `assign_add` and `assign_sub`
     build operations where a graph is being built (inside ``with graph.as_default():``, a `Session`'s block, a
-    function, a loop or a branch, or with a tensor as the value); from plain Python they act at once.
+    function, a loop or a branch, or with a symbol as the value); elsewhere they act at once. They return the new value.
 
     Made inside a loop body, a branch or a function, a variable belongs to none of them: it exists once, with its
     initial value (which must not depend on what a loop carries), and is shared by all iterations.
@@ -53,6 +101,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
     >>> import anabranch as ab
     >>> v = ab.Variable([1.0, 2.0], name="v")
     >>> v.assign([3.0, 4.0])
+    Tensor([3., 4.], dtype=float32)
     >>> v.numpy()
     array([3., 4.], dtype=float32)
     """
@@ -80,7 +129,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
             initial_value = _call_initializer(initial_value, shape, dtype, name)
         if isinstance(initial_value, Variable):
             initial_value = initial_value.numpy()
-        if isinstance(initial_value, Tensor):
+        if isinstance(initial_value, Symbol):
             initial_value = outside(initial_value, name or "variable").eval()
         value = _operators["as_array"](initial_value, dtype)
         static: Shape = tuple(value.shape) if shape is None else as_shape(shape)
@@ -93,6 +142,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         self.name = name or "variable"
         self.trainable = trainable
         self._value: Any = _own(value)
+        self._is_lent = False  # whether values may share the memory of `_value`
         self.location = user_location()
         place_state(self, current_device_scope())
         holder = current_container()
@@ -126,9 +176,36 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
 
     @property
     def value(self) -> Tensor:
-        """The value at this place of the program, as a tensor of the current graph."""
+        """The value at this place of the program: a symbol of the graph that is being built, else the value of now.
+
+        No later change of the variable changes it.
+        """
         given = substitute(self)
-        return get_default_graph().read(self) if given is None else given
+        if given is not None:
+            return given
+        if _context.stack:
+            return get_default_graph().read(self)
+        value = Value(self._lent(), self.trainable and self.spec.differentiable)
+        for tape in _context.tapes:
+            tape.record_read(self, value)
+        return value
+
+    def _lent(self) -> Any:
+        """The array of the value, into which nothing is written from now on."""
+        array = self.read_value()
+        if type(array) is np.ndarray:
+            self._is_lent = True
+            lending.count += 1
+        return array
+
+    def take_back(self) -> None:
+        """Make the memory of the value the variable's own again, so that a step may write into it."""
+        if self._is_lent:
+            self._is_lent = False
+            array = self._value
+            # Besides this function's, the variable's and `getrefcount`'s own: that of values, or of views in them.
+            if sys.getrefcount(array) > _OWN_REFERENCES:
+                self._value = array.copy()
 
     def read_value(self) -> Any:
         """The current value itself, not a copy: for the runtime, which does not change it in place while it is used."""
@@ -145,12 +222,31 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
             ValueError: the shape does not fit the variable's.
             TypeError: the value can't be cast to its dtype.
         """
-        if isinstance(value, (Tensor, Variable)) or in_explicit_graph() or in_stateless_scope():
-            return self._assign_tensor(_operators["convert"](value, self.dtype))
-        array = _operators["as_array"](value, self.dtype)
-        self._check_shape(tuple(array.shape))
-        self._value = _own(array)
-        return None
+        tensor = self._converted(value)
+        if in_stateless_scope() or not isinstance(tensor, Value) or in_explicit_graph():
+            return self._assign_tensor(tensor)
+        self._check_shape(tuple(tensor.array.shape))
+        self._store(tensor.array)
+        return tensor
+
+    def _converted(self, value: Any) -> Tensor:
+        """`value` in the variable's dtype; symbols are cast in their graph."""
+        if isinstance(value, Symbol) and not in_explicit_graph():
+            with graph_for([value]).as_default():
+                return _operators["convert"](value, self.dtype)
+        return _operators["convert"](value, self.dtype)
+
+    def _store(self, array: Any) -> None:
+        """Let the value be that of a tensor, whose memory it shares unless that is a part of something larger."""
+        _context.effects += 1
+        if type(array) is not np.ndarray:
+            self._value = array
+        elif array.base is None and array.flags.c_contiguous and array.flags.writeable:
+            self._value = array
+            self._is_lent = True
+            lending.count += 1
+        else:
+            self._value = _own(array)
 
     def assign_add(self, delta: Any) -> Any:
         """Add `delta` to the value; as `assign`."""
@@ -160,12 +256,15 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         """Subtract `delta` from the value; as `assign`."""
         return self._update("sub", delta)
 
-    def _update(self, operator: str, delta: Any) -> Any:
-        if isinstance(delta, (Tensor, Variable)) or in_explicit_graph() or in_stateless_scope():
-            changed = _operators[operator](self, _operators["convert"](delta, self.dtype))
-            return self._assign_tensor(changed)
-        array = _operators["as_array"](delta, self.dtype)
-        return self.assign(self._value + array if operator == "add" else self._value - array)
+    def _update(self, name: str, delta: Any) -> Any:
+        tensor = self._converted(delta)
+        if in_stateless_scope() or in_explicit_graph():
+            return self._assign_tensor(_operators[name](self, tensor))
+        if not isinstance(tensor, Value):
+            with graph_for([tensor]).as_default():
+                return self._assign_tensor(_operators[name](self, tensor))
+        with _updating:  # between reading and writing nobody else writes
+            return self.assign(_operators[name](Value(self.read_value()), tensor))
 
     def scatter_update(self, sparse_delta: IndexedSlices, name: str | None = None) -> Any:
         """Set rows: ``v[indices[k]] = values[k]``; of rows named several times the last one counts.
@@ -176,7 +275,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
 
         Returns:
             Where a graph is being built (see the class), the new value of the variable; None where it acted at once.
-            Either way nothing but the rows is written, unless the program still needs an earlier value.
+            Either way nothing but the rows is written, unless an earlier value is still needed.
 
         Raises:
             IndexError: a position is out of range (when it runs).
@@ -201,8 +300,6 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         return _operators["scatter"](self, sparse_delta, "subtract", name)
 
     def _assign_tensor(self, value: Tensor) -> Tensor:
-        from .graph import graph_for
-
         kept = keep(self, value)
         if kept is not None:
             return kept
@@ -231,13 +328,39 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         return iter(self.value)
 
     def __bool__(self) -> bool:
-        raise TypeError(f"Variable {self.name!r} has no truth value; compare v.numpy(), or use ab.cond in a graph.")
+        if in_explicit_graph():
+            raise TypeError(
+                f"Variable {self.name!r} has no truth value while a graph is built: use ab.cond(...) or ops.where(...)."
+            )
+        return bool(self.value)
 
-    def __hash__(self) -> int:
-        return id(self)
+    def __complex__(self) -> complex:
+        return complex(self.value)
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
+    def __index__(self) -> int:
+        return operator.index(self.value)
+
+    def __round__(self, ndigits: int | None = None) -> Any:
+        return round(self.value, ndigits)
+
+    def __contains__(self, item: object) -> bool:
+        return item in self.value
+
+    def __format__(self, format_spec: str) -> str:
+        return format(self.value, format_spec) if format_spec else str(self)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        tensors = [item.value if isinstance(item, Variable) else item for item in inputs]
+        own = next(tensor for tensor in tensors if isinstance(tensor, Tensor))
+        return own.__array_ufunc__(ufunc, method, *tensors, **options)
+
+    def item(self, *index: Any) -> Any:
+        """The current value, of which there is one element (or the one at an index), as a Python number."""
+        return self.numpy().item(*index)
+
+    def tolist(self) -> Any:
+        """The current value as nested lists of Python numbers, or as a number."""
+        return self.numpy().tolist()
 
     def __repr__(self) -> str:
         return f"<Variable {self.name} {self.spec}>"
@@ -287,15 +410,15 @@ class VariableRows(Operators):
         """The rows at this place of the program."""
         return _operators["take_rows"](self.variable, self.indices)
 
-    def assign(self, value: Any) -> Tensor:
-        """Set the rows; the new value of the whole variable."""
+    def assign(self, value: Any) -> Any:
+        """Set the rows; in a graph that is being built, returns the new value of the whole variable."""
         return self.variable.scatter_update(IndexedSlices(value, self.indices, self.variable.shape))
 
-    def assign_add(self, delta: Any) -> Tensor:
+    def assign_add(self, delta: Any) -> Any:
         """Add `delta` to the rows."""
         return self.assign(self + delta)
 
-    def assign_sub(self, delta: Any) -> Tensor:
+    def assign_sub(self, delta: Any) -> Any:
         """Subtract `delta` from the rows."""
         return self.assign(self - delta)
 
@@ -343,9 +466,10 @@ def _fill(shape: tuple[int | None, ...], known: Shape) -> Shape:
 
 
 def _call_initializer(initializer: Callable[..., Any], shape: Any, dtype: Any, name: str | None) -> Any:
-    if shape is None:
-        return initializer()
-    return initializer(as_shape(shape), dtype=as_dtype(dtype or "float32"))
+    with eagerly():
+        if shape is None:
+            return initializer()
+        return initializer(as_shape(shape), dtype=as_dtype(dtype or "float32"))
 
 
 def _own(value: Any) -> Any:

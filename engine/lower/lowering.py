@@ -16,6 +16,7 @@ from ..control_flow.cond import Branch
 from ..control_flow.frames import History, Saved, TripCount
 from ..control_flow.while_loop import While
 from ..graph.graph import Operation, Parameter
+from ..graph.identity import is_same
 from ..graph.region import Region
 from ..graph.spec import FrameSpec
 from ..graph.tensor import Tensor
@@ -310,7 +311,7 @@ class Lowering:
         """Where the first operation inside a loop or branch touches a resource."""
         for region in operation.op.regions:
             for inner in region.operations:
-                if not any(effect.resource is resource or effect.resource == resource for effect in inner.effects):
+                if not any(is_same(effect.resource, resource) for effect in inner.effects):
                     continue
                 return self._device_touching(inner, resource) if inner.op.regions else self.device_of(inner)
         return self.device_of(operation)

@@ -14,6 +14,7 @@ from typing import Any
 from ..control_flow.scheduling import ROWS, Part, Scheduled, role_of
 from ..graph.device import DeviceName
 from ..graph.graph import Operation, Parameter, ReadVariable
+from ..graph.identity import is_among
 from ..graph.tensor import Tensor
 from ..passes.estimates import UNKNOWN_DIMENSION
 from ..passes.prune import all_operations, needed_in_region
@@ -85,7 +86,7 @@ def _cuts(operation: Operation) -> bool:
 
 def _ends_only(end: Operation, inner: Sequence[Operation]) -> bool:
     """Whether nothing inside takes a result as it is marked."""
-    return not any(end.outputs[0] in each.inputs for each in inner)
+    return not any(is_among(end.outputs[0], each.inputs) for each in inner)
 
 
 def _variable_of(tensor: Tensor) -> Any:

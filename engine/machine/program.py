@@ -16,6 +16,7 @@ from ..devices.cuda import check_gpus
 from ..graph.graph import Graph, Operation, Parameter
 from ..graph.spec import Spec, TensorSpec
 from ..graph.tensor import Tensor
+from ..graph.variable import OwnMemory
 from ..lower.arrivals import delay_arrivals
 from ..lower.cluster import cluster
 from ..lower.cut import cut
@@ -134,6 +135,7 @@ class MachineProgram:
         self._has_clocks = False
         check_gpus([self.devices[name] for name in self.machine.devices])
         self._print(prepared)
+        self._owned = OwnMemory(effect for operation in graph.operations for effect in operation.effects)
         self._idle: list[Step] = []
         self._lock = threading.Lock()
         note_compiled(began, self._describe)
@@ -190,6 +192,7 @@ class MachineProgram:
             return self._other(self._guards)(*values)
         if active.recorder is not None and not self._has_clocks:
             return self.with_clocks()(*values)
+        self._owned.take_back()
         with self._lock:
             step = self._idle.pop() if self._idle else None
         step = step or self._make_step()

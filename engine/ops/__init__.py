@@ -27,6 +27,7 @@ from .ctc import *  # noqa: F403
 from .elementwise import *  # noqa: F403
 from .embedding import *  # noqa: F403
 from .encoding import *  # noqa: F403
+from .entrance import guard_entrances
 from .escape import *  # noqa: F403
 from .factorisations import *  # noqa: F403
 from .filtering import psnr as psnr
@@ -84,6 +85,8 @@ __all__ = [
 
 # The namespaces of keras.ops; `nn` and `linalg` stand before the modules of these names.
 numpy, nn, linalg = Namespace("numpy"), Namespace("nn"), Namespace("linalg")
+
+guard_entrances(globals(), __name__, but=("apply", "apply_multi", "registered_ops", "guard_entrances"))
 
 # keras.ops has control flow among its ops. Here it lies above the ops, so these names are looked up when asked for.
 _AUTODIFF = {"custom_gradient": "custom_gradient", "jvp": "derivatives"}

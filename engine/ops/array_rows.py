@@ -11,7 +11,7 @@ from ..graph import dtypes
 from ..graph.graph import Operation
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import ArraySpec, Shape, Spec, TensorSpec, shape_text
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol, Tensor
 from .array_value import ArrayValue
 from .base import apply, runtime_shape
 from .tensor_arrays import ArrayOp
@@ -19,6 +19,8 @@ from .tensor_arrays import ArrayOp
 
 def lengths_of(array: Tensor) -> Tensor:
     """The lengths of the elements' first axes, int32, computed where the array lives: no values are kept for it."""
+    if not isinstance(array, Symbol):
+        return apply(ArrayLengths(), array)
     return array.operation.graph.add_shared(("lengths of", array), ArrayLengths(), [array], "array_lengths")
 
 

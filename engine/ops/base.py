@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, TypeGuard
 
@@ -9,29 +10,60 @@ import numpy as np
 
 from ..graph import dtypes
 from ..graph.dtypes import DType, as_dtype, result_type
-from ..graph.graph import Graph, Operation, get_default_graph, graph_for
+from ..graph.graph import (
+    Graph,
+    Operation,
+    _context,  # pyright: ignore[reportPrivateUsage]
+    get_default_graph,
+    graph_for,
+)
 from ..graph.nest import is_sequence
 from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
+from ..graph.provenance import user_stacklevel
 from ..graph.quick_dataclass import dataclass
 from ..graph.slices import IndexedSlices
 from ..graph.spec import Shape, TensorSpec, as_shape, broadcast_shapes
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol, Tensor
+from ..graph.value import FlowValue, Value
 from ..graph.variable import Variable, VariableRows
+from .immediate import run_now
 from .text import as_strings
 
 TensorLike = Any  # a Tensor, a Variable, a NumPy array or scalar, a Python number, or nested sequences of these
 
 _PYTHON_SCALARS = (bool, int, float, complex)
+_MOST_SCALARS = 4096
 
 
 def apply(op: Op, *inputs: Tensor, name: str | None = None) -> Tensor:
-    """Build `op` over `inputs` and return its only (or first) output."""
+    """The only (or first) output of `op` over `inputs`: computed now if all are values, else built into their graph."""
+    if not _context.stack:
+        for tensor in inputs:
+            if not isinstance(tensor, Value):
+                break
+        else:
+            return run_now(op, inputs)[0]
     return graph_for(inputs).add(op, inputs, name).outputs[0]
 
 
 def apply_multi(op: Op, *inputs: Tensor, name: str | None = None) -> tuple[Tensor, ...]:
-    """Build `op` over `inputs` and return all its outputs."""
+    """All outputs of `op` over `inputs`; as `apply`."""
+    if runs_now(inputs):
+        return run_now(op, inputs)
     return graph_for(inputs).add(op, inputs, name).outputs
+
+
+def apply_effect(op: Op, *inputs: Tensor, name: str | None = None) -> Operation | None:
+    """Run an op that gives nothing, or build it; the operation, if it was built."""
+    if runs_now(inputs):
+        run_now(op, inputs)
+        return None
+    return graph_for(inputs).add(op, inputs, name)
+
+
+def runs_now(inputs: Iterable[Any]) -> bool:
+    """Whether an op over these tensors runs at once: no graph is being built, and none of them is symbolic."""
+    return not _context.stack and all(isinstance(tensor, Value) for tensor in inputs)
 
 
 # --- constants and conversion ---------------------------------------------------------------------------------------
@@ -61,6 +93,25 @@ class Constant(Op):
         yield Sample(cls(np.zeros((0, 2), "float64")), [], np.zeros((0, 2)), label="empty")
 
 
+class ConstantArray(Op):
+    """A TensorArray or TensorStore of values that was made outside of the graph."""
+
+    no_samples: ClassVar[str] = "holds a TensorArray of values: tests/values"
+
+    def __init__(self, value: Any, spec: Any) -> None:
+        self.value = value
+        self.spec = spec
+
+    def infer(self, *inputs: Any) -> Any:
+        return self.spec
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return self.value
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return ()
+
+
 def as_array(value: Any, dtype: Any = None) -> Any:
     """`value` as a NumPy array, or as a NumPy scalar where it has no axes.
 
@@ -74,6 +125,8 @@ def as_array(value: Any, dtype: Any = None) -> Any:
     """
     if isinstance(value, Variable):
         value = value.numpy()
+    if isinstance(value, Value):
+        value = value.array
     if isinstance(value, Tensor):
         raise TypeError(f"{value!r} is symbolic: a concrete array was expected here. Run it with Session.run first.")
     wanted = None if dtype is None else as_dtype(dtype)
@@ -141,7 +194,7 @@ def _python_dtype(value: Any, array: np.ndarray[Any, Any]) -> DType | None:
 
 
 def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None = None) -> Tensor:
-    """A tensor with a value that is known now.
+    """A tensor with a value that is known now: a value, or a constant of the graph that is being built.
 
     Args:
         value: a Python number, nested lists of them, or a NumPy array (which is copied).
@@ -160,11 +213,42 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None 
 
 
 def make_constant(array: Any, name: str | None = None, graph: Graph | None = None) -> Tensor:
-    """A constant operation for a concrete array; the array is copied and frozen."""
+    """A tensor of a concrete array, which is copied and frozen: a constant of the graph that is built, or a value."""
     array = as_scalar_or_array(np.array(array))
     if isinstance(array, np.ndarray):
         array.setflags(write=False)
+    if graph is None and not _context.stack:
+        return Value(array)
     return (graph or get_default_graph()).add(Constant(array), (), name or "constant").outputs[0]
+
+
+def constant_of(value: Value, graph: Graph) -> Symbol:
+    """The constant of `graph` that stands for a value, or for a TensorArray of values."""
+    if isinstance(value, FlowValue) and value.origin is not None:
+        op, inputs = value.origin
+        return graph.add(op, inputs).outputs[0]
+    if isinstance(value, FlowValue):
+        return graph.add(ConstantArray(value.array, value.spec), (), "constant").outputs[0]
+    if value.of_weights and value.dtype.kind in "fcV":
+        warnings.warn(
+            "A value that was computed from trainable variables is captured by a graph, in which it is a constant: no "
+            "gradient goes back to these variables. Compute it inside of the graph (of the function, of call()), or "
+            "make it a constant by ops.stop_gradient(value).",
+            stacklevel=user_stacklevel(),
+        )
+    if not value.shape and value.dtype.kind != "T":
+        return _scalar_constant(value.array, value.dtype, graph)
+    with graph.control_dependencies(None), graph.device(None):
+        return graph.add(Constant(value.array), (), "constant").outputs[0]
+
+
+def known_array(tensor: Any) -> Any:
+    """The array of a value or of a constant, or None if `tensor` is anything else."""
+    if isinstance(tensor, Value):
+        return None if isinstance(tensor, FlowValue) else tensor.array
+    if isinstance(tensor, Symbol) and isinstance(tensor.operation.op, Constant):
+        return tensor.operation.op.value
+    return None
 
 
 def check_numbers(op: Op, *specs: Any) -> None:
@@ -177,18 +261,38 @@ def check_numbers(op: Op, *specs: Any) -> None:
         raise TypeError(f"{op.type_name} takes numbers; got {' and '.join(str(spec) for spec in specs)}.")
 
 
-def _scalar_constant(value: Any, dtype: DType, graph: Graph) -> Tensor:
+_scalars: dict[Any, Value] = {}  # of Python's numbers, by type, number and dtype
+
+
+def _scalar(value: Any, dtype: DType | None, graph: Graph | None = None) -> Tensor:
+    """A Python number as a tensor of `dtype`, by default of its own."""
+    if graph is None and not _context.stack:
+        key = (type(value), value, dtype)
+        known = _scalars.get(key)
+        if known is None or value != value or (not value and type(value) is not int):  # -0.0 equals 0.0
+            known = Value(_scalar_array(value, dtype or result_type(type(value))))
+            if len(_scalars) < _MOST_SCALARS:
+                _scalars[key] = known
+        return known
+    return _scalar_constant(value, dtype or result_type(type(value)), graph or get_default_graph())
+
+
+def _scalar_array(value: Any, dtype: DType) -> Any:
     if dtypes.is_string(dtype):
         check_castable(result_type(type(value)), dtype)
-    scalar = np.asarray(value).astype(dtype)
-    definition = Constant(scalar[()])
+    return np.asarray(value).astype(dtype)[()]
+
+
+def _scalar_constant(value: Any, dtype: DType, graph: Graph) -> Symbol:
+    scalar = _scalar_array(value, dtype)
+    definition = Constant(scalar)
     if graph.in_control_block:  # whoever fetches it means the block's dependencies to run
         return graph.add(definition, (), "constant").outputs[0]
     return graph.add_shared((dtype, scalar.tobytes()), definition, (), "constant")
 
 
 def convert_to_tensor(value: TensorLike, dtype: Any = None, name: str | None = None) -> Tensor:
-    """`value` as a tensor of the current graph; cast to `dtype` if that is given and differs.
+    """`value` as a tensor, cast to `dtype` if that is given and differs: a value, or a symbol of the graph being built.
 
     >>> import anabranch as ab
     >>> ab.ops.convert_to_tensor([1, 2], dtype="float32").dtype
@@ -202,7 +306,7 @@ def convert_to_tensor(value: TensorLike, dtype: Any = None, name: str | None = N
     if isinstance(value, IndexedSlices):
         return convert_to_tensor(value.to_dense() if isinstance(value.values, Tensor) else np.asarray(value), wanted)
     if isinstance(value, _PYTHON_SCALARS) and not isinstance(value, np.generic) and name is None:
-        return _scalar_constant(value, wanted or result_type(type(value)), get_default_graph())
+        return _scalar(value, wanted)
     if is_sequence(value) and _holds_symbols(value):
         from .joining import stack  # a list of tensors becomes their stack
 
@@ -240,9 +344,13 @@ def promote(*values: TensorLike, floating: bool = False) -> list[Tensor]:
     """
     tensors = [value for value in values if isinstance(value, Tensor)]
     if len(tensors) == len(values):  # the common, quick case
-        one_dtype = len({tensor.spec.dtype for tensor in tensors}) == 1
-        if one_dtype and (not floating or tensors[0].spec.differentiable):
-            return tensors
+        first = tensors[0].dtype
+        for tensor in tensors:
+            if tensor.dtype != first:
+                break
+        else:
+            if not floating or dtypes.is_differentiable(first):
+                return tensors
     joined = result_type(*[dtype_of(value) for value in values])
     if floating:
         joined = dtypes.float_type(joined)
@@ -254,11 +362,14 @@ def promote(*values: TensorLike, floating: bool = False) -> list[Tensor]:
 
 
 def _graph_elsewhere(tensors: Sequence[Tensor]) -> Graph | None:
-    """The graph of `tensors`, if the current one does not see them: constants belong beside them."""
-    current = get_default_graph()
-    if all(tensor.operation.graph is current or current.sees(tensor) for tensor in tensors):
+    """The graph of `tensors`, if it is not the current one, or does not see them: what joins them belongs there."""
+    symbols = [tensor for tensor in tensors if isinstance(tensor, Symbol)]
+    if not symbols:
         return None
-    return graph_for(tensors)
+    current = get_default_graph()
+    if _context.stack and all(symbol.operation.graph is current or current.sees(symbol) for symbol in symbols):
+        return None
+    return graph_for(symbols)
 
 
 def as_floating(value: TensorLike) -> Tensor:
@@ -356,6 +467,7 @@ def runtime_shape(x: Tensor) -> Tensor:
     """
     if isinstance(x.spec, TensorSpec) and x.spec.is_static:
         return make_constant(np.array(x.shape, dtype="int32"))
+    assert isinstance(x, Symbol)
     return x.operation.graph.add_shared(("shape of", x), ShapeOf(), [x], "shape")
 
 
@@ -468,7 +580,7 @@ class ZerosOfShape(Op):
 def zeros_of(x: Tensor) -> Tensor:
     """Zeros of the dtype and shape of `x`; of `x` only the shape is used."""
     if isinstance(x.spec, TensorSpec) and x.spec.is_static and x.shape == () and not dtypes.is_string(x.dtype):
-        return _scalar_constant(0, x.dtype, get_default_graph())
+        return _scalar(0, x.dtype)
     return apply(ZerosOfShape(x.shape, x.dtype), runtime_shape(x))
 
 
@@ -546,6 +658,7 @@ __all__ = [
     "TensorLike",
     "TensorSpec",
     "apply",
+    "apply_effect",
     "apply_multi",
     "as_array",
     "as_floating",
@@ -556,13 +669,16 @@ __all__ = [
     "check_castable",
     "check_numbers",
     "constant",
+    "constant_of",
     "convert_to_tensor",
     "dtype_of",
+    "known_array",
     "make_constant",
     "normalize_axes",
     "normalize_axis",
     "promote",
     "reshape_like",
+    "runs_now",
     "runtime_shape",
     "sum_like",
     "zeros_of",

@@ -22,7 +22,6 @@ from ..graph.spec import Shape, as_shape, broadcast_shapes, shape_accepts, shape
 from ..graph.variable import Variable
 from . import text
 from .base import (
-    Constant,
     ErrorSample,
     Op,
     Operation,
@@ -31,10 +30,13 @@ from .base import (
     TensorLike,
     TensorSpec,
     apply,
+    apply_effect,
     as_array,
     convert_to_tensor,
     is_numpy,
+    known_array,
     promote,
+    runs_now,
 )
 
 
@@ -92,7 +94,9 @@ class Print(_Effectful):
         return ()
 
 
-def print(*args: Any, summarize: int = 3, end: str = "\n", sep: str = " ", output_stream: Any = None) -> Operation:
+def print(
+    *args: Any, summarize: int = 3, end: str = "\n", sep: str = " ", output_stream: Any = None
+) -> Operation | None:
     """Print values when the program gets there (``tf.print``), in loops at each iteration.
 
     Args:
@@ -104,8 +108,8 @@ def print(*args: Any, summarize: int = 3, end: str = "\n", sep: str = " ", outpu
             a file, or an object with a method ``write``.
 
     Returns:
-        The operation, to be fetched or named in `control_dependencies`. In functions, loops and branches it runs by
-        itself.
+        The operation, to be fetched or named in `control_dependencies`; in functions, loops and branches it runs by
+        itself. None outside of graphs, where it has run.
 
     >>> import sys
     >>> import anabranch as ab
@@ -124,7 +128,7 @@ def print(*args: Any, summarize: int = 3, end: str = "\n", sep: str = " ", outpu
         tensors += found
     parts[-1] += end
     op = Print(tuple(parts), _named_stream(output_stream), summarize)
-    return graph_for(tensors).add(op, tensors)
+    return apply_effect(op, *tensors)
 
 
 def _named_stream(stream: Any) -> Any:
@@ -295,21 +299,25 @@ class AssertShape(_Effectful):
         raise InvalidArgumentError(_with_message(what, self.message))
 
 
-def _asserted(op: Op, name: str, *tensors: Tensor) -> Operation:
+def _asserted(op: Op, name: str, *tensors: Tensor) -> Operation | None:
     """The operation. On constants it is tried at once, except in loops and branches, which may never run."""
+    if runs_now(tensors):
+        return apply_effect(op, *tensors)
     graph = graph_for(tensors)
-    values = [tensor.operation.op.value for tensor in tensors if isinstance(tensor.operation.op, Constant)]
+    values = [known for known in map(known_array, tensors) if known is not None]
     operation = graph.add(op, tensors, name)
     if graph.parent is None and len(values) == len(tensors):
         op.run(np, *values)
     return operation
 
 
-def _related(name: str, relation: str, x: TensorLike, y: TensorLike, message: str | None, summarize: int) -> Operation:
+def _related(
+    name: str, relation: str, x: TensorLike, y: TensorLike, message: str | None, summarize: int
+) -> Operation | None:
     return _asserted(AssertRelation(name, relation, message, summarize), name, *promote(x, y))
 
 
-def assert_equal(x: TensorLike, y: TensorLike, message: str | None = None, summarize: int = 3) -> Operation:
+def assert_equal(x: TensorLike, y: TensorLike, message: str | None = None, summarize: int = 3) -> Operation | None:
     """Fail unless ``x == y`` for all elements; the two broadcast, and NaN equals nothing.
 
     Args:
@@ -319,11 +327,11 @@ def assert_equal(x: TensorLike, y: TensorLike, message: str | None = None, summa
         summarize: how much of the values the error shows: elements at the start and end of each axis, -1 for all.
 
     Returns:
-        The operation, to be fetched or named in `control_dependencies`. In functions, loops and branches it runs by
-        itself.
+        The operation, to be fetched or named in `control_dependencies`; in functions, loops and branches it runs by
+        itself. None outside of graphs, where it has run.
 
     Raises:
-        InvalidArgumentError: it does not hold. For constants at once, otherwise when the program runs.
+        InvalidArgumentError: it does not hold. Of values and constants at once, otherwise when the program runs.
 
     >>> import anabranch as ab
     >>> with ab.Graph().as_default():
@@ -336,39 +344,41 @@ def assert_equal(x: TensorLike, y: TensorLike, message: str | None = None, summa
     return _related("assert_equal", "==", x, y, message, summarize)
 
 
-def assert_less(x: TensorLike, y: TensorLike, message: str | None = None, summarize: int = 3) -> Operation:
+def assert_less(x: TensorLike, y: TensorLike, message: str | None = None, summarize: int = 3) -> Operation | None:
     """Fail unless ``x < y`` for all elements; as `assert_equal`."""
     return _related("assert_less", "<", x, y, message, summarize)
 
 
-def assert_less_equal(x: TensorLike, y: TensorLike, message: str | None = None, summarize: int = 3) -> Operation:
+def assert_less_equal(x: TensorLike, y: TensorLike, message: str | None = None, summarize: int = 3) -> Operation | None:
     """Fail unless ``x <= y`` for all elements; as `assert_equal`."""
     return _related("assert_less_equal", "<=", x, y, message, summarize)
 
 
-def assert_greater(x: TensorLike, y: TensorLike, message: str | None = None, summarize: int = 3) -> Operation:
+def assert_greater(x: TensorLike, y: TensorLike, message: str | None = None, summarize: int = 3) -> Operation | None:
     """Fail unless ``x > y`` for all elements; as `assert_equal`."""
     return _related("assert_greater", ">", x, y, message, summarize)
 
 
-def assert_greater_equal(x: TensorLike, y: TensorLike, message: str | None = None, summarize: int = 3) -> Operation:
+def assert_greater_equal(
+    x: TensorLike, y: TensorLike, message: str | None = None, summarize: int = 3
+) -> Operation | None:
     """Fail unless ``x >= y`` for all elements; as `assert_equal`."""
     return _related("assert_greater_equal", ">=", x, y, message, summarize)
 
 
-def assert_positive(x: TensorLike, message: str | None = None, summarize: int = 3) -> Operation:
+def assert_positive(x: TensorLike, message: str | None = None, summarize: int = 3) -> Operation | None:
     """Fail unless ``x > 0`` for all elements; as `assert_equal`."""
     return _related("assert_positive", ">", x, 0, message, summarize)
 
 
-def assert_non_negative(x: TensorLike, message: str | None = None, summarize: int = 3) -> Operation:
+def assert_non_negative(x: TensorLike, message: str | None = None, summarize: int = 3) -> Operation | None:
     """Fail unless ``x >= 0`` for all elements; as `assert_equal`."""
     return _related("assert_non_negative", ">=", x, 0, message, summarize)
 
 
 def assert_true(
     condition: TensorLike, data: Sequence[TensorLike] = (), message: str | None = None, summarize: int = 3
-) -> Operation:
+) -> Operation | None:
     """Fail unless all elements of a bool tensor are true (``tf.debugging.Assert``); as `assert_equal`.
 
     Args:
@@ -381,7 +391,7 @@ def assert_true(
     return _asserted(AssertTrue(message, summarize), "assert_true", *tensors)
 
 
-def assert_rank(x: TensorLike, rank: int | Sequence[int], message: str | None = None) -> Operation:
+def assert_rank(x: TensorLike, rank: int | Sequence[int], message: str | None = None) -> Operation | None:
     """Fail unless `x` has `rank` axes, or as many as one of several ranks.
 
     Raises:
@@ -391,17 +401,17 @@ def assert_rank(x: TensorLike, rank: int | Sequence[int], message: str | None = 
     if not ranks or not all(isinstance(item, (int, np.integer)) and item >= 0 for item in ranks):
         raise ValueError(f"assert_rank: a rank is a non-negative integer, or several; got {rank!r}.")
     tensor = convert_to_tensor(x)
-    return graph_for([tensor]).add(AssertShape(None, ranks, message), [tensor], "assert_rank")  # pyright: ignore[reportArgumentType]
+    return apply_effect(AssertShape(None, ranks, message), tensor, name="assert_rank")  # pyright: ignore[reportArgumentType]
 
 
-def assert_shape(x: TensorLike, shape: Any, message: str | None = None) -> Operation:
+def assert_shape(x: TensorLike, shape: Any, message: str | None = None) -> Operation | None:
     """Fail unless `x` has `shape`, in which None stands for any size.
 
     Raises:
         InvalidArgumentError: it has not; at once where the shape is known, otherwise when the program runs.
     """
     tensor = convert_to_tensor(x)
-    return graph_for([tensor]).add(AssertShape(as_shape(shape), None, message), [tensor])
+    return apply_effect(AssertShape(as_shape(shape), None, message), tensor)
 
 
 # --- NaN and infinity -----------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..graph.graph import graph_for
 from ..graph.slices import IndexedSlices
 from ..graph.spec import ArraySpec, FrameSpec
 from ..graph.tensor import Tensor
@@ -99,9 +98,10 @@ def accumulate(current: Any, contribution: Any) -> Any:
 
         return record_sum(current, contribution)
     if isinstance(contribution.spec, ArraySpec):
+        from .base import apply
         from .tensor_arrays import ArraySum
 
-        return graph_for([current, contribution]).add(ArraySum(), [current, contribution]).outputs[0]
+        return apply(ArraySum(), current, contribution)
     return current + contribution
 
 

@@ -563,9 +563,11 @@ def stop_gradient(variable: TensorLike) -> Tensor:
     """`variable` unchanged, as a constant in the eyes of `gradients`.
 
     >>> import anabranch as ab
-    >>> x = ab.constant(3.0)
-    >>> ab.Session().run(ab.gradients(x * ab.ops.stop_gradient(x), [x]))
-    [np.float32(3.0)]
+    >>> x = ab.Variable(3.0)
+    >>> with ab.GradientTape() as tape:
+    ...     y = x * ab.ops.stop_gradient(x)
+    >>> float(tape.gradient(y, x))
+    3.0
     """
     return apply(StopGradient(), convert_to_tensor(variable))
 

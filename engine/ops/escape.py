@@ -9,12 +9,22 @@ import numpy as np
 
 from ..graph import dtypes
 from ..graph.dtypes import DType, as_dtype
-from ..graph.graph import graph_for
 from ..graph.nest import is_sequence
 from ..graph.op import OUTSIDE_WORLD, Effect, as_scalar_or_array, is_array
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Shape, as_shape, shape_accepts, shape_text, shapes_compatible
-from .base import Op, Operation, Tensor, TensorSpec, as_array, convert_to_tensor, is_numpy, zeros_of
+from .base import (
+    Op,
+    Operation,
+    Tensor,
+    TensorSpec,
+    apply_effect,
+    apply_multi,
+    as_array,
+    convert_to_tensor,
+    is_numpy,
+    zeros_of,
+)
 
 Gradient = Callable[[list[Tensor], list[Tensor], list[Any]], Any]
 
@@ -169,7 +179,7 @@ def numpy_function(
         name: of the operation.
 
     Returns:
-        A tensor; for a list of dtypes a list of tensors; for an empty one the operation.
+        A tensor; for a list of dtypes a list of tensors; for an empty one the operation (None outside of graphs).
 
     Raises:
         TypeError, ValueError: at run time, if the result does not have the dtypes or shapes declared. What `func`
@@ -188,10 +198,11 @@ def numpy_function(
     types = [as_dtype(dtype) for dtype in ((Tout,) if single else Tout)]
     specs = [TensorSpec(static, dtype) for static, dtype in zip(_shapes(shape, len(types), single), types, strict=True)]
     op = NumpyFunction(func, tuple(specs), stateful, grad)
-    operation = graph_for(tensors).add(op, tensors, name or op.label.strip("<>"))
+    label = name or op.label.strip("<>")
     if not types:
-        return operation
-    return operation.outputs[0] if single else list(operation.outputs)
+        return apply_effect(op, *tensors, name=label)
+    outputs = apply_multi(op, *tensors, name=label)
+    return outputs[0] if single else list(outputs)
 
 
 def _shapes(shape: Any, count: int, single: bool) -> list[Shape]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from .base import Tensor, TensorLike
 from .colors import hsv_to_rgb, rgb_to_grayscale, rgb_to_hsv
+from .entrance import guard_entrances
 from .filtering import gaussian_blur, sobel_edges, ssim
 from .image_formats import check_data_format, height_axis, image_tensor, rank_of
 from .indexing import getitem
@@ -122,6 +123,8 @@ def _check_found(what: str, given: dict[str, _Size], found: tuple[Any, ...], siz
         shown = ", ".join(f"{name}={value!r}" for name, value in given.items())
         raise ValueError(f"{what}: {shown} do not fit images of size {size} along this axis: what is left is negative.")
 
+
+guard_entrances(globals(), __name__)
 
 __all__ = [
     "affine_transform",

@@ -14,7 +14,7 @@ from ..graph.quick_dataclass import dataclass
 from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec, shape_text, shapes_compatible
 from ..graph.stateless import in_stateless_scope
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol, Tensor
 from ..graph.variable import Variable
 from .base import apply, as_array, cast, convert_to_tensor, runtime_shape, zeros_of
 from .comparison import logical_and
@@ -226,6 +226,7 @@ class AddToRows(AssignRows):
 
 def own_memory(variable: Variable) -> Any:
     """The current value of a variable, in memory that can be written row by row."""
+    variable.take_back()
     whole = variable.read_value()
     if not whole.flags.c_contiguous or not whole.flags.writeable:
         whole = np.array(whole, order="C")
@@ -243,11 +244,13 @@ def scatter(variable: Variable, slices: IndexedSlices, how: str, name: str | Non
     if variable.shape == ():
         raise ValueError(f"Variable {variable.name!r} is a scalar, which has no rows; use assign().")
     fields = (slices.values, slices.indices)
-    symbolic = in_explicit_graph() or in_stateless_scope()
-    if symbolic or any(isinstance(field, (Tensor, Variable)) for field in fields):
-        with graph_for([field for field in fields if isinstance(field, Tensor)]).as_default():
+    symbols = [field for field in fields if isinstance(field, Symbol)]
+    if in_explicit_graph() or symbols:
+        with graph_for(symbols).as_default():
             return _scattered(variable, slices, how, name)
-    values, indices = as_array(slices.values, variable.dtype), np.asarray(slices.indices)
+    if in_stateless_scope():
+        return _scattered(variable, slices, how, name)
+    values, indices = as_array(slices.values, variable.dtype), as_array(slices.indices)
     if indices.size and indices.dtype.kind not in "iu":
         raise TypeError(f"scatter_{how}: positions must be integers, got {indices.dtype}.")
     whole = own_memory(variable)

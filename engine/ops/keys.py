@@ -10,12 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..graph import dtypes
-from ..graph.graph import get_default_graph
 from ..graph.op import Effect
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import shape_text
 from ..graph.variable import Variable
-from .base import Op, Operation, Tensor, TensorSpec, convert_to_tensor, make_constant
+from .base import Op, Operation, Tensor, TensorSpec, apply, convert_to_tensor, make_constant
 
 
 class SeedGenerator:
@@ -149,7 +148,7 @@ def take_key(seed: Any = None) -> Tensor:
     if seed is None:
         seed = global_generator()
     if isinstance(seed, SeedGenerator):
-        return get_default_graph().add(TakeKey(seed), (), f"{seed.name}/key").outputs[0]
+        return apply(TakeKey(seed), name=f"{seed.name}/key")
     if _is_integer(seed):
         return make_constant(np.array([_as_int64(int(seed)), 0], dtype="int64"), "key")
     if not isinstance(seed, (Tensor, Variable, np.ndarray, list, tuple)):

@@ -11,7 +11,6 @@ import numpy as np
 from ..graph import dtypes
 from ..graph.quick_dataclass import dataclass
 from .base import (
-    Constant,
     ErrorSample,
     Operation,
     Sample,
@@ -22,6 +21,7 @@ from .base import (
     as_floating,
     cast,
     convert_to_tensor,
+    known_array,
     promote,
     sum_like,
 )
@@ -95,9 +95,9 @@ class Power(_Elementwise):
 
 def _reduced_exponent(x: Tensor, y: Tensor) -> Any:
     """``y - 1``, but 1 where x and y are both 0: the slope is 0 there, where ``y * x**(y - 1)`` is ``0 * inf``."""
-    definition = y.operation.op
-    if isinstance(definition, Constant) and np.all(definition.value != 0):
-        return definition.value.item() - 1 if y.shape == () else y - 1
+    known = known_array(y)
+    if known is not None and np.all(known != 0):
+        return known.item() - 1 if y.shape == () else y - 1
     return where(logical_and(equal(x, 0), equal(y, 0)), 1, y - 1)
 
 
@@ -396,10 +396,10 @@ def power(x1: TensorLike, x2: TensorLike) -> Tensor:
 
 
 def _check_exponent(x: Tensor, y: Tensor) -> None:
-    definition = y.operation.op
-    if not dtypes.is_integer(x.dtype) or not isinstance(definition, Constant):
+    known = known_array(y)
+    if known is None or not dtypes.is_integer(x.dtype):
         return
-    lowest = np.min(definition.value, initial=0)
+    lowest = np.min(known, initial=0)
     if lowest < 0:
         raise ValueError(
             f"power: integers ({x.dtype.name}) can't be raised to the negative exponent {lowest} as integers. "

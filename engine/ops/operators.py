@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from ..graph.tensor import Tensor, define_operators
-from . import axes, bitwise, comparison, elementwise, indexing, linalg, mathematics
-from .base import as_array, convert_to_tensor
+from . import axes, bitwise, comparison, elementwise, indexing, linalg, mathematics, reduction, running, shaping
+from .base import as_array, cast, constant_of, convert_to_tensor
+from .entrance import entering_graphs
 from .indexed_slices import scatter, take_rows, to_dense
 
 
@@ -38,14 +39,42 @@ def _eval(tensor: Tensor, feed_dict: dict[Any, Any] | None) -> Any:
     return Session(tensor.graph).run(tensor, feed_dict)
 
 
-def _value(tensor: Tensor, refusal: str) -> Any:
-    from ..session.outside import value_outside
+_UFUNCS: dict[Any, Any] = {  # what NumPy's own operators call where an array is on the left
+    np.add: elementwise.add,
+    np.subtract: elementwise.subtract,
+    np.multiply: elementwise.multiply,
+    np.true_divide: elementwise.true_divide,
+    np.floor_divide: elementwise.floor_divide,
+    np.remainder: elementwise.mod,
+    np.power: mathematics.power,
+    np.matmul: linalg.matmul,
+    np.negative: elementwise.negative,
+    np.absolute: elementwise.absolute,
+    np.invert: _invert,
+    np.bitwise_and: _and,
+    np.bitwise_or: _or,
+    np.bitwise_xor: _xor,
+    np.left_shift: bitwise.left_shift,
+    np.right_shift: bitwise.right_shift,
+    np.less: comparison.less,
+    np.less_equal: comparison.less_equal,
+    np.greater: comparison.greater,
+    np.greater_equal: comparison.greater_equal,
+    np.equal: comparison.equal,
+    np.not_equal: comparison.not_equal,
+}
 
-    return value_outside(tensor, refusal)
+
+def _ufunc(ufunc: Any, method: str, inputs: Any, options: Any) -> Any:
+    """What a NumPy ufunc gives that stands for a Python operator; NotImplemented for all others."""
+    function = _UFUNCS.get(ufunc)
+    return NotImplemented if function is None or method != "__call__" or options else function(*inputs)
 
 
-def _as_copy(value: Any, dtype: Any) -> Any:
-    return np.array(value, dtype=dtype)
+def _staged(function: Any, *args: Any) -> Any:
+    from ..session.staged import staged
+
+    return staged(function, *args)
 
 
 def _save_graph(graph: Any, path: Any) -> None:
@@ -65,12 +94,36 @@ define_operators(
         "convert": convert_to_tensor,
         "as_array": as_array,
         "eval": _eval,
-        "value": _value,
-        "as_copy": _as_copy,
+        "ufunc": _ufunc,
+        "constant_of": constant_of,
+        "cast": cast,
+        "pass_on": elementwise.identity,
+        "eq": comparison.equal,
+        "ne": comparison.not_equal,
+        "reshape": shaping.reshape,
+        "squeeze": shaping.squeeze,
+        "swapaxes": axes.swapaxes,
+        "sum": reduction.sum,
+        "prod": reduction.prod,
+        "mean": reduction.mean,
+        "max": reduction.max,
+        "min": reduction.min,
+        "any": reduction.any,
+        "all": reduction.all,
+        "var": reduction.var,
+        "std": reduction.std,
+        "argmax": reduction.argmax,
+        "argmin": reduction.argmin,
+        "cumsum": running.cumsum,
+        "round": mathematics.round,
+        "dot": linalg.dot,
+        "maximum": comparison.maximum,
+        "minimum": comparison.minimum,
         "to_dense": to_dense,
         "scatter": scatter,
         "take_rows": take_rows,
         "save_graph": _save_graph,
+        "staged": _staged,
         "dump_lowered": _dump_lowered,
         "add": elementwise.add,
         "sub": elementwise.subtract,
@@ -93,7 +146,7 @@ define_operators(
         "le": comparison.less_equal,
         "gt": comparison.greater,
         "ge": comparison.greater_equal,
-        "getitem": indexing.getitem,
+        "getitem": entering_graphs(indexing.getitem),
         "transpose": axes.transpose,
     }
 )

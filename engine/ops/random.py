@@ -53,6 +53,7 @@ from .bits import (
 )
 from .comparison import where
 from .distributions import beta, binomial, draw_beta, draw_binomial, draw_gamma, gamma
+from .entrance import guard_entrances
 from .gathering import take
 from .keys import SeedGenerator, global_generator, set_global_seed, take_key
 from .shape_arguments import ShapeLike
@@ -430,6 +431,8 @@ def _noise_shape(x: Tensor, noise_shape: Any) -> Any:
         return shape(x)
     return tuple(dim(x, axis) if size is None else size for axis, size in enumerate(noise_shape))
 
+
+guard_entrances(globals(), __name__)
 
 __all__ = [
     "SeedGenerator",

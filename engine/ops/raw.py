@@ -21,7 +21,8 @@ from ..graph.graph import graph_for
 from ..graph.nest import is_integer, is_sequence
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Spec, TensorSpec, shapes_compatible
-from .base import Op, Operation, Tensor, TensorLike, apply, convert_to_tensor
+from ..graph.tensor import Symbol
+from .base import Op, Operation, Tensor, TensorLike, convert_to_tensor
 
 
 class SwitchOutputs(NamedTuple):
@@ -294,7 +295,7 @@ def loop_cond(pred: TensorLike, name: str | None = None) -> Tensor:
 
 
 def _check_into(into: Any) -> None:
-    if not isinstance(into, Tensor) or not isinstance(into.operation.op, Merge) or into.index != 0:
+    if not isinstance(into, Symbol) or not isinstance(into.operation.op, Merge) or into.index != 0:
         raise TypeError(
             f"raw.next_iteration: into must be what a merge gives, got {into!r}. Write into=raw.merge([...]).output."
         )
@@ -307,12 +308,13 @@ def _check_into(into: Any) -> None:
 
 
 def _add(op: RawOp, name: str | None, *inputs: Tensor) -> tuple[Tensor, ...]:
-    if graph_for(inputs).parent is not None:
+    graph = graph_for(inputs)
+    if graph.parent is not None:
         raise ValueError(
             f"raw.{op.type_name} is built inside a loop, a branch or a function's body, which the primitives of "
             "dataflow can't be part of. Build it outside, or use ab.cond and ab.while_loop."
         )
-    return apply(op, *inputs, name=name).operation.outputs
+    return graph.add(op, inputs, name).outputs
 
 
 def back_edges(merge: Operation) -> list[Operation]:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..graph.graph import Operation, get_default_graph, graph_for
+from ..graph.graph import Operation
 from ..graph.op import Op
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import ArraySpec, FrameSpec, Spec, TensorSpec
@@ -158,17 +158,17 @@ class ArrayReadOrEmptyRecord(_RecordOp):
 
 def record_of(key: Tensor, value: Tensor) -> Tensor:
     """A record that holds `value` under `key`."""
-    return graph_for([value]).add(RecordOf(key), [value]).outputs[0]
+    return apply(RecordOf(key), value)
 
 
 def record_sum(a: Tensor, b: Tensor) -> Tensor:
     """The sum of two records."""
-    return graph_for([a, b]).add(RecordSum(), [a, b]).outputs[0]
+    return apply(RecordSum(), a, b)
 
 
 def empty_record() -> Tensor:
     """A record that is zero throughout."""
-    return get_default_graph().add(RecordEmpty(), []).outputs[0]
+    return apply(RecordEmpty())
 
 
 def read_record(record: Tensor, key: Tensor, like: Tensor) -> Tensor:

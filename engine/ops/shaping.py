@@ -15,15 +15,15 @@ from ..graph.graph import Operation
 from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Shape, TensorSpec, shape_text
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol, Tensor
 from .base import (
     BroadcastToShape,
-    Constant,
     ReshapeToShape,
     ShapeOf,
     TensorLike,
     apply,
     convert_to_tensor,
+    known_array,
     normalize_axis,
     reshape_like,
     runtime_shape,
@@ -35,10 +35,8 @@ DimLike = int | Tensor  # a dimension: known now, or an int32 scalar
 
 
 def constant_value(tensor: Any) -> Any:
-    """The value of a constant tensor, or None if `tensor` is anything else."""
-    if isinstance(tensor, Tensor) and isinstance(tensor.operation.op, Constant):
-        return tensor.operation.op.value
-    return None
+    """The array of a value or of a constant, or None if `tensor` is anything else."""
+    return known_array(tensor)
 
 
 def resolve_shape(shape: ShapeLike) -> tuple[tuple[int | None, ...], list[Tensor]]:
@@ -65,7 +63,7 @@ def is_shape_vector(shape: Any) -> bool:
 
 def shape_from_vector(vector: Tensor) -> Shape:
     """What is known of the shape that a vector tensor holds."""
-    if isinstance(vector.operation.op, ShapeOf):
+    if isinstance(vector, Symbol) and isinstance(vector.operation.op, ShapeOf):
         return vector.operation.inputs[0].shape
     length = vector.shape[0] if vector.shape else None
     return None if length is None else (None,) * length
@@ -132,7 +130,7 @@ class SizeOf(Op):
 
 def _once(x: Tensor, op: Op) -> Tensor:
     """`op` over `x`, built once, beside `x`: a backward loop then saves the number and not the value of `x`."""
-    return x.operation.graph.add_shared((op, x), op, [x])
+    return x.operation.graph.add_shared((op, x), op, [x]) if isinstance(x, Symbol) else apply(op, x)
 
 
 def dim(x: Tensor, axis: int) -> DimLike:
@@ -263,7 +261,8 @@ def _settle_remainder(x: Tensor, static: tuple[int | None, ...], dynamic: list[T
     if -1 not in static or x.shape is None or not dynamic:
         return static
     unknown = [axis for axis, d in enumerate(x.shape) if d is None]
-    given = [d.operation.op.axis for d in dynamic if isinstance(d.operation.op, DimOf) and d.operation.inputs[0] is x]
+    sizes = [d.operation for d in dynamic if isinstance(d, Symbol)]
+    given = [size.op.axis for size in sizes if isinstance(size.op, DimOf) and size.inputs[0] is x]
     if sorted(given) != unknown or len(given) != len(dynamic):
         return static
     known = elements(d for d in x.shape if d is not None)

@@ -38,6 +38,7 @@ from .comparison import divide_no_nan, greater_equal, less, logical_and, maximum
 from .complex_numbers import conjugated
 from .creation import ones_like, zeros
 from .elementwise import square, stop_gradient
+from .entrance import guard_entrances
 from .gathering import checked_positions, combine_rows, gather, integers, take
 from .joining import concatenate, stack
 from .mathematics import exp, sqrt
@@ -540,6 +541,8 @@ def embedding_lookup_sparse(
     norm = sqrt(norm) if combiner == "sqrtn" else norm
     return scale_rows(total, divide_no_nan(1.0, norm))
 
+
+guard_entrances(globals(), __name__)
 
 __all__ = [
     "SparseTensor",

@@ -19,6 +19,7 @@ from ..graph import dtypes
 from ..graph.dtypes import as_dtype
 from . import text
 from .base import Tensor, TensorLike, apply, apply_multi, convert_to_tensor
+from .entrance import guard_entrances
 from .string_ops import (
     AsString,
     ReduceJoin,
@@ -350,6 +351,8 @@ def to_hash_bucket_fast(input: TensorLike, num_buckets: int) -> Tensor:
         raise ValueError(f"strings.to_hash_bucket_fast: num_buckets must be positive and fit int64; got {num_buckets}.")
     return apply(StringToHashBucket(int(num_buckets)), _strings(input, "to_hash_bucket_fast"))
 
+
+guard_entrances(globals(), __name__)
 
 __all__ = [
     "SplitStrings",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,7 +57,8 @@ def _permuted_operands(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite
             lying = "".join([labels[place][order.index(axis)] for axis in range(len(order))])
             if not _is_shared(found, lying[-1]):
                 operands[place], labels[place] = tensor.operation.inputs[0], lying
-    return None if operands == list(inputs) else site.make(Contraction(labels[0], labels[1], found.out), *operands)
+    is_as_before = all(map(operator.is_, operands, inputs))
+    return None if is_as_before else site.make(Contraction(labels[0], labels[1], found.out), *operands)
 
 
 def _permuted_result(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -118,7 +119,8 @@ def _transposed_operands(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewri
     for place, tensor in enumerate(inputs):
         if _swaps_last_two(tensor):
             operands[place], flags[place] = tensor.operation.inputs[0], not flags[place]
-    return None if operands == list(inputs) else site.make(type(op)(*flags), *operands)
+    is_as_before = all(map(operator.is_, operands, inputs))
+    return None if is_as_before else site.make(type(op)(*flags), *operands)
 
 
 def _swaps_last_two(tensor: Tensor) -> bool:
@@ -187,7 +189,7 @@ def _whole_of_parts(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
     """``stack(unstack(x))`` and ``concatenate(split(x))`` of all parts in order."""
     cutting = inputs[0].operation
     wanted = Unstack if isinstance(op, Stack) else Split
-    if not isinstance(cutting.op, wanted) or tuple(cutting.outputs) != tuple(inputs):
+    if not isinstance(cutting.op, wanted) or [*map(id, cutting.outputs)] != [*map(id, inputs)]:
         return None
     x = cutting.inputs[0]
     if shape_of(x) is None or len(cutting.inputs) > 1:

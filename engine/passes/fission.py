@@ -21,6 +21,7 @@ from ..control_flow.frames import History, Saved
 from ..control_flow.region_op import RegionOp
 from ..control_flow.while_loop import While
 from ..graph.graph import Graph, Operation
+from ..graph.identity import is_among
 from ..graph.region import Region
 from ..graph.tensor import Tensor
 from .log import is_recording, note_kept
@@ -151,7 +152,7 @@ def _recurrent(loop: LoopView, operation: Operation) -> str | None:
     pending, seen = [operation], {operation}
     while pending:
         for tensor in pending.pop().inputs:
-            if tensor in loop.body.parameters and loop.form(tensor) is None:
+            if is_among(tensor, loop.body.parameters) and loop.form(tensor) is None:
                 return tensor.operation.name
             if tensor.operation not in seen and tensor.operation.graph is loop.body:
                 seen.add(tensor.operation)

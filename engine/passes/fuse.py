@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ..control_flow.region_op import RegionOp
 from ..graph.graph import Graph, Operation
+from ..graph.identity import is_among
 from ..graph.op import Op
 from ..graph.provenance import location_of_several
 from ..graph.quick_dataclass import dataclass
@@ -380,7 +381,7 @@ class _Rewrite:
     def _kept_views(self, used: set[Tensor]) -> set[Operation]:
         kept: set[Operation] = set()
         for member in reversed(self.group.members):
-            is_used = any(t in used or any(t in view.inputs for view in kept) for t in member.outputs)
+            is_used = any(t in used or any(is_among(t, view.inputs) for view in kept) for t in member.outputs)
             if is_used and self._block.forms[member].is_view:
                 kept.add(member)
         return kept

@@ -27,6 +27,7 @@ from ..control_flow.region_op import zeros_cotangent
 from ..control_flow.while_loop import While, build_while
 from ..graph import dtypes
 from ..graph.graph import Operation, Parameter, get_default_graph
+from ..graph.identity import is_among, place_among
 from ..graph.op import Op
 from ..graph.slices import IndexedSlices
 from ..graph.spec import ArraySpec, Spec, TensorSpec
@@ -145,7 +146,7 @@ def _rewrite(place: Place, node: Operation) -> bool:
         return False
     for position, final in finals.items():
         loop.become(node.outputs[position], Identity(), [final])
-    for counted in [o for o in loop.live() if isinstance(o.op, TripCount) and node.outputs[-1] in o.inputs]:
+    for counted in [o for o in loop.live() if isinstance(o.op, TripCount) and is_among(node.outputs[-1], o.inputs)]:
         loop.become(counted.outputs[0], Identity(), [segments.steps])
     reorder(place.graph, {})
     sizes = ", ".join(map(str, segments.sizes))
@@ -210,8 +211,8 @@ def _backward(
     seeds: dict[Tensor, Tensor] = {}
     for parameter, cotangent in zip(node.op.body.parameters, node.inputs, strict=False):
         role = node.op.cotangents.get(parameter)
-        if role in loop.body.parameters:
-            _add_seed(seeds, finals[loop.body.parameters.index(role)], cotangent)
+        if is_among(role, loop.body.parameters):
+            _add_seed(seeds, finals[place_among(role, loop.body.parameters)], cotangent)
     tables = [source for output, role, source in wanted if _is_of_table(output, role)]
     sources = dict.fromkeys([source for *_, source in wanted])
     found = backpropagate(loop.graph, seeds, sources, sparse=tables, among=built)
@@ -382,7 +383,7 @@ class _Segments:
     def given(self, parameter: Tensor) -> Tensor:
         """What comes in for a parameter of the body."""
         outer = self.loop.outer(parameter)
-        return self.loop.node.inputs[self.loop.body.parameters.index(parameter)] if outer is None else outer
+        return self.loop.node.inputs[place_among(parameter, self.loop.body.parameters)] if outer is None else outer
 
     def _build(self, number: int) -> Operation:
         loop, found, size = self.loop, self.found, self.sizes[number]

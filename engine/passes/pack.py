@@ -21,6 +21,7 @@ from ..control_flow.region_op import RegionOp
 from ..control_flow.while_loop import While
 from ..graph.device import DeviceName
 from ..graph.graph import Graph, Operation
+from ..graph.identity import is_among
 from ..graph.quick_dataclass import dataclass
 from ..graph.region import Region
 from ..graph.spec import TensorSpec
@@ -146,11 +147,11 @@ class _Packing:
     def _add_to(self, product: Operation, operations: Sequence[Operation], region: Region) -> None:
         """Let a product's kernel do the addition that alone takes the product."""
         result = product.outputs[0]
-        users = [operation for operation in operations if result in operation.inputs]
+        users = [operation for operation in operations if is_among(result, operation.inputs)]
         if (
             len(users) != 1
             or result in self.recorded
-            or result in region.results
+            or is_among(result, region.results)
             or len(product.inputs) == _MOST_INPUTS
         ):
             return

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..graph.graph import Graph, Operation, ReadVariable
+from ..graph.identity import is_among
 from ..graph.op import Op
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import TensorSpec
@@ -129,7 +130,7 @@ class _Update:
 
     def _is_named(self, made: Tensor) -> bool:
         """Whether a write takes it otherwise than as its rows."""
-        return any(made in write.inputs[:2] for write in self.writes)
+        return any(is_among(made, write.inputs[:2]) for write in self.writes)
 
     def _may_join(self, operation: Operation, rule: FusionRule) -> bool:
         op, specs = operation.op, [tensor.spec for tensor in (*operation.inputs, *operation.outputs)]
@@ -138,7 +139,7 @@ class _Update:
         if operation.device != self.writes[0].device:
             return False
         if isinstance(op, Take):
-            taken = operation.inputs[0] in self.wholes and operation.inputs[1] is self.unique
+            taken = is_among(operation.inputs[0], self.wholes) and operation.inputs[1] is self.unique
             return taken and op.axis == 0 and op.wrap
         known = [spec for spec in specs if isinstance(spec, TensorSpec)]
         if len(known) < len(specs) or not self._is_rows(known[-1]):

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..graph.graph import Operation
+from ..graph.identity import is_same
 from ..graph.spec import Shape
 from ..graph.tensor import Tensor
 from ..ops.base import BroadcastToShape, ReshapeToShape, SumToShape
@@ -72,7 +73,7 @@ def _visit(operations: Sequence[Operation], kept: set[Tensor], known: KnownSizes
         before, after = known.of(x), _wanted(operation, operation.op, known)
         if before is None or after is None:
             continue
-        if before == after:
+        if is_same(before, after):
             if operation.outputs[0] not in kept:
                 note_change("same_shapes", operation, "has that shape already")
                 stands_for[operation.outputs[0]] = x
@@ -83,7 +84,7 @@ def _visit(operations: Sequence[Operation], kept: set[Tensor], known: KnownSizes
 def _sum_over_axes(operation: Operation, before: Sizes, after: Sizes) -> None:
     """Sum over axes, if it is known over which."""
     extra = len(before) - len(after)
-    if extra < 0 or any(new not in (1, old) for old, new in zip(before[extra:], after, strict=True)):
+    if extra < 0 or any(new != 1 and not is_same(new, old) for old, new in zip(before[extra:], after, strict=True)):
         return
     ones = [extra + axis for axis, size in enumerate(after) if size == 1 and before[extra + axis] != 1]
     if extra and ones:

@@ -20,6 +20,7 @@ from ..control_flow.cond import Branch
 from ..control_flow.frames import History, Saved, TripCount
 from ..control_flow.while_loop import While
 from ..graph.graph import Operation, Parameter, Placeholder
+from ..graph.identity import is_among, place_among
 from ..graph.quick_dataclass import dataclass
 from ..graph.region import Region
 from ..graph.spec import ArraySpec, FrameSpec, Spec, TensorSpec
@@ -211,9 +212,9 @@ def known_trips_of(node: Operation) -> int | None:
 
 def _trips_by(node: Operation, op: While, counter: Tensor, bound: Tensor) -> list[int]:
     """The number of iterations until a variable that counts upward reaches `bound`, if all is known."""
-    if counter not in op.condition.parameters:
+    if not is_among(counter, op.condition.parameters):
         return []
-    position = op.condition.parameters.index(counter)
+    position = place_among(counter, op.condition.parameters)
     start, limit = constant_of(node.inputs[position]), constant_of(bound)
     update = op.body.results[position].operation
     if start is None or limit is None or not isinstance(update.op, Add):

@@ -18,6 +18,7 @@ import numpy as np
 from ..control_flow.frames import History, TripCount
 from ..control_flow.while_loop import While
 from ..graph.graph import Graph, Operation
+from ..graph.identity import is_among
 from ..graph.op import Op
 from ..graph.region import Region
 from ..graph.spec import TensorSpec
@@ -87,7 +88,7 @@ def find_pair(node: Operation, operations: Iterable[Operation], kept: set[Tensor
     assert isinstance(op, While)
     if node.effects:
         return None
-    users = [operation for operation in operations if frame in operation.inputs]
+    users = [operation for operation in operations if is_among(frame, operation.inputs)]
     histories = {user.outputs[0]: user.op.inner for user in users if isinstance(user.op, History)}
     readers = [o for o in operations if not histories.keys().isdisjoint(o.inputs)]
     if (
@@ -101,7 +102,7 @@ def find_pair(node: Operation, operations: Iterable[Operation], kept: set[Tensor
         return None
     if calls_itself(node) or calls_itself(backward):
         return None
-    if any(backward.outputs[-1] in operation.inputs for operation in operations):
+    if any(is_among(backward.outputs[-1], operation.inputs) for operation in operations):
         return None
     body, index = backward.op.body, backward.op.body.parameters[0]
     if not histories.keys().isdisjoint(backward.op.condition.outer_tensors()):
@@ -157,7 +158,7 @@ class _Cutting:
         self.carried = pair.op.carried
 
     def run(self) -> None:
-        users = [operation for operation in self.graph.operations if self.node.outputs[-1] in operation.inputs]
+        users = [operation for operation in self.graph.operations if is_among(self.node.outputs[-1], operation.inputs)]
         forward = self._forward()
         histories = {user.outputs[0]: user.op.inner for user in users if isinstance(user.op, History)}
         backward = self._backward(forward, histories)

@@ -14,6 +14,7 @@ from ..control_flow.cond import Branch
 from ..control_flow.frames import History, Saved, TripCount
 from ..control_flow.region_op import RegionOp
 from ..graph.graph import Graph, Operation, Parameter, Placeholder
+from ..graph.identity import is_among
 from ..graph.region import Region
 from ..graph.tensor import Tensor
 from ..ops.base import Constant
@@ -160,7 +161,7 @@ class _Sinking:
             return False
         region = operation.op.regions[taken]
         frame = operation.outputs[-1]
-        looked_at = [user.op for user in self.operations if frame in user.inputs]
+        looked_at = [user.op for user in self.operations if is_among(frame, user.inputs)]
         return all(isinstance(op, Saved) and op.inner.graph is region for op in looked_at)
 
     def _inline(self, branch: Region, operation: Operation, home: Operation, region: Region) -> None:

@@ -21,6 +21,7 @@ from ..control_flow.region_op import RegionOp
 from ..control_flow.while_loop import While
 from ..graph.device import Colocation
 from ..graph.graph import Graph, Operation, Parameter, Placeholder
+from ..graph.identity import is_among
 from ..graph.op import Op
 from ..graph.region import Region
 from ..graph.spec import ArraySpec, Spec, TensorSpec
@@ -146,7 +147,7 @@ class Specialised:
     def _note_copy(self, operation: Operation, outputs: Sequence[Tensor], new: Operation) -> None:
         """`new` gives `outputs` of `operation`, but for those that are fed."""
         self.operations[operation] = new
-        fed = [tensor for tensor in outputs if tensor in self.tensors]
+        fed = {tensor for tensor in outputs if tensor in self.tensors}
         for old, fresh in zip(outputs, new.outputs, strict=True):
             if old not in fed:
                 self.tensors[old] = fresh
@@ -385,7 +386,7 @@ class Specialised:
     ) -> Region:
         for parameter, spec in parameters.items():
             self.tensors[parameter] = new.add_parameter(spec, parameter.operation.name)
-        outers = {parameter: outer for outer, parameter in region.captures if parameter not in parameters}
+        outers = {parameter: outer for outer, parameter in region.captures if not is_among(parameter, parameters)}
         needed = needed_in_region(region, demanded, results)
         for operation in needed:
             for tensor in operation.outputs:
@@ -466,7 +467,9 @@ def _with_elements(initial: Tensor, spec: Spec, into: Graph) -> Tensor:
 def keeps_by_masks(body: Region) -> bool:
     """Whether a loop keeps variables as they are where something says so."""
     pairs = zip(body.parameters, body.results, strict=True)
-    return any(isinstance(result.operation.op, Where) and old in result.operation.inputs[1:] for old, result in pairs)
+    return any(
+        isinstance(result.operation.op, Where) and is_among(old, result.operation.inputs[1:]) for old, result in pairs
+    )
 
 
 def _asks(operation: Operation) -> bool:

@@ -13,6 +13,7 @@ from ..control_flow.frames import History, Saved, TripCount
 from ..control_flow.while_loop import While
 from ..graph.device import Colocation, DeviceName, State
 from ..graph.graph import Graph, Operation, Parameter, Placeholder, ReadVariable
+from ..graph.identity import is_among
 from ..graph.op import OUTSIDE_WORLD
 from ..graph.spec import ArraySpec
 from ..graph.tensor import Tensor
@@ -184,7 +185,7 @@ class Constraints:
     def _near_product(self, parameter: Tensor, result: Tensor) -> None:
         """A running sum is where its terms are made, so that none has to be moved in every iteration."""
         inputs = result.operation.inputs
-        if isinstance(result.operation.op, Add) and parameter in inputs:
+        if isinstance(result.operation.op, Add) and is_among(parameter, inputs):
             for other in inputs:
                 self._near(result.operation, other)
 

@@ -11,6 +11,7 @@ from typing import Protocol
 from ..control_flow.call import Body, Call, Recorded, Recursion
 from ..control_flow.frames import History, Saved
 from ..graph.graph import Operation
+from ..graph.identity import place_among
 from ..graph.spec import ArraySpec, FrameSpec
 from ..graph.tensor import Tensor
 from ..passes.prune import needed_in_region, recorded_tensors
@@ -57,7 +58,7 @@ def print_call(block: BlockPrinter, operation: Operation, bodies: PrintedBodies)
     if isinstance(op, Recorded):
         body = op.inner.graph
         assert isinstance(body, Body)
-        place = bodies.recorded(body).index(op.inner)
+        place = place_among(op.inner, bodies.recorded(body))
         block.line(f"{block.output_name(operation.outputs[0])} = {arguments[0]}[{place}]", (operation, arguments))
         return
     assert isinstance(op, (Call, Recursion))

@@ -18,6 +18,7 @@ from ..graph.graph import Graph, Operation, ReadVariable
 from ..graph.op import is_array
 from ..graph.spec import Spec, TensorSpec
 from ..graph.tensor import Tensor
+from ..graph.variable import OwnMemory
 from ..ops.array_value import ArrayValue
 from ..ops.base import Constant
 from ..ops.fused import Fused
@@ -147,6 +148,7 @@ class Program:
         self._others: dict[Any, Program] = {}  # by guard, clocks, budget and passes
         step = prepared or self._prepare()
         operations, fetches = step.operations, step.fetches
+        self._owned = OwnMemory(effect for o in all_operations(operations) for effect in o.effects)
         self._memory = _memory_of(operations)
         if guard:
             printer = Printer(guard=self._check, timing=self._timing)
@@ -180,6 +182,7 @@ class Program:
             return self._other(guard=True, timed=self._timing is not None)(*values)
         if memory_budget() != self._budget or turned_off() is not self._turned_off:
             return self._other(self._guards, self._timing is not None)(*values)
+        self._owned.take_back()
         self.statistics.start()
         if self._guards:
             for tensor, value in zip(self._origin[2], values, strict=True):

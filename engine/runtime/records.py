@@ -18,6 +18,7 @@ from ..control_flow.call import Recursion
 from ..control_flow.frames import History
 from ..control_flow.while_loop import While
 from ..graph.graph import Operation, Parameter
+from ..graph.identity import is_among, place_among
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.array_value import ArrayValue
@@ -134,13 +135,13 @@ def recorded_beside(node: Operation, tensor: Tensor, in_slots: Mapping[Tensor, O
         in_slots: what `written_into_slots` gave.
     """
     op = node.op
-    if not isinstance(op, While) or tensor not in op.body.parameters:
+    if not isinstance(op, While) or not is_among(tensor, op.body.parameters):
         return None
-    write = in_slots.get(op.body.results[op.body.parameters.index(tensor)])
-    if write is None or write.inputs[0] not in op.body.parameters:
+    write = in_slots.get(op.body.results[place_among(tensor, op.body.parameters)])
+    if write is None or not is_among(write.inputs[0], op.body.parameters):
         return None
     value, element = write.inputs[2].spec, tensor.spec
-    return op.body.parameters.index(write.inputs[0]) if value == element else None
+    return place_among(write.inputs[0], op.body.parameters) if value is element else None
 
 
 def written_into_slots(operations: Sequence[Operation], fetches: Iterable[Tensor]) -> dict[Tensor, Operation]:

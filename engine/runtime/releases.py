@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from ..control_flow.frames import History
 from ..control_flow.while_loop import While
 from ..graph.graph import Operation
+from ..graph.identity import is_among, place_among
 from ..graph.region import Region
 from ..graph.tensor import Tensor
 from ..ops.base import Constant
@@ -72,7 +73,7 @@ def _uses(operations: Iterable[Operation]) -> dict[Tensor, int]:
 
 def _only_read(body: Region, array: Tensor, inside: Sequence[Operation], kept: set[Tensor]) -> Operation | None:
     """The one operation that uses `array` in a body, if that reads another element in each iteration."""
-    users = [operation for operation in inside if array in operation.inputs]
+    users = [operation for operation in inside if is_among(array, operation.inputs)]
     if len(users) != 1 or array in kept or not isinstance(users[0].op, ArrayRead):
         return None
     return users[0] if _counts_down(body, users[0].inputs[1]) else None
@@ -80,9 +81,9 @@ def _only_read(body: Region, array: Tensor, inside: Sequence[Operation], kept: s
 
 def _counts_down(body: Region, index: Tensor) -> bool:
     """Whether `index` is a loop variable that is one less in each iteration."""
-    if index not in body.parameters:
+    if not is_among(index, body.parameters):
         return False
-    update = body.results[body.parameters.index(index)].operation
+    update = body.results[place_among(index, body.parameters)].operation
     if not isinstance(update.op, Subtract) or update.inputs[0] is not index:
         return False
     step = update.inputs[1].operation.op

@@ -12,6 +12,7 @@ from ..control_flow.call import Body, Recursion
 from ..control_flow.frames import History, Saved
 from ..control_flow.region_op import RegionOp
 from ..graph.graph import Operation, Parameter, Placeholder, ReadVariable
+from ..graph.identity import is_among, place_among
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import FrameSpec, TensorSpec
 from ..graph.tensor import Tensor
@@ -184,13 +185,13 @@ def _with_views(tensors: Iterable[Tensor], users: dict[Tensor, list[Operation]])
 
 def _reused_operands(operation: Operation, dying: Iterable[Tensor], reusable: set[Tensor]) -> dict[Tensor, Tensor]:
     """For results of a fused operation, operands of the same spec that nothing else needs: they are overwritten."""
-    free = [tensor for tensor in dying if tensor in reusable and tensor in operation.inputs]
+    free = [tensor for tensor in dying if tensor in reusable and is_among(tensor, operation.inputs)]
     found: dict[Tensor, Tensor] = {}
     for result in operation.outputs:
         match = next((tensor for tensor in free if _may_replace(operation, result, tensor)), None)
         if match is not None:
             found[result] = match
-            free.remove(match)
+            free = [tensor for tensor in free if tensor is not match]
     return found
 
 
@@ -227,7 +228,7 @@ def _may_replace(operation: Operation, result: Tensor, operand: Tensor) -> bool:
     if new != old or not isinstance(new, TensorSpec) or not isinstance(old, TensorSpec):
         return False
     if isinstance(op, FusedTogether):
-        return op.may_replace(operation.outputs.index(result), operation.inputs.index(operand))
+        return op.may_replace(place_among(result, operation.outputs), place_among(operand, operation.inputs))
     return not isinstance(op, Fused) or op.may_replace(new, old)
 
 

@@ -9,20 +9,30 @@ from typing import Any, cast
 import numpy as np
 
 from ..control_flow.region_op import component
-from ..graph.graph import Graph, Operation, Placeholder
-from ..graph.nest import flatten, flatten_with_path, is_nested, pack_as
+from ..graph.graph import (
+    Operation,
+    Placeholder,
+    _context,  # pyright: ignore[reportPrivateUsage]
+)
+from ..graph.nest import flatten, flatten_with_path, is_mapping, is_nested, is_sequence, pack_as
+from ..graph.op import as_scalar_or_array
 from ..graph.spec import TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol, Tensor
+from ..graph.value import FlowValue, Value
+from ..ops.array_value import ArrayValue
 from ..ops.base import as_array, convert_to_tensor
+from ..ops.store_value import StoreValue
 from ..runtime.program import as_fetched
 from .programs import make_variants
 from .recursion import call_on_tensors, meets_itself, mentions, static_key
+from .staged import Recording, TraceGraph
 
 _MOST_KNOWN = 64
 
 
 class Function:
-    """A traced function. Called on arrays it runs compiled and returns arrays; on tensors it adds to their graph.
+    """A traced function. Called on values and arrays it runs compiled and returns values; on symbols it adds to their
+    graph.
 
     Args:
         python_function: builds the computation out of anabranch ops.
@@ -44,19 +54,27 @@ class Function:
         self._may_recurse: bool | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        kinds = None if kwargs else _kinds(args)
+        kinds = None if kwargs or _context.stack else _kinds(args)
         known = None if kinds is None else self._known.get(kinds)
         if known is not None and not meets_itself(self, args, kwargs):
             return known.run(args)
         leaves = flatten((args, kwargs))
-        if any(isinstance(component(leaf), Tensor) for leaf in leaves) or meets_itself(self, args, kwargs):
+        kinds_of_leaves = {type(component(leaf)) for leaf in leaves}
+        if FlowValue in kinds_of_leaves and not _context.stack:
+            return self.python_function(*args, **kwargs)
+        if self._joins_a_graph(kinds_of_leaves) or meets_itself(self, args, kwargs):
             return call_on_tensors(self, args, kwargs)
         arrays = {position: as_array(leaf) for position, leaf in enumerate(leaves) if _is_array(leaf)}
         specs = {position: TensorSpec(tuple(a.shape), a.dtype) for position, a in arrays.items()}
         trace = self._trace((args, kwargs), leaves, specs)
         if kinds is not None and len(self._known) < _MOST_KNOWN and all(map(_is_fed_as_it_is, args, arrays.values())):
             self._known[kinds] = trace
-        return trace.run(list(arrays.values()))
+        return trace.run([leaves[p] if type(leaves[p]) is Value else array for p, array in arrays.items()])
+
+    @staticmethod
+    def _joins_a_graph(kinds: set[type]) -> bool:
+        """Whether a call on arguments of these types adds to a graph."""
+        return Symbol in kinds or bool(_context.stack and not kinds.isdisjoint((Value, FlowValue)))
 
     def may_recurse(self) -> bool:
         """Whether a look at the function's names says that it may call itself, directly or by way of others."""
@@ -95,7 +113,8 @@ class _Trace:
     def __init__(self, function: Function, arguments: Any, leaves: list[Any], specs: dict[int, TensorSpec]) -> None:
         # Kept, because the cache knows some of them by their id.
         self._statics = [leaf for position, leaf in enumerate(leaves) if position not in specs]
-        graph = Graph()
+        self._function, self._arguments = function, arguments
+        self._graph = graph = TraceGraph()
         graph.compiles_whole = function.jit_compile
         with graph.as_default():
             feeds = {p: graph.add(Placeholder(spec), (), f"argument_{p}").outputs[0] for p, spec in specs.items()}
@@ -103,15 +122,50 @@ class _Trace:
             args, kwargs = pack_as(arguments, symbols)
             self.result = call_on_tensors(function, args, kwargs)
             fetches = [_as_fetch(leaf) for leaf in flatten(self.result)]
-        effects: list[Operation] = [operation for operation in graph.operations if operation.writes]
-        self._is_value = [fetch is not None for fetch in fetches]
-        targets = [*[fetch for fetch in fetches if fetch is not None], *effects]
-        self._programs = make_variants(graph, targets, list(feeds.values()))
+        self._effects: list[Operation] = [operation for operation in graph.operations if operation.writes]
+        self._fetches, self._feeds = fetches, list(feeds.values())
+        self._targets = [fetch for fetch in fetches if fetch is not None]
+        self._recording: Recording | None = None
+        self._programs = make_variants(
+            graph, [*self._targets, *self._effects], [*self._feeds, *[symbol for _, symbol in graph.fed]]
+        )
 
-    def run(self, values: Sequence[Any]) -> Any:
-        results = iter(self._programs.general()(*values))
-        found = [as_fetched(next(results)) if is_value else None for is_value in self._is_value]
+    def run(self, given: Sequence[Any]) -> Any:
+        """The function's result, of values or arrays in the places that are fed."""
+        if _context.tapes:
+            return self._run_recorded(given)
+        arrays = [value.array if isinstance(value, Value) else value for value in given]
+        results = iter(self._programs.general()(*arrays, *[value.array for value, _ in self._graph.fed]))
+        return self._packed([None if fetch is None else as_values(next(results)) for fetch in self._fetches])
+
+    def _run_recorded(self, given: Sequence[Any]) -> Any:
+        if self._recording is None:
+            targets: list[Any] = self._targets
+            self._recording = Recording(self._graph, self._feeds, targets, self._effects)
+        values = [value if isinstance(value, Value) else Value(value) for value in given]
+        if not self._recording.is_possible:  # effects in loops and branches happen once: the function itself is run
+            remaining = iter(values)
+            leaves = [next(remaining) if _is_array(leaf) else leaf for leaf in flatten(self._arguments)]
+            args, kwargs = pack_as(self._arguments, leaves)
+            return self._function.python_function(*args, **kwargs)
+        results = iter(self._recording.on_values(values))
+        return self._packed([None if fetch is None else as_values(next(results)) for fetch in self._fetches])
+
+    def _packed(self, found: list[Any]) -> Any:
         return pack_as(self.result, found) if is_nested(self.result) else (found[0] if found else None)
+
+
+def as_values(found: Any) -> Any:
+    """What a program gave, as values; TensorArrays as lists and TensorStores as dicts of them."""
+    if isinstance(found, Value):
+        return found if type(found) is Value else as_values(found.array)
+    if isinstance(found, (ArrayValue, StoreValue)):
+        found = as_fetched(found)
+    if is_mapping(found):
+        return {key: as_values(item) for key, item in found.items()}
+    if is_sequence(found):
+        return [as_values(item) for item in found]
+    return None if found is None else Value(as_scalar_or_array(found))
 
 
 def function(python_function: Callable[..., Any] | None = None, **options: Any) -> Any:
@@ -151,6 +205,8 @@ def _kinds(arguments: Sequence[Any]) -> Any:
             kinds += (kind, value.dtype, value.shape)
         elif issubclass(kind, np.generic):
             kinds.append(kind)
+        elif kind is Value:
+            kinds += (kind, value.array.dtype, value.array.shape)
         else:
             return None
     return tuple(kinds)
@@ -158,7 +214,7 @@ def _kinds(arguments: Sequence[Any]) -> Any:
 
 def _is_fed_as_it_is(given: Any, fed: Any) -> bool:
     """Whether nothing was made of an argument: that depends on its type, dtype and shape alone."""
-    return fed is given or (issubclass(type(given), np.generic) and type(fed) is type(given))
+    return fed is given or type(given) is Value or (issubclass(type(given), np.generic) and type(fed) is type(given))
 
 
 def _is_array(leaf: Any) -> bool:

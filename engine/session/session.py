@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +15,14 @@ from ..graph.graph import Graph, Operation, get_default_graph
 from ..graph.nest import flatten, pack_as
 from ..graph.nest import is_integer as is_whole_number
 from ..graph.spec import TensorSpec, shape_accepts, shape_text
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol, Tensor
+from ..graph.value import Value
 from ..graph.variable import Variable
 from ..ops.base import as_array
 from ..passes.memory_budget import within_memory_budget
 from ..passes.prune import needed_operations
 from ..place.placement import Placement
-from ..runtime.program import Program, Statistics, as_fetched
+from ..runtime.program import Program, Statistics, as_fetched, copied_value
 from ..runtime.variants import Variants
 from ..tracing import trace as traced
 from .inside import fetched_from, find_by_name
@@ -185,16 +186,17 @@ class Session:
         """Run the program for `values`; the fetched leaves in the structure of `fetches`."""
         program = self._latest = programs.get(values)
         results = iter(program(*values))
-        found = [as_fetched(next(results)) if isinstance(leaf, Tensor) else None for leaf in leaves]
+        found = [_fetched(leaf, results) for leaf in leaves]
         return _pack_fetches(fetches, found)
 
-    def _variants(self, leaves: tuple[Tensor | Operation, ...], feeds: tuple[Tensor, ...]) -> Variants:
+    def _variants(self, given: tuple[Tensor | Operation, ...], feeds: tuple[Symbol, ...]) -> Variants:
+        leaves = tuple([leaf for leaf in given if not isinstance(leaf, Value)])
         variants = self._programs.get((leaves, feeds))
         if variants is None:
             variants = self._programs[leaves, feeds] = make_variants(self.graph, leaves, feeds, self._schedule)
         return variants
 
-    def _resolve_feeds(self, items: Iterable[Any]) -> tuple[Tensor, ...]:
+    def _resolve_feeds(self, items: Iterable[Any]) -> tuple[Symbol, ...]:
         """The tensors that `items` name.
 
         Raises:
@@ -202,7 +204,7 @@ class Session:
         """
         feeds = tuple([self._resolve(item) for item in items])
         for feed in feeds:
-            if not isinstance(feed, Tensor):
+            if not isinstance(feed, Symbol):
                 raise TypeError(f"{feed!r} can't be fed: feed one of its outputs, such as '{feed.name}:0'.")
             if feed.graph is not self.graph:
                 raise ValueError(
@@ -210,7 +212,7 @@ class Session:
                     "there."
                 )
         if len(set(feeds)) < len(feeds):
-            twice = next(feed for feed in feeds if feeds.count(feed) > 1)
+            twice = next(feed for place, feed in enumerate(feeds) if feed in set(feeds[:place]))
             raise ValueError(f"{twice!r} is fed twice, by itself and by its name or variable.")
         return feeds
 
@@ -221,6 +223,11 @@ class Session:
         item = getattr(item, "flow", item)
         if isinstance(item, Variable):
             return self.graph.read(item)
+        if isinstance(item, Value):
+            raise TypeError(
+                f"{item!r} can't be fed: it is a value, which was computed outside of the graph. Feed a placeholder, "
+                "and use that in the graph."
+            )
         if not isinstance(item, (Tensor, Operation)):
             raise TypeError(
                 f"{item!r} of type {type(item).__name__} can be neither fetched nor fed: give tensors, operations, "
@@ -231,15 +238,16 @@ class Session:
         return item
 
     def _resolve_fetches(self, fetches: Any) -> list[Any]:
-        """What is fetched, as tensors and operations of the graph itself."""
-        leaves = [self._resolve(leaf) for leaf in flatten(fetches)]
+        """What is fetched, as tensors and operations of the graph itself; values as they are."""
+        given = [getattr(leaf, "flow", leaf) for leaf in flatten(fetches)]
+        leaves = [leaf if isinstance(leaf, Value) else self._resolve(leaf) for leaf in given]
         for leaf in leaves:
             if isinstance(leaf, Operation) and leaf.graph is not self.graph:
                 raise ValueError(
                     f"{leaf!r} lies inside a loop or branch and runs with it: fetch one of its outputs, such as "
                     f"'{leaf.name}:0', or the loop."
                 )
-        return [fetched_from(self.graph, leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        return [fetched_from(self.graph, leaf) if isinstance(leaf, Symbol) else leaf for leaf in leaves]
 
     def __enter__(self) -> Session:
         context = self.graph.as_default()
@@ -251,6 +259,13 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._contexts.pop().__exit__(kind, error, traceback)
+
+
+def _fetched(leaf: Any, results: Iterator[Any]) -> Any:
+    """A fetched leaf: a value's array, the next of the results for a symbol, None for an operation."""
+    if isinstance(leaf, Value):
+        return copied_value(as_fetched(leaf.array))
+    return as_fetched(next(results)) if isinstance(leaf, Symbol) else None
 
 
 def _schedule(placement: Any, seed: Any) -> Schedule:
@@ -329,10 +344,10 @@ def _pack_fetches(fetches: Any, found: list[Any]) -> Any:
 def graph_of(fetches: Any) -> Graph:
     """The graph of what is fetched."""
     leaves = [getattr(leaf, "flow", leaf) for leaf in flatten(fetches)]
-    return next((leaf.graph for leaf in leaves if isinstance(leaf, (Tensor, Operation))), get_default_graph()).root
+    return next((leaf.graph for leaf in leaves if isinstance(leaf, (Symbol, Operation))), get_default_graph()).root
 
 
 def placeholders_of(graph: Graph, leaves: Iterable[Any]) -> list[Tensor]:
     """The placeholders that `leaves` need, in program order."""
-    targets = [leaf for leaf in leaves if isinstance(leaf, (Tensor, Operation))]
+    targets = [leaf for leaf in leaves if isinstance(leaf, (Symbol, Operation))]
     return [o.outputs[0] for o in needed_operations(graph, targets) if o.type == "placeholder"]

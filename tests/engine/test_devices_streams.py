@@ -154,7 +154,7 @@ def test_a_kernel_of_no_duration_runs_at_once_when_nothing_is_before_it() -> Non
     np.testing.assert_array_equal(z.value, [8.0, 8.0])
 
 
-def test_nothing_is_computed_at_once_with_a_seed() -> None:
+def test_nothing_is_on_tensors_with_a_seed() -> None:
     device = sim(seed=0)
     ran: list[int] = []
     device.launch(lambda: ran.append(1), [], 0, 0, "effect")

@@ -438,15 +438,15 @@ def test_zero_and_minus_zero_are_two_constants():
 # --- tensors as Python objects --------------------------------------------------------------------------------------
 
 
-def test_equality_is_identity():
-    x, y = symbol(), symbol()
+def test_equality_is_elementwise_and_the_hash_that_of_the_identity():
+    x, y = symbol(3), symbol(3)
     table = {x: "x", y: "y"}
+    feeds = {x: [1.0, 2.0, 3.0], y: [1.0, 0.0, 3.0]}
 
-    assert x == x
-    assert x != y
-    assert (x == 1.0) is False
+    assert ab.Session(x.graph).run([x == y, x != y, x == 2.0], feeds)[0].tolist() == [True, False, True]
+    assert ab.Session(x.graph).run(x != 2.0, feeds).tolist() == [True, False, True]
+    assert (x == None) is False  # noqa: E711 - which is no question about elements
     assert (table[x], table[y]) == ("x", "y")
-    assert [y, x].index(x) == 1
     assert len({x, y, x}) == 2
 
 
@@ -461,13 +461,13 @@ def test_equality_is_identity():
         (iter, r"Cannot iterate .* ab.scan"),
         (lambda x: [1, 2][x], "can't become an int"),
         (lambda x: range(x), "can't become an int"),
-        (lambda x: 3.0 in x, "`in` compares by identity"),
+        (lambda x: 3.0 in x, "`in` has no answer"),
         (lambda x: x and x, "logical_and"),
         (lambda x: 1 < x < 2, "logical_and"),
         (lambda x: x + None, "NoneType can't become a tensor"),
         (lambda x: x + "a", "do not mix"),
-        (lambda x: np.add(x, 1), "ufunc"),
-        (lambda x: ab.Variable(1.0) in x, "`in` compares"),
+        (lambda x: np.exp(x), "np.exp can't be applied to the symbolic tensor"),
+        (lambda x: ab.Variable(1.0) in x, "`in` has no answer"),
         (lambda x: x.operation.graph.add(Placeholder(TensorSpec((), x.dtype)), (), "y").outputs[0] in x, "`in`"),
     ],
 )
@@ -492,7 +492,7 @@ def test_variables_can_be_visited():
     assert [float(run(element)) for element in v] == X.tolist()
     with pytest.raises(TypeError, match="Cannot iterate"):
         list(ab.Variable(X, shape=(None,)))
-    with pytest.raises(TypeError, match="`in` compares"):
+    with pytest.raises(TypeError, match="`in` has no answer"):
         assert 5.0 in v
 
 

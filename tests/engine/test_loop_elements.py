@@ -138,7 +138,8 @@ def test_a_place_outside_is_the_error_of_its_iteration(read: Any, index: int, it
     x, w = ab.placeholder((6, ROWS, UNITS), "float32"), ab.Variable(np.eye(UNITS, dtype="float32"))
     n = 8 if is_known else ab.placeholder((), "int32")
     body = lambda t, h: (t + 1, ops.tanh(read(x, t, n) @ w + h))  # noqa: E731
-    h = ab.while_loop(lambda t, _: t < n, body, (0, ops.zeros((ROWS, UNITS))))[1]
+    with x.graph.as_default():  # outside, the loop would begin at once
+        h = ab.while_loop(lambda t, _: t < n, body, (0, ops.zeros((ROWS, UNITS))))[1]
     feeds: dict[Any, Any] = {x: np.ones((6, ROWS, UNITS), "float32")}
     if not is_known:
         feeds[n] = np.int32(8)

@@ -64,7 +64,9 @@ def within(step: Step, loop: Operation, kind: type[Any]) -> list[Operation]:
     """The operations of a kind that each iteration runs."""
     assert isinstance(loop.op, While)
     frame = loop.outputs[-1]
-    recorded = [o.op.inner for o in step.operations if isinstance(o.op, History) and frame in o.inputs]
+    recorded = [
+        o.op.inner for o in step.operations if isinstance(o.op, History) and any(each is frame for each in o.inputs)
+    ]
     return [operation for operation in needed_in_region(loop.op.body, recorded) if isinstance(operation.op, kind)]
 
 

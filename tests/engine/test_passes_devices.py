@@ -587,7 +587,7 @@ def test_a_layered_lstm_as_it_is_placed(devices: Sequence[str]):
     assert len(left) + len(stayed) == len(devices)
     assert all({tensor.operation.device for tensor in product.inputs} == {product.device} for product in left)
     for product in stayed:
-        (add,) = [user for user in product.graph.operations if product.outputs[0] in user.inputs]
+        (add,) = [user for user in product.graph.operations if any(each is product.outputs[0] for each in user.inputs)]
         around = [product, add, *[tensor.operation for user in (product, add) for tensor in user.inputs]]
         assert len({operation.device for operation in around}) > 1
 

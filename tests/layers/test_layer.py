@@ -47,11 +47,11 @@ class Block(layers.Layer):
 # --- calling --------------------------------------------------------------------------------------------------------
 
 
-def test_arrays_give_arrays() -> None:
+def test_arrays_give_values() -> None:
     layer = Scale()
     for value in (np.ones((2, 3), "float32"), np.ones((2, 3)), np.ones((2, 3), "int32"), [[1.0, 1.0, 1.0]] * 2):
         result = layer(value)
-        assert isinstance(result, np.ndarray)
+        assert isinstance(result, ab.Tensor)
         assert result.dtype == np.float32
         np.testing.assert_array_equal(result, np.ones((2, 3)))
 
@@ -84,7 +84,7 @@ def test_weights_are_read_at_each_call() -> None:
     np.testing.assert_array_equal(layer(np.ones((1, 2), "float32")), [[2, 3]])
 
 
-def test_one_trace_for_each_kind_of_arrays() -> None:
+def test_call_runs_once_for_each_call() -> None:
     calls = []
 
     class Counted(layers.Layer):
@@ -96,7 +96,7 @@ def test_one_trace_for_each_kind_of_arrays() -> None:
     for _ in range(3):
         layer(np.ones((2, 3), "float32"))
     layer(np.ones((4, 3), "float32"))
-    assert calls == [(2, 3), (4, 3)]
+    assert calls == [(2, 3), (2, 3), (2, 3), (4, 3)]
 
 
 def test_structures_of_arrays() -> None:
@@ -575,7 +575,7 @@ def test_losses_of_a_branch(make: Any, loss: float) -> None:
     for sign, expected in ((1, loss), (-1, 0.0)):
         inputs = sign * np.ones((1, 3, 2) if isinstance(layer, layers.RNN) else (1, 2), "float32")
         layer(inputs, [np.ones((1, 2), "float32")])
-        assert [float(value) for value in layer.losses] == [expected]
+        assert sum(float(value) for value in layer.losses) == expected
 
 
 # --- configs --------------------------------------------------------------------------------------------------------

@@ -249,12 +249,23 @@ def test_step_in_a_function_and_apply_gradients():
     assert int(optimizer.iterations) == 2
 
 
-def test_minimize_in_the_default_graph_builds_only():
+def test_minimize_in_a_graph_builds_only():
     w = ab.Variable(4.0)
-    step = optim.SGD(0.25).minimize(w * w, [w])
-    assert float(w) == 4.0
-    ab.Session().run(step)
+    with ab.Graph().as_default():
+        step = optim.SGD(0.25).minimize(w * w, [w])
+        assert float(w) == 4.0
+        ab.Session().run(step)
     assert float(w) == 2.0
+
+
+def test_minimize_of_values_needs_a_tape():
+    w, optimizer = ab.Variable(4.0), optim.SGD(0.25)
+    with ab.GradientTape() as tape:
+        loss = w * w
+    optimizer.minimize(loss, [w], tape)
+    assert float(w) == 2.0
+    with pytest.raises(ValueError, match="no tape has recorded"):
+        optimizer.minimize(w * w, [w])
 
 
 def test_scalars_are_computed_once_a_step():

@@ -16,7 +16,7 @@ CASES = load_cases("schedules")
 def test_schedule_of_a_number_gives_keras_numbers(case: ScheduleCase):
     schedule = case.build(schedules)
     found = [schedule(step) for step in case.steps]
-    assert all(type(rate) is np.float32 for rate in found)
+    assert all(isinstance(rate, ab.Tensor) and rate.dtype == "float32" for rate in found)
     np.testing.assert_allclose(found, case.outputs, rtol=1e-5, atol=1e-7)
 
 

@@ -14,6 +14,7 @@ from ...control_flow.call import Body
 from ...control_flow.frames import History, LoopMirror, Saved
 from ...control_flow.while_loop import While
 from ...graph.graph import Graph, Operation
+from ...graph.identity import is_among
 from ...graph.region import Region
 from ...graph.tensor import Tensor
 from ..prune import all_operations, frame_users, needed_in_region, needed_operations
@@ -175,10 +176,12 @@ def _check_histories(loop: LoopView, place: Place, found: list[Backward]) -> Non
     frame = loop.node.outputs[-1]
     near = [backward.node for backward in found if backward.place is place]
     for operation in place.live():
-        taken = [t for t in operation.inputs if frame in t.operation.inputs and isinstance(t.operation.op, History)]
+        taken = [
+            t for t in operation.inputs if is_among(frame, t.operation.inputs) and isinstance(t.operation.op, History)
+        ]
         if taken and operation not in near:
             raise NotRowWiseError(f"{operation.name!r} takes all values of {taken[0].operation.name!r}")
-    recorded = [t for t in place.kept() if isinstance(t.operation.op, History) and frame in t.operation.inputs]
+    recorded = [t for t in place.kept() if isinstance(t.operation.op, History) and is_among(frame, t.operation.inputs)]
     if not recorded:
         return
     nested = [backward for backward in found if backward.place is not place]

@@ -12,6 +12,7 @@ from ...control_flow.frames import History, Saved, TripCount
 from ...control_flow.region_op import RegionOp
 from ...control_flow.while_loop import While
 from ...graph.graph import Operation, Parameter
+from ...graph.identity import count_among, is_among
 from ...graph.region import Region
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Tensor
@@ -115,7 +116,7 @@ def _capture_unchanged(loop: LoopView, position: int) -> bool:
     initial = loop.node.inputs[position]
     if loop.body.results[position] is not parameter or initial.spec != parameter.spec:
         return False
-    if not isinstance(initial.spec, TensorSpec) or loop.body.results.count(parameter) > 1:
+    if not isinstance(initial.spec, TensorSpec) or count_among(parameter, loop.body.results) > 1:
         return False
     if loop.is_tested(position) or not on_one_device([initial.operation, parameter.operation, loop.node]):
         return False  # what never changes may keep a loop from ending, which is not for this rewrite to hide
@@ -219,10 +220,12 @@ def _drop_clearing(loop: LoopView, position: int) -> bool:
     form = loop.form(index)
     if form is None or abs(form.steps) != 1 or loop.is_tested(position) or parameter in loop.histories:
         return False
-    readers = [operation for operation in loop.needed if parameter in operation.inputs and operation is not clear]
+    readers = [
+        operation for operation in loop.needed if is_among(parameter, operation.inputs) and operation is not clear
+    ]
     if not all(isinstance(o.op, ArrayReadOrZeros) and loop.form(o.inputs[1]) == form for o in readers):
         return False
-    if loop.is_used(final) or parameter in loop.body.results:
+    if loop.is_used(final) or is_among(parameter, loop.body.results):
         return False
     initial = loop.node.inputs[position]
     if not on_one_device([initial.operation, parameter.operation, clear, *readers]):

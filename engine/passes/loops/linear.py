@@ -9,6 +9,7 @@ import numpy as np
 from ...control_flow.frames import History, TripCount
 from ...control_flow.while_loop import While
 from ...graph.graph import Operation, Parameter
+from ...graph.identity import is_among, place_among
 from ...graph.quick_dataclass import dataclass
 from ...graph.region import Region
 from ...graph.spec import ArraySpec, TensorSpec
@@ -89,8 +90,8 @@ def inside(node: Operation, tensor: Tensor, depth: int = 0) -> Linear | None:
     spec, op = tensor.spec, tensor.operation.op
     if not isinstance(spec, TensorSpec) or spec.dtype.kind not in "iu" or spec.shape != ():
         return None
-    if tensor in body.parameters:
-        return _variable(node, body.parameters.index(tensor))
+    if is_among(tensor, body.parameters):
+        return _variable(node, place_among(tensor, body.parameters))
     if isinstance(op, Parameter):
         outer = next((outer for outer, parameter in body.captures if parameter is tensor), None)
         return None if outer is None else outside(outer)
@@ -169,8 +170,8 @@ def _tested(node: Operation, tensor: Tensor) -> Linear | None:
     """The form of what a loop's condition compares."""
     assert isinstance(node.op, While)
     condition, op = node.op.condition, tensor.operation.op
-    if tensor in condition.parameters:
-        return inside(node, node.op.body.parameters[condition.parameters.index(tensor)])
+    if is_among(tensor, condition.parameters):
+        return inside(node, node.op.body.parameters[place_among(tensor, condition.parameters)])
     if isinstance(op, Parameter):
         outer = next((outer for outer, parameter in condition.captures if parameter is tensor), None)
         return None if outer is None else outside(outer)

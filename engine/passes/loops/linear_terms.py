@@ -16,9 +16,10 @@ import numpy as np
 
 from ...control_flow.frames import TripCount
 from ...graph.graph import Operation
+from ...graph.identity import is_among
 from ...graph.op import Op
 from ...graph.spec import TensorSpec
-from ...graph.tensor import Tensor
+from ...graph.tensor import Symbol, Tensor
 from ...ops.axes import Transpose
 from ...ops.base import BroadcastToShape, Constant, ReshapeToShape, SumToShape, ZerosOfShape, apply, make_constant
 from ...ops.comparison import where
@@ -136,11 +137,10 @@ class _Accumulation:
                 pending.extend(reversed(operation.inputs))
             else:
                 found.append(tensor)
-        is_sum = additions and self.parameter in found and len(found) <= _MOST_TERMS
+        is_sum = additions and is_among(self.parameter, found) and len(found) <= _MOST_TERMS
         if not is_sum or any(tensor.spec != spec for tensor in found) or not on_one_device(additions):
             return None
-        found.remove(self.parameter)
-        return found
+        return [tensor for tensor in found if tensor is not self.parameter]
 
     def _linear(self, tensor: Tensor) -> _Term | None:
         """A term as linear operations over what costs least to add up; None if that is the term itself."""
@@ -239,7 +239,7 @@ class _Accumulation:
             return
         with loop.inside(self.result.operation):
             loop.body.results[position] = apply(Add(), self.parameter, _added(left))
-        gathered = Tensor(loop.node, position, final.spec)
+        gathered = Symbol(loop.node, position, final.spec)
         loop.become(final, Add(), [gathered, total]).device = source.device
         loop.node.outputs = (*loop.node.outputs[:position], gathered, *loop.node.outputs[position + 1 :])
 

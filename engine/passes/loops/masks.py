@@ -14,6 +14,7 @@ import numpy as np
 
 from ...control_flow.batching import Batch, Value
 from ...graph.graph import Operation
+from ...graph.identity import is_among, place_among
 from ...graph.op import Op
 from ...graph.region import Region
 from ...graph.spec import TensorSpec
@@ -78,7 +79,7 @@ def _is_one_each(shape: tuple[int | None, ...]) -> bool:
 def kept_by(result: Tensor, old: Tensor) -> Mask | None:
     """The mask by which `result` is chosen over `old`."""
     operation = result.operation
-    if not isinstance(operation.op, Where) or old not in operation.inputs[1:]:
+    if not isinstance(operation.op, Where) or not is_among(old, operation.inputs[1:]):
         return None
     return mask_of(operation.inputs[0], operation.inputs[2] is old)
 
@@ -178,7 +179,7 @@ def _says(loop: LoopView, mask: Mask) -> Hashable:
 
 def is_one_of(loop: LoopView, mask: Mask | None, masks: Sequence[Mask]) -> bool:
     """Whether a mask is one of `masks`, spelled in whatever way."""
-    return mask is not None and _says(loop, mask) in [_says(loop, each) for each in masks]
+    return mask is not None and _says(loop, mask) in {_says(loop, each) for each in masks}
 
 
 # --- all steps at once ----------------------------------------------------------------------------------------------
@@ -208,7 +209,7 @@ def _needed_for(loop: LoopView, mask: Mask, tensor: Tensor) -> Sequence[Tensor]:
     operation, made = tensor.operation, f"which rows are live ({_name(mask.bools)}) depends on"
     if isinstance(operation.op, Constant) or loop.outer(tensor) is not None:
         return ()
-    if tensor in loop.body.parameters:
+    if is_among(tensor, loop.body.parameters):
         if loop.form(tensor) is None and not is_unchanged(loop, tensor):
             raise NotRowWiseError(f"{made} loop variable {_name(tensor)}, which each step makes")
         return ()
@@ -226,7 +227,7 @@ def _needed_for(loop: LoopView, mask: Mask, tensor: Tensor) -> Sequence[Tensor]:
 
 def is_unchanged(loop: LoopView, parameter: Tensor) -> bool:
     """Whether a loop variable, as it is in the body, is carried along and is the same in all steps."""
-    return loop.body.results[loop.body.parameters.index(parameter)] is parameter
+    return loop.body.results[place_among(parameter, loop.body.parameters)] is parameter
 
 
 def _check_read(loop: LoopView, read: Operation) -> None:
@@ -280,7 +281,7 @@ def _source(loop: LoopView, batch: Batch, tensor: Tensor) -> Value | None:
     outer = loop.constant_outside(tensor)
     if outer is not None:
         return Value(outer, batched=False)
-    if tensor in loop.body.parameters:
+    if is_among(tensor, loop.body.parameters):
         return _counted(loop, batch, tensor)
     if not isinstance(tensor.operation.op, ArrayRead):
         return None
@@ -295,7 +296,7 @@ def _source(loop: LoopView, batch: Batch, tensor: Tensor) -> Value | None:
 
 
 def _counted(loop: LoopView, batch: Batch, tensor: Tensor) -> Value:
-    form, initial = loop.form(tensor), loop.node.inputs[loop.body.parameters.index(tensor)]
+    form, initial = loop.form(tensor), loop.node.inputs[place_among(tensor, loop.body.parameters)]
     if form is None or not form.steps:
         return Value(initial, batched=False)
     moved = arange(convert_to_tensor(batch.size, "int32"), dtype="int32") * form.steps
@@ -377,6 +378,9 @@ def _as_numbers(tensor: Tensor) -> Tensor | None:
     return bools if bools.shape and _is_one_each(bools.shape) else None
 
 
+_ZERO, _ONE = 0, 1
+
+
 def _where_numbers_are(tensor: Tensor, bools: Tensor, number: int, known: dict[Tensor, Any]) -> Any:
     """What arithmetic gives of finite values where bools, as numbers, are `number`: a tensor of it, 0 or 1."""
     if tensor not in known:
@@ -393,11 +397,12 @@ def _without_numbers(tensor: Tensor, bools: Tensor, number: int, known: dict[Ten
     if not isinstance(op, _ARITHMETIC) or len(known) >= 4 * _DEEPEST:
         return tensor
     x, y = [_where_numbers_are(each, bools, number, known) for each in tensor.operation.inputs]
+    # The numbers are Python's 0 and 1, which are compared by `is` as tensors stand in their places.
     if isinstance(op, Multiply):
-        return 0 if x == 0 or y == 0 else y if x == 1 else x if y == 1 else tensor
+        return 0 if x is _ZERO or y is _ZERO else y if x is _ONE else x if y is _ONE else tensor
     if isinstance(op, Subtract):
-        return x if y == 0 else 0 if x is y else tensor
-    return y if x == 0 else x if y == 0 else tensor
+        return x if y is _ZERO else 0 if x is y else tensor
+    return y if x is _ZERO else x if y is _ZERO else tensor
 
 
 def why_not_arithmetic(name: str, bools: Tensor) -> str:

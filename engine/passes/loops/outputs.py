@@ -11,7 +11,7 @@ from ...control_flow.batching import Batch, Value
 from ...control_flow.frames import TripCount
 from ...graph.graph import Operation, Parameter
 from ...graph.spec import ArraySpec, TensorSpec
-from ...graph.tensor import Tensor
+from ...graph.tensor import Symbol, Tensor
 from ...ops.base import Constant, apply
 from ...ops.linalg import MatMul
 from ...ops.tensor_arrays import ArrayAddAt, ArrayEmpty, ArrayMatMul, ArrayNew, ArrayUnstack, ArrayWrite
@@ -145,7 +145,7 @@ def _sink_product(loop: LoopView, position: int) -> bool:
         tensor.spec = spec
         if isinstance(tensor.operation.op, Parameter):
             tensor.operation.op = Parameter(spec)
-    inner = Tensor(loop.node, position, spec)
+    inner = Symbol(loop.node, position, spec)
     loop.become(old, ArrayMatMul(op.transpose_b), [inner, weight]).device = product.device
     loop.node.outputs = (*loop.node.outputs[:position], inner, *loop.node.outputs[position + 1 :])
     note_change("fission", product, "is computed for the whole array after the loop")

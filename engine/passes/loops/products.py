@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...graph.graph import Operation, Parameter
+from ...graph.identity import is_among
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Tensor
 from ...ops.base import Constant, apply
@@ -74,7 +75,7 @@ def _merge_shared(loop: LoopView) -> bool:
     outputs = {o.inputs[2] for o in loop.needed if isinstance(o.op, (ArrayAddAt, ArrayWrite))}
     for operation in loop.needed:
         op = operation.op
-        if operation.outputs and operation.outputs[0] in outputs and loop.uses[operation.outputs[0]] == 1:
+        if operation.outputs and is_among(operation.outputs[0], outputs) and loop.uses[operation.outputs[0]] == 1:
             continue  # it leaves the loop by itself
         if isinstance(op, MatMul) and _weight(loop, operation) is not None and _pays(loop, operation):
             key = (operation.inputs[0], op.transpose_b, operation.device)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.graph import Operation, Parameter
+from ...graph.identity import is_among, place_among
 from ...graph.op import Op
 from ...graph.spec import ArraySpec, TensorSpec
 from ...graph.tensor import Tensor
@@ -201,8 +202,8 @@ def _where_dead(loop: LoopView, found: RowWise, value: Tensor, name: str) -> int
     chosen = where_dead(loop, source, found.masks)
     if chosen is not None:
         return _where_dead(loop, found, chosen, name)
-    if value in loop.body.parameters and loop.body.parameters.index(value) in found.states:
-        return loop.body.parameters.index(value)
+    if is_among(value, loop.body.parameters) and place_among(value, loop.body.parameters) in found.states:
+        return place_among(value, loop.body.parameters)
     outer = loop.outer(value)
     if _is_zero(value) or (outer is not None and _is_zero(outer)):
         return None
@@ -224,7 +225,7 @@ def _check_operations(loop: LoopView, found: RowWise) -> None:
             continue
         if operation.effects or operation.control_inputs or operation.op.regions:
             raise NotRowWiseError(f"{operation.name!r} does more than compute")
-        if isinstance(operation.op, ArrayWrite) and operation.outputs[0] in loop.body.results:
+        if isinstance(operation.op, ArrayWrite) and is_among(operation.outputs[0], loop.body.results):
             continue
         if isinstance(operation.op, ArrayRead):
             _find_element(loop, found, operation)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.graph import Operation
+from ...graph.identity import is_among, place_among
 from ...graph.op import Op
 from ...graph.quick_dataclass import dataclass
 from ...graph.spec import TensorSpec
@@ -108,7 +109,7 @@ def accumulation(loop: LoopView, position: int, kind: type[Op]) -> Operation | N
     """The operation of `kind` by which loop variable `position` is updated, if it is used for nothing else."""
     parameter, result = loop.body.parameters[position], loop.body.results[position]
     update = result.operation
-    if not isinstance(update.op, kind) or parameter not in update.inputs or update.control_inputs:
+    if not isinstance(update.op, kind) or not is_among(parameter, update.inputs) or update.control_inputs:
         return None
     once = loop.uses.get(parameter) == 1 and loop.uses.get(result) == 1
     return update if once and not loop.is_tested(position) else None
@@ -314,11 +315,15 @@ class _Sum:
         loop = self.loop
         for operation in loop.needed:
             op = operation.op
-            if not isinstance(op, Concatenate) or operation.graph is not loop.body or operand not in operation.inputs:
+            if (
+                not isinstance(op, Concatenate)
+                or operation.graph is not loop.body
+                or not is_among(operand, operation.inputs)
+            ):
                 continue
             rank = len(operand.shape or ())
             if rank and op.axis % rank == rank - 1 and is_static(*operation.inputs):
-                before = operation.inputs[: operation.inputs.index(operand)]
+                before = operation.inputs[: place_among(operand, operation.inputs)]
                 return operation.outputs[0], sum((tensor.shape or (0,))[-1] or 0 for tensor in before)
         return operand, None
 

@@ -11,10 +11,11 @@ import numpy as np
 from ...control_flow.frames import History, TripCount
 from ...control_flow.while_loop import While
 from ...graph.graph import Graph, Operation, Parameter
+from ...graph.identity import is_among
 from ...graph.op import Op
 from ...graph.region import Region
 from ...graph.spec import ArraySpec, Spec, TensorSpec
-from ...graph.tensor import Tensor
+from ...graph.tensor import Symbol, Tensor
 from ...ops.array_windows import ArrayWindow
 from ...ops.base import Constant, apply, cast, convert_to_tensor
 from ...ops.comparison import maximum
@@ -140,7 +141,7 @@ class LoopView:
 
     def is_used(self, tensor: Tensor) -> bool:
         """Whether anything outside takes a tensor of the graph around the loop."""
-        return tensor in self.kept or any(tensor in operation.inputs for operation in self.live())
+        return tensor in self.kept or any(is_among(tensor, operation.inputs) for operation in self.live())
 
     def drop(self, old: Tensor, new: Tensor) -> None:
         """Let operations and results of the graph around that take tensor `old` of it take `new`, another one."""
@@ -295,14 +296,14 @@ class LoopView:
         graph = inputs[0].operation.graph
         operation = graph.adopt(op, inputs, (tensor.spec,), like or old)
         operation.outputs = (tensor,)
-        old.outputs = tuple([Tensor(old, k, t.spec) if t is tensor else t for k, t in enumerate(old.outputs)])
+        old.outputs = tuple([Symbol(old, k, t.spec) if t is tensor else t for k, t in enumerate(old.outputs)])
         tensor.operation, tensor.index = operation, 0
         return operation
 
     def replace(self, old: Tensor, new: Tensor) -> None:
         """Let all that takes tensor `old` of the body take `new` instead; so do histories."""
         for operation in self.body.operations:
-            if old in operation.inputs:
+            if is_among(old, operation.inputs):
                 operation.inputs = tuple([new if tensor is old else tensor for tensor in operation.inputs])
             for region in operation.op.regions:
                 region.captures = [(new if outer is old else outer, inner) for outer, inner in region.captures]
@@ -329,7 +330,7 @@ class LoopView:
             _set_spec(region.parameters[-1], result.spec)
         node, place = self.node, self.op.carried - 1
         node.inputs = (*node.inputs[:place], init, *node.inputs[place:])
-        final = Tensor(node, place, result.spec)
+        final = Symbol(node, place, result.spec)
         self._set_outputs([*node.outputs[:place], final, *node.outputs[place:]])
         return final
 

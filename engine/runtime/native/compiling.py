@@ -13,6 +13,7 @@ from ...control_flow.frames import History
 from ...control_flow.while_loop import While
 from ...graph.dtypes import name_of
 from ...graph.graph import Operation
+from ...graph.identity import is_among, place_among
 from ...graph.spec import ArraySpec, FrameSpec, TensorSpec
 from ...graph.tensor import Tensor
 from ...graph.variable import Variable
@@ -361,7 +362,7 @@ class _Planner:
     def _first_state(self, tensor: Tensor) -> Slots:
         """A state that starts with the elements of an input."""
         state = self._new_state(tensor)
-        self.rooms[-1].source = self.inputs.index(tensor)
+        self.rooms[-1].source = place_among(tensor, self.inputs)
         place = self.function.element(self.counts, "i64", str(FIRST_SIZE + state.number))
         self.function.line(f"store i64 {self.function.let(f'load i64, ptr {place}')}, ptr {state.size}")
         return Slots(state, 0)
@@ -460,7 +461,7 @@ def _constants_inside(operations: Sequence[Operation], known: Sequence[Tensor]) 
     for operation in all_operations(operations):
         results = [result for region in operation.op.regions for result in region.results]
         for tensor in (*taken_inputs(operation), *results):
-            if isinstance(tensor.operation.op, Constant) and tensor.shape != () and tensor not in known:
+            if isinstance(tensor.operation.op, Constant) and tensor.shape != () and not is_among(tensor, known):
                 found[tensor] = None
     return list(found)
 

@@ -1,0 +1,303 @@
+"""`Tape`: a record of what was computed at once, and its derivatives.
+
+A tape notes the ops of its thread while it is entered, those only whose inputs depend on something watched. The sweep
+back calls the `grad` of each op on values; as rules are written over public ops, tapes around record it in turn, which
+gives derivatives of any order.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ..graph.graph import _context  # pyright: ignore[reportPrivateUsage]
+from ..graph.op import Op
+from ..graph.slices import IndexedSlices
+from ..graph.spec import TensorSpec, shapes_compatible
+from ..graph.tensor import Tensor
+from ..graph.value import Value
+from ..graph.variable import Variable
+from ..ops.base import broadcast_like, convert_to_tensor, zeros_of
+from ..ops.complex_numbers import conjugated
+from ..ops.cotangent import accumulate, resolved
+
+
+class Recorded:
+    """An op that ran at once, as its `grad` sees it.
+
+    Attributes:
+        op, inputs, outputs, name: as those of an `Operation`.
+        needed: for each input, whether its cotangent is used by the sweep under way.
+        location: None; the traceback of an error leads to the user's line.
+    """
+
+    __slots__ = ("inputs", "needed", "op", "outputs")
+    location = None
+    device = ""
+
+    def __init__(self, op: Op, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        self.op = op
+        self.inputs = inputs
+        self.outputs = outputs
+        self.needed: list[bool] = []
+
+    @property
+    def name(self) -> str:
+        return self.op.type_name
+
+    @property
+    def type(self) -> str:
+        return self.op.type_name
+
+    def __repr__(self) -> str:
+        return f"<{self.op.type_name} that ran at once>"
+
+
+class _Asked(threading.local):
+    def __init__(self) -> None:
+        self.tapes: tuple[Tape, ...] = ()
+
+
+_asked = _Asked()
+
+
+class Tape:
+    """A record of the ops on values that depend on what is watched.
+
+    Args:
+        watches_reads: whether trainable variables are watched when they are read.
+    """
+
+    def __init__(self, watches_reads: bool = True) -> None:
+        self._watches_reads = watches_reads
+        self._records: list[Recorded] = []
+        self._live: dict[int, Any] = {}  # what depends on something watched, by identity; kept, so that no other has it
+        self._watched: dict[Variable, None] = {}
+        self._reads: dict[Variable, list[Value]] = {}
+
+    # --- recording ------------------------------------------------------------------------------------------
+
+    def enter(self) -> None:
+        """Record what this thread computes from now on."""
+        _context.tapes = (*_context.tapes, self)
+
+    def leave(self) -> None:
+        """Record no more."""
+        _context.tapes = tuple([tape for tape in _context.tapes if tape is not self])
+
+    @contextmanager
+    def watching(self, sources: Iterable[Any]) -> Generator[None]:
+        """Record, inside the block, what is computed from `sources`."""
+        for source in sources:
+            self.watch(source)
+        self.enter()
+        try:
+            yield
+        finally:
+            self.leave()
+
+    @contextmanager
+    def paused(self) -> Generator[None]:
+        """Inside the block nothing is recorded."""
+        before = _context.tapes
+        self.leave()
+        try:
+            yield
+        finally:
+            _context.tapes = before
+
+    @contextmanager
+    def asked(self) -> Generator[None]:
+        """Inside the block `gradients` of values are read from this tape, before those that record."""
+        before = _asked.tapes
+        _asked.tapes = (*before, self)
+        try:
+            yield
+        finally:
+            _asked.tapes = before
+
+    def watch(self, source: Any) -> None:
+        """Record what is computed from a value, or from a variable, from now on."""
+        if isinstance(source, Variable):
+            self._watched[source] = None
+        elif isinstance(source, Value):
+            self._live[id(source)] = source
+
+    def record(self, op: Op, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        """Note an op that was run, if it depends on something watched."""
+        live = self._live
+        for tensor in inputs:
+            if id(tensor) in live:
+                break
+        else:
+            return
+        if op.type_name == "stop_gradient":
+            return
+        is_part = False
+        for output in outputs:
+            if output.spec.differentiable:
+                live[id(output)] = output
+                is_part = True
+        if is_part:
+            self._records.append(Recorded(op, inputs, outputs))
+
+    def record_read(self, variable: Variable, value: Value) -> None:
+        """Note that a variable was read."""
+        if (self._watches_reads and variable.trainable) or variable in self._watched:
+            self._live[id(value)] = value
+            self._reads.setdefault(variable, []).append(value)
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._records.clear()
+        self._live.clear()
+        self._watched.clear()
+        self._reads.clear()
+
+    def release(self) -> None:
+        """Let go of the values that were recorded; which variables were watched stays known."""
+        self._watched = dict.fromkeys(self.variables())
+        self._records.clear()
+        self._live.clear()
+        self._reads.clear()
+
+    def variables(self) -> list[Variable]:
+        """The variables that are watched: those asked for, then those that were read."""
+        return list(dict.fromkeys([*self._watched, *self._reads]))
+
+    def read_for(self, results: Iterable[Tensor]) -> list[Variable]:
+        """The variables that were read on the way to `results`, in the order of their reads."""
+        needed = {id(result) for result in results}
+        for node in reversed(self._records):
+            if any(id(output) in needed for output in node.outputs):
+                needed.update([id(tensor) for tensor in node.inputs])
+        return [v for v, values in self._reads.items() if any(id(value) in needed for value in values)]
+
+    def has(self, tensor: Tensor) -> bool:
+        """Whether a value depends on something watched."""
+        return id(tensor) in self._live
+
+    # --- derivatives ----------------------------------------------------------------------------------------
+
+    def gradient(
+        self, targets: Iterable[Tensor], sources: Sequence[Any], seeds: Sequence[Any], stops: Iterable[Any] = ()
+    ) -> list[Any]:
+        """The derivatives of the sum of `targets` by each of `sources`; None where nothing was recorded between them.
+
+        Args:
+            targets: values of differentiable dtypes.
+            sources: values and variables.
+            seeds: cotangents of the targets; None stands for ones.
+            stops: values and variables that count as constants.
+
+        Returns:
+            Values; for variables of which only rows were used, `IndexedSlices`.
+        """
+        records = self._records[:]  # what the sweep itself computes comes behind
+        blocked = {id(value) for stop in stops for value in self._values_of(stop)}
+        through = _dependent(records, {id(value) for source in sources for value in self._values_of(source)}, blocked)
+        cotangents: dict[int, Any] = {}
+        for target, seed in zip(targets, seeds, strict=True):
+            given = _seed(target, seed)
+            cotangents[id(target)] = accumulate(cotangents.get(id(target)), given)
+        for node in reversed(records):
+            _sweep(node, cotangents, through)
+        found: list[Any] = []
+        for source in sources:
+            total: Any = None
+            for value in self._values_of(source):
+                part = cotangents.get(id(value)) if id(value) in through else None
+                total = part if total is None else total if part is None else accumulate(total, part)
+            found.append(_finished(total, isinstance(source, Variable)))
+        return found
+
+    def _values_of(self, source: Any) -> Sequence[Any]:
+        """The values that stand for a value or variable: it itself, or what was read."""
+        values = self._reads.get(source, ()) if isinstance(source, Variable) else (source,)
+        return [value for value in values if id(value) in self._live]
+
+
+def _dependent(records: Iterable[Recorded], sources: set[int], blocked: set[int]) -> set[int]:
+    """The identities of the sources, and of what was computed from them otherwise than through what is blocked."""
+    through = sources - blocked
+    for node in records:
+        for tensor in node.inputs:
+            if id(tensor) in through:
+                outputs = [id(output) for output in node.outputs if output.spec.differentiable]
+                through.update([output for output in outputs if output not in blocked])
+                break
+    return through
+
+
+def _sweep(node: Recorded, cotangents: dict[int, Any], through: set[int]) -> None:
+    """Add what the cotangents of an op's outputs contribute to those of its inputs."""
+    needed = [id(tensor) in through and tensor.spec.differentiable for tensor in node.inputs]
+    if not any(needed):
+        return
+    given = [cotangents.get(id(output)) for output in node.outputs]
+    if all(cotangent is None for cotangent in given):
+        return
+    given = [None if cotangent is None else resolved(cotangent, node.op.takes_slices) for cotangent in given]
+    node.needed = needed
+    node_for: Any = node
+    for tensor, cotangent, is_needed in zip(node.inputs, node.op.grad(node_for, *given), needed, strict=True):
+        if cotangent is not None and is_needed:
+            cotangents[id(tensor)] = accumulate(cotangents.get(id(tensor)), cotangent)
+
+
+def _seed(target: Tensor, seed: Any) -> Tensor:
+    if not target.spec.differentiable:
+        raise TypeError(
+            f"gradient: {target!r} is of dtype {target.dtype}, which has no derivative. Cast it to float32."
+        )
+    if seed is None:
+        return broadcast_like(convert_to_tensor(1.0, target.dtype), target)
+    given = convert_to_tensor(getattr(seed, "flow", seed), target.dtype)
+    if isinstance(target.spec, TensorSpec) and not shapes_compatible(given.shape, target.shape):
+        raise ValueError(f"gradient: a cotangent of shape {given.shape} was given for {target!r}.")
+    return conjugated(given)
+
+
+def _finished(total: Any, sparse: bool) -> Any:
+    total = resolved(total, sparse)
+    if isinstance(total, IndexedSlices):
+        return total.map_values(conjugated)
+    return conjugated(total) if isinstance(total, Tensor) else total
+
+
+def recording(targets: Sequence[Tensor]) -> Tape | None:
+    """The innermost tape of this thread that has recorded how one of `targets` was computed."""
+    if _asked.tapes:
+        return _asked.tapes[-1]
+    for tape in reversed(_context.tapes):
+        if isinstance(tape, Tape) and any(tape.has(target) for target in targets):
+            return tape
+    return None
+
+
+def gradients_of_values(
+    targets: Sequence[Tensor], sources: Sequence[Any], seeds: Sequence[Any], stops: Sequence[Any], zero: bool
+) -> list[Any]:
+    """`gradients` where all of `targets` are values: from the tape that has recorded them.
+
+    Raises:
+        ValueError: none has.
+    """
+    tape = recording(targets)
+    if tape is None:
+        raise ValueError(
+            "gradients: the ys are values, and no tape has recorded how they were computed from something watched. "
+            "Compute them inside of `with ab.GradientTape() as tape:` (tape.watch(x) for what is no variable) and ask "
+            "there or tape.gradient(y, x); or inside of a function under @ab.function; or inside of "
+            "`with ab.Graph().as_default():`, to be run by a Session."
+        )
+    found = tape.gradient(targets, sources, seeds, stops)
+    return [
+        zeros_of(convert_to_tensor(source)) if gradient is None and zero else gradient
+        for source, gradient in zip(sources, found, strict=True)
+    ]
+
+
+__all__ = ["Recorded", "Tape", "gradients_of_values", "recording"]

@@ -1,0 +1,164 @@
+"""`ArrayMethods`: NumPy's methods of arrays, for values and symbols alike."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from .operator_table import _operators  # pyright: ignore[reportPrivateUsage]
+
+if TYPE_CHECKING:
+    from .tensor import Tensor
+
+
+class ArrayMethods:
+    """The methods that arrays have in NumPy, with its names and argument orders; each is the op of that name.
+
+    `dtype` and `out` are there because NumPy's functions (``np.sum(x)``) pass them on; `out` must be None.
+    """
+
+    __slots__ = ()
+
+    # --- shapes ---------------------------------------------------------------------------------------------
+
+    @property
+    def T(self) -> Tensor:
+        """The transpose (all axes reversed)."""
+        return _operators["transpose"](self)
+
+    @property
+    def size(self) -> int | None:
+        """The number of elements; None if it is not known while a graph is built."""
+        shape = self.shape  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType, reportUnknownMemberType]
+        return None if shape is None or None in shape else math.prod(shape)  # pyright: ignore[reportUnknownArgumentType]
+
+    def reshape(self, *shape: Any, order: str = "C") -> Tensor:
+        """The same elements in another shape: ``x.reshape(2, 3)`` or ``x.reshape((2, 3))``."""
+        if order != "C":
+            raise ValueError(f"reshape(order={order!r}): expected 'C', the order of rows; tensors have no other.")
+        return _operators["reshape"](self, shape[0] if len(shape) == 1 else shape)
+
+    def transpose(self, *axes: Any) -> Tensor:
+        """The axes in another order, by default reversed: ``x.transpose(1, 0)`` or ``x.transpose((1, 0))``."""
+        order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
+        return _operators["transpose"](self, order or None)
+
+    def swapaxes(self, axis1: int, axis2: int) -> Tensor:
+        """The tensor with two axes exchanged."""
+        return _operators["swapaxes"](self, axis1, axis2)
+
+    def squeeze(self, axis: Any = None) -> Tensor:
+        """The tensor without axes of size 1."""
+        return _operators["squeeze"](self, axis)
+
+    def ravel(self, order: str = "C") -> Tensor:
+        """The elements as a vector."""
+        return self.reshape((-1,), order=order)
+
+    def flatten(self, order: str = "C") -> Tensor:
+        """The elements as a vector."""
+        return self.reshape((-1,), order=order)
+
+    def astype(self, dtype: Any, copy: bool = True) -> Tensor:
+        """The tensor in another dtype (`ops.cast`)."""
+        return _operators["cast"](self, dtype)
+
+    def copy(self) -> Tensor:
+        """The tensor; none changes, so that no memory has to be copied."""
+        return _operators["pass_on"](self)
+
+    # --- reductions -----------------------------------------------------------------------------------------
+
+    def sum(self, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False) -> Tensor:
+        """The sum over axes, by default over all of them."""
+        return _reduced("sum", self, axis, dtype, out, keepdims)
+
+    def prod(self, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False) -> Tensor:
+        """The product over axes, by default over all of them."""
+        return _reduced("prod", self, axis, dtype, out, keepdims)
+
+    def mean(self, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False) -> Tensor:
+        """The mean over axes, by default over all of them."""
+        return _reduced("mean", self, axis, dtype, out, keepdims)
+
+    def max(self, axis: Any = None, out: None = None, keepdims: bool = False) -> Tensor:
+        """The maximum over axes, by default over all of them."""
+        return _reduced("max", self, axis, None, out, keepdims)
+
+    def min(self, axis: Any = None, out: None = None, keepdims: bool = False) -> Tensor:
+        """The minimum over axes, by default over all of them."""
+        return _reduced("min", self, axis, None, out, keepdims)
+
+    def any(self, axis: Any = None, out: None = None, keepdims: bool = False) -> Tensor:
+        """Whether any element is true, over axes, by default over all of them."""
+        return _reduced("any", self, axis, None, out, keepdims)
+
+    def all(self, axis: Any = None, out: None = None, keepdims: bool = False) -> Tensor:
+        """Whether all elements are true, over axes, by default over all of them."""
+        return _reduced("all", self, axis, None, out, keepdims)
+
+    def var(
+        self, axis: Any = None, dtype: Any = None, out: None = None, ddof: int = 0, keepdims: bool = False
+    ) -> Tensor:
+        """The variance over axes; `ddof` must be 0."""
+        _check_ddof("var", ddof)
+        return _reduced("var", self, axis, dtype, out, keepdims)
+
+    def std(
+        self, axis: Any = None, dtype: Any = None, out: None = None, ddof: int = 0, keepdims: bool = False
+    ) -> Tensor:
+        """The standard deviation over axes; `ddof` must be 0."""
+        _check_ddof("std", ddof)
+        return _reduced("std", self, axis, dtype, out, keepdims)
+
+    def argmax(self, axis: Any = None, out: None = None, *, keepdims: bool = False) -> Tensor:
+        """The position of the maximum, in the flattened tensor or along an axis."""
+        return _reduced("argmax", self, axis, None, out, keepdims)
+
+    def argmin(self, axis: Any = None, out: None = None, *, keepdims: bool = False) -> Tensor:
+        """The position of the minimum, in the flattened tensor or along an axis."""
+        return _reduced("argmin", self, axis, None, out, keepdims)
+
+    def cumsum(self, axis: Any = None, dtype: Any = None, out: None = None) -> Tensor:
+        """The running sums along an axis, by default of the flattened tensor."""
+        _check_out("cumsum", out)
+        return _operators["cumsum"](self, axis, dtype)
+
+    # --- elements -------------------------------------------------------------------------------------------
+
+    def clip(self, min: Any = None, max: Any = None, out: None = None) -> Tensor:
+        """The elements limited to the range from `min` to `max`; None leaves a side open."""
+        _check_out("clip", out)
+        if min is None and max is None:
+            raise ValueError("clip: expected min, max or both; got neither.")
+        clipped = self if min is None else _operators["maximum"](self, min)
+        return clipped if max is None else _operators["minimum"](clipped, max)  # pyright: ignore[reportReturnType]
+
+    def round(self, decimals: int = 0, out: None = None) -> Tensor:
+        """The elements rounded to so many decimals, halves to even."""
+        _check_out("round", out)
+        return _operators["round"](self, decimals)
+
+    def __round__(self, ndigits: int | None = None) -> Tensor:
+        return self.round(ndigits or 0)
+
+    def dot(self, other: Any) -> Tensor:
+        """The product of vectors or matrices (`ops.dot`)."""
+        return _operators["dot"](self, other)
+
+
+def _reduced(name: str, x: Any, axis: Any, dtype: Any, out: Any, keepdims: bool) -> Any:
+    _check_out(name, out)
+    if dtype is not None:
+        x = _operators["cast"](x, dtype)
+    return _operators[name](x, axis=axis, keepdims=keepdims)
+
+
+def _check_out(name: str, out: Any) -> None:
+    if out is not None:
+        raise TypeError(f"{name}(out=...) can't write into a tensor or for one: tensors do not change. Leave out away.")
+
+
+def _check_ddof(name: str, ddof: int) -> None:
+    if ddof:
+        raise ValueError(f"{name}(ddof={ddof}): expected 0; compute n / (n - ddof) times the variance for another one.")

@@ -1,0 +1,78 @@
+"""Where a symbol is among the arguments of a public function, all of the function is built into the symbol's graph.
+
+So ``ops.take(variable, placeholder)`` outside of a graph reads the variable in the graph, each time that it runs, and
+helpers inside of a composite function build where the symbol is. Inside of a graph there is nothing to decide.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from ..graph.graph import _context  # pyright: ignore[reportPrivateUsage]
+from ..graph.tensor import Symbol
+from ..graph.value import Value
+from ..graph.variable import Variable
+
+_PLAIN = frozenset({Value, Variable, int, float, bool, str, type(None), np.ndarray, complex, bytes})
+
+
+def symbol_in(value: Any) -> Symbol | None:
+    """A symbol among the leaves of `value`; None if there is none."""
+    if isinstance(value, Symbol):
+        return value
+    if isinstance(value, dict):
+        value = value.values()  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    elif not isinstance(value, (list, tuple)):
+        return getattr(value, "flow", None) if isinstance(getattr(value, "flow", None), Symbol) else None
+    if _PLAIN.issuperset(map(type, value)):  # pyright: ignore[reportUnknownArgumentType] - quick where there are many
+        return None
+    for item in value:  # pyright: ignore[reportUnknownVariableType]
+        found = symbol_in(item)
+        if found is not None:
+            return found
+    return None
+
+
+def entering_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, which is called inside of the graph of a symbol among its arguments, if no graph is being built."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not _context.stack:
+            for argument in args:
+                if type(argument) not in _PLAIN:
+                    symbol = symbol_in(argument)
+                    if symbol is not None:
+                        with symbol.operation.graph.as_default():
+                            return function(*args, **kwargs)
+            if kwargs:
+                symbol = symbol_in(kwargs)
+                if symbol is not None:
+                    with symbol.operation.graph.as_default():
+                        return function(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def guard_entrances(namespace: dict[str, Any], package: str, but: Iterable[str] = ()) -> None:
+    """Replace the public functions of `package` in a namespace by such that enter the graphs of symbols.
+
+    Args:
+        namespace: of a module.
+        package: the beginning of the names of the modules in which the functions are defined.
+        but: names of functions that stay as they are.
+    """
+    for name, function in list(namespace.items()):
+        if name.startswith("_") or name in but or not isinstance(function, FunctionType):
+            continue
+        if function.__module__.startswith(package) and not hasattr(function, "__wrapped__"):
+            namespace[name] = entering_graphs(function)
+
+
+__all__ = ["entering_graphs", "guard_entrances", "symbol_in"]

@@ -1,0 +1,137 @@
+"""Ops on values run at once: the op is checked and its call is found once for each combination of shapes and dtypes.
+
+What is found is a plan: the expression that compiled programs print for the op (`Op.emit`) as a function, else its
+`run`. Divisions by zero, overflows and NaN come without NumPy's warnings, as in programs.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from ..graph.graph import _context  # pyright: ignore[reportPrivateUsage]
+from ..graph.op import Op, as_scalar_or_array, without_bare_strings
+from ..graph.spec import TensorSpec
+from ..graph.tensor import Tensor
+from ..graph.value import FlowValue, Value
+
+_MOST_PLANS = 4096
+Plan = Callable[..., Any]  # of arrays; gives an array, or a tuple of them
+
+_plans: dict[Any, Plan] = {}
+_changing = threading.Lock()  # of `_plans`; looking up needs none
+
+
+class _Quiet(threading.local):
+    """The context of each thread in which NumPy does not warn; to enter it costs a tenth of `np.errstate`."""
+
+    def __init__(self) -> None:
+        self.run = _quiet_context().run
+
+
+def _quiet_context() -> contextvars.Context:
+    context = contextvars.Context()
+    context.run(functools.partial(np.seterr, all="ignore"))
+    return context
+
+
+_quiet = _Quiet()
+
+
+def is_building() -> bool:
+    """Whether a graph is being built on this thread; elsewhere ops on values run at once."""
+    return bool(_context.stack)
+
+
+def run_now(op: Op, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The outputs of `op` on values, noted by the tapes that record.
+
+    Raises:
+        ValueError, TypeError: the inputs do not fit the op (from `Op.infer`).
+    """
+    arrays = [tensor.array for tensor in inputs]  # pyright: ignore[reportAttributeAccessIssue] - all are values
+    outputs = _outputs(op, inputs, arrays)
+    for tensor in inputs:
+        if tensor.of_weights:  # pyright: ignore[reportAttributeAccessIssue]
+            if op.type_name != "stop_gradient":
+                for output in outputs:
+                    output.of_weights = True  # pyright: ignore[reportAttributeAccessIssue]
+            break
+    for tape in _context.tapes:
+        tape.record(op, inputs, outputs)
+    return outputs
+
+
+def _outputs(op: Op, inputs: Sequence[Tensor], arrays: list[Any]) -> tuple[Tensor, ...]:
+    try:
+        key = (op, *[(array.shape, array.dtype) for array in arrays])
+        plan = _plans.get(key)
+    except (AttributeError, TypeError):  # a TensorArray, or an op with fields that have no hash
+        return _run_once(op, inputs, arrays)
+    if plan is None:
+        if type(op).__hash__ is object.__hash__ or op.host_only or any(op.effects()):
+            return _run_once(op, inputs, arrays)
+        specs = op.infer(*[tensor.spec for tensor in inputs])
+        if not all(isinstance(spec, TensorSpec) for spec in (specs if isinstance(specs, tuple) else (specs,))):
+            return _run_once(op, inputs, arrays)
+        plan = _plan(op, arrays)
+        _keep(key, plan)
+    try:
+        result = _quiet.run(plan, *arrays)
+    except RuntimeError as error:
+        if "cannot enter context" not in str(error):  # a finaliser that computes, in the middle of an op
+            raise
+        with np.errstate(all="ignore"):
+            result = plan(*arrays)
+    return tuple([Value(array) for array in result]) if type(result) is tuple else (Value(result),)
+
+
+def _run_once(op: Op, inputs: Sequence[Tensor], arrays: list[Any]) -> tuple[Tensor, ...]:
+    """The outputs of an op that has no plan: it calls Python, holds state, or is of TensorArrays."""
+    specs = op.infer(*[tensor.spec for tensor in inputs])
+    with np.errstate(all="ignore"):
+        result = without_bare_strings(op.run(np, *arrays))
+    if any(effect.writes for effect in op.effects()):
+        _context.effects += 1
+    given = specs if isinstance(specs, tuple) else (specs,)
+    results = result if isinstance(result, tuple) else (result,)
+    made = tuple([value_of(item, spec) for item, spec in zip(results, given, strict=True)])
+    if len(made) == 1 and isinstance(made[0], FlowValue) and not any(isinstance(t, FlowValue) for t in inputs):
+        made[0].origin = op, tuple(inputs)
+    return made
+
+
+def value_of(item: Any, spec: Any) -> Value:
+    """The value of a computed `item`, which `spec` describes."""
+    return Value(as_scalar_or_array(item)) if isinstance(spec, TensorSpec) else FlowValue(item, spec)
+
+
+def _plan(op: Op, arrays: Sequence[Any]) -> Plan:
+    names = [f"a{position}" for position in range(len(arrays))]
+    if any(array.dtype.kind == "T" for array in arrays):
+        return _stringly(op)
+    source = op.emit(names)
+    if source is None:
+        return functools.partial(op.run, np)
+    return eval(f"lambda {', '.join(names)}: {source}", {"np": np})
+
+
+def _stringly(op: Op) -> Plan:
+    return lambda *arrays: without_bare_strings(op.run(np, *arrays))
+
+
+def _keep(key: Any, plan: Plan) -> None:
+    with _changing:
+        if len(_plans) >= _MOST_PLANS:  # the oldest quarter goes
+            for old in list(islice(_plans, _MOST_PLANS // 4)):
+                del _plans[old]
+        _plans[key] = plan
+
+
+__all__ = ["is_building", "run_now", "value_of"]

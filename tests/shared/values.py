@@ -1,0 +1,58 @@
+"""What the tests of values have in common."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import anabranch as ab
+
+
+def dtype_name_of(value: Any) -> str:
+    """The name of a dtype, as Keras writes it."""
+    return str(getattr(value.dtype, "name", value.dtype))
+
+
+def plain(value: Any) -> np.ndarray:
+    """A NumPy array of what was returned."""
+    return np.asarray(value)
+
+
+def same(got: Any, want: Any, tolerance: float = 1e-5) -> None:
+    """Fail unless the numbers and shapes are the same."""
+    got, want = plain(got), np.asarray(want)
+    assert got.shape == want.shape, f"shape {got.shape}, expected {want.shape}: {got!r}"
+    if want.dtype.kind in "fc":
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+    else:
+        np.testing.assert_array_equal(got, want)
+
+
+def refused(function: Callable[[], Any], *kinds: type[Exception], saying: tuple[str, ...] = ()) -> None:
+    """Fail unless a call raises one of `kinds` (any, if there are none), with one of the words in its text."""
+    try:
+        result = function()
+    except kinds or (Exception,) as error:
+        text = str(error).lower()
+        assert not saying or any(word in text for word in saying), f"the error says {text!r}, none of {saying}"
+    else:
+        raise AssertionError(f"not refused; it gave {result!r}")
+
+
+def is_symbolic(value: Any) -> bool:
+    """Whether `value` waits for a graph to run."""
+    assert isinstance(value, ab.Tensor)
+    try:
+        np.asarray(value)
+    except TypeError:
+        return True
+    return False
+
+
+def resident() -> int:
+    """Bytes of memory in use."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,57 @@
+"""Loops and branches over values. Each holds for Keras, too, where it has the names."""
+
+from shared.values import same
+
+import anabranch as k
+
+
+def test_python_while_over_values() -> None:
+    number, steps = k.ops.array(27), 0
+    while number != 1 and steps < 200:
+        number = number // 2 if number % 2 == 0 else number * 3 + 1
+        steps += 1
+    assert steps == 111
+
+
+def test_while_loop_on_values() -> None:
+    count, total = k.ops.while_loop(lambda i, x: i < 5, lambda i, x: (i + 1, x * 2), (k.ops.array(0), k.ops.array(1.0)))
+    assert int(count) == 5
+    assert float(total) == 32.0
+    limit = k.ops.array(3)
+    (count,) = k.ops.while_loop(lambda i: i < limit, lambda i: (i + 1,), (k.ops.array(0),))
+    assert int(count) == 3
+    (count,) = k.ops.while_loop(lambda i: i < 100, lambda i: (i + 1,), (0,), maximum_iterations=7)
+    assert int(count) == 7
+
+
+def test_cond_on_values() -> None:
+    x = k.ops.array(3.0)
+    same(k.ops.cond(x > 2, lambda: x * 2, lambda: x * 3), 6.0)
+    same(k.ops.cond(x > 4, lambda: x * 2, lambda: x * 3), 9.0)
+
+
+def test_cond_acts_in_one_branch() -> None:
+    v = k.Variable(1.0)
+    k.ops.cond(k.ops.array(True), lambda: v.assign(v + 1), lambda: v.assign(v + 100))
+    assert float(v) == 2.0
+
+
+def test_scan_and_loops_on_values() -> None:
+    x = k.ops.array([1.0, 2.0, 3.0])
+    last, sums = k.ops.scan(lambda carry, item: (carry + item, carry + item), k.ops.array(0.0), x)
+    assert float(last) == 6.0
+    same(sums, [1.0, 3.0, 6.0])
+    same(k.ops.fori_loop(0, 4, lambda i, total: total + x, k.ops.zeros((3,))), [4.0, 8.0, 12.0])
+    same(k.ops.vectorized_map(lambda item: item * 2, x), [2.0, 4.0, 6.0])
+    same(k.ops.switch(k.ops.array(1), [lambda: x, lambda: -x]), [-1.0, -2.0, -3.0])
+
+
+def test_loops_write_variables() -> None:
+    v, w = k.Variable(0.0), k.ops.array(2.0)
+
+    def body(i):
+        v.assign(v + w)
+        return (i + 1,)
+
+    k.while_loop(lambda i: i < 4, body, (k.ops.array(0),))
+    assert float(v) == 8.0

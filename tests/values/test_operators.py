@@ -1,0 +1,307 @@
+"""Operators, NumPy and Python on values. Each holds for Keras, too, where it has the names."""
+
+import copy
+import gc
+import pickle  # noqa: TID251 - values are pickled by users
+import threading
+import weakref
+
+import numpy as np
+from shared.values import dtype_name_of, refused, resident, same
+
+import anabranch as k
+
+
+def test_arithmetic() -> None:
+    x = k.ops.array([1.0, 2.0, 3.0])
+    same(x * 2 + 1, [3.0, 5.0, 7.0])
+    same(10 - x, [9.0, 8.0, 7.0])
+    same(6 / x, [6.0, 3.0, 2.0])
+    same(x // 2, [0.0, 1.0, 1.0])
+    same(x % 2, [1.0, 0.0, 1.0])
+    same(x**2, [1.0, 4.0, 9.0])
+    same(-x + abs(-x), [0.0, 0.0, 0.0])
+    same(k.ops.reshape(x, (1, 3)) @ k.ops.reshape(x, (3, 1)), [[14.0]])
+
+
+def test_dtypes_of_results() -> None:
+    names = {
+        "int + int": k.ops.array([1]) + 1,
+        "int + float": k.ops.add(k.ops.array([1]), 1.5),
+        "int / int": k.ops.true_divide(k.ops.array([1]), 2),
+        "float32 + int32": k.ops.add(k.ops.array([1.0]), k.ops.array([1])),
+        "float16 + float": k.ops.array([1.0], "float16") + 1.5,
+        "float16 + float32": k.ops.add(k.ops.array([1.0], "float16"), k.ops.array([1.0], "float32")),
+        "uint8 + int8": k.ops.add(k.ops.array([1], "uint8"), k.ops.array([1], "int8")),
+        "bool + int": k.ops.add(k.ops.array([True]), 1),
+        "less": k.ops.array([1.0]) < 2,
+        "mean of ints": k.ops.mean(k.ops.array([1, 2])),
+        "sum of bools": k.ops.sum(k.ops.array([True, True])),
+        "exp of ints": k.ops.exp(k.ops.array([1])),
+    }
+    want = {
+        "int + int": "int32",
+        "int + float": "float32",
+        "int / int": "float32",
+        "float32 + int32": "float32",
+        "float16 + float": "float16",
+        "float16 + float32": "float32",
+        "uint8 + int8": "int16",
+        "bool + int": "int32",
+        "less": "bool",
+        "mean of ints": "float32",
+        "sum of bools": "int32",
+        "exp of ints": "float32",
+    }
+    got = {name: dtype_name_of(value) for name, value in names.items()}
+    assert got == want, {name: (got[name], want[name]) for name in want if got[name] != want[name]}
+
+
+def test_numpy_on_the_left() -> None:
+    x = k.ops.array([1.0, 2.0])
+    same(np.float32(2) * x, [2.0, 4.0])
+    same(np.array([1.0, 1.0], "float32") + x, [2.0, 3.0])
+    same(k.ops.sum(np.array([1.0, 1.0], "float32") - x), -1.0)
+
+
+def test_comparisons() -> None:
+    x = k.ops.array([1.0, 2.0, 3.0])
+    same(x < 2, [True, False, False])
+    same(x >= 2, [False, True, True])
+    same(x > 2, [False, False, True])
+    same(k.ops.where(x > 1.5, x, -x), [-1.0, 2.0, 3.0])
+
+
+def test_equality_is_elementwise() -> None:
+    x = k.ops.array([1.0, 2.0, 1.0])
+    same(x == 1, [True, False, True])
+    same(x != 1, [False, True, False])
+    same(1 == x, [True, False, True])  # noqa: SIM300 - the reflected form
+    same(x == k.ops.array([1.0, 1.0, 1.0]), [True, False, True])
+    same(k.ops.array([1, 2]) == k.ops.array([1, 3]), [True, False])
+
+
+def test_equality_counts_in_sums() -> None:
+    labels, found = k.ops.array([0, 1, 2, 1]), k.ops.array([0, 1, 1, 1])
+    assert float(k.ops.mean(k.ops.cast(labels == found, "float32"))) == 0.75
+
+
+def test_masks_are_logical() -> None:
+    x = k.ops.array([1.0, 2.0, 3.0])
+    same((x > 1) & (x < 3), [False, True, False])
+    same((x < 2) | (x == 3), [True, False, True])
+    same(~(x > 1), [True, False, False])
+
+
+def test_in_place_operators_make_new_values() -> None:
+    x = k.ops.array([1.0, 2.0])
+    before = x
+    x += 1
+    x *= 2
+    same(x, [4.0, 6.0])
+    same(before, [1.0, 2.0])
+
+
+def test_indexing() -> None:
+    x = k.ops.reshape(k.ops.arange(6, dtype="float32"), (2, 3))
+    same(x[0], [0.0, 1.0, 2.0])
+    same(x[-1, 1:], [4.0, 5.0])
+    same(x[:, None, 0], [[0.0], [3.0]])
+    same(x[..., -1], [2.0, 5.0])
+    assert float(x[1, 2]) == 5.0
+
+
+def test_indexing_by_masks_and_positions() -> None:
+    x = k.ops.array([1.0, 2.0, 3.0])
+    same(x[x > 1], [2.0, 3.0])
+    same(x[np.array([0, 2])], [1.0, 3.0])
+    same(x[k.ops.array([2, 0])], [3.0, 1.0])
+
+
+def test_iteration_and_unpacking() -> None:
+    assert [float(item) for item in k.ops.array([1.0, 2.0])] == [1.0, 2.0]
+    first, second = k.ops.array([[1.0, 2.0], [3.0, 4.0]])
+    same(first + second, [4.0, 6.0])
+    assert len(k.ops.array([[1.0], [2.0], [3.0]])) == 3
+    assert [float(a * b) for a, b in zip(k.ops.array([1.0, 2.0]), k.ops.array([3.0, 4.0]), strict=True)] == [3.0, 8.0]
+
+
+def test_python_numbers() -> None:
+    total = k.ops.sum(k.ops.array([1.0, 2.5]))
+    assert float(total) == 3.5
+    assert int(total) == 3
+    assert list(range(k.ops.array(3))) == [0, 1, 2]
+    assert ["a", "b", "c"][k.ops.array(1)] == "b"
+    assert isinstance(float(total), float)
+    assert isinstance(int(total), int)
+
+
+def test_truth() -> None:
+    x = k.ops.array([1.0, -2.0])
+    assert ("more" if k.ops.sum(x) > 0 else "less") == "less"
+    assert bool(k.ops.array(1.0))
+    assert not bool(k.ops.array(0))
+    refused(lambda: bool(x > 0))
+
+
+def test_text_shows_the_numbers() -> None:
+    x = k.ops.array([1.5, 2.5])
+    assert "1.5" in repr(x) and "2.5" in repr(x) and "1.5" in str(x), repr(x)
+    assert "4." in str(x[0] + x[1]), str(x[0] + x[1])
+
+
+def test_format_specifications() -> None:
+    loss = k.ops.mean(k.ops.array([1.0, 1.5]))
+    assert f"{loss:.2f}" == "1.25"
+    assert f"{float(loss):8.3f}" == "   1.250"
+
+
+def test_numpy_takes_values() -> None:
+    x = k.ops.array([1.0, 2.0]) * 2
+    same(np.asarray(x), [2.0, 4.0])
+    assert np.asarray(x).dtype == np.float32
+    assert np.array(x, dtype="float64").dtype == np.float64
+    same(np.stack([x, x]), [[2.0, 4.0], [2.0, 4.0]])
+    same(np.concatenate([x, np.ones(1, "float32")]), [2.0, 4.0, 1.0])
+    np.testing.assert_allclose(x, [2.0, 4.0])
+    assert np.array_equal(x, [2.0, 4.0])
+    target = np.zeros(2, "float32")
+    target[:] = x
+    same(target, [2.0, 4.0])
+
+
+def test_numpy_functions() -> None:
+    x = k.ops.array([1.0, 3.0]) + 0
+    assert float(np.sum(x)) == 4.0
+    assert float(np.mean(x)) == 2.0
+    assert float(np.max(x)) == 3.0
+    same(np.exp(x), np.exp([1.0, 3.0]))
+    same(np.where(np.asarray(x) > 2, x, 0.0), [0.0, 3.0])
+    same(np.clip(x, 0, 2), [1.0, 2.0])
+    same(np.dot(x, x), 10.0)
+
+
+def test_convert_to_numpy() -> None:
+    got = k.ops.convert_to_numpy(k.ops.array([1.0, 2.0]) * 2)
+    assert type(got) is np.ndarray
+    same(got, [2.0, 4.0])
+    assert k.ops.is_tensor(k.ops.array([1.0]) + 1)
+    same(k.ops.convert_to_tensor(k.ops.array([1.0]) + 1, "int32"), np.array([2], "int32"))
+
+
+def test_shapes_are_known() -> None:
+    x = k.ops.matmul(k.ops.ones((2, 3)), k.ops.ones((3, 4)))
+    assert tuple(x.shape) == (2, 4)
+    assert x.ndim == 2
+    assert tuple(k.ops.shape(x)) == (2, 4)
+    chosen = k.ops.nonzero(k.ops.array([0.0, 1.0, 2.0]))[0]  # a shape that follows from the numbers
+    assert tuple(chosen.shape) == (2,)
+
+
+def test_methods_of_arrays() -> None:
+    x = k.ops.array([[1.25, 2.5], [3.0, 4.0]])
+    assert float(x.sum()) == 10.75
+    assert float(x.mean()) == 2.6875
+    assert float(x.max()) == 4.0
+    same(x.reshape((4,)), [1.25, 2.5, 3.0, 4.0])
+    same(x.T, [[1.25, 3.0], [2.5, 4.0]])
+    same(x.astype("int32"), np.array([[1, 2], [3, 4]], "int32"))
+    same(round(x[0, 0], 1), 1.2)
+
+
+def test_items_and_lists() -> None:
+    assert k.ops.sum(k.ops.array([1.0, 2.0])).item() == 3.0
+    assert (k.ops.array([1, 2]) + 1).tolist() == [2, 3]
+
+
+def test_hashing_is_by_identity() -> None:
+    x, y = k.ops.array([1.0, 2.0]), k.ops.array([1.0, 2.0])
+    names = {x: "x", y: "y"}
+    assert names[x] == "x"
+    assert names[y] == "y"
+    assert len({x, y, x}) == 2
+    assert hash(x) == hash(x)
+
+
+def test_pickling_and_copies() -> None:
+    x = k.ops.array([1.0, 2.0]) * 2
+    same(pickle.loads(pickle.dumps(x)), [2.0, 4.0])
+    same(copy.deepcopy({"x": [x]})["x"][0] + 1, [3.0, 5.0])
+
+
+def test_values_do_not_change_with_their_source() -> None:
+    source = np.array([1.0, 2.0], "float32")
+    x = k.ops.array(source)
+    source[:] = 0
+    same(x, [1.0, 2.0])
+    handed_out = np.array(x)
+    handed_out[:] = 5
+    same(x, [1.0, 2.0])
+    view = np.asarray(x)
+    if view.flags.writeable:
+        view[:] = 5
+    same(x, [1.0, 2.0])
+
+
+def test_errors_come_at_once() -> None:
+    refused(lambda: k.ops.matmul(k.ops.ones((2, 3)), k.ops.ones((2, 3))))
+    refused(lambda: k.ops.array([1.0, 2.0]) + k.ops.array([1.0, 2.0, 3.0]))
+
+
+def test_empty_values() -> None:
+    x = k.ops.zeros((0, 3))
+    assert float(k.ops.sum(x)) == 0.0
+    assert tuple(k.ops.sum(x, axis=0).shape) == (3,)
+    assert len(x) == 0
+    assert not list(x)
+
+
+def test_narrow_floats() -> None:
+    x = k.ops.cast(k.ops.array([1.0, 2.5]), "bfloat16") * 2
+    assert dtype_name_of(x) == "bfloat16"
+    same(k.ops.cast(x, "float32"), [2.0, 5.0])
+
+
+def test_strings() -> None:
+    words = k.constant(["a", "bc"])
+    same(words == "a", [True, False])
+    assert [str(word) for word in np.asarray(words)] == ["a", "bc"]
+
+
+def test_memory_is_released() -> None:
+    x = k.ops.ones((1000,))
+    y = x * 2
+    seen = weakref.ref(y)
+    del y
+    gc.collect()
+    assert seen() is None
+    z = x + 0
+    for _ in range(500):
+        z = z * 0.5 + 1
+    gc.collect()
+    before = resident()
+    for _ in range(10_000):
+        z = z * 0.5 + 1
+    grown = resident() - before
+    assert grown < 24 * 2**20, f"20,000 operations have left {grown / 2**20:.0f} MB"
+
+
+def test_threads_compute_side_by_side() -> None:
+    found, wrong = {}, []
+
+    def work(number):
+        try:
+            x = k.ops.full((100,), float(number))
+            for _ in range(100):
+                x = x * 0.5 + number
+            found[number] = float(k.ops.sum(x))
+        except Exception as error:
+            wrong.append(error)
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not wrong, wrong
+    same(np.array([found[number] for number in range(4)], "float32"), [0.0, 200.0, 400.0, 600.0], 1e-4)

@@ -1,0 +1,98 @@
+"""Symbols beside values: graphs, sessions, functions. Each holds for Keras, too, where it has the names."""
+
+import numpy as np
+from shared.values import is_symbolic, refused, same
+
+import anabranch as k
+
+
+def test_values_in_functional_models() -> None:
+    x = k.Input((2,))
+    y = x * k.ops.array([2.0, 3.0]) + k.ops.ones((2,))
+    assert is_symbolic(y)
+    model = k.Model(x, y)
+    same(model.predict(np.ones((1, 2), "float32"), verbose=0), [[3.0, 4.0]])
+    same(model(k.ops.ones((1, 2))), [[3.0, 4.0]])
+
+
+def test_symbols_refuse_what_values_do() -> None:
+    x = k.Input((2,))
+    refused(lambda: float(k.ops.sum(x)))
+    refused(lambda: bool(k.ops.sum(x) > 0))
+    refused(lambda: np.asarray(x * 2))
+    refused(lambda: list(x), saying=("symbolic", "iterat"))
+    refused(lambda: range(k.ops.cast(k.ops.sum(x), "int32")))
+
+
+def test_placeholders_make_symbols() -> None:
+    with k.Graph().as_default():
+        assert is_symbolic(k.constant(1.0) + 1)
+    p = k.placeholder((2,), "float32")
+    y = p * k.ops.array([2.0, 3.0])
+    assert is_symbolic(y)
+    assert not is_symbolic(k.ops.array([1.0]) + 1)
+    same(k.Session().run(y, {p: [1.0, 1.0]}), [2.0, 3.0])
+
+
+def test_variables_beside_placeholders() -> None:
+    p, v = k.placeholder((), "float32"), k.Variable(2.0)
+    y = p * v
+    v.assign(5.0)
+    same(k.Session().run(y, {p: 2.0}), 10.0)
+    update = v.assign(p + v)
+    assert float(v) == 5.0
+    k.Session().run(update, {p: 1.0})
+    assert float(v) == 6.0
+
+
+def test_values_captured_by_graphs() -> None:
+    c = k.ops.array([1.0, 2.0]) * 2
+    with k.Graph().as_default():
+        y = c + k.constant(1.0)
+        z = k.cond(k.ops.sum(y) > 0, lambda: y * c, lambda: y)
+        (last,) = k.while_loop(lambda x: k.ops.sum(x) < 100, lambda x: (x + c,), (z,))
+        got = k.Session().run([y, z, last])
+    same(got[0], [3.0, 5.0])
+    same(got[1], [6.0, 20.0])
+    same(got[2], [32.0, 72.0])
+
+
+def test_sessions_hand_out_values() -> None:
+    same(k.Session().run(k.ops.array([1.0]) + 1), [2.0])
+    got = k.Session().run({"a": k.ops.sum(k.ops.array([1, 2])), "b": [k.constant(2.0)]})
+    assert int(got["a"]) == 3
+    assert float(got["b"][0]) == 2.0
+    c, p = k.constant(1.0), k.placeholder((), "float32")
+    refused(lambda: k.Session().run(p + c, {p: 1.0, c: 2.0}))
+
+
+def test_session_blocks_build() -> None:
+    with k.Graph().as_default(), k.Session() as session:
+        v = k.Variable(1.0)
+        update = v.assign(v + 1)
+        assert float(v) == 1.0
+        session.run(update)
+    assert float(v) == 2.0
+
+
+def test_scopes_around_values() -> None:
+    with k.device("cpu:0"), k.name_scope("part"):
+        same(k.ops.array([1.0]) + 1, [2.0])
+    x = k.ops.array([1.0])
+    with k.control_dependencies([x]):
+        same(x + 1, [2.0])
+
+
+def test_functions_over_values() -> None:
+    v, c = k.Variable(1.0), k.ops.array(10.0)
+
+    @k.function
+    def step(x):
+        v.assign(v + x)
+        return v * c
+
+    same(step(k.ops.array(2.0)), 30.0)
+    assert float(v) == 3.0
+    v.assign(v + 1)
+    same(step(k.ops.array(1.0)) + 1, 51.0)
+    assert float(v) == 5.0

@@ -1,0 +1,271 @@
+"""Gradients of what ran at once. Each holds for Keras, too, where it has the names."""
+
+import threading
+
+import numpy as np
+from shared.values import plain, refused, same
+
+import anabranch as k
+
+
+def test_tape_of_one_value() -> None:
+    x = k.ops.array(3.0)
+    with k.GradientTape() as tape:
+        tape.watch(x)
+        y = x * x + k.ops.sin(x)
+    same(tape.gradient(y, x), np.float32(6 + np.cos(3.0)))
+
+
+def test_tape_watches_variables() -> None:
+    v, w, fixed = k.Variable([1.0, 2.0]), k.Variable(3.0), k.Variable(2.0, trainable=False)
+    with k.GradientTape() as tape:
+        y = k.ops.sum(v * v) * w * fixed
+    dv, dw, none = tape.gradient(y, [v, w, k.Variable(1.0)])
+    same(dv, [12.0, 24.0])
+    same(dw, 10.0)
+    assert none is None
+    assert len(tape.watched_variables()) == 2
+
+
+def test_tape_sees_assignments_as_they_come() -> None:
+    v = k.Variable(2.0)
+    with k.GradientTape() as tape:
+        y = v * v
+        v.assign(5.0)
+        z = v * 3
+    assert float(y) == 4.0
+    assert float(z) == 15.0
+    same(tape.gradient([y, z], v), 7.0)
+
+
+def test_tape_persistent_or_not() -> None:
+    x = k.ops.array(2.0)
+    with k.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        y = x * x
+        z = y * y
+    same(tape.gradient(z, x), 32.0)
+    same(tape.gradient(y, x), 4.0)
+    same(tape.gradient(z, y), 8.0)
+    with k.GradientTape() as tape:
+        tape.watch(x)
+        y = x * x
+    tape.gradient(y, x)
+    refused(lambda: tape.gradient(y, x), RuntimeError)
+
+
+def test_tape_in_tape() -> None:
+    x = k.ops.array(2.0)
+    with k.GradientTape() as outer:
+        outer.watch(x)
+        with k.GradientTape() as middle:
+            middle.watch(x)
+            with k.GradientTape() as inner:
+                inner.watch(x)
+                y = x**4
+            first = inner.gradient(y, x)
+        second = middle.gradient(first, x)
+    third = outer.gradient(second, x)
+    same(first, 32.0)
+    same(second, 48.0)
+    same(third, 48.0)
+
+
+def test_tape_of_what_came_before() -> None:
+    v, x = k.Variable(2.0), k.ops.array(3.0)
+    before = v * v
+    with k.GradientTape(persistent=True) as tape:
+        y = before * v
+        z = x * v
+    same(tape.gradient(y, v), 4.0)
+    assert tape.gradient(y, before) is None
+    assert tape.gradient(z, x) is None
+    same(tape.gradient(z, x, unconnected_gradients="zero"), 0.0)
+
+
+def test_tape_pauses() -> None:
+    x, v = k.ops.array(3.0), k.Variable(2.0)
+    with k.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        y = x * x
+        with tape.stop_recording():
+            hidden = y * 2
+        z = y + hidden + k.ops.stop_gradient(y)
+        tape.reset()
+        w = v * v * y
+    assert tape.gradient(z, x) is None
+    same(tape.gradient(w, v), 36.0)
+    with k.GradientTape() as tape:
+        tape.watch(x)
+        y = x * x
+        with tape.stop_recording():
+            hidden = y * 2
+        z = y * hidden
+    same(tape.gradient(z, x), 108.0)
+
+
+def test_tape_watches_only_what_it_is_told() -> None:
+    v, w = k.Variable(2.0), k.Variable(3.0)
+    with k.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(v)
+        y = v * w
+    dv, dw = tape.gradient(y, [v, w])
+    same(dv, 3.0)
+    assert dw is None
+
+
+def test_tape_of_structures() -> None:
+    a, b = k.Variable([1.0, 2.0]), k.Variable([3.0, 4.0])
+    with k.GradientTape() as tape:
+        y = a * b
+    found = tape.gradient(y, {"a": a, "b": b}, output_gradients=k.ops.array([1.0, 10.0]))
+    same(found["a"], [3.0, 40.0])
+    same(found["b"], [1.0, 20.0])
+
+
+def test_tape_jacobian() -> None:
+    x = k.ops.array([1.0, 2.0])
+    with k.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        y = k.ops.stack([x[0] * x[1], x[0] ** 2, x[1] ** 3])
+    same(tape.jacobian(y, x), [[2.0, 1.0], [2.0, 0.0], [0.0, 12.0]])
+    rows = k.ops.array([[1.0, 2.0], [3.0, 4.0]])
+    with k.GradientTape() as tape:
+        tape.watch(rows)
+        y = rows**2
+    same(tape.batch_jacobian(y, rows), [[[2.0, 0.0], [0.0, 4.0]], [[6.0, 0.0], [0.0, 8.0]]])
+
+
+def test_tape_of_hessian() -> None:
+    x = k.ops.array([1.0, 2.0])
+    with k.GradientTape() as outer:
+        outer.watch(x)
+        with k.GradientTape() as inner:
+            inner.watch(x)
+            y = x[0] ** 2 * x[1] ** 3
+        slope = inner.gradient(y, x)
+    same(outer.jacobian(slope, x), [[16.0, 24.0], [24.0, 12.0]])
+
+
+def test_tape_through_python_loops() -> None:
+    x = k.Variable(1.5)
+    with k.GradientTape() as tape:
+        y, turns = x * 1.0, 0
+        while y < 100:
+            y = y * y
+            turns += 1
+    assert turns == 4
+    same(tape.gradient(y, x), np.float32(16 * 1.5**15))
+
+
+def test_tape_through_loops_and_branches() -> None:
+    x = k.ops.array(2.0)
+    with k.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        _, power = k.ops.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * x), (k.ops.array(0), x))
+        chosen = k.ops.cond(x > 1, lambda: power * 2, lambda: power)
+        total, _ = k.ops.scan(lambda c, i: (c + i * x, c), k.ops.array(0.0), k.ops.array([1.0, 2.0]))
+    same(power, 16.0)
+    same(tape.gradient(power, x), 32.0)
+    same(tape.gradient(chosen, x), 64.0)
+    same(tape.gradient(total, x), 3.0)
+
+
+def test_tape_through_layers() -> None:
+    layer = k.layers.Dense(1, kernel_initializer="ones", activation="relu")
+    x = k.ops.array([[1.0, 2.0], [-3.0, 1.0]])
+    with k.GradientTape() as tape:
+        tape.watch(x)
+        y = k.ops.sum(layer(x) ** 2)
+    dx, dw, db = tape.gradient(y, [x, *layer.trainable_variables])
+    same(dx, [[6.0, 6.0], [0.0, 0.0]])
+    same(dw, [[6.0], [12.0]])
+    same(db, [6.0])
+
+
+def test_tape_through_recurrent_layers() -> None:
+    k.utils.set_random_seed(9)
+    layer = k.layers.LSTM(3)
+    x = np.linspace(-1, 1, 2 * 5 * 2, dtype="float32").reshape(2, 5, 2)
+    layer(x)
+    with k.GradientTape() as tape:
+        y = k.ops.sum(layer(k.ops.array(x)) ** 2)
+    gradient = plain(tape.gradient(y, layer.trainable_variables)[0])
+    kernel = layer.trainable_variables[0]
+    start, step = plain(kernel).copy(), np.zeros(plain(kernel).shape, "float32")
+    step[1, 2] = 1e-2
+    kernel.assign(start + step)
+    above = float(k.ops.sum(layer(x) ** 2))
+    kernel.assign(start - step)
+    below = float(k.ops.sum(layer(x) ** 2))
+    same(np.float32(gradient[1, 2]), np.float32((above - below) / 2e-2), 1e-3)
+
+
+def test_tape_of_looked_up_rows() -> None:
+    embedding = k.layers.Embedding(4, 2, embeddings_initializer="ones")
+    with k.GradientTape() as tape:
+        y = k.ops.sum(embedding(k.ops.array([1, 1, 3])) * 2)
+    gradients = tape.gradient(y, embedding.trainable_variables)
+    k.optimizers.SGD(0.5).apply(gradients, embedding.trainable_variables)
+    same(embedding.embeddings, [[1.0, 1.0], [-1.0, -1.0], [1.0, 1.0], [0.0, 0.0]])
+
+
+def test_tape_around_batch_normalization() -> None:
+    layer = k.layers.BatchNormalization(momentum=0.5, epsilon=0.0)
+    x = k.ops.array([[1.0], [3.0]])
+    with k.GradientTape() as tape:
+        y = k.ops.sum(layer(x, training=True) * k.ops.array([[1.0], [2.0]]))
+    gamma, beta = tape.gradient(y, layer.trainable_variables)
+    same(gamma, [1.0])
+    same(beta, [3.0])
+    same(layer.moving_mean, [1.0])
+
+
+def test_custom_gradients_of_values() -> None:
+    @k.ops.custom_gradient
+    def clipped(x):
+        return x * 2, lambda *args, upstream=None: (args[0] if upstream is None else upstream) * 10
+
+    same(clipped(k.ops.array([1.0, 2.0])), [2.0, 4.0])
+
+
+def test_tape_of_custom_gradients() -> None:
+    @k.ops.custom_gradient
+    def tenfold(x):
+        return x * 2, lambda upstream: upstream * 10
+
+    x = k.ops.array(1.0)
+    with k.GradientTape() as tape:
+        tape.watch(x)
+        y = tenfold(x) * 3
+    same(tape.gradient(y, x), 30.0)
+
+
+def test_tapes_in_threads() -> None:
+    found = {}
+
+    def work(number):
+        v = k.Variable(float(number))
+        with k.GradientTape() as tape:
+            y = v
+            for _ in range(20):
+                y = y + v * v
+        found[number] = float(tape.gradient(y, v))
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert found == {number: 1.0 + 40.0 * number for number in range(4)}, found
+
+
+def test_gradients_inside_a_tape() -> None:
+    v, x = k.Variable(2.0), k.ops.array([1.0, 2.0])
+    with k.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        y = k.ops.sum(x * x) * v
+        dx, dv = k.gradients(y, [x, v])
+    same(dx, [4.0, 8.0])
+    same(dv, 5.0)
+    same(k.Session().run(tape.gradient(y, v)), 5.0)
