@@ -14,7 +14,7 @@ from ..graph import dtypes
 from ..graph.graph import Operation
 from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ..graph.quick_dataclass import dataclass
-from ..graph.spec import Shape, TensorSpec, shape_text
+from ..graph.spec import Shape, TensorSpec, as_shape, shape_text
 from ..graph.tensor import Tensor
 from .base import (
     BroadcastToShape,
@@ -295,6 +295,15 @@ def reshape(x: TensorLike, newshape: ShapeLike) -> Tensor:
     if static == tensor.shape and static.count(None) <= 1:  # two unknown sizes may have changed places
         return tensor
     return apply(Reshape(static), tensor, *dynamic)
+
+
+def filling(x: Tensor, shape: Any) -> Tensor:
+    """`x` in the shape that `constant` is given: reshaped if the number of elements is the same, else broadcast."""
+    if shape is None:
+        return x
+    wanted = tuple(dim or 0 for dim in as_shape(shape) or ())
+    same = x.shape is not None and None not in x.shape and elements(d or 0 for d in x.shape) == elements(wanted)
+    return reshape(x, wanted) if same else broadcast_to(x, wanted)
 
 
 def ravel(x: TensorLike) -> Tensor:
