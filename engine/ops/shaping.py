@@ -115,10 +115,13 @@ class SizeOf(Op):
         return TensorSpec((), dtypes.int32)
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        return np.int32(inputs[0].size)
-
-    def emit(self, arguments: Sequence[str]) -> str | None:
-        return f"np.int32({arguments[0]}.size)"
+        count = int(inputs[0].size)
+        if count > 2**31 - 1:
+            raise OverflowError(
+                f"size: a tensor of shape {shape_text(inputs[0].shape)} has {count} elements, more than int32 can "
+                "hold. Multiply the sizes of its axes as int64: ops.prod(ops.cast(ops.stack(ops.shape(x)), 'int64'))."
+            )
+        return np.int32(count)
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         return (None,)
@@ -128,6 +131,11 @@ class SizeOf(Op):
         yield Sample(cls(), [np.zeros((2, 3), "float32")], np.int32(6), differentiable=(), label="matrix")
         yield Sample(cls(), [np.zeros((0, 3), "float32")], np.int32(0), differentiable=(), label="empty")
         yield Sample(cls(), [np.float32(2)], np.int32(1), differentiable=(), label="0-d")
+
+    @classmethod
+    def error_samples(cls) -> Iterable[ErrorSample]:
+        many = np.broadcast_to(np.True_, (2**16, 2**15))
+        yield ErrorSample(lambda: cls().run(np, many), OverflowError, "2147483648 elements, more than int32 can hold")
 
 
 def _once(x: Tensor, op: Op) -> Tensor:
@@ -159,7 +167,11 @@ def shape(x: TensorLike) -> Any:
 
 
 def size(x: TensorLike) -> DimLike:
-    """The number of elements of `x`: an int where it is known now, otherwise an int32 scalar tensor."""
+    """The number of elements of `x`: an int where it is known now, otherwise an int32 scalar tensor.
+
+    Raises:
+        OverflowError: when the graph runs, there are more elements than int32 can hold.
+    """
     tensor = convert_to_tensor(x)
     if tensor.shape is not None and None not in tensor.shape:
         return elements(d for d in tensor.shape if d is not None)
