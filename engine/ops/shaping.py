@@ -304,7 +304,8 @@ def reshape(x: TensorLike, newshape: ShapeLike) -> Tensor:
         return apply(ReshapeToShape(shape_from_vector(newshape)), tensor, newshape)
     static, dynamic = resolve_shape(newshape)
     static = _settle_remainder(tensor, static, dynamic)
-    if static == tensor.shape and static.count(None) <= 1:  # two unknown sizes may have changed places
+    # Two unknown sizes may have changed places, and beside a size of 0 any size fits.
+    if static == tensor.shape and (None not in static or (static.count(None) == 1 and 0 not in static)):
         return tensor
     return apply(Reshape(static), tensor, *dynamic)
 
