@@ -113,6 +113,7 @@ def train(episodes: int, seed: int, verbose: bool = True) -> list[float]:
 
 
 def main() -> None:
+    """Train as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=600)
     parser.add_argument("--seed", type=int, default=0)

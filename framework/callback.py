@@ -382,10 +382,13 @@ class TerminateOnNaN(Callback):
 class CSVLogger(Callback):
     """Writes the logs of each epoch as a line of a CSV file.
 
+    The columns are those of the first epoch's logs. If that was not validated, each gets one for its ``val_`` value, as
+    in Keras, since later epochs may be (``validation_freq=2``). A value that an epoch does not have is NA.
+
     Args:
         filename: the file.
         separator: what stands between the values.
-        append: go on with a file that exists, instead of replacing it.
+        append: go on with a file that exists, and with its columns, instead of replacing it.
     """
 
     def __init__(self, filename: str | os.PathLike[str], separator: str = ",", append: bool = False) -> None:
@@ -411,9 +414,9 @@ class CSVLogger(Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         logs = logs or {}
-        begins = self.keys is None
-        self.keys = self.keys or sorted(logs)
-        mode = "w" if begins and not self.append else "a"
+        mode = "w" if self.keys is None and not self.append else "a"
+        if self.keys is None:
+            self.keys = (self._keys_of_file() if self.append else None) or _columns(logs)
         with open(self.filename, mode, newline="", encoding="utf-8") as file:
             import csv  # only this callback needs it
 
@@ -423,6 +426,21 @@ class CSVLogger(Callback):
             if file.tell() == 0:
                 writer.writeheader()
             writer.writerow(OrderedDict({"epoch": epoch, **_plain(logs)}))
+
+    def _keys_of_file(self) -> list[str] | None:
+        """The columns of the file that exists, behind the epoch."""
+        if not os.path.exists(self.filename):
+            return None
+        with open(self.filename, newline="", encoding="utf-8") as file:
+            import csv
+
+            header = next(csv.reader(file, delimiter=self.separator), [])
+        return header[1:] if header[:1] == ["epoch"] else None
+
+
+def _columns(logs: Mapping[str, Any]) -> list[str]:
+    names = sorted(logs)
+    return names if any(name.startswith("val_") for name in names) else [*names, *(f"val_{name}" for name in names)]
 
 
 def _plain(logs: Mapping[str, Any]) -> Logs:

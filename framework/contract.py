@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.graph import Symbol, Tensor
+from ..engine.graph import Symbol
 from ..engine.graph.nest import flatten_with_path
 from . import losses_functions
 from .data import Batch

@@ -12,7 +12,10 @@ from .limits import limited_steps
 
 
 class Epochs:
-    """Passes over data, or runs of `steps_per_epoch` batches that go on where the last one stopped."""
+    """Passes over data, or runs of `steps_per_epoch` batches that go on where the last one stopped.
+
+    An epoch ends with the pass that it runs in, as in Keras: steps that are left are left out, with a warning.
+    """
 
     def __init__(self, data: Data, steps_per_epoch: int | None = None) -> None:
         if steps_per_epoch is not None and steps_per_epoch < 1:
@@ -73,7 +76,7 @@ class Epochs:
         return batch
 
     def epoch(self) -> Generator[Batch]:
-        """The batches of one epoch. Data that end before it does are started anew, or set `exhausted`."""
+        """The batches of one epoch. If data end that can't be started anew, `exhausted` is set."""
         steps, first = self.steps_per_epoch, self.done_before
         self.done_before = 0
         self._handed_out = self._whole_pass() if steps is None else self._steps(first, steps)
@@ -102,16 +105,23 @@ class Epochs:
 
     def _steps(self, first: int, steps: int) -> Generator[Batch]:
         for step in range(first, steps):
-            batch = self._next()
-            if batch is None:
-                self._ran_out(f"The data ended after {step} of {steps} steps")
-                return
-            yield batch
+            batch = self._next(may_begin=step == 0)
+            if batch is not None:
+                yield batch
+                continue
+            ended = f"The data ended after {step} of {steps} steps"
+            if step and self.data.restartable:
+                self._cut_short(ended)
+            else:
+                self._ran_out(ended)
+            return
 
-    def _next(self) -> Batch | None:
+    def _next(self, may_begin: bool) -> Batch | None:
+        """The next batch of the running pass or, at the beginning of an epoch, of a new one; None if that has ended."""
         for _ in range(2):  # the pass that is running, then, if it is over, a new one
             if self._running is None:
-                if self._passes and not self.data.restartable:
+                may_not = not may_begin if self.data.restartable else self._passes > 0
+                if may_not:
                     return None
                 self._running = self._begin_pass()
             batch = next(self._running, None)
@@ -129,6 +139,14 @@ class Epochs:
         for iterator in under_way:
             if isinstance(iterator, Generator):
                 iterator.close()
+
+    def _cut_short(self, what: str) -> None:
+        batches = "batches" if self.data.batches is None else f"{self.data.batches} batches"
+        warnings.warn(
+            f"{what}; this epoch ends here, and the next one begins with them anew. Leave the number of steps out, or "
+            f"choose one that divides the {batches} of the data.",
+            stacklevel=3,
+        )
 
     def _ran_out(self, what: str) -> None:
         self.exhausted = True

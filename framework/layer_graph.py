@@ -180,6 +180,43 @@ class LayerGraph:
         return [inputs[key] if key in inputs else inputs[name] for key, name in pairs]
 
 
+def layer_graph_between(inputs: Any, outputs: Any, model_name: str) -> LayerGraph:
+    """The layer graph of a model whose inputs are inputs of its own.
+
+    Where an input is what some layer gives, an `Input` takes its place, and the calls behind it are made once more, on
+    that: the layers before it are no part of the model.
+
+    Args:
+        inputs, outputs, model_name: as for `LayerGraph`.
+    """
+    graph = LayerGraph(inputs, outputs, model_name)
+    own = {tensor: _input_like(tensor, graph) for tensor in graph.inputs if _is_inner(tensor)}
+    if not own:
+        return graph
+    inputs = map_leaves(lambda tensor: own.get(tensor, tensor), inputs)
+    with graph.inputs[0].graph.as_default():
+        return LayerGraph(inputs, graph.run(inputs), model_name)
+
+
+def _is_inner(tensor: Tensor) -> bool:
+    return not isinstance(history(tensor).layer, InputLayer) and isinstance(tensor.spec, TensorSpec)
+
+
+def _input_like(tensor: Tensor, graph: LayerGraph) -> Tensor:
+    """The tensor of a new `Input`, in the same graph, that has the shape and dtype of what a layer gives."""
+    layer = history(tensor).layer
+    if tensor.shape is None:
+        raise ValueError(
+            f"Model {graph.model_name!r}: {tensor!r}, which layer {layer.name!r} gives, has no known rank, so "
+            "no input can take its place. Start the model from ab.Input(shape=...)."
+        )
+    shared = [other for other in graph.inputs if history(other).layer is layer]
+    number = next(number for number, other in enumerate(shared) if other is tensor)
+    name = f"{layer.name}_output" if len(shared) == 1 else f"{layer.name}_output_{number}"
+    with tensor.graph.as_default():
+        return InputLayer(batch_shape=tensor.shape, dtype=tensor.dtype, name=name).output
+
+
 def history(tensor: Tensor) -> History:
     """Which call made `tensor`."""
     return tensor.annotations["history"]

@@ -26,7 +26,7 @@ class Loss:
         reduction: "sum_over_batch_size" or "mean" (the mean over all values; with a mask, over the values that it
             keeps), "mean_with_sample_weight" (the weighted mean: the sum over the sum of the weights), "sum", or
             "none" (or None: the weighted values as they are).
-        dtype: what targets and predictions are cast to; float32 by default.
+        dtype: what targets, predictions and the values per example are cast to; float32 by default.
 
     A loss of values or arrays is a value, one of symbols a symbol.
 
@@ -73,7 +73,7 @@ class Loss:
         mask = mask_of(y_pred)
         values = self.call(self._targets(y_true), _each(y_pred, self._converted))
         mask = join_masks(mask, mask_of(values))
-        return reduce_weighted(values, sample_weight, mask, self.reduction)
+        return reduce_weighted(ops.cast(values, self.dtype), sample_weight, mask, self.reduction)
 
     def _targets(self, y_true: Any) -> Any:
         return _each(y_true, self._converted)

@@ -15,7 +15,7 @@ from ..engine.objects import initializers
 from ..engine.objects.floats import layer_dtype
 from ..engine.objects.names import name_for
 from ..engine.session import Function
-from ..layers.tracking import TrackedMetric
+from ..layers.tracking import TrackedMetric, held_by_attributes
 from .calling import as_argument, is_symbolic
 
 _OWN_MODULES = __name__.rpartition(".")[0]
@@ -60,13 +60,7 @@ class Metric(TrackedMetric):
         self.name = name or name_for(self)
         self._dtype = layer_dtype(dtype)
         self._variables: list[Variable] = []
-        self._metrics: list[Metric] = []
         self._functions: dict[Any, Function] = {}
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, Metric):
-            self.__dict__.setdefault("_metrics", []).append(value)
-        super().__setattr__(name, value)
 
     @property
     def dtype(self) -> str:
@@ -74,8 +68,9 @@ class Metric(TrackedMetric):
 
     @property
     def variables(self) -> list[Variable]:
-        """Its state, and that of the metrics that are its attributes."""
-        return [*self._variables, *[variable for metric in self._metrics for variable in metric.variables]]
+        """Its state, and that of the metrics that its attributes are or hold in lists, tuples and dicts."""
+        parts = held_by_attributes(self, Metric, frozenset())
+        return [*self._variables, *[variable for metric in parts for variable in metric.variables]]
 
     def add_variable(
         self,

@@ -10,7 +10,7 @@ from ..engine.objects.registry import register_builtins
 from ..layers.calling import shapes_of, tensors_in
 from ..layers.layer import Layer
 from ..layers.tracking import held_by_attributes
-from .layer_graph import LayerGraph
+from .layer_graph import LayerGraph, layer_graph_between
 from .training import Trainer
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Model(Trainer, Layer):
         self._init_trainer()
         self._layer_graph: LayerGraph | None = None
         if functional:
-            self._layer_graph = LayerGraph(inputs, outputs, self.name)
+            self._layer_graph = layer_graph_between(inputs, outputs, self.name)
             self.autocast = False  # each layer casts its own inputs and weights
             self.built = True
 

@@ -35,6 +35,7 @@ from ..engine.graph import name_scope as name_scope
 from ..engine.ops import constant as constant
 from ..engine.ops import convert_to_tensor as convert_to_tensor
 from ..engine.ops import random as draws
+from ..engine.ops.elementwise import identity as pass_on
 from ..engine.ops.keys import set_global_seed
 from ..engine.session.function import function as trace_function
 from ..layers import nn as many_classes
@@ -68,8 +69,8 @@ def function(func: Callable[..., Any] | None = None, **options: Any) -> Any:
 
 
 def identity(input: Any, name: str | None = None) -> Tensor:
-    """The same values."""
-    return convert_to_tensor(input)
+    """The same values, as the result of an operation of its own, which waits for control dependencies."""
+    return pass_on(convert_to_tensor(input))
 
 
 def split(value: Any, num_or_size_splits: Any, axis: int = 0, num: int | None = None, name: str | None = None) -> Any:

@@ -214,7 +214,7 @@ class Trainer(StepMethods):
             class_weight: a weight for each class of the targets.
             sample_weight: a weight for each row, or for each value of the targets.
             initial_epoch: the epoch (counted from 0) to begin with.
-            steps_per_epoch: steps in an epoch; needed for endless generators.
+            steps_per_epoch: steps in an epoch; needed for endless generators. An epoch ends with the data, too.
             validation_steps, validation_batch_size: the same for validation.
             validation_freq: validate after each so many epochs, or after the epochs of a list.
 

@@ -60,7 +60,66 @@ class Merge(Layer):
         masks = previous_mask if isinstance(previous_mask, (list, tuple)) else [previous_mask]
         if any(mask is None for mask in masks):
             return None
-        return functools.reduce(ops.logical_or, masks)
+        return functools.reduce(ops.logical_or, _aligned(inputs, masks))
+
+
+class MaskedMerge(Merge):
+    """The base of layers in whose result a masked position of one input leaves the values of the others alone."""
+
+    def merge_masked(self, inputs: list[Tensor], masks: list[Tensor | None]) -> Tensor:
+        """One tensor from several, given the mask of each, of its rank, or None."""
+        raise NotImplementedError(f"Layer {self.name!r}: class {type(self).__name__} does not define merge_masked().")
+
+    def call(self, inputs: Any, mask: Any = None) -> Tensor:
+        if mask is None:
+            return super().call(inputs)
+        ranks = [len(x.shape) for x in inputs if x.shape is not None]
+        masks = _aligned(inputs, mask)
+        if len(ranks) < len(inputs):
+            return self.merge_masked(
+                list(inputs), [each if each is None else ops.expand_dims(each, -1) for each in masks]
+            )
+        whole = [None if each is None else _of_rank(each, max(ranks)) for each in masks]
+        return self.merge_masked([_expanded(x, max(ranks)) for x in inputs], whole)
+
+
+class Extremum(MaskedMerge):
+    """The base of `Maximum` and `Minimum`. There is no neutral element, so each value stands in for masked others."""
+
+    @staticmethod
+    def pick(x: Tensor, y: Tensor) -> Tensor:
+        """The larger (or smaller) one, element by element."""
+        raise NotImplementedError
+
+    def merge(self, inputs: list[Tensor]) -> Tensor:
+        return functools.reduce(self.pick, inputs)
+
+    def merge_masked(self, inputs: list[Tensor], masks: list[Tensor | None]) -> Tensor:
+        output, seen = inputs[0], masks[0]
+        for x, mask in zip(inputs[1:], masks[1:], strict=True):
+            x = x if mask is None else ops.where(mask, x, output)
+            output = self.pick(output if seen is None else ops.where(seen, output, x), x)
+            seen = None if mask is None or seen is None else ops.logical_or(seen, mask)
+        return output
+
+
+def _aligned(inputs: Any, masks: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """The masks with axes of size 1 where `_expanded` gives them to their inputs."""
+    if any(x.shape is None for x in inputs):
+        return list(masks)
+    rank = max(len(x.shape) for x in inputs)
+    missing = [rank - len(x.shape) for x in inputs]
+    return [
+        mask if mask is None else _expanded(mask, len(mask.shape or ()) + more)
+        for mask, more in zip(masks, missing, strict=True)
+    ]
+
+
+def _of_rank(mask: Tensor, rank: int) -> Tensor:
+    """`mask` with axes of size 1 at its end: it tells of whole positions."""
+    for _ in range(rank - len(mask.shape or ())):
+        mask = ops.expand_dims(mask, -1)
+    return mask
 
 
 def _expanded(x: Tensor, rank: int) -> Tensor:
@@ -85,11 +144,23 @@ class Subtract(Merge):
         return ops.subtract(*inputs)
 
 
-class Multiply(Merge):
-    """The product of the inputs, element by element."""
+class Multiply(MaskedMerge):
+    """The product of the inputs, element by element.
+
+    At masked positions an input counts as 1. Where all inputs are masked, the product is 0.
+    """
 
     def merge(self, inputs: list[Tensor]) -> Tensor:
         return functools.reduce(ops.multiply, inputs)
+
+    def merge_masked(self, inputs: list[Tensor], masks: list[Tensor | None]) -> Tensor:
+        factors = [
+            x if mask is None else ops.where(mask, x, ops.ones_like(x)) for x, mask in zip(inputs, masks, strict=True)
+        ]
+        product, given = self.merge(factors), [mask for mask in masks if mask is not None]
+        if len(given) < len(masks):
+            return product
+        return ops.where(functools.reduce(ops.logical_or, given), product, ops.zeros_like(product))
 
 
 class Average(Merge):
@@ -99,18 +170,20 @@ class Average(Merge):
         return functools.reduce(ops.add, inputs) / len(inputs)
 
 
-class Maximum(Merge):
-    """The largest of the inputs, element by element."""
+class Maximum(Extremum):
+    """The largest of the inputs, element by element. Values at masked positions do not count where others do."""
 
-    def merge(self, inputs: list[Tensor]) -> Tensor:
-        return functools.reduce(ops.maximum, inputs)
+    @staticmethod
+    def pick(x: Tensor, y: Tensor) -> Tensor:
+        return ops.maximum(x, y)
 
 
-class Minimum(Merge):
-    """The smallest of the inputs, element by element."""
+class Minimum(Extremum):
+    """The smallest of the inputs, element by element. Values at masked positions do not count where others do."""
 
-    def merge(self, inputs: list[Tensor]) -> Tensor:
-        return functools.reduce(ops.minimum, inputs)
+    @staticmethod
+    def pick(x: Tensor, y: Tensor) -> Tensor:
+        return ops.minimum(x, y)
 
 
 class Concatenate(Merge):

@@ -28,12 +28,15 @@ class StateSize:
 def state_form(cell: Any) -> list[Any]:
     """The form of a cell's states: a list with a `StateSize` for each, nested for cells made of cells.
 
+    Within these, a cell whose `state_size` is an int and that does not say how its states begin has no list, as in
+    Keras: its state comes back from ``RNN(return_state=True)`` as it is.
+
     Raises:
         ValueError: `state_size` is neither an int nor a list of ints (or of shapes).
     """
     parts = getattr(cell, "cells", None)
     if isinstance(parts, list):
-        return [state_form(part) for part in parts]
+        return [state_form(part)[0] if has_bare_state(part) else state_form(part) for part in parts]
     size = cell.state_size
     sizes = list(size) if isinstance(size, (list, tuple)) else [size]
     found = [tuple(item) if isinstance(item, (list, tuple)) else (item,) for item in sizes]
@@ -43,6 +46,11 @@ def state_form(cell: Any) -> list[Any]:
             f"{size!r}."
         )
     return [StateSize(dims) for dims in found]
+
+
+def has_bare_state(cell: Any) -> bool:
+    """Whether the state of this cell, as a part of others, is a tensor and no list of one."""
+    return isinstance(cell.state_size, int) and not hasattr(cell, "get_initial_state") and not hasattr(cell, "cells")
 
 
 def initial_states(cell: Any, batch_size: Any, dtype: Any) -> list[Any]:

@@ -9,14 +9,15 @@ from typing import Any
 from ..engine.graph import flatten
 from ..engine.objects.registry import serialize_keras_object
 from .layer import Layer
-from .recurrent_cell import build_cell, call_cell, dropout_scope, initial_states, output_size_of
+from .recurrent_cell import build_cell, call_cell, dropout_scope, has_bare_state, initial_states, output_size_of
 
 
 class StackedRNNCells(Layer):
     """One cell out of several: the output of each is the input of the next.
 
     Args:
-        cells: the cells, the first one closest to the input. States are a list with a list for each cell.
+        cells: the cells, the first one closest to the input. States are a list with a list for each cell, or with a
+            tensor for one whose `state_size` is an int and that has no `get_initial_state`.
 
     Raises:
         ValueError: one of them has no `call` or no `state_size`.
@@ -39,7 +40,8 @@ class StackedRNNCells(Layer):
 
     def get_initial_state(self, batch_size: Any = None) -> list[Any]:
         """The first states of each cell."""
-        return [initial_states(cell, batch_size, self.compute_dtype) for cell in self.cells]
+        first = [initial_states(cell, batch_size, self.compute_dtype) for cell in self.cells]
+        return [states[0] if has_bare_state(cell) else states for cell, states in zip(self.cells, first, strict=True)]
 
     def build(self, input_shape: Any) -> None:
         for cell in self.cells:
@@ -49,8 +51,10 @@ class StackedRNNCells(Layer):
     def call(self, inputs: Any, states: Any, training: Any = False) -> tuple[Any, list[Any]]:
         new_states: list[Any] = []
         for cell, state in zip(self.cells, states, strict=True):
-            inputs, new = call_cell(cell, inputs, list(state), training)
-            new_states.append(flatten([new]))
+            given = list(state) if isinstance(state, (list, tuple)) else [state]
+            inputs, new = call_cell(cell, inputs, given, training)
+            kept = flatten([new])
+            new_states.append(kept if isinstance(state, (list, tuple)) or len(kept) != 1 else kept[0])
         return inputs, new_states
 
     @contextmanager

@@ -26,7 +26,7 @@ from ..ops.shaping import DimLike, DimOf, SizeOf, broadcast_to, constant_value, 
 from ..ops.tensor_arrays import ArrayEmpty, ArrayNew, ArrayRead, ArraySize, ArrayStack, ArrayUnstack
 from ..ops.tensor_stores import StoreNew
 from .region_op import RegionOp
-from .scan import map_fn
+from .scan import map_rows
 
 
 class CannotBatchError(Exception):
@@ -302,7 +302,7 @@ class Batch:
             tensors = [next(remaining) if value.batched else value.tensor for value in values]
             return list(get_default_graph().add(operation.op, tensors, operation.name).outputs)
 
-        rows = map_fn(one, [value.tensor for value in values if value.batched])
+        rows = map_rows(one, [value.tensor for value in values if value.batched])
         return [Value(row, batched=True) for row in rows]
 
 

@@ -10,13 +10,15 @@ import numpy as np
 from ..autodiff.backpropagate import Sweep, backpropagate, frame_cotangents
 from ..graph.graph import Graph, Operation, get_default_graph, graph_for
 from ..graph.identity import is_among
-from ..graph.nest import flatten, flatten_with_path, is_sequence
+from ..graph.nest import flatten, flatten_with_path, is_sequence, map_structure
 from ..graph.region import Region
 from ..graph.slices import IndexedSlices
 from ..graph.spec import FrameSpec, Spec, TensorSpec, kind_of
 from ..graph.tensor import Tensor
 from ..ops.base import convert_to_tensor, runs_now, runtime_shape
+from ..ops.checks import assert_true
 from ..ops.cotangent import accumulate, resolved
+from ..ops.elementwise import identity
 from .call import Body, NotKnownYet
 from .frames import BranchMirror
 from .region_op import RegionOp, as_component, component, rebuild, zeros_cotangent
@@ -211,16 +213,40 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
 
 
 def case(pred_fn_pairs: Sequence[tuple[Any, Callable[[], Any]]], default: Callable[[], Any] | None = None) -> Any:
-    """The result of the first function whose predicate holds, else of `default` (by default the last function)."""
+    """The result of the first function whose predicate holds, else of `default`.
+
+    Raises:
+        ValueError: there is no pair. Without a default, `InvalidArgumentError` when the graph runs: no predicate holds.
+    """
     pairs = list(pred_fn_pairs)
     if not pairs:
         raise ValueError("case needs at least one (predicate, function) pair.")
     if default is None:
-        default = pairs.pop()[1]
+        *pairs, last = pairs
+        default = _only_if(*last, count=len(pairs) + 1)
     if not pairs:
         return default()
     (pred, function), rest = pairs[0], pairs[1:]
     return cond(pred, function, lambda: case(rest, default) if rest else default())
+
+
+def _only_if(pred: Any, function: Callable[[], Any], count: int) -> Callable[[], Any]:
+    """`function`, which fails unless `pred` holds."""
+
+    def checked() -> Any:
+        none = f"case: none of its {count} predicates holds, and it has no default. Give it default=, a function."
+        check = assert_true(pred, message=none)
+        if check is None:  # of values, at once
+            return function()
+        with get_default_graph().control_dependencies([check]):
+            return map_structure(_waiting, function())
+
+    return checked
+
+
+def _waiting(leaf: Any) -> Any:
+    """A result as one that waits for control dependencies; what is outside of the branch does not do so by itself."""
+    return identity(leaf) if isinstance(leaf, Tensor) else leaf
 
 
 def _bind(branch: Callable[..., Any], operands: tuple[Any, ...]) -> Callable[[], Any]:

@@ -16,11 +16,14 @@ from ..graph.quick_dataclass import dataclass
 from ..graph.region import Region
 from ..graph.spec import TensorSpec, shape_text
 from ..graph.tensor import Symbol, Tensor
-from ..ops.base import apply, convert_to_tensor
+from ..ops.base import apply, convert_to_tensor, runtime_shape
+from ..ops.checks import assert_true
 from ..ops.creation import zeros
 from ..ops.entrance import symbol_in
-from ..ops.joining import stack, unstack
+from ..ops.joining import concatenate, stack, unstack
+from ..ops.shaping import reshape
 from ..ops.shaping import shape as shape_of
+from .cond import cond
 from .loop_variables import LoopVariables
 from .region_op import rebuild
 from .tensor_array import TensorArray
@@ -46,7 +49,8 @@ def scan(
         unroll: accepted for Keras's sake; the compiler decides.
 
     Returns:
-        (last carry, ys stacked along a new first axis). For no steps the carry is `init`.
+        (last carry, ys stacked along a new first axis). For no steps the carry is `init`, and the ys have the sizes
+        that `f` gives for `init` and an x of zeros.
 
     Raises:
         ValueError: the lengths differ, or none is given. Lengths that are not known before are compared by the run.
@@ -58,6 +62,13 @@ def scan(
     """
     if unroll < 1:
         raise ValueError(f"scan: unroll must be at least 1, got {unroll}.")
+    return _scan(f, init, xs, length, reverse, finds_sizes=True)
+
+
+def _scan(
+    f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, length: Any, reverse: bool, finds_sizes: bool
+) -> tuple[Any, Any]:
+    """`scan`; without `finds_sizes`, results of no steps have 0 for sizes that only the run knows."""
     sequences = [convert_to_tensor(leaf) for leaf in flatten(xs)]
     steps = _length("scan", sequences, length)
     if not isinstance(steps, Symbol) and symbol_in([init, sequences]) is None and not in_explicit_graph():
@@ -65,11 +76,11 @@ def scan(
         if not isinstance(found, Symbol):
             return found
         with found.graph.as_default():
-            return scan(f, init, xs, length, reverse, unroll)
+            return _scan(f, init, xs, length, reverse, finds_sizes)
     inputs = [TensorArray(x.dtype, steps).unstack(_of_length(x, steps)) for x in sequences]
     creations = Creations()
     with creations.replay():
-        example = _trace_outputs(f, init, xs, inputs)
+        example, has_effects = _trace_outputs(f, init, xs, inputs)
     outputs = [TensorArray(leaf.dtype, steps, element_shape=leaf.shape) for leaf in flatten(example)]
 
     def body(i: Any, carry: Any, outputs: list[TensorArray]) -> Any:
@@ -85,7 +96,57 @@ def scan(
 
     with creations.replay():
         _, carry, outputs = while_loop(more, body, (0, init, outputs))
-    return carry, pack_as(example, [array.stack() for array in outputs])
+        rows = [array.stack() for array in outputs]
+        if not finds_sizes:
+            return carry, pack_as(example, rows)
+
+        def first() -> list[Tensor]:
+            return [convert_to_tensor(y) for y in flatten(f(init, pack_as(xs, [_zero_row(x) for x in sequences]))[1])]
+
+        can_run = not has_effects and all(x.dtype.kind != "T" for x in sequences)
+        return carry, pack_as(example, _of_sizes(rows, steps, first if can_run else None))
+
+
+def _zero_row(x: Tensor) -> Tensor:
+    sizes = shape_of(x)
+    return zeros(sizes[1:], x.dtype)
+
+
+def _of_sizes(rows: list[Tensor], steps: Any, first: Callable[[], list[Tensor]] | None) -> list[Tensor]:
+    """Stacked results, also of no steps with the sizes that each result has.
+
+    Args:
+        rows: the results, of which an array without elements knows no more than their specs do.
+        steps: how many there are.
+        first: gives results of one step, whose sizes serve where there are no steps; None if it must not be run.
+    """
+    open_rows = [x.shape is None or None in x.shape[1:] for x in rows]
+    if (isinstance(steps, int) and steps > 0) or not any(open_rows):
+        return rows
+
+    def sizes_of(tensors: list[Tensor], start: int) -> list[Tensor]:
+        return [runtime_shape(x)[start:] for x, is_open in zip(tensors, open_rows, strict=True) if is_open]
+
+    def of_no_steps() -> list[Tensor]:
+        if first is not None:
+            return sizes_of(first(), 0)
+        message = (
+            "scan (or map_fn) made no step, so that the sizes of its results are not known: to find them, f would have "
+            "to be run, but it has effects, or takes strings. Give the placeholders known sizes but for the first axis."
+        )
+        check = assert_true(False, message=message)
+        assert check is not None  # in a graph
+        with get_default_graph().control_dependencies([check]):
+            return sizes_of(rows, 1)
+
+    known = iter(cond(convert_to_tensor(steps) > 0, lambda: sizes_of(rows, 1), of_no_steps))
+    return [_shaped(x, steps, next(known)) if is_open else x for x, is_open in zip(rows, open_rows, strict=True)]
+
+
+def _shaped(rows: Tensor, steps: Any, sizes: Tensor) -> Tensor:
+    if rows.shape is None:
+        return reshape(rows, concatenate([reshape(convert_to_tensor(steps, "int32"), (1,)), sizes]))
+    return reshape(rows, (steps, *[sizes[k] if dim is None else dim for k, dim in enumerate(rows.shape[1:])]))
 
 
 def _scan_values(
@@ -113,7 +174,7 @@ def _no_results(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, se
     """What no step gives: `f` is traced for the dtypes and shapes of its results."""
     with Graph().as_default():
         inputs = [TensorArray(x.dtype, 0).unstack(x) for x in sequences]
-        example = _trace_outputs(f, init, xs, inputs)
+        example, _ = _trace_outputs(f, init, xs, inputs)
         specs = [(leaf.shape, leaf.dtype) for leaf in flatten(example)]
     return pack_as(example, [zeros((0, *[dim or 0 for dim in shape or ()]), dtype) for shape, dtype in specs])
 
@@ -137,6 +198,11 @@ def map_fn(f: Callable[..., Any], xs: Any, reverse: bool = False) -> Any:
     """
     _, ys = scan(lambda carry, x: (carry, f(x)), (), xs, reverse=reverse)
     return ys
+
+
+def map_rows(f: Callable[..., Any], xs: Any) -> Any:
+    """`map_fn` for an `f` that may fail for zeros: results of no steps have 0 for sizes that only the run knows."""
+    return _scan(lambda carry, x: (carry, f(x)), (), xs, None, reverse=False, finds_sizes=False)[1]
 
 
 def foldl(f: Callable[[Any, Any], Any], xs: Any, initializer: Any = None) -> Any:
@@ -181,8 +247,7 @@ def _fold(name: str, f: Callable[[Any, Any], Any], xs: Any, initializer: Any, re
         initializer = pack_as(xs, [x[edge] for x in sequences])
         rest = slice(None, -1) if reverse else slice(1, None)
         xs = pack_as(xs, [x[rest] for x in sequences])
-    carry, _ = scan(lambda carry, x: (f(carry, x), None), initializer, xs, reverse=reverse)
-    return carry
+    return _scan(lambda carry, x: (f(carry, x), None), initializer, xs, None, reverse, finds_sizes=False)[0]
 
 
 def _length(name: str, sequences: list[Tensor], length: Any) -> Any:
@@ -252,9 +317,13 @@ def _as_carry(leaf: Any) -> Any:
     return leaf if isinstance(leaf, TensorArray) else convert_to_tensor(leaf)
 
 
-def _trace_outputs(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, inputs: list[TensorArray]) -> Any:
-    """The structure, dtypes and shapes of f's second result, found in a scratch region."""
-    with Region(get_default_graph(), "scan_shapes").as_default():
+def _trace_outputs(
+    f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, inputs: list[TensorArray]
+) -> tuple[Any, bool]:
+    """The structure, dtypes and shapes of f's second result, found in a scratch region, and whether f has effects."""
+    region = Region(get_default_graph(), "scan_shapes")
+    with region.as_default():
         carry = map_structure(_as_carry, init)
         result = _checked_pair(f(carry, pack_as(xs, [array.read(0) for array in inputs])))
-        return map_structure(convert_to_tensor, result[1])
+        example = map_structure(convert_to_tensor, result[1])
+    return example, any(operation.writes for operation in region.operations)

@@ -22,6 +22,7 @@ from .comparison import *  # noqa: F403
 from .complex_numbers import *  # noqa: F403
 from .conversion import *  # noqa: F403
 from .convolution import *  # noqa: F403
+from .counting import *  # noqa: F403
 from .creation import *  # noqa: F403
 from .ctc import *  # noqa: F403
 from .elementwise import *  # noqa: F403

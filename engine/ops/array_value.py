@@ -306,6 +306,8 @@ class ArrayValue:
             ValueError: the elements differ in shape, or there are none and their shape is unknown.
         """
         if self.size == 0:
+            if self._store.buffer is not None:  # rows that were unstacked say what none of them has looked like
+                return self._store.buffer[:0]
             return np.empty((0, *[dim or 0 for dim in element_shape or ()]), dtype)
         for index in range(self.size):
             if not self.has(index):

@@ -197,7 +197,8 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None 
     """A tensor with a value that is known now: a value, or a constant of the graph that is being built.
 
     Args:
-        value: a Python number, nested lists of them, or a NumPy array (which is copied).
+        value: a Python number, nested lists of them, or a NumPy array (which is copied). Variables and tensors among
+            them are read when the graph runs, as in `convert_to_tensor`.
         dtype: by default int32 and float32 for Python numbers, and the array's own for arrays.
         shape: broadcast or reshape a value to this shape.
 
@@ -205,6 +206,10 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None 
     >>> ab.Session().run(ab.constant(2, shape=(2,)))
     array([2, 2], dtype=int32)
     """
+    if _holds_symbols(value):
+        from .shaping import filling
+
+        return filling(convert_to_tensor(value, dtype), shape)
     array = as_array(value, dtype)
     if shape is not None:
         wanted = tuple(dim or 0 for dim in as_shape(shape) or ())

@@ -15,10 +15,11 @@ from ..graph.quick_dataclass import dataclass
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
 from .base import TensorLike, apply, apply_multi, convert_to_tensor, normalize_axis
+from .left_out import LeavesOut
 
 
 @dataclass(frozen=True)
-class OneHot(Op):
+class OneHot(LeavesOut):
     """A new axis of `classes` elements, with a one at the place that the integer names; zeros if there is none."""
 
     classes: int
@@ -34,6 +35,9 @@ class OneHot(Op):
             return TensorSpec(None, self.dtype)
         axis = normalize_axis(self.axis, len(x.shape) + 1)
         return TensorSpec((*x.shape[:axis], self.classes, *x.shape[axis:]), self.dtype)
+
+    def ids_and_count(self, *inputs: Any) -> tuple[Any, int]:
+        return inputs[0], self.classes
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         (x,) = inputs
@@ -67,7 +71,7 @@ def one_hot(x: TensorLike, num_classes: int, axis: int = -1, dtype: Any = None, 
     """Vectors with a one at the place that each integer names; what lies outside 0 to `num_classes` - 1 gives zeros.
 
     Args:
-        x: integers of any shape.
+        x: integers of any shape. `debugging.check_indices` makes those outside errors.
         num_classes: the size of the new axis.
         axis: where the new axis stands in the result.
         dtype: of the result; float32 by default.

@@ -545,11 +545,6 @@ def std(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
     return sqrt(var(x, axis, keepdims))
 
 
-def count_nonzero(x: TensorLike, axis: AxisLike = None) -> Tensor:
-    """How many elements over `axis` are not zero, as int32."""
-    return sum(cast(x, "bool"), axis)
-
-
 def average(x: TensorLike, axis: AxisLike = None, weights: TensorLike = None) -> Tensor:
     """The mean over `axis`, weighted.
 
@@ -586,7 +581,6 @@ __all__ = [
     "argmax",
     "argmin",
     "average",
-    "count_nonzero",
     "logsumexp",
     "max",
     "mean",

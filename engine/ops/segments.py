@@ -22,6 +22,7 @@ from .creation import arange, ones, ones_like, zeros_like
 from .elementwise import is_real
 from .gathering import combine_rows, integers, take
 from .joining import concatenate
+from .left_out import LeavesOut
 from .reduced import accumulator_of
 from .reduction import max as max_of
 from .running import LinearScan, Shift
@@ -44,7 +45,7 @@ def _check_lengths(rows: Any, ids: Any) -> None:
 
 
 @dataclass(frozen=True)
-class _SegmentReduction(Op):
+class _SegmentReduction(LeavesOut):
     """Inputs: data [n, ...], ids [n], the number of segments. Rows whose id lies outside of these are left out.
 
     Attributes:
@@ -73,6 +74,9 @@ class _SegmentReduction(Op):
         if ids.shape is not None and not shapes_compatible(data.shape[:1], ids.shape):
             raise ValueError(f"{self.type_name}: each row of the data, {data}, needs one id; got {ids}.")
         return TensorSpec((self.count, *data.shape[1:]), data.dtype)
+
+    def ids_and_count(self, *inputs: Any) -> tuple[Any, int]:
+        return inputs[1], int(inputs[2])
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         data, ids, count = inputs

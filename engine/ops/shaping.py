@@ -14,7 +14,7 @@ from ..graph import dtypes
 from ..graph.graph import Operation
 from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ..graph.quick_dataclass import dataclass
-from ..graph.spec import Shape, TensorSpec, shape_text
+from ..graph.spec import Shape, TensorSpec, as_shape, shape_text
 from ..graph.tensor import Symbol, Tensor
 from .base import (
     BroadcastToShape,
@@ -113,10 +113,13 @@ class SizeOf(Op):
         return TensorSpec((), dtypes.int32)
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        return np.int32(inputs[0].size)
-
-    def emit(self, arguments: Sequence[str]) -> str | None:
-        return f"np.int32({arguments[0]}.size)"
+        count = int(inputs[0].size)
+        if count > 2**31 - 1:
+            raise OverflowError(
+                f"size: a tensor of shape {shape_text(inputs[0].shape)} has {count} elements, more than int32 can "
+                "hold. Multiply the sizes of its axes as int64: ops.prod(ops.cast(ops.stack(ops.shape(x)), 'int64'))."
+            )
+        return np.int32(count)
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         return (None,)
@@ -126,6 +129,11 @@ class SizeOf(Op):
         yield Sample(cls(), [np.zeros((2, 3), "float32")], np.int32(6), differentiable=(), label="matrix")
         yield Sample(cls(), [np.zeros((0, 3), "float32")], np.int32(0), differentiable=(), label="empty")
         yield Sample(cls(), [np.float32(2)], np.int32(1), differentiable=(), label="0-d")
+
+    @classmethod
+    def error_samples(cls) -> Iterable[ErrorSample]:
+        many = np.broadcast_to(np.True_, (2**16, 2**15))
+        yield ErrorSample(lambda: cls().run(np, many), OverflowError, "2147483648 elements, more than int32 can hold")
 
 
 def _once(x: Tensor, op: Op) -> Tensor:
@@ -157,7 +165,11 @@ def shape(x: TensorLike) -> Any:
 
 
 def size(x: TensorLike) -> DimLike:
-    """The number of elements of `x`: an int where it is known now, otherwise an int32 scalar tensor."""
+    """The number of elements of `x`: an int where it is known now, otherwise an int32 scalar tensor.
+
+    Raises:
+        OverflowError: when the graph runs, there are more elements than int32 can hold.
+    """
     tensor = convert_to_tensor(x)
     if tensor.shape is not None and None not in tensor.shape:
         return elements(d for d in tensor.shape if d is not None)
@@ -291,9 +303,19 @@ def reshape(x: TensorLike, newshape: ShapeLike) -> Tensor:
         return apply(ReshapeToShape(shape_from_vector(newshape)), tensor, newshape)
     static, dynamic = resolve_shape(newshape)
     static = _settle_remainder(tensor, static, dynamic)
-    if static == tensor.shape and static.count(None) <= 1:  # two unknown sizes may have changed places
+    # Two unknown sizes may have changed places, and beside a size of 0 any size fits.
+    if static == tensor.shape and (None not in static or (static.count(None) == 1 and 0 not in static)):
         return tensor
     return apply(Reshape(static), tensor, *dynamic)
+
+
+def filling(x: Tensor, shape: Any) -> Tensor:
+    """`x` in the shape that `constant` is given: reshaped if the number of elements is the same, else broadcast."""
+    if shape is None:
+        return x
+    wanted = tuple(dim or 0 for dim in as_shape(shape) or ())
+    same = x.shape is not None and None not in x.shape and elements(d or 0 for d in x.shape) == elements(wanted)
+    return reshape(x, wanted) if same else broadcast_to(x, wanted)
 
 
 def ravel(x: TensorLike) -> Tensor:

@@ -38,6 +38,7 @@ from .comparison import divide_no_nan, greater_equal, less, logical_and, maximum
 from .complex_numbers import conjugated
 from .creation import ones_like, zeros
 from .elementwise import square, stop_gradient
+from .embedding import embedding_lookup
 from .entrance import guard_entrances
 from .gathering import checked_positions, combine_rows, gather, integers, take
 from .joining import concatenate, stack
@@ -497,26 +498,33 @@ def softmax(sp_input: SparseTensor) -> SparseTensor:
 
 
 def embedding_lookup_sparse(
-    params: TensorLike, sp_ids: SparseTensor, sp_weights: SparseTensor | None = None, combiner: str = "mean"
+    params: Any,
+    sp_ids: SparseTensor,
+    sp_weights: SparseTensor | None = None,
+    combiner: str = "mean",
+    max_norm: float | None = None,
+    partition_strategy: str = "mod",
 ) -> Tensor:
     """For each row of ids the sum or mean of the embeddings that they name (``tf.nn.embedding_lookup_sparse``).
 
     Args:
-        params: the table of embeddings [vocabulary, ...].
+        params: the table of embeddings [vocabulary, ...], or a list of shards of it, as for `embedding_lookup`.
         sp_ids: a sparse matrix [batch, ?] of ids.
         sp_weights: a weight for each id, with the same indices; 1 by default.
         combiner: "sum"; "mean": the sum divided by that of the weights; "sqrtn": by the root of that of their squares.
+        max_norm: embeddings with a larger Euclidean norm are scaled down to this one first.
+        partition_strategy: "mod" or "div": which rows each shard holds.
 
     Returns:
         A tensor [batch, ...]; rows without ids hold zeros (the last ones too, which TensorFlow leaves out).
 
     Raises:
         IndexError: an id lies outside of the table (when the graph runs).
-        ValueError: there is no such combiner, or the ids are no matrix.
+        ValueError: there is no such combiner, the ids are no matrix, or what `embedding_lookup` refuses.
 
     >>> import anabranch as ab
     >>> ids = ab.ops.SparseTensor([[0, 0], [0, 1], [2, 0]], [1, 2, 0], [3, 2])
-    >>> ab.Session().run(ab.ops.embedding_lookup_sparse([[1.0], [2.0], [4.0]], ids))
+    >>> ab.Session().run(ab.ops.embedding_lookup_sparse(ab.constant([[1.0], [2.0], [4.0]]), ids))
     array([[3.],
            [0.],
            [1.]], dtype=float32)
@@ -527,12 +535,11 @@ def embedding_lookup_sparse(
     if ids.rank != 2:
         raise ValueError(f"embedding_lookup_sparse: the ids must be a matrix; they have {ids.rank} axes.")
     rows, count = ids.indices[:, 0], ids.dims[0]
-    table = convert_to_tensor(params)
-    embeddings = gather(table, ids.values)
+    embeddings = embedding_lookup(params, ids.values, partition_strategy, max_norm)
     if sp_weights is None:
-        weights = ones_like(rows, table.dtype)
+        weights = ones_like(rows, embeddings.dtype)
     else:
-        weights = convert_to_tensor(_parts(sp_weights, "embedding_lookup_sparse").values, table.dtype)
+        weights = convert_to_tensor(_parts(sp_weights, "embedding_lookup_sparse").values, embeddings.dtype)
         embeddings = scale_rows(embeddings, weights)
     total = segment_sum(embeddings, rows, count)
     if combiner == "sum":

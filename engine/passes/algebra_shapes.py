@@ -39,7 +39,8 @@ def _known_size(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
         size = shape[op.axis]
         return None if size is None else Constant(np.int32(size))
     known = shape_of(inputs[0])
-    return None if known is None else Constant(np.int32(elements(known)))
+    # More elements than int32 can hold are an error of the run.
+    return None if known is None or elements(known) > 2**31 - 1 else Constant(np.int32(elements(known)))
 
 
 def _known_entries(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:

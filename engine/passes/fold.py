@@ -14,6 +14,7 @@ from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
 from ..ops.base import BroadcastToShape, Constant, ZerosOfShape, is_numpy
 from ..ops.creation import Fill
+from ..ops.left_out import LeavesOut, first_left_out
 from ..ops.shaping import BroadcastTo
 from .rules import Site, constant_of
 
@@ -24,8 +25,8 @@ _FILLED = (BroadcastTo, BroadcastToShape, Fill, ZerosOfShape)  # as constants th
 def folded(op: Op, inputs: Sequence[Tensor], site: Site) -> Constant | None:
     """The constant that `op` gives over constants; None if it does not, or may fail, or gives too much.
 
-    What raises an error is left to do so when it runs, and so is what makes NaN or infinity of finite numbers, which
-    the NaN guard reports.
+    What raises an error is left to do so when it runs, and so is what `debugging` reports: what makes NaN or infinity
+    of finite numbers, and what leaves ids out.
     """
     values: list[Any] = []
     for tensor in inputs:
@@ -34,6 +35,8 @@ def folded(op: Op, inputs: Sequence[Tensor], site: Site) -> Constant | None:
             return None
         values.append(value)
     if not values or op.regions or isinstance(op, Part) or not _is_small(op, inputs):
+        return None
+    if isinstance(op, LeavesOut) and first_left_out(op, values) is not None:
         return None
     with np.errstate(all="ignore"):
         try:

@@ -1,4 +1,4 @@
-"""The NaN guard: on demand every operation is checked, and the first that makes a NaN or infinity is named."""
+"""Checks on demand: every operation is looked at, and the first that makes a NaN or leaves an index out is named."""
 
 from __future__ import annotations
 
@@ -11,13 +11,22 @@ import numpy as np
 from ..graph.dtypes import is_differentiable
 from ..graph.graph import Operation, ReadVariable
 from ..ops.base import is_numpy
+from ..ops.left_out import LeavesOut, first_left_out
 
-__all__ = ["check_numerics", "disable_check_numerics", "enable_check_numerics"]
+__all__ = [
+    "check_indices",
+    "check_numerics",
+    "disable_check_indices",
+    "disable_check_numerics",
+    "enable_check_indices",
+    "enable_check_numerics",
+]
 
 
 class _Guard:
     def __init__(self) -> None:
         self.enabled = False
+        self.indices = False
 
 
 _guard = _Guard()
@@ -57,14 +66,52 @@ def check_numerics() -> Generator[None]:
         _guard.enabled = before
 
 
+def enable_check_indices() -> None:
+    """From now on, refuse ids that name no segment and no class, where segment ops and `one_hot` leave them out.
+
+    A step with such an id fails with an IndexError that names the operation, the id and the user's line. Steps run
+    without fused kernels meanwhile, so they are slower.
+
+    >>> import anabranch as ab
+    >>> with ab.Graph().as_default(), ab.debugging.check_indices():
+    ...     ids = ab.placeholder((2,), "int32", "ids")
+    ...     ab.Session().run(ab.ops.one_hot(ids, 3), {ids: [0, 3]})
+    Traceback (most recent call last):
+    IndexError: 'one_hot' (one_hot) leaves out 1 of 2 ids outside 0 to 2, first 3 at [1], in run 1 of this step.
+    ...
+    """
+    _guard.indices = True
+
+
+def disable_check_indices() -> None:
+    """Let ids that name no segment and no class be left out again."""
+    _guard.indices = False
+
+
+@contextmanager
+def check_indices() -> Generator[None]:
+    """``with ab.debugging.check_indices():`` - the check holds inside the block."""
+    before = _guard.indices
+    _guard.indices = True
+    try:
+        yield
+    finally:
+        _guard.indices = before
+
+
 def is_enabled() -> bool:
-    """Whether steps are checked now."""
+    """Whether steps are checked for NaN and infinity now."""
     return _guard.enabled
+
+
+def looks_at_operations() -> bool:
+    """Whether steps are checked now, for whatever."""
+    return _guard.enabled or _guard.indices
 
 
 def check_fed(name: str, value: Any) -> None:
     """Raises FloatingPointError: the value fed to tensor `name` holds NaN."""
-    if is_differentiable(value.dtype) and np.isnan(value).any():
+    if _guard.enabled and is_differentiable(value.dtype) and np.isnan(value).any():
         raise FloatingPointError(f"The value fed to {name!r} holds {_counted(np.isnan(value), 'NaN')}.")
 
 
@@ -73,8 +120,13 @@ def check_results(operation: Operation, run: int, inputs: Sequence[Any], outputs
 
     Raises:
         FloatingPointError: a NaN appears that no input has, or an infinity although all inputs are finite.
+        IndexError: with `check_indices`, an id that names no segment or class is left out.
     """
-    for value in outputs:
+    if _guard.indices and isinstance(operation.op, LeavesOut):
+        found = first_left_out(operation.op, inputs)
+        if found is not None:
+            raise IndexError(f"{operation.name!r} ({operation.type}) leaves out {found}, in run {run} of this step.")
+    for value in outputs if _guard.enabled else ():
         if not _is_checked(value) or np.isfinite(value).all():
             continue
         given = [x for x in inputs if _is_checked(x)]

@@ -178,7 +178,7 @@ class Program:
         """Run the step on checked feeds; returns the fetches in order."""
         if active.recorder is not None and self._timing is None:
             return self._run_timed(values)
-        if numerics.is_enabled() and not self._guards:
+        if numerics.looks_at_operations() and not self._guards:
             return self._other(guard=True, timed=self._timing is not None)(*values)
         if memory_budget() != self._budget or turned_off() is not self._turned_off:
             return self._other(self._guards, self._timing is not None)(*values)
@@ -208,7 +208,7 @@ class Program:
 
     def with_clocks(self) -> Program:
         """The same step, printed with a clock around each operation, as it runs while a trace is recorded."""
-        return self._other(self._guards or numerics.is_enabled(), timed=True)
+        return self._other(self._guards or numerics.looks_at_operations(), timed=True)
 
     def _other(self, guard: bool, timed: bool) -> Program:
         """The same step with the NaN guard, with clocks, or within the memory budget and by the passes that hold now.

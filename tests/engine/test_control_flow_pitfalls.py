@@ -459,3 +459,37 @@ def test_gradient_fed_to_another_loop():
     y = repeat(2, lambda i, h: h * slope, x)  # 16 x ** 7
 
     assert run(derivatives(y, [x], order=2), {x: 1.5}) == pytest.approx([16 * 1.5**7, 112 * 1.5**6, 672 * 1.5**5])
+
+
+# --- a case without a default ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_case_without_default_runs_no_branch_whose_predicate_does_not_hold(count: int) -> None:
+    x = ab.placeholder((), "int32", "x")
+    runs = ab.Variable(0, dtype="int32")
+
+    def branch(number: int) -> Callable[[], Any]:
+        def run_it() -> Any:
+            with ab.control_dependencies([runs.assign_add(1)]):
+                return ops.convert_to_tensor(10 * number) + x
+
+        return run_it
+
+    result = ab.case([(ops.equal(x, number), branch(number)) for number in range(count)])
+    session = ab.Session()
+    assert [int(session.run(result, {x: number})) for number in range(count)] == [11 * k for k in range(count)]
+    assert int(runs.numpy()) == count
+    with pytest.raises(ab.errors.InvalidArgumentError, match=rf"none of its {count} predicates holds.*default="):
+        session.run(result, {x: count})
+    assert int(runs.numpy()) == count
+
+
+def test_a_case_without_default_gives_what_is_outside_of_it_only_if_its_predicate_holds() -> None:
+    x = ab.placeholder((), "float32", "x")
+    result = ab.case([(x > 0, lambda: x)])
+    assert float(ab.Session().run(result, {x: 2.0})) == 2.0
+    with pytest.raises(ab.errors.InvalidArgumentError, match="none of its 1 predicates holds"):
+        ab.Session().run(result, {x: -2.0})
+    slope = ab.gradients(ab.case([(x > 1, lambda: 3 * x), (x > 0, lambda: x * x)]), [x])[0]
+    assert [float(ab.Session().run(slope, {x: value})) for value in (2.0, 0.5)] == [3.0, 1.0]

@@ -298,3 +298,24 @@ def test_cumsum_axes_and_dtypes():
     assert run(ops.cumsum(2.0)).tolist() == [2]
     with pytest.raises(ValueError, match="out of range"):
         ops.cumsum(x, axis=2)
+
+
+@pytest.mark.parametrize("axis", [None, 0, -1, (0, 2)])
+@pytest.mark.parametrize("shape", [None, (None, 3, None), (2, 3, 4)])
+def test_count_nonzero_of_shapes_that_the_run_knows(axis: Any, shape: Any):
+    values = np.arange(24).reshape(2, 3, 4) % 3
+    x = symbol(shape, "int32")
+    count = ops.count_nonzero(x, axis)
+    found = run(count, {x: values})
+    assert count.dtype == found.dtype == "int32"
+    np.testing.assert_array_equal(found, np.count_nonzero(values, axis))
+
+
+def test_a_size_beyond_int32_is_an_error():
+    many = np.broadcast_to(np.True_, (2**16, 2**16))
+    x = symbol((None, None), "bool")
+    with pytest.raises(OverflowError, match=r"size: a tensor of shape \[65536,65536\] has 4294967296 elements"):
+        run(ops.size(x), {x: many})
+    dims = ops.cast(ops.stack(ops.shape(x)), "int64")
+    assert run(ops.prod(dims), {x: many}) == 2**32  # what the message says
+    assert ops.size(symbol((2**16, 2**16), "bool")) == 2**32

@@ -320,6 +320,29 @@ def test_gradients_of_matmul(adjoint: bool, factor: complex):
     assert check_gradients(function, [VALUES * factor, b], order=2) == 6
 
 
+@pytest.mark.parametrize("strategy", ["mod", "div"])
+def test_embedding_lookup_in_shards_is_that_in_the_whole_table(strategy: str):
+    table = np.random.default_rng(0).normal(size=(5, 3)).astype("float32")
+    pieces = [table[0::2], table[1::2]] if strategy == "mod" else [table[:3], table[3:]]
+    ids = SparseTensor(np.array([[0, 0], [0, 2], [2, 1]]), np.array([4, 1, 3]), np.array([4, 3]))
+    for combiner in ("sum", "mean"):
+        for max_norm in (None, 1.0):
+            found = run(ops.embedding_lookup_sparse(pieces, ids, None, combiner, max_norm, strategy))
+            kept = np.minimum(1, 1 / np.linalg.norm(table, axis=1, keepdims=True)) * table if max_norm else table
+            rows = np.stack([kept[4] + kept[1], np.zeros(3), kept[3], np.zeros(3)])
+            rows[0] /= 2 if combiner == "mean" else 1
+            np.testing.assert_allclose(found, rows, rtol=1e-5, atol=1e-6)
+
+    variables = [Variable(piece) for piece in pieces]
+    loss = ops.sum(ops.embedding_lookup_sparse(variables, ids, combiner="sum", partition_strategy=strategy))
+    slopes = [run(ops.convert_to_tensor(slope)) for slope in gradients(loss, variables)]
+    whole = np.zeros((5, 3), "float32")
+    whole[[4, 1, 3]] = 1
+    expected = [whole[0::2], whole[1::2]] if strategy == "mod" else [whole[:3], whole[3:]]
+    for slope, wanted in zip(slopes, expected, strict=True):
+        np.testing.assert_array_equal(slope, wanted)
+
+
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 def test_gradients_of_embedding_lookup(combiner: str):
     ids = SparseTensor(PLACES, [1, 0, 1, 3, 3], SHAPE)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import anabranch as ab
+from anabranch import ops
 from anabranch.engine.graph import Graph
 from anabranch.engine.runtime.interpreter import Interpreter
 
@@ -345,3 +346,62 @@ def test_fori_loop_over_structures():
     found = run(ab.fori_loop(1, 4, lambda i, v: {"sum": v["sum"] + i, "last": (i,)}, {"sum": 0, "last": (9,)}))
 
     assert found == {"sum": 6, "last": (3,)}
+
+
+# --- no steps -------------------------------------------------------------------------------------------------------
+
+NOTHING = np.zeros((0, 5), "float32")
+WEIGHT = np.ones((5, 7), "float32")
+
+
+@pytest.mark.parametrize("shape", [(None, None), (0, None), (None, 5), None])
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda x: ab.map_fn(lambda row: row * 2, x), (0, 5)),
+        (lambda x: ab.map_fn(lambda row: ops.concatenate([row, row]), x), (0, 10)),
+        (lambda x: ab.map_fn(lambda row: ops.expand_dims(row, 0) * ops.expand_dims(row, 1), x), (0, 5, 5)),
+        (lambda x: ab.scan(lambda total, row: (total + row, total * row), ops.zeros(5), x)[1], (0, 5)),
+        (lambda x: ab.scan(lambda total, row: (total, [total, row]), 0.0, x, reverse=True)[1][1], (0, 5)),
+        (lambda x: ab.map_fn(lambda row: ab.map_fn(lambda k: k * row, row), x), (0, 5, 5)),
+        (lambda x: ab.TensorArray("float32", 0).unstack(x).stack(), (0, 5)),
+    ],
+)
+def test_results_of_no_steps_have_the_sizes_of_one_step(function: Any, expected: Any, shape: Any):
+    with ab.Graph().as_default():
+        x = ab.placeholder(shape, "float32")
+        y = function(x)
+        (slope,) = ab.gradients(ops.sum(y), [x])
+        session = ab.Session()
+        assert session.run(y, {x: NOTHING}).shape == expected
+        assert session.run(slope, {x: NOTHING}).shape == (0, 5)
+        if shape != (0, None):
+            assert session.run(y, {x: np.ones((3, 5))}).shape == (3, *expected[1:])
+
+
+def test_results_of_no_steps_with_variables_and_lengths():
+    with ab.Graph().as_default():
+        rows, steps = ab.placeholder((None, 5), "float32"), ab.placeholder((), "int32")
+        weight = ab.Variable(WEIGHT)
+        _, y = ab.scan(lambda state, _: (state, ops.matmul(state, weight)), rows, length=steps)
+        for count in (0, 2):
+            assert ab.Session().run(y, {rows: np.ones((4, 5)), steps: count}).shape == (count, 4, 7)
+
+
+def test_a_function_with_effects_is_not_run_for_sizes():
+    with ab.Graph().as_default():
+        x, count = ab.placeholder((None, None), "float32"), ab.Variable(0)
+
+        def step(row: Any) -> Any:
+            with ab.control_dependencies([count.assign_add(1)]):
+                return row * 2
+
+        y = ab.map_fn(step, x)
+        session = ab.Session()
+        assert session.run(y, {x: np.ones((2, 5))}).shape == (2, 5)
+        assert int(count.numpy()) == 2
+        with pytest.raises(ab.errors.InvalidArgumentError, match=r"made no step.*it has effects"):
+            session.run(y, {x: NOTHING})
+        assert int(count.numpy()) == 2
+        known = ab.placeholder((None, 5), "float32")
+        assert session.run(ab.map_fn(step, known), {known: NOTHING}).shape == (0, 5)

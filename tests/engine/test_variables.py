@@ -441,3 +441,31 @@ def test_sessions_share_variables(graph: Graph):
     first.run(v.assign(5.0))
 
     assert second.run(v) == 5
+
+
+@pytest.mark.parametrize(
+    ("make", "before", "after"),
+    [
+        (lambda v, p: ab.constant([1.0, v]), [1, 2], [1, 7]),
+        (lambda v, p: ab.constant([[1.0, v], [p, v]]), [[1, 2], [5, 2]], [[1, 7], [5, 7]]),
+        (lambda v, p: ab.constant(v), 2, 7),
+        (lambda v, p: ab.constant(v, dtype="int32", shape=(2,)), [2, 2], [7, 7]),
+        (lambda v, p: ab.constant([v, 1.0, p, v], shape=(2, 2)), [[2, 1], [5, 2]], [[7, 1], [5, 7]]),
+        (lambda v, p: ab.constant(p), 5, 5),
+    ],
+)
+def test_a_constant_with_a_variable_in_it_reads_it_in_each_run(
+    graph: Graph, make: Callable[..., Any], before: Any, after: Any
+):
+    v, p = ab.Variable(2.0), ab.placeholder((), "float32")
+    tensor = make(v, p)
+    assert np.asarray(run(tensor, {p: 5.0})).tolist() == before
+    v.write_value(np.float32(7))
+    assert np.asarray(run(tensor, {p: 5.0})).tolist() == after
+    assert np.asarray(interpret(tensor, {p: np.float32(5)})).tolist() == after
+
+
+def test_a_constant_with_a_variable_in_it_has_a_gradient(graph: Graph):
+    v = ab.Variable(2.0)
+    loss = ab.ops.sum(ab.constant([1.0, v]) * [3.0, 4.0])
+    assert run(ab.gradients(loss, [v])[0]) == 4

@@ -301,6 +301,21 @@ def test_terminate_on_nan(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Batch 1: the loss is nan" in capsys.readouterr().out
 
 
+def test_csv_logger_has_columns_for_values_that_come_later(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    options: dict[str, Any] = {"epochs": 4, "validation_freq": 2, "verbose": 0}
+    model = model_for_tests()
+    history = model.fit(X, Y, validation_data=(X, Y), callbacks=CSVLogger(path), **options).history
+    rows = list(csv.reader(path.read_text().splitlines()))
+    assert rows[0] == ["epoch", "loss", "val_loss"]
+    assert [row[2] for row in rows[1:]] == ["NA", str(history["val_loss"][0]), "NA", str(history["val_loss"][1])]
+    model.compile("sgd", "mse", metrics=["mae"])
+    model.fit(X, Y, callbacks=CSVLogger(path, append=True), **options)
+    assert list(csv.reader(path.read_text().splitlines()))[-1][2:] == ["NA"]  # the columns are those of the file
+    model.fit(X, Y, callbacks=CSVLogger(path), **options)
+    assert path.read_text().splitlines()[0] == "epoch,loss,mae,val_loss,val_mae"
+
+
 def test_csv_logger_writes_and_appends(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     model, first = fit_with([3, 2], CSVLogger(path))

@@ -199,10 +199,49 @@ def test_lists_of_batches_start_anew_each_epoch() -> None:
     assert len(history.history["loss"]) == 3
 
 
-def test_arrays_wrap_around_when_an_epoch_is_longer_than_they_are() -> None:
+def sizes(epochs: Epochs) -> list[int]:
+    return [batch.size for batch in epochs.epoch()]
+
+
+def test_an_epoch_ends_with_the_data_that_it_runs_over() -> None:
+    """As in Keras: an epoch that is longer than the data, or than what is left of them, is cut short."""
     epochs = Epochs(as_data(X, Y, batch_size=4), steps_per_epoch=5)
-    assert [batch.size for batch in epochs.epoch()] == [4, 4, 2, 4, 4]
-    assert [batch.size for batch in epochs.epoch()] == [2, 4, 4, 2, 4]
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="ended after 3 of 5 steps; .* that divides the 3 batches of the data"):
+            assert sizes(epochs) == [4, 4, 2]
+    epochs = Epochs(as_data(X, Y, batch_size=4), steps_per_epoch=2)
+    for _ in range(2):
+        assert sizes(epochs) == [4, 4]
+        with pytest.warns(UserWarning, match="ended after 1 of 2 steps"):
+            assert sizes(epochs) == [2]
+
+
+def test_a_list_of_unknown_length_ends_an_epoch_too() -> None:
+    class Batches:
+        def __iter__(self):
+            return iter([(X[:4], Y[:4]), (X[4:], Y[4:])])
+
+    epochs = Epochs(as_data(Batches()), steps_per_epoch=3)
+    with pytest.warns(UserWarning, match="ended after 2 of 3 steps"):
+        assert sizes(epochs) == [4, 6]
+    assert not epochs.exhausted
+    exact = Epochs(as_data(Batches()), steps_per_epoch=2)
+    assert [sizes(exact), sizes(exact)] == [[4, 6], [4, 6]]  # and no warning
+
+
+@pytest.mark.parametrize("together", [1, 2])
+def test_each_epoch_of_fit_begins_where_the_data_do_if_they_have_ended(together: int) -> None:
+    """10 rows in batches of 3: epochs of 3, 1, 3 and 1 steps, of which the log holds the mean of the targets."""
+    model = ab.Sequential([ab.Input((2,)), ab.layers.Dense(1, kernel_initializer="zeros")])
+    model.compile(ab.optimizers.SGD(0.0), "mean_absolute_error", steps_per_execution=together)
+    y = np.arange(10, dtype="float32")[:, None]
+    with pytest.warns(UserWarning, match="ended after 1 of 3 steps"):
+        history = model.fit(np.ones((10, 2)), y, 3, epochs=4, steps_per_epoch=3, shuffle=False, verbose=0).history
+    assert history["loss"] == [4.0, 9.0, 4.0, 9.0]
+    with pytest.warns(UserWarning, match="ended after 4 of 6 steps"):
+        assert model.predict(np.ones((10, 2)), batch_size=3, steps=6, verbose=0).shape == (10, 1)
+    with pytest.warns(UserWarning, match="ended after 4 of 6 steps"):
+        assert model.evaluate(np.ones((10, 2)), y, batch_size=3, steps=6, verbose=0) == 4.5
 
 
 def test_a_dataset_is_shuffled_by_batch_and_told_of_the_end() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -128,6 +129,51 @@ def test_models_nest_and_share_weights() -> None:
     assert outer.get_layer("inner") is inner
 
 
+def test_a_model_may_begin_at_what_a_layer_gives(tmp_path: Any) -> None:
+    """As an input of its own: the layers before it are no part of the model."""
+    x = ab.Input((3,))
+    hidden = layers.Dense(4, "tanh", name="first")(x)
+    output = layers.Dense(1, name="second")(hidden * 2.0 + 1.0)
+    model = ab.Model(hidden, output)
+    kinds = ["InputLayer", "Multiply", "Add", "Dense"]
+    assert [entry["class_name"] for entry in model.get_config()["layers"]] == kinds
+    assert [layer.name for layer in model.layers] == ["first_output", "second"]
+    assert (len(model.weights), model.count_params(), model.input_shape) == (2, 5, (None, 4))
+    data = RNG.normal(size=(5, 4)).astype("float32")
+    second = ab.Model(x, output).get_layer("second")  # of the whole model, which is as it was
+    expected = (data * 2 + 1) @ second.kernel.numpy() + second.bias.numpy()
+    model.save(tmp_path / "part.keras")
+    for each in (model, ab.models.load_model(tmp_path / "part.keras")):
+        np.testing.assert_allclose(each.predict(data, verbose=0), expected, rtol=1e-5, atol=1e-6)
+    model.compile("sgd", "mse")
+    model.fit({"first_output": data}, np.ones((5, 1)), verbose=0)
+
+
+def test_a_model_may_begin_at_several_places() -> None:
+    x = ab.Input((3,))
+    shared = layers.Dense(4, name="shared")
+    left, right = shared(x), shared(x * 2.0)
+    inputs = {"b": left, "a": x, "c": right}
+    model = ab.Model(inputs, {"sum": left + right, "whole": ab.ops.sum(left * right, -1) + ab.ops.sum(x, -1)})
+    data = {name: RNG.normal(size=(2, size)).astype("float32") for name, size in (("a", 3), ("b", 4), ("c", 4))}
+    found = model.predict(data, verbose=0)
+    np.testing.assert_allclose(found["sum"], data["b"] + data["c"], rtol=1e-5)
+    whole = (data["b"] * data["c"]).sum(-1) + data["a"].sum(-1)
+    np.testing.assert_allclose(found["whole"], whole, rtol=1e-4, atol=1e-5)
+    assert not model.weights
+    assert len({layer.name for layer in model.layers}) == 3
+
+
+def test_one_of_two_outputs_of_a_layer_is_not_enough_to_begin_with() -> None:
+    class Halves(layers.Layer):
+        def call(self, inputs: Any) -> Any:
+            return inputs[:, :2], inputs[:, 2:]
+
+    left, right = Halves()(ab.Input((4,), name="whole"))
+    with pytest.raises(ValueError, match=r"depend on \['whole'\], which is not among the inputs"):
+        ab.Model(left, left + right)
+
+
 def test_a_part_of_a_model_is_a_model() -> None:
     model = two_towers()
     hidden = ab.Model(model.inputs, model.get_layer("score").input)
@@ -139,7 +185,7 @@ def test_a_model_may_start_at_a_layers_output() -> None:
     model = two_towers()
     joined = model.get_layer("score").input
     head = ab.Model(joined, model.outputs[0])
-    assert [layer.name for layer in head.layers] == [joined.annotations["history"].layer.name, "score"]
+    assert [layer.name for layer in head.layers] == [f"{joined.annotations['history'].layer.name}_output", "score"]
     data = RNG.normal(size=(3, 8)).astype("float32")
     np.testing.assert_allclose(head(data), model.get_layer("score")(data), rtol=1e-5, atol=1e-6)
 

@@ -7,6 +7,7 @@ import pytest
 
 import anabranch as ab
 from anabranch import losses
+from anabranch.engine.graph import as_dtype
 from golden.loader import LossCase, load_cases
 
 CASES = load_cases("losses")
@@ -294,3 +295,28 @@ def test_traces_are_shared_by_calls_of_one_shape():
         loss(np.zeros((2, 2), "float32"), np.ones((2, 2), "float32"))
     assert loss._compiled is not None
     assert loss._compiled.trace_count() == 1
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_a_loss_is_of_its_dtype(dtype: str):
+    """Also where it computes in another one: CTC does in float32 at least. The numbers are those of Keras."""
+    logits = (np.arange(24).reshape(2, 4, 3) - 12).astype("float32") / 100
+    target = np.array([[1, 2, 1, 0], [1, 2, 0, 2]])
+    for reduction, expected in (("none", [2.44293, 2.45436]), ("sum", 4.89729), ("sum_over_batch_size", 2.44865)):
+        found = np.asarray(losses.CTC(reduction, dtype=dtype)(target, logits))
+        assert found.dtype == as_dtype(dtype)
+        np.testing.assert_allclose(found.astype("float64"), expected, rtol={"bfloat16": 1e-2}.get(dtype, 1e-3))
+
+    class Counting(losses.Loss):
+        def call(self, y_true, y_pred):
+            return ab.ops.cast(ab.ops.sum(ab.ops.abs(y_true - y_pred), -1), "float32")
+
+    assert np.asarray(Counting(dtype=dtype)([[0.0]], [[1.0]])).dtype == as_dtype(dtype)
+
+
+def test_class_numbers_in_a_loss_of_few_bits_are_not_rounded():
+    logits = np.zeros((1, 2, 600), "float32")
+    logits[:, :, 511] = 8.0  # bfloat16 would take 512 for it
+    found = [float(losses.CTC(dtype=dtype)([[511]], logits)) for dtype in ("float32", "bfloat16")]
+    assert found[1] == pytest.approx(found[0], rel=1e-2)
+    assert found[0] < 1.0

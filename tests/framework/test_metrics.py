@@ -179,6 +179,51 @@ def test_metric_of_metrics_has_their_variables():
     assert metric.sum.result() == 0
 
 
+def test_metrics_in_containers_are_reset_with_the_one_that_holds_them():
+    class Many(metrics.Metric):
+        def __init__(self):
+            super().__init__()
+            self.parts = [metrics.Sum(), metrics.Mean()]
+            self.parts.append(metrics.Sum())
+            self.named = {"first": (metrics.Sum(),)}
+
+        def update_state(self, values):
+            for part in [*self.parts, *self.named["first"]]:
+                part.update_state(values)
+
+        def result(self):
+            return ab.ops.stack([part.result() for part in [*self.parts, *self.named["first"]]])
+
+    metric = Many()
+    assert len(metric.variables) == 5
+    metric.update_state([1.0, 3.0])
+    assert np.asarray(metric.result()).tolist() == [4, 2, 4, 4]
+    state = metric.stateless_update_state(metric.stateless_reset_state(), [2.0, 6.0])
+    assert np.asarray(metric.stateless_result(state)).tolist() == [8, 4, 8, 8]
+    metric.reset_state()
+    metric.update_state([5.0])
+    assert np.asarray(metric.result()).tolist() == [5, 5, 5, 5]
+
+
+def test_a_list_of_metrics_begins_anew_with_each_epoch():
+    class Pair(metrics.Metric):
+        def __init__(self):
+            super().__init__(name="pair")
+            self.parts = [metrics.Sum() for _ in range(2)]
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            for part in self.parts:
+                part.update_state(y_true)
+
+        def result(self):
+            return self.parts[0].result() + self.parts[1].result()
+
+    model = ab.Sequential([ab.Input((1,)), ab.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=[Pair()])
+    history = model.fit(np.ones((4, 1)), np.ones((4, 1)), epochs=3, verbose=0).history
+    assert history["pair"] == [8.0, 8.0, 8.0]
+
+
 def test_wrapper_takes_any_function():
     metric = metrics.MeanMetricWrapper(lambda y_true, y_pred, scale: scale * ab.ops.abs(y_true - y_pred), scale=2.0)
     metric.update_state([1.0, 2.0], [2.0, 4.0], sample_weight=[1.0, 0.0])

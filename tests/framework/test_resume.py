@@ -129,7 +129,8 @@ DATA: dict[str, Callable[[], dict[str, Any]]] = {
     "batches": lambda: ARRAYS | {"shuffle": "batch"},
     "dataset": lambda: {"x": Shuffled()},
     "endless": lambda: {"x": endless(), "steps_per_epoch": STEPS},
-    "steps": lambda: ARRAYS | {"steps_per_epoch": 4},
+    "steps": lambda: ARRAYS | {"steps_per_epoch": 3},
+    "cut": lambda: ARRAYS | {"steps_per_epoch": 4},  # each second epoch ends with the data, after 2 of 4 steps
     "sequences": lambda: {"x": SEQUENCES[0], "y": SEQUENCES[1], "batch_size": 2},
 }
 MODELS: dict[str, Callable[[], ab.Model]] = {
@@ -193,6 +194,7 @@ def uninterrupted(model: str, data: str, **options: Any) -> tuple[dict[str, Any]
         ("functional", "endless", 3),
         ("functional", "steps", 3),
         ("functional", "steps", "epoch"),
+        ("functional", "cut", 1),
         ("subclassed", "arrays", 2),
         ("subclassed", "arrays", "epoch"),
         ("subclassed", "dataset", 5),
@@ -203,6 +205,7 @@ def uninterrupted(model: str, data: str, **options: Any) -> tuple[dict[str, Any]
         ("stateful", "sequences", 4),
     ],
 )
+@pytest.mark.filterwarnings("ignore:The data ended after 2 of 4 steps")
 def test_a_run_that_is_taken_up_ends_with_the_same_bits(
     tmp_path: Path, model: str, data: str, save_freq: str | int
 ) -> None:

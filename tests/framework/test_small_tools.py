@@ -33,7 +33,7 @@ def _as_before() -> Iterator[None]:
 def test_limits_of_fit() -> None:
     model = ab.Sequential([ab.Input((2,)), layers.Dense(1)])
     model.compile("sgd", "mse")
-    x, y = np.ones((8, 2), "float32"), np.ones((8, 1), "float32")
+    x, y = np.ones((12, 2), "float32"), np.ones((12, 1), "float32")
     ab.config.set_max_epochs(2)
     ab.config.set_max_steps_per_epoch(3)
     with pytest.warns(UserWarning, match="Limiting"):

@@ -54,6 +54,11 @@ def fitted(model: ab.Model, *callbacks: Callback, epochs: int = 3, **options: An
     return model.fit(X, Y, batch_size=4, epochs=epochs, verbose=0, callbacks=list(callbacks), **options)
 
 
+def repeated() -> Iterator[Any]:
+    while True:
+        yield X[:4], Y[:4]
+
+
 def steps_of(history: Any) -> list[int]:
     return [row["step"] for row in history.by_step]
 
@@ -100,7 +105,7 @@ def test_steps_are_counted_across_epochs(frequency: int, together: int):
 
 
 def test_one_long_epoch():
-    history = fitted(regression(), Every(6), epochs=1, steps_per_epoch=20)
+    history = regression().fit(repeated(), steps_per_epoch=20, verbose=0, callbacks=Every(6))
 
     assert steps_of(history) == [6, 12, 18]
     assert history.epoch == [0]
@@ -173,7 +178,7 @@ def test_logs_of_other_batches_are_not_computed(monkeypatch: pytest.MonkeyPatch)
     model = regression()
     read, compute = list[int](), model.get_metrics_result
     monkeypatch.setattr(model, "get_metrics_result", lambda: read.append(0) or compute())
-    history = fitted(model, Every(4), epochs=1, steps_per_epoch=20)
+    history = model.fit(repeated(), steps_per_epoch=20, verbose=0, callbacks=Every(4))
 
     assert steps_of(history) == [4, 8, 12, 16, 20]
     assert 5 <= len(read) <= 7  # those, the end of the epoch, and what is asked for while the step is traced

@@ -222,3 +222,16 @@ def test_a_model_without_variables_can_be_fitted_with_a_warning():
         history = model.fit(np.ones((4, 2)), np.ones((4, 2)), verbose=0)
 
     assert history.history["loss"] == [1.0]
+
+
+@pytest.mark.parametrize("kind", ["constant", "placeholder", "variable", "computed"])
+def test_identity_waits_for_control_dependencies(kind: str) -> None:
+    with ab.Graph().as_default():
+        counter, p = tf.Variable(0.0), ab.placeholder((), "float32")
+        x = {"constant": tf.constant(5.0), "placeholder": p, "variable": tf.Variable(5.0), "computed": p * 1.0}[kind]
+        with tf.control_dependencies([counter.assign_add(1.0)]):
+            y = tf.identity(x)
+        session = ab.Session()
+        assert [float(session.run(y, {p: 5.0})) for _ in range(3)] == [5.0] * 3
+        assert float(session.run(y + 1.0, {p: 5.0})) == 6.0
+        assert float(counter.numpy()) == 4.0

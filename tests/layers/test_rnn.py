@@ -7,7 +7,7 @@ import pytest
 from shared.layer_gradients import check_layer_gradients
 
 import anabranch as ab
-from anabranch import layers
+from anabranch import layers, ops
 from anabranch.engine.graph.graph import get_default_graph
 
 
@@ -88,6 +88,48 @@ def test_a_cell_that_is_no_layer() -> None:
             return x + states[0], x + states[0]  # a bare state, instead of a list
 
     np.testing.assert_array_equal(layers.RNN(Plain())(np.ones((1, 3, 2), "float32")), [[3, 3]])
+
+
+class Summing(layers.Layer):
+    """A cell without first states of its own; Keras's numbers in the test below are those of such cells of ones."""
+
+    def __init__(self, units: int, sizes: Any) -> None:
+        super().__init__()
+        self.units = units
+        self.state_size = sizes
+
+    def build(self, input_shape: Any) -> None:
+        self.kernel = self.add_weight((input_shape[-1], self.units), "ones")
+        self.recurrent_kernel = self.add_weight((self.units, self.units), "ones")
+
+    def call(self, inputs: Any, states: Any) -> Any:
+        assert isinstance(states, list)
+        output = ops.matmul(inputs, self.kernel) + ops.matmul(states[0], self.recurrent_kernel)
+        return output, [output] * len(states)
+
+
+def test_the_states_of_a_stack_are_in_the_form_of_its_cells() -> None:
+    """As in Keras: a tensor for a cell with an int as state_size and no get_initial_state, else a list."""
+    x = np.arange(24, dtype="float32").reshape(2, 3, 4)
+    first, second = [[158, 158, 158], [782, 782, 782]], [[786, 786], [4386, 4386]]
+    layer = layers.RNN([Summing(3, 3), Summing(2, 2)], return_state=True)
+    output, *states = layer(x)
+    assert [np.shape(state) for state in states] == [(2, 3), (2, 2)]
+    assert [np.asarray(item).tolist() for item in (output, *states)] == [second, first, second]
+    assert layer.compute_output_shape((2, 3, 4)) == ((2, 2), (2, 3), (2, 2))
+    again = layer(x[:, 1:], initial_state=layer(x[:, :1])[1:])
+    assert [np.asarray(item).tolist() for item in again] == [second, first, second]
+
+    mixed = layers.RNN([Summing(3, [3, 3]), layers.LSTMCell(4), Summing(2, (2,)), Summing(2, 2)], return_state=True)
+    shapes = [np.shape(state) if not isinstance(state, list) else [np.shape(s) for s in state] for state in mixed(x)]
+    assert shapes == [(2, 2), [(2, 3), (2, 3)], [(2, 4), (2, 4)], [(2, 2)], (2, 2)]
+
+
+def test_a_stateful_stack_goes_on_from_the_states_of_its_cells() -> None:
+    x = np.arange(24, dtype="float32").reshape(2, 3, 4)
+    layer = layers.RNN([Summing(3, 3), Summing(2, 2)], stateful=True)
+    layer(x)
+    assert np.asarray(layer(x)).tolist() == [[34092, 34092], [173196, 173196]]
 
 
 def test_first_states_of_the_cell() -> None:

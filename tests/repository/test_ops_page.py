@@ -28,6 +28,25 @@ An op of your own is a class like these ([op.py](../engine/graph/op.py)): a froz
 and `samples`. `ab.testing.check_op(YourOp)` runs the tests that these have, generated from its samples.
 
 This page is made from the docstrings, by `tests/repository/test_ops_page.py`.
+
+## Indices that are negative or out of range
+
+What is read or written has to be there; an id that names a group may name none, as -1 does for padding.
+
+| ops | a negative index | an index outside |
+|---|---|---|
+| NumPy's | counts from the end | `IndexError` |
+| TensorFlow's | `IndexError` | `IndexError` |
+| ids of groups | is left out | is left out |
+
+NumPy's are `x[...]`, `take`, `take_along_axis` and the `Embedding` layer. TensorFlow's are `gather`, `gather_nd`,
+`scatter`, `scatter_nd`, `scatter_add`, `scatter_update`, `tensor_scatter_nd_*`, `slice`, `slice_update`,
+`embedding_lookup`, `embedding_lookup_sparse` and elements of a `TensorArray`. `segment_*`, `one_hot` and `multi_hot`
+take ids of groups.
+
+A row whose id is left out adds to no segment, and gets no gradient; a class that is left out gives zeros. For the time
+of `with ab.debugging.check_indices():`, or from `enable_check_indices()` on, both are an `IndexError` that names the
+operation, the id and the line that built it.
 """
 
 
