@@ -1,9 +1,12 @@
-"""Settings of hypothesis; and counts that tests tell, printed at the end of a run."""
+"""Settings of hypothesis; seeds; runs without passes or kernels; counts that tests tell, printed at the end."""
 
+import random
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
+from zlib import crc32
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -20,6 +23,34 @@ settings.register_profile(
 settings.load_profile("ci")
 
 _TOLD = "told: "
+
+
+@pytest.fixture(autouse=True)
+def same_seeds() -> None:
+    """What draws without a seed draws the same in every run, whichever tests ran before in the process."""
+    from anabranch.engine.ops.keys import set_global_seed
+
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 - the generator that users' own code may draw from
+    set_global_seed(0)
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where llvmlite is missing: all of a program runs on NumPy."""
+    from anabranch.engine.runtime.kernels.library import library
+
+    monkeypatch.setattr(library, "_usable", False)
+
+
+@pytest.fixture
+def mostly_no_compiler(request: pytest.FixtureRequest) -> None:
+    """The same for nine of ten tests, always the same ones; none in `make test-all`.
+
+    For comparisons with numbers of others, which need many kernels once: compiling them takes most of the time.
+    """
+    if request.config.option.markexpr == "not slow" and crc32(request.node.name.encode()) % 10:
+        request.getfixturevalue("no_compiler")
 
 
 @pytest.fixture

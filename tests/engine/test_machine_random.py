@@ -3,8 +3,8 @@
 Some run on CPUs alone, some also on devices with streams and memory of their own, which are simulated: kernels and
 copies run in random legal orders there, histories move to the host and back, and memory that is let go is overwritten.
 
-Each chunk has a seed of its own. Chunks belong to groups, which run side by side; each sees enough programs that what
-they cover can be asserted.
+Each chunk has a seed of its own. Chunks belong to groups, which run side by side; in `make test-all` each sees enough
+programs that what they cover can be asserted.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from anabranch.engine.machine.program import MachineProgram
 
 LARGE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 CHUNKS = 5
+QUICK_CHUNKS = 2  # those of `make test`; a chunk takes ten seconds
 PROGRAMS_A_CHUNK = 22
 STREAM_PROGRAMS_A_CHUNK = 18
 LARGE_SAMPLE = 90  # programs in which everything below is met at least once
@@ -122,7 +123,9 @@ def stream_coverage() -> Generator[Coverage]:
 
 
 def _grouped(chunks: range, group: str) -> list[Any]:
-    return [pytest.param(chunk, marks=pytest.mark.xdist_group(f"random machines {group}")) for chunk in chunks]
+    together = pytest.mark.xdist_group(f"random machines {group}")
+    marks = {chunk: [together] if chunk < QUICK_CHUNKS else [together, pytest.mark.slow] for chunk in chunks}
+    return [pytest.param(chunk, marks=marks[chunk]) for chunk in chunks]
 
 
 @pytest.mark.parametrize("chunk", _grouped(range(CHUNKS), "on CPUs"))
@@ -136,13 +139,11 @@ def test_random_programs_on_streams(chunk: int, stream_coverage: Coverage, tell:
     tell("random programs on streams", check_chunk(chunk, count, settings_of_streams(), stream_coverage))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("chunk", _grouped(range(CHUNKS, 6 * CHUNKS), "on CPUs"))
 def test_many_random_programs_on_machines(chunk: int, coverage: Coverage, tell: Callable[..., None]):
     tell("random programs on machines", check_chunk(chunk, 2 * PROGRAMS_A_CHUNK, settings_of_machines(), coverage))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("chunk", _grouped(range(CHUNKS, 6 * CHUNKS), "on streams"))
 def test_many_random_programs_on_streams(chunk: int, stream_coverage: Coverage, tell: Callable[..., None]):
     count = 2 * STREAM_PROGRAMS_A_CHUNK
