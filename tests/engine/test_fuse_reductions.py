@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 from shared.fusion_checks import Check, groups, prepared
 
 import anabranch as ab
@@ -309,7 +310,7 @@ def _fit(x: Tensor, y: Tensor) -> bool:
     return True
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(12, 30))
 @given(st.data())
 def test_random_chains(data: st.DataObject):
     with Graph().as_default():

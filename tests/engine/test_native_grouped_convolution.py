@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from natives.comparing import check_against_numpy, kernel_types
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.ops.base import apply
@@ -20,7 +21,9 @@ from anabranch.engine.runtime.program import Program, kernels_of
 
 pytestmark = pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here")
 ALL = {"conv", "conv_filter_grad", "conv_input_grad"}
-CHECKED = settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+CHECKED = settings(
+    max_examples=examples(3, 5), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 
 
 def _reference(x: Any, kernel: Any, strides: Sequence[int], dilation: Sequence[int], pads: Sequence[Any]) -> Any:
