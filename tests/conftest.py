@@ -47,11 +47,12 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 def mostly_no_compiler(request: pytest.FixtureRequest) -> None:
     """Of the cases of a test only the first, and one in ten of the others, compile kernels; in `make test-all` all do.
 
-    For comparisons of many cases, each of which needs kernels of its own: compiling them takes most of the time.
+    For comparisons of many cases, each of which needs kernels of its own: compiling them takes most of the time. Tests
+    of the same cases compile for the same ones.
     """
     case = getattr(request.node, "callspec", None)
-    is_first = case is None or not any(case.indices.values())
-    if request.config.option.markexpr == "not slow" and not is_first and crc32(request.node.name.encode()) % 10:
+    is_picked = case is None or not any(case.indices.values()) or crc32(case.id.encode()) % 10 == 0
+    if request.config.option.markexpr == "not slow" and not is_picked:
         request.getfixturevalue("no_compiler")
 
 

@@ -9,6 +9,7 @@ import anabranch as ab
 from anabranch import losses
 from golden.loader import LossCase, load_cases
 
+pytestmark = pytest.mark.usefixtures("mostly_no_compiler")
 CASES = load_cases("losses")
 BASES = sorted({case.target for case in CASES if case.form == "class"})
 

@@ -250,7 +250,7 @@ def _simulated() -> Any:
     [*[(row, {}) for row in TABLE], *[(row, TOGETHER) for row in TABLE if row.name in ("SGD", "Adagrad", "Adam")]],
     ids=lambda value: str(value) if isinstance(value, Row) else "together" if value else "plain",
 )
-@pytest.mark.usefixtures("_simulated")
+@pytest.mark.usefixtures("_simulated", "mostly_no_compiler")
 def test_variables_on_another_device_get_the_same_steps(row: Row, options: Any) -> None:
     """Rows of a table and a dense gradient, in one program; shapes and counters stay in the host's memory."""
     results: list[Any] = []
