@@ -578,7 +578,7 @@ def _varied(value: Any, example: int) -> Any:
     return np.asarray(value) * (1.0, 0.75, -0.5)[example]
 
 
-@pytest.mark.parametrize("chunk", range(4))
+@pytest.mark.parametrize("chunk", [0, *[pytest.param(chunk, marks=pytest.mark.slow) for chunk in (1, 2, 3)]])
 def test_random_programs(chunk: int):
     """Each program, over examples that take different ways, gives what it gives for each example alone."""
     vectorized: list[bool] = []
