@@ -1,8 +1,10 @@
 """Settings of hypothesis; seeds; runs without passes or kernels; counts that tests tell, printed at the end."""
 
+import os
 import random
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -23,6 +25,13 @@ settings.register_profile(
 settings.load_profile("ci")
 
 _TOLD = "told: "
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files of slow tests alone are not even collected, unless named, where slow tests do not run."""
+    is_asked_for = any(argument.startswith(str(collection_path)) for argument in map(os.path.abspath, config.args))
+    is_left_out = collection_path.name.endswith("_exhaustively.py") and config.option.markexpr == "not slow"
+    return True if is_left_out and not is_asked_for else None
 
 
 @pytest.fixture(autouse=True)

@@ -140,7 +140,6 @@ SPELLINGS: dict[str, Spelled] = {
 
 
 @pytest.mark.parametrize("name", SPELLINGS)
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_each_spelling_is_several_loops_and_has_its_values(name: str) -> None:
     problem = Problem(SPELLINGS[name])
     fetches = [problem.loss, problem.final, problem.outputs, *problem.gradients()]
