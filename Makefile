@@ -11,8 +11,9 @@ DEV := .venv/.dev
 # An editable install warns about the very layout that the tests check; quiet, so that what matters stands out.
 INSTALL := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-# Tests compare results, not speed: one BLAS thread a process leaves the cores to pytest's two processes.
-PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+# Tests compare results, not speed: one BLAS thread a process leaves the cores to pytest's two processes. A file's tests
+# run in one of them: what a test compiled is at hand for the next, and handing out files costs less than single tests.
+PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all bench peers lint types imports format wheel clean

@@ -1,14 +1,19 @@
-"""Settings of hypothesis; and counts that tests tell, printed at the end of a run."""
+"""Settings of hypothesis; seeds; runs without passes or kernels; counts that tests tell, printed at the end."""
 
+import os
+import random
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
 from typing import Any
+from zlib import crc32
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
 # The same examples in every run, so that a red build means a change in the code, not in the luck.
-settings.register_profile("ci", derandomize=True, deadline=None, max_examples=50)
+settings.register_profile("ci", derandomize=True, deadline=None, max_examples=25)
 # New random programs each time, and many: what `make test-all` asks for. A failure prints how to repeat it.
 settings.register_profile(
     "all",
@@ -20,6 +25,44 @@ settings.register_profile(
 settings.load_profile("ci")
 
 _TOLD = "told: "
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files of slow tests alone are not even collected, unless named, where slow tests do not run."""
+    is_asked_for = any(argument.startswith(str(collection_path)) for argument in map(os.path.abspath, config.args))
+    is_left_out = collection_path.name.endswith("_exhaustively.py") and config.option.markexpr == "not slow"
+    return True if is_left_out and not is_asked_for else None
+
+
+@pytest.fixture(autouse=True)
+def same_seeds() -> None:
+    """What draws without a seed draws the same in every run, whichever tests ran before in the process."""
+    from anabranch.engine.ops.keys import set_global_seed
+
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 - the generator that users' own code may draw from
+    set_global_seed(0)
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where llvmlite is missing: all of a program runs on NumPy."""
+    from anabranch.engine.runtime.kernels.library import library
+
+    monkeypatch.setattr(library, "_usable", False)
+
+
+@pytest.fixture
+def mostly_no_compiler(request: pytest.FixtureRequest) -> None:
+    """Of the cases of a test only the first, and one in ten of the others, compile kernels; in `make test-all` all do.
+
+    For comparisons of many cases, each of which needs kernels of its own: compiling them takes most of the time. Tests
+    of the same cases compile for the same ones.
+    """
+    case = getattr(request.node, "callspec", None)
+    is_picked = case is None or not any(case.indices.values()) or crc32(case.id.encode()) % 10 == 0
+    if request.config.option.markexpr == "not slow" and not is_picked:
+        request.getfixturevalue("no_compiler")
 
 
 @pytest.fixture

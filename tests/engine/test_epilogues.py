@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -473,24 +470,3 @@ def test_second_order_gradients_are_right():
     (first,) = ab.gradients(loss, [x])
     (second,) = ab.gradients(ops.sum(first * first), [x])
     check([loss, first, second], {x: x_value, w: w_value}, len(joined([loss, first, second], [x, w])))
-
-
-_THREADS = """
-import numpy as np
-import anabranch as ab
-rng = np.random.default_rng(0)
-x, w, b = (rng.standard_normal(s).astype("float32") for s in ((300, 700), (700, 530), (530,)))
-with ab.Graph().as_default(), ab.Session() as session:
-    y = session.run(ab.ops.gelu(ab.ops.matmul(ab.Variable(x), ab.Variable(w)) + ab.Variable(b)))
-import hashlib
-print(hashlib.sha256(y.tobytes()).hexdigest())
-"""
-
-
-def test_number_of_threads_changes_no_bit():
-    found: set[str] = set()
-    for count in "12":
-        environment = os.environ | {"ANABRANCH_NUM_THREADS": count}
-        command = [sys.executable, "-c", _THREADS]
-        found.add(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
-    assert len(found) == 1

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 from shared.fusion_checks import Check, groups, prepared
 
 import anabranch as ab
@@ -227,8 +225,19 @@ def test_a_sum_of_all_is_used_beside_sums_of_columns():
 SHAPES = [(1, 5), (7, 1), (2, 3, 5), (64, 100), (3, 2, 1, 4), (5, 1030), (2, 2500)]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [
+        *[("float32", shape) for shape in SHAPES],
+        *[pytest.param(dtype, (2, 3, 5)) for dtype in ("float64", "int32")],
+        *[
+            pytest.param(dtype, shape, marks=pytest.mark.slow)
+            for dtype in ("float64", "int32")
+            for shape in SHAPES
+            if shape != (2, 3, 5)
+        ],
+    ],
+)
 def test_reductions_of_all_kinds(shape: tuple[int, ...], dtype: str):
     x = ab.placeholder(shape, dtype)
     y = x * x + 1 - x
@@ -312,7 +321,7 @@ def _fit(x: Tensor, y: Tensor) -> bool:
     return True
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(12, 30))
 @given(st.data())
 def test_random_chains(data: st.DataObject):
     with Graph().as_default():
@@ -326,34 +335,6 @@ def test_random_chains(data: st.DataObject):
         wanted = [*chain.found[1:], loss, gradient]
         chosen = data.draw(st.lists(st.sampled_from(wanted), min_size=1, max_size=4, unique=True))
         Check([*chosen, gradient], {x: values(shape)}, tolerance=2e-3)
-
-
-_SCRIPT = """
-import hashlib, numpy as np, anabranch as ab
-rng = np.random.default_rng(0)
-digest = hashlib.sha256()
-for shape in [(300, 700), (100_003,), (2, 90_000)]:
-    x, b = ab.placeholder(shape, "float32"), ab.placeholder(shape[-1:], "float32")
-    z = ab.ops.tanh(x * 0.5 + b)
-    y = ab.ops.softmax(z) * ab.ops.log1p(ab.ops.exp(x))
-    loss = ab.ops.mean(y * y) + ab.ops.sum(ab.ops.max(z, axis=0))
-    targets = [z, y, loss, *ab.gradients(loss, [x, b])]
-    feeds = {x: rng.normal(size=shape).astype("f4"), b: rng.normal(size=shape[-1:]).astype("f4")}
-    for value in ab.Session().run(targets, feeds):
-        digest.update(np.ascontiguousarray(value).tobytes())
-print(digest.hexdigest())
-"""
-
-
-def test_bits_do_not_depend_on_threads():
-    printed: set[str] = set()
-    for threads in "123":
-        environment = {**os.environ, "ANABRANCH_NUM_THREADS": threads}
-        done = subprocess.run(
-            [sys.executable, "-c", _SCRIPT], env=environment, capture_output=True, text=True, check=True, timeout=120
-        )
-        printed.add(done.stdout)
-    assert len(printed) == 1
 
 
 def test_a_fused_op_means_its_steps():

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -246,33 +243,6 @@ def test_ops_of_packed_matrices_have_a_meaning_of_their_own():
     np.testing.assert_array_equal(layout.unpacked(np, flat), w)
     np.testing.assert_array_equal(Pack(layout, True).run(np, w.T.copy()), flat)
     np.testing.assert_allclose(PackedMatMul(layout).run(np, a, flat, d, d), a @ w + d + d)
-
-
-SCRIPT = """
-import hashlib
-import numpy as np, anabranch as ab
-rng = np.random.default_rng(0)
-digest = hashlib.sha256()
-for rows, terms, columns in [(32, 512, 777), (300, 100, 40), (513, 300, 333), (2, 600, 600)]:
-    a, b = (rng.uniform(-1, 1, shape).astype("float32") for shape in ((rows, terms), (terms, columns)))
-    x, w = ab.placeholder(a.shape, "float32"), ab.placeholder(b.shape, "float32")
-    y = x @ w
-    da, dw = ab.gradients(ab.ops.sum(y * y), [x, w])
-    for value in ab.Session().run([y, da, dw], feed_dict={x: a, w: b}):
-        digest.update(value.tobytes())
-print(digest.hexdigest())
-"""
-
-
-def test_same_bits_for_any_number_of_threads():
-    found: set[str] = set()
-    for count in (1, 2, 3):
-        environment = {**os.environ, "ANABRANCH_NUM_THREADS": str(count)}
-        command = [sys.executable, "-c", SCRIPT]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stderr
-        found.add(done.stdout)
-    assert len(found) == 1
 
 
 # --- programs --------------------------------------------------------------------------------------------------------

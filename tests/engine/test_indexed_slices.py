@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch import ops
@@ -57,11 +58,11 @@ def slopes(y: Any, w: Any) -> tuple[Any, Any]:
     return first, second
 
 
-def both_roads(targets: list[Any], feeds: dict[Any, Any]) -> list[Any]:
+def both_roads(targets: list[Any], feeds: dict[Any, Any], session: ab.Session | None = None) -> list[Any]:
     """The values by the compiled program, after the interpreter was found to agree."""
     graph = ab.get_default_graph()
     dense = [ops.convert_to_tensor(target) for target in targets]
-    values = ab.Session().run(dense, feeds)
+    values = (session or ab.Session()).run(dense, feeds)
     for value, expected in zip(values, Interpreter().run(graph, dense, feeds), strict=True):
         np.testing.assert_allclose(value, expected, rtol=1e-10, atol=1e-12)
     return values
@@ -154,23 +155,26 @@ PROGRAMS: dict[str, Program] = {
 }
 
 
-@pytest.mark.parametrize("ids", [IDS, [-1, -5, 1], [3], []], ids=str)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_slices_are_what_one_hot_products_give(name: str, ids: list[int]):
+@pytest.mark.usefixtures("mostly_no_compiler")
+def test_slices_are_what_one_hot_products_give(name: str):
     w, fed = table(), ab.placeholder((None,), "int32", "ids")
     sparse, second = slopes(PROGRAMS[name](taken(w), fed), w)
     dense, second_dense = slopes(PROGRAMS[name](multiplied(w), fed), w)
     assert isinstance(sparse, IndexedSlices)
     assert isinstance(dense, ab.Tensor)
-    found = both_roads([sparse, second, dense, second_dense], {fed: np.array(ids, "int32")})
-    np.testing.assert_allclose(found[0], found[2], rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(found[1], found[3], rtol=1e-10, atol=1e-12)
-    rows = ab.Session().run(sparse, {fed: ids})
-    np.testing.assert_allclose(np.asarray(rows), found[2], rtol=1e-10, atol=1e-12)
-    assert rows.values.shape == (len(rows.indices), WIDTH)
+    session, targets = ab.Session(), [ops.convert_to_tensor(y) for y in (sparse, second, dense, second_dense)]
+    for ids in (IDS, [-1, -5, 1], [3], []):
+        found = both_roads(targets, {fed: np.array(ids, "int32")}, session)
+        np.testing.assert_allclose(found[0], found[2], rtol=1e-10, atol=1e-12, err_msg=str(ids))
+        np.testing.assert_allclose(found[1], found[3], rtol=1e-10, atol=1e-12, err_msg=str(ids))
+        rows = session.run(sparse, {fed: ids})
+        np.testing.assert_allclose(np.asarray(rows), found[2], rtol=1e-10, atol=1e-12, err_msg=str(ids))
+        assert rows.values.shape == (len(rows.indices), WIDTH), ids
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.usefixtures("mostly_no_compiler")
 def test_slices_agree_with_finite_differences(name: str):
     w, fed = table(), ab.placeholder((None,), "int32", "ids")
     y = PROGRAMS[name](taken(w), fed)
@@ -187,7 +191,7 @@ def test_slices_agree_with_finite_differences(name: str):
         np.testing.assert_allclose((sides[0] - sides[1]) / 2e-6, np.sum(found * direction), rtol=1e-6, atol=1e-8)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(10, 25), deadline=None)
 @given(st.lists(st.integers(-ROWS, ROWS - 1), max_size=8), st.sampled_from(["take", "getitem", "loop"]))
 def test_any_indices(ids: list[int], how: str):
     with ab.Graph().as_default():

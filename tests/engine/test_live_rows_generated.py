@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.control_flow.while_loop import While
@@ -182,7 +183,7 @@ CASES = st.builds(
 )
 
 
-@settings(max_examples=10, deadline=None, derandomize=True)
+@settings(max_examples=examples(4, 10), deadline=None, derandomize=True)
 @given(CASES)
 @example(Case("LSTM", (0, 0, 0, 0), all_outputs=True))
 @example(Case("GRU", (4, 4, 4), zero=True, nested=True))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.runtime.interpreter import Interpreter
@@ -61,7 +62,7 @@ class Cell:
 
 
 @seed(0)
-@settings(max_examples=10, deadline=None, database=None)
+@settings(max_examples=examples(4, 10), deadline=None, database=None)
 @given(
     st.lists(gate, min_size=1, max_size=4),
     st.integers(0, 7),

@@ -184,7 +184,7 @@ def assert_close(value: Any, wanted: Any) -> None:
         np.testing.assert_array_equal(value, wanted)
 
 
-@pytest.mark.parametrize("chunk", range(2))
+@pytest.mark.parametrize("chunk", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_random_programs(gpu: FakeCupy, chunk: int) -> None:
     @seed(chunk)
     @settings(max_examples=10, database=None, deadline=None, suppress_health_check=LARGE)

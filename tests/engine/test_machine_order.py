@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from programs.generator import programs
 from programs.syntax import Program
+from shared.examples import examples
 from shared.machines import Log, MachineCase, Setting, as_asked, assert_same_bits, run, settings_of_machines
 
 import anabranch as ab
@@ -101,7 +102,7 @@ def _refuse_negative(x: Any) -> Any:
 
 
 @given(programs(), settings_of_machines())
-@settings(max_examples=10, suppress_health_check=LARGE)
+@settings(max_examples=examples(4, 10), suppress_health_check=LARGE)
 def test_a_step_is_lowered_and_printed_in_one_way(program: Program, setting: Setting):
     """So that a seed draws one order, wherever in memory things lie."""
     case = MachineCase(program, 1)

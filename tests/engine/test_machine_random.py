@@ -3,21 +3,20 @@
 Some run on CPUs alone, some also on devices with streams and memory of their own, which are simulated: kernels and
 copies run in random legal orders there, histories move to the host and back, and memory that is let go is overwritten.
 
-Each chunk has a seed of its own. Chunks belong to groups, which run side by side; each sees enough programs that what
-they cover can be asserted.
+Each chunk has a seed of its own. In `make test-all` they hold enough programs that what these cover can be asserted.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from programs.generator import programs
 from programs.syntax import Program
+from shared.examples import examples
 from shared.machines import (
     MachineCase,
     Setting,
@@ -40,6 +39,7 @@ from anabranch.engine.machine.program import MachineProgram
 
 LARGE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 CHUNKS = 5
+QUICK_CHUNKS = 1  # of each kind in `make test`; a chunk takes ten seconds
 PROGRAMS_A_CHUNK = 22
 STREAM_PROGRAMS_A_CHUNK = 18
 LARGE_SAMPLE = 90  # programs in which everything below is met at least once
@@ -121,36 +121,36 @@ def stream_coverage() -> Generator[Coverage]:
         assert found["several iterations alive on a stream"] >= found["programs"] / 10
 
 
-def _grouped(chunks: range, group: str) -> list[Any]:
-    return [pytest.param(chunk, marks=pytest.mark.xdist_group(f"random machines {group}")) for chunk in chunks]
+FEW = [pytest.param(chunk, marks=[pytest.mark.slow] if chunk >= QUICK_CHUNKS else []) for chunk in range(CHUNKS)]
+MANY = range(CHUNKS, 6 * CHUNKS)
 
 
-@pytest.mark.parametrize("chunk", _grouped(range(CHUNKS), "on CPUs"))
+@pytest.mark.parametrize("chunk", FEW)
 def test_random_programs_on_machines(chunk: int, coverage: Coverage, tell: Callable[..., None]):
     tell("random programs on machines", check_chunk(chunk, PROGRAMS_A_CHUNK, settings_of_machines(), coverage))
 
 
-@pytest.mark.parametrize("chunk", _grouped(range(CHUNKS), "on streams"))
+@pytest.mark.parametrize("chunk", FEW)
 def test_random_programs_on_streams(chunk: int, stream_coverage: Coverage, tell: Callable[..., None]):
     count = STREAM_PROGRAMS_A_CHUNK
     tell("random programs on streams", check_chunk(chunk, count, settings_of_streams(), stream_coverage))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk", _grouped(range(CHUNKS, 6 * CHUNKS), "on CPUs"))
+@pytest.mark.parametrize("chunk", MANY)
 def test_many_random_programs_on_machines(chunk: int, coverage: Coverage, tell: Callable[..., None]):
     tell("random programs on machines", check_chunk(chunk, 2 * PROGRAMS_A_CHUNK, settings_of_machines(), coverage))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk", _grouped(range(CHUNKS, 6 * CHUNKS), "on streams"))
+@pytest.mark.parametrize("chunk", MANY)
 def test_many_random_programs_on_streams(chunk: int, stream_coverage: Coverage, tell: Callable[..., None]):
     count = 2 * STREAM_PROGRAMS_A_CHUNK
     tell("random programs on streams", check_chunk(chunk, count, settings_of_streams(), stream_coverage))
 
 
 @given(programs(), settings_of_machines())
-@settings(max_examples=12, suppress_health_check=[*LARGE, HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(5, 12), suppress_health_check=[*LARGE, HealthCheck.function_scoped_fixture])
 def test_random_programs_on_worker_threads(monkeypatch: pytest.MonkeyPatch, program: Program, setting: Setting):
     case = MachineCase(program, 1)
     expected = case.interpreted()

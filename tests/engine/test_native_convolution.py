@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -12,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from natives.comparing import check_against_numpy, kernel_types
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.runtime.kernels import convolution
@@ -55,7 +53,7 @@ def test_known_values() -> None:
     np.testing.assert_array_equal(found, np.repeat(expected, 32, axis=-1))
 
 
-@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(4, 8), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(
     batch=st.integers(1, 5),
     sizes=st.tuples(st.integers(5, 20), st.integers(5, 37)),
@@ -178,42 +176,3 @@ def test_second_order() -> None:
         (first,) = ab.gradients(loss, [fed])
         second = ab.gradients(ab.ops.sum(first * first), [fed, weights])
     check_against_numpy(graph, second, [fed, weights], [x, kernel], 1e-5)
-
-
-SCRIPT = """
-import hashlib
-import numpy as np
-import anabranch as ab
-rng = np.random.default_rng(0)
-SHAPES = ((3, 3, 1, 16), (3, 3, 4, 32), (5, 1, 32), (3, 16, 24), (2, 3, 3, 8, 16))
-x, kernel = (rng.uniform(-1, 1, shape).astype("f") for shape in ((20, 14, 30, 16), (3, 3, 16, 40)))
-places = rng.integers(0, 500, 4000).astype("int32")
-with ab.Graph().as_default() as graph:
-    fed, weights, ids = (ab.placeholder(value.shape, str(value.dtype)) for value in (x, kernel, places))
-    y = ab.ops.max_pool(ab.ops.conv(fed, weights, padding="same"), 3, 2)
-    z = ab.ops.average_pool(y, 2, 1, "same")
-    rows = ab.ops.take(ab.ops.reshape(fed, (-1, 160)), ids, axis=0)
-    sums = ab.ops.segment_sum(rows, ids, 300)
-    filters = [ab.convert_to_tensor(rng.uniform(-1, 1, shape).astype("f")) for shape in SHAPES]
-    flat = ab.ops.reshape(fed, (1, -1, 16))
-    deep = ab.ops.reshape(fed, (4, 5, 14, 30, 16))
-    others = [ab.ops.conv(value, kernel) for value, kernel in zip((fed, fed, flat, flat, deep), filters)]
-    loss = ab.ops.sum(z * z) + sum(ab.ops.sum(other * other) for other in others)
-    fetches = [y, z, rows, sums, *others, *ab.gradients(loss, [fed, weights, *filters])]
-    found = ab.Session().run(fetches, {fed: x, weights: kernel, ids: places})
-print(hashlib.sha256(b"".join(value.tobytes() for value in found)).hexdigest())
-"""
-
-
-def test_bits_do_not_depend_on_the_number_of_threads() -> None:
-    digests = {
-        subprocess.run(
-            [sys.executable, "-c", SCRIPT],
-            env={**os.environ, "ANABRANCH_NUM_THREADS": threads},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for threads in ("1", "2", "5")
-    }
-    assert len(digests) == 1

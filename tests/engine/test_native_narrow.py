@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from natives.comparing import check_against_numpy
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.ops.base import apply
@@ -28,7 +29,7 @@ def _product(rows: Any, terms: int, columns: int, dtype: str, flags: tuple[bool,
         return graph, apply(MatMul(*flags), a, b), [a, b]
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=examples(12, 30), deadline=None, derandomize=True)
 @given(
     rows=st.sampled_from([64, 65, 1000, 1031, 4096]),
     terms=st.sampled_from([32, 128, 201, 333]),

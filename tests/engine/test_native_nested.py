@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.ops.array_value import ArrayValue
@@ -286,7 +287,7 @@ def updates(draw: st.DrawFn, depth: int = 2) -> Callable[..., Any]:
     return lambda *values: ab.cond(ops.sum(values[2]) > 0, lambda: a(*values), lambda: b(*values))
 
 
-@settings(max_examples=12, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(5, 12), deadline=None, derandomize=True, database=None)
 @given(updates(), updates(), st.integers(0, 4), st.integers(-1, 3))
 def test_generated_nested_loops(outer_update: Any, inner_update: Any, count: int, extra: int):
     def build(x: Any) -> Any:

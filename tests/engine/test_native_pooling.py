@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from natives.comparing import check_against_numpy, kernel_types
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.runtime.kernels.library import library
@@ -52,7 +53,7 @@ def test_known_averages() -> None:
     assert dx.ravel().tolist() == [1, 1, 2, 2, 6]
 
 
-@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(4, 8), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(
     batch=st.integers(1, 4),
     sizes=st.tuples(st.integers(3, 12), st.integers(3, 12)),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.graph.spec import TensorSpec
@@ -610,7 +611,7 @@ def random_build(statements: list[Any], nested: list[Any], variables: list[Any])
     return build
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(10, 25), deadline=None)
 @given(STATEMENTS, STATEMENTS, st.booleans())
 def test_random_programs_with_effects(statements: list[Any], nested: list[Any], taken: bool):
     variables = [variable(np.arange(6.0).reshape(2, 3) * (k + 1) - 3) for k in range(3)]

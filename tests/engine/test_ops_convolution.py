@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 
 from anabranch.engine import ops
 from anabranch.engine.autodiff import gradients
@@ -18,7 +19,9 @@ from anabranch.engine.session import Session
 
 FIRST = "channels_first"
 LAST = "channels_last"
-EXAMPLES = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+EXAMPLES = settings(
+    deadline=None, max_examples=examples(25, 60), suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 @pytest.fixture(autouse=True)

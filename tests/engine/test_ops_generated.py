@@ -1,14 +1,15 @@
-"""Every op of the package, tested on its own samples; what is checked stands in `engine/testing`."""
+"""Every op of the package, tested on its own samples; what is checked stands in `engine/testing`.
 
-import importlib
-import pkgutil
+More of the same, with all that may be known of the inputs, is in test_ops_exhaustively.py.
+"""
+
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
+from shared.op_samples import NAMED, SAMPLES, SMOOTH
 
-from anabranch.engine import control_flow, ops
 from anabranch.engine.graph import Graph, TensorSpec
 from anabranch.engine.graph.op import Op, Sample
 from anabranch.engine.ops import elementwise
@@ -17,25 +18,10 @@ from anabranch.engine.testing import control_flow as programs
 from anabranch.engine.testing import derivatives as slopes
 from anabranch.engine.testing.comparing import KNOWN
 
-for _package in (ops, control_flow):  # every op is registered when its module is imported
-    for _module in pkgutil.iter_modules(_package.__path__):
-        importlib.import_module(f"{_package.__name__}.{_module.name}")
-
-
-def is_smooth(sample: Sample) -> bool:
-    try:
-        return bool(slopes.differentiable_positions(sample))
-    except Exception:  # the test of its derivatives says what is wrong with it
-        return True
-
-
 CLASSES = op_check.op_classes()
-NAMED = list(op_check.all_samples())
-SAMPLES = [pytest.param(sample, id=name) for name, sample in NAMED]
 FIRST = [pytest.param(sample, id=name) for name, sample in NAMED if name.startswith(f"{sample.op.type_name}-0-")]
-# Derivatives inside branches and loops take most of the time: by default those of the first two samples of each op.
-WITH_DERIVATIVES = [pytest.param(sample, name.split("-")[1] in ("0", "1"), id=name) for name, sample in NAMED]
-SMOOTH = [pytest.param(sample, id=name) for name, sample in NAMED if is_smooth(sample)]
+# Derivatives inside branches and loops take most of the time: here those of the first sample of each op.
+WITH_DERIVATIVES = [pytest.param(sample, name.split("-")[1] == "0", id=name) for name, sample in NAMED]
 ERRORS = [pytest.param(sample, id=name) for name, sample in op_check.all_error_samples()]
 
 
@@ -105,35 +91,6 @@ def test_saving(sample: Any, cases: Any):
 @pytest.mark.parametrize("sample", FIRST)
 def test_saving_inside(sample: Any, cases: Any):
     cases(saving.check_saving(sample))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("known", KNOWN)
-@pytest.mark.parametrize("sample", SAMPLES)
-def test_saving_exhaustively(sample: Any, known: str, cases: Any):
-    cases(saving.check_saving(sample, known))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("known", KNOWN)
-@pytest.mark.parametrize("sample", SAMPLES)
-def test_session_exhaustively(sample: Any, known: str, cases: Any):
-    cases(programs.check_session(sample, known))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kernels", [False, True])
-@pytest.mark.parametrize("known", KNOWN)
-@pytest.mark.parametrize("sample", SAMPLES)
-def test_control_flow_exhaustively(sample: Any, known: str, kernels: bool, cases: Any):
-    cases(programs.check_control_flow(sample, known, kernels))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("known", KNOWN)
-@pytest.mark.parametrize("sample", SMOOTH)
-def test_derivatives_exhaustively(sample: Any, known: str, cases: Any):
-    cases(slopes.check_derivatives(sample, known, directions=20))
 
 
 @pytest.mark.parametrize("sample", ERRORS)

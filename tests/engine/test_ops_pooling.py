@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 
 from anabranch.engine import ops
 from anabranch.engine.autodiff import gradients
@@ -17,7 +18,9 @@ from anabranch.engine.session import Session
 
 FIRST = "channels_first"
 LAST = "channels_last"
-EXAMPLES = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+EXAMPLES = settings(
+    deadline=None, max_examples=examples(25, 60), suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 POOLS: dict[str, Any] = {"max_pool": ops.max_pool, "average_pool": ops.average_pool}
 ADAPTIVE: dict[str, Any] = {
     "adaptive_max_pool": ops.adaptive_max_pool,
@@ -144,7 +147,7 @@ def test_pool(name: str, data: st.DataObject):
 
 
 @pytest.mark.parametrize("name", ADAPTIVE)
-@settings(EXAMPLES, max_examples=25)
+@settings(EXAMPLES, max_examples=examples(10, 25))
 @given(st.data())
 def test_adaptive_pool(name: str, data: st.DataObject):
     draw = data.draw

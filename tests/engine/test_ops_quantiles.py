@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from shared.examples import examples
 
 from anabranch.engine import ops
 from anabranch.engine.autodiff import gradients
@@ -45,7 +46,7 @@ AXES = st.sampled_from([None, 0, -1, (0, 2), (2, 0, 1), (-1, 1)])
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("skip", [False, True])
-@settings(max_examples=12)
+@settings(max_examples=examples(5, 12))
 @given(data=st.data(), q=SHARES, axis=AXES, keepdims=st.booleans())
 def test_quantiles(method: str, skip: bool, data: Any, q: Any, axis: Any, keepdims: bool):
     elements = NUMBERS | st.just(float("nan")) if skip else NUMBERS

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -212,41 +209,15 @@ def test_steps_of_several_threads_at_a_time():
     assert all(np.array_equal(a, b) for results in found for a, b in zip(results, wanted, strict=True))
 
 
-SCRIPT = """
-import hashlib, numpy as np, anabranch as ab
-from anabranch import ops
-rng = np.random.default_rng(0)
-with ab.Graph().as_default():
-    xs = [ab.constant(rng.uniform(-1, 1, (rows, 256)).astype("float32")) for rows in (1030, 300, 5, 140, 777)]
-    weights = [ab.Variable(rng.uniform(-1, 1, (256, 320)).astype("float32")) for _ in xs]
-    results = [ops.relu(x @ weight) for x, weight in zip(xs, weights)]
-    with ab.Session() as session:
-        values = [session.run(results) for _ in range(3)]
-print(*{hashlib.sha256(b"".join(value.tobytes() for value in each)).hexdigest() for each in values})
-"""
-
-
-def test_results_do_not_depend_on_the_number_of_threads():
-    found: list[str] = []
-    for count in (1, 2, 3, 7):
-        environment = {**os.environ, "ANABRANCH_NUM_THREADS": str(count)}
-        done = subprocess.run(
-            [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=120, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        found += done.stdout.split()
-    assert len(found) == 4
-    assert len(set(found)) == 1
-
-
+@pytest.mark.usefixtures("no_compiler")
 def test_without_kernels():
-    script = SCRIPT.replace("print(", "print(len(values), ")
-    environment = {**os.environ, "ANABRANCH_NUM_THREADS": "2", "ANABRANCH_KERNELS": "0"}
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("3 ")
+    rng = np.random.default_rng(0)
+    rows = [rng.uniform(-1, 1, (count, 256)).astype("float32") for count in (1030, 300, 5, 140, 777)]
+    matrices = [rng.uniform(-1, 1, (256, 320)).astype("float32") for _ in rows]
+    results = [ops.relu(ab.constant(x) @ ab.Variable(w)) for x, w in zip(rows, matrices, strict=True)]
+    with ab.Session() as session:
+        for found, x, w in zip(session.run(results), rows, matrices, strict=True):
+            np.testing.assert_allclose(found, np.maximum(x @ w, 0), rtol=1e-4, atol=1e-4)
 
 
 # --- the pass -------------------------------------------------------------------------------------------------------

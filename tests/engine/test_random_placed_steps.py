@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from programs.building import build
 from programs.generator import programs
 from programs.syntax import Program
+from shared.examples import examples
 from shared.placed_steps import CPUS, Assigned, B, Placed, at_random, everywhere, run, text, verify
 
 import anabranch as ab
@@ -81,20 +82,20 @@ def check_random(program: Program, assign: Callable[[], Assigned]) -> None:
 
 
 @given(programs(), st.integers(0, 10**6), st.integers(2, 4))
-@settings(max_examples=30, suppress_health_check=LARGE)
+@settings(max_examples=examples(15, 30), suppress_health_check=LARGE)
 def test_random_programs_on_random_devices(program: Program, seed: int, count: int):
     check_random(program, lambda: at_random(seed, CPUS[:count]))
 
 
 @given(programs())
-@settings(max_examples=15, suppress_health_check=LARGE)
+@settings(max_examples=examples(6, 15), suppress_health_check=LARGE)
 def test_random_programs_as_they_are_placed(program: Program):
     assume(not has_unread_variables(RandomCase(program).prepared(None, True)))  # the placer does not take these
     check_random(program, Placed)
 
 
 @given(programs())
-@settings(max_examples=15, suppress_health_check=LARGE)
+@settings(max_examples=examples(6, 15), suppress_health_check=LARGE)
 def test_random_programs_on_one_device_are_prepared_as_those_that_are_not_placed(program: Program):
     case = RandomCase(program)
     with without("unroll", "live_rows", "slices"):  # which leave placed steps alone

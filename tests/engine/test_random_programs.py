@@ -109,7 +109,6 @@ def coverage() -> Iterator[Coverage]:
         assert CONSTRUCTS - found.keys() == set()
 
 
-@pytest.mark.xdist_group("random programs")  # one process sees them all, so that what they cover can be asserted
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_random_programs(chunk: int, coverage: Coverage, tell: Callable[..., None]):
     tell("random programs", check_chunk(chunk, PROGRAMS_A_CHUNK, coverage))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 
 import anabranch as ab
 from anabranch.engine.graph.graph import Operation
@@ -230,7 +231,7 @@ def test_second_order_of_a_loop():
 cuts = st.lists(st.integers(1, WIDTH - 1), max_size=4, unique=True).map(sorted)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(10, 25), deadline=None)
 @given(cuts, st.randoms(use_true_random=False), st.sampled_from(["plain", "loop", "branch"]))
 def test_any_cuts(places: list[int], random: Any, where: str):
     with ab.Graph().as_default():

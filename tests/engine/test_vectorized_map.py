@@ -285,6 +285,7 @@ def _slopes(results: Any, fed: dict[Any, Any], order: int = 2) -> list[Any]:
 
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.usefixtures("mostly_no_compiler")
 def test_function(name: str, known: bool):
     """Values and derivatives of two orders are those of a loop; nothing is looped over."""
     function, example = FUNCTIONS[name]
@@ -448,6 +449,7 @@ OWN_GRADIENTS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("name", OWN_GRADIENTS)
+@pytest.mark.usefixtures("mostly_no_compiler")
 def test_functions_with_their_own_gradient(name: str, known: bool):
     elements, fed = _feeds(X, known)
     found, looped = batched_map(OWN_GRADIENTS[name], elements)
@@ -576,7 +578,7 @@ def _varied(value: Any, example: int) -> Any:
     return np.asarray(value) * (1.0, 0.75, -0.5)[example]
 
 
-@pytest.mark.parametrize("chunk", range(4))
+@pytest.mark.parametrize("chunk", [0, *[pytest.param(chunk, marks=pytest.mark.slow) for chunk in (1, 2, 3)]])
 def test_random_programs(chunk: int):
     """Each program, over examples that take different ways, gives what it gives for each example alone."""
     vectorized: list[bool] = []

@@ -67,6 +67,7 @@ def test_quality(example: ModuleType, reported: list[int], wrong: list[int], wan
     assert tuple(found) == pytest.approx(wanted)
 
 
+@pytest.mark.slow
 def test_small_version_finds_most_draws_and_fails_below_its_goal(
     example: ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -63,6 +63,7 @@ def test_shares_are_of_the_characters_of_a_kind(example: ModuleType) -> None:
     assert shares.sum() == 4
 
 
+@pytest.mark.slow
 def test_small_version_draws_and_fails_above_its_goal(
     example: ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

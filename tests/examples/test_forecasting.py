@@ -105,6 +105,7 @@ def test_model_follows_a_shift_of_the_level(example: ModuleType) -> None:
     np.testing.assert_allclose(higher, found + 1000, atol=0.05)
 
 
+@pytest.mark.slow
 def test_small_version_draws_and_fails_above_its_goal(
     example: ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ def test_probabilities_of_pairs_add_up(example: ModuleType) -> None:
         assert sum(chances) == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_small_version_learns_and_says_how_well(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     perplexity = example.main([*SMALL, "--most=0.8"])
     assert f"Perplexity over all 1,000 words: {perplexity:.1f}, against " in capsys.readouterr().out

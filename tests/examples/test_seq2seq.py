@@ -23,6 +23,7 @@ def test_questions_are_different_and_answers_right(example: ModuleType) -> None:
     assert example.decode(example.encode(["21+9"], 6)[0]) == "21+9"
 
 
+@pytest.mark.slow
 def test_small_version_learns_and_says_how_well(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     accuracy = example.main([*SMALL, "--least=0.3"])
     assert f"Exactly right: {accuracy:.1%} of 750 sums" in capsys.readouterr().out

@@ -156,6 +156,7 @@ def test_attention_looks_at_words_and_at_nothing_else(small: Any) -> None:
     )
 
 
+@pytest.mark.slow
 def test_tiny_version_learns_something_draws_and_fails_below_its_goal(
     example: ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.examples import examples
 from shared.layer_gradients import check_layer_gradients
 from shared.machines import idle_step
 
@@ -99,7 +100,7 @@ def built(arity: int | None, width: int = 3, seed: int = 0, **options: Any) -> A
 
 @forms
 @implementations
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(4, 8), deadline=None)
 @given(batch=st.integers(1, 4), nodes=st.integers(1, 9), seed=st.integers(0, 10**6), masked=st.booleans())
 def test_against_recursion_in_numpy(
     arity: int | None, implementation: str, batch: int, nodes: int, seed: int, masked: bool

@@ -245,12 +245,23 @@ def _simulated() -> Any:
     ab.config.set_devices()
 
 
+# What optimizers do on devices differs in what they hold: nothing, slots, matrices, weights beside the weights, others.
+DIFFERENT = {"SGD", "Adagrad", "Adam", "Muon", "Lookahead", "LossScale of SWA"}
+
+
 @pytest.mark.parametrize(
     ("row", "options"),
-    [*[(row, {}) for row in TABLE], *[(row, TOGETHER) for row in TABLE if row.name in ("SGD", "Adagrad", "Adam")]],
+    [
+        *[pytest.param(row, {}, marks=[] if row.name in DIFFERENT else pytest.mark.slow) for row in TABLE],
+        *[
+            pytest.param(row, TOGETHER, marks=[] if row.name == "Adam" else pytest.mark.slow)
+            for row in TABLE
+            if row.name in ("SGD", "Adagrad", "Adam")
+        ],
+    ],
     ids=lambda value: str(value) if isinstance(value, Row) else "together" if value else "plain",
 )
-@pytest.mark.usefixtures("_simulated")
+@pytest.mark.usefixtures("_simulated", "mostly_no_compiler")
 def test_variables_on_another_device_get_the_same_steps(row: Row, options: Any) -> None:
     """Rows of a table and a dense gradient, in one program; shapes and counters stay in the host's memory."""
     results: list[Any] = []

@@ -67,7 +67,6 @@ def wheel(distributions: Path) -> Path:
     return next(distributions.glob("anabranch-*.whl"))
 
 
-@pytest.mark.xdist_group("distributions")
 def test_wheel_holds_the_package_and_nothing_else(wheel: Path):
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if not name.endswith("/")}
@@ -77,7 +76,6 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path):
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 
-@pytest.mark.xdist_group("distributions")
 def test_sdist_holds_what_a_developer_needs(distributions: Path):
     archive = next(distributions.glob("anabranch-*.tar.gz"))
     with tarfile.open(archive) as tar:
@@ -131,7 +129,6 @@ def link_distribution(name: str, folder: Path) -> None:
             link.symlink_to(Path(str(metadata.distribution(name).locate_file(top))))
 
 
-@pytest.mark.xdist_group("distributions")
 def test_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path):
     target, dependencies = tmp_path / "target", tmp_path / "dependencies"
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps", "--no-index"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ ops = ab.ops
 
 
 class Case(NamedTuple):
-    """What is computed, and the arrays that it is computed from: shapes, or bounds of indices behind their shape."""
+    """What is computed, one result or a list, and the arrays that it is computed from: shapes, or `Indices`."""
 
     function: Callable[..., Any]
     arrays: tuple[Any, ...]
@@ -50,6 +50,24 @@ def _gated(x: Any, start: Any, w: Any, u: Any) -> Any:
     return ab.while_loop(lambda t, _: t < 5, body, (0, start))[1]
 
 
+def _reduced(x: Any, b: Any) -> list[Any]:
+    """Chains of elementwise operations with the reductions inside them and behind them."""
+    z = ops.tanh(x * 0.5 + b)
+    y = ops.softmax(z) * ops.log1p(ops.exp(x))
+    return [z, y, ops.mean(y * y) + ops.sum(ops.max(z, axis=0))]
+
+
+def _convolutions(x: Any, kernel: Any, places: Any, *filters: Any) -> list[Any]:
+    """Convolutions of all kinds, pooled, and rows of their input added up."""
+    y = ops.max_pool(ops.conv(x, kernel, padding="same"), 3, 2)
+    rows = ops.take(ops.reshape(x, (-1, 160)), places, axis=0)
+    flat = ops.reshape(x, (1, -1, 16))
+    inputs = (x, x, flat, flat, ops.reshape(x, (4, 5, 14, 30, 16)))
+    convolved = [ops.conv(value, weights) for value, weights in zip(inputs, filters, strict=True)]
+    return [y, ops.average_pool(y, 2, 1, "same"), rows, ops.segment_sum(rows, places, 300), *convolved]
+
+
+FILTERS = ((3, 3, 1, 16), (3, 3, 4, 32), (5, 1, 32), (3, 16, 24), (2, 3, 3, 8, 16))
 CASES: dict[str, Case] = {
     "max pooling": Case(lambda x: ops.max_pool(x, 3, strides=2, padding="same"), ((6, 33, 35, 24),)),
     "average pooling": Case(lambda x: ops.average_pool(x, 2, strides=1), ((6, 33, 35, 24),)),
@@ -77,12 +95,26 @@ CASES: dict[str, Case] = {
     "float16": Case(lambda x, y: ops.tanh(x) * ops.sigmoid(y) + x, ((1999, 130), (130,)), "float16"),
     "bfloat16": Case(lambda x, y: ops.sum(ops.exp(x * y), axis=0), ((1999, 130), (130,)), "bfloat16"),
     "float16, softmax": Case(lambda x: ops.softmax(x, axis=-1), ((2001, 130),), "float16"),
+    **{
+        f"product {rows} x {terms} x {columns}": Case(lambda x, w: x @ w, ((rows, terms), (terms, columns)))
+        for rows, terms, columns in [(32, 512, 777), (300, 100, 40), (513, 300, 333), (2, 600, 600)]
+    },
+    **{
+        f"batched products {rows} x {terms} x {columns}": Case(
+            lambda a, b: a @ ops.swapaxes(b, 1, 2), ((8, rows, terms), (8, columns, terms))
+        )
+        for rows, columns, terms in [(64, 64, 64), (700, 33, 17), (16, 300, 700), (1, 64, 64)]
+    },
+    **{
+        f"reductions of {shape}": Case(_reduced, (shape, shape[-1:])) for shape in [(300, 700), (100_003,), (2, 90_000)]
+    },
+    "convolutions": Case(_convolutions, ((20, 14, 30, 16), (3, 3, 16, 40), Indices((4000,), 300), *FILTERS)),
     "a gated loop": Case(_gated, ((5, 160, 40), (160, 130), (40, 260), (130, 260))),
 }
 
 
 def digest(case: Case) -> str:
-    """A digest of the bits of a case's value and of its gradients."""
+    """A digest of the bits of a case's results and of their gradients."""
     random = np.random.default_rng(0)
     with ab.Graph().as_default():
         feeds: dict[Any, Any] = {}
@@ -92,14 +124,36 @@ def digest(case: Case) -> str:
             else:
                 value = random.uniform(-2, 2, given).astype(as_dtype(case.dtype))
             feeds[ab.placeholder(value.shape, value.dtype)] = value
-        y = case.function(*feeds)
-        weights = random.uniform(-1, 1, y.shape).astype(as_dtype(case.dtype))
+        results = case.function(*feeds)
+        results = results if isinstance(results, list) else [results]
+        weights = [random.uniform(-1, 1, y.shape).astype(as_dtype(case.dtype)) for y in results]
         sources = [x for x, given in zip(feeds, case.arrays, strict=True) if not isinstance(given, Indices)]
-        gradients = [g.to_dense() if isinstance(g, ab.IndexedSlices) else g for g in ab.gradients(y, sources, weights)]
-        found = ab.Session().run([y, *gradients], feeds)
+        gradients = ab.gradients(results, sources, weights)
+        dense = [g.to_dense() if isinstance(g, ab.IndexedSlices) else g for g in gradients]
+        found = ab.Session().run([*results, *dense], feeds)
+    return digest_of(found)
+
+
+def digest_of(found: Sequence[Any]) -> str:
+    """A digest of the bits of arrays, none of which holds NaN or infinity."""
     assert all(np.isfinite(np.asarray(value, "float64")).all() for value in found)
     return hashlib.sha256(b"".join(np.ascontiguousarray(value).tobytes() for value in found)).hexdigest()
 
 
+def of_variables() -> dict[str, str]:
+    """Digests of products by variables, whose rows are packed once: one with an epilogue, and several together."""
+    random = np.random.default_rng(0)
+    x, w, b = (random.standard_normal(shape).astype("float32") for shape in ((300, 700), (700, 530), (530,)))
+    sizes = (1030, 300, 5, 140, 777)
+    values = [random.uniform(-1, 1, (rows, 256)).astype("float32") for rows in sizes]
+    matrices = [random.uniform(-1, 1, (256, 320)).astype("float32") for _ in sizes]
+    with ab.Graph().as_default(), ab.Session() as session:
+        epilogue = session.run(ops.gelu(ab.Variable(x) @ ab.Variable(w) + ab.Variable(b)))
+        parts = [ab.constant(value) @ ab.Variable(matrix) for value, matrix in zip(values, matrices, strict=True)]
+        together = [digest_of(session.run([ops.relu(part) for part in parts])) for _ in range(3)]
+    assert len(set(together)) == 1, "products together differ from run to run"
+    return {"epilogue": digest_of([epilogue]), "products together": together[0]}
+
+
 if __name__ == "__main__":
-    print(json.dumps({name: digest(case) for name, case in CASES.items()}))
+    print(json.dumps({name: digest(case) for name, case in CASES.items()} | of_variables()))
