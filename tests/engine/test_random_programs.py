@@ -173,7 +173,7 @@ class _Gradients:
 
     def __init__(self, program: Program, built: Built) -> None:
         free = {name: built.variables[name] for name in program.variables if name not in program.written_inside()}
-        floats = {name: x for name, any(each is x for each in built.inputs).items() if x.dtype.kind == "f"}
+        floats = {name: x for name, x in built.inputs.items() if x.dtype.kind == "f"}
         self.sources: dict[str, Any] = {**floats, **free}
         self.built_rows = False
         xs = list(self.sources.values())
@@ -295,7 +295,7 @@ def check_second_differences(program: Program, built: Built, gradient: _Gradient
     feeds = built.feeds(program)
     for sign in (1, -1):
         moved = dict(feeds)
-        for name, any(each is tensor for each in built.inputs).items():
+        for name, tensor in built.inputs.items():
             if name in gradient.sources:
                 moved[tensor] = feeds[tensor] + sign * step * program.directions[1][name]
         for name in program.variables:

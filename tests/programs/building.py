@@ -60,7 +60,7 @@ class Built:
     effects: list[ab.Operation] = field(default_factory=list)
 
     def feeds(self, program: Program) -> dict[ab.Tensor, Any]:
-        return {tensor: np.asarray(program.inputs[name], tensor.dtype)[()] for name, any(each is tensor for each in self.inputs).items()}
+        return {tensor: np.asarray(program.inputs[name], tensor.dtype)[()] for name, tensor in self.inputs.items()}
 
     def reset(self, program: Program) -> None:
         """Give the variables their first values again."""
