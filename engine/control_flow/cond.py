@@ -148,7 +148,7 @@ def _joined(specs: tuple[Spec, ...]) -> Spec:
 def build_branch(regions: Sequence[Region], choice: Tensor) -> Operation:
     """Append the branch op over traced regions."""
     op = Branch(regions)
-    controls = [operation for region in regions for operation in region.outer_controls]
+    controls = [operation for region in regions for operation in region.settled_waits()]
     graph = get_default_graph()
     with graph.control_dependencies(controls):
         return graph.add(op, [choice, *op.captured_inputs()], "cond")
