@@ -100,8 +100,8 @@ def while_loop(
         loop_vars: the initial values: a tuple or list (or one value) of tensors, arrays, numbers, Variables,
             TensorArrays, and nested structures of these.
         maximum_iterations: stop after so many iterations at the latest.
-        shape_invariants: shapes, in the structure of `loop_vars`, that hold at every iteration; None is any shape. Never
-            needed: a shape that changes from iteration to iteration is inferred as unknown. What is declared is
+        shape_invariants: shapes, in the structure of `loop_vars`, that hold at every iteration; None is any shape.
+            Never needed: a shape that changes from iteration to iteration is inferred as unknown. What is declared is
             checked.
         parallel_iterations: how many iterations may be alive at once where the loop spans devices.
         swap_memory: state that is saved for the gradient may move to host memory, or be computed again where that

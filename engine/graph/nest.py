@@ -94,7 +94,7 @@ def _pack(structure: Any, leaves: Iterator[Any]) -> Any:
 
 
 def _mapping_like(structure: dict[Any, Any], values: dict[Any, Any]) -> dict[Any, Any]:
-    """A mapping of the kind of `structure` (an OrderedDict, a defaultdict with its factory), in the order of its keys."""
+    """A mapping of the kind and order of `structure`: an OrderedDict, a defaultdict with its factory."""
     if type(structure) is dict:
         return {key: values[key] for key in structure}
     mapping = copy(structure)

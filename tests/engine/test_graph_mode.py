@@ -257,3 +257,181 @@ def test_invariants_of_a_dict_go_by_its_keys():
 def test_invariants_in_another_structure_are_refused(invariants: Any):
     with pytest.raises(ValueError, match=r"shape_invariants must have the structure of loop_vars \(i, d\['b'\]\)"):
         ab.while_loop(lambda i, d: i < 2, lambda i, d: (i + 1, d), (0, {"b": 1.0}), shape_invariants=invariants)
+
+
+# --- branches that are run for their effects ------------------------------------------------------------------------
+
+
+def add_to(variable: ab.Variable, returned: str) -> Callable[[], Any]:
+    """A branch that adds 1, and returns something that is no value."""
+
+    def branch() -> Any:
+        write = variable.assign_add(1.0)
+        return {"None": None, "operation": write.operation, "group": ab.group(write), "no_op": ab.no_op()}[returned]
+
+    return branch
+
+
+BRANCHES = ["None", "operation", "group", "no_op"]
+
+
+@pytest.mark.parametrize("first", BRANCHES)
+@pytest.mark.parametrize("second", BRANCHES)
+def test_a_branch_for_its_effects_is_an_operation(flag: Tensor, first: str, second: str):
+    ones, twos = ab.Variable(0.0, name="ones"), ab.Variable(0.0, name="twos")
+    noted = ab.cond(flag, add_to(ones, first), add_to(twos, second))
+    session = ab.Session()
+    for taken in (True, False, True):
+        assert session.run(noted, {flag: taken}) is None
+    assert (ones.numpy(), twos.numpy()) == (2, 1)
+
+
+@pytest.mark.parametrize("nothing", [ab.no_op, lambda: None])
+def test_a_branch_may_do_nothing(flag: Tensor, nothing: Callable[[], Any]):
+    counter = ab.Variable(0.0, name="counter")
+    noted = ab.cond(flag, add_to(counter, "None"), nothing)
+    with ab.control_dependencies([noted]):
+        after = counter + 0
+    session = ab.Session()
+    assert [session.run(after, {flag: taken}) for taken in (True, False, True)] == [1, 1, 2]
+
+
+def test_switch_and_case_are_operations_too(flag: Tensor):
+    counters = [ab.Variable(0.0, name=f"counter{number}") for number in range(3)]
+    branches = [add_to(counter, "None") for counter in counters]
+    run([ab.switch(ab.constant(1), branches), ab.case([(flag, branches[0])], branches[2])], {flag: False})
+    assert [counter.numpy() for counter in counters] == [0, 1, 1]
+
+
+def test_effects_and_values_together(flag: Tensor, x: Tensor):
+    """Operations in a structure come as the operation that runs the branch, everything else as it is."""
+    counter = ab.Variable(0.0, name="counter")
+    found = ab.cond(
+        flag, lambda: (x * 2, [counter.assign_add(1.0).operation]), lambda: (x, [counter.assign_sub(1.0).operation])
+    )
+    assert type(found) is tuple
+    value, (operation,) = found
+    assert run([value, operation], {flag: True, x: 3}) == [6, None]
+    assert run(value, {flag: False, x: 3}) == 3
+    assert counter.numpy() == 0
+
+
+def test_branches_for_effects_nest(flag: Tensor):
+    counter = ab.Variable(0.0, name="counter")
+    inner = ab.placeholder((), "bool", "inner")
+    noted = ab.cond(flag, lambda: ab.cond(inner, add_to(counter, "None"), ab.no_op), ab.no_op)
+    for outside, inside in ((True, True), (True, False), (False, True)):
+        run(noted, {flag: outside, inner: inside})
+    assert counter.numpy() == 1
+
+
+def test_branches_for_effects_run_in_loops_and_functions():
+    counter = ab.Variable(0.0, name="counter")
+
+    def body(i: Tensor) -> Tensor:
+        ab.cond(ops.equal(i % 2, 0), add_to(counter, "group"), ab.no_op)
+        return i + 1
+
+    assert run(ab.while_loop(lambda i: i < 5, body, 0)) == 5
+    assert counter.numpy() == 3
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_what_a_branch_returns_from_outside_runs_in_any_case(flag: Tensor, grouped: bool):
+    """As what any operation of a branch waits for and what lies outside does."""
+    counter = ab.Variable(0.0, name="counter")
+    write = counter.assign_add(1.0).operation
+    noted = ab.cond(flag, lambda: ab.group(write) if grouped else write, ab.no_op)
+    session = ab.Session()
+    for taken in (True, False):
+        session.run(noted, {flag: taken})
+    assert counter.numpy() == 2
+
+
+def test_branches_that_return_different_things_are_refused(flag: Tensor):
+    with pytest.raises(TypeError, match="false_fn returns a value, true_fn does not"):
+        ab.cond(flag, ab.no_op, lambda: 1.0)
+
+
+# --- group and no_op ------------------------------------------------------------------------------------------------
+
+
+def test_a_group_runs_all_that_it_is_given(x: Tensor):
+    counters = [ab.Variable(0.0, name=f"counter{number}") for number in range(3)]
+    writes = [counter.assign_add(x) for counter in counters]
+    together = ab.group(writes[0], {"more": [writes[1].operation], "none": None}, counters[2], name="together")
+    assert together is not None
+    assert (together.name, together.outputs) == ("together", ())
+    assert run(together, {x: 2}) is None
+    assert [counter.numpy() for counter in counters] == [2, 2, 0]
+
+
+def test_a_group_of_a_graph_that_is_no_longer_the_current_one(graph: Graph):
+    with Graph().as_default() as other:
+        counter = ab.Variable(0.0, name="counter")
+        write = counter.assign_add(1.0)
+    together = ab.group(write)
+    assert together is not None
+    assert together.graph is other
+    ab.Session(other).run(together)
+    assert counter.numpy() == 1
+
+
+def test_what_waits_for_a_group_waits_for_all():
+    counter = ab.Variable(0.0, name="counter")
+    both = ab.group(counter.assign_add(1.0), counter.assign_add(2.0))
+    with ab.control_dependencies([both]):
+        y = counter + 0
+    assert run(y) == 3
+
+
+def test_no_op_holds_control_dependencies():
+    counter = ab.Variable(0.0, name="counter")
+    with ab.control_dependencies([counter.assign_add(1.0)]):
+        done = ab.no_op(name="done")
+    assert done is not None
+    assert run("done") is None
+    assert run(ab.no_op()) is None
+    assert run(ab.group()) is None
+    assert counter.numpy() == 1
+
+
+def test_groups_of_other_things_are_refused():
+    with pytest.raises(TypeError, match="object"):
+        ab.group(object())
+    with Graph().as_default():
+        other = ab.constant(1.0)
+    with pytest.raises(ValueError, match="unrelated graph"):
+        ab.group(ab.constant(1.0), other)
+
+
+def test_groups_can_be_saved(tmp_path: Any, x: Tensor, flag: Tensor):
+    counter = ab.Variable(0.0, name="counter")
+    noted = ab.cond(flag, lambda: ab.group(counter.assign_add(x)), ab.no_op, name="noted")
+    with ab.control_dependencies([noted]):
+        after = counter + 0
+    noted.graph.save(tmp_path / "graph")
+    with ab.load_graph(tmp_path / "graph").as_default():
+        assert run(after.name, {"flag:0": True, "x:0": 2}) == 2
+        assert run(after.name, {"flag:0": False, "x:0": 2}) == 2
+    assert counter.numpy() == 0
+
+
+@pytest.fixture
+def two_devices():
+    ab.config.set_devices(sim=2)
+    yield
+    ab.config.set_devices()
+
+
+@pytest.mark.usefixtures("two_devices")
+def test_groups_run_on_several_devices(flag: Tensor):
+    with ab.device("sim:0"):
+        one = ab.Variable(0.0, name="one")
+    with ab.device("sim:1"):
+        other = ab.Variable(0.0, name="other")
+    noted = ab.cond(flag, lambda: ab.group(one.assign_add(1.0), other.assign_add(2.0)), ab.no_op)
+    session = ab.Session()
+    for taken in (True, False):
+        session.run(noted, {flag: taken})
+    assert (one.numpy(), other.numpy()) == (1, 2)
