@@ -132,7 +132,7 @@ class MachineProgram:
         self._prepared = prepared
         self._traced: MachineProgram | None = None
         self._has_clocks = False
-        check_gpus([self.devices[name] for name in self.machine.devices])
+        check_gpus(self.devices.values())
         self._print(prepared)
         self._idle: list[Step] = []
         self._lock = threading.Lock()

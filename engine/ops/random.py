@@ -55,6 +55,7 @@ from .comparison import where
 from .distributions import beta, binomial, draw_beta, draw_binomial, draw_gamma, gamma
 from .gathering import take
 from .keys import SeedGenerator, global_generator, set_global_seed, take_key
+from .reduced import largest
 from .shape_arguments import ShapeLike
 from .shaping import dim, resolve_shape, shape
 from .special import erfinv_values
@@ -262,8 +263,8 @@ class RandomCategories(Op):
         key, logits, count = inputs
         if logits.shape[1] == 0:
             raise ValueError("categorical: there are no classes to draw from.")
-        scores = logits.astype("float64")
-        weights = xp.exp(scores - xp.max(scores, axis=1, keepdims=True, initial=-np.inf))
+        scores = xp.asarray(logits).astype("float64")
+        weights = xp.exp(scores - largest(xp, scores, (1,)))
         edges = xp.cumsum(weights, axis=1)
         unit = xp.asarray(unit_numbers(key, len(edges) * int(count), dtypes.float64)).reshape(len(edges), int(count))
         places = unit * edges[:, -1:]
