@@ -41,7 +41,9 @@ _EXPORTS: dict[str, str] = {
         ],
         ".engine.graph",
     ),
-    **dict.fromkeys(["TensorArray", "TensorStore", "case", "cond", "switch", "while_loop"], ".engine.control_flow"),
+    **dict.fromkeys(
+        ["TensorArray", "TensorStore", "case", "cond", "group", "no_op", "switch", "while_loop"], ".engine.control_flow"
+    ),
     **dict.fromkeys(["constant", "convert_to_tensor"], ".engine.ops"),
     "placement": ".engine.place",
     "Session": ".engine.session",
@@ -123,7 +125,7 @@ if TYPE_CHECKING:
     from . import optim as optimizers
     from .engine import ops, queues, testing
     from .engine.autodiff import custom_gradient, gradients, jvp, vjp
-    from .engine.control_flow import TensorArray, TensorStore, case, cond, switch, while_loop
+    from .engine.control_flow import TensorArray, TensorStore, case, cond, group, no_op, switch, while_loop
     from .engine.control_flow.associative_scan import associative_scan
     from .engine.control_flow.batched_cond import batched_cond, batched_switch
     from .engine.control_flow.jacobian import batch_jacobian, hessian, jacobian
@@ -304,6 +306,7 @@ __all__ = [
     "function",
     "get_default_graph",
     "gradients",
+    "group",
     "hessian",
     "initializers",
     "io",
@@ -320,6 +323,7 @@ __all__ = [
     "models",
     "name_scope",
     "nn",
+    "no_op",
     "ops",
     "optim",
     "optimizers",

@@ -23,6 +23,8 @@ from typing import Any
 from ..engine import ops
 from ..engine.control_flow import TensorArray as TensorArray
 from ..engine.control_flow import cond as cond
+from ..engine.control_flow import group as group
+from ..engine.control_flow import no_op as no_op
 from ..engine.control_flow import while_loop as while_loop
 from ..engine.control_flow.scan import map_fn as map_fn
 from ..engine.control_flow.scan import scan as scan

@@ -8,6 +8,7 @@ from ..engine import ops
 from ..engine.graph import Tensor
 from ..engine.ops import random
 from .attention_masks import as_mask, both, causal_mask
+from .dropout import acts
 from .layer import Layer
 
 
@@ -102,7 +103,7 @@ class Attention(Layer):
             lowest = 65504.0 if scores.dtype.name == "float16" else 1e9
             scores = ops.where(scores_mask, scores, scores - lowest)
         weights = ops.softmax(scores, axis=-1)
-        if training and self.dropout > 0:
+        if training and acts(self.dropout):
             weights = random.dropout(weights, self.dropout, seed=self.seed_generator)
         return ops.matmul(weights, value), weights
 

@@ -10,7 +10,7 @@ from ..engine.graph import Tensor
 from ..engine.objects import constraints, initializers, regularizers
 from .activation import Softmax
 from .attention_masks import as_mask, both, causal_mask, window_mask, with_rank
-from .dropout import Dropout
+from .dropout import Dropout, acts
 from .einsum_dense import EinsumDense
 from .layer import Layer
 
@@ -62,7 +62,7 @@ class HeadsAttention(Layer):
         label = type(self).__name__
         if sliding_window is not None and (not isinstance(sliding_window, int) or sliding_window <= 0):
             raise ValueError(f"{label}: sliding_window must be None or a positive integer, got {sliding_window!r}.")
-        if flash_attention and dropout > 0:
+        if flash_attention and acts(dropout):
             raise ValueError(f"{label}: flash_attention=True takes no dropout, got dropout={dropout}. Set one of them.")
         self._dropout = dropout
         self._use_bias = use_bias
@@ -195,7 +195,7 @@ class HeadsAttention(Layer):
 
         Subclasses may override it to attend in another way; the arguments are the projected ones.
         """
-        wants_scores = return_attention_scores or self._dropout > 0 or len(query.shape or ()) != 4
+        wants_scores = return_attention_scores or acts(self._dropout) or len(query.shape or ()) != 4
         if wants_scores:
             return self._attend_with_scores(query, key, value, attention_mask, training)
         mask = None if attention_mask is None else with_rank(attention_mask, 4, -3)
@@ -208,7 +208,7 @@ class HeadsAttention(Layer):
         if mask is not None:
             mask = with_rank(mask, len(scores.shape or ()), -2 * self._attended - 1)
         weights = self._softmax(scores, mask=mask)
-        kept = self._dropout_layer(weights, training=training) if self._dropout > 0 else weights
+        kept = self._dropout_layer(weights, training=training) if acts(self._dropout) else weights
         return ops.einsum(self._combine_equation, kept, value), weights
 
     def get_config(self) -> dict[str, Any]:

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..engine import ops
-from ..engine.graph import Tensor, device, flatten, pack_as
+from ..engine.graph import Tensor, Variable, device, flatten, pack_as
 from ..engine.objects.registry import serialize_keras_object
 from ..engine.ops import random
+from .dropout import acts
 from .layer import Layer
 from .recurrent_cell import build_cell, call_cell, dropout_scope, initial_states, output_size_of, state_form
 from .stacked_rnn_cells import check_cell
@@ -117,7 +118,7 @@ class ZoneoutCell(CellWrapper):
         return output, pack_as(new, mixed)
 
     def _mixed(self, rate: float, new: Tensor, old: Tensor, training: Any) -> Tensor:
-        if not rate:
+        if not acts(rate):
             return new
         if not training:
             return rate * old + (1 - rate) * new
@@ -200,7 +201,7 @@ class DropoutCell(CellWrapper):
         )
 
     def _mask(self, batch: Any, shape: Any, rate: Any) -> Any:
-        if not rate:
+        if not acts(rate):
             return None
         return random.dropout(ops.ones((batch, *shape), self.compute_dtype), rate, seed=self.seed_generator)
 
@@ -285,15 +286,17 @@ def _times(x: Any, mask: Any) -> Any:
 
 
 def _rate(cell: str, name: str, value: Any) -> Any:
-    """`value` as a float or a list of floats.
+    """`value` as a float or a list of floats; scalar tensors and variables as they are.
 
     Raises:
         ValueError: one is not within [0, 1].
     """
     values = list(value) if isinstance(value, (list, tuple)) else [value]
-    if not values or not all(isinstance(item, (int, float)) and 0 <= item <= 1 for item in values):
+    numbers = [item for item in values if not isinstance(item, (Tensor, Variable))]
+    if not values or not all(isinstance(item, (int, float)) and 0 <= item <= 1 for item in numbers):
         raise ValueError(f"{cell}: {name} must be within [0, 1], got {name}={value!r}.")
-    return [float(item) for item in values] if isinstance(value, (list, tuple)) else float(value)
+    found = [random.checked_rate(cell, float(item) if isinstance(item, (int, float)) else item) for item in values]
+    return found if isinstance(value, (list, tuple)) else found[0]
 
 
 def _rates(layer: CellWrapper, name: str, value: Any) -> list[float]:

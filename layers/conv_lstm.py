@@ -13,6 +13,7 @@ from ..engine.ops import random
 from ..engine.ops.window_geometry import count_windows
 from .convolution_base import check_dilation, per_channel
 from .dense import positive_int
+from .dropout import acts
 from .input_spec import InputSpec
 from .recurrent_cell import RecurrentCell
 from .rnn import RNN
@@ -147,7 +148,7 @@ class ConvLSTMCell(RecurrentCell):
         )
 
     def _gate_masks(self, shape: Any, rate: float) -> list[Tensor] | None:
-        if not rate:
+        if not acts(rate):
             return None
         ones = ops.ones(shape, self.compute_dtype)
         return [random.dropout(ones, rate, seed=self.seed_generator) for _ in range(4)]

@@ -6,17 +6,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..engine import ops
-from ..engine.graph import Tensor
+from ..engine.graph import Tensor, Variable
 from ..engine.ops import random
 from .input_spec import InputSpec
 from .layer import Layer
+
+
+def acts(rate: Any) -> bool:
+    """Whether dropout by a rate does anything; if a tensor tells it, the graph finds out."""
+    return isinstance(rate, (Tensor, Variable)) or rate != 0
 
 
 class Dropout(Layer):
     """In training, sets a random part of the elements to 0 and scales the others up (Srivastava et al., 2014).
 
     Args:
-        rate: the part, from 0 to 1.
+        rate: the part, from 0 to 1: a number, or a scalar tensor or variable that tells it in each step.
         noise_shape: the shape of the random mask, which broadcasts to that of the inputs; None in it for their size.
         seed: an integer, so that a new process draws the same masks.
 
@@ -28,9 +33,7 @@ class Dropout(Layer):
         self, rate: float, noise_shape: Sequence[int | None] | None = None, seed: int | None = None, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        if not 0 <= rate <= 1:
-            raise ValueError(f"{type(self).__name__}: rate must be within [0, 1], got rate={rate}.")
-        self.rate = rate
+        self.rate = random.checked_rate(type(self).__name__, rate)
         self.seed = seed
         self.noise_shape = None if noise_shape is None else tuple(noise_shape)
         self.supports_masking = True
@@ -38,7 +41,7 @@ class Dropout(Layer):
         self.built = True
 
     def call(self, inputs: Any, training: Any = False) -> Tensor:
-        if not training or self.rate == 0:
+        if not training or not acts(self.rate):
             return inputs
         return random.dropout(inputs, self.rate, noise_shape=self._noise_shape(inputs), seed=self.seed_generator)
 
@@ -76,7 +79,7 @@ class GaussianNoise(Layer):
 
     def __init__(self, stddev: float, seed: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if stddev < 0:
+        if not isinstance(stddev, (Tensor, Variable)) and stddev < 0:
             raise ValueError(f"GaussianNoise: stddev must not be negative, got stddev={stddev}.")
         self.stddev = stddev
         self.seed = seed
@@ -85,7 +88,7 @@ class GaussianNoise(Layer):
         self.built = True
 
     def call(self, inputs: Any, training: Any = False) -> Tensor:
-        if not training or self.stddev == 0:
+        if not training or not acts(self.stddev):
             return inputs
         noise = random.normal(ops.shape(inputs), 0.0, self.stddev, self.compute_dtype, self.seed_generator)
         return inputs + noise

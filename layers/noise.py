@@ -10,23 +10,19 @@ from ..engine import ops
 from ..engine.graph import Tensor
 from ..engine.objects import regularizers
 from ..engine.ops import random
+from .dropout import acts
 from .layer import Layer
 
 # Of the scaled exponential linear unit: where it saturates below.
 _SELU_FLOOR = -1.6732632423543772 * 1.0507009873554805
 
 
-def _checked_rate(layer: str, rate: float, below_one: bool = False) -> float:
-    if not 0 <= rate <= 1 or (below_one and rate == 1):
-        raise ValueError(f"{layer}: rate must be within [0, 1{')' if below_one else ']'}, got rate={rate}.")
-    return rate
-
-
 class GaussianDropout(Layer):
     """In training, multiplies by normal noise of mean 1 and the variance that `Dropout` has (Srivastava et al., 2014).
 
     Args:
-        rate: from 0 up to below 1; the noise's standard deviation is ``sqrt(rate / (1 - rate))``.
+        rate: from 0 up to below 1, a number or a scalar tensor; the noise's standard deviation is
+            ``sqrt(rate / (1 - rate))``.
         seed: an integer, so that a new process draws the same noise.
 
     Raises:
@@ -40,16 +36,17 @@ class GaussianDropout(Layer):
 
     def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.rate = _checked_rate("GaussianDropout", rate, below_one=True)
+        self.rate = random.checked_rate("GaussianDropout", rate, below_one=True)
         self.seed = seed
         self.supports_masking = True
         self.seed_generator = random.SeedGenerator(seed)
         self.built = True
 
     def call(self, inputs: Any, training: Any = False) -> Tensor:
-        if not training or self.rate == 0:
+        if not training or not acts(self.rate):
             return inputs
-        stddev = math.sqrt(self.rate / (1.0 - self.rate))
+        variance = self.rate / (1.0 - self.rate)
+        stddev = math.sqrt(variance) if isinstance(variance, (int, float)) else ops.sqrt(variance)
         return inputs * random.normal(ops.shape(inputs), 1.0, stddev, self.compute_dtype, self.seed_generator)
 
     def get_config(self) -> dict[str, Any]:
@@ -60,7 +57,7 @@ class AlphaDropout(Layer):
     """In training, sets a random part to the floor of `selu`, and keeps mean and variance (Klambauer et al., 2017).
 
     Args:
-        rate: the part, from 0 to below 1.
+        rate: the part, from 0 to below 1: a number, or a scalar tensor.
         noise_shape: the shape of the random mask, which broadcasts to that of the inputs; None in it for their size.
         seed: an integer, so that a new process draws the same masks.
 
@@ -77,7 +74,7 @@ class AlphaDropout(Layer):
         self, rate: float, noise_shape: Sequence[int | None] | None = None, seed: int | None = None, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        self.rate = _checked_rate("AlphaDropout", rate, below_one=True)
+        self.rate = random.checked_rate("AlphaDropout", rate, below_one=True)
         self.seed = seed
         self.noise_shape = None if noise_shape is None else tuple(noise_shape)
         self.supports_masking = True
@@ -85,16 +82,17 @@ class AlphaDropout(Layer):
         self.built = True
 
     def call(self, inputs: Any, training: Any = False) -> Tensor:
-        if not training or self.rate == 0:
+        if not training or not acts(self.rate):
             return inputs
         sizes = ops.shape(inputs)
         wanted = self.noise_shape or [None] * len(sizes)
         shape = [size if chosen is None else chosen for size, chosen in zip(sizes, wanted, strict=True)]
         kept = random.uniform(shape, seed=self.seed_generator) >= self.rate
+        rate = self.rate if isinstance(self.rate, (int, float)) else ops.cast(self.rate, inputs.dtype)
         # The values that mean 0 and variance 1 turn into, brought back to these.
-        scale = ((1 - self.rate) * (1 + self.rate * _SELU_FLOOR**2)) ** -0.5
+        scale = ((1 - rate) * (1 + rate * _SELU_FLOOR**2)) ** -0.5
         dropped = ops.where(kept, inputs, ops.cast(_SELU_FLOOR, inputs.dtype))
-        return dropped * scale - scale * _SELU_FLOOR * self.rate
+        return dropped * scale - scale * _SELU_FLOOR * rate
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "rate": self.rate, "seed": self.seed, "noise_shape": self.noise_shape}

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from ..engine import ops
-from ..engine.graph import Tensor
+from ..engine.graph import Tensor, Variable
 from ..engine.objects import activations, constraints, initializers, regularizers
 from ..engine.ops import random
 from .calling import map_leaves, signature_of
 from .dense import known_features, positive_int
+from .dropout import acts
 from .input_spec import InputSpec
 from .layer import Layer
 from .weight import Weight
@@ -162,9 +163,9 @@ class RecurrentCell(Layer):
         self.kernel_constraint = constraints.get(kernel_constraint)
         self.recurrent_constraint = constraints.get(recurrent_constraint)
         self.bias_constraint = constraints.get(bias_constraint)
-        self.dropout = min(1.0, max(0.0, dropout))
-        self.recurrent_dropout = min(1.0, max(0.0, recurrent_dropout))
-        self.implementation = 1 if self.recurrent_dropout else implementation
+        self.dropout = _within_one(dropout)
+        self.recurrent_dropout = _within_one(recurrent_dropout)
+        self.implementation = 1 if acts(self.recurrent_dropout) else implementation
         self.seed = seed
         self.seed_generator = random.SeedGenerator(seed)
         self.state_size: Any = self.units if self.states_count == 1 else [self.units] * self.states_count
@@ -233,8 +234,8 @@ class RecurrentCell(Layer):
             self._draw_mask(batch_size, self.recurrent_kernel.shape, self.recurrent_dropout),
         )
 
-    def _draw_mask(self, batch_size: Any, kernel_shape: Any, rate: float) -> Any:
-        if not rate:
+    def _draw_mask(self, batch_size: Any, kernel_shape: Any, rate: Any) -> Any:
+        if not acts(rate):
             return None
         ones = ops.ones((batch_size, kernel_shape[0]), self.compute_dtype)
         count = self.gates if self.implementation == 1 else 1
@@ -280,3 +281,8 @@ class RecurrentCell(Layer):
             "recurrent_dropout": self.recurrent_dropout,
             "seed": self.seed,
         }
+
+
+def _within_one(rate: Any) -> Any:
+    """A rate as a number from 0 to 1, as Keras cuts it off; of a tensor the value is not known yet."""
+    return rate if isinstance(rate, (Tensor, Variable)) else min(1.0, max(0.0, rate))

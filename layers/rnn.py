@@ -214,6 +214,10 @@ class RNN(Layer):
                 f"Layer {self.name!r} ({type(self).__name__}): sequence_length must be ints of shape (batch,), got "
                 f"{lengths.dtype.name} of shape {lengths.shape}."
             )
+        if lengths.shape is None:
+            what = f"Layer {self.name!r} ({type(self).__name__}): sequence_length must have the shape (batch,)."
+            with lengths.graph.control_dependencies([ops.assert_rank(lengths, 1, what)]):
+                lengths = ops.reshape(lengths, (-1,))
         return ops.cast(self._of_each_row("sequence_length", lengths, batch), "int32")
 
     def _of_each_row(self, argument: str, given: Tensor, batch: Any) -> Tensor:

@@ -444,7 +444,8 @@ class Optimizer(StatelessSteps, Updates):
                     total.assign(total + gradient)
             return None if self._least_norm is None else True
 
-        return cond(ops.equal((self._iterations + 1) % steps, 0), update, accumulate)
+        is_made = cond(ops.equal((self._iterations + 1) % steps, 0), update, accumulate)
+        return None if self._least_norm is None else is_made
 
     # --- weight decay and moving averages ---------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from .call import Call, Recorded, Recursion
 from .cond import Branch, case, cond, switch
 from .frames import History, Saved, TripCount
+from .grouping import NoOp, group, no_op
 from .region_op import RegionOp
 from .tensor_array import TensorArray
 from .tensor_store import TensorStore
@@ -12,6 +13,7 @@ __all__ = [
     "Branch",
     "Call",
     "History",
+    "NoOp",
     "Recorded",
     "Recursion",
     "RegionOp",
@@ -22,6 +24,8 @@ __all__ = [
     "While",
     "case",
     "cond",
+    "group",
+    "no_op",
     "switch",
     "while_loop",
 ]

@@ -271,7 +271,7 @@ def _first_call(body: Body, arguments: Sequence[Tensor]) -> Operation:
     graph = get_default_graph()
     body.captured_in_order()
     op = Recursion(body)
-    with graph.control_dependencies(body.outer_controls):
+    with graph.control_dependencies(body.settled_waits()):
         return graph.add(op, [*arguments, *op.captured_inputs()], body.name)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from ..autodiff.backpropagate import Sweep, backpropagate, frame_cotangents
 from ..graph.graph import Graph, Operation, get_default_graph, graph_for
 from ..graph.identity import is_among
-from ..graph.nest import flatten, flatten_with_path, is_sequence, map_structure
+from ..graph.nest import flatten, flatten_with_path, map_structure, pack_as
 from ..graph.region import Region
 from ..graph.slices import IndexedSlices
 from ..graph.spec import FrameSpec, Spec, TensorSpec, kind_of
@@ -21,6 +21,7 @@ from ..ops.cotangent import accumulate, resolved
 from ..ops.elementwise import identity
 from .call import Body, NotKnownYet
 from .frames import BranchMirror
+from .grouping import keep_running
 from .region_op import RegionOp, as_component, component, rebuild, zeros_cotangent
 from .sparse_captures import Uses, is_table, rows_of, takes_rows_only, uses_among
 
@@ -151,7 +152,7 @@ def _joined(specs: tuple[Spec, ...]) -> Spec:
 def build_branch(regions: Sequence[Region], choice: Tensor) -> Operation:
     """Append the branch op over traced regions."""
     op = Branch(regions)
-    controls = [operation for region in regions for operation in region.outer_controls]
+    controls = [operation for region in regions for operation in region.settled_waits()]
     graph = get_default_graph()
     with graph.control_dependencies(controls):
         return graph.add(op, [choice, *op.captured_inputs()], "cond")
@@ -167,7 +168,9 @@ def cond(pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any], nam
         name: a name for the operation.
 
     Returns:
-        The result, in the structure that the branches return. None where a branch is run for its effects only.
+        The result, in the structure that the branches return. Branches that are run for their effects return None, or
+        an operation such as `group` and `no_op` give: then the result is the operation that runs the branch taken, to
+        be fetched, grouped or named in `control_dependencies`.
 
     Raises:
         TypeError: `pred` is no scalar bool, or the branches differ; every difference is listed.
@@ -261,13 +264,15 @@ def _branches(choice: Tensor, functions: list[tuple[str, Callable[[], Any]]], na
 
 def _built_branches(graph: Graph, choice: Tensor, functions: list[tuple[str, Callable[[], Any]]], name: str) -> Any:
     regions: list[Region] = []
+    returned: list[Any] = []
     structures: list[Any] = []
     unknown: frozenset[Body] = frozenset()
     for label, function in functions:
         region = Region(graph, label)
         try:
             with region.as_default():
-                structures.append(_without_operations(function()))
+                returned.append(function())
+                structures.append(_without_operations(returned[-1]))
         except NotKnownYet as missing:  # a function that is being traced calls itself: other branches say what it gives
             unknown |= missing.bodies
             continue
@@ -279,16 +284,21 @@ def _built_branches(graph: Graph, choice: Tensor, functions: list[tuple[str, Cal
     _settle_results(regions, structures, labels)
     with graph.name_scope(name):
         node = build_branch(regions, choice)
-    return rebuild(structures[0], node.outputs[:-1]) if len(node.outputs) > 1 else structures[0]
+    values = iter(flatten(rebuild(structures[0], node.outputs[:-1])))
+    if returned[0] is None:
+        return node
+    return pack_as(
+        returned[0], [node if isinstance(leaf, Operation) else next(values) for leaf in flatten(returned[0])]
+    )
 
 
-def _without_operations(result: Any) -> Any:
-    """A branch that returns an operation is run for its effect only: that is no value."""
-    if isinstance(result, Operation):
-        return None
-    if is_sequence(result) and any(isinstance(item, Operation) for item in result):
-        return [_without_operations(item) for item in result]
-    return result
+def _without_operations(returned: Any) -> Any:
+    """What a branch returned, with None for operations, which are no values. They run with the branch."""
+    leaves = flatten(returned)
+    found = [leaf for leaf in leaves if isinstance(leaf, Operation)]
+    for operation in found:
+        keep_running(operation)
+    return pack_as(returned, [None if isinstance(leaf, Operation) else leaf for leaf in leaves]) if found else returned
 
 
 def _check_structures(structures: list[Any], labels: list[str]) -> None:

@@ -6,10 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from ..graph.dtypes import name_of
-from ..graph.nest import flatten, flatten_with_path, is_mapping, is_sequence
+from ..graph.nest import flatten, flatten_with_path, is_mapping, is_nested, is_sequence, sorted_keys
 from ..graph.spec import ArraySpec, Spec, TensorSpec, as_shape, kind_of, shape_accepts, shape_text
 from ..graph.tensor import Tensor
 from .region_op import as_component, parameter_names
@@ -55,13 +53,32 @@ class LoopVariables:
     def _declared_specs(self, invariants: Any, single: bool) -> list[TensorSpec | None]:
         if invariants is None:
             return [None] * len(self.inits)
-        leaves = _invariant_leaves((invariants,) if single else invariants)
-        if len(leaves) != len(self.inits):
-            raise ValueError(
-                f"while_loop: {len(leaves)} shape_invariants for {len(self.inits)} loop variables: "
-                f"{', '.join(self.names)}."
-            )
+        if single and not _is_list_of_one(invariants):
+            invariants = [invariants]
+        leaves = self._invariant_leaves(self.structure, invariants, "")
         return [self._declared_spec(*each) for each in zip(leaves, self.inits, self.names, strict=True)]
+
+    def _invariant_leaves(self, structure: Any, declared: Any, path: str) -> list[Any]:
+        """The shapes that are declared for the leaves of `structure`, which are tuples themselves; None is any shape.
+
+        Raises:
+            ValueError: they are not in the structure of the loop variables.
+        """
+        if structure is None:
+            return []
+        if declared is not None and not _is_declared_like(structure, declared):
+            where = self._named(path) if path else "loop_vars"
+            raise ValueError(
+                f"while_loop: shape_invariants must have the structure of loop_vars ({', '.join(self.names)}), with a "
+                f"shape for each; got {declared!r} for {where}."
+            )
+        if not is_nested(structure):
+            return [declared]
+        leaves: list[Any] = []
+        for key in sorted_keys(structure) if is_mapping(structure) else range(len(structure)):
+            inner = None if declared is None else declared[key]
+            leaves += self._invariant_leaves(structure[key], inner, f"{path}[{key!r}]")
+        return leaves
 
     def _declared_spec(self, leaf: Any, init: Tensor, name: str) -> TensorSpec | None:
         if isinstance(init.spec, ArraySpec):
@@ -136,13 +153,16 @@ def _difference(name: str, spec: Spec, result: Spec, declared: TensorSpec | None
     return ""
 
 
-def _invariant_leaves(invariants: Any) -> list[Any]:
-    """Shapes are tuples themselves, so the structure ends at tuples of dimensions."""
-    if invariants is None or hasattr(invariants, "shape") or _is_shape(invariants):
-        return [invariants]
-    items: list[Any] = list(invariants.values() if is_mapping(invariants) else invariants)
-    return [leaf for item in items for leaf in _invariant_leaves(item)]
+def _is_list_of_one(invariants: Any) -> bool:
+    """Whether what is declared for one value is a list with its shape, rather than the shape."""
+    if not is_sequence(invariants) or len(invariants) != 1:
+        return False
+    return is_sequence(invariants[0]) or hasattr(invariants[0], "shape")
 
 
-def _is_shape(value: Any) -> bool:
-    return is_sequence(value) and all(dim is None or isinstance(dim, (int, np.integer)) for dim in value)
+def _is_declared_like(structure: Any, declared: Any) -> bool:
+    if is_mapping(structure):
+        return is_mapping(declared) and declared.keys() == structure.keys()
+    if is_sequence(structure):
+        return is_sequence(declared) and len(declared) == len(structure)
+    return not is_mapping(declared)

@@ -181,7 +181,8 @@ def _no_results(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, se
 
 def _checked_pair(result: Any) -> Any:
     if not is_sequence(result) or len(result) != 2:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"scan: f must return (carry, y), got {type(result).__name__}.")
+        got = "one tensor" if isinstance(result, Tensor) else type(result).__name__
+        raise TypeError(f"scan: f must return (carry, y), got {got}.")
     return result
 
 

@@ -183,7 +183,7 @@ def _cut_parameters(region: Region) -> set[Tensor]:
 
 def _append(op: Scheduled, name: str) -> Operation:
     graph = get_default_graph()
-    controls = op.region.outer_controls
+    controls = op.region.settled_waits()
     with graph.control_dependencies(controls), graph.device(None):
         return graph.add(op, [convert_to_tensor(0), *op.captured_inputs()], name)
 

@@ -107,8 +107,9 @@ def while_loop(
         loop_vars: the initial values: a tuple or list (or one value) of tensors, arrays, numbers, Variables,
             TensorArrays, and nested structures of these.
         maximum_iterations: stop after so many iterations at the latest.
-        shape_invariants: shapes, in the structure of `loop_vars`, that hold at every iteration. Never needed: a shape
-            that changes from iteration to iteration is inferred as unknown. What is declared is checked.
+        shape_invariants: shapes, in the structure of `loop_vars`, that hold at every iteration; None is any shape.
+            Never needed: a shape that changes from iteration to iteration is inferred as unknown. What is declared is
+            checked.
         parallel_iterations: how many iterations may be alive at once where the loop spans devices.
         swap_memory: state that is saved for the gradient may move to host memory, or be computed again where that
             takes less time (docs/memory.md).
@@ -245,7 +246,7 @@ def build_while(
     test = _trace(graph, "cond", current, names, None, lambda values: [_as_condition(condition(values))])
     settle_variables((test, body), repeats=True)
     op = While(test, body, parallel_iterations, swap_memory)
-    with graph.control_dependencies([*test.outer_controls, *body.outer_controls]):
+    with graph.control_dependencies([*test.settled_waits(), *body.settled_waits()]):
         return graph.add(op, [*inits, *op.captured_inputs()], "while")
 
 

@@ -179,14 +179,19 @@ class Graph:
 
     def _append(self, op: Op, inputs: tuple[Symbol, ...], specs: tuple[Spec, ...], name: str | None) -> Operation:
         controls: tuple[Operation, ...] = ()
+        outer: list[Operation] = []
         if self._control_stack:
-            controls = tuple(dict.fromkeys(c for group in self._control_stack for c in group))
+            waits = dict.fromkeys(c for group in self._control_stack for c in group)
+            controls = tuple([source for source in waits if source.graph is self])
+            outer = [source for source in waits if source.graph is not self]
         name = self.unique_name(name or op.type_name)
         scope = self._scope
         operation = Operation(self, op, inputs, specs, name, scope.plain, controls, user_location())
         operation.colocations = scope.colocations
         if scope.parts or scope.colocations or operation.effects:
             settle_operation(operation, scope)
+        if outer:
+            self.note_outer_waits(operation, outer)
         return self._link(operation)
 
     def add_shared(self, key: Any, op: Op, inputs: Sequence[Tensor], name: str | None = None) -> Symbol:
@@ -366,24 +371,36 @@ class Graph:
         """What the device scopes around this place of the program ask for."""
         return self._scope
 
+    def control_dependencies(self, control_inputs: Sequence[Any] | None) -> AbstractContextManager[None]:
+        """Operations built inside run after the operations and tensors of `control_inputs`; None lifts outer ones.
+
+        Values are finished: nothing waits for them.
+
+        Raises:
+            TypeError: something is neither operation nor tensor. ValueError: it belongs to an unrelated graph.
+        """
+        if control_inputs is None:
+            return self._in_control_block([])
+        given = [item for item in control_inputs if not isinstance(item, Value)]
+        operations = [item.operation if isinstance(item, Symbol) else item for item in given]
+        for item in operations:
+            if not isinstance(item, Operation):
+                raise TypeError(f"control_dependencies takes operations and tensors, not {type(item).__name__}.")
+            if not self.is_inside(item.graph):
+                raise ValueError(f"control_dependencies: {item!r} belongs to an unrelated graph.")
+        return self._in_control_block([*self._control_stack, tuple(operations)])
+
     @contextmanager
-    def control_dependencies(self, operations: Sequence[Operation] | None) -> Generator[None]:
-        """Operations built inside run after `operations`; None lifts outer ones."""
-        before = self._control_stack
-        self._control_stack = [] if operations is None else [*before, tuple(operations)]
+    def _in_control_block(self, stack: list[tuple[Operation, ...]]) -> Generator[None]:
+        before, self._control_stack = self._control_stack, stack
         try:
             yield
         finally:
             self._control_stack = before
 
-    def note_outer_controls(self, operations: Sequence[Operation]) -> None:
-        """Take note of dependencies on operations of enclosing graphs.
-
-        Raises:
-            ValueError: there is no enclosing graph to hold them.
-        """
-        if operations:
-            raise ValueError(f"control_dependencies: {operations[0]!r} belongs to an unrelated graph.")
+    def note_outer_waits(self, operation: Operation, sources: Sequence[Operation]) -> None:
+        """Take note that `operation` waits for operations of enclosing graphs."""
+        raise NotImplementedError(f"{self!r} lies in no other graph.")
 
     # --- the current graph ----------------------------------------------------------------------------------
 
@@ -659,16 +676,6 @@ def control_dependencies(control_inputs: Sequence[Any] | None) -> Any:
     """``with ab.control_dependencies([op]):`` - operations built inside run after those named.
 
     Args:
-        control_inputs: operations or tensors (values are finished: nothing waits for them); None lifts the dependencies
-            of outer blocks.
+        control_inputs: operations or tensors; None lifts the dependencies of outer blocks.
     """
-    if control_inputs is None:
-        return get_default_graph().control_dependencies(None)
-    given = [item for item in control_inputs if not isinstance(item, Value)]
-    operations = [item.operation if isinstance(item, Symbol) else item for item in given]
-    for item in operations:
-        if not isinstance(item, Operation):
-            raise TypeError(f"control_dependencies takes operations and tensors, not {type(item).__name__}.")
-    graph = get_default_graph()
-    graph.note_outer_controls([item for item in operations if item.graph is not graph])
-    return graph.control_dependencies([item for item in operations if item.graph is graph])
+    return get_default_graph().control_dependencies(control_inputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -42,7 +43,7 @@ def flatten_with_path(structure: Any, path: str = "") -> Iterator[tuple[str, Any
     if structure is None:
         return
     if is_mapping(structure):
-        for key in _sorted_keys(structure):
+        for key in sorted_keys(structure):
             yield from flatten_with_path(structure[key], f"{path}[{key!r}]")
     elif is_sequence(structure):
         names = getattr(structure, "_fields", None)
@@ -79,8 +80,8 @@ def _pack(structure: Any, leaves: Iterator[Any]) -> Any:
     if structure is None:
         return None
     if is_mapping(structure):
-        packed = {key: _pack(structure[key], leaves) for key in _sorted_keys(structure)}
-        return {key: packed[key] for key in structure}
+        packed = {key: _pack(structure[key], leaves) for key in sorted_keys(structure)}
+        return _mapping_like(structure, packed)
     if is_sequence(structure):
         # `next` may raise StopIteration: a generator expression would turn it into a RuntimeError.
         items: list[Any] = []
@@ -92,7 +93,18 @@ def _pack(structure: Any, leaves: Iterator[Any]) -> Any:
     return next(leaves)
 
 
-def _sorted_keys(mapping: dict[Any, Any]) -> list[Any]:
+def _mapping_like(structure: dict[Any, Any], values: dict[Any, Any]) -> dict[Any, Any]:
+    """A mapping of the kind and order of `structure`: an OrderedDict, a defaultdict with its factory."""
+    if type(structure) is dict:
+        return {key: values[key] for key in structure}
+    mapping = copy(structure)
+    for key in structure:
+        mapping[key] = values[key]
+    return mapping
+
+
+def sorted_keys(mapping: dict[Any, Any]) -> list[Any]:
+    """The keys of a dict in the order in which `flatten` visits them."""
     try:
         return sorted(mapping)
     except TypeError:

@@ -30,6 +30,7 @@ class Region(Graph):
         parameters: the explicit inputs (loop variables), in order.
         captures: pairs (tensor of the parent, parameter here) of values used from outside.
         results: the outputs, in order.
+        outer_waits: for operations here those of enclosing graphs that control dependencies make them wait for.
         is_built: whether an operation holds the region, or it was rewritten; from then on it captures nothing more.
 
     Reads of variables are taken out of the region optimistically: a read becomes a captured read of the parent, and
@@ -44,7 +45,7 @@ class Region(Graph):
         self.mirror = mirror
         self.parameters: list[Symbol] = []
         self.results: list[Symbol] = []
-        self.outer_controls: list[Operation] = []
+        self.outer_waits: dict[Operation, tuple[Operation, ...]] = {}
         self.written: set[object] = set()
         self._local: dict[Symbol, Symbol] = {}
         self._hoisted: dict[Variable, Symbol] = {}
@@ -139,10 +140,18 @@ class Region(Graph):
         super()._note_write(resource)
         self.keep_reads_inside(resource)
 
-    def note_outer_controls(self, operations: Sequence[Operation]) -> None:
-        own = [operation for operation in operations if operation.graph is self.parent]
-        self.outer_controls.extend(own)
-        self.parent.note_outer_controls([operation for operation in operations if operation.graph is not self.parent])
+    def note_outer_waits(self, operation: Operation, sources: Sequence[Operation]) -> None:
+        self.outer_waits[operation] = tuple(sources)
+
+    def settled_waits(self) -> list[Operation]:
+        """What the operation that holds the region waits for on behalf of operations inside.
+
+        What a control block around the region names is left out of `outer_waits`: it counts, whatever runs inside.
+        """
+        around = {source for group in self._parent._control_stack for source in group}
+        for operation, sources in self.outer_waits.items():
+            self.outer_waits[operation] = tuple([source for source in sources if source not in around])
+        return list(dict.fromkeys(source for sources in self.outer_waits.values() for source in sources))
 
     def inner_inputs(self) -> list[Symbol]:
         """What stands inside for what is given to it from outside: arguments, then captured values."""

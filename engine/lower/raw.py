@@ -12,7 +12,7 @@ from ..control_flow.while_loop import While
 from ..graph.graph import Operation
 from ..graph.spec import FrameSpec
 from ..graph.tensor import Tensor
-from ..ops.raw import Enter, Merge, NextIteration, RawOp, back_edges
+from ..ops.raw import Enter, Exit, Merge, NextIteration, RawOp, back_edges
 from ..passes.prune import frame_users, needed_operations
 from .contexts import Context
 from .nodes import Frame, Machine, Node, Value, spec_of
@@ -148,11 +148,13 @@ class RawLowering:
         node = Node(op.type_name, operation.name, device, frame, (), specs, [operation])
         if isinstance(op, Enter):
             node.inputs = [self._entering(operation, device)]
-            node.is_constant = op.is_constant
-            if not op.is_constant:  # (one constant of a loop may be dead, and another one alive)
+            node.is_constant = op.is_constant and self.frames.is_loop(frame)
+            if not node.is_constant:  # (one constant of a loop may be dead, and another one alive)
                 self._sources.setdefault(frame, node.inputs[0])
         else:
             node.inputs = [self._value(tensor, frame) for tensor in operation.inputs]
+        if isinstance(op, Exit) and node.inputs[0].node.kind == "enter":  # an iteration runs something
+            node.inputs = [self._held(node, node.inputs[0], [])]
         if isinstance(op, NextIteration) and op.into is not None:
             self._nodes[op.into.operation].inputs.append(node.output)
         self._give(operation.outputs, node.outputs)
@@ -268,24 +270,35 @@ class RawLowering:
     def _complete_controls(self) -> None:
         """Every device that takes part in a loop has something that starts its iterations."""
         nodes = self.machine.nodes
-        started = {(node.frame, node.device) for node in nodes if node.kind == "next_iteration"}
+        started = {
+            (node.frame, node.device)
+            for node in nodes
+            if node.kind == ("next_iteration" if self.frames.is_loop(node.frame) else "enter")
+        }
         conditions = {node.frame: node for node in nodes if node.kind == "loop_cond"}
         placed = [node for node in nodes if node.device is not None]
         taking_part = dict.fromkeys((frame, node.device) for node in placed for frame in node.frame.around())
         for frame, device in sorted(taking_part, key=lambda pair: -pair[0].depth):
             if frame.parent is None or (frame, device) in started:
                 continue
+            if not self.frames.is_loop(frame):
+                self._control(frame, str(device), None)
+                continue
             if frame not in conditions:
                 raise self.frames.no_condition(frame, str(device))
             self._control(frame, str(device), conditions[frame].output)
 
-    def _control(self, frame: Frame, device: str, goes_on: Value) -> None:
-        """A loop of its own that carries nothing."""
+    def _control(self, frame: Frame, device: str, goes_on: Value | None) -> None:
+        """A loop of its own that carries nothing; of a frame of one iteration its beginning alone."""
         assert frame.parent is not None, "the step itself is no loop"
         name = f"{frame.name}/control"
         gate = Node("no_op", f"{frame.name}/gate", self._sources[frame].node.device, frame.parent)
         gate.controls = [self._sources[frame]]
         start = Node("enter", name, device, frame, [gate.done])
+        if goes_on is None:
+            for node in (gate, start):
+                self.machine.add(node)
+            return
         merge = Node("merge", name, device, frame, [start.output])
         switch = Node("switch", name, device, frame, [merge.output, goes_on], [None, None])
         again = Node("next_iteration", name, device, frame, [Value(switch, 1)])

@@ -48,6 +48,7 @@ class RawFrames:
         self._enters: dict[Frame, list[Operation]] = {}
         self._sides: dict[Operation, Sides] = {}
         self._settle_all()
+        self._loops = {self.of[o] for o in operations if isinstance(o.op, NextIteration)}
         for operation in operations:
             self._check(operation)
         for operation in operations:
@@ -61,6 +62,10 @@ class RawFrames:
     def is_free(self, operation: Operation) -> bool:
         """Whether it is a constant, which lies in no frame."""
         return isinstance(operation.op, Constant) and not operation.control_inputs
+
+    def is_loop(self, frame: Frame) -> bool:
+        """Whether anything in a frame hands a value to the next iteration; otherwise it has one."""
+        return frame in self._loops
 
     def sides_of(self, operation: Operation) -> Sides:
         """On which sides of Switches of its frame it lies. (What a Switch itself gives lies on one more.)"""
@@ -227,7 +232,7 @@ class RawFrames:
                 f"{described(operation)} takes what {described(source)} hands to the next iteration. Only raw.merge "
                 "can take that."
             )
-        if isinstance(source.op, Enter) and not source.op.is_constant:
+        if isinstance(source.op, Enter) and not source.op.is_constant and self.is_loop(self.of[source]):
             raise ValueError(
                 f"{described(operation)} takes what {described(source)} brings into the first iteration, and "
                 "would find nothing in the second one. Pass is_constant=True to raw.enter, or put a raw.merge between."
@@ -270,6 +275,8 @@ class RawFrames:
         """What leaves an iteration must be dead in all but the last one, or in the last one."""
         if not isinstance(operation.op, (Exit, NextIteration)) or self._sides[operation]:
             return
+        if isinstance(operation.op, Exit) and not self.is_loop(self.of[operation]):
+            return
         if isinstance(operation.op, Exit):
             raise ValueError(
                 f"{described(operation)} takes a value that is alive in every iteration. Give it the false side of a "
@@ -281,7 +288,7 @@ class RawFrames:
         )
 
     def _check_loops(self) -> None:
-        """Every loop has a variable, and at most one condition."""
+        """Every loop has at most one condition."""
         conditions: dict[Frame, Operation] = {}
         for operation in self._operations:
             if isinstance(operation.op, LoopCond):
@@ -291,13 +298,6 @@ class RawFrames:
                         f"{described(operation)} is the second condition of {_named(self.of[operation])}, after "
                         f"{described(first)}. A loop has one: join them with ops.logical_and."
                     )
-        handing = {self.of[o] for o in self._operations if isinstance(o.op, NextIteration)}
-        for frame, enters in self._enters.items():
-            if frame not in handing:
-                raise ValueError(
-                    f"{described(enters[0])} leads into {_named(frame)}, in which no raw.next_iteration hands anything "
-                    "on: it is no loop. A loop variable is raw.enter, raw.merge, raw.switch and raw.next_iteration."
-                )
 
     # --- sides of Switches ------------------------------------------------------------------------------------------
 

@@ -133,7 +133,7 @@ class MachineProgram:
         self._prepared = prepared
         self._traced: MachineProgram | None = None
         self._has_clocks = False
-        check_gpus([self.devices[name] for name in self.machine.devices])
+        check_gpus(self.devices.values())
         self._print(prepared)
         self._owned = OwnMemory(effect for operation in graph.operations for effect in operation.effects)
         self._idle: list[Step] = []

@@ -10,14 +10,17 @@ import numpy as np
 from ..graph.graph import colocate_with
 from ..graph.tensor import Tensor
 from ..graph.variable import Variable
-from .base import TensorLike, convert_to_tensor
+from .base import TensorLike, convert_to_tensor, runtime_shape
 from .comparison import maximum
 from .creation import arange, zeros_like
 from .elementwise import square
 from .gathering import gather, integers
+from .joining import concatenate, stack
 from .mathematics import rsqrt
 from .partitioning import dynamic_partition, dynamic_stitch
+from .reduction import prod
 from .reduction import sum as sum_of
+from .running import cumsum
 from .shaping import ravel, reshape, shape, size
 from .sorting import searchsorted
 
@@ -30,13 +33,13 @@ def shard_sizes(count: int, shards: int) -> list[int]:
 
 
 def find_shards(
-    ids: TensorLike, sizes: Sequence[int], partition_strategy: str = "mod", caller: str = "embedding_lookup"
+    ids: TensorLike, sizes: Sequence[Any], partition_strategy: str = "mod", caller: str = "embedding_lookup"
 ) -> tuple[Tensor, Tensor]:
     """Where the rows of ids are: the numbers of their shards, and their places there.
 
     Args:
         ids: integers.
-        sizes: how many rows each shard holds.
+        sizes: how many rows each shard holds: ints, or int32 scalars where the run finds out.
         partition_strategy: "mod" or "div".
         caller: for messages.
 
@@ -45,8 +48,9 @@ def find_shards(
     """
     if partition_strategy not in STRATEGIES:
         raise ValueError(f"{caller}: partition_strategy must be 'mod' or 'div', got {partition_strategy!r}.")
-    expected = shard_sizes(sum(sizes), len(sizes))
-    if list(sizes) != expected:
+    are_known = all(isinstance(size, int) for size in sizes)
+    expected = shard_sizes(sum(sizes), len(sizes)) if are_known else list(sizes)
+    if are_known and list(sizes) != expected:
         raise ValueError(
             f"{caller}: {len(sizes)} shards of a table of {sum(sizes)} rows must have {expected} rows, got "
             f"{list(sizes)}."
@@ -56,7 +60,10 @@ def find_shards(
         return zeros_like(ids), ids
     if partition_strategy == "mod":
         return ids % len(sizes), ids // len(sizes)
-    starts = np.cumsum([0, *sizes[:-1]]).astype(ids.dtype)
+    if are_known:
+        starts: Any = np.cumsum([0, *sizes[:-1]]).astype(ids.dtype)
+    else:
+        starts = cumsum(stack([convert_to_tensor(size, ids.dtype) for size in (0, *sizes[:-1])]))
     shard = searchsorted(starts[1:], ids, side="right")
     return shard, ids - gather(convert_to_tensor(starts), shard)
 
@@ -107,8 +114,11 @@ def embedding_lookup(
     parts = zip(tables, dynamic_partition(local, number, count), strict=True)
     found = [_rows(table, part) for table, part in parts]
     rows = dynamic_stitch(dynamic_partition(arange(size(places)), number, count), found)
-    whole = reshape(rows, (*_dims(places), *shape(found[0])[1:]))
-    return _clipped(whole, places, max_norm)
+    if places.ndim is None or found[0].ndim is None:
+        whole: Any = concatenate([runtime_shape(places), runtime_shape(found[0])[1:]])
+    else:
+        whole = (*shape(places), *shape(found[0])[1:])
+    return _clipped(reshape(rows, whole), places, max_norm)
 
 
 def _rows(table: Any, places: Tensor) -> Tensor:
@@ -119,18 +129,12 @@ def _rows(table: Any, places: Tensor) -> Tensor:
         return gather(table, places)
 
 
-def _rows_of(table: Any) -> int:
-    if not table.shape or table.shape[0] is None:
-        raise ValueError(
-            f"embedding_lookup: each shard must be a table with a known number of rows, got shape {table.shape}."
-        )
-    return int(table.shape[0])
-
-
-def _dims(places: Tensor) -> Any:
-    if places.ndim is None:
-        raise ValueError("embedding_lookup: the ids must have a known rank. Give the placeholder a shape.")
-    return shape(places)
+def _rows_of(table: Any) -> Any:
+    """How many rows a shard has, as an int or an int32 scalar."""
+    if table.shape == ():
+        raise ValueError("embedding_lookup: each shard must be a table with an axis of rows, got a scalar.")
+    known = None if table.shape is None else table.shape[0]
+    return runtime_shape(convert_to_tensor(table))[0] if known is None else int(known)
 
 
 def _clipped(rows: Tensor, places: Tensor, max_norm: float | None) -> Tensor:
@@ -139,7 +143,10 @@ def _clipped(rows: Tensor, places: Tensor, max_norm: float | None) -> Tensor:
         return rows
     first, rank = places.ndim, rows.ndim
     if first is None or rank is None:
-        raise ValueError("embedding_lookup: max_norm needs ids and tables of known rank. Give placeholders shapes.")
+        whole = runtime_shape(rows)
+        width = prod(whole[size(runtime_shape(places)) :])
+        flat = reshape(rows, stack([size(places), width]))
+        return reshape(_clipped(flat, ravel(places), max_norm), whole)
     squares = sum_of(square(rows), axis=tuple(range(first, rank)), keepdims=True)
     return rows * (max_norm * rsqrt(maximum(squares, float(max_norm) ** 2)))
 

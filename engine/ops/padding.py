@@ -9,13 +9,17 @@ import numpy as np
 
 from ..graph import dtypes
 from ..graph.graph import Operation
+from ..graph.nest import is_sequence
 from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
-from .base import TensorLike, apply, convert_to_tensor, make_constant, normalize_axis, sum_like
+from .base import TensorLike, apply, cast, convert_to_tensor, make_constant, normalize_axis, runtime_shape, sum_like
+from .comparison import maximum
+from .creation import ones, ones_like
 from .gathering import take
-from .shaping import DimLike, broadcast_to, constant_value, dim, expand_dims, ravel, reshape, resolve_shape
+from .joining import concatenate, stack
+from .shaping import DimLike, broadcast_to, constant_value, dim, expand_dims, ravel, reshape, resolve_shape, size
 
 _MODES = ("constant", "reflect", "symmetric", "edge", "wrap")
 _INTEGERS: Any = (int, np.integer)  # untyped, so that a check leaves the static type of what is checked as it is
@@ -297,17 +301,18 @@ def tile(x: TensorLike, repeats: Any) -> Tensor:
     """Copies of the whole of `x`, `repeats` of them along each axis.
 
     Args:
-        x: a tensor of known rank.
+        x: a tensor.
         repeats: an int for each axis (counted from the last; axes of size 1 are put in front where there are more), or
-            one for the last axis. Scalar tensors will do.
+            one for the last axis. Scalar tensors will do, and so does a vector of any length.
 
     >>> import anabranch as ab
     >>> ab.Session().run(ab.ops.tile([1, 2], 2))
     array([1, 2, 1, 2], dtype=int32)
     """
     tensor = convert_to_tensor(x)
-    if tensor.shape is None:
-        raise ValueError(f"tile needs an input of known rank; got {tensor!r}. Reshape it first.")
+    is_open = isinstance(repeats, Tensor) and (not repeats.shape or repeats.shape[0] is None) and repeats.shape != ()
+    if tensor.shape is None or is_open:
+        return _tiled_by_vectors(tensor, repeats)
     static, dynamic = resolve_shape(repeats)
     remaining = iter(dynamic)
     counts: list[DimLike] = [next(remaining) if count is None else count for count in static]
@@ -321,6 +326,22 @@ def tile(x: TensorLike, repeats: Any) -> Tensor:
     apart = reshape(tensor, [size for pair in zip([1] * rank, sizes, strict=True) for size in pair])
     spread = broadcast_to(apart, [size for pair in zip(counts, sizes, strict=True) for size in pair])
     return reshape(spread, [count * size for count, size in zip(counts, sizes, strict=True)])
+
+
+def _tiled_by_vectors(x: Tensor, repeats: Any) -> Tensor:
+    """`tile` where the run finds out how many axes there are: shapes are vectors then."""
+    counts, sizes = ravel(_as_vector(repeats)), runtime_shape(x)
+    missing = size(counts) - size(sizes)
+    counts = concatenate([ones((maximum(-missing, 0),), dtypes.int32), counts])
+    sizes = concatenate([ones((maximum(missing, 0),), dtypes.int32), sizes])
+    apart = reshape(x, ravel(stack([ones_like(sizes), sizes], 1)))
+    return reshape(broadcast_to(apart, ravel(stack([counts, sizes], 1))), counts * sizes)
+
+
+def _as_vector(repeats: Any) -> Tensor:
+    if is_sequence(repeats) and any(isinstance(count, Tensor) for count in repeats):
+        return stack([cast(count, dtypes.int32) for count in repeats])
+    return cast(repeats, dtypes.int32)
 
 
 __all__ = ["pad", "repeat", "tile"]

@@ -13,7 +13,8 @@ from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Shape, TensorSpec, meet_shapes, shape_text, shapes_compatible
 from ..graph.tensor import Tensor
-from .base import TensorLike, apply, apply_multi, cast, convert_to_tensor, promote, zeros_of
+from .base import TensorLike, apply, apply_multi, cast, convert_to_tensor, promote, runtime_shape, zeros_of
+from .checks import assert_equal
 from .creation import zeros
 from .gathering import integers
 from .joining import concatenate
@@ -232,7 +233,7 @@ def dynamic_stitch(indices: Sequence[TensorLike], data: Sequence[TensorLike]) ->
 def _rows(data: Tensor, indices: Tensor) -> Tensor:
     """The data with one row for each index."""
     if indices.shape is None:
-        raise ValueError(f"dynamic_stitch needs indices of known rank; got {indices!r}.")
+        return _rows_of_open_rank(data, indices)
     rank = len(indices.shape)
     if data.shape is not None and (rank > len(data.shape) or not shapes_compatible(data.shape[:rank], indices.shape)):
         raise ValueError(
@@ -240,6 +241,17 @@ def _rows(data: Tensor, indices: Tensor) -> Tensor:
             f"{shape_text(data.shape)} and {shape_text(indices.shape)}."
         )
     return data if rank == 1 else merge_axes(data, rank, size(indices))
+
+
+def _rows_of_open_rank(data: Tensor, indices: Tensor) -> Tensor:
+    sizes, leading = runtime_shape(data), runtime_shape(indices)
+    rank = size(leading)
+    check = assert_equal(
+        sizes[:rank], leading, "dynamic_stitch: the shape of the data must begin with that of the indices"
+    )
+    with check.graph.control_dependencies([check]):
+        whole = concatenate([reshape(size(indices), (1,)), sizes[rank:]])
+    return reshape(data, whole)
 
 
 def _count(places: Sequence[Tensor], flat: Tensor) -> int | Tensor:

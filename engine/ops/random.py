@@ -29,6 +29,7 @@ from ..graph import dtypes
 from ..graph.dtypes import DType, as_dtype
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import shape_text
+from ..graph.variable import Variable
 from .base import (
     ErrorSample,
     Op,
@@ -40,6 +41,7 @@ from .base import (
     apply,
     as_floating,
     as_scalar_or_array,
+    cast,
     convert_to_tensor,
 )
 from .bits import (
@@ -56,6 +58,7 @@ from .distributions import beta, binomial, draw_beta, draw_binomial, draw_gamma,
 from .entrance import guard_entrances
 from .gathering import take
 from .keys import SeedGenerator, global_generator, set_global_seed, take_key
+from .reduced import largest
 from .shape_arguments import ShapeLike
 from .shaping import dim, resolve_shape, shape
 from .special import erfinv_values
@@ -263,8 +266,8 @@ class RandomCategories(Op):
         key, logits, count = inputs
         if logits.shape[1] == 0:
             raise ValueError("categorical: there are no classes to draw from.")
-        scores = logits.astype("float64")
-        weights = xp.exp(scores - xp.max(scores, axis=1, keepdims=True, initial=-np.inf))
+        scores = xp.asarray(logits).astype("float64")
+        weights = xp.exp(scores - largest(xp, scores, (1,)))
         edges = xp.cumsum(weights, axis=1)
         unit = xp.asarray(unit_numbers(key, len(edges) * int(count), dtypes.float64)).reshape(len(edges), int(count))
         places = unit * edges[:, -1:]
@@ -403,19 +406,42 @@ def shuffle(x: TensorLike, axis: int = 0, seed: Any = None) -> Tensor:
     return take(tensor, apply(op, take_key(seed), convert_to_tensor(size, dtypes.int32)), axis=axis)
 
 
-def dropout(inputs: TensorLike, rate: float, noise_shape: ShapeLike = None, seed: Any = None) -> Tensor:
+def checked_rate(caller: str, rate: Any, below_one: bool = False) -> Any:
+    """A rate of dropout, which may be a scalar tensor or a variable: then its value is known when the graph runs.
+
+    Args:
+        caller: for messages.
+        rate: a number or a scalar.
+        below_one: whether it has to be less than 1.
+
+    Raises:
+        ValueError: it is a number outside of [0, 1], or a tensor that is no floating-point scalar.
+    """
+    if isinstance(rate, (Tensor, Variable)):
+        if rate.shape not in ((), None) or not dtypes.is_floating(rate.dtype):
+            raise ValueError(f"{caller}: rate must be a number or a floating-point scalar, got {rate!r}.")
+    elif not 0 <= rate <= 1 or (below_one and rate == 1):
+        raise ValueError(f"{caller}: rate must be within [0, 1{')' if below_one else ']'}, got rate={rate}.")
+    return rate
+
+
+def dropout(inputs: TensorLike, rate: Any, noise_shape: ShapeLike = None, seed: Any = None) -> Tensor:
     """`inputs` with a random part of the elements, `rate`, set to 0, and the others scaled by ``1 / (1 - rate)``.
 
     Args:
-        rate: from 0 to 1 (inclusive: everything is dropped).
+        rate: from 0 to 1 (inclusive: everything is dropped); a number, or a scalar tensor or variable.
         noise_shape: the shape of the mask, which broadcasts to that of `inputs`; None in it means the input's size.
 
     Raises:
         ValueError: `rate` is not within [0, 1].
     """
-    if not 0 <= rate <= 1:
-        raise ValueError(f"random.dropout: rate must be within [0, 1]; got {rate}.")
-    tensor = as_floating(inputs)
+    rate, tensor = checked_rate("random.dropout", rate), as_floating(inputs)
+    if isinstance(rate, (Tensor, Variable)):
+        part = cast(rate, dtypes.float32)
+        is_part = part < 1
+        scale = where(is_part, 1 / where(is_part, 1 - part, 1.0), 0.0)
+        kept = uniform(_noise_shape(tensor, noise_shape), seed=seed) >= part
+        return tensor * cast(where(kept, scale, 0.0), tensor.dtype)
     if rate == 0:
         return tensor
     if rate == 1:

@@ -57,6 +57,13 @@ def reduced_shape(shape: Shape, axes: Axes, keepdims: bool) -> Shape:
     return tuple(dim for position, dim in enumerate(shape) if position not in gone)
 
 
+def largest(xp: Any, x: Any, axes: Axes) -> Any:
+    """The maximum over `axes`, which are kept; -inf of no elements. (CuPy's reductions take no `initial`.)"""
+    if not x.size:
+        return xp.full(reduced_shape(x.shape, axes, keepdims=True), -np.inf, x.dtype)
+    return xp.max(x, axis=axes, keepdims=True)
+
+
 def reduced_dims(shape: tuple[Dim, ...], axes: Axes) -> tuple[Dim, ...]:
     """The sizes of the axes that are reduced."""
     return tuple(shape[axis] for axis in normalize_axes(axes, len(shape)) or ())

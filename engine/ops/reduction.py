@@ -41,6 +41,7 @@ from .reduced import (
     axes_attribute,
     broadcast_reduced,
     emit_reduce,
+    largest,
     reduced_dims,
     reduced_shape,
     reduction_cases,
@@ -238,7 +239,10 @@ class _Extremum(_Reduction):
         if self.initial is None:
             return as_scalar_or_array(reduce(x, axis=self.axes, keepdims=self.keepdims))
         initial = x.dtype.type(self.initial)
-        return as_scalar_or_array(reduce(x, axis=self.axes, keepdims=self.keepdims, initial=initial))
+        if not x.size:
+            return as_scalar_or_array(xp.full(reduced_shape(x.shape, self.axes, self.keepdims), initial, x.dtype))
+        found = reduce(x, axis=self.axes, keepdims=self.keepdims)
+        return as_scalar_or_array(getattr(xp, self.ufunc)(found, initial))
 
     def emit(self, arguments: Sequence[str]) -> str | None:
         return emit_reduce(self.ufunc, self, arguments[0]) if self.initial is None else None
@@ -391,7 +395,7 @@ class LogSumExp(_Reduction):
     def run(self, xp: Any, *inputs: Any) -> Any:
         (x,) = inputs
         wide = x.astype(np.float32) if accumulator_of(x.dtype) else x
-        peak = xp.max(wide, axis=self.axes, keepdims=True, initial=-np.inf)
+        peak = largest(xp, wide, self.axes)
         peak = xp.where(xp.isfinite(peak), peak, wide.dtype.type(0))
         with np.errstate(divide="ignore", over="ignore"):
             total = xp.log(xp.sum(xp.exp(wide - peak), axis=self.axes, keepdims=True)) + peak

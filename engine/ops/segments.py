@@ -247,6 +247,7 @@ class SegmentProd(_SegmentReduction):
     """The product of each segment's rows; 1 where there are none. The gradient is exact where factors are 0."""
 
     ufunc: ClassVar[str] = "multiply"
+    host_only: ClassVar[bool] = True  # CuPy's `at` adds, and finds minima and maxima
 
     def start(self, dtype: DType) -> Any:
         return 1

@@ -24,7 +24,7 @@ from .base import (
 from .dtype_checks import check_floating
 from .gathering import take_along_axis
 from .mathematics import exp
-from .reduced import Axes, accumulator_of
+from .reduced import Axes, accumulator_of, largest
 from .reduction import sum
 from .shaping import expand_dims, squeeze
 
@@ -36,7 +36,7 @@ def _widened(x: Any) -> Any:
 def _centred(xp: Any, x: Any, axes: Axes) -> Any:
     """`x`, widened, minus its maximum over `axes`: a new array."""
     wide = _widened(x)
-    return wide - xp.max(wide, axis=axes, keepdims=True, initial=-np.inf)
+    return wide - largest(xp, wide, axes)
 
 
 @dataclass(frozen=True)

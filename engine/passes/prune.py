@@ -21,19 +21,26 @@ def needed_operations(
     """The operations of `graph` that must run to produce `targets`, in program order.
 
     Order alone never drags an operation in: only data and explicit control dependencies do. Operations whose
-    outputs are all fed do not run.
+    outputs are all fed do not run. What a loop or branch waits for because an operation inside does, it waits for only
+    if that operation is needed.
     """
     given = set(fed)
     stopped = {tensor.operation for tensor in given if given.issuperset(tensor.operation.outputs)}
     needed: set[Operation] = set()
+    holders: list[Operation] = []
     pending = [_producer(target) for target in targets if not (isinstance(target, Tensor) and target in given)]
     while pending:
         operation = pending.pop()
-        if operation in needed or operation in stopped:
-            continue
-        needed.add(operation)
-        pending += operation.control_inputs
-        pending += [tensor.operation for tensor in operation.inputs if tensor not in given]
+        if operation not in needed and operation not in stopped:
+            needed.add(operation)
+            pending += [tensor.operation for tensor in operation.inputs if tensor not in given]
+            if operation.control_inputs:
+                pending += _waited_for(operation, operation.control_inputs)
+                holders += [operation] if operation.op.regions else []
+        if holders and not pending:  # frames may record what is not needed otherwise
+            recorded = inner_tensors(needed)
+            waits = [wait for holder in holders for wait in _waited_for(holder, holder.control_inputs, recorded)]
+            pending = [wait for wait in waits if wait not in needed and wait not in stopped]
     return sorted(needed, key=attrgetter("index"))
 
 
@@ -50,6 +57,27 @@ def needed_in_region(
     effectful = [operation for operation in region.operations if operation.writes]
     recorded = [tensor for tensor in demanded if tensor.graph is region]
     return needed_operations(region, [*(region.results if results is None else results), *effectful, *recorded])
+
+
+def _waited_for(
+    operation: Operation, sources: Sequence[Operation], recorded: Iterable[Tensor] = ()
+) -> Sequence[Operation]:
+    """Those of `sources` for which an operation has to wait.
+
+    Args:
+        operation: any.
+        sources: what it waits for by control dependencies, its own and those of operations inside.
+        recorded: tensors inside that frames record.
+    """
+    regions = [region for region in operation.op.regions if region.outer_waits]
+    if not regions:
+        return sources
+    inside = {source for region in regions for waits in region.outer_waits.values() for source in waits}
+    found: set[Operation] = set()
+    for region in regions:
+        for inner in needed_in_region(region, recorded):
+            found.update(_waited_for(inner, region.outer_waits.get(inner, ()), recorded))
+    return [source for source in sources if source not in inside or source in found]
 
 
 def inner_blocks(operation: Operation, kept: set[Tensor]) -> Iterator[tuple[Region, list[Operation], set[Tensor]]]:

@@ -186,7 +186,8 @@ def set_devices(
             (by default three quarters of the memory limit), and "swap_smallest", below which a value stays. Of "sim"
             "seed", for random legal orders, and "virtual_time": whether simulated time only counts, or passes.
 
-    There is always at least one CPU. Steps that were compiled before are compiled again when they are next run.
+    There is always at least one CPU. A GPU that is declared and can't be used is an error of the first step, also of
+    one that needs no GPU. Steps that were compiled before are compiled again when they are next run.
 
     Raises:
         ValueError: a kind or an option is not known, or a number is out of range. TypeError: neither count nor dict.

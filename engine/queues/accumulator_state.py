@@ -63,30 +63,35 @@ class DenseTotal:
 
 
 class SparseTotal:
-    """A sum of rows: triples (indices, values, dense shape). The result names each row once, in ascending order."""
+    """A sum of rows: triples (indices, values, dense shape). The result names each row once, in ascending order.
+
+    A dense shape begins with -1 where the number of rows is not known; any that is known counts for all.
+    """
 
     def __init__(self) -> None:
-        self._gradients: list[tuple[Any, Any, Any]] = []
+        self._gradients: list[tuple[Any, Any]] = []
+        self._whole: Any = None
 
     def add(self, gradient: Any) -> None:
         indices, values, shape = gradient
-        if self._gradients:
-            before = self._gradients[0]
-            if values.shape[1:] != before[1].shape[1:] or not np.array_equal(shape, before[2]):
-                raise ValueError(
-                    f"this gradient has rows of shape {list(values.shape[1:])} of a whole of {list(shape)}, but those "
-                    f"before it have {list(before[1].shape[1:])} of {list(before[2])}"
-                )
-        self._gradients.append((np.array(indices), np.array(values), np.array(shape)))
+        before = shape if self._whole is None else self._whole
+        if not np.array_equal(shape[1:], before[1:]) or (shape[0] != before[0] and min(shape[0], before[0]) >= 0):
+            raise ValueError(
+                f"this gradient has rows of shape {list(values.shape[1:])} of a whole of {list(shape)}, but those "
+                f"before it have {list(before[1:])} of {list(before)}"
+            )
+        self._whole = np.maximum(shape, before)
+        self._gradients.append((np.array(indices), np.array(values)))
 
     def take(self, divisor: int) -> Any:
         found, self._gradients = self._gradients, []
-        rows = np.concatenate([indices for indices, _, _ in found])
-        values = np.concatenate([values for _, values, _ in found])
+        whole, self._whole = self._whole, None
+        rows = np.concatenate([indices for indices, _ in found])
+        values = np.concatenate([values for _, values in found])
         unique, position = np.unique(rows, return_inverse=True)
         total = np.zeros((len(unique), *values.shape[1:]), values.dtype)
         np.add.at(total, position, values)
-        return unique, total if divisor == 1 else (total / divisor).astype(total.dtype), found[0][2]
+        return unique, total if divisor == 1 else (total / divisor).astype(total.dtype), whole
 
 
 class AccumulatorState:

@@ -17,7 +17,7 @@ from ..graph.dtypes import as_dtype, is_differentiable, name_of
 from ..graph.graph import get_default_graph, graph_for, in_explicit_graph
 from ..graph.op import Effect, Op
 from ..graph.slices import IndexedSlices
-from ..graph.spec import TensorSpec, as_shape, shape_accepts, shape_text, shapes_compatible
+from ..graph.spec import Shape, TensorSpec, as_shape, shape_accepts, shape_text, shapes_compatible
 from ..ops.base import as_array, convert_to_tensor, is_numpy
 from .accumulator_state import AccumulatorState, AccumulatorStatistics, DenseTotal, SparseTotal, Total
 from .attempts import Attempt, Course, Gate, Request, WaitingOp
@@ -274,7 +274,8 @@ class SparseConditionalAccumulator(_Accumulator):
 
     Args:
         dtype, name: as for `ConditionalAccumulator`.
-        shape: of the whole table.
+        shape: of the whole table, as far as it is known. If the number of rows is not, the gradients may tell it; the
+            result's is -1 if none did. Positions that count from the end need it.
         reduction_type: "MEAN" or "SUM", as a dense accumulator would give it: a row that only some gradients have
             counts as zero in the others. (TensorFlow's divides each row by the number of gradients that had it.)
 
@@ -290,47 +291,76 @@ class SparseConditionalAccumulator(_Accumulator):
     def __init__(
         self,
         dtype: Any,
-        shape: Any,
+        shape: Any = None,
         name: str = "sparse_conditional_accumulator",
         reduction_type: str = "MEAN",
     ) -> None:
         super().__init__(SparseTotal(), dtype, shape, name, reduction_type)
-        if not self.shape or None in self.shape:
+        if self.shape == ():
             raise ValueError(
-                f"{self.label}: shape is that of the whole table and must be fully known, with at least one axis; got "
-                f"{shape_text(self.shape)}."
+                f"{self.label}: shape is that of the whole table, with at least one axis; got {shape_text(self.shape)}."
             )
-        self._row_shape = self.shape[1:]
+        self._row_shape = None if self.shape is None else self.shape[1:]
+        self._is_open = self.shape is None or None in self.shape
 
     def check_specs(self, specs: Sequence[Any]) -> None:
-        indices, values = specs
+        indices, values = specs[0], specs[-1]
         if indices.dtype.kind not in "iu" or values.dtype != self.dtype:
             raise TypeError(f"{self.label} takes integer indices and {name_of(self.dtype)}; got {indices}, {values}.")
-        fits = shapes_compatible((None,), indices.shape) and shapes_compatible((None, *self._row_shape), values.shape)
+        if any(whole.dtype.kind not in "iu" or not shapes_compatible((None,), whole.shape) for whole in specs[1:-1]):
+            raise TypeError(f"{self.label}: the shape of a gradient is a vector of integers; got {specs[1]}.")
+        fits = shapes_compatible((None,), indices.shape) and shapes_compatible(self._values_shape, values.shape)
         if not fits:
             raise self._misfit(indices.shape, values.shape)
 
     def check_values(self, parts: Sequence[Any]) -> Any:
-        indices, values = parts
+        indices, values = parts[0], parts[-1]
         fits = indices.ndim == 1 and values.ndim > 0 and len(indices) == len(values)
-        if not fits or values.shape[1:] != self._row_shape:
+        if not fits or not shape_accepts(self._values_shape, values.shape):
             raise self._misfit(indices.shape, values.shape)
-        rows = self.shape[0] if self.shape and self.shape[0] else 0
-        wrong = indices[(indices < -rows) | (indices >= rows)]
+        whole = self._whole(parts[1] if self._is_open else (), values.shape)
+        if whole[0] is None and (indices < 0).any():
+            raise IndexError(
+                f"{self.label}: index {int(indices.min())} counts from the end of a table whose number of rows is not "
+                "known. Declare it with shape=, or give grad_shape."
+            )
+        rows = whole[0]
+        wrong = indices[:0] if rows is None else indices[(indices < -rows) | (indices >= rows)]
         if wrong.size:
             raise IndexError(f"{self.label}: index {int(wrong[0])} is out of range for a table of {rows} rows.")
-        positions = np.array(np.where(indices < 0, indices + rows, indices), "int64")
-        return positions, values, np.array(self.shape, "int32")
+        positions = np.array(np.where(indices < 0, indices + (rows or 0), indices), "int64")
+        return positions, values, np.array([-1 if dim is None else dim for dim in whole], "int32")
+
+    def _whole(self, told: Any, values_shape: Sequence[int]) -> tuple[int | None, ...]:
+        """The shape of the table; None for a number of rows that nothing tells.
+
+        Args:
+            told: the shape that came with the gradient, -1 for what is not known; empty if none came.
+            values_shape: of the gradient's rows.
+        """
+        declared = self.shape[0] if self.shape else None
+        given = tuple([None if dim < 0 else int(dim) for dim in told]) or (declared, *values_shape[1:])
+        if not shapes_compatible(self.shape, given) or not shapes_compatible(given[1:], tuple(values_shape[1:])):
+            raise ValueError(
+                f"{self.label} has shape {shape_text(self.shape)}; got a gradient of {given}, with values of shape "
+                f"{shape_text(tuple(values_shape))}."
+            )
+        return (given[0] if declared is None else declared, *values_shape[1:])
+
+    @property
+    def _values_shape(self) -> Shape:
+        return None if self._row_shape is None else (None, *self._row_shape)
 
     def _misfit(self, indices: Any, values: Any) -> ValueError:
         return ValueError(
-            f"{self.label} takes indices of shape [n] and values of shape {shape_text((None, *self._row_shape))}; got "
+            f"{self.label} takes indices of shape [n] and values of shape {shape_text(self._values_shape)}; got "
             f"{shape_text(indices)} and {shape_text(values)}."
         )
 
     def result_specs(self) -> tuple[TensorSpec, ...]:
-        indices, values = TensorSpec((None,), dtypes.int64), TensorSpec((None, *self._row_shape), self.dtype)
-        return indices, values, TensorSpec((len(self._row_shape) + 1,), dtypes.int32)
+        rank = None if self.shape is None else len(self.shape)
+        values = TensorSpec(self._values_shape, self.dtype)
+        return TensorSpec((None,), dtypes.int64), values, TensorSpec((rank,), dtypes.int32)
 
     def apply_grad(
         self, grad_indices: Any, grad_values: Any, grad_shape: Any = None, local_step: Any = 0, name: str | None = None
@@ -340,17 +370,25 @@ class SparseConditionalAccumulator(_Accumulator):
         Args:
             grad_indices: ``(n,)`` integers, the positions of the rows; a row may be named several times.
             grad_values: ``(n, ...)``, the rows.
-            grad_shape: must be the accumulator's, if it is given.
+            grad_shape: of the whole table; must fit the accumulator's.
             local_step: the step at which the gradient was computed.
             name: of the operation.
         """
-        if grad_shape is not None and as_shape(grad_shape) != self.shape:
-            raise ValueError(f"{self.label} has shape {shape_text(self.shape)}; got a gradient of {tuple(grad_shape)}.")
-        return self._apply([grad_indices, grad_values], local_step, name)
+        if not holds_symbols(grad_shape) and grad_shape is not None:
+            whole = as_shape(grad_shape)
+            if not shapes_compatible(self.shape, whole):
+                got = tuple(grad_shape)
+                raise ValueError(f"{self.label} has shape {shape_text(self.shape)}; got a gradient of {got}.")
+            grad_shape = np.array([-1 if dim is None else dim for dim in whole or ()], "int32")
+        if grad_shape is None:
+            grad_shape = np.zeros(0, "int32")
+        parts = [grad_indices, grad_shape, grad_values] if self._is_open else [grad_indices, grad_values]
+        return self._apply(parts, local_step, name)
 
     def apply_indexed_slices_grad(self, grad: IndexedSlices, local_step: Any = 0, name: str | None = None) -> Any:
         """As `apply_grad`, for what `gradients` gives of a table."""
-        return self._apply([grad.indices, grad.values], local_step, name)
+        whole = grad.dense_shape if self._is_open else None
+        return self.apply_grad(grad.indices, grad.values, whole, local_step, name)
 
     def take_grad(self, num_required: Any, name: str | None = None) -> tuple[Any, Any, Any]:
         """Indices (ascending, each once), values and shape of the result; waits as `ConditionalAccumulator` does."""

@@ -12,6 +12,7 @@ from ..control_flow.region_op import RegionOp
 from ..control_flow.while_loop import While
 from ..graph.graph import Graph
 from ..graph.region import Region
+from ..graph.spec import FrameSpec
 from ..graph.tensor import Tensor
 
 
@@ -23,8 +24,13 @@ def fetched_from(graph: Graph, tensor: Tensor) -> Tensor:
     once more than its body.
 
     Raises:
-        ValueError: it lies in a trace of a body that is no part of the graph.
+        ValueError: it lies in a trace of a body that is no part of the graph, or is the record of a loop or branch.
     """
+    if isinstance(tensor.spec, FrameSpec):
+        raise ValueError(
+            f"{tensor!r} can't be fetched: it is the record of what ran inside {tensor.operation.name!r}, and no "
+            "value. Fetch the results, or tensors inside by themselves."
+        )
     while isinstance(tensor.graph, Region):
         tensor = _one_level_out(tensor, tensor.graph)
     if tensor.graph is not graph:

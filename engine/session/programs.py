@@ -13,7 +13,7 @@ from ..graph.spec import Spec
 from ..graph.tensor import Tensor
 from ..ops.base import Constant
 from ..ops.raw import RawOp
-from ..place.devices import has_one_device
+from ..place.devices import has_one_device, list_devices
 from ..place.kernels import all_operations, is_split
 from ..place.placement import Placement
 from ..runtime.program import Program
@@ -58,14 +58,17 @@ def make_program(
 
     Raises:
         PlacementError: what was asked for (`ab.device`, a placement) can't be kept.
+        GpuUnavailableError: a GPU that is declared can't be used, whether or not the step needs it.
     """
     if has_one_device() and not any(isinstance(operation.op, RawOp) for operation in graph.operations):
         return Program(graph, targets, feeds, specs)
+    from ..devices.cuda import check_gpus
     from ..machine.program import BuiltStep, MachineProgram, place_by_cost, prepared_step  # loads on first use
 
     assign = partial(place_by_cost, like=schedule.placement)
     step = prepared_step(graph, targets, feeds, specs, assign=assign)
     if not isinstance(step, BuiltStep) and _is_on_one_cpu(step.operations):
+        check_gpus(list_devices())  # what found no place on a GPU that is missing does not run elsewhere unnoticed
         return Program(graph, targets, feeds, specs, prepared=step)
     return MachineProgram(graph, targets, feeds, specs, assign=assign, seed=schedule.seed, prepared=step)
 

@@ -18,7 +18,7 @@ from ..graph.spec import TensorSpec, shape_accepts, shape_text
 from ..graph.tensor import Symbol, Tensor
 from ..graph.value import Value
 from ..graph.variable import Variable
-from ..ops.base import as_array
+from ..ops.base import as_array, is_numpy
 from ..passes.memory_budget import within_memory_budget
 from ..passes.prune import needed_operations
 from ..place.placement import Placement
@@ -77,7 +77,7 @@ class Session:
             fetches: tensors, operations (whose value is None), variables, names, TensorArrays, or nested
                 structures of these. A tensor inside a loop body gives a list with its value in each iteration (in
                 nested loops a list of lists), one inside a branch its value, or None where another was taken. By
-                name it is ``loop/body/name:0``, as `Graph.dump` prints it.
+                name it is ``loop/body/name:0``, as `Graph.dump` prints it. Mappings keep their kind and order.
             feed_dict: values for placeholders, or for any other tensor, which then is not computed.
             timeout: how many seconds operations that block (a dequeue, say) may wait altogether.
             trace: a file for a timeline of this run, as `ab.trace` writes it.
@@ -306,6 +306,8 @@ def checked_feed(tensor: Tensor, value: Any) -> Any:
 def _cast_feed(tensor: Tensor, value: Any) -> Any:
     if not isinstance(tensor.spec, TensorSpec):
         raise TypeError(f"{tensor!r} can't be fed.")
+    if is_numpy(value) and value.dtype == object:
+        value = _from_objects(value, tensor)
     array = as_array(value)
     if array.dtype == tensor.dtype:
         return array
@@ -325,6 +327,11 @@ def _cast_feed(tensor: Tensor, value: Any) -> Any:
             f"Convert it first, for instance with value.astype('{wanted}')."
         )
     return as_array(value, tensor.dtype)  # not by way of float32, where Python's own numbers are fed
+
+
+def _from_objects(value: Any, tensor: Tensor) -> Any:
+    """An array of Python objects as what these are; one without elements says nothing of what they would be."""
+    return value.tolist() if value.size else np.empty(value.shape, tensor.dtype)
 
 
 def _check_range(tensor: Tensor, array: Any) -> None:

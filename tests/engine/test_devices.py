@@ -1,6 +1,7 @@
 """Devices: names and their merging, scopes, functions as scopes, colocation, declaring, what runs where, refusals."""
 
 import re
+import sys
 from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shared.device_arrays import DeviceArray, to_device, to_host, xp
+from shared.fake_cupy import FakeCupy
 
 import anabranch as ab
+from anabranch.engine.devices.cuda import GpuUnavailableError
 from anabranch.engine.graph import Colocation, DeviceName, IndexedSlices, Sample, registered_ops
 from anabranch.engine.place import Device, PlacementError, list_devices, make_devices, why_not
 
@@ -366,6 +369,7 @@ def test_the_ops_that_no_gpu_runs():
         "array_scatter_grad",
         "array_stack_like",
         "record_read",
+        "segment_prod",  # CuPy has no `multiply.at`
     }
 
 
@@ -429,12 +433,32 @@ def test_what_is_inside_loops_and_branches_is_refused_too():
         ab.Session().run(z, {x: 1.0})
 
 
-def test_counters_inside_a_scope_are_on_the_host_of_their_device():
+def test_counters_inside_a_scope_are_on_the_host_of_their_device(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "cupy", FakeCupy())
     ab.config.set_devices(gpu=1)
     with ab.device("gpu:0"):
         i = ab.while_loop(lambda i: i < 3, lambda i: i + 1, 0)
     assert ab.Session().run(i) == 3
     assert {device.name for device in ab.placement(i).values()} == {"cpu:0"}
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_gpu_that_is_declared_and_missing_is_an_error(monkeypatch: pytest.MonkeyPatch, asks: bool):
+    """Also of steps that would run on the CPU by themselves; what says where they would run needs no GPU."""
+    ab.config.set_devices(gpu=1)
+    x = ab.placeholder((2,), "float32")
+    with ab.device("gpu:0" if asks else None):
+        y = x * 2
+    assert {device.name for device in ab.placement(y).values()} <= {"cpu:0", "gpu:0"}
+    for cupy, match in ((None, "gpu:0 needs cupy"), (FakeCupy(count=0), "gpu:0 was declared, but this machine has no")):
+        monkeypatch.setitem(sys.modules, "cupy", cupy)
+        with pytest.raises(GpuUnavailableError, match=match):
+            ab.Session().run(y, {x: [1, 2]})
+        with pytest.raises(GpuUnavailableError, match=match):
+            ab.function(lambda value: value * 2)(np.ones(2, "float32"))
+    ab.config.set_devices()
+    if not asks:
+        assert ab.Session().run(y, {x: [1, 2]}).tolist() == [2, 4]
 
 
 def test_contradictory_requests_name_both_with_their_lines():

@@ -94,6 +94,72 @@ def test_gradients_of_a_table_go_through_as_rows():
     assert (found.indices.tolist(), found.values.tolist()) == ([1, 3], [[3, 3], [1, 1]])
 
 
+@pytest.mark.parametrize("shape", [None, (None, 2), (4, None), (None, None)])
+@pytest.mark.parametrize("told", [None, (4, 2)])
+def test_rows_of_a_table_of_open_shape(do: Any, shape: Any, told: Any):
+    """TensorFlow's take gives -1 for a number of rows that it does not know."""
+    accumulator = SparseConditionalAccumulator("float32", shape, reduction_type="SUM")
+    do(lambda: accumulator.apply_grad([3, 1], [[1.0, 2.0], [3.0, 4.0]], grad_shape=told))
+    do(lambda: accumulator.apply_grad([3], [[1.0, 1.0]]))
+
+    indices, values, whole = do(lambda: accumulator.take_grad(2))
+
+    assert (indices.tolist(), values.tolist()) == ([1, 3], [[3, 4], [2, 3]])
+    assert whole.tolist() == [4 if told or shape == (4, None) else -1, 2]
+    assert whole.dtype == np.int32
+
+
+def test_a_table_of_open_shape_holds_what_a_step_is_worth(do: Any):
+    """The next step may be about a table of other rows."""
+    accumulator = SparseConditionalAccumulator("float32")
+    for step, width in enumerate((2, 3)):
+        values = [[1.0] * width]
+        do(lambda values=values, step=step: accumulator.apply_grad([0], values, (5, len(values[0])), local_step=step))
+        assert do(lambda: accumulator.take_grad(1))[2].tolist() == [5, width]
+
+
+def test_gradients_tell_an_open_accumulator_the_shape():
+    table = Variable(np.zeros((4, 2), "float32"))
+    accumulator = SparseConditionalAccumulator("float32", reduction_type="SUM")
+    with Graph().as_default():
+        ids = placeholder((None,), "int32")
+        (slope,) = gradients(ops.sum(ops.take(table, ids, axis=0)), [table])
+        apply, taken = accumulator.apply_indexed_slices_grad(slope), accumulator.take_indexed_slices_grad(2)
+        session = Session()
+        for rows in ([1, -1], [3, 1]):
+            session.run(apply, {ids: rows})
+
+        found = session.run(taken, timeout=PATIENCE)
+
+    assert np.asarray(found).tolist() == [[0, 0], [2, 2], [0, 0], [2, 2]]
+
+
+def test_what_does_not_fit_an_open_shape(do: Any):
+    table = SparseConditionalAccumulator("float32", (None, 2), name="table")
+    with pytest.raises(ValueError, match=r"has shape \[\?,2\]; got a gradient of \(4, 3\)"):
+        do(lambda: table.apply_grad([0], [[1.0, 1.0]], grad_shape=(4, 3)))
+    with pytest.raises(IndexError, match="index -1 counts from the end of a table whose number of rows is not known"):
+        do(lambda: table.apply_grad([0, -1], [[1.0, 1.0]] * 2))
+    with pytest.raises(IndexError, match="index 4 is out of range for a table of 4 rows"):
+        do(lambda: table.apply_grad([4], [[1.0, 1.0]], grad_shape=(4, 2)))
+    do(lambda: table.apply_grad([0], [[1.0, 1.0]], grad_shape=(4, 2)))
+    with pytest.raises(ValueError, match=r"this gradient has rows of shape .* of a whole of \[.*5.*2.*\], but those"):
+        do(lambda: table.apply_grad([0], [[1.0, 1.0]], grad_shape=(5, 2)))
+    rows = SparseConditionalAccumulator("float32")
+    do(lambda: rows.apply_grad([0], [[1.0, 1.0]]))
+    with pytest.raises(ValueError, match=r"this gradient has rows of shape \[3\]"):
+        do(lambda: rows.apply_grad([0], [[1.0, 1.0, 1.0]]))
+
+
+def test_specs_of_open_shapes():
+    with Graph().as_default():
+        known = SparseConditionalAccumulator("float32", (None, 2)).take_grad(1)
+        unknown = SparseConditionalAccumulator("float32").take_grad(1)
+
+    assert [str(part.spec) for part in known] == ["int64[?]", "float32[?,2]", "int32[2]"]
+    assert [str(part.spec) for part in unknown] == ["int64[?]", "float32[...]", "int32[?]"]
+
+
 def test_the_first_m_of_n_workers_make_a_step():
     # Each worker's gradient is for the step that it saw; two of three are enough, the third is late.
     accumulator, step = ConditionalAccumulator("float32", ()), Variable(0)
@@ -145,7 +211,6 @@ DENSE, SPARSE = ConditionalAccumulator("float32", (2,)), SparseConditionalAccumu
 UNFIT: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: ConditionalAccumulator("int32"), TypeError, "gradients are floating-point numbers; got dtype int32"),
     (lambda: ConditionalAccumulator("float32", reduction_type="MAX"), ValueError, "must be 'MEAN' or 'SUM'; got 'MAX'"),
-    (lambda: SparseConditionalAccumulator("float32", (None, 2)), ValueError, r"must be fully known.*got \[\?,2\]"),
     (lambda: SparseConditionalAccumulator("float32", ()), ValueError, r"with at least one axis; got \[\]"),
     (lambda: DENSE.apply_grad([1.0]), ValueError, r"has shape \[2\]; got a gradient float32\[1\]"),
     (lambda: DENSE.apply_grad(np.ones(2)), TypeError, r"takes float32; got a gradient float64\[2\]"),

@@ -55,11 +55,6 @@ def no_next_iteration() -> Any:
     return raw.exit(raw.switch(i, i < 3)[0])
 
 
-def no_merge() -> Any:
-    i = raw.enter(0, "f", is_constant=True)
-    return raw.exit(raw.switch(i, i < 3)[0])
-
-
 def no_enter() -> Any:
     x = raw.enter(0, "f", is_constant=True)
     i = raw.merge([x]).output
@@ -158,7 +153,6 @@ REFUSED: dict[Callable[[], Any], str] = {
     handed_on_outside: "raw.next_iteration 'next_iteration' .* lies in no loop",
     no_next_iteration: rf"raw.merge 'merge' {WHERE} takes what raw.enter 'enter' {WHERE} brings into a loop, but no "
     r"raw.next_iteration hands it anything. Write raw.next_iteration\(value, into=merge\)",
-    no_merge: rf"raw.enter 'enter' {WHERE} leads into frame 'f', in which no raw.next_iteration hands anything on",
     no_enter: "takes one raw.enter that is no constant and one raw.next_iteration. It got 1 of the first, 1 of the",
     first_iteration_only: "brings into the first iteration, and would find nothing in the second one. Pass is_constant",
     next_iteration_taken: "hands to the next iteration. Only raw.merge can take that",

@@ -202,7 +202,7 @@ def test_sequences_of_unknown_rank_arrays_and_variables():
     [
         (lambda x: ab.scan(lambda c, x: (c, x), 0.0), ValueError, "needs xs or length"),
         (lambda x: ab.scan(lambda c, x: (c, x), 0.0, 3.0), ValueError, "is a scalar"),
-        (lambda x: ab.scan(lambda c, x: c, 0.0, x), TypeError, r"must return \(carry, y\), got Tensor"),
+        (lambda x: ab.scan(lambda c, x: c, 0.0, x), TypeError, r"must return \(carry, y\), got one tensor"),
         (lambda x: ab.scan(lambda c, x: (c, x), 0.0, x, unroll=0), ValueError, "unroll must be at least 1"),
         (
             lambda x: ab.scan(lambda c, x: (c, x[0]), 0.0, (np.ones(2), np.ones(3))),

@@ -1,15 +1,17 @@
 """Arrays that behave like CuPy's, on NumPy: they never turn into NumPy arrays by themselves, nor mix with these.
 
 `xp` stands for the module ``cupy``; NumPy's own functions accept the arrays, too, by NumPy's protocols, as with CuPy.
+What CuPy has not, or takes other arguments for, is refused by the table of its signatures (`cupy_names`).
 """
 
 import types
 from typing import Any
 
 import numpy as np
+from shared.cupy_names import check_call, check_name
 
+_METHODS = (".at", ".reduce", ".accumulate", ".outer")  # of ufuncs
 _UPLOADS = {"array", "asarray", "ascontiguousarray", "asanyarray"}
-_HOST_METHODS = {"__array__", "byteswap", "ctypes", "setflags", "newbyteorder", "tobytes"}  # CuPy has none of these
 
 
 class DeviceArray:
@@ -22,19 +24,20 @@ class DeviceArray:
         self.data = self.allocate(self._held) if self.allocate is not None else None
 
     def __getattr__(self, name: str) -> Any:
-        if name in _HOST_METHODS or (name.startswith("__") and name.endswith("__")):
-            raise AttributeError(name)
+        check_name(f"ndarray.{name}")
         found = getattr(self._held, name)
-        return _called(found, strict=False, kept=self) if callable(found) else to_device(found)
+        return _called(found, f"ndarray.{name}", strict=False, kept=self) if callable(found) else to_device(found)
 
     def __array__(self, *arguments: Any, **options: Any) -> Any:
         raise TypeError("Implicit conversion to a NumPy array is not allowed.")
 
     def __array_ufunc__(self, function: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        return _called(getattr(function, method))(*inputs, **options)
+        name = function.__name__ if method == "__call__" else f"{function.__name__}.{method}"
+        return _called(getattr(function, method), name)(*inputs, **options)
 
     def __array_function__(self, function: Any, kinds: Any, arguments: Any, options: Any) -> Any:
-        return _called(function)(*arguments, **options)
+        path = f"{function.__module__}.{function.__name__}".partition(".")[2]
+        return _called(function, path)(*arguments, **options)
 
     @property
     def real(self) -> Any:
@@ -128,10 +131,20 @@ def _to_host(value: Any, strict: bool = True) -> Any:
     return value
 
 
-def _called(function: Any, strict: bool = True, kept: Any = None) -> Any:
-    """`function` over device arrays; `kept`, whose method it may be, is there as long as that."""
+def _called(function: Any, name: str = "", strict: bool = True, kept: Any = None) -> Any:
+    """`function` over device arrays; `kept`, whose method it may be, is there as long as that.
+
+    Args:
+        function: NumPy's.
+        name: of CuPy's, if there is to be one; of methods as ``ndarray.sum`` or ``add.at``.
+        strict: whether NumPy's arrays are refused.
+        kept: an array.
+    """
+    bound = (None,) if kept is not None or name.endswith(_METHODS) else ()
 
     def call(*arguments: Any, _kept: Any = kept, **options: Any) -> Any:
+        if name:
+            check_call(name, *bound, *arguments, **options)
         found = function(*_to_host(arguments, strict), **_to_host(options, strict))
         return to_device(found, always=True)
 
@@ -141,8 +154,9 @@ def _called(function: Any, strict: bool = True, kept: Any = None) -> Any:
 class _Module:
     """NumPy's functions over device arrays."""
 
-    def __init__(self, module: types.ModuleType) -> None:
+    def __init__(self, module: types.ModuleType, prefix: str = "") -> None:
         self._module = module
+        self._prefix = prefix
 
     def asnumpy(self, array: Any) -> Any:
         return np.array(to_host(array))
@@ -150,15 +164,17 @@ class _Module:
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._module, name)
         if isinstance(found, types.ModuleType):
-            return _Module(found)
+            return _Module(found, f"{self._prefix}{name}.")
         if name == "ndarray":
             return DeviceArray
+        path = self._prefix + name
+        check_name(path)
         if isinstance(found, type) or not callable(found):
             return found
-        called = _called(found, strict=name not in _UPLOADS)
-        for method in ("at", "reduce", "accumulate", "outer"):
+        called = _called(found, path, strict=name not in _UPLOADS)
+        for method in _METHODS:
             if isinstance(found, np.ufunc):
-                setattr(called, method, _called(getattr(found, method)))
+                setattr(called, method[1:], _called(getattr(found, method[1:]), path + method))
         return called
 
 
