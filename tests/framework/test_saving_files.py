@@ -73,6 +73,15 @@ def test_an_unbuilt_model_has_no_weights_to_save(tmp_path):
     assert not ab.load_model(tmp_path / "m.keras").built
 
 
+def _empty_hdf5() -> bytes:
+    stream = io.BytesIO()
+    h5py.File(stream, "w").close()
+    return stream.getvalue()
+
+
+EMPTY_HDF5 = _empty_hdf5()
+
+
 class BoomError(Exception):
     pass
 
@@ -185,9 +194,10 @@ def test_other_kinds_of_files(content, message, tmp_path):
         ({"config.json": b"{}", "model.weights.npz": b""}, "needs pickle"),
         ({"config.json": b"[1, 2]", "model.weights.h5": b""}, "describes no model"),
         ({"config.json": b"{{{", "model.weights.h5": b""}, "damaged"),
-        ({"config.json": b'{"class_name": "Adam", "config": {}}', "model.weights.h5": b""}, "not a model"),
+        ({"config.json": b'{"class_name": "Adam", "config": {}}', "model.weights.h5": b""}, "damaged"),
+        ({"config.json": b'{"class_name": "Adam", "config": {}}', "model.weights.h5": EMPTY_HDF5}, "not a model"),
     ],
-    ids=["no config", "no weights", "npz", "list", "no json", "optimizer"],
+    ids=["no config", "no weights", "npz", "list", "no json", "empty weights", "optimizer"],
 )
 def test_zips_that_are_no_models(members, message, tmp_path):
     write_zip(tmp_path / "m.keras", members)
