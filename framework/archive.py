@@ -157,24 +157,29 @@ def read_archive(path: Path, is_trusted: bool = True) -> Archive:
     """
     check_readable(path)
     with open(path, "rb") as stream:
-        _check_signature(path, stream)
-        try:
-            with zipfile.ZipFile(stream) as archive:
-                _check_sizes(path, archive, is_trusted)
-                config, weights = (_member(path, archive, name) for name in (CONFIG, WEIGHTS))
-                assets = {
-                    name.removeprefix(ASSETS): _member(path, archive, name)
-                    for name in archive.namelist()
-                    if name.startswith(ASSETS) and not name.endswith("/")
-                }
-                metadata = _member(path, archive, METADATA) if METADATA in archive.namelist() else b"{}"
-            version = str(json.loads(metadata).get("keras_version", ""))
-            return Archive(_parse(path, config), io.BytesIO(weights), assets, version)
-        except SavedFileError:
-            raise
-        except Exception as error:
-            # On damaged files zipfile raises BadZipFile, struct.error, zlib.error, OSError, RuntimeError and more.
-            raise damaged(path, f"{error}") from error
+        return read_archive_stream(stream, path, is_trusted)
+
+
+def read_archive_stream(stream: BinaryIO, path: Path, is_trusted: bool) -> Archive:
+    """Read an open ``.keras`` file; see `read_archive`. `path` is for messages."""
+    _check_signature(path, stream)
+    try:
+        with zipfile.ZipFile(stream) as archive:
+            _check_sizes(path, stream.seek(0, io.SEEK_END), archive, is_trusted)
+            config, weights = (_member(path, archive, name) for name in (CONFIG, WEIGHTS))
+            assets = {
+                name.removeprefix(ASSETS): _member(path, archive, name)
+                for name in archive.namelist()
+                if name.startswith(ASSETS) and not name.endswith("/")
+            }
+            metadata = _member(path, archive, METADATA) if METADATA in archive.namelist() else b"{}"
+        version = str(json.loads(metadata).get("keras_version", ""))
+        return Archive(_parse(path, config), io.BytesIO(weights), assets, version)
+    except SavedFileError:
+        raise
+    except Exception as error:
+        # On damaged files zipfile raises BadZipFile, struct.error, zlib.error, OSError, RuntimeError and more.
+        raise damaged(path, f"{error}") from error
 
 
 def damaged(path: Path, what: str) -> SavedFileError:
@@ -210,9 +215,9 @@ def _member(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
     return archive.read(name)
 
 
-def _check_sizes(path: Path, archive: zipfile.ZipFile, is_trusted: bool) -> None:
+def _check_sizes(path: Path, packed: int, archive: zipfile.ZipFile, is_trusted: bool) -> None:
     """Refuse a file whose members would unpack to far more than its bytes, before any is unpacked."""
-    packed, unpacked = path.stat().st_size, sum(info.file_size for info in archive.infolist())
+    unpacked = sum(info.file_size for info in archive.infolist())
     if unpacked > max(_BOMB_BYTES, _BOMB_RATIO * packed):
         raise SavedFileError(
             f"{str(path)!r} would unpack {packed:,} bytes to {unpacked:,}; that is no model. {SAVE_AGAIN}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -22,6 +22,7 @@ from ..engine.objects.registry import (
     get_custom_objects,
     get_registered_name,
     get_registered_object,
+    own_names_scope,
     register_keras_serializable,
     serialize_keras_object,
     shared_reading_scope,
@@ -30,12 +31,14 @@ from ..engine.objects.registry import (
 from ..engine.objects.trust import PER_ARRAY, memory_budget
 from .archive import (
     SLACK,
+    Archive,
     SavedFileError,
     atomic_write,
     check_overwrite,
     check_readable,
     is_hdf5,
     read_archive,
+    read_archive_stream,
     write_archive,
 )
 from .assets import collect_assets, give_assets
@@ -88,13 +91,33 @@ def save_model(model: Model, filepath: PathLike, overwrite: bool = True) -> None
         with atomic_write(path) as stream:
             write_legacy_model(model, stream)
         return
+    write = _written(model)
+    with atomic_write(path) as stream:
+        write(stream)
+
+
+def _written(model: Model) -> Callable[[BinaryIO], None]:
+    """Collect all of a model, and then write it as a ``.keras`` file."""
     with shared_writing_scope():
         config = serialize_keras_object(model)
     weights = io.BytesIO()
     _write_weights(model, weights)
     assets = collect_assets(model)
-    with atomic_write(path) as stream:
-        write_archive(stream, config, weights.getvalue(), __version__, assets)
+    return lambda stream: write_archive(stream, config, weights.getvalue(), __version__, assets)
+
+
+def reduce_model(model: Model) -> tuple[Any, ...]:
+    """A model for `copy.deepcopy` and for pickling: what `save_model` writes, and the user's classes and functions."""
+    stream = io.BytesIO()
+    with own_names_scope() as objects:
+        _written(model)(stream)
+    return _restored, (stream.getvalue(), objects)
+
+
+def _restored(content: bytes, objects: dict[str, Any]) -> Model:
+    """What `reduce_model` took apart. Trusted: it is part of what runs code anyway, a pickle."""
+    path = Path("a pickled model")
+    return _load(path, read_archive_stream(io.BytesIO(content), path, True), objects, compile=True, safe_mode=False)
 
 
 def save_weights(model: Model, filepath: PathLike, overwrite: bool = True) -> None:
@@ -147,7 +170,13 @@ def load_model(
         from .legacy_h5 import load_legacy_model
 
         return load_legacy_model(path, custom_objects, compile, safe_mode)
-    archive = read_archive(path, is_trusted=not safe_mode)
+    return _load(path, read_archive(path, is_trusted=not safe_mode), custom_objects, compile, safe_mode)
+
+
+def _load(
+    path: Path, archive: Archive, custom_objects: Mapping[str, Any] | None, compile: bool, safe_mode: bool
+) -> Model:
+    """The model of an archive; see `load_model`."""
     config = archive.config if compile else {**archive.config, "compile_config": None}
     with open_weights(path, archive.weights, safe_mode) as reader:
         model = rebuild(reader, config, custom_objects, safe_mode, archive.keras_version)
@@ -215,6 +244,7 @@ def rebuild(
     Raises:
         SavedFileError: it describes none that can be made here.
     """
+    from . import losses, metrics, models  # noqa: F401 - announce what files name
     from .feature_space import FeatureSpace
     from .model import Model
 

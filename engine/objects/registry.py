@@ -36,6 +36,7 @@ _modules_to_come: dict[tuple[str, str], str] = {}  # the same by the module and 
 _scoped_objects: ContextVar[dict[str, Any] | None] = ContextVar("custom_objects", default=None)
 # Apart, because objects may be written while others are read (a wrapper copies its layer), and their numbers differ.
 _numbers_written: ContextVar[dict[int, tuple[int, Any]] | None] = ContextVar("numbers_written", default=None)
+_own_names: ContextVar[dict[str, Any] | None] = ContextVar("own_names", default=None)
 _objects_read: ContextVar[dict[int, Any] | None] = ContextVar("objects_read", default=None)
 
 
@@ -146,6 +147,32 @@ def shared_writing_scope() -> Generator[None]:
         yield
     finally:
         _numbers_written.reset(token)
+
+
+@contextmanager
+def own_names_scope() -> Generator[dict[str, Any]]:
+    """Inside the block, classes and functions that are not anabranch's are written under names of their own.
+
+    The dict holds them by these names: as `custom_objects` it reads what was written, whoever registered them, and
+    also if nobody did.
+    """
+    objects: dict[str, Any] = {}
+    token = _own_names.set(objects)
+    try:
+        yield objects
+    finally:
+        _own_names.reset(token)
+
+
+def _name_in_file(item: Any) -> str:
+    """The name under which a class or function that is not anabranch's is written."""
+    objects = _own_names.get()
+    if objects is None:
+        return get_registered_name(item)
+    name = base = f"{item.__module__}>{item.__qualname__}"
+    while objects.setdefault(name, item) is not item:
+        name = f"{base}_{len(objects)}"
+    return name
 
 
 @contextmanager
@@ -264,22 +291,24 @@ def _serialize_special(obj: Any) -> Any:
         return _special("__slice__", start=bounds[0], stop=bounds[1], step=bounds[2])
     if obj is Ellipsis:
         return _special("__ellipsis__")
-    if isinstance(obj, types.FunctionType) and obj.__name__ == "<lambda>":
+    if isinstance(obj, types.FunctionType) and obj.__name__ == "<lambda>" and _own_names.get() is None:
         return _special("__lambda__", value=lambda_to_config(obj))
     return None
 
 
 def _serialize_function(function: Any) -> dict[str, Any]:
     module = _keras_module(function)
-    name = get_registered_name(function)
     if module is not None:
+        name = get_registered_name(function)
         return {"module": module, "class_name": "function", "config": name, "registered_name": name}
+    name = _name_in_file(function)
     return {"module": "builtins", "class_name": "function", "config": name, "registered_name": "function"}
 
 
 def _serialize_class(cls: type) -> dict[str, Any]:
-    module = _keras_module(cls) or cls.__module__
-    return {"class_name": "__typespec__", "module": module, "config": get_registered_name(cls), "registered_name": None}
+    module = _keras_module(cls)
+    name = get_registered_name(cls) if module else _name_in_file(cls)
+    return {"class_name": "__typespec__", "module": module or cls.__module__, "config": name, "registered_name": None}
 
 
 def _serialize_object(obj: Any) -> dict[str, Any]:
@@ -289,7 +318,7 @@ def _serialize_object(obj: Any) -> dict[str, Any]:
         "module": builtin or (None if cls.__module__ == "builtins" else cls.__module__),
         "class_name": cls.__name__,
         "config": _config_of(obj),
-        "registered_name": None if builtin else get_registered_name(cls),
+        "registered_name": None if builtin else _name_in_file(cls),
     }
     for key, method in (("build_config", "get_build_config"), ("compile_config", "get_compile_config")):
         getter = getattr(obj, method, None)
