@@ -42,11 +42,13 @@ def _needed_ops(graph: LayerGraph) -> set[RawOp]:
     found: set[RawOp] = set()
     nodes = [history(tensor).layer.inbound_nodes[history(tensor).node_index] for tensor in graph.outputs]
     nodes += [node for node in graph.nodes if not isinstance(node.layer, RawOp)]
+    seen: set[Node] = set()
     while nodes:
         node = nodes.pop()
+        if node in seen:
+            continue
+        seen.add(node)
         if isinstance(node.layer, RawOp):
-            if node.layer in found:
-                continue
             found.add(node.layer)
             written = flatten(node.layer.written_arguments(node.arguments[0]))
             sources = [argument for argument in written if isinstance(argument, Tensor)]

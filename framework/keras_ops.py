@@ -16,6 +16,7 @@ from ..engine.graph import Operation, Tensor
 from ..engine.graph.dtypes import name_of
 from ..engine.graph.quick_dataclass import dataclass
 from ..engine.objects.names import to_snake_case
+from ..engine.objects.trust import claim
 from ..engine.ops.base import Constant, ShapeOf
 
 PACKAGE = "keras.src.ops"
@@ -141,6 +142,8 @@ def fold(operation: Operation) -> bool:
         return False
     if type(operation.op).__name__ not in _FOLDED and not keras_op(operation.op, operation.inputs, operation.outputs):
         return False  # it may draw random numbers, or have an effect
+    for tensor in operation.outputs:
+        claim([size or 0 for size in tensor.shape or ()], tensor.dtype.itemsize, f"Op {operation.name!r}: a constant")
     result = operation.op.run(np, *values)
     for tensor, value in zip(operation.outputs, result if len(operation.outputs) > 1 else [result], strict=True):
         tensor.annotations[_CONSTANT] = value
@@ -176,6 +179,7 @@ def _broadcast(op: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> 
     own = (*(1,) * (len(shape) - len(source.shape)), *source.shape)
     if any(size is None and mine is not None for size, mine in zip(shape, own, strict=True)):
         return None
+    claim([size or 1 for size in shape], source.dtype.itemsize, f"{source.name!r}: a constant")
     ones = np.ones([size or 1 for size in shape], source.dtype)
     return KerasOp("numpy.Multiply", {}, given=(source, ones))
 

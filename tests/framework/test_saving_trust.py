@@ -194,6 +194,28 @@ def test_a_lying_size_is_refused_before_its_memory_is_taken(tmp_path: Path, lie:
     assert peak_of(load) < 50_000_000
 
 
+def test_lying_constants_are_refused_before_their_memory_is_taken(tmp_path: Path) -> None:
+    x = ab.Input((4,))
+    ab.Model(x, ab.ops.multiply(x, 2.0) + ab.ops.sum(x)).save(tmp_path / "m.keras")
+
+    def change(config: Any) -> None:
+        entry = next(entry for entry in config["config"]["layers"] if entry["class_name"] == "Multiply")
+        full = {"class_name": "Full", "config": {"name": "full", "shape": [10**9], "dtype": "float32"}}
+        calls = [{"args": [1.0], "kwargs": {}}]
+        config["config"]["layers"].append(
+            {**full, "name": "full", "module": "keras.src.ops.numpy", "registered_name": "Full", "inbound_nodes": calls}
+        )
+        tensor = {"shape": [10**9], "dtype": "float32", "keras_history": ["full", 0, 0]}
+        entry["inbound_nodes"][0]["args"][1] = {"class_name": "__keras_tensor__", "config": tensor}
+        config["config"]["layers"][0]["config"]["batch_shape"] = [None, 1]
+
+    def load() -> None:
+        with pytest.raises(SavedFileError, match="but all arrays of the file have"):
+            ab.load_model(forge(tmp_path / "m.keras", change))
+
+    assert peak_of(load) < 50_000_000
+
+
 @pytest.mark.parametrize("metric", ["AUC", "PrecisionAtRecall"])
 def test_lying_metrics_are_refused_before_their_memory_is_taken(tmp_path: Path, metric: str) -> None:
     made = ab.metrics.AUC() if metric == "AUC" else ab.metrics.PrecisionAtRecall(0.5)
