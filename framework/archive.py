@@ -22,9 +22,10 @@ KERAS_VERSION = "3.15.1"
 
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _ZIP_SIGNATURE = b"PK\x03\x04"
-# A member that unpacks to more than both is a bomb, not a model: Keras stores, and weights hardly compress.
+# Members that unpack to more than both are a bomb, not a model: Keras stores, and weights hardly compress.
 _BOMB_BYTES = 1 << 28
 _BOMB_RATIO = 100
+SLACK = 1 << 25  # the bytes that what is unpacked, or declared, may have beyond the file that nobody said is trusted
 
 SAVE_AGAIN = "Restore it from a backup, or save it again."
 
@@ -143,8 +144,12 @@ def is_hdf5(path: Path) -> bool:
         return stream.read(len(_HDF5_SIGNATURE)) == _HDF5_SIGNATURE
 
 
-def read_archive(path: Path) -> Archive:
+def read_archive(path: Path, is_trusted: bool = True) -> Archive:
     """Read a ``.keras`` file and check every byte that is used.
+
+    Args:
+        path: the file.
+        is_trusted: whether members may be compressed to a small part of what they unpack to.
 
     Raises:
         SavedFileError: it is not such a file, or damaged.
@@ -152,23 +157,29 @@ def read_archive(path: Path) -> Archive:
     """
     check_readable(path)
     with open(path, "rb") as stream:
-        _check_signature(path, stream)
-        try:
-            with zipfile.ZipFile(stream) as archive:
-                config, weights = (_member(path, archive, name) for name in (CONFIG, WEIGHTS))
-                assets = {
-                    name.removeprefix(ASSETS): _member(path, archive, name)
-                    for name in archive.namelist()
-                    if name.startswith(ASSETS) and not name.endswith("/")
-                }
-                metadata = _member(path, archive, METADATA) if METADATA in archive.namelist() else b"{}"
-            version = str(json.loads(metadata).get("keras_version", ""))
-            return Archive(_parse(path, config), io.BytesIO(weights), assets, version)
-        except SavedFileError:
-            raise
-        except Exception as error:
-            # On damaged files zipfile raises BadZipFile, struct.error, zlib.error, OSError, RuntimeError and more.
-            raise damaged(path, f"{error}") from error
+        return read_archive_stream(stream, path, is_trusted)
+
+
+def read_archive_stream(stream: BinaryIO, path: Path, is_trusted: bool) -> Archive:
+    """Read an open ``.keras`` file; see `read_archive`. `path` is for messages."""
+    _check_signature(path, stream)
+    try:
+        with zipfile.ZipFile(stream) as archive:
+            _check_sizes(path, stream.seek(0, io.SEEK_END), archive, is_trusted)
+            config, weights = (_member(path, archive, name) for name in (CONFIG, WEIGHTS))
+            assets = {
+                name.removeprefix(ASSETS): _member(path, archive, name)
+                for name in archive.namelist()
+                if name.startswith(ASSETS) and not name.endswith("/")
+            }
+            metadata = _member(path, archive, METADATA) if METADATA in archive.namelist() else b"{}"
+        version = str(json.loads(metadata).get("keras_version", ""))
+        return Archive(_parse(path, config), io.BytesIO(weights), assets, version)
+    except SavedFileError:
+        raise
+    except Exception as error:
+        # On damaged files zipfile raises BadZipFile, struct.error, zlib.error, OSError, RuntimeError and more.
+        raise damaged(path, f"{error}") from error
 
 
 def damaged(path: Path, what: str) -> SavedFileError:
@@ -201,13 +212,21 @@ def _member(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
         raise SavedFileError(
             f"{str(path)!r} is damaged or no saved model: it has no member {name!r}, but {listing}. {SAVE_AGAIN}"
         )
-    info = archive.getinfo(name)
-    if info.file_size > max(_BOMB_BYTES, _BOMB_RATIO * info.compress_size):
-        raise SavedFileError(
-            f"{str(path)!r}: {name!r} would unpack {info.compress_size} bytes to {info.file_size}; that is no model. "
-            f"{SAVE_AGAIN}"
-        )
     return archive.read(name)
+
+
+def _check_sizes(path: Path, packed: int, archive: zipfile.ZipFile, is_trusted: bool) -> None:
+    """Refuse a file whose members would unpack to far more than its bytes, before any is unpacked."""
+    unpacked = sum(info.file_size for info in archive.infolist())
+    if unpacked > max(_BOMB_BYTES, _BOMB_RATIO * packed):
+        raise SavedFileError(
+            f"{str(path)!r} would unpack {packed:,} bytes to {unpacked:,}; that is no model. {SAVE_AGAIN}"
+        )
+    if not is_trusted and unpacked > packed + SLACK:
+        raise SavedFileError(
+            f"{str(path)!r} would unpack {packed:,} bytes to {unpacked:,}, where models are stored as they are. "
+            "If you trust the file, pass safe_mode=False."
+        )
 
 
 def _parse(path: Path, content: bytes) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 from ..engine.graph import Tensor, flatten, pack_as
 from ..engine.graph.dtypes import name_of
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
+from ..engine.objects.trust import own_objects_scope
 from ..layers.calling import map_leaves
 from ..layers.input_layer import Input, InputLayer
 from ..layers.layer import Layer
@@ -48,7 +49,8 @@ def clone_model(
     >>> [weight.shape for weight in clone.get_weights()]
     [(2, 3), (3,)]
     """
-    return _Cloning(clone_function, call_function, recursive).clone(model, input_tensors)
+    with own_objects_scope():
+        return _Cloning(clone_function, call_function, recursive).clone(model, input_tensors)
 
 
 class _Cloning:

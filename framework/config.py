@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..engine.objects.floats import floatx, set_floatx
 from ..engine.objects.policies import dtype_policy, set_dtype_policy
-from ..engine.objects.registry import allow_code_in_files
+from ..engine.objects.trust import allow_code_in_files
 from ..engine.passes.memory_budget import memory_budget, set_memory_budget
 from ..engine.passes.switches import get_passes, set_passes
 from ..engine.place.devices import list_devices, set_devices

@@ -27,12 +27,35 @@ def graph_config(graph: LayerGraph) -> dict[str, Any]:
         TypeError, ValueError: a layer or an argument can't be written.
     """
     numbers = _node_numbers(graph)
-    layers = [_layer_config(operation, graph, numbers) for operation in graph.operations]
+    needed = _needed_ops(graph)
+    kept = [operation for operation in graph.operations if not isinstance(operation, RawOp) or operation in needed]
+    layers = [_layer_config(operation, graph, numbers) for operation in kept]
     return {
         "layers": layers,
         "input_layers": _structure_config(graph.inputs_structure, numbers),
         "output_layers": _structure_config(graph.outputs_structure, numbers),
     }
+
+
+def _needed_ops(graph: LayerGraph) -> set[RawOp]:
+    """The ops of a model that others take something from, as they are written; shapes at run time often are not."""
+    found: set[RawOp] = set()
+    nodes = [history(tensor).layer.inbound_nodes[history(tensor).node_index] for tensor in graph.outputs]
+    nodes += [node for node in graph.nodes if not isinstance(node.layer, RawOp)]
+    seen: set[Node] = set()
+    while nodes:
+        node = nodes.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node.layer, RawOp):
+            found.add(node.layer)
+            written = flatten(node.layer.written_arguments(node.arguments[0]))
+            sources = [argument for argument in written if isinstance(argument, Tensor)]
+        else:
+            sources = node.input_tensors
+        nodes += [history(source).layer.inbound_nodes[history(source).node_index] for source in sources]
+    return found
 
 
 def _node_numbers(graph: LayerGraph) -> dict[Node, int]:
@@ -63,8 +86,8 @@ def _node_config(node: Node, numbers: dict[Node, int]) -> dict[str, Any]:
         return serialize_keras_object(leaf)
 
     args, kwargs = node.arguments
-    if isinstance(node.layer, RawOp) and node.layer.key is not None:
-        args = (*args, node.layer.key)
+    if isinstance(node.layer, RawOp):
+        args = node.layer.written_arguments(args)
     return {"args": [map_leaves(write, arg) for arg in args], "kwargs": map_leaves(write, kwargs)}
 
 

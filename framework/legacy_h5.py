@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..engine.objects.registry import custom_object_scope, deserialize_keras_object
+from ..engine.objects.trust import safe_mode_scope
 from ..layers.layer_state import assign_values
 from .archive import SavedFileError, check_readable, damaged
 from .old_keras import in_order_of_variables, modern_config
@@ -47,10 +48,10 @@ def load_legacy_model(path: Path, custom_objects: Mapping[str, Any] | None, comp
     Raises:
         SavedFileError: the file is damaged, holds no model, or needs classes that are not here.
     """
-    from .saving import rebuild
+    from .saving import open_weights, rebuild
 
     check_readable(path)
-    with open(path, "rb") as stream, WeightsReader(stream, path) as reader:
+    with open(path, "rb") as stream, open_weights(path, stream, safe_mode) as reader:
         attributes = reader.attributes()
         if "model_config" not in attributes:
             raise SavedFileError(
@@ -58,14 +59,14 @@ def load_legacy_model(path: Path, custom_objects: Mapping[str, Any] | None, comp
             )
         config = _json(path, attributes["model_config"])
         version = _text(attributes.get("keras_version", ""))
-        model = rebuild(path, config, custom_objects, safe_mode, version)
+        model = rebuild(reader, config, custom_objects, safe_mode, version)
         load_legacy_weights(model, reader)
         if not compile:
             return model
         if "training_config" not in attributes:
             warnings.warn(f"{str(path)!r} was saved without compiling; compile the model to train it.", stacklevel=3)
             return model
-        with custom_object_scope(custom_objects or {}):
+        with custom_object_scope(custom_objects or {}), safe_mode_scope(safe_mode):
             _compile(path, model, modern_config(_json(path, attributes["training_config"]), version))
         _load_optimizer(model, reader)
     return model

@@ -14,6 +14,7 @@ from ..engine.graph.provenance import building_part
 from ..engine.objects import initializers
 from ..engine.objects.floats import layer_dtype
 from ..engine.objects.names import name_for
+from ..engine.objects.trust import claim
 from ..engine.session import Function
 from ..layers.tracking import TrackedMetric, held_by_attributes
 from .calling import as_argument, is_symbolic
@@ -91,6 +92,7 @@ class Metric(TrackedMetric):
         """
         fixed = tuple(int(dim or 0) for dim in as_shape(shape) or ())
         chosen = initializers.get(initializer) or _zeros
+        claim(fixed, 4, f"Metric {self.name!r}: variable {name!r}")
         value = chosen(fixed, dtype=dtype or self._dtype)
         variable = Variable(
             value, dtype=dtype or self._dtype, trainable=False, name=f"{self.name}/{name or 'variable'}"

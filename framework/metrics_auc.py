@@ -7,6 +7,7 @@ from typing import Any
 
 from ..engine import ops
 from ..engine.graph import Tensor, Variable
+from ..engine.objects.trust import claim
 from .metric import Metric
 from .metrics_confusion import LONG_NAMES, checked_thresholds, update_counts
 
@@ -154,6 +155,7 @@ def _labels_of(prediction: Tensor) -> int:
 def _even(count: int) -> list[float]:
     if count < 2:
         raise ValueError(f"num_thresholds must be at least 2; got {count}.")
+    claim((count,), 32, "The list of thresholds")
     return [(position + 1) / (count - 1) for position in range(count - 2)]
 
 

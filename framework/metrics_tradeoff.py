@@ -6,6 +6,7 @@ from typing import Any
 
 from ..engine import ops
 from ..engine.graph import Tensor
+from ..engine.objects.trust import claim
 from .metric import Metric
 from .metrics_confusion import LONG_NAMES, update_counts
 
@@ -38,6 +39,7 @@ class _BestAt(Metric):
         self.value = value
         self.num_thresholds = num_thresholds
         self.class_id = class_id
+        claim((num_thresholds,), 32, f"{type(self).__name__}: the list of thresholds")
         last = num_thresholds - 1
         self.thresholds = [position / last for position in range(num_thresholds)] if last else [0.5]
         self.counts = {short: self.add_variable((num_thresholds,), name=name) for short, name in LONG_NAMES.items()}

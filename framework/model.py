@@ -354,6 +354,18 @@ class Model(Trainer, Layer):
             return model_from_config(cls, config)
         return super().from_config(config)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle and copy the model as `save` writes it, with the user's classes and functions by reference."""
+        from .saving import reduce_model
+
+        return reduce_model(self)
+
+    def __copy__(self) -> Any:
+        """A model that shares everything with this one."""
+        made = type(self).__new__(type(self))
+        vars(made).update(vars(self))
+        return made
+
     def get_build_config(self) -> dict[str, Any] | None:
         return None if self.layer_graph is not None else super().get_build_config()
 

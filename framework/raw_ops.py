@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..engine import ops
@@ -21,15 +21,8 @@ from ..engine.objects.registry import deserialize_keras_object, serialize_keras_
 from ..engine.ops.base import Constant, apply_multi, convert_to_tensor
 from ..engine.ops.indexing import GetItem, Place, SliceItem
 from ..layers.node import Node
+from .keras_ops import PACKAGE, KerasOp, apply_keras_op, constant_value, fold, keras_op
 
-# Ops without attributes that Keras knows by the same class name, so that its files and ours can be exchanged.
-_KERAS_MODULE = "keras.src.ops.numpy"
-_KERAS_OPS = """
-    Abs Absolute Add Arccos Arccosh Arcsin Arcsinh Arctan Arctan2 Arctanh Ceil Conj Conjugate Cos Cosh Divide Equal Exp
-    Expm1 Floor FloorDivide Greater GreaterEqual Isfinite Isinf Isnan Less LessEqual Log Log10 Log1p Log2 Logaddexp
-    LogicalAnd LogicalNot LogicalOr LogicalXor Maximum Minimum Mod Multiply Negative NotEqual Power Reciprocal Sign Sin
-    Sinh Sqrt Square Subtract Tan Tanh TrueDivide
-""".split()  # noqa: SIM905 - shorter than the list
 _MODULE = "anabranch.engine.ops"
 _SLICE, _PLACE = "__slice_item__", "__place__"
 
@@ -39,11 +32,13 @@ class RawOp:
 
     Attributes:
         op: the op's definition.
+        keras: the operation of Keras that computes the same, if there is one.
         name: from the class of the op: ``add``, ``add_1``.
     """
 
-    def __init__(self, op: Op) -> None:
+    def __init__(self, op: Op, keras: KerasOp | None = None) -> None:
         self.op = op
+        self.keras = keras
         self.name = unique_name(to_snake_case(type(op).__name__))
         self.inbound_nodes: list[Node] = []
 
@@ -68,22 +63,29 @@ class RawOp:
             ValueError: the op has attributes that can't be written.
         """
         class_name = type(self.op).__name__
-        fields = {} if self.key is not None else {f.name: getattr(self.op, f.name) for f in _fields(self.op)}
-        is_keras_op = self.key is not None or (class_name in _KERAS_OPS and not fields)
-        module = _KERAS_MODULE if is_keras_op else _MODULE
+        if self.key is not None:
+            return self._entry(f"{PACKAGE}.numpy", class_name, {})
+        if self.keras is not None:
+            module, _, name = self.keras.name.partition(".")
+            return self._entry(f"{PACKAGE}.{module}", name, self.keras.config)
         try:
-            config = {name: _write(value) for name, value in fields.items()}
+            config = {f.name: _write(getattr(self.op, f.name)) for f in _fields(self.op)}
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"Op {self.name!r} ({class_name}) of the model can't be saved: {error}. Put the computation into the "
                 "call() of a Layer of your own."
             ) from error
-        return {
-            "module": module,
-            "class_name": class_name,
-            "config": {"name": self.name, **config},
-            "registered_name": class_name,
-        }
+        return self._entry(_MODULE, class_name, config)
+
+    def _entry(self, module: str, class_name: str, config: dict[str, Any]) -> dict[str, Any]:
+        config = {"name": self.name, **config}
+        return {"module": module, "class_name": class_name, "config": config, "registered_name": class_name}
+
+    def written_arguments(self, args: Sequence[Any]) -> list[Any]:
+        """The arguments of a call as a file holds them."""
+        if self.key is not None:
+            return [*args, self.key]
+        return list(args) if self.keras is None else self.keras.arguments(args)
 
     def __repr__(self) -> str:
         return f"<RawOp {self.name} ({type(self.op).__name__})>"
@@ -133,7 +135,8 @@ class SavedOp:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.class_name: str = config["class_name"]
-        self.ours = config.get("module") == _MODULE
+        self.module: str = config.get("module") or ""
+        self.ours = self.module == _MODULE
         given = {name: value for name, value in config["config"].items() if name != "name"}
         self.arguments = {n: _read(v) if self.ours else deserialize_keras_object(v) for n, v in given.items()}
 
@@ -148,10 +151,7 @@ class SavedOp:
         if self.class_name == "GetItem":
             x, key = args
             return x[tuple(key) if isinstance(key, list) else key]
-        function = getattr(ops, to_snake_case(self.class_name), None)
-        if function is None:
-            raise ValueError(f"The saved model contains the op {self.class_name!r}, which anabranch.ops does not have.")
-        return function(*args, **{**self.arguments, **kwargs})
+        return apply_keras_op(self.class_name, self.module, self.arguments, args, kwargs)
 
     def _apply_own(self, args: tuple[Any, ...]) -> Any:
         found = next((cls for cls in ops.registered_ops().values() if cls.__name__ == self.class_name), None)
@@ -184,7 +184,13 @@ def as_nodes(outputs: Iterable[Tensor], inputs: Iterable[Tensor]) -> None:
         raw[tensor.operation] = None
         pending.extend(source for source in tensor.operation.inputs if not _is_literal(source))
     for operation in sorted(raw, key=lambda operation: operation.index):
-        Node(RawOp(operation.op), (tuple(map(_argument, operation.inputs)), {}), operation.outputs)  # type: ignore[arg-type]
+        if fold(operation):
+            continue
+        keras = keras_op(operation.op, operation.inputs, operation.outputs)
+        if keras is not None and keras.given is not None:
+            keras = dataclasses.replace(keras, given=tuple(map(_argument, keras.given)))
+        made = RawOp(operation.op, keras)
+        Node(made, (tuple(map(_argument, operation.inputs)), {}), operation.outputs)  # type: ignore[arg-type]
 
 
 def _check_repeatable(operation: Operation) -> None:
@@ -202,12 +208,14 @@ def _check_repeatable(operation: Operation) -> None:
 
 def _is_literal(tensor: Tensor) -> bool:
     """Whether a tensor needs no node of its own: a constant, or the value of a variable."""
-    return "history" not in tensor.annotations and isinstance(tensor.operation.op, (Constant, ReadVariable))
+    if "history" in tensor.annotations:
+        return False
+    return isinstance(tensor.operation.op, (Constant, ReadVariable)) or constant_value(tensor) is not None
 
 
-def _argument(tensor: Tensor) -> Any:
+def _argument(tensor: Any) -> Any:
     """What to call the op on: the tensor itself, or the constant or variable that it stands for."""
-    op = tensor.operation.op
-    if not _is_literal(tensor):
+    if not isinstance(tensor, Tensor) or not _is_literal(tensor):
         return tensor
-    return op.value if isinstance(op, Constant) else op.variable  # type: ignore[union-attr]
+    op = tensor.operation.op
+    return op.variable if isinstance(op, ReadVariable) else constant_value(tensor)

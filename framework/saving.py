@@ -10,7 +10,8 @@ from __future__ import annotations
 import io
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -21,12 +22,25 @@ from ..engine.objects.registry import (
     get_custom_objects,
     get_registered_name,
     get_registered_object,
+    own_names_scope,
     register_keras_serializable,
     serialize_keras_object,
     shared_reading_scope,
     shared_writing_scope,
 )
-from .archive import SavedFileError, atomic_write, check_overwrite, check_readable, is_hdf5, read_archive, write_archive
+from ..engine.objects.trust import PER_ARRAY, memory_budget
+from .archive import (
+    SLACK,
+    Archive,
+    SavedFileError,
+    atomic_write,
+    check_overwrite,
+    check_readable,
+    is_hdf5,
+    read_archive,
+    read_archive_stream,
+    write_archive,
+)
 from .assets import collect_assets, give_assets
 from .old_keras import modern_config
 from .weights_file import WeightsReader, check_seal, seal, write_weights
@@ -77,13 +91,33 @@ def save_model(model: Model, filepath: PathLike, overwrite: bool = True) -> None
         with atomic_write(path) as stream:
             write_legacy_model(model, stream)
         return
+    write = _written(model)
+    with atomic_write(path) as stream:
+        write(stream)
+
+
+def _written(model: Model) -> Callable[[BinaryIO], None]:
+    """Collect all of a model, and then write it as a ``.keras`` file."""
     with shared_writing_scope():
         config = serialize_keras_object(model)
     weights = io.BytesIO()
     _write_weights(model, weights)
     assets = collect_assets(model)
-    with atomic_write(path) as stream:
-        write_archive(stream, config, weights.getvalue(), __version__, assets)
+    return lambda stream: write_archive(stream, config, weights.getvalue(), __version__, assets)
+
+
+def reduce_model(model: Model) -> tuple[Any, ...]:
+    """A model for `copy.deepcopy` and for pickling: what `save_model` writes, and the user's classes and functions."""
+    stream = io.BytesIO()
+    with own_names_scope() as objects:
+        _written(model)(stream)
+    return _restored, (stream.getvalue(), objects)
+
+
+def _restored(content: bytes, objects: dict[str, Any]) -> Model:
+    """What `reduce_model` took apart. Trusted: it is part of what runs code anyway, a pickle."""
+    path = Path("a pickled model")
+    return _load(path, read_archive_stream(io.BytesIO(content), path, True), objects, compile=True, safe_mode=False)
 
 
 def save_weights(model: Model, filepath: PathLike, overwrite: bool = True) -> None:
@@ -123,10 +157,12 @@ def load_model(
         filepath: a ``.keras`` file, or one in Keras's old format (``.h5``, ``.hdf5``).
         custom_objects: classes and functions of yours by name, beside those that are registered.
         compile: whether to compile the model as it was, and take over the optimizer's state.
-        safe_mode: refuse files that hold code (lambdas). Turn it off for files that you trust.
+        safe_mode: refuse what a file could do harm with: code (lambdas), vocabularies in other files, classes that are
+            neither registered nor Keras's own nor in `custom_objects`, and more memory than the file accounts for. Turn
+            it off for files that you trust.
 
     Raises:
-        SavedFileError: (a ValueError) the file is damaged, or needs classes that are not here.
+        SavedFileError: (a ValueError) the file is damaged, needs classes that are not here, or was refused.
         FileNotFoundError: there is none.
     """
     path = Path(filepath)
@@ -134,10 +170,17 @@ def load_model(
         from .legacy_h5 import load_legacy_model
 
         return load_legacy_model(path, custom_objects, compile, safe_mode)
-    archive = read_archive(path)
+    return _load(path, read_archive(path, is_trusted=not safe_mode), custom_objects, compile, safe_mode)
+
+
+def _load(
+    path: Path, archive: Archive, custom_objects: Mapping[str, Any] | None, compile: bool, safe_mode: bool
+) -> Model:
+    """The model of an archive; see `load_model`."""
     config = archive.config if compile else {**archive.config, "compile_config": None}
-    model = rebuild(path, config, custom_objects, safe_mode, archive.keras_version)
-    _load_weights(model, archive.weights, path, is_new=True)
+    with open_weights(path, archive.weights, safe_mode) as reader:
+        model = rebuild(reader, config, custom_objects, safe_mode, archive.keras_version)
+        _load_weights(model, reader, is_new=True)
     give_assets(model, archive.assets, path)
     return model
 
@@ -159,28 +202,55 @@ def load_weights(model: Model, filepath: PathLike, skip_mismatch: bool = False) 
     _check_built(model, "loaded")
     if path.suffix == ".keras" and not is_hdf5(path):
         archive = read_archive(path)
-        _load_weights(model, archive.weights, path, skip_mismatch=skip_mismatch)
+        with WeightsReader(archive.weights, path) as reader:
+            _load_weights(model, reader, skip_mismatch=skip_mismatch)
         give_assets(model, archive.assets, path)
         return
     check_readable(path)
     with open(path, "rb") as stream:
         check_seal(stream, path)
-        _load_weights(model, stream, path, skip_mismatch=skip_mismatch)
+        with WeightsReader(stream, path) as reader:
+            _load_weights(model, reader, skip_mismatch=skip_mismatch)
+
+
+def open_weights(path: Path, stream: BinaryIO, safe_mode: bool) -> WeightsReader:
+    """The weights of a file that a model is made of; in safe mode they may not claim more than the file has."""
+    size = stream.seek(0, io.SEEK_END)
+    stream.seek(0)
+    return WeightsReader(stream, path, size + SLACK if safe_mode else None)
+
+
+def _budget(reader: WeightsReader, safe_mode: bool) -> AbstractContextManager[None]:
+    """Let a model have the memory that the arrays of its file need: twice, as they may be of half its precision."""
+    limit = 2 * (reader.nbytes + PER_ARRAY * len(reader.datasets)) + SLACK // 2
+    return memory_budget(
+        limit if safe_mode else None,
+        f"but all arrays of the file have {reader.nbytes:,} bytes. It is damaged, or made to do harm. "
+        "If you trust it, pass safe_mode=False.",
+    )
 
 
 def rebuild(
-    path: Path, config: Any, custom_objects: Mapping[str, Any] | None, safe_mode: bool, keras_version: str
+    reader: WeightsReader, config: Any, custom_objects: Mapping[str, Any] | None, safe_mode: bool, keras_version: str
 ) -> Model:
     """The model that a config describes, which that version of Keras (or this framework) wrote.
+
+    Args:
+        reader: the weights of its file.
+        config: the model's.
+        custom_objects, safe_mode: see `load_model`.
+        keras_version: which Keras wrote it, as far as that is known.
 
     Raises:
         SavedFileError: it describes none that can be made here.
     """
+    from . import losses, metrics, models  # noqa: F401 - announce what files name
     from .feature_space import FeatureSpace
     from .model import Model
 
+    path = reader.path
     try:
-        with shared_reading_scope():
+        with shared_reading_scope(), _budget(reader, safe_mode):
             model = deserialize_keras_object(modern_config(config, keras_version), custom_objects, safe_mode)
     except Exception as error:
         raise SavedFileError(f"{str(path)!r}: the model can't be made from the saved configuration: {error}") from error
@@ -203,24 +273,20 @@ def _write_weights(model: Model, stream: BinaryIO) -> None:
     write_weights(stream, collect(model))
 
 
-def _load_weights(
-    model: Model, stream: BinaryIO, path: Path, is_new: bool = False, skip_mismatch: bool = False
-) -> None:
+def _load_weights(model: Model, reader: WeightsReader, is_new: bool = False, skip_mismatch: bool = False) -> None:
     """Compare, then assign.
 
     Args:
         model: the model.
-        stream: the HDF5 file.
-        path: the name of the file that the user gave.
+        reader: the file.
         is_new: whether the model was just made as the file says, so that the optimizer's state has to fit, too.
         skip_mismatch: whether to load what fits.
     """
     from .legacy_h5 import is_legacy, load_legacy_weights
 
-    with WeightsReader(stream, path) as reader:
-        if is_legacy(reader):
-            load_legacy_weights(model, reader)
-            return
+    if is_legacy(reader):
+        load_legacy_weights(model, reader)
+    else:
         _apply(model, reader, is_new, skip_mismatch)
 
 

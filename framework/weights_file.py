@@ -133,15 +133,19 @@ class WeightsReader:
     Args:
         stream: the content.
         path: the file's name, for messages.
+        limit: how many bytes its arrays may have in all; None for no limit but that of each array.
 
     Raises:
         SavedFileError: the content is not HDF5, is damaged, or leads outside the file.
     """
 
-    def __init__(self, stream: BinaryIO, path: Path) -> None:
+    def __init__(self, stream: BinaryIO, path: Path, limit: int | None = None) -> None:
         import h5py
 
         self.path = path
+        self.nbytes = 0
+        """Of all datasets together."""
+        self._limit = limit
         self.datasets: dict[str, Stored] = {}
         """Every dataset by its place in the file."""
         self.index: dict[str, dict[str, Stored]] = {}
@@ -227,6 +231,12 @@ class WeightsReader:
         size = math.prod(dataset.shape) * dtype.itemsize
         if size > max(_BOMB_BYTES, _BOMB_RATIO * dataset.id.get_storage_size()):
             raise SavedFileError(f"{where} claims {size} bytes, of which the file holds next to none. {SAVE_AGAIN}")
+        self.nbytes += size
+        if self._limit is not None and self.nbytes > self._limit:
+            raise SavedFileError(
+                f"{where}: the arrays up to here claim {self.nbytes:,} bytes, more than the file has. If you trust "
+                "the file, pass safe_mode=False."
+            )
         self.datasets[place] = Stored(tuple(dataset.shape), dtype)
         parent, _, last = path.rpartition("/")
         if last == VARIABLES:

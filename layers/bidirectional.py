@@ -8,6 +8,7 @@ from typing import Any
 from ..engine import ops
 from ..engine.graph import flatten
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
+from ..engine.objects.trust import own_objects_scope
 from .calling import signature_of
 from .layer import Layer
 
@@ -159,4 +160,5 @@ def _copy(layer: Any, prefix: str, **changes: Any) -> Any:
     name = layer.name if layer.name.startswith(prefix) else prefix + layer.name
     config = {**config, "config": {**config["config"], "name": name, **changes}}
     config.pop("build_config", None)
-    return deserialize_keras_object(config, {type(layer).__name__: type(layer)})
+    with own_objects_scope():
+        return deserialize_keras_object(config, {type(layer).__name__: type(layer)})

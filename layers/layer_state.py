@@ -13,6 +13,7 @@ from ..engine.graph import Tensor, TensorSpec, Variable, as_dtype, flatten
 from ..engine.graph.graph import get_default_graph
 from ..engine.objects import constraints, initializers, policies, regularizers
 from ..engine.objects.names import name_for
+from ..engine.objects.trust import claim
 from .added_losses import LostLoss, as_term, losses_within
 from .calling import enclosing_path
 from .node import Node
@@ -79,6 +80,7 @@ class LayerState:
             )
         wanted = as_dtype(dtype or self.variable_dtype)
         initializer = initializers.get(initializer or ("glorot_uniform" if wanted.kind not in "iub" else "zeros"))
+        claim(shape, wanted.itemsize, f"Layer {self.name!r}: weight {label!r}")
         weight = Weight(
             initializer(tuple(int(size) for size in shape), dtype=wanted),
             label,

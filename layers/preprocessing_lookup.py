@@ -18,6 +18,7 @@ from ..engine import ops
 from ..engine.graph import Tensor, Variable
 from ..engine.graph.dtypes import is_integer, string
 from ..engine.objects.floats import floatx
+from ..engine.objects.trust import claim, distrusts_files
 from ..engine.ops.base import as_array
 from .preprocessing_base import (
     ENCODED_MODES,
@@ -223,6 +224,11 @@ class IndexLookup(PreprocessingLayer):
             self.idf_weights.write_value(weights)
 
     def _read_file(self, path: Path) -> list[Any]:
+        if distrusts_files():
+            raise self._wrong(
+                f"its config names the file {str(path)!r} as its vocabulary, and files outside of a model are not "
+                "read. If you trust where the model comes from, pass safe_mode=False"
+            )
         if not path.is_file():
             raise self._wrong(f"there is no vocabulary file {str(path)!r}")
         lines = path.read_text(encoding="utf-8").split("\n")
@@ -256,6 +262,7 @@ class IndexLookup(PreprocessingLayer):
 
     def _with_zeros(self, weights: Array) -> Array:
         behind = self.max_tokens - len(weights) if self.pad_to_max_tokens and self.max_tokens is not None else 0
+        claim((behind,), 8, f"Layer {self.name!r}: padding")
         return np.pad(weights, (0, behind)).astype(floatx())
 
     # --- adapting -------------------------------------------------------------------------------------------

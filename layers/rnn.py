@@ -11,6 +11,7 @@ from ..engine.control_flow import TensorArray, while_loop
 from ..engine.graph import Region, Tensor, TensorSpec, Variable, flatten, pack_as
 from ..engine.graph.graph import Graph, get_default_graph, in_explicit_graph
 from ..engine.objects.registry import serialize_keras_object
+from ..engine.objects.trust import claim
 from ..engine.ops.elementwise import identity as pass_on  # ops.identity is the matrix
 from .calling import map_leaves
 from .layer import Layer
@@ -130,6 +131,7 @@ class RNN(Layer):
             )
 
         def variable(size: StateSize) -> Variable:
+            claim((batch_size, *size.dims), 4, f"Layer {self.name!r}: a state")
             zeros = np.zeros((batch_size, *size.dims), self.variable_dtype)
             return Variable(zeros, trainable=False, name=f"{self.path}/rnn_state")
 

@@ -3,7 +3,7 @@
 Every object is ``{"module", "class_name", "config", "registered_name"}``. Built-in classes are found by the Keras
 module that their package announced with `register_builtins`; users' own by the name under which
 `register_keras_serializable` knows them, or in `custom_objects`. No code is imported because a file asks for it,
-but for anabranch's own.
+but for anabranch's own. What else a file is refused: `trust`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ..graph.dtypes import as_dtype
 from ..graph.tensor import Tensor
 from ..graph.variable import Variable
 from .lambdas import lambda_from_config, lambda_to_config
+from .trust import reads_a_file, refuses_code, safe_mode_scope
 
 T = TypeVar("T")
 
@@ -33,10 +34,9 @@ _builtin_modules: dict[Any, str] = {}
 _modules_to_come: dict[tuple[str, str], str] = {}  # the same by the module and name of what may not be imported yet
 
 _scoped_objects: ContextVar[dict[str, Any] | None] = ContextVar("custom_objects", default=None)
-_safe_mode: ContextVar[bool] = ContextVar("safe_mode", default=True)
-_code_allowed = False  # in all files, whatever the mode
 # Apart, because objects may be written while others are read (a wrapper copies its layer), and their numbers differ.
 _numbers_written: ContextVar[dict[int, tuple[int, Any]] | None] = ContextVar("numbers_written", default=None)
+_own_names: ContextVar[dict[str, Any] | None] = ContextVar("own_names", default=None)
 _objects_read: ContextVar[dict[int, Any] | None] = ContextVar("objects_read", default=None)
 
 
@@ -139,22 +139,6 @@ def custom_object_scope(custom_objects: Mapping[str, Any]) -> Generator[None]:
         _scoped_objects.reset(token)
 
 
-def allow_code_in_files(allowed: bool = True) -> None:
-    """Read code (lambdas) in configs from now on, also where the safe mode is on."""
-    global _code_allowed
-    _code_allowed = allowed
-
-
-@contextmanager
-def safe_mode_scope(safe_mode: bool) -> Generator[None]:
-    """Whether code stored in files (lambdas) is refused inside the block."""
-    token = _safe_mode.set(safe_mode)
-    try:
-        yield
-    finally:
-        _safe_mode.reset(token)
-
-
 @contextmanager
 def shared_writing_scope() -> Generator[None]:
     """Inside the block, an object that is written twice gets the same number both times."""
@@ -163,6 +147,32 @@ def shared_writing_scope() -> Generator[None]:
         yield
     finally:
         _numbers_written.reset(token)
+
+
+@contextmanager
+def own_names_scope() -> Generator[dict[str, Any]]:
+    """Inside the block, classes and functions that are not anabranch's are written under names of their own.
+
+    The dict holds them by these names: as `custom_objects` it reads what was written, whoever registered them, and
+    also if nobody did.
+    """
+    objects: dict[str, Any] = {}
+    token = _own_names.set(objects)
+    try:
+        yield objects
+    finally:
+        _own_names.reset(token)
+
+
+def _name_in_file(item: Any) -> str:
+    """The name under which a class or function that is not anabranch's is written."""
+    objects = _own_names.get()
+    if objects is None:
+        return get_registered_name(item)
+    name = base = f"{item.__module__}>{item.__qualname__}"
+    while objects.setdefault(name, item) is not item:
+        name = f"{base}_{len(objects)}"
+    return name
 
 
 @contextmanager
@@ -281,22 +291,24 @@ def _serialize_special(obj: Any) -> Any:
         return _special("__slice__", start=bounds[0], stop=bounds[1], step=bounds[2])
     if obj is Ellipsis:
         return _special("__ellipsis__")
-    if isinstance(obj, types.FunctionType) and obj.__name__ == "<lambda>":
+    if isinstance(obj, types.FunctionType) and obj.__name__ == "<lambda>" and _own_names.get() is None:
         return _special("__lambda__", value=lambda_to_config(obj))
     return None
 
 
 def _serialize_function(function: Any) -> dict[str, Any]:
     module = _keras_module(function)
-    name = get_registered_name(function)
     if module is not None:
+        name = get_registered_name(function)
         return {"module": module, "class_name": "function", "config": name, "registered_name": name}
+    name = _name_in_file(function)
     return {"module": "builtins", "class_name": "function", "config": name, "registered_name": "function"}
 
 
 def _serialize_class(cls: type) -> dict[str, Any]:
-    module = _keras_module(cls) or cls.__module__
-    return {"class_name": "__typespec__", "module": module, "config": get_registered_name(cls), "registered_name": None}
+    module = _keras_module(cls)
+    name = get_registered_name(cls) if module else _name_in_file(cls)
+    return {"class_name": "__typespec__", "module": module or cls.__module__, "config": name, "registered_name": None}
 
 
 def _serialize_object(obj: Any) -> dict[str, Any]:
@@ -306,7 +318,7 @@ def _serialize_object(obj: Any) -> dict[str, Any]:
         "module": builtin or (None if cls.__module__ == "builtins" else cls.__module__),
         "class_name": cls.__name__,
         "config": _config_of(obj),
-        "registered_name": None if builtin else get_registered_name(cls),
+        "registered_name": None if builtin else _name_in_file(cls),
     }
     for key, method in (("build_config", "get_build_config"), ("compile_config", "get_compile_config")):
         getter = getattr(obj, method, None)
@@ -343,7 +355,8 @@ def deserialize_keras_object(
     Args:
         config: what `serialize_keras_object` gave, perhaps read from JSON.
         custom_objects: classes and functions by name, beside the registered ones.
-        safe_mode: refuse code stored in the config (lambdas); by default as around, which is True.
+        safe_mode: refuse what a config could do harm with: code (lambdas), the names of other files, and classes that
+            are neither registered nor anabranch's. By default as around, which is True.
 
     Raises:
         TypeError: it names a class or function that is not known, or whose constructor refuses the config.
@@ -352,6 +365,8 @@ def deserialize_keras_object(
     if custom_objects:
         with custom_object_scope(custom_objects):
             return deserialize_keras_object(config, None, safe_mode)
+    if safe_mode is None and not reads_a_file():
+        safe_mode = True
     if safe_mode is not None:
         with safe_mode_scope(safe_mode):
             return deserialize_keras_object(config)
@@ -434,7 +449,7 @@ def _deserialize_special(class_name: str, config: dict[str, Any]) -> Any:
 
 
 def _deserialize_lambda(value: Any) -> Any:
-    if _safe_mode.get() and not _code_allowed:
+    if refuses_code():
         raise ValueError(
             "The config holds a Python lambda: loading it runs code from the file. If you trust where it comes from, "
             "pass safe_mode=False; better, save a function registered with ab.saving.register_keras_serializable."
@@ -454,15 +469,17 @@ def _find_class(config: dict[str, Any]) -> Any:
         found = get_registered_object(name)
     if found is None:
         found = _find_builtin(module, name)
-    if found is None and module in sys.modules:
-        # A class of a module that the program itself imported; nothing is imported here.
+    if found is None and module in sys.modules and not refuses_code():
+        # A class of a module that the program itself imported; nothing is imported here. Its from_config() would be
+        # run on what the file says, so a file that is not trusted names registered classes only.
         candidate = getattr(sys.modules[module], name, None)
         found = candidate if inspect.isclass(candidate) and callable(getattr(candidate, "from_config", None)) else None
     if found is None:
         raise TypeError(
             f"The config names class {registered or name!r} (of module {module!r}), which is not known here. Import "
             "the module that defines it and decorate the class with @ab.saving.register_keras_serializable(), or "
-            f"pass custom_objects={{{name!r}: {name}}}."
+            f"pass custom_objects={{{name!r}: {name}}}. A file that you trust may name any imported class: "
+            "safe_mode=False."
         )
     return found
 

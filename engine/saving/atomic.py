@@ -6,9 +6,12 @@ import contextlib
 import os
 import secrets
 import shutil
+import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import BinaryIO
+
+_SUFFIX = ".anabranch.tmp"
 
 
 @contextlib.contextmanager
@@ -16,7 +19,8 @@ def atomic_write(path: Path) -> Generator[BinaryIO]:
     """A stream that becomes the file `path` when the block ends, and nothing at all when it fails.
 
     The bytes go to a temporary file in the same folder, which is flushed to the disk and then takes the name: whoever
-    opens `path` sees the whole old file or the whole new one. A link stays a link, and the mode of a file stays.
+    opens `path` sees the whole old file or the whole new one. A link stays a link, and the mode of a file stays. What
+    processes that were killed have left in the folder is removed.
 
     Raises:
         FileNotFoundError: the folder does not exist.
@@ -26,10 +30,10 @@ def atomic_write(path: Path) -> Generator[BinaryIO]:
         raise FileNotFoundError(f"Can't write {str(path)!r}: there is no folder {str(target.parent)!r}. Make it first.")
     if target.is_dir():
         raise IsADirectoryError(f"Can't write {str(path)!r}: it is a folder. Give the name of a file.")
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    _remove_abandoned(target.parent)
+    temporary, descriptor, lock = _create(target)
     try:
-        # Opened by hand and not with tempfile, whose files nobody else may read, so that the user's umask decides.
-        with os.fdopen(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), "w+b") as stream:
+        with os.fdopen(descriptor, "w+b") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
@@ -39,7 +43,56 @@ def atomic_write(path: Path) -> Generator[BinaryIO]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    finally:
+        if lock is not None:
+            os.close(lock)
     _sync_folder(target.parent)
+
+
+def _create(target: Path) -> tuple[Path, int, int | None]:
+    """A new temporary file for `target`: its path, a descriptor, and one more that holds its lock until it is closed.
+
+    The lock says that somebody writes the file; the system releases it whatever ends the process.
+    """
+    while True:
+        temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}{_SUFFIX}")
+        # Opened by hand and not with tempfile, whose files nobody else may read, so that the user's umask decides.
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        if sys.platform == "win32":  # where open files can neither be removed nor take another's name
+            return temporary, descriptor, None
+        lock = os.dup(descriptor)
+        _lock(lock, wait=True)
+        if os.fstat(descriptor).st_nlink:
+            return temporary, descriptor, lock
+        os.close(descriptor)  # removed as abandoned before it was locked
+        os.close(lock)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove the temporary files in a folder that nobody writes any more: their processes were killed."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        found = [entry.path for entry in entries if entry.name.endswith(_SUFFIX) and entry.name.startswith(".")]
+        for path in found:
+            with contextlib.suppress(OSError):  # another's, or another process removes it, too
+                descriptor = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+                try:
+                    if _lock(descriptor, wait=False):
+                        os.unlink(path)
+                finally:
+                    os.close(descriptor)
+
+
+def _lock(descriptor: int, wait: bool) -> bool:
+    """Lock an open file; False where somebody holds its lock, or files can't be locked."""
+    if sys.platform == "win32":
+        return False
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        return False
+    return True
 
 
 def _sync_folder(folder: Path) -> None:

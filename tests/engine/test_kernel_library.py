@@ -22,6 +22,7 @@ from anabranch.engine.runtime.kernels.compiler import Compiler, Effort
 from anabranch.engine.runtime.kernels.entry import effort_of
 from anabranch.engine.runtime.kernels.library import Library, modules_of
 from anabranch.engine.runtime.kernels.llvm import KernelSpec
+from anabranch.engine.runtime.kernels.object_files import ObjectFiles
 from anabranch.engine.runtime.kernels.pooling import PoolingKernel
 from anabranch.engine.runtime.program import Program
 
@@ -154,7 +155,8 @@ def test_a_folder_that_cannot_be_written_is_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     library = Library(tmp_path / "file" / "kernels")
     assert library.usable
-    library.prepare("squares", text)
+    with pytest.warns(RuntimeWarning, match="can't be kept in '.*kernels': .*Not a directory"):
+        library.prepare("squares", text)
     assert call(library.load("squares", text)) == 385
 
 
@@ -179,7 +181,7 @@ def test_kernels_that_were_begun_give_the_same_bits(tmp_path: Path, monkeypatch:
     x = np.linspace(-3, 3, 4096, dtype="float32").reshape(64, 64)
 
     def run(folder: str, is_begun: bool) -> Any:
-        monkeypatch.setattr(library_module.library, "_folder", tmp_path / folder)
+        monkeypatch.setattr(library_module.library, "_files", ObjectFiles(tmp_path / folder))
         monkeypatch.setattr(library_module.library, "_functions", {})
         if not is_begun:
             monkeypatch.setattr(Library, "begin", lambda *_: None)
@@ -308,7 +310,7 @@ def _open_step() -> tuple[ab.Graph, list[Any], list[Any]]:
 def test_what_runs_on_sizes_not_known_yet_is_compiled_before_it_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emitted: list[str]
 ) -> None:
-    monkeypatch.setattr(library_module.library, "_folder", tmp_path)
+    monkeypatch.setattr(library_module.library, "_files", ObjectFiles(tmp_path))
     monkeypatch.setattr(library_module.library, "_functions", {})
     rows._function.cache_clear()
     graph, fetches, feeds = _open_step()

@@ -181,6 +181,7 @@ def unregistered() -> layers.Layer:
     return Local(name="bad")
 
 
+KNOWN = {cls.__name__: cls for cls in (Forgetful, Needy, Drifting, Holding, Scale)}
 BAD = {
     "is not known here. Import": unregistered,
     "holds a Python lambda": lambda: layers.Lambda(lambda x: x * 2, name="bad"),
@@ -197,7 +198,7 @@ BAD = {
 def test_what_could_not_be_loaded_is_told_with_the_layer(message: str) -> None:
     layer = BAD[message]()
     with pytest.raises(ValueError, match=f"(?s)could not be loaded again:\n  layer 'bad' .*{message}"):
-        with_layer(layer).check_saveable()
+        with_layer(layer).check_saveable(KNOWN)
 
 
 def test_every_layer_is_told_once_where_it_is(tmp_path: Path) -> None:
@@ -216,7 +217,7 @@ def test_what_can_be_loaded_passes_and_leaves_no_trace() -> None:
     model = ab.Model(inputs, layers.Dense(1, kernel_regularizer="l2")(hidden))
     ab.utils.set_random_seed(3)
     number = int(layers.Dense(1).name.rpartition("_")[2])
-    model.check_saveable()
+    model.check_saveable(KNOWN)
     assert layers.Dense(1).name == f"dense_{number + 1}"
     first = layers.Dropout(0.5).seed_generator.seed
     ab.utils.set_random_seed(3)

@@ -2,6 +2,9 @@
 
 import io
 import os
+import signal
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -70,6 +73,15 @@ def test_an_unbuilt_model_has_no_weights_to_save(tmp_path):
     assert not ab.load_model(tmp_path / "m.keras").built
 
 
+def _empty_hdf5() -> bytes:
+    stream = io.BytesIO()
+    h5py.File(stream, "w").close()
+    return stream.getvalue()
+
+
+EMPTY_HDF5 = _empty_hdf5()
+
+
 class BoomError(Exception):
     pass
 
@@ -105,6 +117,40 @@ def test_a_layer_that_can_not_be_saved_leaves_the_old_file(tmp_path):
             (model.save if name == "m.keras" else model.save_weights)(path)
         assert path.read_bytes() == b"old"
     assert sorted(item.name for item in tmp_path.iterdir()) == ["m.keras", "m.weights.h5"]
+
+
+KILLED = """
+import os, pathlib, signal, sys
+from anabranch.engine.saving.atomic import atomic_write
+with atomic_write(pathlib.Path(sys.argv[1])) as stream:
+    stream.write(b"half of the new")
+    stream.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="files are locked as POSIX does it")
+def test_what_a_killed_save_left_is_removed_by_the_next_one(tmp_path):
+    for name in ("m.keras", "epoch-1.keras"):
+        process = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / name)], timeout=120)
+        assert process.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 1  # the second removed what the first had left
+    (tmp_path / ".other.tmp").write_bytes(b"of another program")
+    model = ab.Sequential([ab.Input((3,)), layers.Dense(2)])
+    model.save(tmp_path / "m.keras")
+    assert sorted(item.name for item in tmp_path.iterdir()) == [".other.tmp", "m.keras"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="files are locked as POSIX does it")
+def test_what_is_being_written_is_not_removed_by_another_save(tmp_path):
+    path = tmp_path / "m.keras"
+    with atomic_write(path) as first:
+        first.write(b"first")
+        with atomic_write(path) as second:
+            second.write(b"second")
+        assert path.read_bytes() == b"second"
+    assert path.read_bytes() == b"first"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="links and modes are those of POSIX")
@@ -148,9 +194,10 @@ def test_other_kinds_of_files(content, message, tmp_path):
         ({"config.json": b"{}", "model.weights.npz": b""}, "needs pickle"),
         ({"config.json": b"[1, 2]", "model.weights.h5": b""}, "describes no model"),
         ({"config.json": b"{{{", "model.weights.h5": b""}, "damaged"),
-        ({"config.json": b'{"class_name": "Adam", "config": {}}', "model.weights.h5": b""}, "not a model"),
+        ({"config.json": b'{"class_name": "Adam", "config": {}}', "model.weights.h5": b""}, "damaged"),
+        ({"config.json": b'{"class_name": "Adam", "config": {}}', "model.weights.h5": EMPTY_HDF5}, "not a model"),
     ],
-    ids=["no config", "no weights", "npz", "list", "no json", "optimizer"],
+    ids=["no config", "no weights", "npz", "list", "no json", "empty weights", "optimizer"],
 )
 def test_zips_that_are_no_models(members, message, tmp_path):
     write_zip(tmp_path / "m.keras", members)

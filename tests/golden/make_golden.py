@@ -33,6 +33,7 @@ import make_initializers
 import make_layers
 import make_losses
 import make_metrics
+import make_operations
 import make_optimizers
 import make_penalties
 import make_preprocessing
@@ -42,6 +43,7 @@ MAKERS = {
     "attention_layers": make_attention_layers.make,
     "convolution_layers": make_convolution_layers.make,
     "losses": make_losses.make,
+    "operations": make_operations.make,
     "metrics": make_metrics.make,
     "optimizers": make_optimizers.make,
     "penalties": make_penalties.make,

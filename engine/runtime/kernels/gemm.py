@@ -91,7 +91,7 @@ def is_compiled(dtype: str) -> bool:
 
 
 def _key(known: Tiles) -> str:
-    return f"products {known} {gemm_driver.VERSION}"
+    return f"products {known}"
 
 
 def _text(known: Tiles) -> str:

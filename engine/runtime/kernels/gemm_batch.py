@@ -19,8 +19,6 @@ from .gemm_code import Code
 from .gemm_pack import print_packing
 from .gemm_tile import Tiles, masked_load, print_declarations
 
-VERSION = 1  # raise it whenever the printed code changes
-
 FIELDS = ("part_units", "units", "parts", "chunks", "chunk_rows")  # numbers that are read, before those of the axes
 AXIS_FIELDS = 4  # the size of an axis of products, and its steps in A, B and C
 

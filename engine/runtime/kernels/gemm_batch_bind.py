@@ -13,7 +13,7 @@ from ...ops.linalg import BatchMatMul
 from . import gemm
 from .bound import BoundKernel
 from .entry import Operand, PrintedKernel
-from .gemm_batch import AXIS_FIELDS, FIELDS, VERSION, BatchForm, print_batch
+from .gemm_batch import AXIS_FIELDS, FIELDS, BatchForm, print_batch
 from .gemm_large import print_large
 from .gemm_strides import StridedProduct, labels_of_matmul, strided_product
 from .library import library
@@ -117,7 +117,7 @@ def _small(product: StridedProduct, dtype: str) -> list[int] | None:
 @cache
 def _address(form: BatchForm) -> int:
     name = "batch"
-    engine = library.load(f"batch {form} {VERSION}", lambda: print_batch(form, name))
+    engine = library.load(f"batch {form}", lambda: print_batch(form, name))
     return engine.get_function_address(name)
 
 
@@ -161,7 +161,7 @@ def _large(product: StridedProduct, dtype: str) -> list[int] | None:
 @cache
 def _large_address(dtype: str, axes: int) -> int:
     element, name = gemm.ELEMENTS[dtype], "products"
-    engine = library.load(f"batch of products {element} {axes} {VERSION}", lambda: print_large(element, axes, name))
+    engine = library.load(f"batch of products {element} {axes}", lambda: print_large(element, axes, name))
     return engine.get_function_address(name)
 
 

@@ -32,8 +32,6 @@ from .gemm_panel import (
 from .gemm_shared import MEMORY, print_shared, shared_name
 from .gemm_tile import PANELS_OF_A, ROWS_OF_A, Tiles, print_declarations, print_tile
 
-VERSION = 24  # raise it whenever the printed code changes
-
 _MOST_ROWS = 256  # of A that are laid out at a time
 
 # Terms of a block of k at most. Where blocks are deep, sums go back into C seldom; where they are not, a panel of B and

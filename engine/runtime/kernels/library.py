@@ -6,9 +6,7 @@ What is known to be needed is compiled by other threads (`begin`, `prepare`) whi
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,11 +17,11 @@ from . import entry, threads
 from .compiler import Compiler, Effort
 from .entry import Kernel
 from .llvm import declarations
+from .object_files import ObjectFiles
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-_VERSION = "19"  # raise it whenever the printed code changes
 _MOST_WORKERS = 4  # threads that compile
 _MOST_MODULES = 4  # of which kernels that are asked for together make so many
 _MODULE_WORK = 40_000  # characters of descriptions: LLVM takes about a fifth of a second for that
@@ -53,14 +51,14 @@ class Library:
     """The compiled kernels of this process. Without a working llvmlite it says so, and programs run on NumPy.
 
     Args:
-        folder: where object code is kept, if not in `cache_folder`.
+        folder: where object code is kept, if not in the user's own (`object_files.cache_folder`).
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder
+        self._files = ObjectFiles(folder)
         self._functions: dict[Kernel, Any] = {}
         self._begun: list[list[Kernel]] = []  # modules of kernels that are being compiled
-        self._coming: dict[Path, Future[bytes]] = {}  # object code that is being compiled
+        self._coming: dict[str, Future[bytes]] = {}  # object code that is being compiled
         self._workers: Any = None
         self._compiler: Compiler | None = None
         self._engines: list[Any] = []  # they own the machine code
@@ -125,30 +123,30 @@ class Library:
         assert self.usable
         if not key.startswith(threads.SYMBOL):
             threads.start(library)
-        path = self._path(key)
-        coming = self._coming.pop(path, None)
+        name = self._files.name(self.host, key)
+        coming = self._coming.pop(name, None)
         if coming is not None:
             return self._load(coming.result())
-        machine_code = _read(path)
+        machine_code = self._files.read(name)
         if machine_code is None:
-            machine_code = self._emit(path, text(), effort)
+            machine_code = self._emit(name, text(), effort)
         return self._load(machine_code)
 
     def knows(self, key: str) -> bool:
         """Whether the object code of a module is on the disk, or is being compiled."""
-        path = self._path(key)
-        return path in self._coming or path.exists()
+        name = self._files.name(self.host, key)
+        return name in self._coming or self._files.has(name)
 
     def prepare(self, key: str, text: Callable[[], str], effort: Effort = Effort.FULL) -> None:
         """Compile a module that `load` will be asked for in another thread, if its object code is not known."""
-        path = self._path(key)
-        if path in self._coming or path.exists():
+        name = self._files.name(self.host, key)
+        if name in self._coming or self._files.has(name):
             return
         if self._workers is None:
             from concurrent.futures import ThreadPoolExecutor  # with a warm cache nothing needs it
 
             self._workers = ThreadPoolExecutor(_MOST_WORKERS, thread_name_prefix="anabranch compiler")
-        self._coming[path] = self._workers.submit(self._emit, path, text(), effort)
+        self._coming[name] = self._workers.submit(self._emit, name, text(), effort)
 
     def later(self, key: str, text: Callable[[], str], name: str) -> LaterFunction:
         """The function called `name` of a module, which takes an address; it need not be compiled yet.
@@ -198,16 +196,12 @@ class Library:
             signature = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_size_t] * (1 + len(spec.operands)))
             self._functions[spec] = signature(engine.get_function_address(f"kernel_{number}"))
 
-    def _path(self, key: str) -> Path:
-        digest = hashlib.sha256(repr((_VERSION, self.host, key)).encode()).hexdigest()
-        return (self._folder or cache_folder()) / f"{digest}.o"
-
-    def _emit(self, path: Path, text: str, effort: Effort) -> bytes:
+    def _emit(self, name: str, text: str, effort: Effort) -> bytes:
         """Compile a module and keep its object code."""
         assert self._compiler
         threading = "" if f"define void @{threads.SYMBOL}(" in text else threads.DECLARATION
         machine_code = self._compiler.emit(declarations() + threading + text, effort)
-        _write(path, machine_code)
+        self._files.write(name, machine_code)
         return machine_code
 
     def _load(self, machine_code: bytes) -> Any:
@@ -245,36 +239,6 @@ def _parted(specs: list[Kernel]) -> list[list[Kernel]]:
         parts[least].append(spec)
         filled[least] += work[spec]
     return parts
-
-
-def cache_folder() -> Path:
-    """Where object code is kept: $ANABRANCH_CACHE_DIR, or the user's cache folder."""
-    named = os.environ.get("ANABRANCH_CACHE_DIR")
-    if named:
-        return Path(named) / "kernels"
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "anabranch" / "kernels"
-
-
-def _read(path: Path) -> bytes | None:
-    """Cached object code, or None where there is none or it is damaged."""
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return None
-    digest, code = content[:32], content[32:]
-    return code if hashlib.sha256(code).digest() == digest else None
-
-
-def _write(path: Path, machine_code: bytes) -> None:
-    """Keep object code; a cache that can't be written is no error."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(hashlib.sha256(machine_code).digest() + machine_code)
-        os.replace(file.name, path)
-    except OSError:
-        return
 
 
 def _layout_is_known() -> bool:
