@@ -229,7 +229,7 @@ for _name, _target in _MODULES.items():
     sys.modules.setdefault(f"{__name__}.{_name}", _LazyModule(f"{__name__}.{_name}", _target))
 
 
-def __getattr__(name: str) -> Any:
+def _look_up(name: str) -> Any:
     if name in _EXPORTS:
         value = getattr(_import(_EXPORTS[name]), name)
         globals()[name] = value
@@ -239,6 +239,10 @@ def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return _import(f".{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+if not TYPE_CHECKING:  # type checkers would take any name for a public one
+    __getattr__ = _look_up
 
 
 def __dir__() -> list[str]:
