@@ -1,17 +1,18 @@
 """What `compile` was given, made ready for use: one loss and a list of metrics for each output.
 
-Losses and metrics given as strings are resolved at the first batch, when the shapes of targets and predictions are
-known: ``"accuracy"`` becomes binary, categorical or sparse categorical accuracy, as in Keras.
+`compile` checks that all names are known. They are resolved at the first batch, when the shapes of targets and
+predictions are known: ``"accuracy"`` becomes binary, categorical or sparse categorical accuracy, as in Keras.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..engine import ops
 from ..engine.graph.nest import flatten
 from ..engine.graph.tensor import Tensor
+from ..engine.objects.registry import is_serialized
 from . import losses as losses_module
 from . import metrics as metrics_module
 from .contract import check_not_applied_twice
@@ -76,6 +77,30 @@ def _is_binary_or_sparse(y_true: Tensor, y_pred: Tensor) -> tuple[bool, bool]:
     binary = pred[-1:] == (1,)
     sparse = len(true) < len(pred) or (true[-1:] == (1,) and not binary)
     return binary, sparse
+
+
+_BY_SHAPES = ("accuracy", "acc", "crossentropy", "ce")  # names that stand for several classes, until shapes are known
+
+
+def check_names(loss: Any, *metrics: Any) -> None:
+    """Check that all names of losses and metrics are known.
+
+    Raises:
+        ValueError: one is not.
+    """
+    for name in _names_in(loss):
+        losses_module.get(name)
+    for name in _names_in(metrics):
+        metrics_module.get(name)
+
+
+def _names_in(given: Any) -> Iterator[str]:
+    """The names in a structure that still have to be looked up."""
+    if isinstance(given, str) and given.lower() not in _BY_SHAPES:
+        yield given
+    elif isinstance(given, (list, tuple)) or (isinstance(given, dict) and not is_serialized(given)):
+        for item in given.values() if isinstance(given, dict) else given:
+            yield from _names_in(item)
 
 
 # --- losses ---------------------------------------------------------------------------------------------------------

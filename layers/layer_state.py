@@ -12,9 +12,9 @@ import numpy as np
 from ..engine.graph import Tensor, TensorSpec, Variable, as_dtype, flatten
 from ..engine.graph.graph import get_default_graph
 from ..engine.objects import constraints, initializers, policies, regularizers
-from ..engine.objects.names import name_for
+from ..engine.objects.names import name_for, to_snake_case
 from .added_losses import LostLoss, as_term, losses_within
-from .calling import enclosing_path
+from .calling import calling_layer, enclosing_path, is_within_call_of
 from .node import Node
 from .step_sums import collects, sum_over_steps
 from .tracking import held_by_attributes
@@ -27,7 +27,7 @@ class LayerState:
     autocast: bool = True
     # Attributes that hold layers or variables which do not belong to this one.
     untracked: ClassVar[frozenset[str]] = frozenset(
-        {"inbound_nodes", "_functions", "_added_losses", "_constructor_call", "_weights", "_build_shapes"}
+        {"inbound_nodes", "_functions", "_added_losses", "_constructor_call", "_weights", "_build_shapes", "_made_in"}
     )
 
     def __init__(self, name: str | None, trainable: bool, dtype: Any) -> None:
@@ -39,6 +39,7 @@ class LayerState:
         self._dtype_policy = policies.get(dtype)
         self._trainable = bool(trainable)
         self._path: str | None = None
+        self._made_in = calling_layer()  # where a layer is made in a call, whose it is
         self._weights: list[Weight] = []
         self._added_losses: list[Any] = []
 
@@ -69,7 +70,9 @@ class LayerState:
 
         Raises:
             ValueError: a dimension of the shape is not known.
+            RuntimeError: the layer was made in the call of another one, to which it does not belong.
         """
+        self._check_kept()
         shape = (shape,) if isinstance(shape, int) else tuple(shape or ())
         label = name or "variable"
         if not all(isinstance(size, (int, np.integer)) and size >= 0 for size in shape):
@@ -96,6 +99,18 @@ class LayerState:
             )
         self._weights.append(weight)
         return weight
+
+    def _check_kept(self) -> None:
+        """Check that weights of a layer that was made in a call stay."""
+        maker = self._made_in
+        if maker is None or not is_within_call_of(maker) or any(layer is self for layer in maker._flatten_layers()):
+            return
+        kind, attribute = type(self).__name__, to_snake_case(type(self).__name__)
+        raise RuntimeError(
+            f"Layer {self.name!r} ({kind}) was made inside call() of layer {maker.name!r} ({type(maker).__name__}) and "
+            "does not belong to it: its weights would be new at each call, and would not be trained or saved. Make it "
+            f"in __init__() or build(), as in self.{attribute} = {kind}(...), and use self.{attribute} in call()."
+        )
 
     # --- weights --------------------------------------------------------------------------------------------
 

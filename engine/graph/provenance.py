@@ -92,6 +92,11 @@ class _Current(threading.local):
 _current = _Current()
 
 
+def layer_being_called() -> str:
+    """The path of the layer in whose call operations are built; empty outside of all calls."""
+    return next((part.path for part in _current.parts if part.kind == "layer"), "")
+
+
 @contextmanager
 def building_part(kind: str, path: str = "") -> Generator[None]:
     """What is built inside belongs to this part of a model. See `Part`."""

@@ -1,0 +1,268 @@
+"""What scripts written for Keras expect of models, optimizers and callbacks, beyond the numbers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import anabranch as ab
+from anabranch import layers
+
+X = np.linspace(-1, 1, 12, dtype="float32").reshape(4, 3)
+Y = X.sum(1, keepdims=True)
+
+
+def compiled(**options: Any) -> Any:
+    model = ab.Sequential([ab.Input((3,)), layers.Dense(1, kernel_initializer="ones")])
+    model.compile(**{"optimizer": "sgd", "loss": "mse", **options})
+    return model
+
+
+# --- building -------------------------------------------------------------------------------------------------------
+
+WEIGHTLESS = [
+    layers.Activation("relu"),
+    layers.AveragePooling2D(2),
+    layers.Cropping2D(),
+    layers.Flatten(),
+    layers.GlobalMaxPooling2D(),
+    layers.MaxPooling2D(),
+    layers.Permute((3, 1, 2)),
+    layers.ReLU(),
+    layers.Reshape((-1,)),
+    layers.Softmax(),
+    layers.UpSampling2D(),
+    layers.ZeroPadding2D(),
+]
+
+
+@pytest.mark.parametrize("layer", WEIGHTLESS, ids=lambda layer: type(layer).__name__)
+def test_layers_without_weights_are_built_by_build(layer: layers.Layer):
+    layer.build((2, 4, 4, 3))
+    assert layer.built
+    assert layer.weights == []
+
+
+def test_building_notes_the_shape_and_builds_the_parts():
+    class Twice(layers.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = layers.Dense(4), layers.Dense(2)
+
+        def call(self, inputs: Any) -> Any:
+            return self.second(self.first(inputs))
+
+    layer = Twice()
+    layer.build((None, 3))
+    assert layer.built
+    assert [weight.shape for weight in layer.weights] == [(3, 4), (4,), (4, 2), (2,)]
+    assert layer.get_build_config() == {"input_shape": (None, 3)}
+
+
+# --- callbacks ------------------------------------------------------------------------------------------------------
+
+
+class StopsAtTheSecondBatch(ab.callbacks.Callback):
+    seen = 0
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.seen += 1
+        self.model.stop_evaluating = batch == 1
+
+    def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.seen += 1
+        self.model.stop_predicting = batch == 1
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 2])
+def test_callbacks_stop_evaluation_and_prediction(steps_per_execution: int):
+    model = compiled(steps_per_execution=steps_per_execution)
+    x, y = np.tile(X, (3, 1)), np.tile(Y, (3, 1))
+    testing, predicting = StopsAtTheSecondBatch(), StopsAtTheSecondBatch()
+
+    model.evaluate(x, y, batch_size=1, callbacks=[testing], verbose=0)
+    found = model.predict(x, batch_size=1, callbacks=[predicting], verbose=0)
+
+    assert testing.seen == 2 // steps_per_execution
+    assert (predicting.seen, found.shape) == (2, (2, 1))
+    assert model.predict(x, batch_size=1, verbose=0).shape == (12, 1)  # the next one runs to its end
+
+
+# --- clone_model ----------------------------------------------------------------------------------------------------
+
+
+def functional() -> Any:
+    inputs = ab.Input((3,))
+    return ab.Model(inputs, layers.Dense(1)(inputs))
+
+
+@pytest.mark.parametrize("make", [functional, lambda: ab.Sequential([ab.Input((3,)), layers.Dense(1)])])
+def test_a_clone_is_compiled_as_its_model_is(make: Any):
+    model, metric = make(), ab.metrics.MeanAbsoluteError(name="away")
+
+    def loss(y_true: Any, y_pred: Any) -> Any:
+        return ab.ops.mean(ab.ops.abs(y_true - y_pred), axis=-1)
+
+    model.compile(ab.optim.Adam(0.25, clipnorm=2.0), loss, metrics=[metric, "mse"])
+    model.fit(X, Y, verbose=0)
+    clone = ab.models.clone_model(model)
+
+    assert (clone.compiled, clone.loss) == (True, loss)
+    assert clone.optimizer is not model.optimizer
+    assert (float(clone.optimizer.learning_rate), clone.optimizer.clipnorm) == (0.25, 2.0)
+    assert clone.optimizer.iterations.numpy() == 0
+    clone.set_weights(model.get_weights())
+    before = float(metric.result())
+    expected = model.evaluate(X, Y, return_dict=True, verbose=0)
+    assert clone.evaluate(X, Y, return_dict=True, verbose=0) == pytest.approx(expected)
+    assert sorted(expected) == ["away", "loss", "mse"]
+    clone.fit(X, Y, epochs=3, verbose=0)
+    assert float(metric.result()) == pytest.approx(expected["away"])
+    assert before != float(metric.result())
+
+
+def test_a_model_that_is_not_compiled_has_a_clone_that_is_not():
+    assert not ab.models.clone_model(functional()).compiled
+
+
+# --- optimizers -----------------------------------------------------------------------------------------------------
+
+
+def test_bounds_of_clipping_are_attributes():
+    optimizer = ab.optim.SGD(1.0, clipnorm=1.0)
+    assert (optimizer.clipnorm, optimizer.clipvalue, optimizer.global_clipnorm) == (1.0, None, None)
+    variable = ab.Variable([0.0, 0.0])
+    optimizer.apply([np.array([3.0, 4.0], "float32")], [variable])
+    np.testing.assert_allclose(variable.numpy(), [-0.6, -0.8], rtol=1e-6)
+    optimizer.clipnorm = None
+    optimizer.clipvalue = 2.0
+    variable.assign([0.0, 0.0])
+    optimizer.apply([np.array([3.0, 1.0], "float32")], [variable])
+    np.testing.assert_allclose(variable.numpy(), [-2.0, -1.0])
+    assert optimizer.get_config()["clipvalue"] == 2.0
+    with pytest.raises(ValueError, match="Only one of clipnorm, clipvalue"):
+        optimizer.global_clipnorm = 1.0
+
+
+def test_several_optimizers_with_schedules_train_and_are_shown(tmp_path: Path):
+    schedule = ab.optim.schedules.ExponentialDecay(0.1, 1, 0.5)
+    halved, other = ab.optim.SGD(schedule), ab.optim.SGD(0.01)
+    model = ab.Sequential([ab.Input((3,)), layers.Dense(2, name="first"), layers.Dense(1, name="second")])
+    model.compile(ab.optim.MultiOptimizer(ab.optim.OptimizerMap(other, {".*first/.*": halved})), "mse")
+    model.fit(X, Y, epochs=3, verbose=0, callbacks=[ab.callbacks.TensorBoard(tmp_path)])
+    assert float(halved.learning_rate) == pytest.approx(0.1 / 8)
+    assert halved.iterations.numpy() == other.iterations.numpy() == 3
+
+
+# --- ops ------------------------------------------------------------------------------------------------------------
+
+
+def test_one_hot_takes_class_numbers_in_floats():
+    with ab.Graph().as_default():
+        found = ab.Session().run(ab.ops.one_hot(np.array([1.0, 2.7, -1.0], "float32"), 3))
+    np.testing.assert_array_equal(found, [[0, 1, 0], [0, 0, 1], [0, 0, 0]])
+
+
+# --- errors that name the mistake -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"loss": "msee"}, "Unknown loss 'msee'. Did you mean 'mse'?"),
+        ({"metrics": ["acuracy"]}, "Unknown metric 'acuracy'. Did you mean 'accuracy'?"),
+        ({"metrics": {"out": ["mae", "msee"]}}, "Unknown metric 'msee'"),
+        ({"weighted_metrics": ["msee"]}, "Unknown metric 'msee'"),
+        ({"loss": {"a": {"b": "msee"}}}, "Unknown loss 'msee'"),
+    ],
+)
+def test_compile_knows_names_at_once(arguments: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        compiled(**arguments)
+
+
+def test_names_whose_meaning_shapes_decide_are_known():
+    model = compiled(loss="crossentropy", metrics=["accuracy", "acc"], weighted_metrics=["ce"])
+    assert model.compiled
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "message"),
+    [
+        ("fit", {"batch_size": 2.5}, "fit(batch_size=2.5): expected a positive integer, got float. Round it: batch_"),
+        ("fit", {"batch_size": 0}, "fit(batch_size=0): expected a positive integer"),
+        ("fit", {"batch_size": "8"}, "fit(batch_size='8'): expected a positive integer, got str."),
+        ("fit", {"epochs": 1.5}, "fit(epochs=1.5): expected an integer from 0 up, got float."),
+        ("fit", {"steps_per_epoch": -1}, "fit(steps_per_epoch=-1): expected a positive integer"),
+        ("fit", {"validation_batch_size": 1.5}, "fit(validation_batch_size=1.5)"),
+        ("evaluate", {"batch_size": 2.5}, "evaluate(batch_size=2.5)"),
+        ("predict", {"batch_size": 2.5}, "predict(batch_size=2.5)"),
+        ("predict", {"steps": 0.5}, "predict(steps=0.5): expected a positive integer, got float."),
+    ],
+)
+def test_counts_are_integers(method: str, arguments: dict[str, Any], message: str):
+    data = [X] if method == "predict" else [X, Y]
+    with pytest.raises(ValueError, match=re.escape(message)):
+        getattr(compiled(), method)(*data, verbose=0, **arguments)
+
+
+def test_counts_may_be_numbers_of_numpy():
+    model = compiled()
+    history = model.fit(X, Y, batch_size=np.int64(2), epochs=np.int32(2), verbose=0)
+    assert len(history.history["loss"]) == 2
+    assert model.fit(X, Y, epochs=0, verbose=0).history == {}
+
+
+@pytest.mark.parametrize("rate", [-1.0, float("nan"), np.float32(-0.1)])
+def test_a_learning_rate_is_not_negative(rate: Any):
+    with pytest.raises(ValueError, match=r"Adam\(learning_rate=.*\): expected 0 or more.*negate the loss"):
+        ab.optim.Adam(rate)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [layers.Dense(1, "softmax", name="head"), layers.Activation("softmax", name="head"), layers.Softmax(name="head")],
+)
+def test_a_softmax_of_one_unit_warns(layer: Any):
+    inputs = ab.Input((1,))
+    with pytest.warns(
+        UserWarning, match=r"Layer 'head': softmax over axis -1 of shape .*1\], of size 1, gives 1.*'sigmoid'"
+    ):
+        layer(inputs)
+
+
+def test_a_softmax_of_several_units_does_not_warn():
+    assert layers.Dense(2, "softmax")(ab.Input((3,))).shape == (None, 2)
+
+
+def test_a_layer_with_weights_that_is_made_in_a_call_is_refused():
+    class Projects(layers.Layer):
+        def call(self, inputs: Any) -> Any:
+            return layers.Dense(3, name="lost")(layers.Dropout(0.5)(inputs))
+
+    with pytest.raises(RuntimeError) as caught:
+        Projects(name="projects")(X)
+    assert (
+        "Layer 'lost' (Dense) was made inside call() of layer 'projects' (Projects) and does not belong to it"
+        in str(caught.value)
+    )
+    assert "self.dense = Dense(...)" in str(caught.value)
+
+
+def test_a_layer_that_is_made_in_the_first_call_and_kept_is_trained():
+    class Projects(layers.Layer):
+        dense: Any = None
+
+        def call(self, inputs: Any) -> Any:
+            if self.dense is None:
+                self.dense = ab.Sequential([layers.Dense(1)])
+            return self.dense(inputs)
+
+    model = ab.Sequential([Projects()])
+    model.compile("sgd", "mse")
+    model.fit(X, Y, verbose=0)
+    assert len(model.trainable_weights) == 2
