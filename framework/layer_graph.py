@@ -152,6 +152,8 @@ class LayerGraph:
         Raises:
             ValueError: their number or names are not those of the model's inputs.
         """
+        if any(isinstance(item, (dict, list, tuple)) for item in _children(self.inputs_structure)):
+            return self._flat_like(self.inputs_structure, inputs, "inputs")
         if isinstance(inputs, dict):
             return self._flat_dict(inputs)
         flat = flatten(inputs)
@@ -166,6 +168,24 @@ class LayerGraph:
                 f"called on {len(flat)}."
             )
         return flat
+
+    def _flat_like(self, structure: Any, given: Any, path: str) -> list[Any]:
+        """The leaves of `given`, which is a structure of structures like that of the inputs."""
+        if isinstance(structure, dict):
+            keys = sorted(structure)
+            fits = isinstance(given, dict) and all(key in given for key in keys)
+            expected = f"a dict with the keys {', '.join(map(str, keys))}"
+        elif isinstance(structure, (list, tuple)):
+            keys = list(range(len(structure)))
+            fits = isinstance(given, (list, tuple)) and len(given) == len(structure)
+            expected = f"a list of {len(structure)}"
+        else:
+            return [given]
+        if not fits:
+            got = f"one with {', '.join(map(str, given))}" if isinstance(given, dict) else "one tensor"
+            got = f"{len(given)} of them" if isinstance(given, (list, tuple)) else got
+            raise ValueError(f"Model {self.model_name!r} was called on {path}: expected {expected}, got {got}.")
+        return [leaf for key in keys for leaf in self._flat_like(structure[key], given[key], f"{path}[{key!r}]")]
 
     def _flat_dict(self, inputs: dict[str, Any]) -> list[Any]:
         keys = sorted(self.inputs_structure) if isinstance(self.inputs_structure, dict) else self.input_names
@@ -182,6 +202,12 @@ class LayerGraph:
 def history(tensor: Tensor) -> History:
     """Which call made `tensor`."""
     return tensor.annotations["history"]
+
+
+def _children(structure: Any) -> list[Any]:
+    if isinstance(structure, dict):
+        return list(structure.values())
+    return list(structure) if isinstance(structure, (list, tuple)) else []
 
 
 def _is_tensor(leaf: Any) -> bool:

@@ -266,3 +266,90 @@ def test_a_layer_that_is_made_in_the_first_call_and_kept_is_trained():
     model.compile("sgd", "mse")
     model.fit(X, Y, verbose=0)
     assert len(model.trainable_weights) == 2
+
+
+# --- structures of structures ---------------------------------------------------------------------------------------
+
+
+def test_inputs_in_dicts_of_dicts(tmp_path: Path):
+    inputs = {"left": {"a": ab.Input((3,)), "b": ab.Input((3,))}, "right": [ab.Input((3,)), ab.Input((3,))]}
+    left, right = inputs["left"], inputs["right"]
+    joined = left["a"] + 2.0 * left["b"] + 4.0 * right[0] + 8.0 * right[1]  # pyright: ignore[reportArgumentType]
+    model = ab.Model(inputs, layers.Dense(1, kernel_initializer="ones")(joined))
+    data = {"right": [X + 2, X + 3], "left": {"b": X + 1, "a": X}}
+    expected = (X + 2 * (X + 1) + 4 * (X + 2) + 8 * (X + 3)).sum(1, keepdims=True)
+
+    np.testing.assert_allclose(model.predict(data, verbose=0), expected, rtol=1e-5)
+    model.compile("sgd", "mse")
+    model.fit(data, expected, verbose=0)
+    model.save(tmp_path / "model.keras")
+    again = ab.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(again.predict(data, verbose=0), model.predict(data, verbose=0))
+    with pytest.raises(ValueError, match=r"on inputs\['left'\]: expected a dict with the keys a, b, got one with a\."):
+        model.predict({**data, "left": {"a": X}}, verbose=0)
+    with pytest.raises(ValueError, match=r"on inputs\['right'\]: expected a list of 2, got one tensor"):
+        model.predict({**data, "right": X}, verbose=0)
+
+
+def test_losses_and_metrics_in_dicts_of_dicts():
+    inputs = ab.Input((3,))
+    q, r, s = [layers.Dense(1, kernel_initializer="ones", name=f"d{name}")(inputs) for name in "qrs"]
+    model = ab.Model(inputs, {"p": {"r": r, "q": q}, "s": s})
+    model.compile(
+        "sgd",
+        loss={"p": {"q": "mse", "r": "mae"}, "s": "mse"},
+        loss_weights={"p": {"r": 2.0}, "s": 3.0},
+        metrics={"p": {"q": ["mae"]}, "s": ["mae", "mse"]},
+    )
+    y = {"s": Y + 1, "p": {"q": Y + 2, "r": Y + 4}}
+    found = model.evaluate(X, y, return_dict=True, verbose=0)
+
+    # The names are those of Keras 3.15, which has layers' names for metrics.
+    assert found == pytest.approx(
+        {"loss": 4 + 2 * 4 + 3 * 1, "p/q_loss": 4, "p/r_loss": 4, "s_loss": 1, "dq_mae": 2, "ds_mae": 1, "ds_mse": 1}
+    )
+    history = model.fit(X, y, sample_weight={"p": {"q": np.ones(4)}}, verbose=0).history
+    assert set(history) == set(found)
+
+
+def test_losses_in_lists_of_lists():
+    inputs = ab.Input((3,))
+    q, r, s = [layers.Dense(1, kernel_initializer="ones", name=f"e{name}")(inputs) for name in "qrs"]
+    model = ab.Model(inputs, [[q, r], s])
+    model.compile("sgd", loss=[["mse", "mae"], "mse"], metrics=[[["mae"], ["mse"]], ["mae"]])
+    found = model.evaluate(X, [[Y + 1, Y + 2], Y + 3], return_dict=True, verbose=0)
+    assert found == pytest.approx(
+        {"loss": 12, "0/eq_loss": 1, "0/er_loss": 2, "es_loss": 9, "eq_mae": 1, "er_mse": 4, "es_mae": 3}
+    )
+
+
+def test_one_loss_for_all_outputs_of_a_structure():
+    inputs = ab.Input((3,))
+    model = ab.Model(inputs, {"p": {"q": layers.Dense(1)(inputs)}, "s": layers.Dense(1)(inputs)})
+    model.compile("sgd", "mse")
+    assert sorted(model.fit(X, {"p": {"q": Y}, "s": Y}, verbose=0).history) == ["loss", "p/q_loss", "s_loss"]
+
+
+# --- sparse matrices of SciPy ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["csr_matrix", "csc_matrix", "coo_array"])
+def test_sparse_matrices_are_data(kind: str):
+    sparse = pytest.importorskip("scipy.sparse")
+    rng = np.random.default_rng(0)
+    dense = np.where(rng.random((20, 3)) < 0.5, rng.normal(size=(20, 3)), 0).astype("float32")
+    y = dense.sum(1, keepdims=True)
+    x = getattr(sparse, kind)(dense)
+    one, other = compiled(), compiled()
+    ab.utils.set_random_seed(1)
+    expected = one.fit(dense, y, batch_size=8, epochs=2, validation_split=0.2, verbose=0).history
+    ab.utils.set_random_seed(1)
+    found = other.fit(x, sparse.csr_matrix(y), batch_size=8, epochs=2, validation_split=0.2, verbose=0).history
+
+    assert found == expected
+    np.testing.assert_array_equal(other.predict(x, verbose=0), one.predict(dense, verbose=0))
+    assert other.evaluate(x, y, batch_size=8, verbose=0) == one.evaluate(dense, y, batch_size=8, verbose=0)
+    assert other.train_on_batch(x, y) == one.train_on_batch(dense, y)
+    batches = [(x.tocsr()[:8], y[:8]), (x.tocsr()[8:], y[8:])]
+    assert other.evaluate(batches, verbose=0) == pytest.approx(one.evaluate(dense, y, verbose=0), rel=1e-6)
+    np.testing.assert_array_equal(other.predict_on_batch(x), one.predict_on_batch(dense))
