@@ -51,7 +51,7 @@ def limited_epochs(epochs: int) -> int:
     limit = _Limits.epochs
     if limit is None or epochs <= limit:
         return epochs
-    warnings.warn(f"Limiting epochs to {limit}, as set_max_epochs says; {epochs} were asked for.", stacklevel=3)
+    warnings.warn(f"Limiting epochs to {limit}, as set_max_epochs says; {epochs} were asked for.", stacklevel=4)
     return limit
 
 
@@ -65,7 +65,7 @@ def limited_steps(steps: int | None, available: int | None) -> int | None:
     limit, wanted = _Limits.steps_per_epoch, available if steps is None else steps
     if limit is None or (wanted is not None and wanted <= limit):
         return steps
-    warnings.warn(f"Limiting steps_per_epoch to {limit}, as set_max_steps_per_epoch says.", stacklevel=4)
+    warnings.warn(f"Limiting steps_per_epoch to {limit}, as set_max_steps_per_epoch says.", stacklevel=5)
     return limit
 
 

@@ -46,6 +46,7 @@ from .nan_report import guard_restored, located
 from .objectives import CompiledLoss, CompiledMetrics, check_names, object_name
 from .progress import Progress, make_progress, resolve_verbose
 from .step_methods import StepMethods
+from .tracebacks import short_tracebacks
 
 Logs = dict[str, Any]
 Callbacks = Callback | Sequence[Callback] | CallbackList | None
@@ -179,6 +180,7 @@ class Trainer(StepMethods):
 
     # --- fit ------------------------------------------------------------------------------------------------
 
+    @short_tracebacks
     def fit(
         self,
         x: Any = None,
@@ -369,6 +371,7 @@ class Trainer(StepMethods):
 
     # --- evaluate -------------------------------------------------------------------------------------------
 
+    @short_tracebacks
     def evaluate(
         self,
         x: Any = None,
@@ -414,6 +417,7 @@ class Trainer(StepMethods):
 
     # --- predict --------------------------------------------------------------------------------------------
 
+    @short_tracebacks
     def predict(
         self,
         x: Any,
@@ -469,6 +473,7 @@ class Trainer(StepMethods):
         columns = [column[0] if len(column) == 1 else _joined(column) for column in zip(*parts, strict=True)]
         return _packed(structure, columns)
 
+    @short_tracebacks
     def predict_on_batch(self, x: Any) -> Any:
         """The model's outputs for one batch."""
         return self._predict_batch(batch_of_x(x))
@@ -479,6 +484,7 @@ class Trainer(StepMethods):
 
     # --- single batches -------------------------------------------------------------------------------------
 
+    @short_tracebacks
     def train_on_batch(
         self,
         x: Any,
@@ -505,6 +511,7 @@ class Trainer(StepMethods):
             sample_weight = class_weights_to_sample_weights(convert_structure(y, "y"), class_weight, self._label_form())
         return self._one_step("train", batch_of(x, y, sample_weight), return_dict)
 
+    @short_tracebacks
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
         """Loss and metrics of one batch, without training; see `train_on_batch`."""
         self._prepare("test_on_batch")

@@ -50,7 +50,8 @@ class Location(NamedTuple):
         return f"{self.filename}:{self.line}"
 
 
-def _is_own(filename: str) -> bool:
+def is_own_file(filename: str) -> bool:
+    """Whether a file is of this package."""
     own = _own_files.get(filename)
     if own is None:
         own = _own_files[filename] = filename.startswith(_OWN_PREFIXES)
@@ -64,7 +65,7 @@ def user_location() -> Location | None:
         filename = frame.f_code.co_filename
         own = _own_files.get(filename)
         if own is None:
-            own = _is_own(filename)
+            own = is_own_file(filename)
         if not own:
             return Location(filename, frame.f_lineno, _current.parts, _current.forward)
         frame = frame.f_back

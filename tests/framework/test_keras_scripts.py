@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -353,3 +354,82 @@ def test_sparse_matrices_are_data(kind: str):
     batches = [(x.tocsr()[:8], y[:8]), (x.tocsr()[8:], y[8:])]
     assert other.evaluate(batches, verbose=0) == pytest.approx(one.evaluate(dense, y, verbose=0), rel=1e-6)
     np.testing.assert_array_equal(other.predict_on_batch(x), one.predict_on_batch(dense))
+
+
+# --- tracebacks -----------------------------------------------------------------------------------------------------
+
+
+class Breaks(layers.Layer):
+    def call(self, inputs: Any) -> Any:
+        return self.inner(inputs)
+
+    def inner(self, inputs: Any) -> Any:
+        raise KeyError("mine")
+
+
+class BreaksInBatches(ab.callbacks.Callback):
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        raise KeyError("mine")
+
+
+def breaking_loss(y_true: Any, y_pred: Any) -> Any:
+    try:
+        raise KeyError("first")
+    except KeyError:
+        raise ValueError("mine")  # noqa: B904 - the first one is its context
+
+
+def frames_of(error: BaseException) -> tuple[list[str], int]:
+    """The functions of this file in a traceback, and how many frames are not of this file."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return [f.name for f in frames if f.filename == __file__][1:], sum(f.filename != __file__ for f in frames)
+
+
+@pytest.mark.parametrize(
+    ("run", "users"),
+    [
+        (lambda: compiled(loss=breaking_loss).fit(X, Y, verbose=0), ["<lambda>", "breaking_loss"]),
+        (lambda: compiled().fit(X, Y, verbose=0, callbacks=[BreaksInBatches()]), ["<lambda>", "on_train_batch_end"]),
+        (lambda: broken().fit(X, Y, verbose=0), ["<lambda>", "call", "inner"]),
+        (lambda: broken().evaluate(X, Y, verbose=0), ["<lambda>", "call", "inner"]),
+        (lambda: broken().predict(X, verbose=0), ["<lambda>", "call", "inner"]),
+        (lambda: broken().train_on_batch(X, Y), ["<lambda>", "call", "inner"]),
+        (lambda: compiled().fit(np.ones((4, 5)), Y, verbose=0), ["<lambda>"]),
+    ],
+)
+def test_tracebacks_show_the_users_lines_and_few_of_ours(run: Any, users: list[str]):
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - of several kinds
+        run()
+    found, others = frames_of(caught.value)
+    assert found == users
+    assert others <= 8
+    context = caught.value.__context__
+    assert context is None or frames_of(context)[1] <= 8
+
+
+def broken() -> Any:
+    model = ab.Sequential([ab.Sequential([Breaks(), layers.Dense(1)])])
+    model.compile("sgd", "mse")
+    return model
+
+
+def test_all_lines_are_shown_on_demand():
+    ab.config.disable_traceback_filtering()
+    try:
+        with pytest.raises(KeyError) as caught:
+            broken().fit(X, Y, verbose=0)
+    finally:
+        ab.config.enable_traceback_filtering()
+    found, others = frames_of(caught.value)
+    assert found == ["call", "inner"]
+    assert others > 15
+
+
+def test_warnings_name_the_users_line():
+    ab.config.set_max_epochs(1)
+    try:
+        with pytest.warns(UserWarning, match="Limiting epochs to 1") as caught:
+            compiled().fit(X, Y, epochs=2, verbose=0)
+    finally:
+        ab.config.set_max_epochs(None)
+    assert caught[0].filename == __file__

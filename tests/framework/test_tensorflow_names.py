@@ -194,6 +194,8 @@ def test_the_names_of_keras_for_settings():
         backend.set_image_data_format("channels_first")
     ab.config.disable_traceback_filtering()
     assert not ab.config.is_traceback_filtering_enabled()
+    ab.config.enable_traceback_filtering()
+    assert ab.config.is_traceback_filtering_enabled()
 
 
 def test_small_utils():
