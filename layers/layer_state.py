@@ -71,6 +71,7 @@ class LayerState:
         Raises:
             ValueError: a dimension of the shape is not known.
             RuntimeError: the layer was made in the call of another one, to which it does not belong.
+            MemoryError: there is no room for it.
         """
         self._check_kept()
         shape = (shape,) if isinstance(shape, int) else tuple(shape or ())
@@ -82,8 +83,17 @@ class LayerState:
             )
         wanted = as_dtype(dtype or self.variable_dtype)
         initializer = initializers.get(initializer or ("glorot_uniform" if wanted.kind not in "iub" else "zeros"))
+        shape = tuple(int(size) for size in shape)
+        try:
+            first = initializer(shape, dtype=wanted)
+        except MemoryError as error:
+            size = math.prod(shape) * wanted.itemsize
+            raise MemoryError(
+                f"Layer {self.name!r}: there is no memory for its weight {label!r} of shape {shape} and dtype "
+                f"{wanted.name}, {size / 1e9:,.1f} GB. Make the layer or its input smaller. ({error})"
+            ) from error
         weight = Weight(
-            initializer(tuple(int(size) for size in shape), dtype=wanted),
+            first,
             label,
             f"{self.path}/{label}",
             wanted,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import re
+import signal
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -433,3 +436,54 @@ def test_warnings_name_the_users_line():
     finally:
         ab.config.set_max_epochs(None)
     assert caught[0].filename == __file__
+
+
+# --- no room --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """No file may have more than 20,000 bytes, as if the disk were full."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.usefixtures("small_files")
+@pytest.mark.parametrize("name", ["model.keras", "model.h5", "model.weights.h5"])
+def test_a_full_disk_is_told_with_the_file_and_a_remedy(tmp_path: Path, name: str):
+    model = ab.Sequential([ab.Input((100,)), layers.Dense(100)])
+    path = tmp_path / name
+    path.write_bytes(b"old")
+    with pytest.raises(
+        OSError, match=f"Can't write .*{name}.*the file that was there is as it was.* bytes are free"
+    ) as e:
+        (model.save_weights if "weights" in name else model.save)(path)
+    assert e.value.errno == errno.EFBIG
+    assert [each.name for each in tmp_path.iterdir()] == [name]
+    assert path.read_bytes() == b"old"
+
+
+def test_a_weight_that_is_too_large_is_named():
+    layer = layers.Dense(10**8, name="wide", kernel_initializer="zeros")
+    with pytest.raises(
+        MemoryError, match=r"Layer 'wide': .*'kernel' of shape \(100000000, 100000000\).*40,000,000\.0 GB"
+    ):
+        layer.build((None, 10**8))
+
+
+def test_a_step_without_memory_names_the_batch():
+    class Outer(layers.Layer):
+        def call(self, inputs: Any) -> Any:
+            return ab.ops.numpy_function(lambda x: np.empty((10**9, 10**9)), [inputs], "float32")
+
+    model = ab.Sequential([Outer()])
+    with pytest.raises(MemoryError) as caught:
+        model.predict(X, verbose=0)
+    assert any("In a step on 4 rows, arrays of shapes (4, 3)." in note for note in caught.value.__notes__)
