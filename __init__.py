@@ -113,6 +113,9 @@ _MODULES: dict[str, str] = {
     "saving": ".framework.saving",
     "testing": ".engine.testing",
     "tf": ".framework.tensorflow_names",
+    **dict.fromkeys(
+        [f"tf.{name}" for name in ("data", "image", "linalg", "math", "nn", "random")], ".framework.tensorflow_names"
+    ),
     "tree": ".framework.tree",
     "utils": ".framework.utils",
 }
