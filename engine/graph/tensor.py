@@ -206,6 +206,17 @@ class Tensor(Operators):
         return self._annotations
 
     @property
+    def _keras_mask(self) -> Any:
+        """The mask that a layer gave to the tensor, by the name under which scripts for Keras read and set it."""
+        if "mask" not in self.annotations:
+            raise AttributeError(f"{self!r} has no mask.")
+        return self.annotations["mask"]
+
+    @_keras_mask.setter
+    def _keras_mask(self, mask: Any) -> None:
+        self.annotations["mask"] = mask
+
+    @property
     def T(self) -> Tensor:
         """The transpose (all axes reversed)."""
         return _operators["transpose"](self)

@@ -487,3 +487,30 @@ def test_a_step_without_memory_names_the_batch():
     with pytest.raises(MemoryError) as caught:
         model.predict(X, verbose=0)
     assert any("In a step on 4 rows, arrays of shapes (4, 3)." in note for note in caught.value.__notes__)
+
+
+# --- symbolic tensors -----------------------------------------------------------------------------------------------
+
+
+def test_a_symbolic_tensor_is_made_by_its_class():
+    x = ab.KerasTensor((None, 3), dtype="int32", name="x")
+    assert isinstance(x, ab.KerasTensor)
+    assert isinstance(x, ab.Tensor)
+    assert (x.shape, ab.backend.standardize_dtype(x.dtype)) == ((None, 3), "int32")
+    assert layers.Embedding(7, 2)(x).shape == (None, 3, 2)
+    assert layers.Dense(4).compute_output_shape((None, 3)) == (None, 4)
+    assert not isinstance(np.ones(3), ab.KerasTensor)
+    with pytest.raises(ValueError, match="sparse=True and ragged=True are not supported"):
+        ab.KerasTensor((3,), sparse=True)
+
+
+def test_masks_have_the_name_of_keras():
+    ids = ab.Input((None,), dtype="int32")
+    embedded = layers.Embedding(4, 3, mask_zero=True)(ids)
+    assert embedded._keras_mask.shape == (None, None)  # pyright: ignore[reportAttributeAccessIssue]
+    assert getattr(ids, "_keras_mask", None) is None
+    assert not hasattr(layers.Dense(2)(ab.Input((3,))), "_keras_mask")
+    x: Any = ab.Input((4, 2))
+    x._keras_mask = ids > 0
+    mask = layers.LSTM(3, return_sequences=True)(x)._keras_mask
+    assert mask is x._keras_mask
