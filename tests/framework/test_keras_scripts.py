@@ -514,3 +514,44 @@ def test_masks_have_the_name_of_keras():
     x._keras_mask = ids > 0
     mask = layers.LSTM(3, return_sequences=True)(x)._keras_mask
     assert mask is x._keras_mask
+
+
+# --- optional inputs ------------------------------------------------------------------------------------------------
+
+
+@ab.saving.register_keras_serializable("scripts")
+class AddedIfThere(layers.Layer):
+    def call(self, first: Any, second: Any = None) -> Any:
+        return first * 2.0 if second is None else first * 2.0 + second
+
+
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_optional_inputs_may_be_left_out(as_dict: bool, tmp_path: Path):
+    first, second = ab.Input((3,), name="first"), ab.Input((3,), name="second", optional=True)
+    inputs = {"first": first, "second": second} if as_dict else [first, second]
+    model = ab.Model(inputs, layers.Dense(1, kernel_initializer="ones")(AddedIfThere()(first, second)))
+
+    def given(other: Any) -> Any:
+        return {"first": X, "second": other} if as_dict else [X, other]
+
+    for made in (model, saved_and_loaded(model, tmp_path)):
+        np.testing.assert_allclose(made.predict(given(None), verbose=0), 2 * Y, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(made.predict(given(X), verbose=0), 3 * Y, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(made(given(None)), 2 * Y, rtol=1e-5, atol=1e-6)
+    model.compile("sgd", "mse")
+    assert model.evaluate(given(None), 2 * Y, verbose=0) == pytest.approx(0, abs=1e-9)
+    assert model.fit(given(None), 2 * Y + 1, batch_size=2, verbose=0).history["loss"][0] > 0
+    if as_dict:
+        np.testing.assert_allclose(model.predict({"first": X}, verbose=0), model.predict(given(None), verbose=0))
+
+
+def saved_and_loaded(model: Any, folder: Path) -> Any:
+    model.save(folder / "model.keras")
+    return ab.load_model(folder / "model.keras")
+
+
+def test_other_inputs_may_not_be_left_out():
+    first, second = ab.Input((3,), name="first"), ab.Input((3,), name="second")
+    model = ab.Model([first, second], first + second)
+    with pytest.raises(ValueError, match=r"input 'second' is None\. Give its data, or make it with .*optional=True"):
+        model([X, None])
