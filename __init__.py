@@ -115,6 +115,9 @@ _MODULES: dict[str, str] = {
     "saving": ".framework.saving",
     "testing": ".engine.testing",
     "tf": ".framework.tensorflow_names",
+    **dict.fromkeys(
+        [f"tf.{name}" for name in ("data", "image", "linalg", "math", "nn", "random")], ".framework.tensorflow_names"
+    ),
     "tree": ".framework.tree",
     "utils": ".framework.utils",
 }
@@ -231,7 +234,7 @@ for _name, _target in _MODULES.items():
     sys.modules.setdefault(f"{__name__}.{_name}", _LazyModule(f"{__name__}.{_name}", _target))
 
 
-def __getattr__(name: str) -> Any:
+def _look_up(name: str) -> Any:
     if name in _EXPORTS:
         value = getattr(_import(_EXPORTS[name]), name)
         globals()[name] = value
@@ -241,6 +244,10 @@ def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return _import(f".{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+if not TYPE_CHECKING:  # type checkers would take any name for a public one
+    __getattr__ = _look_up
 
 
 def __dir__() -> list[str]:

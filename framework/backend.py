@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..engine.graph import Tensor
 from ..engine.graph.dtypes import as_dtype, is_floating, is_integer, name_of
 from ..engine.graph.dtypes import result_type as _result_type
 from ..engine.objects.names import unique_name
+from ..engine.session.placeholder import placeholder
 from .config import backend, epsilon, floatx, image_data_format, set_epsilon, set_floatx, set_image_data_format
 from .utils import clear_session, is_keras_tensor, standardize_dtype
 
@@ -49,7 +50,52 @@ def get_uid(prefix: str = "") -> int:
     return int(number.removeprefix("_") or 0) + 1
 
 
-KerasTensor = Tensor
+class _KnowsSymbols(type):
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return is_keras_tensor(instance)
+
+
+if TYPE_CHECKING:
+
+    class KerasTensor(Tensor):
+        """See below."""
+
+        def __init__(
+            self,
+            shape: Any,
+            dtype: Any = "float32",
+            sparse: bool = False,
+            ragged: bool = False,
+            record_history: bool = True,
+            name: str | None = None,
+        ) -> None: ...
+else:
+
+    class KerasTensor(metaclass=_KnowsSymbols):
+        """What every symbolic tensor is an instance of; called, it makes one.
+
+        Args:
+            shape: the shape with the batch; None for sizes that are not known.
+            dtype: the dtype.
+            sparse, ragged: accepted as in Keras; only False is supported.
+            record_history: accepted as in Keras.
+            name: the name.
+
+        Layers can be called on it, to see shapes and dtypes. A model begins with an `Input`.
+
+        >>> import anabranch as ab
+        >>> x = ab.KerasTensor((None, 3), dtype="float32", name="x")
+        >>> ab.layers.Dense(4)(x).shape
+        (None, 4)
+        >>> isinstance(ab.Input((3,)), ab.KerasTensor)
+        True
+        """
+
+        def __new__(cls, shape, dtype="float32", sparse=False, ragged=False, record_history=True, name=None):
+            if sparse or ragged:
+                raise ValueError("KerasTensor: sparse=True and ragged=True are not supported; tensors are dense.")
+            return placeholder(tuple(shape), dtype, name)
+
 
 __all__ = [
     "KerasTensor",

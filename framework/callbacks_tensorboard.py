@@ -123,7 +123,8 @@ class TensorBoard(Callback):
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         logs = logs or {}
         train = {name: value for name, value in logs.items() if not name.startswith("val_")}
-        train["learning_rate"] = float(self.model.optimizer.learning_rate)
+        if hasattr(self.model.optimizer, "learning_rate"):  # which several optimizers together have not
+            train["learning_rate"] = float(self.model.optimizer.learning_rate)
         if self.write_steps_per_second:
             steps = int(self.model.optimizer.iterations) - self._steps_before
             train["steps_per_second"] = steps / max(time.perf_counter() - self._epoch_started, 1e-9)

@@ -14,6 +14,7 @@ from ..layers.input_layer import Input, InputLayer
 from ..layers.layer import Layer
 from .functional import Functional
 from .layer_graph import history
+from .metric import Metric
 from .model import Model, has_own_constructor
 from .raw_ops import RawOp
 from .sequential import Sequential
@@ -39,6 +40,8 @@ def clone_model(
         call_function: ``call_function(layer, *args, **kwargs)`` calls a new layer; functional models only.
         recursive: clone models inside with these functions, too, instead of handing them to `clone_function`.
 
+    A compiled model's clone is compiled alike, with an optimizer and metrics of its own.
+
     Raises:
         ValueError: an argument does not go with the kind of model, or a sequential model has no input to give.
         TypeError: `clone_function` gave no layer.
@@ -50,7 +53,26 @@ def clone_model(
     [(2, 3), (3,)]
     """
     with own_objects_scope():
-        return _Cloning(clone_function, call_function, recursive).clone(model, input_tensors)
+        made = _Cloning(clone_function, call_function, recursive).clone(model, input_tensors)
+        if model.compiled:
+            _compile_alike(made, model)
+    return made
+
+
+def _compile_alike(clone: Any, model: Any) -> None:
+    given = model._compile_arguments
+    if given is None or type(model).compile is not Model.compile:
+        clone.compile_from_config(model.get_compile_config() or {})
+        return
+    own = {
+        name: map_leaves(lambda leaf: _anew(leaf) if isinstance(leaf, Metric) else leaf, given[name])
+        for name in ("metrics", "weighted_metrics")
+    }
+    clone.compile(**{**given, **own, "optimizer": model.optimizer and _anew(model.optimizer)})
+
+
+def _anew(item: Any) -> Any:
+    return type(item).from_config(item.get_config())
 
 
 class _Cloning:

@@ -17,6 +17,11 @@ from .limits import (
     set_max_epochs,
     set_max_steps_per_epoch,
 )
+from .tracebacks import (
+    disable_traceback_filtering,
+    enable_traceback_filtering,
+    is_traceback_filtering_enabled,
+)
 
 _epsilon = 1e-7
 
@@ -53,19 +58,6 @@ def set_image_data_format(data_format: str) -> None:
             f"The default order of an image's axes is 'channels_last' and can't be set to {data_format!r}. Pass "
             "data_format to the layers that need it."
         )
-
-
-def disable_traceback_filtering() -> None:
-    """Do nothing: errors show all their lines."""
-
-
-def enable_traceback_filtering() -> None:
-    """Do nothing: errors show all their lines, which `is_traceback_filtering_enabled` says."""
-
-
-def is_traceback_filtering_enabled() -> bool:
-    """Whether errors leave out lines of this package: never."""
-    return False
 
 
 def set_backend(backend: str) -> None:

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine.graph.nest import flatten_with_path, map_structure, pack_as
+from ..engine.graph.nest import flatten_with_path, map_structure
 from ..engine.graph.quick_dataclass import dataclass
 from ..engine.ops.base import as_array
 from ..engine.ops.keys import global_generator, key_words
 from ..engine.ops.text import as_strings
 from .config import floatx
-from .lazy_arrays import LazyArray, is_lazy, part_of
+from .lazy_arrays import LazyArray, SparseRows, is_lazy, is_sparse_matrix, part_of
 from .prefetch import Prefetch, in_order, iterate_ahead
 
 Array = NDArray[Any]
@@ -88,7 +88,8 @@ def batch_of(x: Any, y: Any = None, sample_weight: Any = None) -> Batch:
             leaves = [_as_model_dtype(x), _as_model_dtype(y), _as_model_dtype(sample_weight)]
             return Batch(_X_Y_WEIGHT, leaves, len(x))
     parts = convert_structure(x, "x"), convert_structure(y, "y"), convert_structure(sample_weight, "sample_weight")
-    leaves = [array for part in parts for _, array in flatten_with_path(part)]
+    given = [array for part in parts for _, array in flatten_with_path(part)]
+    leaves = [np.asarray(array) if isinstance(array, LazyArray) else array for array in given]
     if not leaves:
         raise ValueError("A batch holds no array: x is empty.")
     return Batch(layout_of(*parts), leaves, check_lengths(*parts))
@@ -141,7 +142,7 @@ def convert_structure(value: Any, name: str) -> Any:
         return {key: convert_structure(item, f"{name}[{key!r}]") for key, item in value.items()}
     if isinstance(value, (tuple, list)) and _is_structure(value):
         items = [convert_structure(item, f"{name}[{position}]") for position, item in enumerate(value)]
-        return pack_as(value, items) if all(item is not None for item in items) else type(value)(items)
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return _as_rows(value, name)
 
 
@@ -158,6 +159,8 @@ def _is_structure(value: Sequence[Any]) -> bool:
 def _as_rows(value: Any, name: str) -> Any:
     if isinstance(value, LazyArray):
         return value
+    if is_sparse_matrix(value):
+        return LazyArray(SparseRows(value), _as_model_dtype)
     if is_lazy(value):  # stays in its file
         return LazyArray(value, _as_model_dtype)
     try:
@@ -519,7 +522,7 @@ def is_array_like(x: Any, y: Any = None) -> bool:
     """Whether `x` is an array, rows as a list, or a structure of arrays - rather than a source of batches."""
     if isinstance(x, PyDataset):
         return False
-    if hasattr(x, "__array__") or isinstance(x, Mapping):
+    if hasattr(x, "__array__") or isinstance(x, Mapping) or is_sparse_matrix(x):
         return True
     if isinstance(x, list) and y is None and x and all(isinstance(item, tuple) for item in x):
         return not any(_is_structure(item) for item in x)  # a list of (x, y) batches

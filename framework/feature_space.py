@@ -132,7 +132,7 @@ class FeatureSpace(Layer):
         cls, num_bins: int | None, bin_boundaries: Any = None, output_mode: str = "one_hot", name: str | None = None
     ) -> Feature:
         """Numbers as the bins in which they lie."""
-        bins = {"num_bins": num_bins} if bin_boundaries is None else {"bin_boundaries": bin_boundaries}
+        bins: dict[str, Any] = {"num_bins": num_bins} if bin_boundaries is None else {"bin_boundaries": bin_boundaries}
         made = layers.Discretization(**bins, name=_named(name, "float_discretized"))
         return Feature("float32", made, output_mode)
 

@@ -143,7 +143,7 @@ class LayerGraph:
         given = self._flat(inputs)
         flat = [_as_input(value, symbol, self.model_name) for value, symbol in zip(given, self.inputs, strict=True)]
         for tensor, mask in zip(flat, masks or [], strict=False):
-            if mask is not None:
+            if mask is not None and tensor is not None:
                 tensor.annotations["mask"] = mask
         return flat
 
@@ -153,9 +153,14 @@ class LayerGraph:
         Raises:
             ValueError: their number or names are not those of the model's inputs.
         """
+        if any(isinstance(item, (dict, list, tuple)) for item in _children(self.inputs_structure)):
+            return self._flat_like(self.inputs_structure, inputs, "inputs")
         if isinstance(inputs, dict):
             return self._flat_dict(inputs)
-        flat = flatten(inputs)
+        # A None at the top is an optional input that is left out; `flatten` would leave it out of the list.
+        flat = (
+            list(inputs) if isinstance(inputs, (list, tuple)) and None in map(_none_or_0, inputs) else flatten(inputs)
+        )
         if isinstance(self.inputs_structure, dict) and len(flat) == len(self.inputs):
             # A list goes by the order in which the dict was written.
             order = sorted(self.inputs_structure)
@@ -168,16 +173,48 @@ class LayerGraph:
             )
         return flat
 
+    def _flat_like(self, structure: Any, given: Any, path: str) -> list[Any]:
+        """The leaves of `given`, which is a structure of structures like that of the inputs."""
+        if isinstance(structure, dict):
+            keys = sorted(structure)
+            fits = isinstance(given, dict) and all(key in given or is_optional(structure[key]) for key in keys)
+            expected = f"a dict with the keys {', '.join(map(str, keys))}"
+        elif isinstance(structure, (list, tuple)):
+            keys = list(range(len(structure)))
+            fits = isinstance(given, (list, tuple)) and len(given) == len(structure)
+            expected = f"a list of {len(structure)}"
+        else:
+            return [given]
+        if not fits:
+            got = f"one with {', '.join(map(str, given))}" if isinstance(given, dict) else "one tensor"
+            got = f"{len(given)} of them" if isinstance(given, (list, tuple)) else got
+            raise ValueError(f"Model {self.model_name!r} was called on {path}: expected {expected}, got {got}.")
+        items = [(key, given.get(key) if isinstance(given, dict) else given[key]) for key in keys]
+        return [leaf for key, value in items for leaf in self._flat_like(structure[key], value, f"{path}[{key!r}]")]
+
     def _flat_dict(self, inputs: dict[str, Any]) -> list[Any]:
         keys = sorted(self.inputs_structure) if isinstance(self.inputs_structure, dict) else self.input_names
         pairs = list(zip(keys, self.input_names, strict=True)) if len(keys) == len(self.inputs) else []
-        missing = [key for key, name in pairs if key not in inputs and name not in inputs]
+        missing = [
+            key
+            for (key, name), symbol in zip(pairs, self.inputs, strict=False)
+            if key not in inputs and name not in inputs and not is_optional(symbol)
+        ]
         if missing or not pairs:
             raise ValueError(
                 f"Model {self.model_name!r} has the inputs {', '.join(self.input_names)}, but was called on a dict "
                 f"with the keys {', '.join(map(str, inputs))}; missing: {missing}."
             )
-        return [inputs[key] if key in inputs else inputs[name] for key, name in pairs]
+        return [inputs[key] if key in inputs else inputs.get(name) for key, name in pairs]
+
+
+def is_optional(symbol: Any) -> bool:
+    """Whether a symbol is an `Input` for which None may be given."""
+    return isinstance(symbol, Tensor) and getattr(history(symbol).layer, "optional", False)
+
+
+def _none_or_0(value: Any) -> int | None:
+    return None if value is None else 0
 
 
 def layer_graph_between(inputs: Any, outputs: Any, model_name: str) -> LayerGraph:
@@ -222,6 +259,12 @@ def history(tensor: Tensor) -> History:
     return tensor.annotations["history"]
 
 
+def _children(structure: Any) -> list[Any]:
+    if isinstance(structure, dict):
+        return list(structure.values())
+    return list(structure) if isinstance(structure, (list, tuple)) else []
+
+
 def _is_symbol(leaf: Any) -> bool:
     return isinstance(leaf, Symbol)
 
@@ -243,8 +286,15 @@ def _checked(structure: Any, what: str, model_name: str) -> list[Tensor]:
     return flat
 
 
-def _as_input(value: Any, symbol: Tensor, model_name: str) -> Tensor:
+def _as_input(value: Any, symbol: Tensor, model_name: str) -> Any:
     """`value` with the dtype of the model's input, and with its rank where an axis of size 1 makes the difference."""
+    if value is None:
+        if is_optional(symbol):
+            return None
+        name = history(symbol).layer.name
+        raise ValueError(
+            f"Model {model_name!r}: input {name!r} is None. Give its data, or make it with Input(..., optional=True)."
+        )
     tensor = ops.convert_to_tensor(value)
     if not isinstance(symbol.spec, TensorSpec):
         return tensor

@@ -62,6 +62,30 @@ def is_lazy(value: Any) -> bool:
     )
 
 
+class SparseRows:
+    """Rows of a sparse matrix of SciPy, made dense when they are read.
+
+    Args:
+        matrix: of two axes, in any of SciPy's formats.
+    """
+
+    def __init__(self, matrix: Any) -> None:
+        self._matrix = matrix.tocsr()  # the format whose rows are read quickly
+        self.shape: tuple[int, ...] = tuple(matrix.shape)
+        self.dtype = matrix.dtype
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> Array:
+        return self._matrix[rows].toarray()
+
+
+def is_sparse_matrix(value: Any) -> bool:
+    """Whether `value` is a sparse matrix or array of SciPy, which need not be installed."""
+    return type(value).__module__.startswith("scipy.sparse") and hasattr(value, "tocsr") and value.ndim == 2
+
+
 def part_of(array: Any, start: int, stop: int) -> Any:
     """The rows from `start` to `stop` of an array of either kind."""
     return array.part(start, stop) if isinstance(array, LazyArray) else array[start:stop]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
+from typing import Any
 
 
 class _Limits:
@@ -49,7 +51,7 @@ def limited_epochs(epochs: int) -> int:
     limit = _Limits.epochs
     if limit is None or epochs <= limit:
         return epochs
-    warnings.warn(f"Limiting epochs to {limit}, as set_max_epochs says; {epochs} were asked for.", stacklevel=3)
+    warnings.warn(f"Limiting epochs to {limit}, as set_max_epochs says; {epochs} were asked for.", stacklevel=4)
     return limit
 
 
@@ -63,7 +65,7 @@ def limited_steps(steps: int | None, available: int | None) -> int | None:
     limit, wanted = _Limits.steps_per_epoch, available if steps is None else steps
     if limit is None or (wanted is not None and wanted <= limit):
         return steps
-    warnings.warn(f"Limiting steps_per_epoch to {limit}, as set_max_steps_per_epoch says.", stacklevel=4)
+    warnings.warn(f"Limiting steps_per_epoch to {limit}, as set_max_steps_per_epoch says.", stacklevel=5)
     return limit
 
 
@@ -96,3 +98,19 @@ def _checked(name: str, value: int | None) -> int | None:
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"{name} must be a positive integer, or None for no limit; got {value!r}.")
     return value
+
+
+def check_counts(method: str, **counts: Any) -> None:
+    """Check that arguments which count something are positive integers, or None; `epochs` may be 0.
+
+    Raises:
+        ValueError: one is not.
+    """
+    for name, value in counts.items():
+        if value is None:
+            continue
+        least = 0 if name == "epochs" else 1
+        if not hasattr(value, "__index__") or isinstance(value, bool) or operator.index(value) < least:
+            whole = "a positive integer" if least else "an integer from 0 up"
+            remedy = f" Round it: {name}=int({value!r})." if isinstance(value, float) and value >= 1 else ""
+            raise ValueError(f"{method}({name}={value!r}): expected {whole}, got {type(value).__name__}.{remedy}")

@@ -43,6 +43,14 @@ from .losses_functions import (
 )
 from .losses_structure import circle, ctc, dice, tversky
 
+bce = BCE = binary_crossentropy
+kld = KLD = kl_divergence
+logcosh = log_cosh
+mae = MAE = mean_absolute_error
+mape = MAPE = mean_absolute_percentage_error
+mse = MSE = mean_squared_error
+msle = MSLE = mean_squared_logarithmic_error
+
 _MEAN = "sum_over_batch_size"
 
 
@@ -454,13 +462,6 @@ def deserialize(name: Any, custom_objects: Mapping[str, Any] | None = None) -> A
     if isinstance(name, dict) and "module" not in name:
         name = {**name, "module": "keras.losses"}
     return deserialize_keras_object(name, custom_objects)
-
-
-def __getattr__(name: str) -> Any:
-    """The aliases: `mse`, `MAE` and so on."""
-    if name in _functions.ALIASES:
-        return _functions.ALIASES[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from ..engine.objects.registry import register_builtins
 from ..layers.calling import shapes_of, tensors_in
@@ -15,6 +15,11 @@ from .training import Trainer
 
 if TYPE_CHECKING:
     from .step_report import ModelExplanation, ModelProfile
+
+    class LayerOfSomeClass(Layer):
+        """A layer of a class that a type checker can't know: it may have any attribute beside those of every layer."""
+
+        def __getattr__(self, name: str) -> Any: ...
 
 
 class Model(Trainer, Layer):
@@ -51,12 +56,37 @@ class Model(Trainer, Layer):
         Layer.untracked | {"_layer_graph", "_steps", "_trained_variables", "_latest", "_found_metrics"} | {"optimizer"}
     )
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         if cls is Model and is_functional_call(args, kwargs):
             from .functional import Functional
 
-            return Layer.__new__(Functional, *args, **kwargs)
+            functional: Any = Layer.__new__(Functional, *args, **kwargs)
+            return functional
         return super().__new__(cls, *args, **kwargs)
+
+    @overload
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        trainable: bool = True,
+        dtype: Any = None,
+        autocast: bool = True,
+        activity_regularizer: Any = None,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        inputs: Any,
+        outputs: Any,
+        *,
+        name: str | None = None,
+        trainable: bool = True,
+        dtype: Any = None,
+        autocast: bool = True,
+        activity_regularizer: Any = None,
+    ) -> None: ...
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         functional = is_functional_call(args, kwargs)
@@ -129,11 +159,11 @@ class Model(Trainer, Layer):
     # --- layers ---------------------------------------------------------------------------------------------
 
     @property
-    def layers(self) -> list[Layer]:
+    def layers(self) -> list[LayerOfSomeClass]:
         """The layers directly inside, in the order in which they compute (functional) or were made attributes."""
         return self.sublayers()
 
-    def sublayers(self) -> list[Layer]:
+    def sublayers(self) -> list[Any]:
         found = [layer for layer in held_by_attributes(self, Layer, self.untracked) if layer is not self]
         graph = self.layer_graph
         if graph is None:
@@ -141,7 +171,7 @@ class Model(Trainer, Layer):
         own = graph.layers
         return [*own, *[layer for layer in found if layer not in own]]
 
-    def get_layer(self, name: str | None = None, index: int | None = None) -> Layer:
+    def get_layer(self, name: str | None = None, index: int | None = None) -> LayerOfSomeClass:
         """The layer called `name`, or number `index` of `layers`.
 
         Raises:

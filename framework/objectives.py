@@ -1,17 +1,18 @@
 """What `compile` was given, made ready for use: one loss and a list of metrics for each output.
 
-Losses and metrics given as strings are resolved at the first batch, when the shapes of targets and predictions are
-known: ``"accuracy"`` becomes binary, categorical or sparse categorical accuracy, as in Keras.
+`compile` checks that all names are known. They are resolved at the first batch, when the shapes of targets and
+predictions are known: ``"accuracy"`` becomes binary, categorical or sparse categorical accuracy, as in Keras.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..engine import ops
-from ..engine.graph.nest import flatten
+from ..engine.graph.nest import flatten, map_structure
 from ..engine.graph.tensor import Tensor
+from ..engine.objects.registry import is_serialized
 from . import losses as losses_module
 from . import metrics as metrics_module
 from .contract import check_not_applied_twice
@@ -22,8 +23,23 @@ Names = Sequence[str]
 # --- outputs --------------------------------------------------------------------------------------------------------
 
 
+class _NestedNames(list[str]):
+    """Names of outputs that are given in a nested structure, which is kept with them."""
+
+    structure: Any
+
+
 def output_names(y_pred: Any, layer_names: Names | None) -> list[str]:
-    """A name for each output, in flat order: dict keys, else the names of the output layers, else ``output_1``..."""
+    """A name for each output, in flat order: dict keys, else the names of the output layers, else ``output_1``...
+
+    In a structure of structures the ways to them, as Keras writes them: ``p/q`` for ``{"p": {"q": ...}}``; of a list it
+    is the layer's name at the end, and the position before that.
+    """
+    if _is_nested(y_pred):
+        flat = iter(layer_names if layer_names is not None and len(layer_names) == len(flatten(y_pred)) else ())
+        names = _NestedNames(_paths(y_pred, "", flat))
+        names.structure = map_structure(lambda _: 0, y_pred)
+        return names
     if isinstance(y_pred, dict):
         return [str(key) for key in sorted(y_pred)]
     count = len(flatten(y_pred))
@@ -32,11 +48,47 @@ def output_names(y_pred: Any, layer_names: Names | None) -> list[str]:
     return [f"output_{position + 1}" for position in range(count)]
 
 
+def _items(structure: Any) -> list[tuple[Any, Any]]:
+    """What is directly inside, in flat order, by keys or positions; nothing for a leaf."""
+    if isinstance(structure, dict):
+        return [(key, structure[key]) for key in sorted(structure)]
+    return list(enumerate(structure)) if isinstance(structure, (list, tuple)) else []
+
+
+def _is_nested(structure: Any) -> bool:
+    return any(_items(item) for _, item in _items(structure))
+
+
+def _paths(structure: Any, before: str, layer_names: Iterator[str]) -> Iterator[str]:
+    for key, item in _items(structure):
+        if _items(item):
+            yield from _paths(item, f"{before}{key}/", layer_names)
+            continue
+        layer = next(layer_names, None)
+        yield f"{before}{key if isinstance(structure, dict) or layer is None else layer}"
+
+
+def _spread(value: Any, structure: Any) -> list[Any] | None:
+    """What a structure like that of the outputs has for each of them, None where nothing; None if it is not like it."""
+    if not (items := _items(structure)):
+        return [value]
+    if value is None:
+        return [None] * len(flatten(structure))
+    if isinstance(structure, dict):
+        alike = isinstance(value, dict) and not value.keys() - structure.keys()
+    else:
+        alike = isinstance(value, (list, tuple)) and len(value) == len(structure)
+    if not alike:
+        return None
+    parts = [_spread(value.get(key) if isinstance(value, dict) else value[key], item) for key, item in items]
+    return None if any(part is None for part in parts) else [each for part in parts for each in part or ()]
+
+
 def per_output(value: Any, names: Names, keys: Names | None, what: str) -> list[Any]:
     """One entry of `value` for each output; None where it has none.
 
     Args:
-        value: a single entry (if there is one output), or a list or dict of them.
+        value: a single entry (if there is one output), a list or dict of them, or a structure like the outputs'.
         names: the outputs.
         keys: other names by which a dict may call them (those of the output layers).
         what: the user's word for the argument.
@@ -44,6 +96,8 @@ def per_output(value: Any, names: Names, keys: Names | None, what: str) -> list[
     Raises:
         ValueError: a list of the wrong length, or a dict with unknown keys.
     """
+    if isinstance(names, _NestedNames) and (found := _spread(value, names.structure)) is not None:
+        return found
     if isinstance(value, dict):
         return _by_name(value, names, keys, what)
     if isinstance(value, (list, tuple)):
@@ -76,6 +130,30 @@ def _is_binary_or_sparse(y_true: Tensor, y_pred: Tensor) -> tuple[bool, bool]:
     binary = pred[-1:] == (1,)
     sparse = len(true) < len(pred) or (true[-1:] == (1,) and not binary)
     return binary, sparse
+
+
+_BY_SHAPES = ("accuracy", "acc", "crossentropy", "ce")  # names that stand for several classes, until shapes are known
+
+
+def check_names(loss: Any, *metrics: Any) -> None:
+    """Check that all names of losses and metrics are known.
+
+    Raises:
+        ValueError: one is not.
+    """
+    for name in _names_in(loss):
+        losses_module.get(name)
+    for name in _names_in(metrics):
+        metrics_module.get(name)
+
+
+def _names_in(given: Any) -> Iterator[str]:
+    """The names in a structure that still have to be looked up."""
+    if isinstance(given, str) and given.lower() not in _BY_SHAPES:
+        yield given
+    elif isinstance(given, (list, tuple)) or (isinstance(given, dict) and not is_serialized(given)):
+        for item in given.values() if isinstance(given, dict) else given:
+            yield from _names_in(item)
 
 
 # --- losses ---------------------------------------------------------------------------------------------------------
@@ -302,10 +380,12 @@ class CompiledMetrics:
         used: dict[str, int] = {}
         for argument, given in self.given.items():
             lists = _lists_per_output(given, names, self.layer_names, argument)
+            of_layers = isinstance(names, _NestedNames) and self.layer_names is not None  # as in Keras
+            prefixes = self.layer_names if of_layers and len(self.layer_names or ()) == len(names) else names
             for output, identifiers in enumerate(lists):
                 for identifier in identifiers:
                     metric = _make_metric(identifier, targets[output], predictions[output])
-                    prefix = f"{names[output]}_" if len(names) > 1 else ""
+                    prefix = f"{(prefixes or names)[output]}_" if len(names) > 1 else ""
                     weighted = argument == "weighted_metrics"
                     name = _log_name(metric.name, prefix, weighted, used)
                     entries.append(_Entry(name, metric, output, weighted))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..engine.graph import Tensor, TensorSpec, as_dtype, flatten
 from ..engine.objects.registry import deserialize_keras_object, register_builtins, serialize_keras_object
@@ -13,6 +13,9 @@ from ..layers.layer import Layer
 from ..layers.tracking import held_by_attributes
 from .layer_graph import LayerGraph, history
 from .model import Model
+
+if TYPE_CHECKING:
+    from .model import LayerOfSomeClass
 
 
 class Sequential(Model):
@@ -36,7 +39,7 @@ class Sequential(Model):
     ) -> None:
         super().__init__(trainable=trainable, name=name, **kwargs)
         self.autocast = False  # each layer casts its own inputs and weights
-        self._stack: list[Layer] = []
+        self._stack: list[LayerOfSomeClass] = []
         self._input_layer: InputLayer | None = None
         self._symbolic: list[Tensor] = []  # what each layer gives for the symbolic input
         self._has_own_input = False  # whether the input was declared, rather than seen in data
@@ -80,7 +83,7 @@ class Sequential(Model):
         self._symbolic = []
         self._seen = None
 
-    def pop(self) -> Layer:
+    def pop(self) -> LayerOfSomeClass:
         """Take the last layer away.
 
         Raises:
@@ -177,11 +180,11 @@ class Sequential(Model):
     # --- layers ---------------------------------------------------------------------------------------------
 
     @property
-    def layers(self) -> list[Layer]:
+    def layers(self) -> list[LayerOfSomeClass]:
         """The layers, without the input."""
         return list(self._stack)
 
-    def sublayers(self) -> list[Layer]:
+    def sublayers(self) -> list[Any]:
         held = held_by_attributes(self, Layer, self.untracked)
         return [*self._stack, *[layer for layer in held if layer not in self._stack]]
 
@@ -222,7 +225,7 @@ class Sequential(Model):
         return model
 
 
-def _as_layer(item: Any) -> Layer:
+def _as_layer(item: Any) -> Any:
     """The layer that `item` is, or the `Input` that it comes from.
 
     Raises:

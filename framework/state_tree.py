@@ -14,7 +14,7 @@ object's own `load_own_variables` fails after all.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,7 +87,7 @@ def _attributes(item: Saveable) -> Iterator[tuple[str, Any]]:
             continue  # a property that has no value yet; weights are not behind it
 
 
-def _computed_layers(item: Saveable) -> list[Layer] | None:
+def _computed_layers(item: Saveable) -> Sequence[Layer] | None:
     """The layers that a Sequential or functional model is made of, without those that are only its attributes."""
     if isinstance(item, Sequential):
         return item.layers

@@ -42,7 +42,12 @@ class StepPrograms:
 
     def run(self, batch: Batch) -> tuple[Any, ...]:
         """Run the step on a batch; returns what it fetches."""
-        return self.prepare(batch)(*batch.leaves)
+        try:
+            return self.prepare(batch)(*batch.leaves)
+        except MemoryError as error:
+            shapes = ", ".join(str(tuple(np.shape(leaf))) for leaf in batch.leaves)
+            error.add_note(f"In a step on {batch.size} rows, arrays of shapes {shapes}. Give a smaller batch_size.")
+            raise
 
     def run_together(self, batches: Sequence[Batch]) -> tuple[Any, ...]:
         """Run the step on one batch after the other, those of equal shapes in one loop; returns what the last fetches.

@@ -50,19 +50,154 @@ int8, int16, int32, int64 = "int8", "int16", "int32", "int64"
 uint8, uint16, uint32, uint64 = "uint8", "uint16", "uint32", "uint64"
 string = "string"
 
-abs, add, cast, ceil, clip_by_value = ops.abs, ops.add, ops.cast, ops.ceil, ops.clip
-cos, divide, einsum, equal, exp = ops.cos, ops.divide, ops.einsum, ops.equal, ops.exp
-expand_dims, eye, floor, greater, greater_equal = ops.expand_dims, ops.eye, ops.floor, ops.greater, ops.greater_equal
-less, less_equal, linspace = ops.less, ops.less_equal, ops.linspace
-logical_and, logical_not, logical_or, matmul = ops.logical_and, ops.logical_not, ops.logical_or, ops.matmul
-maximum, minimum, multiply, not_equal = ops.maximum, ops.minimum, ops.multiply, ops.not_equal
-ones, ones_like, pow, repeat, reshape = ops.ones, ops.ones_like, ops.power, ops.repeat, ops.reshape
-roll, round, shape, sigmoid, sign, sin = ops.roll, ops.round, ops.shape, ops.sigmoid, ops.sign, ops.sin
-size, sqrt, square, squeeze = ops.size, ops.sqrt, ops.square, ops.squeeze
-stack, stop_gradient, subtract, tanh = ops.stack, ops.stop_gradient, ops.subtract, ops.tanh
-tensordot, tile, unstack, where = ops.tensordot, ops.tile, ops.unstack, ops.where
-zeros, zeros_like = ops.zeros, ops.zeros_like
-range = ops.arange
+
+def _of_one(op: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def call(x: Any, name: str | None = None) -> Tensor:
+        return op(x)
+
+    return call
+
+
+def _of_two(op: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def call(x: Any, y: Any, name: str | None = None) -> Tensor:
+        return op(x, y)
+
+    return call
+
+
+abs, ceil, cos, exp, floor = _of_one(ops.abs), _of_one(ops.ceil), _of_one(ops.cos), _of_one(ops.exp), _of_one(ops.floor)
+_log, _log1p, logical_not, round = _of_one(ops.log), _of_one(ops.log1p), _of_one(ops.logical_not), _of_one(ops.round)
+_rsqrt, sigmoid, sign, sin = _of_one(ops.rsqrt), _of_one(ops.sigmoid), _of_one(ops.sign), _of_one(ops.sin)
+sqrt, square, tanh = _of_one(ops.sqrt), _of_one(ops.square), _of_one(ops.tanh)
+add, divide, multiply, subtract = _of_two(ops.add), _of_two(ops.divide), _of_two(ops.multiply), _of_two(ops.subtract)
+equal, not_equal, pow = _of_two(ops.equal), _of_two(ops.not_equal), _of_two(ops.power)
+greater, greater_equal = _of_two(ops.greater), _of_two(ops.greater_equal)
+less, less_equal = _of_two(ops.less), _of_two(ops.less_equal)
+logical_and, logical_or = _of_two(ops.logical_and), _of_two(ops.logical_or)
+maximum, minimum = _of_two(ops.maximum), _of_two(ops.minimum)
+
+
+def cast(x: Any, dtype: Any, name: str | None = None) -> Tensor:
+    """The same values in another dtype."""
+    return ops.cast(x, dtype)
+
+
+def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None) -> Tensor:
+    """Values within limits."""
+    return ops.clip(t, clip_value_min, clip_value_max)
+
+
+def einsum(equation: str, *inputs: Any, **options: Any) -> Tensor:
+    """A sum of products, as the equation says; options are TensorFlow's and do nothing here."""
+    return ops.einsum(equation, *inputs)
+
+
+def expand_dims(input: Any, axis: Any, name: str | None = None) -> Tensor:
+    """A tensor with an axis of one element more."""
+    return ops.expand_dims(input, axis)
+
+
+def eye(num_rows: Any, num_columns: Any = None, dtype: Any = "float32", name: str | None = None) -> Tensor:
+    """The matrix that is one on its diagonal and zero elsewhere."""
+    return ops.eye(num_rows, num_columns, dtype=dtype)
+
+
+def linspace(start: Any, stop: Any, num: Any, name: str | None = None, axis: int = 0) -> Tensor:
+    """So many numbers from `start` to `stop`, both included, at equal distances."""
+    return ops.linspace(start, stop, num, axis=axis)
+
+
+def matmul(
+    a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False, name: str | None = None, **options: Any
+) -> Tensor:
+    """The product of matrices, with the last two axes of either swapped before; other options do nothing here."""
+    return ops.matmul(ops.swapaxes(a, -1, -2) if transpose_a else a, ops.swapaxes(b, -1, -2) if transpose_b else b)
+
+
+def ones(shape: Any, dtype: Any = "float32", name: str | None = None) -> Tensor:
+    """A tensor of ones."""
+    return ops.ones(shape, dtype)
+
+
+def ones_like(input: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+    """Ones in the shape of a tensor."""
+    return ops.ones_like(input, dtype)
+
+
+def zeros(shape: Any, dtype: Any = "float32", name: str | None = None) -> Tensor:
+    """A tensor of zeros."""
+    return ops.zeros(shape, dtype)
+
+
+def zeros_like(input: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+    """Zeros in the shape of a tensor."""
+    return ops.zeros_like(input, dtype)
+
+
+def range(start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None, name: str | None = None) -> Tensor:
+    """Numbers from `start` (0, if only one is given) up to `limit`, which is left out, in steps of `delta`."""
+    first, last = (0, start) if limit is None else (start, limit)
+    return ops.arange(first, last, delta, dtype)
+
+
+def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None = None) -> Tensor:
+    """Each element several times."""
+    return ops.repeat(input, repeats, axis)
+
+
+def reshape(tensor: Any, shape: Any, name: str | None = None) -> Tensor:
+    """The same values in another shape."""
+    return ops.reshape(tensor, shape)
+
+
+def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Tensor:
+    """The elements moved on along an axis; those at the end come first."""
+    return ops.roll(input, shift, axis)
+
+
+def shape(input: Any, out_type: Any = "int32", name: str | None = None) -> Any:
+    """The shape: of each axis an int where it is known, and a tensor where it is not."""
+    return ops.shape(input)
+
+
+def size(input: Any, out_type: Any = "int32", name: str | None = None) -> Any:
+    """The number of elements."""
+    return ops.size(input)
+
+
+def squeeze(input: Any, axis: Any = None, name: str | None = None) -> Tensor:
+    """A tensor without its axes of one element, or without some of these."""
+    return ops.squeeze(input, axis)
+
+
+def stack(values: Any, axis: int = 0, name: str | None = None) -> Tensor:
+    """Tensors side by side along a new axis."""
+    return ops.stack(values, axis)
+
+
+def stop_gradient(input: Any, name: str | None = None) -> Tensor:
+    """The same values, through which no gradient passes."""
+    return ops.stop_gradient(input)
+
+
+def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Tensor:
+    """The sum of products along axes."""
+    return ops.tensordot(a, b, axes)
+
+
+def tile(input: Any, multiples: Any, name: str | None = None) -> Tensor:
+    """A tensor so many times along each axis."""
+    return ops.tile(input, multiples)
+
+
+def unstack(value: Any, num: int | None = None, axis: int = 0, name: str | None = None) -> list[Tensor]:
+    """The parts of a tensor along an axis, each without that axis."""
+    return ops.unstack(value, num, axis)
+
+
+def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Any:
+    """`x` where the condition holds and `y` elsewhere; the positions where it holds, if neither is given."""
+    return ops.argwhere(condition) if x is None and y is None else ops.where(condition, x, y)
 
 
 def function(func: Callable[..., Any] | None = None, **options: Any) -> Any:
@@ -197,6 +332,10 @@ def _l2_normalize(x: Any, axis: Any = None, epsilon: float = 1e-12, name: Any = 
     return x * ops.rsqrt(ops.maximum(ops.sum(ops.square(x), axis=axis, keepdims=True), epsilon))
 
 
+def _norm(tensor: Any, ord: Any = "euclidean", axis: Any = None, keepdims: bool = False, name: Any = None) -> Tensor:
+    return ops.norm(tensor, None if ord == "euclidean" else ord, axis, keepdims)
+
+
 def _softmax(logits: Any, axis: int = -1, name: Any = None) -> Tensor:
     return ops.softmax(logits, axis)
 
@@ -223,27 +362,27 @@ nn = SimpleNamespace(
     tanh=ops.tanh,
 )
 math = SimpleNamespace(
-    abs=ops.abs,
-    add=ops.add,
+    abs=abs,
+    add=add,
     argmax=argmax,
     argmin=argmin,
-    cos=ops.cos,
-    divide=ops.divide,
-    equal=ops.equal,
-    exp=ops.exp,
-    greater=ops.greater,
+    cos=cos,
+    divide=divide,
+    equal=equal,
+    exp=exp,
+    greater=greater,
     l2_normalize=_l2_normalize,
-    less=ops.less,
-    log=ops.log,
-    log1p=ops.log1p,
-    logical_and=ops.logical_and,
-    logical_not=ops.logical_not,
-    logical_or=ops.logical_or,
-    maximum=ops.maximum,
-    minimum=ops.minimum,
-    multiply=ops.multiply,
-    not_equal=ops.not_equal,
-    pow=ops.power,
+    less=less,
+    log=_log,
+    log1p=_log1p,
+    logical_and=logical_and,
+    logical_not=logical_not,
+    logical_or=logical_or,
+    maximum=maximum,
+    minimum=minimum,
+    multiply=multiply,
+    not_equal=not_equal,
+    pow=pow,
     reduce_all=reduce_all,
     reduce_any=reduce_any,
     reduce_logsumexp=reduce_logsumexp,
@@ -254,14 +393,14 @@ math = SimpleNamespace(
     reduce_std=reduce_std,
     reduce_sum=reduce_sum,
     reduce_variance=reduce_variance,
-    rsqrt=ops.rsqrt,
-    sigmoid=ops.sigmoid,
-    sign=ops.sign,
-    sin=ops.sin,
-    sqrt=ops.sqrt,
-    square=ops.square,
-    subtract=ops.subtract,
-    tanh=ops.tanh,
+    rsqrt=_rsqrt,
+    sigmoid=sigmoid,
+    sign=sign,
+    sin=sin,
+    sqrt=sqrt,
+    square=square,
+    subtract=subtract,
+    tanh=tanh,
 )
 random = SimpleNamespace(
     fixed_unigram_candidate_sampler=many_classes.fixed_unigram_candidate_sampler,
@@ -273,5 +412,5 @@ random = SimpleNamespace(
     uniform_candidate_sampler=many_classes.uniform_candidate_sampler,
 )
 image = SimpleNamespace(extract_patches=_patches, resize=_resize)
-linalg = SimpleNamespace(matmul=ops.matmul, norm=ops.norm, einsum=ops.einsum)
+linalg = SimpleNamespace(einsum=einsum, matmul=matmul, norm=_norm)
 data = SimpleNamespace(Dataset=ElementDataset, AUTOTUNE=-1, experimental=SimpleNamespace(AUTOTUNE=-1))

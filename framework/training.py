@@ -41,11 +41,12 @@ from .data import (
     unpack_x_y_sample_weight,
 )
 from .epochs import Epochs
-from .limits import limited_epochs
+from .limits import check_counts, limited_epochs
 from .nan_report import guard_restored, located
-from .objectives import CompiledLoss, CompiledMetrics, object_name
+from .objectives import CompiledLoss, CompiledMetrics, check_names, object_name
 from .progress import Progress, make_progress, resolve_verbose
 from .step_methods import StepMethods
+from .tracebacks import short_tracebacks
 
 Logs = dict[str, Any]
 Callbacks = Callback | Sequence[Callback] | CallbackList | None
@@ -58,7 +59,7 @@ class Trainer(StepMethods):
         self.optimizer: Any = None
         self.loss: Any = None
         self.compiled = False
-        self.stop_training = False
+        self.stop_training = self.stop_evaluating = self.stop_predicting = False
         self.history: History | None = None
         self.steps_per_execution = 1
         self.run_eagerly = False
@@ -107,6 +108,7 @@ class Trainer(StepMethods):
         before the first step, before `compile`, or between two calls of `fit`.
         """
         self._check_step_signatures()
+        check_names(loss, metrics, weighted_metrics)
         self._compile_arguments = {
             "optimizer": optimizer,
             "loss": loss,
@@ -178,6 +180,7 @@ class Trainer(StepMethods):
 
     # --- fit ------------------------------------------------------------------------------------------------
 
+    @short_tracebacks
     def fit(
         self,
         x: Any = None,
@@ -228,6 +231,8 @@ class Trainer(StepMethods):
         What goes wrong there is raised here, and no thread outlives the call.
         """
         self._prepare("fit")
+        check_counts("fit", batch_size=batch_size, epochs=epochs, steps_per_epoch=steps_per_epoch)
+        check_counts("fit", validation_batch_size=validation_batch_size, validation_steps=validation_steps)
         labels = self._label_form()
         if validation_split and validation_data is None:
             if not is_array_like(x, y):
@@ -302,7 +307,7 @@ class Trainer(StepMethods):
             hooks.end_batch(mode, done - 1, self._batch_logs(mode, hooks))
             if time.perf_counter() >= progress.next_redraw:
                 progress.redraw(done)
-            if self.stop_training:
+            if self._is_stopped(mode):
                 break
         return done
 
@@ -320,9 +325,13 @@ class Trainer(StepMethods):
                 hooks.end_batch(mode, done - 1, self._batch_logs(mode, hooks))
             if time.perf_counter() >= progress.next_redraw:
                 progress.redraw(done)
-            if self.stop_training and wanted:
+            if wanted and self._is_stopped(mode):
                 break
         return done
+
+    def _is_stopped(self, mode: str) -> bool:
+        """Whether a callback has set `stop_training`, or for other modes `stop_evaluating`."""
+        return self.stop_training if mode == "train" else self.stop_evaluating
 
     def _batch_logs(self, mode: str, hooks: CallbackList) -> Logs:
         return self._logs(mode) if hooks.reads_batch_logs(mode) else {}
@@ -362,6 +371,7 @@ class Trainer(StepMethods):
 
     # --- evaluate -------------------------------------------------------------------------------------------
 
+    @short_tracebacks
     def evaluate(
         self,
         x: Any = None,
@@ -384,6 +394,7 @@ class Trainer(StepMethods):
             The loss, or a list ``[loss, metrics...]`` (in the order of `metrics_names`), or a dict.
         """
         self._prepare("evaluate")
+        check_counts("evaluate", batch_size=batch_size, steps=steps)
         data = Epochs(as_data(x, y, sample_weight, batch_size=batch_size), steps)
         verbosity = resolve_verbose(verbose)
         hooks = self._callback_list(callbacks, verbose=verbosity, epochs=1, steps=data.steps)
@@ -394,6 +405,7 @@ class Trainer(StepMethods):
 
     def _evaluate(self, data: Epochs, hooks: CallbackList, progress: Progress | None) -> Logs:
         self.reset_metrics()
+        self.stop_evaluating = False
         hooks.on_begin("test")
         shown = progress or make_progress(0, "", None, dict)
         with closing(data):
@@ -405,6 +417,7 @@ class Trainer(StepMethods):
 
     # --- predict --------------------------------------------------------------------------------------------
 
+    @short_tracebacks
     def predict(
         self,
         x: Any,
@@ -425,6 +438,7 @@ class Trainer(StepMethods):
         Returns:
             An array ``[rows, ...]``, or the model's structure of such arrays.
         """
+        check_counts("predict", batch_size=batch_size, steps=steps)
         limit = 32 if batch_size is None else batch_size
         if type(x) is np.ndarray and callbacks is None and steps is None and 0 < len(x) <= limit and x.ndim:
             return self._predict_batch(batch_of_x(x))  # one batch: no adapter, no bar, no callbacks
@@ -434,6 +448,7 @@ class Trainer(StepMethods):
             verbosity = 0
         hooks = self._callback_list(callbacks, verbose=verbosity, epochs=1, steps=data.steps)
         progress = make_progress(0 if hooks.shows_progress else verbosity, "", data.steps, dict)
+        self.stop_predicting = False
         hooks.on_begin("predict")
         parts, structure, done = [], None, 0
         wanted = hooks.wants_batches("predict")
@@ -449,6 +464,8 @@ class Trainer(StepMethods):
                     hooks.end_batch("predict", done - 1, {"outputs": pack_as(structure, list(parts[-1]))})
                 if time.perf_counter() >= progress.next_redraw:
                     progress.redraw(done)
+                if self.stop_predicting:
+                    break
         progress.close(done, {})
         hooks.on_end("predict")
         if not parts:
@@ -456,6 +473,7 @@ class Trainer(StepMethods):
         columns = [column[0] if len(column) == 1 else _joined(column) for column in zip(*parts, strict=True)]
         return _packed(structure, columns)
 
+    @short_tracebacks
     def predict_on_batch(self, x: Any) -> Any:
         """The model's outputs for one batch."""
         return self._predict_batch(batch_of_x(x))
@@ -466,6 +484,7 @@ class Trainer(StepMethods):
 
     # --- single batches -------------------------------------------------------------------------------------
 
+    @short_tracebacks
     def train_on_batch(
         self,
         x: Any,
@@ -492,6 +511,7 @@ class Trainer(StepMethods):
             sample_weight = class_weights_to_sample_weights(convert_structure(y, "y"), class_weight, self._label_form())
         return self._one_step("train", batch_of(x, y, sample_weight), return_dict)
 
+    @short_tracebacks
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
         """Loss and metrics of one batch, without training; see `train_on_batch`."""
         self._prepare("test_on_batch")

@@ -251,7 +251,8 @@ _OTHERS_IN: dict[str, str] = {
 _LAYERS = modules_by_name(__name__, _LAYERS_IN)
 _NAMES = _LAYERS | modules_by_name(__name__, _OTHERS_IN)
 register_builtins_to_come("keras.layers", _LAYERS)
-__getattr__, __dir__ = on_demand(globals(), _NAMES)
+if not TYPE_CHECKING:  # type checkers would take any name for a public one
+    __getattr__, __dir__ = on_demand(globals(), _NAMES)
 
 __all__ = [
     "ELU",

@@ -169,7 +169,7 @@ class Softmax(Layer):
     def call(self, inputs: Any, mask: Any = None) -> Tensor:
         axis = self.axis if isinstance(self.axis, int) else tuple(self.axis)
         if mask is None:
-            return ops.softmax(inputs, axis=axis)
+            return activations.softmax(inputs, axis=axis)
         self._check_mask(inputs.shape, mask.shape)
         mask = mask if mask.dtype == np.dtype("bool") else mask > 0.5
         lowest = -3e4 if inputs.dtype == np.dtype("float16") else -1e9

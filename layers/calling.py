@@ -62,6 +62,7 @@ class ActiveCall:
 
     path: str
     training: Any = None
+    layer: Any = None  # whose call it is; None for a build
     autocast: str | None = None  # the dtype in which weights are read; None for their own
     symbols: Graph | None = None  # where an `Input` made inside the call is put
 
@@ -76,9 +77,9 @@ _calls = _Calls()
 
 
 @contextmanager
-def active_call(name: str, training: Any = None) -> Generator[ActiveCall]:
+def active_call(name: str, training: Any = None, layer: Any = None) -> Generator[ActiveCall]:
     """Note that the layer called `name` is being called or built."""
-    active = ActiveCall(enclosing_path() + name, training)
+    active = ActiveCall(enclosing_path() + name, training, layer)
     _calls.stack.append(active)
     try:
         yield active
@@ -119,6 +120,17 @@ def calls_around(graph: Graph) -> Generator[None]:
 def is_outermost() -> bool:
     """Whether no layer's call or build is running around this point."""
     return not _calls.stack
+
+
+def calling_layer() -> Any:
+    """The layer whose call is running, and not its `build`; None outside of all calls."""
+    layer = _calls.stack[-1].layer if _calls.stack else None
+    return None if layer is None or layer._is_building else layer
+
+
+def is_within_call_of(layer: Any) -> bool:
+    """Whether this point is in the call of `layer`, or in one that it makes."""
+    return any(active.layer is layer for active in _calls.stack)
 
 
 def enclosing_path() -> str:

@@ -20,7 +20,8 @@ class InputLayer(Layer):
         shape: the shape without the batch.
         batch_size: the number of rows, if it is fixed.
         dtype: the dtype; `config.floatx()` by default.
-        sparse, ragged, optional: accepted for the sake of Keras's files; only False is supported.
+        sparse, ragged: accepted for the sake of Keras's files; only False is supported.
+        optional: whether None may be given for it; the layers that take it get None then.
         batch_shape: the shape with the batch, instead of `shape` and `batch_size`.
         input_tensor: accepted as None.
         name: the name of the input.
@@ -51,7 +52,7 @@ class InputLayer(Layer):
                 + ("neither." if shape is None else f"shape={shape} and batch_shape={batch_shape}.")
                 + " For rows of 784 numbers write Input(shape=(784,))."
             )
-        for option, value in (("sparse", sparse), ("ragged", ragged), ("optional", optional)):
+        for option, value in (("sparse", sparse), ("ragged", ragged)):
             if value:
                 raise ValueError(f"Input: {option}=True is not supported; inputs are dense arrays.")
         if input_tensor is not None:
@@ -59,6 +60,7 @@ class InputLayer(Layer):
         if shape is not None:
             shape = (shape,) if isinstance(shape, int) else tuple(shape)
         self.batch_shape: tuple[int | None, ...] = tuple(batch_shape) if shape is None else (batch_size, *shape)
+        self.optional = optional
         self.dtype_policy = name_of(as_dtype(floatx() if dtype is None else dtype))
         self.built = True
         with symbols_apart():
@@ -80,7 +82,7 @@ class InputLayer(Layer):
             "sparse": False,
             "ragged": False,
             "name": self.name,
-            "optional": False,
+            "optional": self.optional,
         }
 
     @classmethod
@@ -107,7 +109,8 @@ def Input(  # noqa: N802 - Keras's name
         shape: its shape without the batch; None for sizes that vary.
         batch_size: the number of rows, if it is fixed.
         dtype: its dtype; float32 by default.
-        sparse, tensor, optional: accepted as in Keras; only the defaults are supported.
+        sparse, tensor: accepted as in Keras; only the defaults are supported.
+        optional: whether None may be given for it; the layers that take it get None then.
         batch_shape: the shape with the batch, instead of `shape` and `batch_size`.
         name: the name of the input, by which dicts of data refer to it.
 

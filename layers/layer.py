@@ -113,8 +113,12 @@ class Layer(StatelessCalls):
             input_shape: the input's shape, a tuple with None for unknown dimensions; a list of them where the first
                 argument of `call` is a list. A class may instead name ``<argument>_shape`` for arguments of `call`.
         """
-        if not self._is_building and any(not layer.built for layer in self.sublayers()):
+        if self._is_building:
+            return
+        if any(not layer.built for layer in self.sublayers()):
             self._trace(input_shape)
+        if not self.built:
+            self._build_shapes, self.built = {"input_shape": input_shape}, True
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """The computation, built of ops and other layers."""
@@ -180,7 +184,7 @@ class Layer(StatelessCalls):
         """Build, check, and run `call` inside the layer's scopes."""
         try:
             with (
-                active_call(self.name, training) as active,
+                active_call(self.name, training, self) as active,
                 nullcontext() if graph is None else graph.name_scope(self.name),
                 building_part("layer", active.path),
             ):

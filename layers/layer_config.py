@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from ..engine.objects import policies
 from ..engine.objects.registry import deserialize_keras_object, is_serialized, serialize_keras_object
@@ -32,7 +32,7 @@ class LayerConfig(LayerState):
 
     _constructor_call: tuple[tuple[Any, ...], dict[str, Any]]
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         instance = super().__new__(cls)
         instance._constructor_call = (args, kwargs)  # from which get_config is made where a class defines none
         return instance

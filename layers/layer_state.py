@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..engine.graph import Tensor, TensorSpec, Variable, as_dtype, flatten
+from ..engine.graph import Tensor, TensorSpec, Variable, as_dtype, eagerly, flatten
 from ..engine.graph.graph import get_default_graph
 from ..engine.objects import constraints, initializers, policies, regularizers
-from ..engine.objects.names import name_for
+from ..engine.objects.names import name_for, to_snake_case
 from ..engine.objects.trust import claim
 from .added_losses import LostLoss, as_term, losses_within
-from .calling import enclosing_path
+from .calling import calling_layer, enclosing_path, is_within_call_of
 from .node import Node
 from .step_sums import collects, sum_over_steps
 from .tracking import held_by_attributes
@@ -28,7 +28,7 @@ class LayerState:
     autocast: bool = True
     # Attributes that hold layers or variables which do not belong to this one.
     untracked: ClassVar[frozenset[str]] = frozenset(
-        {"inbound_nodes", "_functions", "_added_losses", "_constructor_call", "_weights", "_build_shapes"}
+        {"inbound_nodes", "_functions", "_added_losses", "_constructor_call", "_weights", "_build_shapes", "_made_in"}
     )
 
     def __init__(self, name: str | None, trainable: bool, dtype: Any) -> None:
@@ -40,6 +40,7 @@ class LayerState:
         self._dtype_policy = policies.get(dtype)
         self._trainable = bool(trainable)
         self._path: str | None = None
+        self._made_in = calling_layer()  # where a layer is made in a call, whose it is
         self._weights: list[Weight] = []
         self._added_losses: list[Any] = []
 
@@ -70,7 +71,10 @@ class LayerState:
 
         Raises:
             ValueError: a dimension of the shape is not known.
+            RuntimeError: the layer was made in the call of another one, to which it does not belong.
+            MemoryError: there is no room for it.
         """
+        self._check_kept()
         shape = (shape,) if isinstance(shape, int) else tuple(shape or ())
         label = name or "variable"
         if not all(isinstance(size, (int, np.integer)) and size >= 0 for size in shape):
@@ -81,8 +85,18 @@ class LayerState:
         wanted = as_dtype(dtype or self.variable_dtype)
         initializer = initializers.get(initializer or ("glorot_uniform" if wanted.kind not in "iub" else "zeros"))
         claim(shape, wanted.itemsize, f"Layer {self.name!r}: weight {label!r}")
+        shape = tuple(int(size) for size in shape)
+        try:
+            with eagerly():
+                first = initializer(shape, dtype=wanted)
+        except MemoryError as error:
+            size = math.prod(shape) * wanted.itemsize
+            raise MemoryError(
+                f"Layer {self.name!r}: there is no memory for its weight {label!r} of shape {shape} and dtype "
+                f"{wanted.name}, {size / 1e9:,.1f} GB. Make the layer or its input smaller. ({error})"
+            ) from error
         weight = Weight(
-            initializer(tuple(int(size) for size in shape), dtype=wanted),
+            first,
             label,
             f"{self.path}/{label}",
             wanted,
@@ -98,6 +112,18 @@ class LayerState:
             )
         self._weights.append(weight)
         return weight
+
+    def _check_kept(self) -> None:
+        """Check that weights of a layer that was made in a call stay."""
+        maker = self._made_in
+        if maker is None or not is_within_call_of(maker) or any(layer is self for layer in maker._flatten_layers()):
+            return
+        kind, attribute = type(self).__name__, to_snake_case(type(self).__name__)
+        raise RuntimeError(
+            f"Layer {self.name!r} ({kind}) was made inside call() of layer {maker.name!r} ({type(maker).__name__}) and "
+            "does not belong to it: its weights would be new at each call, and would not be trained or saved. Make it "
+            f"in __init__() or build(), as in self.{attribute} = {kind}(...), and use self.{attribute} in call()."
+        )
 
     # --- weights --------------------------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ class SpectralNormalization(Layer):
         if power_iterations <= 0:
             raise ValueError(f"SpectralNormalization: power_iterations must be positive, got {power_iterations}.")
         super().__init__(**kwargs)
-        self.layer = layer
+        self.layer: Any = layer
         self.power_iterations = power_iterations
 
     def build(self, input_shape: Any) -> None:

@@ -135,12 +135,12 @@ class Normalization(PreprocessingLayer):
         """Nothing: calls read the weights as they are. In Keras it follows a change of them."""
 
     @property
-    def mean(self) -> Array | None:
+    def mean(self) -> Any:
         """What is subtracted, given or learnt, with an axis for each of the inputs; None before the layer is built."""
         return self._along_inputs(self.input_mean, "adapt_mean")
 
     @property
-    def variance(self) -> Array | None:
+    def variance(self) -> Any:
         """The variance that goes with `mean`."""
         return self._along_inputs(self.input_variance, "adapt_variance")
 

@@ -29,7 +29,7 @@ class Wrapper(Layer):
         if not isinstance(layer, Layer):
             raise ValueError(f"{type(self).__name__} takes a layer, got {layer!r} of type {type(layer).__name__}.")
         super().__init__(**kwargs)
-        self.layer = layer
+        self.layer: Any = layer
 
     def build(self, input_shape: Any = None) -> None:
         if not self.layer.built:

@@ -54,7 +54,9 @@ _OPTIMIZERS = modules_by_name(__name__, _OPTIMIZERS_IN)
 _NAMES = {**_OPTIMIZERS, "OptimizerMap": f"{__name__}.multi"}
 _BY_LOWER_NAME = {name.lower(): name for name in _OPTIMIZERS}
 register_builtins_to_come("keras.optimizers", _NAMES)
-__getattr__, __dir__ = on_demand(globals(), _NAMES)
+_look_up, __dir__ = on_demand(globals(), _NAMES)
+if not TYPE_CHECKING:  # type checkers would take any name for a public one
+    __getattr__ = _look_up
 
 
 def get(identifier: Any) -> Any:
@@ -70,7 +72,7 @@ def get(identifier: Any) -> Any:
     found = identifier
     if isinstance(identifier, str):
         builtin = _BY_LOWER_NAME.get(identifier.lower())
-        known = get_registered_object(identifier) or (builtin and __getattr__(builtin))
+        known = get_registered_object(identifier) or (builtin and _look_up(builtin))
         found = known or find_by_name("optimizer", identifier, _BY_LOWER_NAME)
     if isinstance(found, type) and issubclass(found, Optimizer):
         return found()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from ..engine import ops
 from ..engine.graph import IndexedSlices, Tensor
 from ..engine.graph.quick_dataclass import dataclass
 
 Gradient = Tensor | IndexedSlices
+Bound = float | None
 
 
 def on_values(gradient: Gradient, change: Callable[[Tensor], Tensor]) -> Gradient:
@@ -68,3 +70,41 @@ def _square_sum(gradient: Gradient) -> Tensor:
 
 def _factor(squares: Tensor, limit: float) -> Tensor:
     return limit / ops.maximum(ops.sqrt(squares), limit)
+
+
+class Clips:
+    """The bounds of an optimizer's `clipping` as attributes of their own, which may be set before its next step."""
+
+    clipping: Clipping
+    _compiled: dict[str, Any]
+
+    @property
+    def clipnorm(self) -> Bound:
+        """The largest norm of each gradient."""
+        return self.clipping.clipnorm
+
+    @clipnorm.setter
+    def clipnorm(self, bound: Bound) -> None:
+        self._clip("clipnorm", bound)
+
+    @property
+    def clipvalue(self) -> Bound:
+        """The largest size of each element of each gradient."""
+        return self.clipping.clipvalue
+
+    @clipvalue.setter
+    def clipvalue(self, bound: Bound) -> None:
+        self._clip("clipvalue", bound)
+
+    @property
+    def global_clipnorm(self) -> Bound:
+        """The largest norm of all gradients together."""
+        return self.clipping.global_clipnorm
+
+    @global_clipnorm.setter
+    def global_clipnorm(self, bound: Bound) -> None:
+        self._clip("global_clipnorm", bound)
+
+    def _clip(self, name: str, bound: Bound) -> None:
+        self.clipping = Clipping(**{**vars(self.clipping), name: bound})
+        self._compiled.clear()  # steps at once were built with the old ones

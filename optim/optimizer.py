@@ -242,6 +242,11 @@ class Optimizer(StatelessSteps, Updates):
         if isinstance(learning_rate, LearningRateSchedule) or callable(learning_rate):
             return learning_rate
         if isinstance(learning_rate, (int, float, np.number)):
+            if not learning_rate >= 0:
+                raise ValueError(
+                    f"{type(self).__name__}(learning_rate={learning_rate}): expected 0 or more. Steps of a negative "
+                    "rate make the loss larger; if that is wanted, negate the loss."
+                )
             return self.add_variable((), initializers.Constant(float(learning_rate)), name="learning_rate")
         raise ValueError(
             f"learning_rate must be a number, a LearningRateSchedule or a function without arguments; got "

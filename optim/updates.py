@@ -9,16 +9,15 @@ from typing import Any
 from ..engine import ops
 from ..engine.control_flow import cond
 from ..engine.graph import IndexedSlices, StatelessScope, Tensor, Variable, VariableRows, colocate_with
-from .clipping import Clipping, Gradient
+from .clipping import Clips, Gradient
 
 # Gives the first function's result where the variable may change in this step, else the second's.
 Guard = Callable[[Variable, Callable[[], Any], Callable[[], Any]], Any]
 
 
-class Updates:
+class Updates(Clips):
     """The part of `Optimizer` that makes updates; see there."""
 
-    clipping: Clipping
     updates_rows: bool
     begin_step: Callable[[Tensor], Any]
     update_step: Callable[[Any, Any, Any], None]

@@ -50,7 +50,8 @@ class Location(NamedTuple):
         return f"{self.filename}:{self.line}"
 
 
-def _is_own(filename: str) -> bool:
+def is_own_file(filename: str) -> bool:
+    """Whether a file is of this package."""
     own = _own_files.get(filename)
     if own is None:
         own = _own_files[filename] = filename.startswith(_OWN_PREFIXES)
@@ -64,7 +65,7 @@ def user_location() -> Location | None:
         filename = frame.f_code.co_filename
         own = _own_files.get(filename)
         if own is None:
-            own = _is_own(filename)
+            own = is_own_file(filename)
         if not own:
             return Location(filename, frame.f_lineno, _current.parts, _current.forward)
         frame = frame.f_back
@@ -74,7 +75,7 @@ def user_location() -> Location | None:
 def user_stacklevel() -> int:
     """The `stacklevel` by which a warning of the caller names the innermost line outside anabranch."""
     frame, level = sys._getframe(1), 1  # pyright: ignore[reportPrivateUsage]
-    while frame.f_back is not None and _is_own(frame.f_code.co_filename):
+    while frame.f_back is not None and is_own_file(frame.f_code.co_filename):
         frame, level = frame.f_back, level + 1
     return level
 
@@ -98,6 +99,11 @@ class _Current(threading.local):
 
 
 _current = _Current()
+
+
+def layer_being_called() -> str:
+    """The path of the layer in whose call operations are built; empty outside of all calls."""
+    return next((part.path for part in _current.parts if part.kind == "layer"), "")
 
 
 @contextmanager

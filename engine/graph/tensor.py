@@ -205,6 +205,17 @@ class Tensor(Operators, ArrayMethods):
     def device(self) -> str:
         raise NotImplementedError
 
+    @property
+    def _keras_mask(self) -> Any:
+        """The mask that a layer gave to the tensor, by the name under which scripts for Keras read and set it."""
+        if "mask" not in self.annotations:
+            raise AttributeError(f"{self!r} has no mask.")
+        return self.annotations["mask"]
+
+    @_keras_mask.setter
+    def _keras_mask(self, mask: Any) -> None:
+        self.annotations["mask"] = mask
+
 
 class Symbol(Tensor):
     """A symbolic tensor: output number `index` of `operation`.

@@ -106,6 +106,10 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
     array([3., 4.], dtype=float32)
     """
 
+    # A layer's weights have their own of these, and a longer path.
+    regularizer: Any = None
+    constraint: Any = None
+
     def __init__(
         self,
         initial_value: Any = None,
@@ -148,9 +152,10 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         holder = current_container()
         if holder is not None:
             self.name = holder.hold(self)
+        self.path = self.name
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> Any:  # a `Shape`, of which nearly all are known: callers would have to ask each time
         return self.spec.shape
 
     @property

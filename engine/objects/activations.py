@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 from .. import ops
+from ..graph.provenance import layer_being_called
+from ..graph.spec import shape_text
 from ..graph.tensor import Tensor
 from .registry import (
     deserialize_keras_object,
@@ -55,12 +58,26 @@ def sigmoid(x: Any) -> Tensor:
     return ops.sigmoid(x)
 
 
+def softmax(x: Any, axis: Any = -1) -> Tensor:
+    """``exp(x) / sum(exp(x))`` over `axis`; warns where that has one element, of which the result is always 1."""
+    tensor = ops.convert_to_tensor(x)
+    shape = tensor.shape
+    if shape and isinstance(axis, int) and -len(shape) <= axis < len(shape) and shape[axis] == 1:
+        path = layer_being_called()
+        place = f"Layer {path!r}: softmax" if path else "softmax"
+        warnings.warn(
+            f"{place} over axis {axis} of shape {shape_text(shape)}, of size 1, gives 1 whatever the input. "
+            "Use activation='sigmoid' for two classes in one unit, or one unit for each class.",
+            stacklevel=2,
+        )
+    return ops.softmax(tensor, axis=axis)
+
+
 def gelu(x: Any, approximate: bool = False) -> Tensor:
     """``x`` times the normal distribution function of x (Hendrycks and Gimpel, 2016); exact by default."""
     return ops.gelu(x, approximate=approximate)
 
 
-softmax = ops.softmax
 log_softmax = ops.log_softmax
 tanh = ops.tanh
 softplus = ops.softplus

@@ -4,10 +4,60 @@ Each op is one class in one place (see `anabranch.engine.graph.op.Op`), from whi
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..graph.op import ErrorSample, Op, Sample, registered_ops
+from . import (
+    adaptive_pooling,
+    attention,
+    axes,
+    bitwise,
+    checks,
+    comparison,
+    complex_numbers,
+    conversion,
+    convolution,
+    creation,
+    ctc,
+    elementwise,
+    embedding,
+    encoding,
+    escape,
+    factorisations,
+    floats,
+    fourier,
+    gathering,
+    indexing,
+    integers,
+    joining,
+    matching,
+    mathematics,
+    nan_aware,
+    padding,
+    partitioning,
+    patches,
+    pooling,
+    positions,
+    quantiles,
+    rearranging,
+    reduction,
+    scattering,
+    segments,
+    sequences,
+    shaping,
+    short_time,
+    signal_windows,
+    sorting,
+    spacing,
+    special,
+    spectral,
+    statistics,
+    trigonometry,
+    windows,
+)
 from . import image as image
+from . import linalg as _linalg
+from . import nn as _nn
 from . import operators as operators  # gives tensors their operators
 from . import raw as raw  # so that saved graphs know its ops
 from . import sparse as sparse
@@ -67,6 +117,17 @@ from .statistics import *  # noqa: F403
 from .trigonometry import *  # noqa: F403
 from .windows import *  # noqa: F403
 
+if TYPE_CHECKING:
+    from ..autodiff.custom_gradient import custom_gradient
+    from ..autodiff.derivatives import jvp
+    from ..control_flow.associative_scan import associative_scan
+    from ..control_flow.cond import cond, switch
+    from ..control_flow.ctc import ctc_loss
+    from ..control_flow.scan import fori_loop, scan
+    from ..control_flow.scan import map_fn as map
+    from ..control_flow.vectorized_map import vectorize, vectorized_map
+    from ..control_flow.while_loop import while_loop
+
 __all__ = [
     "ErrorSample",
     "Op",
@@ -74,18 +135,87 @@ __all__ = [
     "SparseTensor",
     "apply",
     "apply_multi",
+    "associative_scan",
     "cast",
+    "cond",
     "constant",
+    "ctc_loss",
+    "custom_gradient",
     "embedding_lookup_sparse",
+    "fori_loop",
+    "image",
+    "jvp",
     "linalg",
+    "map",
     "nn",
     "numpy",
+    "psnr",
     "registered_ops",
+    "scan",
     "sparse",
+    "strings",
+    "switch",
+    "vectorize",
+    "vectorized_map",
+    "while_loop",
 ]
+# By their own lists, in this form: type checkers read it without running anything.
+__all__ += adaptive_pooling.__all__
+__all__ += attention.__all__
+__all__ += axes.__all__
+__all__ += bitwise.__all__
+__all__ += checks.__all__
+__all__ += comparison.__all__
+__all__ += complex_numbers.__all__
+__all__ += conversion.__all__
+__all__ += convolution.__all__
+__all__ += creation.__all__
+__all__ += ctc.__all__
+__all__ += elementwise.__all__
+__all__ += embedding.__all__
+__all__ += encoding.__all__
+__all__ += escape.__all__
+__all__ += factorisations.__all__
+__all__ += floats.__all__
+__all__ += fourier.__all__
+__all__ += gathering.__all__
+__all__ += indexing.__all__
+__all__ += integers.__all__
+__all__ += joining.__all__
+__all__ += _linalg.__all__
+__all__ += matching.__all__
+__all__ += mathematics.__all__
+__all__ += nan_aware.__all__
+__all__ += _nn.__all__
+__all__ += padding.__all__
+__all__ += partitioning.__all__
+__all__ += patches.__all__
+__all__ += pooling.__all__
+__all__ += positions.__all__
+__all__ += quantiles.__all__
+__all__ += rearranging.__all__
+__all__ += reduction.__all__
+__all__ += scattering.__all__
+__all__ += segments.__all__
+__all__ += sequences.__all__
+__all__ += shaping.__all__
+__all__ += short_time.__all__
+__all__ += signal_windows.__all__
+__all__ += sorting.__all__
+__all__ += spacing.__all__
+__all__ += special.__all__
+__all__ += spectral.__all__
+__all__ += statistics.__all__
+__all__ += trigonometry.__all__
+__all__ += windows.__all__
 
 # The namespaces of keras.ops; `nn` and `linalg` stand before the modules of these names.
-numpy, nn, linalg = Namespace("numpy"), Namespace("nn"), Namespace("linalg")
+if TYPE_CHECKING:
+    from .. import ops as linalg
+    from .. import ops as nn
+    from .. import ops as numpy
+else:
+    numpy, nn, linalg = Namespace("numpy"), Namespace("nn"), Namespace("linalg")
 
 guard_entrances(globals(), __name__, but=("apply", "apply_multi", "registered_ops", "guard_entrances"))
 
@@ -105,10 +235,14 @@ _CONTROL_FLOW = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def _look_up(name: str) -> Any:
     if name in _AUTODIFF:
         return getattr(importlib.import_module(f"..autodiff.{_AUTODIFF[name]}", __name__), name)
     if name not in _CONTROL_FLOW:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = importlib.import_module(f"..control_flow.{_CONTROL_FLOW[name]}", __name__)
     return getattr(module, "map_fn" if name == "map" else name)
+
+
+if not TYPE_CHECKING:  # type checkers would take any name for a public one
+    __getattr__ = _look_up

@@ -14,7 +14,7 @@ from ..graph.op import ErrorSample, Op, Sample
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
-from .base import TensorLike, apply, apply_multi, convert_to_tensor, normalize_axis
+from .base import TensorLike, apply, apply_multi, cast, convert_to_tensor, normalize_axis
 from .left_out import LeavesOut
 
 
@@ -71,7 +71,8 @@ def one_hot(x: TensorLike, num_classes: int, axis: int = -1, dtype: Any = None, 
     """Vectors with a one at the place that each integer names; what lies outside 0 to `num_classes` - 1 gives zeros.
 
     Args:
-        x: integers of any shape. `debugging.check_indices` makes those outside errors.
+        x: integers of any shape; floats are cut to integers, as by `cast`. `debugging.check_indices` makes those
+            outside errors.
         num_classes: the size of the new axis.
         axis: where the new axis stands in the result.
         dtype: of the result; float32 by default.
@@ -84,7 +85,10 @@ def one_hot(x: TensorLike, num_classes: int, axis: int = -1, dtype: Any = None, 
     """
     if sparse:
         raise ValueError("one_hot(sparse=True): sparse tensors are not supported. Leave `sparse` out.")
-    return apply(OneHot(int(num_classes), axis, as_dtype(dtype or "float32")), convert_to_tensor(x))
+    classes = convert_to_tensor(x)
+    if dtypes.is_floating(classes.dtype):
+        classes = cast(classes, "int32")
+    return apply(OneHot(int(num_classes), axis, as_dtype(dtype or "float32")), classes)
 
 
 @dataclass(frozen=True)

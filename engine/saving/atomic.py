@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 _SUFFIX = ".anabranch.tmp"
+# There is no room: the disk is full, or a limit of the user's or of a file's size is reached.
+_FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 
 @contextlib.contextmanager
@@ -24,6 +27,7 @@ def atomic_write(path: Path) -> Generator[BinaryIO]:
 
     Raises:
         FileNotFoundError: the folder does not exist.
+        OSError: there is no room for the file.
     """
     target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
@@ -40,8 +44,11 @@ def atomic_write(path: Path) -> Generator[BinaryIO]:
         if target.exists():
             shutil.copymode(target, temporary)
         os.replace(temporary, target)
-    except BaseException:
+    except BaseException as error:
+        written = temporary.stat().st_size if temporary.exists() else 0
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in _FULL:
+            raise _no_space(error, path, target, written) from error
         raise
     finally:
         if lock is not None:
@@ -93,6 +100,16 @@ def _lock(descriptor: int, wait: bool) -> bool:
     except OSError:
         return False
     return True
+
+
+def _no_space(error: OSError, path: Path, target: Path, written: int) -> OSError:
+    kept = "the file that was there is as it was" if target.exists() else "nothing of it was left"
+    free = shutil.disk_usage(target.parent).free
+    return OSError(
+        error.errno,
+        f"Can't write {str(path)!r}: {error.strerror or error} after {written:,} bytes; {kept}. {free:,} bytes are "
+        f"free in {str(target.parent)!r}: make room there or raise the quota, or save to another folder",
+    )
 
 
 def _sync_folder(folder: Path) -> None:

@@ -195,7 +195,9 @@ def test_raw_ops_are_parts_of_the_model() -> None:
     scaled = (x + 1.0) * np.array([1.0, 2.0, 3.0], "float32")
     flipped = ab.ops.reshape(ab.ops.transpose(ab.ops.reshape(scaled, (-1, 1, 3)), (0, 2, 1)), (-1, 3))[:, ::-1]
     model = ab.Model(x, layers.Dense(2)(flipped))
-    assert any(isinstance(operation, RawOp) for operation in model.layer_graph.operations)
+    graph = model.layer_graph
+    assert graph is not None
+    assert any(isinstance(operation, RawOp) for operation in graph.operations)
     data = RNG.normal(size=(4, 3)).astype("float32")
     expected = ((data + 1) * np.array([1, 2, 3], "float32"))[:, ::-1] @ model.get_weights()[0]
     np.testing.assert_allclose(model.predict(data, verbose=0), expected, rtol=1e-5, atol=1e-6)

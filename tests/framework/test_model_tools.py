@@ -16,7 +16,7 @@ from anabranch import layers
 X = np.linspace(-1.0, 1.0, 12, dtype="float32").reshape(3, 4)
 
 
-def branching(**options: object) -> ab.Model:
+def branching(**options: Any) -> ab.Model:
     """Two inputs, a layer that is called twice, a raw op, a model inside, two outputs."""
     left, right = ab.Input((4,), name="left"), ab.Input((4,), name="right")
     shared = layers.Dense(3, activation="relu", name="shared")

@@ -216,7 +216,7 @@ def test_a_model_without_call_says_so() -> None:
 
 def test_a_model_does_not_take_other_arguments() -> None:
     with pytest.raises(TypeError, match="takes inputs and outputs"):
-        ab.Model(3)
+        ab.Model(*[3])
 
 
 def test_get_layer_by_name_and_index() -> None:

@@ -267,7 +267,7 @@ def test_the_paths_are_those_of_keras(tmp_path):
 
 def test_attributes_of_functional_models_are_not_their_layers(tmp_path):
     inputs = ab.Input((2,))
-    model = ab.Model(inputs, layers.Dense(2)(inputs))
+    model: Any = ab.Model(inputs, layers.Dense(2)(inputs))
     model.extra = layers.Dense(2)
     model.zoo = layers.Dense(2)
     for layer in (model.extra, model.zoo):

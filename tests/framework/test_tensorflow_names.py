@@ -1,5 +1,7 @@
 """`anabranch.tf` and its datasets: TensorFlow's arguments and defaults, on values that are known."""
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -48,6 +50,35 @@ def value(tensor: Any) -> Any:
         (lambda: tf.math.l2_normalize(X, axis=1), X / np.linalg.norm(X, axis=1, keepdims=True)),
         (lambda: tf.clip_by_value(X, 2, 5), X.clip(2, 5)),
         (lambda: tf.pow(X, 2.0), X**2),
+        # arguments by TensorFlow's names
+        (lambda: tf.range(limit=3, start=1, delta=1), [1, 2]),
+        (lambda: tf.range(3), [0, 1, 2]),
+        (lambda: tf.range(start=0.0, limit=1.0, delta=0.5, name="r"), [0.0, 0.5]),
+        (lambda: tf.reshape(X, shape=(4, 3), name="r"), X.reshape(4, 3)),
+        (lambda: tf.reshape(tensor=X, shape=[-1]), X.ravel()),
+        (lambda: tf.cast(x=X, dtype="int32"), X),
+        (lambda: tf.clip_by_value(X, clip_value_min=2, clip_value_max=5), X.clip(2, 5)),
+        (lambda: tf.expand_dims(input=X, axis=0), X[None]),
+        (lambda: tf.squeeze(input=X[None], axis=[0]), X),
+        (lambda: tf.matmul(a=X, b=X, transpose_b=True), X @ X.T),
+        (lambda: tf.linalg.matmul(X, X, transpose_a=True), X.T @ X),
+        (lambda: tf.linalg.norm(X, axis=1), np.linalg.norm(X, axis=1)),
+        (lambda: tf.maximum(x=X, y=4.0, name="m"), np.maximum(X, 4)),
+        (lambda: tf.math.log(x=X + 1), np.log(X + 1)),
+        (lambda: tf.stack(values=[X, X], axis=1), np.stack([X, X], 1)),
+        (lambda: tf.unstack(value=X, axis=1)[1], X[:, 1]),
+        (lambda: tf.tile(input=X, multiples=[2, 1]), np.tile(X, (2, 1))),
+        (lambda: tf.repeat(input=X, repeats=2, axis=0), X.repeat(2, 0)),
+        (lambda: tf.roll(input=X, shift=1, axis=0), np.roll(X, 1, 0)),
+        (lambda: tf.where(condition=X > 3, x=X, y=0.0), np.where(X > 3, X, 0)),
+        (lambda: tf.where(X > 9), np.argwhere(X > 9)),
+        (lambda: tf.eye(num_rows=2, num_columns=3), np.eye(2, 3)),
+        (lambda: tf.linspace(start=0.0, stop=1.0, num=3), [0, 0.5, 1]),
+        (lambda: tf.zeros(shape=(2,), dtype="int32"), [0, 0]),
+        (lambda: tf.ones_like(input=X), np.ones_like(X)),
+        (lambda: tf.tensordot(a=X, b=X, axes=[[1], [1]]), X @ X.T),
+        (lambda: tf.einsum("ij,kj->ik", X, X, optimize="greedy"), X @ X.T),
+        (lambda: tf.stop_gradient(input=X), X),
     ],
 )
 def test_values(made: Any, expected: Any):
@@ -194,6 +225,8 @@ def test_the_names_of_keras_for_settings():
         backend.set_image_data_format("channels_first")
     ab.config.disable_traceback_filtering()
     assert not ab.config.is_traceback_filtering_enabled()
+    ab.config.enable_traceback_filtering()
+    assert ab.config.is_traceback_filtering_enabled()
 
 
 def test_small_utils():
@@ -235,3 +268,19 @@ def test_identity_waits_for_control_dependencies(kind: str) -> None:
         assert [float(session.run(y, {p: 5.0})) for _ in range(3)] == [5.0] * 3
         assert float(session.run(y + 1.0, {p: 5.0})) == 6.0
         assert float(counter.numpy()) == 4.0
+
+
+NAMESPACES = """
+from anabranch.tf.random import normal, uniform
+from anabranch.tf.nn import relu
+import anabranch.tf.math as math
+import anabranch.tf.data
+from anabranch import tf
+print(normal is tf.random.normal, relu is tf.nn.relu, math is tf.math, anabranch.tf.data.Dataset is tf.data.Dataset)
+"""
+
+
+def test_namespaces_are_imported_by_name():
+    result = subprocess.run([sys.executable, "-W", "error", "-c", NAMESPACES], capture_output=True, text=True)
+    assert result.stderr == ""
+    assert result.stdout.split() == ["True"] * 4

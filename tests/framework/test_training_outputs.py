@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -143,10 +145,11 @@ def test_frozen_layers_stay_as_they_are(when: str) -> None:
 
 def test_arguments_that_ask_for_speed_change_no_numbers() -> None:
     histories = []
-    for options in ({}, {"run_eagerly": True}, {"jit_compile": True}, {"steps_per_execution": 3}):
+    changes: list[dict[str, Any]] = [{}, {"run_eagerly": True}, {"jit_compile": True}, {"steps_per_execution": 3}]
+    for options in changes:
         model = ab.Sequential([ab.Input((3,)), layers.Dense(1, kernel_initializer="ones")])
         model.compile("sgd", "mse", auto_scale_loss=False, **options)
         histories.append(model.fit(X, YS[1], batch_size=2, shuffle=False, verbose=0).history["loss"])
-        config = model.get_compile_config()
+        config: Any = model.get_compile_config()
         assert {name: config[name] for name in options} == options
     assert histories == [histories[0]] * 4

@@ -1,6 +1,6 @@
 """`AdaptiveComputationTime` against loops in plain NumPy, and its gradients against finite differences."""
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -137,7 +137,7 @@ def test_a_surer_cell_ponders_less() -> None:
 
 
 def test_the_halting_bias_is_1_at_first() -> None:
-    act = layers.AdaptiveComputationTime(layers.LSTMCell(3))
+    act: Any = layers.AdaptiveComputationTime(layers.LSTMCell(3))
     layers.RNN(act).build((None, None, 2))
     assert act.halting.kernel.shape == (6, 1)
     np.testing.assert_array_equal(act.halting.bias.numpy(), [1.0])
@@ -254,7 +254,7 @@ def test_inputs_are_vectors(shape: Any) -> None:
 
 
 def test_numbers_of_any_kind_are_arguments() -> None:
-    act = layers.AdaptiveComputationTime(layers.SimpleRNNCell(2), ponder_cost=0, epsilon=np.float32(0.25))
+    act = layers.AdaptiveComputationTime(layers.SimpleRNNCell(2), ponder_cost=0, epsilon=cast(Any, np.float32(0.25)))
     assert (act.get_config()["ponder_cost"], act.get_config()["epsilon"]) == (0.0, 0.25)
 
 

@@ -1,6 +1,6 @@
 """Attention: masks from everywhere, unknown sizes, dropout, gradients, paths, errors; and `EinsumDense`."""
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -282,9 +282,9 @@ def test_flash_attention_is_a_way_of_computing() -> None:
             "takes no dropout, got dropout=0.1",
         ),
         (
-            lambda: layers.MultiHeadAttention(2, 3, attention_axes="1"),
+            lambda: layers.MultiHeadAttention(2, 3, attention_axes=cast(Any, "1")),
             "attention_axes must be an int or a list of ints",
-        ),  # pyright: ignore[reportArgumentType]
+        ),
         (lambda: layers.GroupQueryAttention(3, 4, 3), "num_query_heads must be a multiple of num_key_value_heads"),
         (lambda: layers.GroupQueryAttention(3, 0, 3), "num_query_heads must be a positive integer"),
         (lambda: layers.Attention(score_mode="cosine"), "score_mode must be 'dot' or 'concat', got 'cosine'"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -240,7 +240,7 @@ def test_equalized_values_are_about_equally_frequent() -> None:
     ("make", "match"),
     [
         (lambda: L.RandomHue(2.0), "factor must be a number, or a pair of numbers, from 0 to 1; got factor=2.0"),
-        (lambda: L.RandomHue(0.5, value_range=3), "value_range must be a pair of numbers, got 3"),
+        (lambda: L.RandomHue(0.5, value_range=cast(Any, 3)), "value_range must be a pair of numbers, got 3"),
         (lambda: L.RandomGrayscale(1.5), "factor must be a number from 0 to 1, got factor=1.5"),
         (lambda: L.RandomPosterization(9), "from 1 to 8; got factor=9"),
         (lambda: L.Solarization(addition_factor=-1), "addition_factor must be a number, or a pair"),
@@ -257,7 +257,7 @@ def test_equalized_values_are_about_equally_frequent() -> None:
         (lambda: L.MixUp(alpha=0), "alpha must be a positive number, got alpha=0"),
         (lambda: L.AugMix(alpha=-1), "alpha must be a positive number"),
         (lambda: L.AugMix(num_chains=0), "num_chains must be an integer from 1 up, got num_chains=0"),
-        (lambda: L.RandAugment(num_ops=1.5), "num_ops must be an integer from 0 up"),
+        (lambda: L.RandAugment(num_ops=cast(Any, 1.5)), "num_ops must be an integer from 0 up"),
         (lambda: L.RandAugment()(np.ones((2, 2))), r"expects one image \(3 axes\) or a batch"),
         (lambda: L.RandAugment()({"pictures": IMAGES}), "takes images, or a dict"),
         (lambda: L.Pipeline([3]), "Pipeline takes a list of layers, got 3 of type int"),

@@ -1,7 +1,7 @@
 """LSTM variants and cells around cells: against plain NumPy and PyTorch, in each loop, and their statistics."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -354,7 +354,7 @@ def test_weights_have_their_options() -> None:
         ),
         (lambda: layers.ZoneoutCell(layers.Dense(2)), "is no cell: it has no state_size"),
         (lambda: layers.DropoutCell(layers.GRUCell(2), state_rate=[-1.0]), r"state_rate must be within \[0, 1\]"),
-        (lambda: layers.DropoutCell(layers.GRUCell(2), output_rate="x"), "output_rate must be within"),
+        (lambda: layers.DropoutCell(layers.GRUCell(2), output_rate=cast(Any, "x")), "output_rate must be within"),
         (lambda: layers.PeepholeLSTMCell(2, cell_clip=0.0), "PeepholeLSTMCell: cell_clip must be a positive number"),
         (
             lambda: layers.ProjectedLSTMCell(2, 1, proj_clip=-1),

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
+from shared import type_checks
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ["engine", "layers", "optim", "distribute", "framework"]
@@ -145,3 +146,31 @@ def test_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path):
     assert (target / "anabranch" / "py.typed").exists()
     top_level = {path.name for path in target.iterdir()}
     assert top_level == {"anabranch", f"anabranch-{PROJECT['project']['version']}.dist-info"}
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("distributions")
+@pytest.mark.parametrize("checker", ["pyright", "mypy"])
+def test_type_checkers_know_the_installed_wheel(wheel: Path, tmp_path: Path, checker: str):
+    environment, scripts = tmp_path / "environment", tmp_path / "scripts"
+    scripts.mkdir()
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(environment / "bin" / "python")]
+    command = [*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    for name in declared_distributions():
+        link_distribution(name, type_checks.site_packages(environment))
+
+    texts = {
+        "mistakes.py": type_checks.mistakes_script(),
+        "revealed.py": type_checks.types_script(),
+        "right.py": (ROOT / "tests" / "framework" / "test_user_types.py").read_text(),
+    }
+    found = getattr(type_checks, checker)(scripts, environment, texts)
+    first = type_checks.IMPORTS.count("\n") + 1
+    codes = [codes[("pyright", "mypy").index(checker)] for codes in type_checks.MISTAKES.values()]
+    mistakes = {line: code for name, line, code, _ in found if name == "mistakes.py" and code in codes}
+    assert mistakes == dict(enumerate(codes, first))
+    types = [re.split('[."]', message.rstrip('"'))[-1] for name, _, _, message in found if name == "revealed.py"]
+    assert types == [name.rpartition(".")[2] for name in type_checks.TYPES.values()]
+    assert [each for each in found if each[0] == "right.py"] == []
