@@ -35,7 +35,7 @@ from .loops.reasons import hindrance
 from .loops.sums import gather_terms, sum_after
 from .loops.tables import multiply_tables
 from .loops.view import LoopView, Sides
-from .prune import frame_users, needed_in_region, needed_operations
+from .prune import all_operations, frame_users, needed_in_region, needed_operations
 from .switches import is_on
 
 
@@ -108,7 +108,7 @@ def _split_region(
     sides: Sides,
     reassociate: bool,
 ) -> None:
-    if not any(operation.op.regions for operation in region.operations):
+    if not any(isinstance(operation.op, While) for operation in all_operations(region.operations)):
         return
 
     def demanded() -> list[Tensor]:

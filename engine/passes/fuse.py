@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 
-from ..control_flow.region_op import RegionOp
 from ..graph.graph import Graph, Operation
 from ..graph.op import Op
 from ..graph.provenance import location_of_several
@@ -25,7 +24,7 @@ from .acyclic import Dependent, in_order
 from .fusible import Form, FusionRule, Placed, form_of, founding_space, parts_of_joined, place
 from .log import is_recording, note_change
 from .order import earlier_effects, reorder
-from .prune import inner_tensors, needed_in_region
+from .prune import Kept, inner_blocks, kept_of
 from .spaces import Embedding, Interval, Layout, Space, shifted
 from .switches import is_on
 
@@ -290,22 +289,20 @@ def fuse(graph: Graph, operations: Sequence[Operation], kept: Iterable[Tensor], 
     Args:
         kept: tensors whose values are wanted from outside: fetches.
     """
-    _fuse_block(graph, operations, {*kept, *inner_tensors(operations)}, rule)
+    _fuse_block(graph, operations, kept_of(graph, operations, kept), rule)
 
 
-def _fuse_block(graph: Graph, operations: Sequence[Operation], kept: set[Tensor], rule: FusionRule) -> None:
+def _fuse_block(graph: Graph, operations: Sequence[Operation], kept: Kept, rule: FusionRule) -> None:
     for operation in operations:
-        if isinstance(operation.op, RegionOp):
-            for region in operation.op.regions:
-                demanded = [tensor for tensor in kept if tensor.graph is region]
-                _fuse_block(region, needed_in_region(region, demanded), kept | set(region.results), rule)
+        for region, inside, wanted in inner_blocks(operation, kept):
+            _fuse_block(region, inside, wanted, rule)
     takes_all = is_on("reductions")
     plain = {o for o in operations if not takes_all or not _on_host(o.device)}
     replaced: dict[Operation, Operation] = {}
     for attempt in range(_ATTEMPTS):
         block = _Block(operations, rule, plain)
         groups = [group for group in block.group() if _is_worthwhile(group)]
-        used = _used_outside(operations, groups) | kept
+        used = _used_outside(operations, groups) | kept.own
         rewrites = [_Rewrite(graph, block, group, used) for group in groups]
         refused = [rewrite for rewrite in rewrites if attempt < _ATTEMPTS - 1 and not rule.has_kernel(rewrite.fused)]
         if not refused:
