@@ -9,7 +9,7 @@ and nothing outside the group lies on a way between them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..graph.graph import Graph, Operation
 from ..graph.op import Op
@@ -76,6 +76,34 @@ class _Rebase:
         if moved is None:
             raise ValueError("An axis would be cut in two.")
         return moved
+
+
+class _Operands:
+    """The operands of an operation, counted by the group that computes them.
+
+    An operation may take thousands, of as many groups. So that not each of these is tried with all operands, those are
+    left out that can't hold enough of them.
+
+    Attributes:
+        groups: those that compute any, the one that computes the last operand first.
+    """
+
+    def __init__(self, taken: Sequence[Tensor], group_of: Mapping[Operation, _Group]) -> None:
+        self._count = len(set(taken))
+        self._made: dict[_Group, int] = {}
+        for tensor in dict.fromkeys(reversed(taken)):
+            group = group_of.get(tensor.operation)
+            if group is not None:
+                self._made[group] = self._made.get(group, 0) + 1
+        self.groups = list(self._made)
+
+    def fit_with(self, *groups: _Group) -> bool:
+        """Whether one kernel could take those operands that none of these groups computes."""
+        return self._count - sum([self._made.get(group, 0) for group in groups]) <= _MOST_OPERANDS
+
+    def absorb(self, group: _Group, other: _Group) -> None:
+        """Note that what `other` computes is computed by `group` from now on."""
+        self._made[group] = self._made.get(group, 0) + self._made.pop(other, 0)
 
 
 class _Block:
@@ -150,9 +178,11 @@ class _Block:
             return None
         self.forms[operation] = form
         shape = operation.outputs[0].shape if is_plain else None
-        sources = [operation.inputs[position].operation for position in form.inputs]
-        for group in dict.fromkeys(self.group_of[s] for s in reversed(sources) if s in self.group_of):
-            if group.device == operation.device and group.shape == shape and self._joins(operation, form, group):
+        operands = _Operands(self.taken(operation), self.group_of)
+        for group in operands.groups:
+            if not operands.fit_with(group) or (group.device, group.shape) != (operation.device, shape):
+                continue
+            if self._joins(operation, form, group):
                 return group
         space = founding_space(operation, form)
         placed = None if space is None else place(operation, form, space, [None] * len(form.inputs))
@@ -165,9 +195,11 @@ class _Block:
 
     def _joins(self, operation: Operation, form: Form, group: _Group) -> bool:
         """Let `operation` join the group of a source, if that is not also reached around some other way."""
-        sources = [tensor.operation for tensor in operation.inputs]
+        if not self._fits([*group.members, operation]):
+            return False
+        sources = dict.fromkeys(tensor.operation for tensor in operation.inputs)
         others = [g for s in sources if self.group_of.get(s) is not group for g in self._below(s)]
-        if not self._fits([*group.members, operation]) or any(other.may_depend_on(group) for other in others):
+        if any(other.may_depend_on(group) for other in others):
             return False
         for rebase in _rebases(operation, group):
             try:
@@ -206,9 +238,13 @@ class _Block:
 
     def _merge_sources(self, operation: Operation, group: _Group) -> None:
         """Join the groups of the other sources of `operation` to its own, where nothing lies between them."""
-        for tensor in self.taken(operation):
+        taken = self.taken(operation)
+        operands = _Operands(taken, self.group_of)
+        for tensor in taken:
             other = self.group_of.get(tensor.operation)
             if other is None or other is group or (other.device, other.shape) != (group.device, group.shape):
+                continue
+            if not operands.fit_with(group, other):
                 continue
             if self._may_merge(group, other) and self._place_together(group, other):
                 group.members = sorted({*group.members, *other.members}, key=lambda member: member.index)
@@ -217,6 +253,7 @@ class _Block:
                 other.members = []
                 self.absorbed[other] = group
                 group.take_over(other)
+                operands.absorb(group, other)
 
     def _may_merge(self, group: _Group, other: _Group) -> bool:
         """Whether one operation could compute both groups."""

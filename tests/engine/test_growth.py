@@ -37,8 +37,16 @@ def nested_conds(depth: int) -> Built:
     return [loss, *ab.gradients(loss, [x])], x
 
 
+def chains(count: int) -> Built:
+    """Independent chains of elementwise operations that meet in one operation."""
+    x = ab.placeholder((16,), "float32", "x")
+    ends = [ops.exp(-(ops.tanh(x * (1.0 + number)) + number)) * x for number in range(count)]
+    return [ops.sum(ops.stack(ends))], x
+
+
 PROGRAMS: dict[str, tuple[Callable[[int], Built], int, int]] = {
     "nested conds": (nested_conds, 5, 6),
+    "chains": (chains, 250, 500),
 }
 
 
