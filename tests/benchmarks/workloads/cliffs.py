@@ -29,8 +29,8 @@ def scalar_loop(operations: int) -> tuple[list[Any], Any]:
     x = ab.placeholder((), "float32", "x")
 
     def body(i: Any, a: Any, b: Any) -> tuple[Any, ...]:
-        for number in range(operations // 4):
-            a, b = b, (a + ab.ops.sin(b)) * 0.9 + number / operations
+        for _ in range(operations // 4):
+            a, b = b, a * (1.0 - 0.01 / operations) - ab.ops.sin(b) * (1.0 / operations)
         return i + 1, a, b
 
     _, a, b = ab.while_loop(lambda i, *_: i < ITERATIONS, body, (0, x, x * 0.5))
