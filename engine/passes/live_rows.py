@@ -151,7 +151,7 @@ def _rewrite(place: Place, node: Operation) -> bool:
         return False
     for position, final in finals.items():
         loop.become(node.outputs[position], Identity(), [final])
-    for counted in [o for o in loop.live() if isinstance(o.op, TripCount) and node.outputs[-1] in o.inputs]:
+    for counted in [o for o in loop.takers(node.outputs[-1]) if isinstance(o.op, TripCount)]:
         loop.become(counted.outputs[0], Identity(), [segments.steps])
     reorder(place.graph, {})
     sizes = ", ".join(map(str, segments.sizes))

@@ -14,7 +14,7 @@ Where even what has to be saved of each iteration is too much, loops are cut int
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..control_flow.call import Recursion
 from ..control_flow.frames import History
@@ -124,18 +124,25 @@ def _stateful_loops(operations: Sequence[Operation], kept: Kept) -> list[tuple[S
             fixed.add(inner)
         else:
             reads[inner] = places
+    bodies = _bodies(operations)
     return [
-        (SavedState(node, reads, fixed, _readers(operations, reads)), reads)
+        (SavedState(node, reads, fixed, _readers(bodies, reads)), reads)
         for node, (reads, fixed) in found.items()
         if reads
     ]
 
 
-def _readers(operations: Iterable[Operation], reads: Reads) -> list[Operation]:
-    """The loops among `operations`, and inside, whose bodies hold any of `reads`."""
-    graphs = {read.graph for places in reads.values() for read in places}
+def _bodies(operations: Iterable[Operation]) -> dict[Graph, tuple[int, Operation]]:
+    """For the regions of the loops among `operations`, and inside, the loop and its number."""
     loops = [operation for operation in all_operations(operations) if isinstance(operation.op, While)]
-    return [loop for loop in loops if not graphs.isdisjoint(loop.op.regions)]
+    return {region: (number, loop) for number, loop in enumerate(loops) for region in loop.op.regions}
+
+
+def _readers(bodies: Mapping[Graph, tuple[int, Operation]], reads: Reads) -> list[Operation]:
+    """The loops whose regions, the `bodies`, hold any of `reads`, in order."""
+    graphs = {read.graph for places in reads.values() for read in places}
+    found = dict(bodies[graph] for graph in graphs if graph in bodies)
+    return [found[number] for number in sorted(found)]
 
 
 class _Uses:

@@ -44,9 +44,21 @@ def chains(count: int) -> Built:
     return [ops.sum(ops.stack(ends))], x
 
 
+def loops_in_a_row(count: int) -> Built:
+    """Loops that take what the one before gives, with the gradient."""
+    x = ab.placeholder((8,), "float32", "x")
+    matrix = ab.constant(np.eye(8, dtype="float32") * 1.5)
+    state = x
+    for _ in range(count):
+        _, state = ab.while_loop(lambda i, _: i < 10, lambda i, s: (i + 1, ops.tanh(s @ matrix)), (0, state))
+    loss = ops.sum(state)
+    return [loss, *ab.gradients(loss, [x, matrix])], x
+
+
 PROGRAMS: dict[str, tuple[Callable[[int], Built], int, int]] = {
     "nested conds": (nested_conds, 5, 6),
     "chains": (chains, 250, 500),
+    "loops in a row": (loops_in_a_row, 15, 30),
 }
 
 

@@ -517,7 +517,7 @@ def _concatenated(loop: LoopView, array: Tensor) -> Tensor | None:
 
 
 def _only_taker(loop: LoopView, tensor: Tensor) -> Operation | None:
-    takers = [operation for operation in loop.live() if tensor in operation.inputs]
+    takers = loop.takers(tensor)
     taken = sum(operation.inputs.count(tensor) for operation in takers)
     return takers[0] if taken == 1 and tensor not in loop.kept else None
 
