@@ -70,6 +70,8 @@ class LoopView:
     def refresh(self) -> None:
         """Look at the loop anew, after it was changed."""
         frame = self.node.outputs[-1]
+        self._counted: Linear | None = None
+        self._has_counted = False
         takers = self.takers(frame)
         self.histories = {user.op.inner: user for user in takers if isinstance(user.op, History)}
         self.demanded = list(self.histories)
@@ -93,7 +95,9 @@ class LoopView:
     @property
     def trips(self) -> Linear | None:
         """The trip count, if it is known before the loop starts; below zero stands for none."""
-        return trip_count(self.node)
+        if not self._has_counted:
+            self._counted, self._has_counted = trip_count(self.node), True
+        return self._counted
 
     @property
     def known_trips(self) -> int | None:

@@ -442,6 +442,8 @@ class _Planner:
 
     def _with_frame(self, lines: Sequence[str]) -> list[str]:
         """Lines that name operands; those that pieces take are put into the frame at once."""
+        if not self.context.pieces.given:
+            return list(lines)
         found: list[str] = []
         for line in lines:
             found.append(line)
