@@ -24,7 +24,7 @@ from .fuse_open import steps_of
 from .fusible import FusionRule
 from .log import note_change, note_kept
 from .order import reorder
-from .prune import inner_blocks, inner_tensors
+from .prune import Kept, all_operations, inner_blocks, kept_of
 
 _MOST_INPUTS = 12
 
@@ -35,15 +35,16 @@ def join_epilogues(graph: Graph, operations: Sequence[Operation], kept: Iterable
     Args:
         kept: tensors whose values are wanted from outside: fetches.
     """
-    _visit(graph, operations, {*kept, *inner_tensors(operations)}, rule)
+    if any(isinstance(operation.op, (MatMul, PackedMatMul)) for operation in all_operations(operations)):
+        _visit(graph, operations, kept_of(graph, operations, kept), rule)
 
 
-def _visit(graph: Graph, operations: Sequence[Operation], kept: set[Tensor], rule: FusionRule) -> None:
+def _visit(graph: Graph, operations: Sequence[Operation], kept: Kept, rule: FusionRule) -> None:
     for operation in operations:
         for region, inside, wanted in inner_blocks(operation, kept):
             _visit(region, inside, wanted, rule)
     if any(isinstance(operation.op, (MatMul, PackedMatMul)) for operation in operations):
-        _join_in_block(graph, _Block(operations, kept), rule)
+        _join_in_block(graph, _Block(operations, kept.own), rule)
 
 
 class _Block:

@@ -35,8 +35,10 @@ from .loops.products import merge_products
 from .loops.reasons import hindrance
 from .loops.sums import gather_terms, sum_after
 from .loops.tables import multiply_tables
+from .loops.users import Users
 from .loops.view import LoopView, Sides
-from .prune import frame_users, needed_in_region, needed_operations
+from .order import reorder
+from .prune import all_operations, needed_in_region, needed_operations
 from .switches import is_on
 
 
@@ -85,44 +87,38 @@ def split_loops(
         fed: what is fed.
         reassociate: apply rewrites that are not exact, too.
     """
+    operations = needed_operations(graph, targets, fed)
     kept = {target for target in targets if isinstance(target, Tensor)}
-    _split(graph, lambda: needed_operations(graph, targets, fed), kept, {}, reassociate)
+    asked = [target for target in targets if isinstance(target, Operation)]
+    _split(Users(graph, operations, kept, asked), operations, kept, {}, reassociate)
 
 
 def _split(
-    graph: Graph, live: Callable[[], list[Operation]], kept: Collection[Tensor], sides: Sides, reassociate: bool
+    users: Users, operations: Sequence[Operation], kept: Collection[Tensor], sides: Sides, reassociate: bool
 ) -> None:
-    for operation in live():
+    graph = users.graph
+    for operation in operations:
         if not isinstance(operation.op, RegionOp):
             continue
         for region in operation.op.regions:
-            _split_region(graph, operation, region, live, sides, reassociate)
+            _split_region(operation, region, users, sides, reassociate)
         if isinstance(operation.op, While) and not operation.op.keeps_to_budget:
-            _rewrite(LoopView(graph, operation, live, kept, sides), reassociate)
+            _rewrite(LoopView(graph, operation, users, kept, sides), reassociate)
+    if users.is_out_of_order:
+        reorder(graph, {})
 
 
-def _split_region(
-    graph: Graph,
-    holder: Operation,
-    region: Region,
-    live: Callable[[], list[Operation]],
-    sides: Sides,
-    reassociate: bool,
-) -> None:
-    if not any(operation.op.regions for operation in region.operations):
+def _split_region(holder: Operation, region: Region, users: Users, sides: Sides, reassociate: bool) -> None:
+    if not any(isinstance(operation.op, While) for operation in all_operations(region.operations)):
         return
 
-    def demanded() -> list[Tensor]:
-        takers = [user.op for user in frame_users(live()).get(holder.outputs[-1], ())]
-        inner = [taker.inner for taker in takers if isinstance(taker, (History, Saved))]
-        return [tensor for tensor in inner if tensor.operation.graph is region]
-
-    def needed() -> list[Operation]:
-        # Calls may record anything of a recursion's body.
-        return list(region.operations) if isinstance(region, Body) else needed_in_region(region, demanded())
-
-    kept = {*region.results, *demanded()}
-    _split(region, needed, kept, sides, reassociate)
+    takers = [user.op for user in users.takers(holder.outputs[-1])]
+    inner = [taker.inner for taker in takers if isinstance(taker, (History, Saved))]
+    demanded = [tensor for tensor in inner if tensor.operation.graph is region]
+    # Calls may record anything of a recursion's body.
+    needed = list(region.operations) if isinstance(region, Body) else needed_in_region(region, demanded)
+    kept = {*region.results, *demanded}
+    _split(Users(region, needed, kept), needed, kept, sides, reassociate)
 
 
 def _rewrite(loop: LoopView, reassociate: bool) -> None:

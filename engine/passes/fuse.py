@@ -9,9 +9,8 @@ and nothing outside the group lies on a way between them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ..control_flow.region_op import RegionOp
 from ..graph.graph import Graph, Operation
 from ..graph.identity import is_among
 from ..graph.op import Op
@@ -26,7 +25,7 @@ from .acyclic import Dependent, in_order
 from .fusible import Form, FusionRule, Placed, form_of, founding_space, parts_of_joined, place
 from .log import is_recording, note_change
 from .order import earlier_effects, reorder
-from .prune import inner_tensors, needed_in_region
+from .prune import Kept, inner_blocks, kept_of
 from .spaces import Embedding, Interval, Layout, Space, shifted
 from .switches import is_on
 
@@ -78,6 +77,34 @@ class _Rebase:
         if moved is None:
             raise ValueError("An axis would be cut in two.")
         return moved
+
+
+class _Operands:
+    """The operands of an operation, counted by the group that computes them.
+
+    An operation may take thousands, of as many groups. So that not each of these is tried with all operands, those are
+    left out that can't hold enough of them.
+
+    Attributes:
+        groups: those that compute any, the one that computes the last operand first.
+    """
+
+    def __init__(self, taken: Sequence[Tensor], group_of: Mapping[Operation, _Group]) -> None:
+        self._count = len(set(taken))
+        self._made: dict[_Group, int] = {}
+        for tensor in dict.fromkeys(reversed(taken)):
+            group = group_of.get(tensor.operation)
+            if group is not None:
+                self._made[group] = self._made.get(group, 0) + 1
+        self.groups = list(self._made)
+
+    def fit_with(self, *groups: _Group) -> bool:
+        """Whether one kernel could take those operands that none of these groups computes."""
+        return self._count - sum([self._made.get(group, 0) for group in groups]) <= _MOST_OPERANDS
+
+    def absorb(self, group: _Group, other: _Group) -> None:
+        """Note that what `other` computes is computed by `group` from now on."""
+        self._made[group] = self._made.get(group, 0) + self._made.pop(other, 0)
 
 
 class _Block:
@@ -152,9 +179,11 @@ class _Block:
             return None
         self.forms[operation] = form
         shape = operation.outputs[0].shape if is_plain else None
-        sources = [operation.inputs[position].operation for position in form.inputs]
-        for group in dict.fromkeys(self.group_of[s] for s in reversed(sources) if s in self.group_of):
-            if group.device == operation.device and group.shape == shape and self._joins(operation, form, group):
+        operands = _Operands(self.taken(operation), self.group_of)
+        for group in operands.groups:
+            if not operands.fit_with(group) or (group.device, group.shape) != (operation.device, shape):
+                continue
+            if self._joins(operation, form, group):
                 return group
         space = founding_space(operation, form)
         placed = None if space is None else place(operation, form, space, [None] * len(form.inputs))
@@ -167,9 +196,11 @@ class _Block:
 
     def _joins(self, operation: Operation, form: Form, group: _Group) -> bool:
         """Let `operation` join the group of a source, if that is not also reached around some other way."""
-        sources = [tensor.operation for tensor in operation.inputs]
+        if not self._fits([*group.members, operation]):
+            return False
+        sources = dict.fromkeys(tensor.operation for tensor in operation.inputs)
         others = [g for s in sources if self.group_of.get(s) is not group for g in self._below(s)]
-        if not self._fits([*group.members, operation]) or any(other.may_depend_on(group) for other in others):
+        if any(other.may_depend_on(group) for other in others):
             return False
         for rebase in _rebases(operation, group):
             try:
@@ -208,9 +239,13 @@ class _Block:
 
     def _merge_sources(self, operation: Operation, group: _Group) -> None:
         """Join the groups of the other sources of `operation` to its own, where nothing lies between them."""
-        for tensor in self.taken(operation):
+        taken = self.taken(operation)
+        operands = _Operands(taken, self.group_of)
+        for tensor in taken:
             other = self.group_of.get(tensor.operation)
             if other is None or other is group or (other.device, other.shape) != (group.device, group.shape):
+                continue
+            if not operands.fit_with(group, other):
                 continue
             if self._may_merge(group, other) and self._place_together(group, other):
                 group.members = sorted({*group.members, *other.members}, key=lambda member: member.index)
@@ -219,6 +254,7 @@ class _Block:
                 other.members = []
                 self.absorbed[other] = group
                 group.take_over(other)
+                operands.absorb(group, other)
 
     def _may_merge(self, group: _Group, other: _Group) -> bool:
         """Whether one operation could compute both groups."""
@@ -291,22 +327,20 @@ def fuse(graph: Graph, operations: Sequence[Operation], kept: Iterable[Tensor], 
     Args:
         kept: tensors whose values are wanted from outside: fetches.
     """
-    _fuse_block(graph, operations, {*kept, *inner_tensors(operations)}, rule)
+    _fuse_block(graph, operations, kept_of(graph, operations, kept), rule)
 
 
-def _fuse_block(graph: Graph, operations: Sequence[Operation], kept: set[Tensor], rule: FusionRule) -> None:
+def _fuse_block(graph: Graph, operations: Sequence[Operation], kept: Kept, rule: FusionRule) -> None:
     for operation in operations:
-        if isinstance(operation.op, RegionOp):
-            for region in operation.op.regions:
-                demanded = [tensor for tensor in kept if tensor.graph is region]
-                _fuse_block(region, needed_in_region(region, demanded), kept | set(region.results), rule)
+        for region, inside, wanted in inner_blocks(operation, kept):
+            _fuse_block(region, inside, wanted, rule)
     takes_all = is_on("reductions")
     plain = {o for o in operations if not takes_all or not _on_host(o.device)}
     replaced: dict[Operation, Operation] = {}
     for attempt in range(_ATTEMPTS):
         block = _Block(operations, rule, plain)
         groups = [group for group in block.group() if _is_worthwhile(group)]
-        used = _used_outside(operations, groups) | kept
+        used = _used_outside(operations, groups) | kept.own
         rewrites = [_Rewrite(graph, block, group, used) for group in groups]
         refused = [rewrite for rewrite in rewrites if attempt < _ATTEMPTS - 1 and not rule.has_kernel(rewrite.fused)]
         if not refused:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..control_flow.region_op import RegionOp
-from ..graph.graph import Operation
+from ..graph.graph import Graph, Operation
 from ..graph.op import Op
 from ..graph.provenance import location_of_several
 from ..graph.spec import TensorSpec
@@ -17,34 +16,34 @@ from ..graph.tensor import Tensor
 from ..ops.fused import Fused
 from .fuse import FusionRule
 from .log import note_change
-from .prune import inner_tensors, needed_in_region
+from .prune import Kept, inner_blocks, kept_of
 
 _MOST_INPUTS = 12
 _MOST_STEPS = 32
 
 
-def fuse_open(operations: Sequence[Operation], kept: Iterable[Tensor | Operation], rule: FusionRule) -> None:
-    """Fuse chains among `operations`, and in regions inside.
+def fuse_open(
+    graph: Graph, operations: Sequence[Operation], kept: Iterable[Tensor | Operation], rule: FusionRule
+) -> None:
+    """Fuse chains among `operations`, which are needed of `graph`, and in regions inside.
 
     Args:
         kept: tensors whose values are wanted from outside, and operations.
     """
-    recorded = {tensor for tensor in kept if isinstance(tensor, Tensor)} | set(inner_tensors(operations))
-    _fuse_block(operations, recorded, rule)
+    _fuse_block(operations, kept_of(graph, operations, kept), rule)
 
 
-def _fuse_block(operations: Sequence[Operation], kept: set[Tensor], rule: FusionRule) -> None:
+def _fuse_block(operations: Sequence[Operation], kept: Kept, rule: FusionRule) -> None:
     users: dict[Tensor, list[Operation]] = {}
     for operation in operations:
-        for region in operation.op.regions if isinstance(operation.op, RegionOp) else ():
-            demanded = [tensor for tensor in kept if tensor.graph is region]
-            _fuse_block(needed_in_region(region, demanded), kept | set(region.results), rule)
+        for _, inside, wanted in inner_blocks(operation, kept):
+            _fuse_block(inside, wanted, rule)
         for tensor in dict.fromkeys(operation.inputs):
             users.setdefault(tensor, []).append(operation)
     open_ones = {operation for operation in operations if _is_open(operation, rule)}
     for operation in operations:  # sources come first: when an operation is met, they have taken in theirs
         if operation in open_ones:
-            _take_in_sources(operation, open_ones, users, kept)
+            _take_in_sources(operation, open_ones, users, kept.own)
 
 
 def _is_open(operation: Operation, rule: FusionRule) -> bool:

@@ -67,7 +67,7 @@ from .loops.row_wise import RowWise, resized, row_wise
 from .loops.unroll import Whole
 from .loops.view import LoopView
 from .order import reorder
-from .prune import needed_operations
+from .prune import all_operations, needed_operations
 from .specialise import Specialised, keeps_by_masks
 from .switches import is_on
 
@@ -87,8 +87,14 @@ def compute_live_rows(step: Whole) -> Whole:
         return needed_operations(graph, [*step.fetches, *step.wanted], step.fed)
 
     outermost = Place(graph, live, frozenset(step.fetches))
-    changed = [_rewrite_all(place) for place in [*outermost.places(), outermost]]
+    places = [*outermost.places(), outermost] if is_recording() or _has_masks(live()) else []
+    changed = [_rewrite_all(place) for place in places]
     return _copied(step, live()) if any(changed) or step.copy.kept else step
+
+
+def _has_masks(operations: Sequence[Operation]) -> bool:
+    """Whether any loop keeps states by masks, so that its rows may end; steps of many blocks mostly have none."""
+    return any(isinstance(o.op, While) and keeps_by_masks(o.op.body) for o in all_operations(operations))
 
 
 def _rewrite_all(place: Place) -> bool:
@@ -146,7 +152,7 @@ def _rewrite(place: Place, node: Operation) -> bool:
         return False
     for position, final in finals.items():
         loop.become(node.outputs[position], Identity(), [final])
-    for counted in [o for o in loop.live() if isinstance(o.op, TripCount) and is_among(node.outputs[-1], o.inputs)]:
+    for counted in [o for o in loop.takers(node.outputs[-1]) if isinstance(o.op, TripCount)]:
         loop.become(counted.outputs[0], Identity(), [segments.steps])
     reorder(place.graph, {})
     sizes = ", ".join(map(str, segments.sizes))

@@ -31,7 +31,7 @@ from ..ops.linalg import MatMul
 from ..ops.packed import Layout, Pack, PackedMatMul
 from .assign import capture_late
 from .log import note_change
-from .prune import inner_tensors, needed_in_region
+from .prune import Kept, kept_of
 
 
 class PackingRule(Protocol):
@@ -63,17 +63,17 @@ def pack_weights(graph: Graph, operations: Sequence[Operation], rule: PackingRul
     Args:
         kept: tensors whose values are wanted from outside.
     """
-    packing = _Packing(graph, rule, {*kept, *inner_tensors(operations)})
+    packing = _Packing(graph, rule, kept_of(graph, operations, kept))
     packing.visit(operations, ())
 
 
 class _Packing:
     """One step under rewriting."""
 
-    def __init__(self, graph: Graph, rule: PackingRule, recorded: set[Tensor]) -> None:
+    def __init__(self, graph: Graph, rule: PackingRule, kept: Kept) -> None:
         self.graph = graph
         self.rule = rule
-        self.recorded = recorded
+        self.kept = kept
         self._packed: dict[tuple[Tensor, Pack], Tensor] = {}
         self._captured: dict[tuple[Region, Tensor], Tensor] = {}
 
@@ -82,8 +82,7 @@ class _Packing:
         for operation in operations:
             if isinstance(operation.op, RegionOp):
                 for region in operation.op.regions:
-                    inside = needed_in_region(region, self.recorded)
-                    self.visit(inside, (*around, _Inside(operation, region)))
+                    self.visit(self.kept.needed_in(region), (*around, _Inside(operation, region)))
         if around:
             products = [o for o in operations if isinstance(o.op, MatMul) and self._pack(o, around)]
             for product in products:
@@ -111,7 +110,7 @@ class _Packing:
         product.op = PackedMatMul(layout)
         product.inputs = (product.inputs[0], packed)
         for inside, form in zip(reversed(around[outermost:]), forms, strict=False):
-            _release(inside, form, self.recorded)
+            _release(inside, form, self.kept.recorded_in(inside.region))
         return True
 
     def _layout(self, product: Operation) -> Layout | None:
@@ -150,7 +149,7 @@ class _Packing:
         users = [operation for operation in operations if is_among(result, operation.inputs)]
         if (
             len(users) != 1
-            or result in self.recorded
+            or result in self.kept.recorded_in(region)
             or is_among(result, region.results)
             or len(product.inputs) == _MOST_INPUTS
         ):

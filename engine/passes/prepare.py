@@ -124,10 +124,10 @@ def prepare(
     known = KnownSizes()
     known.note_all(operations)
     if known.is_open and is_on("same_shapes") and _is_on_one_host(operations):
-        leave_out_same_shapes(operations, [*fetches, *wanted], known)
+        leave_out_same_shapes(copy.graph, operations, [*fetches, *wanted], known)
         operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
     if rule is not None and reassociate and is_on("row_updates") and _is_on_one_host(operations):
-        add_rows_at_once(operations, [*fetches, *wanted])
+        add_rows_at_once(copy.graph, operations, [*fetches, *wanted])
         operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
     if rule is not None and reassociate and is_on("lay_out") and _is_on_one_host(operations):
         lay_out_transposed(operations)
@@ -141,7 +141,7 @@ def prepare(
         wanted = [operation for operation in wanted if operation in remaining]
         operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
         if _is_on_one_host(operations):
-            fuse_open(operations, fetches, rule)
+            fuse_open(copy.graph, operations, fetches, rule)
             operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
             if is_on("together"):
                 update_together(copy.graph, operations, fetches, rule)

@@ -80,23 +80,89 @@ def _waited_for(
     return [source for source in sources if source not in inside or source in found]
 
 
-def inner_blocks(operation: Operation, kept: set[Tensor]) -> Iterator[tuple[Region, list[Operation], set[Tensor]]]:
-    """The regions of a loop or branch, each with the operations that a run of it needs, and `kept` with its results.
+class Kept:
+    """The tensors of a step whose values are wanted from outside of their block, as one of its blocks sees them.
+
+    They are grouped by graph once for all blocks: a step may have thousands of blocks, and ten times as many of them.
+
+    Attributes:
+        graph: the block: the step's own graph, or a region inside.
+        own: those of this block, the results of a region included.
+    """
+
+    __slots__ = ("_recorded", "graph", "own")
+
+    def __init__(self, graph: Graph, tensors: Iterable[Tensor]) -> None:
+        self.graph = graph
+        self._recorded: dict[Graph, set[Tensor]] = {}
+        self.own: set[Tensor] = set()
+        self.add(tensors)
+
+    def __contains__(self, tensor: Tensor) -> bool:
+        """Whether it is one of them, in whatever block."""
+        return tensor in self.own or tensor in self._recorded.get(tensor.graph, ())
+
+    def add(self, tensors: Iterable[Tensor]) -> None:
+        """Note more of them, of this block or of any inside."""
+        for tensor in tensors:
+            self._recorded.setdefault(tensor.graph, set()).add(tensor)
+        self.own |= self.recorded_in(self.graph)
+
+    def regroup(self, graph: Graph) -> None:
+        """Look up anew to which graphs the tensors belong that were in `graph`."""
+        self.add(self._recorded.pop(graph, ()))
+
+    def recorded_in(self, graph: Graph) -> set[Tensor]:
+        """Those of a graph, but for the results of a region."""
+        return self._recorded.get(graph, set())
+
+    def inside(self, region: Region) -> Kept:
+        """As a region inside sees them."""
+        seen = Kept(region, ())
+        seen._recorded = self._recorded
+        seen.own = self.recorded_in(region).union(region.results)
+        return seen
+
+    def including(self, tensors: Iterable[Tensor]) -> Kept:
+        """These, and more, which blocks inside do not see otherwise."""
+        seen = Kept(self.graph, ())
+        seen._recorded = {graph: set(known) for graph, known in self._recorded.items()}
+        seen.own = set(self.own)
+        seen.add(tensors)
+        return seen
+
+    def needed_in(self, region: Region) -> list[Operation]:
+        """The operations of a region that a run of it needs."""
+        return needed_in_region(region, self.recorded_in(region))
+
+
+def kept_of(graph: Graph, operations: Iterable[Operation], wanted: Iterable[Tensor | Operation]) -> Kept:
+    """What is wanted of `operations` of `graph` and of those inside: `wanted`, and what frames record."""
+    return Kept(graph, {*[item for item in wanted if isinstance(item, Tensor)], *inner_tensors(operations)})
+
+
+def inner_blocks(operation: Operation, kept: Kept) -> Iterator[tuple[Region, list[Operation], Kept]]:
+    """The regions of a loop or branch, each with the operations that a run of it needs, and what is wanted of them.
 
     Args:
         operation: any; others have no such regions.
         kept: tensors whose values are wanted from outside of their block.
     """
     for region in operation.op.regions if isinstance(operation.op, RegionOp) else ():
-        yield region, needed_in_region(region, kept), kept | set(region.results)
+        yield region, kept.needed_in(region), kept.inside(region)
 
 
 def all_operations(operations: Iterable[Operation]) -> Iterator[Operation]:
-    """`operations` and all that lie in regions inside."""
-    for operation in operations:
-        yield operation
-        for region in operation.op.regions:
-            yield from all_operations(region.operations)
+    """`operations` and all that lie in regions inside, each in front of what it holds."""
+    pending = [iter(operations)]
+    while pending:
+        for operation in pending[-1]:
+            yield operation
+            if operation.op.regions:
+                pending += [iter(region.operations) for region in reversed(operation.op.regions)]
+                break
+        else:
+            pending.pop()
 
 
 def inner_tensors(operations: Iterable[Operation]) -> set[Tensor]:

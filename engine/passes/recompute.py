@@ -14,7 +14,7 @@ Where even what has to be saved of each iteration is too much, loops are cut int
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..control_flow.call import Recursion
 from ..control_flow.frames import History
@@ -28,7 +28,7 @@ from ..ops.tensor_arrays import ArrayRead
 from .cheap import without_cheap
 from .log import is_recording, note_change
 from .order import reorder
-from .prune import all_operations, inner_tensors, needed_in_region
+from .prune import Kept, all_operations, inner_tensors
 from .saved_state import Choice, SavedState, bytes_gathered, static_bytes
 from .segments import Pair, cut, find_pair
 from .specialise import Specialised
@@ -60,7 +60,9 @@ def recompute(
     """
     if budget is None and not cheap and not any(_may_swap(operation) for operation in all_operations(operations)):
         return
-    wanted = {item for item in kept if isinstance(item, Tensor)}
+    if not any(isinstance(operation.op, History) for operation in all_operations(operations)):
+        return
+    wanted = Kept(graph, [item for item in kept if isinstance(item, Tensor)])
     _recompute_in(graph, operations, wanted, budget, can_swap, cheap)
 
 
@@ -69,7 +71,7 @@ def _may_swap(operation: Operation) -> bool:
 
 
 def _recompute_in(
-    graph: Graph, operations: Sequence[Operation], kept: set[Tensor], budget: int | None, can_swap: bool, cheap: bool
+    graph: Graph, operations: Sequence[Operation], kept: Kept, budget: int | None, can_swap: bool, cheap: bool
 ) -> None:
     """Do so for the loops of one graph, then for those in regions inside, whose state lives at the same time."""
     loops = _stateful_loops(operations, kept)
@@ -80,32 +82,31 @@ def _recompute_in(
             choices = [c if c.again else without_cheap(s) for s, c in zip(states, choices, strict=True)]
         long: list[Operation] = []
         if budget is not None and not can_swap and _total(states, choices) > budget:
-            choices, long = _in_segments(states, choices, budget, operations, kept)
+            choices, long = _in_segments(states, choices, budget, operations, kept.own)
         for (state, reads), choice in zip(loops, choices, strict=True):
             if choice.again:
                 _Rewriting(graph, state, reads, choice).run()
         if budget is not None or any(choice.again for choice in choices):
-            _bring_inputs_into_line(graph, {*kept, *inner_tensors(graph.operations)})
-            _drop_unused_histories(graph, kept)
-            _bring_inputs_into_line(graph, {*kept, *inner_tensors(graph.operations)})
+            _bring_inputs_into_line(graph, kept.including(inner_tensors(graph.operations)))
+            _drop_unused_histories(graph, kept.own)
+            _bring_inputs_into_line(graph, kept.including(inner_tensors(graph.operations)))
         for node in long:
-            pair = find_pair(node, graph.operations, kept)
+            pair = find_pair(node, graph.operations, kept.own)
             if pair is not None:
                 cut(pair, pair.best_length(budget or 0))
         if budget is not None:
             budget = max(0, budget - _total(states, choices))
-    kept = {*kept, *inner_tensors(graph.operations)}
+    if loops or not isinstance(graph, Region):  # what is recorded inside was noted further out otherwise
+        kept.add(inner_tensors(graph.operations))
     for operation in list(graph.operations):
         for region in operation.op.regions:
-            inside = {*kept, *region.results}
-            demanded = [tensor for tensor in kept if tensor.graph is region]
-            _recompute_in(region, needed_in_region(region, demanded), inside, budget, can_swap, cheap)
+            _recompute_in(region, kept.needed_in(region), kept.inside(region), budget, can_swap, cheap)
 
 
 # --- what is saved, and what of it may be computed again ------------------------------------------------------------
 
 
-def _stateful_loops(operations: Sequence[Operation], kept: set[Tensor]) -> list[tuple[SavedState, Reads]]:
+def _stateful_loops(operations: Sequence[Operation], kept: Kept) -> list[tuple[SavedState, Reads]]:
     """The loops among `operations` whose state backward loops read, and where they do; not those seen to already."""
     loops = {o.outputs[-1]: o for o in operations if isinstance(o.op, While) and not o.op.keeps_to_budget}
     histories = [o for o in operations if isinstance(o.op, History) and o.inputs[0] in loops]
@@ -123,25 +124,33 @@ def _stateful_loops(operations: Sequence[Operation], kept: set[Tensor]) -> list[
             fixed.add(inner)
         else:
             reads[inner] = places
+    bodies = _bodies(operations)
     return [
-        (SavedState(node, reads, fixed, _readers(operations, reads)), reads)
+        (SavedState(node, reads, fixed, _readers(bodies, reads)), reads)
         for node, (reads, fixed) in found.items()
         if reads
     ]
 
 
-def _readers(operations: Iterable[Operation], reads: Reads) -> list[Operation]:
-    """The loops among `operations`, and inside, whose bodies hold any of `reads`."""
-    graphs = {read.graph for places in reads.values() for read in places}
+def _bodies(operations: Iterable[Operation]) -> dict[Graph, tuple[int, Operation]]:
+    """For the regions of the loops among `operations`, and inside, the loop and its number."""
     loops = [operation for operation in all_operations(operations) if isinstance(operation.op, While)]
-    return [loop for loop in loops if not graphs.isdisjoint(loop.op.regions)]
+    return {region: (number, loop) for number, loop in enumerate(loops) for region in loop.op.regions}
+
+
+def _readers(bodies: Mapping[Graph, tuple[int, Operation]], reads: Reads) -> list[Operation]:
+    """The loops whose regions, the `bodies`, hold any of `reads`, in order."""
+    graphs = {read.graph for places in reads.values() for read in places}
+    found = dict(bodies[graph] for graph in graphs if graph in bodies)
+    return [found[number] for number in sorted(found)]
 
 
 class _Uses:
     """Where values of a step are used, insides included."""
 
-    def __init__(self, operations: Sequence[Operation], kept: set[Tensor]) -> None:
-        self._kept = {*kept, *inner_tensors(operations)}
+    def __init__(self, operations: Sequence[Operation], kept: Kept) -> None:
+        self._outside = kept
+        self._kept = inner_tensors(operations)
         self._users: dict[Tensor, list[tuple[Operation, int]]] = {}
         for operation in all_operations(operations):
             for position, tensor in enumerate(operation.inputs):
@@ -155,7 +164,7 @@ class _Uses:
         pending = [history]
         while pending:
             tensor = pending.pop()
-            if tensor in self._kept:
+            if tensor in self._kept or tensor in self._outside:
                 return None
             for user, position in self._users.get(tensor, ()):
                 inside = user.captured_at(position)
@@ -408,7 +417,7 @@ def _drop_unused_histories(graph: Graph, kept: set[Tensor]) -> None:
     reorder(graph, {})
 
 
-def _bring_inputs_into_line(graph: Graph, demanded: set[Tensor]) -> None:
+def _bring_inputs_into_line(graph: Graph, kept: Kept) -> None:
     """Leave out what loops and branches no longer take from outside, and give them what they take now."""
     for operation in graph.operations:
         op = operation.op
@@ -416,8 +425,8 @@ def _bring_inputs_into_line(graph: Graph, demanded: set[Tensor]) -> None:
             continue
         own = operation.inputs[: op.carried if isinstance(op, While) else 1]
         for region in op.regions:
-            _bring_inputs_into_line(region, demanded)
-            recorded = [tensor for tensor in demanded if tensor.graph is region]
-            used = {tensor for inner in needed_in_region(region, recorded) for tensor in inner.inputs}
+            _bring_inputs_into_line(region, kept)
+            recorded = kept.recorded_in(region)
+            used = {tensor for inner in kept.needed_in(region) for tensor in inner.inputs}
             region.drop_captures(used.union(region.results, recorded))
         operation.inputs = (*own, *[outer for region in op.regions for outer in region.outer_tensors()])

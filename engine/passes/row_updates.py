@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from ..graph.graph import Operation
+from ..graph.graph import Graph, Operation
 from ..graph.op import Op
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import TensorSpec
@@ -27,7 +27,7 @@ from ..ops.shaping import Reshape, SizeOf
 from ..ops.sorting import UniquePositions
 from ..ops.sum_of_rows import SumOfParts, SumOfRepeated, SumOfRows
 from .log import note_change
-from .prune import inner_blocks, inner_tensors
+from .prune import Kept, inner_blocks, kept_of
 
 _FLOATS = ("float32", "float64")
 
@@ -40,29 +40,28 @@ class _Terms:
     scale: tuple[Tensor, ...]
 
 
-def add_rows_at_once(operations: Sequence[Operation], kept: Iterable[Tensor | Operation]) -> None:
-    """Rewrite such updates among `operations`, and sums of rows that are taken from a table; in regions inside, too.
+def add_rows_at_once(graph: Graph, operations: Sequence[Operation], kept: Iterable[Tensor | Operation]) -> None:
+    """Rewrite such updates among `operations` of `graph`, and sums of rows taken from a table; in regions inside, too.
 
     Args:
         kept: tensors whose values are wanted from outside, and operations.
     """
-    recorded = {tensor for tensor in kept if isinstance(tensor, Tensor)} | set(inner_tensors(operations))
-    _visit(operations, recorded)
+    _visit(operations, kept_of(graph, operations, kept))
 
 
-def _visit(operations: Sequence[Operation], recorded: set[Tensor]) -> None:
+def _visit(operations: Sequence[Operation], kept: Kept) -> None:
     uses = Counter(tensor for operation in operations for tensor in operation.inputs)
     for operation in operations:
-        for _, inside, wanted in inner_blocks(operation, recorded):
+        for _, inside, wanted in inner_blocks(operation, kept):
             _visit(inside, wanted)
         if type(operation.op) is AssignRows:
             _rewrite(operation, operation.op)
-        if type(operation.op) is Sum and uses[operation.inputs[0]] == 1 and operation.inputs[0] not in recorded:
+        if type(operation.op) is Sum and uses[operation.inputs[0]] == 1 and operation.inputs[0] not in kept.own:
             _sum_at_once(operation, operation.op)
     for operation in operations:  # when none of them is looked for any more
         if type(operation.op) is SegmentSum:
             _sum_repeated(operation, operation.op)
-        if type(operation.op) is SegmentSum and uses[operation.inputs[0]] == 1 and operation.inputs[0] not in recorded:
+        if type(operation.op) is SegmentSum and uses[operation.inputs[0]] == 1 and operation.inputs[0] not in kept.own:
             _sum_parts(operation, operation.op)
 
 

@@ -24,7 +24,7 @@ from .fuse_open import steps_of
 from .fusible import FusionRule
 from .log import note_change
 from .order import reorder
-from .prune import inner_blocks, inner_tensors
+from .prune import Kept, all_operations, inner_blocks, kept_of
 from .row_updates import unique_rows
 
 _MOST_INPUTS = 16
@@ -39,13 +39,14 @@ def change_rows_at_once(
     Args:
         kept: tensors whose values are wanted from outside: fetches.
     """
-    _visit(graph, operations, {*kept, *inner_tensors(operations)}, rule)
+    if any(type(operation.op) is AssignRows for operation in all_operations(operations)):
+        _visit(graph, operations, kept_of(graph, operations, kept), rule)
 
 
-def _visit(graph: Graph, operations: Sequence[Operation], recorded: set[Tensor], rule: FusionRule) -> None:
+def _visit(graph: Graph, operations: Sequence[Operation], kept: Kept, rule: FusionRule) -> None:
     writes: dict[Tensor, list[Operation]] = {}
     for operation in operations:
-        for region, inside, wanted in inner_blocks(operation, recorded):
+        for region, inside, wanted in inner_blocks(operation, kept):
             _visit(region, inside, wanted, rule)
         if type(operation.op) is AssignRows:
             writes.setdefault(operation.inputs[1], []).append(operation)
@@ -54,7 +55,7 @@ def _visit(graph: Graph, operations: Sequence[Operation], recorded: set[Tensor],
         unique = unique_rows(positions)
         update = None if unique is None else _Update.of(group, unique)
         if update is not None and update.is_undisturbed(operations):
-            inside = update.inside(operations, recorded, rule)
+            inside = update.inside(operations, kept.own, rule)
             joined = update.joined(graph, inside)
             if joined is not None:
                 replaced.update(dict.fromkeys(group, joined))

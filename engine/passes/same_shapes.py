@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..graph.graph import Operation
+from ..graph.graph import Graph, Operation
 from ..graph.identity import is_same
 from ..graph.spec import Shape
 from ..graph.tensor import Tensor
@@ -18,26 +18,26 @@ from ..ops.base import BroadcastToShape, ReshapeToShape, SumToShape
 from ..ops.reduced import Sum
 from ..ops.shaping import DimOf
 from .log import note_change
-from .prune import all_operations, inner_blocks, inner_tensors
+from .prune import Kept, all_operations, inner_blocks, kept_of
 from .sizes import KnownSizes, Sizes, shaped_like
 
 _TO_SHAPE = (BroadcastToShape, ReshapeToShape, SumToShape)
 
 
 def leave_out_same_shapes(
-    operations: Sequence[Operation], kept: Iterable[Tensor | Operation], known: KnownSizes
+    graph: Graph, operations: Sequence[Operation], kept: Iterable[Tensor | Operation], known: KnownSizes
 ) -> None:
     """Rewrite such changes among `operations`, and in regions inside.
 
     Args:
-        operations: in program order.
+        graph: the step.
+        operations: those of it that run, in program order.
         kept: tensors whose values are wanted from outside, and operations.
         known: the sizes of their results.
     """
     if not any(_is_open(operation) for operation in all_operations(operations)):
         return
-    wanted = {tensor for tensor in kept if isinstance(tensor, Tensor)} | inner_tensors(operations)
-    _visit(operations, wanted, known, is_inside=False)
+    _visit(operations, kept_of(graph, operations, kept), known, is_inside=False)
 
 
 def _is_open(operation: Operation) -> bool:
@@ -58,7 +58,7 @@ def _wanted(operation: Operation, op: Any, known: KnownSizes) -> Sizes | None:
     return known.of(like) if like is not None else op.shape if _is_known(op.shape) else None
 
 
-def _visit(operations: Sequence[Operation], kept: set[Tensor], known: KnownSizes, is_inside: bool) -> None:
+def _visit(operations: Sequence[Operation], kept: Kept, known: KnownSizes, is_inside: bool) -> None:
     stands_for: dict[Tensor, Tensor] = {}
     for operation in operations:
         for _, inside, wanted in inner_blocks(operation, kept):
@@ -74,7 +74,7 @@ def _visit(operations: Sequence[Operation], kept: set[Tensor], known: KnownSizes
         if before is None or after is None:
             continue
         if is_same(before, after):
-            if operation.outputs[0] not in kept:
+            if operation.outputs[0] not in kept.own:
                 note_change("same_shapes", operation, "has that shape already")
                 stands_for[operation.outputs[0]] = x
         elif isinstance(operation.op, SumToShape) and not is_inside:  # loops that are one function add to a shape

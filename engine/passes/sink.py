@@ -21,7 +21,7 @@ from ..ops.base import Constant
 from .assign import capture_late
 from .log import note_change
 from .order import reorder
-from .prune import all_operations, inner_tensors, needed_in_region
+from .prune import Kept, all_operations, inner_blocks, kept_of
 
 _Place = tuple[Tensor, int]  # the choice, and the number of the branch
 
@@ -32,31 +32,33 @@ def sink_into_branches(graph: Graph, operations: Sequence[Operation], kept: Iter
     Args:
         kept: tensors and operations that are wanted from outside.
     """
-    _sink_in_block(graph, operations, {*kept, *inner_tensors(operations)})
+    wanted = set(kept)
+    asked = {item for item in wanted if isinstance(item, Operation)}
+    _sink_in_block(graph, operations, kept_of(graph, operations, wanted), asked)
 
 
-def _sink_in_block(graph: Graph, operations: Sequence[Operation], kept: set[Tensor | Operation]) -> None:
+def _sink_in_block(graph: Graph, operations: Sequence[Operation], kept: Kept, asked: set[Operation]) -> None:
     if not any(isinstance(operation.op, RegionOp) for operation in operations):
         return
-    places = _places(operations, kept)
+    places = _places(operations, kept.own, asked)
     if places:
         sinking = _Sinking(graph, operations, places)
         sinking.run()
-        kept = kept | sinking.recorded
+        for branch in sinking.emptied:
+            kept.regroup(branch)
+        kept.add(sinking.recorded)
     for operation in list(graph.operations):
-        if isinstance(operation.op, RegionOp):
-            for region in operation.op.regions:
-                demanded = [t for t in kept if isinstance(t, Tensor) and t.graph is region]
-                _sink_in_block(region, needed_in_region(region, demanded), kept | set(region.results))
+        for region, inside, wanted in inner_blocks(operation, kept):
+            _sink_in_block(region, inside, wanted, asked)
 
 
-def _places(operations: Sequence[Operation], kept: set[Tensor | Operation]) -> dict[Operation, _Place]:
-    """The branch into which each operation that can sink does."""
+def _places(operations: Sequence[Operation], kept: set[Tensor], asked: set[Operation]) -> dict[Operation, _Place]:
+    """The branch into which each operation that can sink does; not those that are `kept` or `asked` for."""
     found: dict[Operation, _Place] = {}
     uses: dict[Operation, set[_Place | None]] = {}  # None: needed outside of branches
     for operation in reversed(operations):
         among = uses.get(operation, set())
-        if len(among) == 1 and None not in among and _can_move(operation, kept):
+        if len(among) == 1 and None not in among and operation not in asked and _can_move(operation, kept):
             (place,) = among
             assert place is not None
             found[operation] = place
@@ -72,10 +74,10 @@ def _takes_frame(operation: Operation) -> bool:
     return isinstance(operation.op, (History, Saved, TripCount))
 
 
-def _can_move(operation: Operation, kept: set[Tensor | Operation]) -> bool:
+def _can_move(operation: Operation, kept: set[Tensor]) -> bool:
     if isinstance(operation.op, (Constant, Parameter, Placeholder)) or operation.effects or not operation.outputs:
         return False
-    return operation not in kept and kept.isdisjoint(operation.outputs)
+    return kept.isdisjoint(operation.outputs)
 
 
 def _entered(operation: Operation, position: int) -> _Place | None:
@@ -96,6 +98,7 @@ class _Sinking:
         self.inlined: dict[Tensor, Tensor] = {}  # from tensors of branches that are decided to those that they are now
         self.saved: dict[Tensor, Tensor] = {}  # the same values, in the graph, after the home has run
         self.recorded: set[Tensor] = set()  # what is saved of them inside: it has to stay there
+        self.emptied: list[Region] = []  # branches whose operations now lie in another region
 
     def run(self) -> None:
         for operation in self.operations:
@@ -104,8 +107,10 @@ class _Sinking:
                 home = self.homes[operation].name
                 note_change("sink", operation, f"runs only in the branch of {home!r} that needs it")
         branches = [operation for operation in self.operations if isinstance(operation.op, Branch)]
+        inside: dict[Tensor, Tensor] = {}
         for node in branches:
-            self._settle(node)
+            inside.update(self._settle(node))
+        self._look_into(inside)
         self.graph.operations = [operation for operation in self.graph.operations if operation not in self.homes]
         reorder(self.graph, {})
 
@@ -168,6 +173,7 @@ class _Sinking:
         """Take the operations of `branch`, the one of `operation` that is taken wherever `region` is, into `region`."""
         inside = {parameter: self._local(outer, home, region) for outer, parameter in branch.captures}
         _replace(branch, inside)
+        self.emptied.append(branch)
         self.inlined.update(inside)
         for inner in branch.operations:
             region.take(inner)
@@ -201,22 +207,28 @@ class _Sinking:
             self.saved[tensor] = known
         return known
 
-    def _settle(self, node: Operation) -> None:
-        """Let a branching operation use what sank, instead of capturing it, and bring its inputs into line."""
+    def _settle(self, node: Operation) -> dict[Tensor, Tensor]:
+        """Let a branching operation use what sank, instead of capturing it, and bring its inputs into line.
+
+        Returns:
+            The parameters that are gone, with what is computed in their places.
+        """
         op = node.op
         assert isinstance(op, Branch)
+        gone: dict[Tensor, Tensor] = {}
         for region in op.regions:
             inside = {p: self.moved[outer] for outer, p in region.captures if self.homes.get(outer.operation) is node}
             region.captures = [(self._outside(outer), p) for outer, p in region.captures if p not in inside]
             if inside:
                 _replace(region, inside)
                 reorder(region, {})
-                self._look_into(inside)
+                gone |= inside
         node.inputs = (node.inputs[0], *op.captured_inputs())
+        return gone
 
     def _look_into(self, inside: dict[Tensor, Tensor]) -> None:
         """Let what takes the value of a parameter from the frame take what is computed in its place."""
-        for operation in all_operations(self.graph.operations):
+        for operation in all_operations(self.graph.operations) if inside else ():
             if isinstance(operation.op, Saved) and operation.op.inner in inside:
                 operation.op = Saved(inside[operation.op.inner])
                 self.recorded.add(operation.op.inner)

@@ -25,7 +25,7 @@ from ..ops.shaping import ExpandDims, Squeeze
 from .assign import on_one_device
 from .log import note_change
 from .order import reorder
-from .prune import inner_tensors
+from .prune import Kept, kept_of
 
 _WHOLE = SliceItem()
 _MOST = 32  # parts of one split
@@ -48,18 +48,18 @@ def split_slices(operations: Iterable[Operation], kept: Iterable[Tensor]) -> Non
         kept: tensors whose values are wanted from outside: fetches.
     """
     needed = list(operations)
-    wanted = {*kept, *inner_tensors(needed)}
     if needed:
-        _visit(needed[0].graph, needed, wanted)
+        graph = needed[0].graph
+        _visit(graph, needed, kept_of(graph, needed, kept))
 
 
-def _visit(graph: Graph, operations: Sequence[Operation], kept: set[Tensor]) -> None:
+def _visit(graph: Graph, operations: Sequence[Operation], kept: Kept) -> None:
     for operation in operations:
         for region in operation.op.regions:
-            _visit(region, list(region.operations), kept | set(region.results))
+            _visit(region, list(region.operations), kept.inside(region))
     types = {type(operation.op) for operation in operations}
     if AddItem in types:
-        _join_chains(graph, operations, kept)
+        _join_chains(graph, operations, kept.own)
     if GetItem in types:
         _split_all(graph, operations)
 

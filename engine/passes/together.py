@@ -21,7 +21,7 @@ from ..ops.fused import Fused, FusedTogether
 from .fusible import FusionRule
 from .log import note_change, note_kept
 from .order import earlier_effects, reorder
-from .prune import inner_blocks, inner_tensors
+from .prune import Kept, all_operations, inner_blocks, kept_of
 
 _MOST_BYTES = 1 << 22  # of the gradients that one operation takes
 _MOST_MEMBERS = 256
@@ -36,12 +36,13 @@ def update_together(graph: Graph, operations: Sequence[Operation], kept: Iterabl
     Args:
         kept: tensors whose values are wanted from outside: fetches.
     """
-    _visit(graph, operations, {*kept, *inner_tensors(operations)}, rule)
+    if any(isinstance(operation.op, Assign) for operation in all_operations(operations)):
+        _visit(graph, operations, kept_of(graph, operations, kept), rule)
 
 
-def _visit(graph: Graph, operations: Sequence[Operation], recorded: set[Tensor], rule: FusionRule) -> None:
+def _visit(graph: Graph, operations: Sequence[Operation], kept: Kept, rule: FusionRule) -> None:
     for operation in operations:
-        for region, inside, wanted in inner_blocks(operation, recorded):
+        for region, inside, wanted in inner_blocks(operation, kept):
             _visit(region, inside, wanted, rule)
     kinds: dict[Kind, list[Operation]] = {}
     assigned = {operation.inputs[0] for operation in operations if isinstance(operation.op, Assign)}

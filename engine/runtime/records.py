@@ -194,26 +194,22 @@ def recorded_in_rows(operations: Sequence[Operation], fetches: Iterable[Tensor])
 
 def _find(block: Sequence[Operation], outliving: set[Tensor], found: set[Tensor]) -> None:
     users = frame_users(block)
+    otherwise = {tensor for o in block if not isinstance(o.op, ArrayStack) for tensor in o.inputs} | outliving
     for operation in block:
         if isinstance(operation.op, While):
-            found.update(_only_stacked(block, users.get(operation.outputs[-1], ()), outliving))
+            found.update(_only_stacked(users.get(operation.outputs[-1], ()), otherwise))
         if isinstance(operation.op, Recursion):
             continue  # frames of calls record what loops inside gather
         for operations, kept in inner_blocks(operation, users):
             _find(operations, kept, found)
 
 
-def _only_stacked(block: Sequence[Operation], users: Iterable[Operation], outliving: set[Tensor]) -> set[Tensor]:
-    """What a loop records, if all `users` of the histories of it are stacks."""
+def _only_stacked(users: Iterable[Operation], otherwise: set[Tensor]) -> set[Tensor]:
+    """What a loop records, if the histories of it are stacked, and not used `otherwise`; `users` take its frame."""
     histories: dict[Tensor, list[Tensor]] = {}
     for user in users:
         if isinstance(user.op, History) and _is_worth_it(user.op.inner):
             histories.setdefault(user.op.inner, []).append(user.outputs[0])
-    arrays = {array for several in histories.values() for array in several}
-    otherwise = arrays & outliving
-    for operation in block:
-        if not isinstance(operation.op, ArrayStack):
-            otherwise.update(arrays.intersection(operation.inputs))
     return {inner for inner, several in histories.items() if otherwise.isdisjoint(several)}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal
 
 from goals import FOR_COMPARISON, Goal, at_least_operations, at_most, at_most_plus, at_most_seconds, less_than
@@ -346,6 +347,54 @@ LINES = (
         },
         (),
     ),
+    *[
+        Line(
+            "cliffs",
+            what,
+            {"of": of, "measured": measured},
+            "none",
+            "cliffs",
+            {
+                f"anabranch_{sizes[0]}": FOR_COMPARISON,
+                **{
+                    f"anabranch_{size}": at_most(2.5, against=f"anabranch_{before}") for before, size in pairwise(sizes)
+                },
+                **({f"anabranch_{sizes[-1]}": at_most_seconds(limit)} if limit else {}),
+            },
+            (),
+        )
+        for of, measured, sizes, limit, what in (
+            (
+                "scalar loop",
+                "step",
+                (200, 400, 800, 1600, 3200),
+                None,
+                "a loop of 100 iterations whose body has 200 to 3,200 operations on scalars, with its gradient: a step",
+            ),
+            ("scalar loop", "preparing", (200, 400, 800, 1600, 3200), None, "the same, from the graph to the program"),
+            (
+                "nested conds",
+                "preparing",
+                (5, 6, 7, 8),
+                0.5,
+                "conditions in both branches of conditions, 5 to 8 deep, with the gradient, to the program",
+            ),
+            (
+                "chains",
+                "preparing",
+                (500, 1000, 2000),
+                2.0,
+                "500 to 2,000 chains of five operations that meet in one, from the graph to the program",
+            ),
+            (
+                "loops in a row",
+                "preparing",
+                (75, 150, 300),
+                1.0,
+                "75 to 300 loops one after the other, with the gradient, from the graph to the program",
+            ),
+        )
+    ],
     *[
         Line(
             "placement",

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...graph.graph import Operation
-from ...graph.identity import count_among, is_among
+from ...graph.identity import count_among
 from ...graph.region import Region
 from ...graph.spec import ArraySpec, TensorSpec
 from ...graph.tensor import Tensor
@@ -518,7 +518,7 @@ def _concatenated(loop: LoopView, array: Tensor) -> Tensor | None:
 
 
 def _only_taker(loop: LoopView, tensor: Tensor) -> Operation | None:
-    takers = [operation for operation in loop.live() if is_among(tensor, operation.inputs)]
+    takers = loop.takers(tensor)
     taken = sum(count_among(tensor, operation.inputs) for operation in takers)
     return takers[0] if taken == 1 and tensor not in loop.kept else None
 

@@ -22,8 +22,9 @@ from ...ops.comparison import maximum
 from ...ops.tensor_arrays import ArrayNew, ArrayRead, ArrayStack, ArrayUnstack, ArrayWrite
 from ..assign import capture_late
 from ..order import reorder
-from ..prune import frame_users, needed_in_region
+from ..prune import needed_in_region
 from .linear import Linear, array_size, counted, inside, trip_count
+from .users import Users
 
 Live = Callable[[], list[Operation]]
 Sides = dict[tuple[Tensor, ...], Tensor]  # matrices, and what they make side by side
@@ -35,7 +36,7 @@ class LoopView:
     Args:
         graph: the graph around it.
         node: the loop.
-        live: gives the operations of `graph` that are needed.
+        live: gives the operations of `graph` that are needed; or knows who takes what of them, and is told of changes.
         kept: the tensors of `graph` for which they are needed.
         sides: matrices that were put side by side, for other loops to use them too.
 
@@ -49,7 +50,9 @@ class LoopView:
         tested: loop variables (of the condition) and others on which the end of the loop depends.
     """
 
-    def __init__(self, graph: Graph, node: Operation, live: Live, kept: Collection[Tensor], sides: Sides) -> None:
+    def __init__(
+        self, graph: Graph, node: Operation, live: Live | Users, kept: Collection[Tensor], sides: Sides
+    ) -> None:
         assert isinstance(node.op, While)
         self.graph = graph
         self.node = node
@@ -68,7 +71,9 @@ class LoopView:
     def refresh(self) -> None:
         """Look at the loop anew, after it was changed."""
         frame = self.node.outputs[-1]
-        takers = frame_users(self.live()).get(frame, ())
+        self._counted: Linear | None = None
+        self._has_counted = False
+        takers = self.takers(frame)
         self.histories = {user.op.inner: user for user in takers if isinstance(user.op, History)}
         self.demanded = list(self.histories)
         self.needed = needed_in_region(self.body, self.demanded)
@@ -91,7 +96,9 @@ class LoopView:
     @property
     def trips(self) -> Linear | None:
         """The trip count, if it is known before the loop starts; below zero stands for none."""
-        return trip_count(self.node)
+        if not self._has_counted:
+            self._counted, self._has_counted = trip_count(self.node), True
+        return self._counted
 
     @property
     def known_trips(self) -> int | None:
@@ -141,12 +148,25 @@ class LoopView:
 
     def is_used(self, tensor: Tensor) -> bool:
         """Whether anything outside takes a tensor of the graph around the loop."""
-        return tensor in self.kept or any(is_among(tensor, operation.inputs) for operation in self.live())
+        return tensor in self.kept or bool(self.takers(tensor))
+
+    def takers(self, tensor: Tensor) -> list[Operation]:
+        """The operations outside that take a tensor of the graph around the loop."""
+        if not isinstance(self.live, Users):
+            return [operation for operation in self.live() if is_among(tensor, operation.inputs)]
+        self.live.touch(self.node)
+        return self.live.takers(tensor)
+
+    def _touch(self, operation: Operation) -> None:
+        if isinstance(self.live, Users):
+            self.live.touch(operation)
 
     def drop(self, old: Tensor, new: Tensor) -> None:
         """Let operations and results of the graph around that take tensor `old` of it take `new`, another one."""
         for operation in self.graph.operations:
-            operation.inputs = tuple([new if tensor is old else tensor for tensor in operation.inputs])
+            if is_among(old, operation.inputs):
+                operation.inputs = tuple([new if tensor is old else tensor for tensor in operation.inputs])
+                self._touch(operation)
             for region in operation.op.regions:
                 region.captures = [(new if outer is old else outer, inner) for outer, inner in region.captures]
         if isinstance(self.graph, Region):
@@ -298,6 +318,7 @@ class LoopView:
         operation.outputs = (tensor,)
         old.outputs = tuple([Symbol(old, k, t.spec) if t is tensor else t for k, t in enumerate(old.outputs)])
         tensor.operation, tensor.index = operation, 0
+        self._touch(old)
         return operation
 
     def replace(self, old: Tensor, new: Tensor) -> None:
@@ -361,7 +382,10 @@ class LoopView:
             region.operations = [operation for operation in region.operations if operation in kept]
             reorder(region, {})
         self.node.inputs = (*initial, *self.op.captured_inputs())
-        reorder(self.graph, {})
+        if isinstance(self.live, Users):
+            self.live.is_out_of_order = True
+        else:
+            reorder(self.graph, {})
         self.refresh()
 
 

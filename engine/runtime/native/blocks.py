@@ -17,7 +17,8 @@ from ...passes.prune import frame_users, needed_in_region
 from ..kernels.expression import UnsupportedError
 from .forms import IGNORES_FURTHER_INPUTS, Context, print_form
 from .function import Array, Elements, Ragged, Scalar, Slots, State, Value, buffers_of
-from .recording import print_recording, recorded_value, start_records
+from .pieces import runs_of
+from .recording import print_recordings, recorded_value, start_records
 from .variables import check_in_use
 
 
@@ -26,6 +27,10 @@ def taken_inputs(operation: Operation) -> Sequence[Tensor]:
     if isinstance(operation.op, ZerosOfShape):
         return ()
     return operation.inputs[:1] if isinstance(operation.op, IGNORES_FURTHER_INPUTS) else operation.inputs
+
+
+_LastUses = Mapping[Operation, Sequence[Tensor]]
+_FrameUsers = Mapping[Tensor, Sequence[Operation]]
 
 
 class Block:
@@ -47,16 +52,44 @@ class Block:
         last = _last_uses(operations)
         outliving, users = set(kept), frame_users(operations)
         self._used = outliving.union(*[o.inputs[1:] if type(o.op) is AssignRows else o.inputs for o in operations])
-        for operation in operations:
-            if isinstance(operation.op, Parameter) or (operation.outputs and operation.outputs[0] in self.values):
+        for is_piece, run in runs_of(operations, self.values):
+            if is_piece:
+                self._print_piece(run, outliving, last, users)
                 continue
-            self.context.count(operation)
-            for tensor, value in self._printed(operation, users).items():
-                self.values[tensor] = self._held[tensor] = value
-                self.function.hold(value)
-            for tensor in last.get(operation, ()):
-                if tensor not in outliving and tensor in self._held:
-                    self.function.release(self._held.pop(tensor))
+            for operation in run:
+                self._print_one(operation, outliving, last, users)
+
+    def _print_piece(
+        self, run: Sequence[Operation], outliving: set[Tensor], last: _LastUses, users: _FrameUsers
+    ) -> None:
+        """Print operations on scalars as a function of their own."""
+        pieces = self.context.pieces
+        with pieces.piece():
+            for operation in run:
+                self._print_one(operation, outliving, last, users, is_in_piece=True)
+            used_up = {tensor for operation in run for tensor in last.get(operation, ())} - outliving
+            made = [tensor for operation in run for tensor in operation.outputs if tensor not in used_up]
+            pieces.give([self.values[tensor] for tensor in made if tensor in self.values])
+
+    def _print_one(
+        self,
+        operation: Operation,
+        outliving: set[Tensor],
+        last: _LastUses,
+        users: _FrameUsers,
+        is_in_piece: bool = False,
+    ) -> None:
+        if isinstance(operation.op, Parameter) or (operation.outputs and operation.outputs[0] in self.values):
+            return
+        self.context.count(operation, is_in_piece)
+        for tensor, value in self._printed(operation, users).items():
+            self.values[tensor] = self._held[tensor] = value
+            self.function.hold(value)
+            if is_in_piece:
+                self.context.pieces.note(value)
+        for tensor in last.get(operation, ()):
+            if tensor not in outliving and tensor in self._held:
+                self.function.release(self._held.pop(tensor))
 
     def close(self) -> None:
         """Give back the memory of everything made here."""
@@ -70,7 +103,7 @@ class Block:
             raise UnsupportedError("the elements of a TensorArray are used after a write")
         check_in_use(value)
         if value is not None:
-            return value
+            return self.context.pieces.reach(value)
         if isinstance(tensor.operation.op, Constant) and (tensor.shape == () or tensor in self.context.constants):
             return print_form(self.context, tensor.operation, ())[0]
         raise UnsupportedError(f"{tensor.operation.name} has no native value")
@@ -226,8 +259,7 @@ def print_loop(block: Block, op: While, operation: Operation, users: Sequence[Op
     test.print_operations(needed_in_region(op.condition, in_test), [*op.condition.results, *in_test])
     result = test.value_of(op.condition.results[0])
     assert isinstance(result, Scalar)
-    for tensor in in_test:
-        print_recording(context, tensor, test.value_of(tensor))
+    print_recordings(context, in_test, test.value_of)
     function.branch(result.name, body, done)
     function.place(body)
     inside = Block(context, _bound(op.body, current, inputs[split:]))
@@ -237,8 +269,7 @@ def print_loop(block: Block, op: While, operation: Operation, users: Sequence[Op
             inside.targets.setdefault(tensor, target)
     in_body = [tensor for tensor in recorded if tensor.graph is op.body]
     inside.print_operations(needed_in_region(op.body, in_body), [*op.body.results, *in_body])
-    for tensor in in_body:
-        print_recording(context, tensor, inside.value_of(tensor))
+    print_recordings(context, in_body, inside.value_of)
     following = [
         variable.settled(inside.value_of(result), value, target)
         for variable, result, value, target in zip(variables, op.body.results, current, targets, strict=True)

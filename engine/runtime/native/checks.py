@@ -46,11 +46,15 @@ class Checks:
     def __init__(self) -> None:
         self._globals: list[str] = []
         self._lines: list[str] = []
-        self._operands = 0
 
     def add(self, position: int, operand: Operand) -> None:
         """Check operand `position`."""
-        self._operands = position + 1
+        self._lines += [
+            f"  %pt{position} = getelementptr i64, ptr %table_p, i64 {position + 1}",
+            f"  %t{position} = load i64, ptr %pt{position}",
+            f"  %po{position} = getelementptr i64, ptr %items, i64 {position}",
+            f"  %o{position} = load i64, ptr %po{position}",
+        ]
         if operand.shape is None:
             self._add_scalar(position, type_of(operand.dtype))
             return
@@ -101,11 +105,6 @@ class Checks:
             f"  %items_at = add i64 %operands, {ITEMS_OFFSET}",
             "  %items = inttoptr i64 %items_at to ptr",
         ]
-        for position in range(self._operands):
-            lines.append(f"  %pt{position} = getelementptr i64, ptr %table_p, i64 {position + 1}")
-            lines.append(f"  %t{position} = load i64, ptr %pt{position}")
-            lines.append(f"  %po{position} = getelementptr i64, ptr %items, i64 {position}")
-            lines.append(f"  %o{position} = load i64, ptr %po{position}")
         return [*lines, *self._lines]
 
 

@@ -48,6 +48,7 @@ class Room:
         source: the number of the input that it starts as, or None where it is made inside.
         result: the number of the output that it ends as, or None.
         of: of a record of ends, the number of the room that these are places in.
+        leader: of a record, the number of the room that always has as many rows; None where there is none before.
     """
 
     dtype: np.dtype[np.generic]
@@ -56,6 +57,7 @@ class Room:
     source: int | None = None
     result: int | None = None
     of: int | None = None
+    leader: int | None = None
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ class Plan:
         operations: how many operations it holds.
         ragged: how many inputs are TensorArrays of TensorArrays, whose ends are operands after the constants.
         variables: whose values are operands after those.
+        in_pieces: how many of them lie in functions that its own calls.
         run: the operations, where it is no loop.
         is_whole: whether these are all of a step.
     """
@@ -106,6 +109,7 @@ class Plan:
     operations: int
     ragged: int
     variables: list[HeldValue] = field(default_factory=list[HeldValue])
+    in_pieces: int = 0
     run: list[Operation] = field(default_factory=list[Operation])
     is_whole: bool = False
 
@@ -248,6 +252,8 @@ class _Planner:
         self._give_scalars()
         function.line("ret i32 0")
         text = self._text(checks)
+        for record in self.context.records.values():
+            self.rooms[record.number].leader = record.leader
         histories = [self.context.records[tensor].number for tensor in self.histories]
         arena = max(function.arena_size, 1)
         arrays = [np.ascontiguousarray(_value_of(tensor)) for tensor in constants]
@@ -264,6 +270,7 @@ class _Planner:
             held,
             len(ragged),
             self.variables,
+            in_pieces=self.context.in_pieces,
         )
 
     def _note(self, place: int, register: str) -> None:
@@ -419,7 +426,8 @@ class _Planner:
             *function.helpers_text(),
             "define i32 @NAME(i64 %table, i64 %operands) {",
             *function.slots,
-            *checks.text(),
+            *self.context.pieces.slots(),
+            *self._with_frame(checks.text()),
             "  br label %begin",
             "begin:",
             f"  %arena = getelementptr i8, ptr {self.arena}, i64 0",
@@ -432,6 +440,16 @@ class _Planner:
             "refuse:\n  ret i32 1\n}\n",
         ]
         return "\n".join(lines)
+
+    def _with_frame(self, lines: Sequence[str]) -> list[str]:
+        """Lines that name operands; those that pieces take are put into the frame at once."""
+        if not self.context.pieces.given:
+            return list(lines)
+        found: list[str] = []
+        for line in lines:
+            found.append(line)
+            found += self.context.pieces.given_lines(line.split(" = ")[0].strip())
+        return found
 
 
 def _inputs_of(operations: Sequence[Operation]) -> list[Tensor]:

@@ -38,12 +38,14 @@ from .normalised import FORMS as NORMALISED_FORMS
 from .packed import FORMS as PACKED_FORMS
 from .packed import MOST_ELEMENTS
 from .picking import FORMS as PICKING_FORMS
+from .pieces import Pieces
 from .placing import FORMS as PLACING_FORMS
 from .products import print_matmul, print_products, print_sum_of_products
 from .scalars import literal, type_of
 from .variables import Variables
 
-MOST_OPERATIONS = 1500
+MOST_OPERATIONS = 1500  # of one function
+MOST_IN_PIECES = 20_000  # of all functions of a region
 _WORTH_CORES = 1 << 15  # elements: kernels of more are divided
 _GAINED = 10_000  # elements that several cores save in the time that Python takes for an operation
 TICKS = 1 << 23  # so many elementary steps are made between looks at signals
@@ -59,6 +61,8 @@ class Context:
         vector: the bytes of the host's vectors.
         failures: the label to go to when an operation fails.
         variables: what is read and assigned.
+        pieces: long runs of operations, cut into functions of their own.
+        in_pieces: how many operations those hold.
         exits: behind how many lines the function may be left because something failed, or there is no room.
     """
 
@@ -82,6 +86,8 @@ class Context:
         self.budget = self.function.slot("i64")
         self.variables = Variables(self)
         self.exits: list[int] = []
+        self.pieces = Pieces(self)
+        self.in_pieces = 0
 
     def need_unless(self, condition: str, number: int) -> None:
         """Leave the function and ask for more room for a state (or, for -1, for histories), unless there is enough."""
@@ -109,13 +115,14 @@ class Context:
             known = self.records[tensor] = self.make_record(tensor)
         return known
 
-    def count(self, operation: Operation) -> None:
+    def count(self, operation: Operation, is_in_piece: bool = False) -> None:
         """Note that an operation is printed.
 
         Raises:
             TooLargeError: there are too many.
         """
         self.operations += 1
+        self.in_pieces += is_in_piece
         if operation.op.elementwise and operation.outputs[0].shape == ():
             self.work += 1  # of scalars, as in chains of thousands
         else:
@@ -123,7 +130,7 @@ class Context:
         self.uses_cores = self.uses_cores or isinstance(operation.op, PackedMatMul)
         if self.uses_cores and self.largest > MOST_ELEMENTS:
             raise TooLargeError("what follows its products is worth several cores")
-        if self.operations > MOST_OPERATIONS:
+        if self.operations - self.in_pieces > MOST_OPERATIONS or self.operations > MOST_IN_PIECES:
             raise TooLargeError("it holds many operations")
 
     def _count_elements(self, operation: Operation) -> None:

@@ -129,6 +129,7 @@ class Record:
         capacity: how many rows there is room for.
         count: the stack slot that holds how many there are.
         of: where the rows of the TensorArrays are.
+        leader: the number of the record that has the same count, if that was made before.
     """
 
     number: int
@@ -138,6 +139,11 @@ class Record:
     capacity: str
     count: str
     of: Record | None = None
+    leader: int | None = None
+
+    def follow(self, other: Record) -> None:
+        """Have as many rows as another record, and as much room, from now on."""
+        self.capacity, self.count, self.leader = other.capacity, other.count, other.number
 
 
 @dataclass(frozen=True)

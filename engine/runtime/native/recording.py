@@ -7,20 +7,35 @@ the outer loop records where each ends.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from ...control_flow.frames import History
-from ...graph.spec import ArraySpec
+from ...graph.spec import ArraySpec, TensorSpec
 from ...graph.tensor import Tensor
 from ..kernels.expression import UnsupportedError
 from .forms import Context
 from .function import Array, Elements, Ragged, Record, Scalar, Value
+from .pieces import PIECE
+
+_MANY = 100  # records of one loop, from which they share a count
 
 
 def start_records(context: Context, tensors: Iterable[Tensor]) -> dict[Tensor, str]:
     """Before a loop that records `tensors`: where its records begin. What nobody wants any more is overwritten."""
+    wanted = list(tensors)
     starts: dict[Tensor, str] = {}
-    for tensor in tensors:
+    together = _records_together(context, wanted)
+    if together:
+        first = context.record_of(together[0])
+        _forget(context, first)
+        start = context.function.let(f"load i64, ptr {first.count}")
+        starts.update(dict.fromkeys(together, start))
+        for tensor in together[1:]:
+            context.record_of(tensor).follow(first)
+    for tensor in wanted:
+        if tensor in starts:
+            continue
         record = context.record_of(tensor)
         inner = recorded_inside(tensor)
         if inner is not None:
@@ -29,6 +44,19 @@ def start_records(context: Context, tensors: Iterable[Tensor]) -> dict[Tensor, s
             _forget(context, record)
         starts[tensor] = context.function.let(f"load i64, ptr {record.count}")
     return starts
+
+
+def _records_together(context: Context, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Scalars that a loop records, where these are so many that they get one count, and are asked for room once."""
+    scalars = [
+        tensor
+        for tensor in tensors
+        if isinstance(tensor.spec, TensorSpec)
+        and tensor.shape == ()
+        and tensor not in context.records
+        and tensor not in context.kept
+    ]
+    return scalars if len(scalars) >= _MANY else []
 
 
 def recorded_inside(tensor: Tensor) -> Tensor | None:
@@ -52,7 +80,34 @@ def _forget(context: Context, record: Record) -> None:
         _forget(context, record.of)
 
 
-def print_recording(context: Context, tensor: Tensor, value: Value) -> None:
+def print_recordings(context: Context, tensors: Sequence[Tensor], value_of: Callable[[Tensor], Value]) -> None:
+    """At the end of an iteration: add values to the records of `tensors`, if there is room."""
+    followers: dict[str, list[Tensor]] = {}
+    for tensor in tensors:
+        followers.setdefault(context.record_of(tensor).count, []).append(tensor)
+    for several in followers.values():
+        if len(several) > 1:
+            _print_together(context, several, value_of)
+        else:
+            _print_recording(context, several[0], value_of(several[0]))
+
+
+def _print_together(context: Context, tensors: Sequence[Tensor], value_of: Callable[[Tensor], Value]) -> None:
+    """Add to records that have one count, in functions of their own."""
+    function, record = context.function, context.record_of(tensors[0])
+    index = function.let(f"load i64, ptr {record.count}")
+    context.need_unless(function.let(f"icmp slt i64 {index}, {record.capacity}"), record.number)
+    for start in range(0, len(tensors), PIECE):
+        with context.pieces.piece():
+            place = context.pieces.register(index, "i64")
+            for tensor in tensors[start : start + PIECE]:
+                own = context.record_of(tensor)
+                rows = context.pieces.register(own.rows, "ptr")
+                _put(context, replace(own, rows=rows), place, value_of(tensor))
+    function.line(f"store i64 {function.let(f'add nsw i64 {index}, 1')}, ptr {record.count}")
+
+
+def _print_recording(context: Context, tensor: Tensor, value: Value) -> None:
     """At the end of an iteration: add a value to the record of `tensor`, if there is room."""
     function, record = context.function, context.record_of(tensor)
     index = function.let(f"load i64, ptr {record.count}")

@@ -182,7 +182,8 @@ class NativeRegion:
         rooms: list[tuple[Any, ...]] = []
         for number, plan in enumerate(self.plan.rooms):
             if plan.is_record:
-                rooms.append((np.empty((self._capacities[number], *plan.shape), plan.dtype),))
+                capacity = self._capacities[number if plan.leader is None else plan.leader]
+                rooms.append((np.empty((capacity, *plan.shape), plan.dtype),))
                 continue
             source: ArrayValue | None = None if plan.source is None else values[plan.source]
             size = 0 if source is None else source.size

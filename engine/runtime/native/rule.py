@@ -38,6 +38,7 @@ _SECONDS_AN_OPERATION = 1e-9  # on scalars
 _SECONDS_IN_PYTHON = 1e-6  # an operation
 _SECONDS_AN_ARRAY = 5e-8
 _SECONDS_A_FLOP = 5e-11
+_MANY_IN_PIECES = 3000  # operations
 _PIECE = 1000  # operations: LLVM takes more than twice the time for twice as many
 
 _LOOK = """
@@ -331,7 +332,14 @@ def _tell(regions: Mapping[Operation, NativeRegion]) -> None:
 
 
 def _compile(regions: Sequence[NativeRegion]) -> None:
-    """One module for all of a program; regions of the same text are one function."""
+    """One module for all of a program, and one for what is so long that LLVM takes more time than it saves."""
+    long = [region for region in regions if region.plan.in_pieces > _MANY_IN_PIECES]
+    _compile_together([region for region in regions if region not in long], Effort.LARGE)
+    _compile_together(long, Effort.PRINTED)
+
+
+def _compile_together(regions: Sequence[NativeRegion], effort: Effort) -> None:
+    """One module; regions of the same text are one function."""
     if not regions:
         return
     texts = list(dict.fromkeys(region.plan.text for region in regions))
@@ -342,5 +350,5 @@ def _compile(regions: Sequence[NativeRegion]) -> None:
     module = module_text([(name, text) for text, name in names.items()]) + _LOOK
     free = dict.fromkeys(names[region.plan.text] for region in regions if region.is_free)
     module += "".join(map(free_text, free))
-    compiled = library.load(f"native {module}", lambda: module, Effort.LARGE)
+    compiled = library.load(f"native {module}", lambda: module, effort)
     entries(regions, compiled, [names[region.plan.text] for region in regions])
