@@ -23,6 +23,7 @@ class Activation(Layer):
 
     def __init__(self, activation: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.built = True
         self.supports_masking = True
         self.activation = activations.get(activation)
 
@@ -49,6 +50,7 @@ class ReLU(Layer):
         self, max_value: float | None = None, negative_slope: float = 0.0, threshold: float = 0.0, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
+        self.built = True
         if max_value is not None and max_value < 0:
             raise ValueError(f"ReLU: max_value must not be negative, got {max_value}.")
         for name, value in (("negative_slope", negative_slope), ("threshold", threshold)):
@@ -74,6 +76,7 @@ class LeakyReLU(Layer):
         if "alpha" in kwargs:  # its name in Keras 2, and in its files
             negative_slope = kwargs.pop("alpha")
         super().__init__(**kwargs)
+        self.built = True
         if negative_slope is None or negative_slope < 0:
             raise ValueError(f"LeakyReLU: negative_slope must be a number from 0 up, got {negative_slope}.")
         self.supports_masking = True
@@ -91,6 +94,7 @@ class ELU(Layer):
 
     def __init__(self, alpha: float = 1.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.built = True
         self.supports_masking = True
         self.alpha = alpha
 
@@ -163,6 +167,7 @@ class Softmax(Layer):
 
     def __init__(self, axis: int | Sequence[int] = -1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.built = True
         self.supports_masking = True
         self.axis = axis if isinstance(axis, int) else list(axis)
 

@@ -27,6 +27,7 @@ class _Pooling(Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(name=name, **kwargs)
+        self.built = True
         layer = type(self).__name__
         self.pool_size = axis_sizes(layer, "pool_size", pool_size, self.rank)
         self.strides = self.pool_size if strides is None else axis_sizes(layer, "strides", strides, self.rank)
@@ -218,6 +219,7 @@ class _GlobalPooling(Layer):
 
     def __init__(self, data_format: str | None = None, keepdims: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.built = True
         self.data_format = check_data_format(data_format)
         self.keepdims = keepdims
         self.input_spec = InputSpec(ndim=self.rank + 2)

@@ -56,6 +56,7 @@ class Reshape(Layer):
 
     def __init__(self, target_shape: Sequence[int], **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.built = True
         self.target_shape = tuple(target_shape)
         if self.target_shape.count(-1) > 1:
             raise ValueError(f"Reshape: only one size may be -1, got target_shape={self.target_shape}.")

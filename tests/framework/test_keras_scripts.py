@@ -51,6 +51,23 @@ def test_layers_without_weights_are_built_by_build(layer: layers.Layer):
     assert layer.weights == []
 
 
+# The layers of Keras 3.15 that have nothing to build.
+BUILT_AT_ONCE = """
+    Activation ActivityRegularization AlphaDropout AveragePooling1D AveragePooling2D AveragePooling3D Dropout ELU
+    GaussianDropout GaussianNoise GlobalAveragePooling1D GlobalAveragePooling2D GlobalAveragePooling3D
+    GlobalMaxPooling1D GlobalMaxPooling2D GlobalMaxPooling3D Identity LeakyReLU Masking MaxPooling1D MaxPooling2D
+    MaxPooling3D ReLU Reshape Softmax SpatialDropout1D SpatialDropout2D SpatialDropout3D UnitNormalization
+"""
+
+
+@pytest.mark.parametrize("name", BUILT_AT_ONCE.split())
+def test_layers_with_nothing_to_build_are_built_at_once(name: str):
+    argument = {"Activation": ["relu"], "Reshape": [(1, -1)]}
+    needs_one = name.startswith(("Alpha", "Average", "Dropout", "Gaussian", "Spatial"))
+    layer = getattr(layers, name)(*argument.get(name, [0.5] if needs_one and "Pool" not in name else [2] * needs_one))
+    assert layer.built
+
+
 def test_building_notes_the_shape_and_builds_the_parts():
     class Twice(layers.Layer):
         def __init__(self) -> None:
