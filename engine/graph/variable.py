@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from threading import RLock
 from typing import Any, ClassVar
 
 import numpy as np
@@ -93,6 +94,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         self.name = name or "variable"
         self.trainable = trainable
         self._value: Any = _own(value)
+        self.lock = RLock()  # held by who reads the value and then writes what depends on it
         self.location = user_location()
         place_state(self, current_device_scope())
         holder = current_container()
@@ -214,6 +216,15 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
                 f"Variable {self.name!r} has shape {shape_text(self.spec.shape)}; a value of shape "
                 f"{shape_text(shape)} can't be assigned to it."
             )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles, which have a lock of their own."""
+        return {name: value for name, value in self.__dict__.items() if name != "lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+        self.lock = RLock()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.array(self._value, dtype=dtype)

@@ -37,6 +37,7 @@ from ..place.devices import Device, declaration, list_devices, steps_are_measure
 from ..place.kernels import all_operations as needed_inside
 from ..place.placement import Placement, place
 from ..queues.attempts import WaitingOp
+from ..queues.writing import Writing, hold_interrupts, locks_of
 from ..runtime import numerics
 from ..runtime.code import compiled
 from ..runtime.deep_calls import FRAMES_OF_PROGRAM, calls_under_way, deep_calls, too_deep_of
@@ -45,6 +46,7 @@ from ..runtime.printer import Printer
 from ..runtime.program import copied_value, evaluated, fusion_rule_of, kernels_of, told
 from ..runtime.storage import is_fresh
 from ..runtime.timing import note_compiled, now
+from ..runtime.writes import written_variables
 from ..tracing import active
 from .engines import Engine, WorkerEngine
 from .printing import MachinePrinter
@@ -133,6 +135,7 @@ class MachineProgram:
         self._traced: MachineProgram | None = None
         self._has_clocks = False
         check_gpus([self.devices[name] for name in self.machine.devices])
+        self._locks = locks_of(written_variables(prepared.operations))
         self._print(prepared)
         self._idle: list[Step] = []
         self._lock = threading.Lock()
@@ -201,7 +204,7 @@ class MachineProgram:
         room = deep_calls(FRAMES_OF_PROGRAM) if self._recursions else contextlib.nullcontext()
         with np.errstate(all="ignore"), room:
             try:
-                found = self._run(step, values)
+                found = self._run_alone(step, values)
             except RecursionError as error:
                 failure = too_deep_of(error, calls_under_way(error, self.filename, self._recursions))
             except Exception as error:
@@ -210,6 +213,14 @@ class MachineProgram:
             else:
                 return self._ended(step, found)
         raise failure from None  # without the traceback of a hundred thousand calls
+
+    def _run_alone(self, step: Step, values: Sequence[Any]) -> list[Any]:
+        """Run a step while no other one writes the same variables; an interrupt waits, where it writes any."""
+        if not self._locks:
+            return self._run(step, values)
+        with Writing(self._locks):
+            hold_interrupts()
+            return self._run(step, values)
 
     def _run(self, step: Step, values: Sequence[Any]) -> list[Any]:
         """Run a step, and time it if it is its turn."""

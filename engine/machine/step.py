@@ -7,6 +7,7 @@ Only what runs for long, or waits for somebody else, leaves the loop, and comes 
 from __future__ import annotations
 
 import collections
+import contextlib
 import queue
 import random
 import time
@@ -19,6 +20,7 @@ import numpy as np
 from ..graph.deadlines import seconds_left, waits
 from ..lower.nodes import Node
 from ..queues.errors import DeadlineExceededError
+from ..queues.writing import others_go_on
 from .blueprint import Blueprint
 from .engines import Engine, moment_of
 from .frames import Deliver, FramePlan, Frames, Iteration, Tag
@@ -275,7 +277,9 @@ class Step:
                     continue
                 if not self._may_come(engines):
                     return
-                function, arguments = self._wait_for_event()
+                computes = any(engine.is_busy or engine.has_threads for engine in engines)
+                with contextlib.nullcontext() if computes else others_go_on():
+                    function, arguments = self._wait_for_event()
             function(*arguments)
             return
 

@@ -18,6 +18,7 @@ from ..graph.deadlines import waits
 from ..graph.op import Op
 from ..tracing import active, here
 from .errors import DeadlineExceededError
+from .writing import others_go_on
 
 
 class Attempt:
@@ -126,7 +127,8 @@ class Request:
         waits_for = self.describe(attempt) if active.recorder is not None else ""
         started = time.perf_counter()
         try:
-            _wait(served)
+            with others_go_on():
+                _wait(served)
         except BaseException:  # such as KeyboardInterrupt
             self.withdraw(attempt)
             raise

@@ -29,6 +29,7 @@ from ..passes.prepare import Step, prepare
 from ..passes.prune import all_operations
 from ..passes.switches import is_on, turned_off
 from ..place.constraints import check_step
+from ..queues.writing import Writing, locks_of
 from ..tracing import active
 from . import numerics
 from .code import compiled
@@ -43,6 +44,7 @@ from .row_writes import rows_in_place
 from .side_by_side import arranged
 from .storage import is_fresh, plan_buffers, tell_buffers
 from .timing import SavedBytes, Timing, note_compiled, note_saved_bytes, now, step_span
+from .writes import first_write, written_variables
 
 if TYPE_CHECKING:
     from .native.region import NativeRegion
@@ -150,6 +152,7 @@ class Program:
         self._memory = _memory_of(operations)
         if guard:
             printer = Printer(guard=self._check, timing=self._timing)
+            printer.first_write = first_write(operations, {})
         else:
             printer, operations = _printer(operations, fetches, self._timing, exact, graph.compiles_whole)
             if printer.is_native(operations):
@@ -161,6 +164,7 @@ class Program:
         self.origins = printer.origins
         self._recursions = printer.bodies.labels
         namespace = dict(printer.bindings)
+        self._locks = locks_of(written_variables(operations))
         code, self.filename = compiled(self.source, "step", self)
         exec(code, namespace)
         self._step = namespace["step"]
@@ -187,7 +191,10 @@ class Program:
         room = deep_calls(FRAMES_OF_PROGRAM) if self._recursions else contextlib.nullcontext()
         with np.errstate(all="ignore"), room, self._memory():
             try:
-                return self._step(*values)
+                if not self._locks:
+                    return self._step(*values)
+                with Writing(self._locks):
+                    return self._step(*values)
             except RecursionError as error:
                 failure = self._too_deep(error)
             except Exception as error:
@@ -355,6 +362,7 @@ def _printer(
         apart = {o for first, native in natives.items() for o in all_operations(native.plan.run or [first])}
         tell_buffers(plan, in_slots, in_rows, apart)
     printer = Printer(kernels, plan, None, in_place, last, timing, natives, in_rows, in_slots, groups)
+    printer.first_write = first_write(operations, plan)
     return printer, operations
 
 
