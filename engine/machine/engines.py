@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any
 
 import numpy as np
@@ -210,7 +211,7 @@ class WorkerEngine(Engine):
                 from_thread(ended, (results,) if len(node.given) == 1 else results)
 
         self._under_way += 1
-        workers().submit(run)
+        workers().submit(copy_context().run, run)  # in there are the deadline, and who may end the step
 
     def abort(self) -> None:
         self._under_way = 0

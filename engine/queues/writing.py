@@ -18,9 +18,10 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ..graph.deadlines import waits
+from ..graph.deadlines import requests, waits
 from ..graph.variable import Variable
 from .errors import DeadlineExceededError
+from .stops import check_cancelled
 
 Lock = Any  # threading.RLock is a function
 
@@ -178,10 +179,13 @@ def _wait_for(lock: Lock) -> None:
 
     Raises:
         DeadlineExceededError: the thread's deadline has passed.
+        CancelledError: the step has to end.
     """
     for longest in waits():
         if lock.acquire(timeout=longest):
             return
+        if requests:
+            check_cancelled()
     raise DeadlineExceededError(
         "The timeout was over while the step waited to write a variable: another step writes it, and has not ended. "
         "Give a longer timeout, or end that step."
