@@ -13,6 +13,7 @@ import numpy as np
 
 from ..control_flow.while_loop import While
 from ..devices.cuda import check_gpus
+from ..graph.blas import on_one_thread
 from ..graph.graph import Graph, Operation, Parameter
 from ..graph.spec import Spec, TensorSpec
 from ..graph.tensor import Tensor
@@ -43,7 +44,7 @@ from ..runtime.code import compiled
 from ..runtime.deep_calls import FRAMES_OF_PROGRAM, calls_under_way, deep_calls, too_deep_of
 from ..runtime.errors import annotate
 from ..runtime.printer import Printer
-from ..runtime.program import copied_value, evaluated, fusion_rule_of, kernels_of, told
+from ..runtime.program import copied_value, evaluated, fusion_rule_of, kernels_of, needs_whole_cores, told
 from ..runtime.storage import is_fresh
 from ..runtime.timing import note_compiled, now
 from ..runtime.writes import written_variables
@@ -135,6 +136,8 @@ class MachineProgram:
         self._traced: MachineProgram | None = None
         self._has_clocks = False
         check_gpus([self.devices[name] for name in self.machine.devices])
+        whole = not exact and needs_whole_cores(prepared.operations)
+        self._threads = on_one_thread(contextlib.nullcontext) if whole else contextlib.nullcontext
         self._locks = locks_of(written_variables(prepared.operations))
         self._print(prepared)
         self._idle: list[Step] = []
@@ -202,7 +205,7 @@ class MachineProgram:
             for tensor, value in zip(self._origin[2], values, strict=True):
                 numerics.check_fed(tensor.name, value)
         room = deep_calls(FRAMES_OF_PROGRAM) if self._recursions else contextlib.nullcontext()
-        with np.errstate(all="ignore"), room:
+        with np.errstate(all="ignore"), self._threads(), room:
             try:
                 found = self._run_alone(step, values)
             except RecursionError as error:

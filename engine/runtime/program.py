@@ -14,6 +14,7 @@ import numpy as np
 
 from ..control_flow.cond import Branch
 from ..control_flow.while_loop import While
+from ..graph.blas import on_one_thread
 from ..graph.graph import Graph, Operation, ReadVariable
 from ..graph.op import is_array
 from ..graph.spec import Spec, TensorSpec
@@ -22,6 +23,7 @@ from ..ops.array_value import ArrayValue
 from ..ops.base import Constant
 from ..ops.fused import Fused
 from ..ops.store_value import StoreValue
+from ..passes.estimates import may_use_blas_threads
 from ..passes.fuse import FusionRule
 from ..passes.log import is_recording, note_change
 from ..passes.memory_budget import memory_budget
@@ -48,6 +50,7 @@ from .writes import first_write, written_variables
 
 if TYPE_CHECKING:
     from .native.region import NativeRegion
+
 
 _LARGE = 1 << 15  # bytes: memory that the system would be asked for in each step
 _LONG = 200  # operations, of which a run might be worth compiling
@@ -149,13 +152,14 @@ class Program:
         self._others: dict[Any, Program] = {}  # by guard, clocks, budget and passes
         step = prepared or self._prepare()
         operations, fetches = step.operations, step.fetches
-        self._memory = _memory_of(operations)
+        self._memory, is_native = _memory_of(operations), False
         if guard:
             printer = Printer(guard=self._check, timing=self._timing)
             printer.first_write = first_write(operations, {})
         else:
             printer, operations = _printer(operations, fetches, self._timing, exact, graph.compiles_whole)
-            if printer.is_native(operations):
+            is_native = printer.is_native(operations)
+            if is_native:
                 self._memory = contextlib.nullcontext
         copied = {tensor for tensor in fetches if not is_fresh(tensor)}
         printer.bindings["copied"] = copied_value
@@ -164,6 +168,8 @@ class Program:
         self.origins = printer.origins
         self._recursions = printer.bodies.labels
         namespace = dict(printer.bindings)
+        if not exact and not is_native and needs_whole_cores(operations):
+            self._memory = on_one_thread(self._memory)
         self._locks = locks_of(written_variables(operations))
         code, self.filename = compiled(self.source, "step", self)
         exec(code, namespace)
@@ -331,6 +337,15 @@ def _memory_of(operations: Sequence[Operation]) -> Callable[[], contextlib.Abstr
     prepare()
     note_change("memory", None, "large arrays of a step lie where those of the step before lay")
     return KeptMemory
+
+
+def needs_whole_cores(operations: Sequence[Operation]) -> bool:
+    """Whether threads of BLAS could take the cores that kernels of a step want."""
+    if not any(map(may_use_blas_threads, all_operations(operations))):
+        return False
+    from .kernels.library import library  # products have loaded it already
+
+    return library.usable
 
 
 def _is_large(tensor: Tensor) -> bool:
