@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..ops.array_value import ArrayValue
+from ..queues.writing import borrow_locks, held_locks
 from ..runtime.program import bytes_saved
 
 Done = Callable[..., None]  # of the results; of None and an error, where it failed
@@ -207,9 +208,10 @@ class WorkerEngine(Engine):
             sums[1] += seconds[0]
             done(results, error)
 
-        seconds = [0.0]
+        seconds, locks = [0.0], held_locks()
 
         def run() -> None:
+            borrow_locks(locks)  # where it calls a function that runs a step
             began = time.perf_counter()
             try:
                 with np.errstate(all="ignore"):

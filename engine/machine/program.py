@@ -57,6 +57,7 @@ from .step import Step
 Assign = Callable[[Sequence[Operation], Sequence[Tensor]], Mapping[Operation, str]]
 DISPATCH = 2e-6  # seconds; what the host needs to run an operation by itself
 LONG = 1e-4  # seconds; what runs for longer on a CPU leaves the loop, where there are other devices
+_LONG_MEASURED = 1e-3  # seconds; so does what was expected to be short and turns out to take as long
 _TEXT_WIDTH = 56  # of the program in a listing
 
 
@@ -135,6 +136,7 @@ class MachineProgram:
         self._prepared = prepared
         self._traced: MachineProgram | None = None
         self._has_clocks = False
+        self._long: set[Node] = set()  # what turned out to run for long
         check_gpus([self.devices[name] for name in self.machine.devices])
         whole = not exact and needs_whole_cores(prepared.operations)
         self._threads = on_one_thread(contextlib.nullcontext) if whole else contextlib.nullcontext
@@ -154,7 +156,7 @@ class MachineProgram:
         def way(node: Node) -> str:
             if may_wait(node):
                 return "wait"
-            if self._own_memory(node) or (several and node.seconds > LONG):
+            if self._own_memory(node) or (several and (node.seconds > LONG or node in self._long)):
                 return "apart"
             return "here"
 
@@ -240,13 +242,32 @@ class MachineProgram:
         if measures:
             timed.record(self._names, self.devices, costs_of_process())
         step.spent = None
+        self._note_long(timed)
         return found
+
+    def _note_long(self, timed: Timed) -> None:
+        """Run apart from now on what took long: Python functions, and what shapes do not tell of.
+
+        The first run may have waited for kernels that were being compiled; only Python functions never do.
+        """
+        if len(self.machine.devices) < 2:
+            return
+        is_first = self.statistics.runs == 1
+        found = {node for node, runs, seconds in timed.inside if seconds > _LONG_MEASURED * runs}
+        found = {node for node in found if not is_first or any(o.type == "numpy_function" for o in node.operations)}
+        if found:
+            self._long |= found
+            self._print(self._prepared)
+            self._traced = None
+            with self._lock:
+                self._idle.clear()
 
     def _ended(self, step: Step, found: list[Any]) -> tuple[Any, ...]:
         """What a run has fetched; nothing of it shares memory with the program's state."""
         self.statistics.note_ended(step)
-        with self._lock:
-            self._idle.append(step)
+        if step.blueprint is self.printing.blueprint:  # otherwise it was printed anew meanwhile
+            with self._lock:
+                self._idle.append(step)
         return tuple(
             [value if fresh else copied_value(value) for value, fresh in zip(found, self._is_fresh, strict=True)]
         )

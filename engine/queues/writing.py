@@ -16,6 +16,7 @@ import signal
 import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from ..graph.deadlines import requests, waits
@@ -38,6 +39,7 @@ class _Here(threading.local):
 
 
 _here = _Here()
+_lent: ContextVar[frozenset[Lock]] = ContextVar("lent", default=frozenset())  # locks that another thread holds for this
 
 
 def locks_of(variables: Iterable[Variable]) -> tuple[Lock, ...]:
@@ -60,7 +62,9 @@ class Writing:
         self._window: _Window | None = None
 
     def __enter__(self) -> None:
-        runs = _here.runs
+        runs, lent = _here.runs, _lent.get()
+        if lent:
+            self._locks = [lock for lock in self._locks if lock not in lent]
         if runs:
             self._enter_inside(runs)
             return
@@ -124,6 +128,16 @@ class Writing:
     def note(self, holds: bool) -> None:
         """Whether it has its locks."""
         self._holds = holds
+
+
+def held_locks() -> frozenset[Lock]:
+    """The locks that the steps of this thread hold."""
+    return _lent.get().union(*[run.locks for run in _here.runs])
+
+
+def borrow_locks(locks: frozenset[Lock]) -> None:
+    """Steps that this thread runs from now on, in this context, do without locks that a waiting thread holds for it."""
+    _lent.set(locks)
 
 
 def hold_interrupts() -> None:
