@@ -11,6 +11,7 @@ there, or none. A second one is raised at once.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import threading
@@ -210,9 +211,11 @@ def _wait_for(lock: Lock) -> None:
 
 _main = threading.main_thread().ident
 _Handler = Callable[[int, Any], Any]
-# Python's `signal.signal` makes enums of what it gives back, which takes ten times as long.
-_set_handler: Callable[[int, Any], Any] = getattr(signal.signal, "__wrapped__", signal.signal)
-_get_handler: Callable[[int], Any] = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
+# The functions of `signal` make enums of what these give back, which takes ten times as long.
+_functions: Any = importlib.import_module("_signal") if importlib.util.find_spec("_signal") else signal
+_set_handler: Callable[[int, Any], Any] = _functions.signal
+_get_handler: Callable[[int], Any] = _functions.getsignal
+_INTERRUPT = int(signal.SIGINT)
 
 
 class _Window:
@@ -233,12 +236,12 @@ class _Window:
     @staticmethod
     def opened() -> _Window | None:
         """A window that is open from now on; None if one is open, or if nothing is raised for interrupts."""
-        before = _get_handler(signal.SIGINT)
+        before = _get_handler(_INTERRUPT)
         if _Window.current is not None or not callable(before):
             return None
         window = _Window(before)
         _Window.current = window
-        _set_handler(signal.SIGINT, window._handler)
+        _set_handler(_INTERRUPT, window._handler)
         return window
 
     def _handle(self, number: int, frame: Any) -> None:
@@ -250,11 +253,11 @@ class _Window:
         """Raise the interrupt that came meanwhile, if one did."""
         if _Window.current is self:
             _Window.current = None
-        if _get_handler(signal.SIGINT) is self._handler:  # otherwise somebody has set another one meanwhile
-            _set_handler(signal.SIGINT, self._before)
+        if _get_handler(_INTERRUPT) is self._handler:  # otherwise somebody has set another one meanwhile
+            _set_handler(_INTERRUPT, self._before)
         if self._is_pending:
             frame, self._frame = self._frame, None
-            self._before(signal.SIGINT, frame)
+            self._before(_INTERRUPT, frame)
 
 
 def _in_child() -> None:
