@@ -1,26 +1,47 @@
-"""Deadlines of steps: how long what blocks (a dequeue, say) may wait in the thread that runs the step."""
+"""Deadlines of steps, and requests to end them: what a thread that runs a step looks at while it waits or loops.
+
+A loop looks whether anybody has asked any step to end (`requests`), which hardly ever is so; only then it finds out
+whether that concerns its own step. Machine code looks at their number (`requests_address`).
+"""
 
 from __future__ import annotations
 
-import threading
+import ctypes
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 _LONGEST_WAIT = 0.1  # seconds
 
+_moment: ContextVar[float | None] = ContextVar("moment", default=None)
 
-class _Latest(threading.local):
-    def __init__(self) -> None:
-        self.moment: float | None = None
+requests: set[object] = set()
+_count = ctypes.c_int64()
 
 
-_latest = _Latest()
+def add_request(request: object) -> None:
+    """Have loops look: some step has to end, now or at its deadline."""
+    requests.add(request)
+    _count.value = len(requests)
+
+
+def drop_request(request: object) -> None:
+    """That step has ended."""
+    requests.discard(request)
+    _count.value = len(requests)
+
+
+def requests_address() -> int:
+    """Where the number of requests is, as 64 bits."""
+    return ctypes.addressof(_count)
 
 
 @contextmanager
 def deadline(seconds: float | None) -> Generator[None]:
-    """What this thread runs inside the block may wait for `seconds` altogether; of nested limits the nearest holds.
+    """What this thread runs inside the block may take `seconds`, as far as it waits or loops.
+
+    Of nested limits the nearest holds.
 
     Raises:
         ValueError: `seconds` is negative.
@@ -30,18 +51,22 @@ def deadline(seconds: float | None) -> Generator[None]:
         return
     if seconds < 0:
         raise ValueError(f"timeout must be a number of seconds that is not negative, or None; got {seconds}.")
-    before = _latest.moment
+    before = _moment.get()
     moment = time.monotonic() + seconds
-    _latest.moment = moment if before is None else min(before, moment)
+    request = object()
+    add_request(request)
+    token = _moment.set(moment if before is None else min(before, moment))
     try:
         yield
     finally:
-        _latest.moment = before
+        _moment.reset(token)
+        drop_request(request)
 
 
 def seconds_left() -> float | None:
-    """How long this thread may still wait, at least 0; None where there is no limit."""
-    return None if _latest.moment is None else max(_latest.moment - time.monotonic(), 0.0)
+    """How long this thread may still take, at least 0; None where there is no limit."""
+    moment = _moment.get()
+    return None if moment is None else max(moment - time.monotonic(), 0.0)
 
 
 def waits() -> Generator[float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
+from .device import settle_operation
 from .graph import Graph, Operation, Parameter, ReadVariable
 from .op import Effect
 from .spec import Spec
@@ -135,6 +136,7 @@ class Region(Graph):
         assert isinstance(resource, Variable)
         operation.op = ReadVariable(resource)
         operation.effects = tuple(operation.op.effects())
+        settle_operation(operation, self.device_scope)  # it runs where the variable lies, as any other read
 
     def _note_write(self, resource: object) -> None:
         super()._note_write(resource)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import operator
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
+from threading import RLock
 from typing import Any, ClassVar
 
 import numpy as np
@@ -43,7 +43,6 @@ class Lending:
 
 
 lending = Lending()
-_updating = threading.RLock()
 _OWN_REFERENCES = 3
 
 
@@ -147,6 +146,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         self.trainable = trainable
         self._value: Any = _own(value)
         self._is_lent = False  # whether values may share the memory of `_value`
+        self.lock = RLock()  # held by who reads the value and then writes what depends on it
         self.location = user_location()
         place_state(self, current_device_scope())
         holder = current_container()
@@ -268,7 +268,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         if not isinstance(tensor, Value):
             with graph_for([tensor]).as_default():
                 return self._assign_tensor(_operators[name](self, tensor))
-        with _updating:  # between reading and writing nobody else writes
+        with self.lock:  # between reading and writing nobody else writes
             return self.assign(_operators[name](Value(self.read_value()), tensor))
 
     def scatter_update(self, sparse_delta: IndexedSlices, name: str | None = None) -> Any:
@@ -316,6 +316,15 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
                 f"Variable {self.name!r} has shape {shape_text(self.spec.shape)}; a value of shape "
                 f"{shape_text(shape)} can't be assigned to it."
             )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles, which have a lock of their own."""
+        return {name: value for name, value in self.__dict__.items() if name != "lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+        self.lock = RLock()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.array(self._value, dtype=dtype)

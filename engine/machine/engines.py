@@ -8,11 +8,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any
 
 import numpy as np
 
 from ..ops.array_value import ArrayValue
+from ..queues.writing import borrow_locks, held_locks
 from ..runtime.program import bytes_saved
 
 Done = Callable[..., None]  # of the results; of None and an error, where it failed
@@ -171,6 +173,16 @@ def workers() -> ThreadPoolExecutor:
         return _pool
 
 
+def _forget_workers() -> None:
+    """In a child process, which has none of its parent's threads."""
+    global _pool, _pool_lock
+    _pool, _pool_lock = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_workers)
+
+
 class WorkerEngine(Engine):
     """Runs long kernels of a CPU on worker threads."""
 
@@ -196,9 +208,10 @@ class WorkerEngine(Engine):
             sums[1] += seconds[0]
             done(results, error)
 
-        seconds = [0.0]
+        seconds, locks = [0.0], held_locks()
 
         def run() -> None:
+            borrow_locks(locks)  # where it calls a function that runs a step
             began = time.perf_counter()
             try:
                 with np.errstate(all="ignore"):
@@ -210,7 +223,7 @@ class WorkerEngine(Engine):
                 from_thread(ended, (results,) if len(node.given) == 1 else results)
 
         self._under_way += 1
-        workers().submit(run)
+        workers().submit(copy_context().run, run)  # in there are the deadline, and who may end the step
 
     def abort(self) -> None:
         self._under_way = 0

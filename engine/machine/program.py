@@ -13,6 +13,7 @@ import numpy as np
 
 from ..control_flow.while_loop import While
 from ..devices.cuda import check_gpus
+from ..graph.blas import on_one_thread
 from ..graph.graph import Graph, Operation, Parameter
 from ..graph.spec import Spec, TensorSpec
 from ..graph.tensor import Tensor
@@ -38,14 +39,16 @@ from ..place.devices import Device, declaration, list_devices, steps_are_measure
 from ..place.kernels import all_operations as needed_inside
 from ..place.placement import Placement, place
 from ..queues.attempts import WaitingOp
+from ..queues.writing import Writing, hold_interrupts, locks_of
 from ..runtime import numerics
 from ..runtime.code import compiled
 from ..runtime.deep_calls import FRAMES_OF_PROGRAM, calls_under_way, deep_calls, too_deep_of
 from ..runtime.errors import annotate
 from ..runtime.printer import Printer
-from ..runtime.program import copied_value, evaluated, fusion_rule_of, kernels_of, told
+from ..runtime.program import copied_value, evaluated, fusion_rule_of, kernels_of, needs_whole_cores, told
 from ..runtime.storage import is_fresh
 from ..runtime.timing import note_compiled, now
+from ..runtime.writes import written_variables
 from ..tracing import active
 from .engines import Engine, WorkerEngine
 from .printing import MachinePrinter
@@ -55,6 +58,7 @@ from .step import Step
 Assign = Callable[[Sequence[Operation], Sequence[Tensor]], Mapping[Operation, str]]
 DISPATCH = 2e-6  # seconds; what the host needs to run an operation by itself
 LONG = 1e-4  # seconds; what runs for longer on a CPU leaves the loop, where there are other devices
+_LONG_MEASURED = 1e-3  # seconds; so does what was expected to be short and turns out to take as long
 _TEXT_WIDTH = 56  # of the program in a listing
 
 
@@ -133,7 +137,11 @@ class MachineProgram:
         self._prepared = prepared
         self._traced: MachineProgram | None = None
         self._has_clocks = False
+        self._long: set[Node] = set()  # what turned out to run for long
         check_gpus(self.devices.values())
+        whole = not exact and needs_whole_cores(prepared.operations)
+        self._threads = on_one_thread(contextlib.nullcontext) if whole else contextlib.nullcontext
+        self._locks = locks_of(written_variables(prepared.operations))
         self._print(prepared)
         self._owned = OwnMemory(effect for operation in graph.operations for effect in operation.effects)
         self._idle: list[Step] = []
@@ -150,7 +158,7 @@ class MachineProgram:
         def way(node: Node) -> str:
             if may_wait(node):
                 return "wait"
-            if self._own_memory(node) or (several and node.seconds > LONG):
+            if self._own_memory(node) or (several and (node.seconds > LONG or node in self._long)):
                 return "apart"
             return "here"
 
@@ -202,9 +210,9 @@ class MachineProgram:
             for tensor, value in zip(self._origin[2], values, strict=True):
                 numerics.check_fed(tensor.name, value)
         room = deep_calls(FRAMES_OF_PROGRAM) if self._recursions else contextlib.nullcontext()
-        with np.errstate(all="ignore"), room:
+        with np.errstate(all="ignore"), self._threads(), room:
             try:
-                found = self._run(step, values)
+                found = self._run_alone(step, values)
             except RecursionError as error:
                 failure = too_deep_of(error, calls_under_way(error, self.filename, self._recursions))
             except Exception as error:
@@ -213,6 +221,14 @@ class MachineProgram:
             else:
                 return self._ended(step, found)
         raise failure from None  # without the traceback of a hundred thousand calls
+
+    def _run_alone(self, step: Step, values: Sequence[Any]) -> list[Any]:
+        """Run a step while no other one writes the same variables; an interrupt waits, where it writes any."""
+        if not self._locks:
+            return self._run(step, values)
+        with Writing(self._locks):
+            hold_interrupts()
+            return self._run(step, values)
 
     def _run(self, step: Step, values: Sequence[Any]) -> list[Any]:
         """Run a step, and time it if it is its turn."""
@@ -229,13 +245,32 @@ class MachineProgram:
         if measures:
             timed.record(self._names, self.devices, costs_of_process())
         step.spent = None
+        self._note_long(timed)
         return found
+
+    def _note_long(self, timed: Timed) -> None:
+        """Run apart from now on what took long: Python functions, and what shapes do not tell of.
+
+        The first run may have waited for kernels that were being compiled; only Python functions never do.
+        """
+        if len(self.machine.devices) < 2:
+            return
+        is_first = self.statistics.runs == 1
+        found = {node for node, runs, seconds in timed.inside if seconds > _LONG_MEASURED * runs}
+        found = {node for node in found if not is_first or any(o.type == "numpy_function" for o in node.operations)}
+        if found:
+            self._long |= found
+            self._print(self._prepared)
+            self._traced = None
+            with self._lock:
+                self._idle.clear()
 
     def _ended(self, step: Step, found: list[Any]) -> tuple[Any, ...]:
         """What a run has fetched; nothing of it shares memory with the program's state."""
         self.statistics.note_ended(step)
-        with self._lock:
-            self._idle.append(step)
+        if step.blueprint is self.printing.blueprint:  # otherwise it was printed anew meanwhile
+            with self._lock:
+                self._idle.append(step)
         return tuple(
             [value if fresh else copied_value(value) for value, fresh in zip(found, self._is_fresh, strict=True)]
         )

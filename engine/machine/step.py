@@ -7,6 +7,7 @@ Only what runs for long, or waits for somebody else, leaves the loop, and comes 
 from __future__ import annotations
 
 import collections
+import contextlib
 import queue
 import random
 import time
@@ -16,9 +17,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..graph.deadlines import seconds_left, waits
+from ..graph.deadlines import requests, seconds_left, waits
 from ..lower.nodes import Node
 from ..queues.errors import DeadlineExceededError
+from ..queues.stops import check_cancelled, listening
+from ..queues.writing import others_go_on
 from .blueprint import Blueprint
 from .engines import Engine, moment_of
 from .frames import Deliver, FramePlan, Frames, Iteration, Tag
@@ -168,6 +171,7 @@ class Step:
             Exception: what an operation raised; `current` tells where.
             StalledError: nothing can go on, and not everything is done.
             DeadlineExceededError: the thread's deadline has passed, and the step has to wait for something.
+            CancelledError: its session was closed.
         """
         self._begin()
         try:
@@ -176,7 +180,8 @@ class Step:
             roots = self._start(values)
             for root in roots:
                 self.frames.release(root)
-            self._loop()
+            with listening(self._look):
+                self._loop()
         except BaseException:
             self.abort()
             raise
@@ -188,8 +193,15 @@ class Step:
         self.roots, self.current = {}, None
         return found
 
+    def _look(self) -> None:
+        """Have the step find out whether it has to end, called by another thread."""
+        if self.seed is None:
+            self.ready.append((_end_if_asked, None))
+        self.events.put((check_cancelled, ()))
+
     def _begin(self) -> None:
         self.current = None
+        self.ready.clear()
         self.fetched = [None] * len(self.machine.fetches)
         self.stores.reset()
         self.scheduler.reset()
@@ -248,8 +260,11 @@ class Step:
                 if self.spent is not None:
                     began = note_spent(self.spent, item[0], began)
                 count += 1
-                if not count % _LOOK_AT_CLOCK and seconds_left() == 0:
-                    break
+                if not count % _LOOK_AT_CLOCK:
+                    if requests:
+                        check_cancelled()
+                    if seconds_left() == 0:
+                        break
         except Exception:
             self.current = item
             raise
@@ -275,7 +290,9 @@ class Step:
                     continue
                 if not self._may_come(engines):
                     return
-                function, arguments = self._wait_for_event()
+                computes = any(engine.is_busy or engine.has_threads for engine in engines)
+                with contextlib.nullcontext() if computes else others_go_on():
+                    function, arguments = self._wait_for_event()
             function(*arguments)
             return
 
@@ -289,7 +306,8 @@ class Step:
             try:
                 return self.events.get(timeout=longest)
             except queue.Empty:
-                continue
+                if requests:
+                    check_cancelled()
         error = DeadlineExceededError(f"The timeout was over. {waiting_report(self)}")
         for wait in list(self.waits.values())[:1]:
             wait.annotate(error)
@@ -476,6 +494,10 @@ class Step:
         engine = self.engines[plan.device]
         self.saved_bytes += engine.size_of_record(recorded, plan.record_bytes.get(number, 0))
         return engine.gathered(recorded)
+
+
+def _end_if_asked(_: Any) -> None:
+    check_cancelled()
 
 
 def _drawn(ready: list[Any], chosen: random.Random) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..graph import dtypes
+from ..graph import blas, dtypes
 from ..graph.dtypes import DType, as_dtype
 from ..graph.nest import is_sequence
 from ..graph.op import OUTSIDE_WORLD, Effect, as_scalar_or_array, is_array
@@ -50,9 +50,18 @@ class NumpyFunction(Op):
         return self.specs
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        results = self._separated(self.function(*[_given(value) for value in inputs]))
+        results = self._separated(self._called([_given(value) for value in inputs]))
         values = [self._checked(position, value) for position, value in enumerate(results)]
         return values[0] if len(values) == 1 else tuple(values)
+
+    def _called(self, values: Sequence[Any]) -> Any:
+        """What the function returns; its own products have the threads that OpenBLAS has outside of steps."""
+        if blas.limited is None or not blas.limited.pause():
+            return self.function(*values)
+        try:
+            return self.function(*values)
+        finally:
+            blas.limited.go_on()
 
     def _separated(self, returned: Any) -> Sequence[Any]:
         """What the function returned, as one value for each output.

@@ -9,6 +9,7 @@ from ..graph.graph import Operation
 from ..graph.spec import ArraySpec, Shape, Spec, TensorSpec
 from ..graph.tensor import Tensor
 
+LEAST_FOR_THREADS = 2 * 64**3  # floating-point operations of a product from which OpenBLAS divides it
 UNKNOWN_DIMENSION = 32  # what an unknown dimension is taken for
 _FREE = frozenset({"constant", "parameter", "placeholder", "read_variable", "history", "saved", "trip_count"})
 _SMALL_RECORD = 64  # bytes of a value that is no array
@@ -44,6 +45,15 @@ def flops_of(operation: Operation) -> float:
     if rule is not None:
         return float(rule(operation.inputs, operation.outputs))
     return float(max(_most_elements(operation.inputs), _most_elements(operation.outputs)))
+
+
+def may_use_blas_threads(operation: Operation) -> bool:
+    """Whether NumPy's BLAS, if it is what runs the operation, may divide it among threads."""
+    if operation.type not in _PRODUCTS:
+        return False
+    tensors = (*operation.inputs, *operation.outputs)
+    is_known = all(isinstance(tensor.spec, TensorSpec) and tensor.spec.is_static for tensor in tensors)
+    return not is_known or flops_of(operation) >= LEAST_FOR_THREADS
 
 
 def traffic_of(operation: Operation) -> float:
@@ -99,10 +109,13 @@ _CUBIC = (
     *("inverse", "solve", "cholesky", "qr", "svd", "eig", "eigh", "determinant", "slogdet", "pseudo_inverse"),
     *("lu_factor", "singular_values"),
 )
-_RULES: dict[str, Rule] = {
+_PRODUCTS: dict[str, Rule] = {
     **dict.fromkeys(["matmul", "packed_mat_mul", "product_then", "batch_matmul", "contraction"], _matmul),
     "sampled_product": _matmul,
     **dict.fromkeys(["conv", "conv_input_grad", "conv_filter_grad"], _convolution),
     **dict.fromkeys(_CUBIC, _cubic),
+}
+_RULES: dict[str, Rule] = {
+    **_PRODUCTS,
     **dict.fromkeys(_DEAR, _dear),
 }

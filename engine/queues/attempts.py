@@ -14,10 +14,12 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..graph.deadlines import waits
+from ..graph.deadlines import requests, waits
 from ..graph.op import Op
 from ..tracing import active, here
 from .errors import DeadlineExceededError
+from .stops import check_cancelled
+from .writing import others_go_on
 
 
 class Attempt:
@@ -126,7 +128,8 @@ class Request:
         waits_for = self.describe(attempt) if active.recorder is not None else ""
         started = time.perf_counter()
         try:
-            _wait(served)
+            with others_go_on():
+                _wait(served)
         except BaseException:  # such as KeyboardInterrupt
             self.withdraw(attempt)
             raise
@@ -175,10 +178,16 @@ class WaitingOp(Op):
 
 
 def _wait(served: threading.Event) -> None:
-    """Wait until something is served or this thread's deadline has passed."""
+    """Wait until something is served or this thread's deadline has passed.
+
+    Raises:
+        CancelledError: the step has to end.
+    """
     for longest in waits():
         if served.wait(longest):
             return
+        if requests:
+            check_cancelled()
 
 
 def note_wait(lane: tuple[str, str], waits_for: str, started: float, ended: float) -> None:

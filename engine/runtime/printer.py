@@ -33,6 +33,7 @@ from ..ops.indexed_slices import AssignRows
 from ..ops.product_then import ProductThen
 from ..ops.tensor_arrays import ArrayRead, ArrayStack
 from ..passes.prune import frame_users
+from ..queues.writing import hold_interrupts
 from .calls import PrintedBodies, print_call
 from .printed import Frame, Origin
 from .records import Record
@@ -100,6 +101,7 @@ class Printer:
         self.origins: dict[int, Origin] = {}
         self.bodies = PrintedBodies()
         self.stored: set[Tensor] = set()  # values that variables hold without a copy
+        self.first_write: Operation | None = None  # of several, between which no interrupt is raised
         self._functions: list[Function] = []
         # Names in use; those that were wanted again, with the number up to which there are others like them.
         self._used: dict[str, int] = dict.fromkeys(("np", "stats", "step", "copied", *dir(builtins)), 1)
@@ -216,6 +218,7 @@ class Block:
             if isinstance(operation.op, Parameter) or (operation.outputs and operation.outputs[0] in self.names):
                 continue
             native = self.printer.natives.get(operation)
+            self._print_hold(operation, native)
             if native is not None and native.plan.run:
                 self._print_run(native)
                 continue
@@ -232,6 +235,16 @@ class Block:
             if self.printer.guard is not None:
                 self._print_guard(operation, self.printer.guard)
             self._free(dying.get(operation, ()))
+
+    def _print_hold(self, operation: Operation, native: NativeRegion | None) -> None:
+        """Before the first write of the step: what holds interrupts back until all are done."""
+        printer = self.printer
+        if printer.first_write is None:
+            return
+        together = [operation, *printer.groups.get(operation, ()), *(native.plan.run if native is not None else ())]
+        if printer.first_write in together:
+            printer.first_write = None
+            self.line(f"{printer.bind('hold_interrupts', hold_interrupts)}()")
 
     def _print_run(self, native: NativeRegion) -> None:
         """Operations in a row that are compiled as a whole; the function beside it runs only if that can't."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..control_flow.cond import Branch
 from ..control_flow.while_loop import While
+from ..graph.blas import on_one_thread
 from ..graph.graph import Graph, Operation, ReadVariable
 from ..graph.op import is_array
 from ..graph.spec import Spec, TensorSpec
@@ -23,6 +24,7 @@ from ..ops.array_value import ArrayValue
 from ..ops.base import Constant
 from ..ops.fused import Fused
 from ..ops.store_value import StoreValue
+from ..passes.estimates import may_use_blas_threads
 from ..passes.fuse import FusionRule
 from ..passes.log import is_recording, note_change
 from ..passes.memory_budget import memory_budget
@@ -30,6 +32,7 @@ from ..passes.prepare import Step, prepare
 from ..passes.prune import all_operations
 from ..passes.switches import is_on, turned_off
 from ..place.constraints import check_step
+from ..queues.writing import Writing, locks_of
 from ..tracing import active
 from . import numerics
 from .code import compiled
@@ -44,9 +47,11 @@ from .row_writes import rows_in_place
 from .side_by_side import arranged
 from .storage import is_fresh, plan_buffers, tell_buffers
 from .timing import SavedBytes, Timing, note_compiled, note_saved_bytes, now, step_span
+from .writes import first_write, written_variables
 
 if TYPE_CHECKING:
     from .native.region import NativeRegion
+
 
 _LARGE = 1 << 15  # bytes: memory that the system would be asked for in each step
 _LONG = 200  # operations, of which a run might be worth compiling
@@ -149,12 +154,14 @@ class Program:
         step = prepared or self._prepare()
         operations, fetches = step.operations, step.fetches
         self._owned = OwnMemory(effect for o in all_operations(operations) for effect in o.effects)
-        self._memory = _memory_of(operations)
+        self._memory, is_native = _memory_of(operations), False
         if guard:
             printer = Printer(guard=self._check, timing=self._timing)
+            printer.first_write = first_write(operations, {})
         else:
             printer, operations = _printer(operations, fetches, self._timing, exact, graph.compiles_whole)
-            if printer.is_native(operations):
+            is_native = printer.is_native(operations)
+            if is_native:
                 self._memory = contextlib.nullcontext
         copied = {tensor for tensor in fetches if not is_fresh(tensor)}
         printer.bindings["copied"] = copied_value
@@ -163,6 +170,9 @@ class Program:
         self.origins = printer.origins
         self._recursions = printer.bodies.labels
         namespace = dict(printer.bindings)
+        if not exact and not is_native and needs_whole_cores(operations):
+            self._memory = on_one_thread(self._memory)
+        self._locks = locks_of(written_variables(operations))
         code, self.filename = compiled(self.source, "step", self)
         exec(code, namespace)
         self._step = namespace["step"]
@@ -182,7 +192,6 @@ class Program:
             return self._other(guard=True, timed=self._timing is not None)(*values)
         if memory_budget() != self._budget or turned_off() is not self._turned_off:
             return self._other(self._guards, self._timing is not None)(*values)
-        self._owned.take_back()
         self.statistics.start()
         if self._guards:
             for tensor, value in zip(self._origin[2], values, strict=True):
@@ -190,7 +199,11 @@ class Program:
         room = deep_calls(FRAMES_OF_PROGRAM) if self._recursions else contextlib.nullcontext()
         with np.errstate(all="ignore"), room, self._memory():
             try:
-                return self._step(*values)
+                if not self._locks:
+                    return self._step(*values)
+                with Writing(self._locks):
+                    self._owned.take_back()
+                    return self._step(*values)
             except RecursionError as error:
                 failure = self._too_deep(error)
             except Exception as error:
@@ -329,6 +342,15 @@ def _memory_of(operations: Sequence[Operation]) -> Callable[[], contextlib.Abstr
     return KeptMemory
 
 
+def needs_whole_cores(operations: Sequence[Operation]) -> bool:
+    """Whether threads of BLAS could take the cores that kernels of a step want."""
+    if not any(map(may_use_blas_threads, all_operations(operations))):
+        return False
+    from .kernels.library import library  # products have loaded it already
+
+    return library.usable
+
+
 def _is_large(tensor: Tensor) -> bool:
     spec = tensor.spec
     if isinstance(tensor.operation.op, (ReadVariable, Constant)) or not isinstance(spec, TensorSpec):
@@ -358,6 +380,7 @@ def _printer(
         apart = {o for first, native in natives.items() for o in all_operations(native.plan.run or [first])}
         tell_buffers(plan, in_slots, in_rows, apart)
     printer = Printer(kernels, plan, None, in_place, last, timing, natives, in_rows, in_slots, groups)
+    printer.first_write = first_write(operations, plan)
     return printer, operations
 
 

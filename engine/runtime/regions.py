@@ -11,6 +11,7 @@ from ..control_flow.cond import Branch
 from ..control_flow.frames import History, Saved, TripCount
 from ..control_flow.region_op import RegionOp
 from ..control_flow.while_loop import While
+from ..graph.deadlines import requests
 from ..graph.dtypes import name_of
 from ..graph.graph import Operation, Parameter
 from ..graph.region import Region
@@ -18,6 +19,7 @@ from ..graph.tensor import Tensor
 from ..ops.base import Constant
 from ..ops.elementwise import Add, Subtract
 from ..passes.prune import needed_in_region
+from ..queues.stops import check_stop
 from .printed import Frame
 from .records import Record, RecordBeside, recorded_beside
 from .timing import iteration_callback
@@ -210,11 +212,19 @@ class LoopPrinter(_RegionPrinter):
             expression = working[0].op.emit(arguments)
             if expression is not None:
                 self.block.line(f"while {expression}:", (working[0], arguments))
+                self._print_look(inside)
                 return
         self.block.line("while True:")
+        self._print_look(inside)
         inside.print_operations(operations, [result, *recorded])
         self._print_recording(inside, recorded)
         inside.line(f"if not {inside.names[result]}: break")
+
+    def _print_look(self, inside: Block) -> None:
+        """In each iteration: whether the step has to end."""
+        printer = self.outer.printer
+        look, check = printer.bind("requests", requests), printer.bind("check_stop", check_stop)
+        inside.line(f"if {look}: {check}()")
 
     def _print_body(
         self, names: dict[Tensor, str], variables: list[str], loops: tuple[tuple[Operation, str], ...]
@@ -237,8 +247,6 @@ class LoopPrinter(_RegionPrinter):
             inside.line(f"{', '.join(v for v, _ in changed)} = {', '.join(value for _, value in changed)}")
         if self.frame.trips:
             inside.line(f"{self.frame.trips} += 1")
-        if not changed and not self.frame.trips and not demanded:
-            inside.line("pass")
 
     def _print_recording(self, inside: Block, tensors: Sequence[Tensor]) -> None:
         for tensor in tensors:

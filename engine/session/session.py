@@ -22,6 +22,7 @@ from ..ops.base import as_array, is_numpy
 from ..passes.memory_budget import within_memory_budget
 from ..passes.prune import needed_operations
 from ..place.placement import Placement
+from ..queues.stops import Stop
 from ..runtime.program import Program, Statistics, as_fetched, copied_value
 from ..runtime.variants import Variants
 from ..tracing import trace as traced
@@ -62,6 +63,7 @@ class Session:
         self._pieces: dict[Any, dict[Any, Any]] = {}
         self._latest: Program | MachineProgram | None = None
         self._contexts: list[Any] = []
+        self._stop = Stop()
 
     def run(
         self,
@@ -79,7 +81,7 @@ class Session:
                 nested loops a list of lists), one inside a branch its value, or None where another was taken. By
                 name it is ``loop/body/name:0``, as `Graph.dump` prints it. Mappings keep their kind and order.
             feed_dict: values for placeholders, or for any other tensor, which then is not computed.
-            timeout: how many seconds operations that block (a dequeue, say) may wait altogether.
+            timeout: how many seconds the step may take. What waits (a dequeue, say) ends then, and so do loops.
             trace: a file for a timeline of this run, as `ab.trace` writes it.
             memory_budget: how many bytes of loop state this run may keep for its backward pass, about, in place of
                 what `ab.config.set_memory_budget` says; what does not fit is computed again (docs/memory.md).
@@ -87,7 +89,8 @@ class Session:
         Raises:
             ValueError: a placeholder that is needed was not fed, or a value has the wrong shape.
             TypeError: something can't be fetched or fed, or a value has the wrong dtype.
-            DeadlineExceededError: the timeout was over while an operation waited.
+            DeadlineExceededError: the timeout was over while an operation waited, or a loop ran.
+            CancelledError: another thread has closed the session meanwhile.
         """
         if memory_budget is not None:
             with within_memory_budget(memory_budget):
@@ -153,7 +156,8 @@ class Session:
         """
         feeds = self._resolve_feeds(feed_dict or ())
         given = {t: checked_feed(t, value) for t, value in zip(feeds, (feed_dict or {}).values(), strict=True)}
-        found = handle.run(self._resolve_fetches(fetches), given)
+        with self._stop:
+            found = handle.run(self._resolve_fetches(fetches), given)
         return _pack_fetches(fetches, [as_fetched(value) for value in found])
 
     def program(self, fetches: Any, feeds: Sequence[Any] = ()) -> Program | MachineProgram:
@@ -175,7 +179,12 @@ class Session:
         return self._latest.statistics if self._latest is not None else Statistics()
 
     def close(self) -> None:
-        """Forget the compiled programs."""
+        """End the steps that run in other threads, with CancelledError, and forget the compiled programs.
+
+        Whatever a step waits for, or however long it loops: it ends soon. Later runs compile anew.
+        """
+        stop, self._stop = self._stop, Stop()
+        stop.ask()
         self._programs.clear()
         self._pieces.clear()
         self._latest = None
@@ -184,8 +193,9 @@ class Session:
         self, programs: Variants, fetches: Any, leaves: Sequence[Tensor | Operation], values: Sequence[Any]
     ) -> Any:
         """Run the program for `values`; the fetched leaves in the structure of `fetches`."""
-        program = self._latest = programs.get(values)
-        results = iter(program(*values))
+        with self._stop:
+            program = self._latest = programs.get(values)
+            results = iter(program(*values))
         found = [_fetched(leaf, results) for leaf in leaves]
         return _pack_fetches(fetches, found)
 

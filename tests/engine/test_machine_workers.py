@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -159,3 +160,54 @@ def test_effects_on_workers_keep_their_order():
     assert run(program, []) == (1 + 3 + 7 + 15 + 31 + 63,)
     assert log.entries == [(name, i) for i in range(6) for name in ("near", "far")]
     assert v.numpy() == 63
+
+
+def busy(value: Any) -> Any:
+    """Takes some milliseconds."""
+    until = time.perf_counter() + 5e-3
+    while time.perf_counter() < until:
+        pass
+    return value
+
+
+def test_python_functions_that_took_long_overlap():
+    """Functions on two devices that each wait for the other one: in turns they would wait forever."""
+    met = threading.Barrier(2, timeout=PATIENCE)
+    x = ab.placeholder((3,), "float32", "x")
+    runs: list[int] = []
+
+    def meet(value: Any) -> Any:
+        runs.append(1)
+        if len(runs) > 2:
+            met.wait()
+        return busy(value) + 1.0
+
+    with ab.device("cpu:0"):
+        y = called(meet, x)
+    with ab.device("cpu:1"):
+        z = called(meet, x)
+    program = machine([y, z], [x])
+    for _ in range(3):
+        for found in run(program, [np.zeros(3, "float32")]):
+            np.testing.assert_array_equal(found, np.ones(3))
+    assert len(runs) == 6
+
+
+def test_a_function_on_a_worker_may_run_a_step_that_writes_what_its_own_step_writes():
+    v = ab.Variable(np.zeros(3, "float32"))
+    with ab.Graph().as_default() as inner:
+        change = v.assign_add(np.ones(3, "float32"))
+    nested = ab.Session(inner)
+
+    def changed(value: Any) -> Any:
+        return nested.run(change) + busy(value)
+
+    x = ab.placeholder((3,), "float32", "x")
+    with ab.device("cpu:1"):
+        y = called(changed, x)
+    with ab.device("cpu:0"):
+        z = v.assign(y * 2.0)
+    program = machine([z.operation], [x])
+    for expected in (2.0, 6.0, 14.0):
+        run(program, [np.zeros(3, "float32")])
+        np.testing.assert_array_equal(v.numpy(), np.full(3, expected))

@@ -107,12 +107,27 @@ def test_what_has_no_kernel_stays_right(shape: Any, kernel_shape: Any, dtype: st
 
 @pytest.mark.parametrize("shape", [(2, 50, 42), (3, 1400), (2, 30, 14, 5)])
 def test_pointwise(shape: Any) -> None:
-    """All cells are one row. With many filters the convolution is left to a matrix product, but not its gradients."""
+    """All cells are one row."""
     ones = (1,) * (len(shape) - 1)
     graph, _ = _check((*shape, 24), (*ones, 24, 40))
     assert kernel_types(graph) >= ALL
     graph, _ = _check((*shape, 24), (*ones, 24, 80), "float64")
-    assert kernel_types(graph) & ALL == ALL - {"conv"}
+    assert kernel_types(graph) >= ALL
+
+
+@pytest.mark.parametrize(
+    ("shape", "filters"),
+    [((4, 14, 14, 200), 60), ((4, 14, 14, 200), 200), ((2, 50, 42, 400), 400), ((1, 9, 7, 65), 66)],
+)
+def test_pointwise_convolutions_of_few_cells_or_many_weights_are_products_of_ours(shape: Any, filters: int) -> None:
+    """None is left to BLAS where that uses threads of its own."""
+    graph, _ = _check(shape, (1, 1, shape[-1], filters))
+    assert kernel_types(graph) >= ALL
+
+
+def test_small_pointwise_convolutions_are_left_to_blas_which_makes_no_threads_of_them() -> None:
+    graph, _ = _check((1, 5, 5, 16), (1, 1, 16, 20))
+    assert not kernel_types(graph) & ALL
 
 
 @pytest.mark.parametrize(("filters", "rows"), [(64, 3), (388, 3), (392, 8)])

@@ -199,3 +199,41 @@ def test_memory_is_a_reason_for_several_devices():
     found = placed([sum([ops.sum(v) for v in variables])], make_devices(cpu={"count": 2, "memory_limit": 60_000}))
     assert len({found[v].name for v in variables}) == 2
     assert found.if_it_pays(1e9) is found
+
+
+def written_in_a_loop(v: ab.Variable, inside: str | None) -> Any:
+    def body(i: Any) -> Any:
+        with ab.device(inside):
+            v.assign_add([1.0, 2.0])
+        return i + 1
+
+    return ab.while_loop(lambda i: i < 3, body, [0])[0]
+
+
+def written_in_a_branch(v: ab.Variable, inside: str | None) -> Any:
+    def changed() -> Any:
+        with ab.device(inside):
+            return v.assign(v * 3.0 + [3.0, 6.0])
+
+    return ab.cond(ab.constant(True), changed, lambda: v.assign_sub([1.0, 1.0]))
+
+
+@pytest.mark.parametrize(("around", "inside"), [("cpu:1", None), (None, "cpu:1"), ("cpu:1", "cpu:1")])
+@pytest.mark.parametrize("lies_on", ["cpu:0", "sim:0"])
+@pytest.mark.parametrize("write", [written_in_a_loop, written_in_a_branch])
+def test_a_variable_that_is_written_under_another_scope_stays_where_it_lies(
+    write: Any, lies_on: str, around: str | None, inside: str | None, graph: Graph
+):
+    ab.config.set_devices(cpu=2, sim=1)
+    try:
+        with ab.device(lies_on):
+            v = ab.Variable([0.0, 0.0])
+        with ab.device(around):
+            fetch = write(v, inside)
+        ab.Session(graph).run(fetch)
+        np.testing.assert_array_equal(v.numpy(), [3.0, 6.0])
+        reads = [o for o in all_operations(needed_operations(graph, [fetch])) if o.type == "read_variable"]
+        assert reads
+        assert {ab.placement(fetch)[o].name for o in reads} == {lies_on}
+    finally:
+        ab.config.set_devices()

@@ -86,6 +86,7 @@ def test_loop(x: Tensor):
             read = weight._value
             i, a = c, x
             while i < c_2:
+                if requests: check_stop()
                 add = i + c_3
                 multiply = a * read
                 i, a = add, multiply
@@ -104,6 +105,7 @@ def test_loop_with_a_condition_of_several_operations():
             a = x
             trips = 0
             while True:
+                if requests: check_stop()
                 bessel_i = run_bessel_i(a)
                 less = bessel_i < c
                 del bessel_i
@@ -167,6 +169,7 @@ def test_gradient_of_a_loop(x: Tensor):
             saved_a = []
             trips = 0
             while i < c_2:
+                if requests: check_stop()
                 add = i + c_3
                 sin = np.sin(a)
                 saved_a.append(a)
@@ -179,6 +182,7 @@ def test_gradient_of_a_loop(x: Tensor):
             del saved_a
             iteration, gradient_of_a = subtract, c_4
             while iteration >= c_6:
+                if requests: check_stop()
                 saved = history.take(iteration)
                 cos = np.cos(saved)
                 multiply = gradient_of_a * cos

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Collection, Sequence
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+from ...graph.cached import cached_property
 from ...graph.op import Op
 from ...graph.spec import TensorSpec
 from ...ops.fused import Fused

@@ -3,8 +3,56 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import sys
+import threading
 from enum import Enum
 from typing import Any
+
+
+class _Forks:
+    """Lets no process be forked while LLVM works, as a context around its calls.
+
+    The child has only the thread that forks. What other threads have locked at that moment, in LLVM and in llvmlite,
+    nobody would unlock there: the child would wait forever when it compiles something itself. So who forks waits for
+    the modules that are being compiled, which takes a few seconds at most; meanwhile no others are begun.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside: list[int] = []  # threads
+        self._llvm_lock: Any = None
+
+    def __enter__(self) -> None:
+        with self._changed:
+            self._inside.append(threading.get_ident())
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._inside.remove(threading.get_ident())
+            self._changed.notify_all()
+
+    def before(self) -> None:
+        """Before a fork: wait until nobody is inside, and hold what guards llvmlite's short calls."""
+        own = threading.get_ident()
+        self._changed.acquire()
+        self._changed.wait_for(lambda: all(thread == own for thread in self._inside))
+        llvmlite = sys.modules.get("llvmlite.binding.ffi")
+        self._llvm_lock = getattr(getattr(llvmlite, "lib", None), "_lock", None)
+        if self._llvm_lock is not None:
+            self._llvm_lock.__enter__()
+
+    def after(self) -> None:
+        """After a fork, in both processes."""
+        lock, self._llvm_lock = self._llvm_lock, None
+        if lock is not None:
+            lock.__exit__(None, None, None)
+        self._changed.release()
+
+
+_forks = _Forks()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_forks.before, after_in_parent=_forks.after, after_in_child=_forks.after)
 
 
 class Effort(Enum):
@@ -67,7 +115,8 @@ class Compiler:
         if run is None:
             passes.run(module, builder)
         else:
-            run(passes, module, builder)
+            with _forks:
+                run(passes, module, builder)
 
     def _assemble(self, module: Any, machine: Any) -> bytes:
         emit = self._past_lock("LLVMPY_TargetMachineEmitToMemory", 4)
@@ -75,7 +124,8 @@ class Compiler:
             return machine.emit_object(module)
         library = self.binding.ffi.lib
         with self.binding.ffi.OutputString() as error:
-            buffer = emit(machine, module, 1, error)
+            with _forks:
+                buffer = emit(machine, module, 1, error)
             if not buffer:
                 raise RuntimeError(f"LLVM could not assemble a kernel: {error}")
         try:

@@ -28,6 +28,7 @@ from .depthwise import DepthwiseKernel
 from .depthwise_filter import DepthwiseFilterKernel
 from .entry import Operand
 from .expression import llvm_type
+from .gemm_bind import bind_pointwise
 from .library import library
 from .registers import Registers, registers_of
 
@@ -49,7 +50,7 @@ def bind_convolution(operation: Operation) -> BoundKernel | None:
     (windows, images), groups = _three_axes(op.windows(x, kernel), x[0]), x[-1] // kernel[-2]
     *_, channels, filters = kernel
     if groups == 1 and (filters > _FEW_FILTERS or _is_small_product(windows, kernel)) and _is_pointwise(windows):
-        return None
+        return bind_pointwise(operation, (windows[2].size, filters, channels))
     outs = [window.out for window in windows]
     phase = Phase(
         windows, (0, *_tap_steps(windows, kernel), filters, 1, filters // groups), (0, *_pixel_steps(outs, filters))
@@ -70,7 +71,7 @@ def bind_input_gradient(operation: Operation) -> BoundKernel | None:
         return None
     (windows, images), groups = _three_axes(op.windows(x, kernel, dy), x[0]), x[-1] // kernel[-2]
     if groups == 1 and _is_pointwise(windows) and _is_small_product(windows, kernel):
-        return None
+        return bind_pointwise(operation, (windows[2].size, kernel[-2], kernel[-1]), transpose_b=True)
     phases = [_transposed_phase(windows, kernel, x[-1], place) for place in product(*[w.phases() for w in windows])]
     phases = [phase for phase in phases if 0 not in [window.out for window in phase.windows]]
     sizes = Sizes(images, groups, kernel[-1] // groups, kernel[-2])
@@ -103,8 +104,10 @@ def bind_filter_gradient(operation: Operation) -> BoundKernel | None:
         return None
     (windows, images), groups = _three_axes(op.windows(x, kernel, dy), x[0]), x[-1] // kernel[-2]
     is_product = groups == 1 and _is_pointwise(windows)
-    if 0 in [window.out for window in windows] or (is_product and _is_small_product(windows, kernel)):
+    if 0 in [window.out for window in windows]:
         return None
+    if is_product and _is_small_product(windows, kernel):
+        return bind_pointwise(operation, (kernel[-2], kernel[-1], windows[2].size), transpose_a=True)
     sizes = Sizes(images, groups, kernel[-2], kernel[-1] // groups)
     if _is_depthwise(operation, groups, kernel):
         return _bound_depthwise_filter(operation, windows, sizes)

@@ -18,6 +18,7 @@ from ...ops.packed import Layout, Pack, PackedMatMul
 from . import gemm
 from .bound import MANY, BoundKernel, static_shape
 from .entry import Kernel, Operand, PrintedKernel
+from .expression import llvm_type
 from .library import library
 from .open_sizes import Met, Names, Shape, Shapes, read_sizes
 from .products_together import Begun
@@ -124,6 +125,25 @@ def bind_matmul(operation: Operation) -> BoundKernel | OpenProduct | None:
         return None
     kernel = _product_kernel(dtype, op.transpose_a, op.transpose_b)
     return ProductKernel(op, kernel, [a, b], [c], [gemm.product_address(dtype), rows, columns, terms])
+
+
+def bind_pointwise(
+    operation: Operation, sizes: tuple[int, int, int], transpose_a: bool = False, transpose_b: bool = False
+) -> BoundKernel | None:
+    """The kernel of a convolution, or of a gradient of one, that is one matrix product; None where BLAS is as fast.
+
+    Args:
+        operation: of two operands, whose leading axes are rows, and maybe a shape.
+        sizes: the rows and columns of the result, and how many terms are summed.
+        transpose_a, transpose_b: how the operands lie.
+    """
+    specs = _specs(operation)
+    if specs is None or not is_faster(*sizes):
+        return None
+    dtype, a, b, c = name_of(specs[-1].dtype), *[len(spec.shape or ()) for spec in (*specs[:2], specs[-1])]
+    unread = tuple(Operand(llvm_type(spec.dtype), len(spec.shape or ()), ()) for spec in specs[2:-1])
+    kernel = _product_kernel(dtype, transpose_a, transpose_b, (a, b, c), unread)
+    return BoundKernel(kernel, specs[:-1], specs[-1:], [gemm.product_address(dtype), *sizes])
 
 
 def may_be_large(a: TensorSpec, b: TensorSpec) -> bool:
@@ -281,15 +301,23 @@ def _text(element: str, pointers: int, numbers: Sequence[str], call: str) -> str
 
 
 @cache
-def _product_kernel(dtype: str, transpose_a: bool, transpose_b: bool) -> PrintedKernel:
+def _product_kernel(
+    dtype: str,
+    transpose_a: bool,
+    transpose_b: bool,
+    ranks: tuple[int, int, int] = (2, 2, 2),
+    unread: tuple[Operand, ...] = (),
+) -> PrintedKernel:
+    """The kernel of a product; between its operands and its result there may be others that it does not read."""
     e = gemm.ELEMENTS[dtype]
     a_step, b_step = "%m" if transpose_a else "%k", "%k" if transpose_b else "%n"
     call = (
         f"i64 %m, i64 %n, i64 %k, {e}* %d0, i64 {a_step}, i64 {int(transpose_a)}, {e}* %d1, i64 {b_step}, "
-        f"i64 {int(transpose_b)}, {e}* %d2, i64 %n, {e}* null, i64 0, {e}* null, i64 0"
+        f"i64 {int(transpose_b)}, {e}* %d{2 + len(unread)}, i64 %n, {e}* null, i64 0, {e}* null, i64 0"
     )
-    text = _text(e, 3, ("m", "n", "k"), call)
-    return PrintedKernel((_matrix(e), _matrix(e), _matrix(e, True)), 4, text)
+    text = _text(e, 3 + len(unread), ("m", "n", "k"), call)
+    a, b, c = ranks
+    return PrintedKernel((_matrix(e, rank=a), _matrix(e, rank=b), *unread, _matrix(e, True, c)), 4, text)
 
 
 @cache

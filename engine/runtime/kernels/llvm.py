@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
 
+from ...graph.cached import cached_property
 from ...graph.quick_dataclass import dataclass
 from .entry import Operand
 from .expression import Node

@@ -13,6 +13,7 @@ that were not asked for longest are dropped.
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from typing import Any
 
@@ -55,6 +56,7 @@ class _Allocator:
         self._set: Any = None
         self._kept: Any = None
         self._flush: Any = None
+        self._unlock: Any = None
         self._handler = _Handler()
         self._is_ready = False
         self._lock = threading.Lock()
@@ -89,14 +91,23 @@ class _Allocator:
         self._handler.name, self._handler.version = b"anabranch", 1
         self._kept = ctypes.CFUNCTYPE(ctypes.c_size_t)(engine.get_function_address("anabranch_kept"))
         self._flush = ctypes.CFUNCTYPE(None)(engine.get_function_address("anabranch_flush"))
+        self._unlock = ctypes.CFUNCTYPE(None)(engine.get_function_address("anabranch_unlock"))
         self._set = _numpy_function(_SET_HANDLER, ctypes.py_object, ctypes.py_object)
         new_capsule = ctypes.pythonapi.PyCapsule_New
         new_capsule.restype = ctypes.py_object
         new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
         self._capsule = new_capsule(ctypes.addressof(self._handler), _CAPSULE_NAME, None)
 
+    def restart(self) -> None:
+        """In a child process, which lacks the thread that held a lock when it was forked."""
+        self._lock = threading.Lock()
+        if self._unlock is not None:
+            self._unlock()
+
 
 _allocator = _Allocator()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_allocator.restart)
 
 
 def prepare() -> None:
@@ -185,6 +196,12 @@ done:
 
 define internal void @leave() {{
   store atomic i64 0, i64* @lock seq_cst, align 8
+  ret void
+}}
+
+; In a child process: lists are whole at any moment, but for a block that the thread had in its hands.
+define void @anabranch_unlock() {{
+  call void @leave()
   ret void
 }}
 

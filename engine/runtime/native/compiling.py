@@ -31,7 +31,7 @@ from .recording import recorded_inside
 from .scalars import division_functions, type_of
 from .variables import Held, StaleError, check_in_use, touched
 
-TRIPS, NEEDED, WRITTEN, FIRST_SIZE = range(4)  # places among the counts
+TRIPS, NEEDED, REQUESTS, WRITTEN, FIRST_SIZE = range(5)  # places among the counts; REQUESTS is behind NEEDED
 _LAST_BIT = 62
 _MOST_COPIED_BYTES = 1 << 20  # of a variable that a part of a step writes, each time that it runs
 FREE = -2  # is needed at first, where the region runs without the interpreter's lock
@@ -325,14 +325,13 @@ class _Planner:
         function = self.function
         self.context.variables.drop_guards()
         function.place("interrupted")
-        self._give_scalars()
-        function.line("ret i32 4")
+        function.jump("undo")
         function.place("failed")
         function.jump("undo")
         function.place("no_room")
         function.jump("undo")
         function.place("undo")
-        code = function.let("phi i32 [2, %failed], [3, %no_room]")
+        code = function.let("phi i32 [2, %failed], [3, %no_room], [4, %interrupted]")
         self.context.variables.print_undoing()
         function.line(f"ret i32 {code}")
 

@@ -63,7 +63,8 @@ class Context:
         variables: what is read and assigned.
         pieces: long runs of operations, cut into functions of their own.
         in_pieces: how many operations those hold.
-        exits: behind how many lines the function may be left because something failed, or there is no room.
+        exits: behind how many lines the function may be left because something failed, there is no room, or the step
+            has to end.
     """
 
     failed: ClassVar[str] = "failed"
@@ -152,9 +153,10 @@ class Context:
             raise TooLargeError("its large arrays are worth several cores")
 
     def tick(self, cost: int) -> None:
-        """In each round of a loop: after a while, look for signals and let other threads of Python run."""
+        """In each round of a loop: after a while, look for signals, and for others who ask the step to end."""
         function = self.function
         look, on, again = (function.new_label(hint) for hint in ("look", "on", "again"))
+        self.exits.append(len(function.lines))
         left = function.let(f"load i64, ptr {self.budget}")
         less = function.let(f"sub i64 {left}, {cost + 1}")
         function.line(f"store i64 {less}, ptr {self.budget}")

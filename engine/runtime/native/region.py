@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from ...graph.deadlines import requests_address
 from ...graph.spec import ArraySpec, TensorSpec
 from ...graph.tensor import Tensor
 from ...graph.variable import Variable
 from ...ops.array_value import ArrayValue
 from ...ops.keys import SeedGenerator
+from ...queues.stops import check_stop
 from .checks import Operand
-from .compiling import FIRST_SIZE, FREE, NEEDED, TRIPS, WRITTEN, HeldValue, Plan
+from .compiling import FIRST_SIZE, FREE, NEEDED, REQUESTS, TRIPS, WRITTEN, HeldValue, Plan
 from .ragged import RaggedArray, rows_and_ends, rows_of
 
 _RAN, _REFUSED, _FAILED, _NO_ROOM, _INTERRUPTED = range(5)
@@ -33,7 +35,7 @@ class NativeRegion:
     A call takes the statistics, to count what is saved, and the inputs of the plan. It returns the results, the
     histories and the trip count as a tuple; or None where the region can't be run so: an operation fails, or an operand
     is not what the program was compiled for. It has changed nothing then, so that the caller runs it on NumPy, which
-    raises the error where it belongs.
+    raises the error where it belongs. Nor has it where it is interrupted, or asked to end.
 
     Attributes:
         plan: the region, printed.
@@ -101,11 +103,7 @@ class NativeRegion:
             counts[NEEDED] = FREE if self.is_free else 0
             parts = [part for room in rooms for part in room]
             operands = (*given, *held, *outputs, *places.scalars, counts, places.arena, *parts)
-            try:
-                code = self.entry(self._at, id(operands))
-            except BaseException:  # a signal's: what was done until then stays
-                self._note_written(held, places)
-                raise
+            code = self.entry(self._at, id(operands))
             if code == _RAN:
                 if self._written or self._changed:
                     self._note_written(held, places)
@@ -115,6 +113,8 @@ class NativeRegion:
             if code == _NO_ROOM and self._grow(int(counts[NEEDED])):
                 held = self._values(places)  # copies anew
                 continue
+            if code == _INTERRUPTED:
+                check_stop()
             if code != _REFUSED or refitted:
                 return None
             refitted = True
@@ -240,6 +240,7 @@ class _Places:
         plan = region.plan
         self.arena: Any = np.empty(plan.arena_size, "uint8")
         self.counts: Any = np.zeros(FIRST_SIZE + len(plan.rooms), "int64")
+        self.counts[REQUESTS] = requests_address()
         self.keys: list[Any] = [np.empty(2, "int64") for h in plan.variables if isinstance(h.resource, SeedGenerator)]
         self.scalars: list[Any] = [np.empty((), dtype) for dtype in region.scalar_types]
         self.outputs: list[Any] = [np.empty((), dtype) for _, dtype in region.output_types]

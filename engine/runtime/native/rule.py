@@ -20,6 +20,7 @@ from ...passes.estimates import flops_of
 from ...passes.log import note_change, note_kept
 from ...passes.loops.linear import trip_count
 from ...passes.prune import frame_users
+from ...queues.stops import stopped_address
 from ..kernels.compiler import Effort
 from ..kernels.expression import UnsupportedError
 from ..kernels.library import library
@@ -47,7 +48,21 @@ declare ptr @PyEval_SaveThread()
 declare void @PyEval_RestoreThread(ptr)
 declare i32 @PyGILState_Ensure()
 declare void @PyGILState_Release(i32)
+declare i32 @anabranch_stopped()
 define internal i32 @anabranch_look(ptr %needed) noinline cold {
+  %place = getelementptr i64, ptr %needed, i64 1
+  %address = load i64, ptr %place
+  %requests = inttoptr i64 %address to ptr
+  %count = load volatile i64, ptr %requests
+  %is_asked = icmp ne i64 %count, 0
+  br i1 %is_asked, label %ask, label %look
+ask:
+  %is_stopped = call i32 @anabranch_stopped()
+  %ends = icmp ne i32 %is_stopped, 0
+  br i1 %ends, label %stop, label %look
+stop:
+  ret i32 1
+look:
   %code = load i64, ptr %needed
   %is_free = icmp eq i64 %code, FREE
   br i1 %is_free, label %free, label %held
@@ -347,6 +362,7 @@ def _compile_together(regions: Sequence[NativeRegion], effort: Effort) -> None:
     for name in _PYTHON:
         function: Any = getattr(ctypes.pythonapi, name)
         library.offer(name, ctypes.cast(function, ctypes.c_void_p).value or 0)
+    library.offer("anabranch_stopped", stopped_address())
     module = module_text([(name, text) for text, name in names.items()]) + _LOOK
     free = dict.fromkeys(names[region.plan.text] for region in regions if region.is_free)
     module += "".join(map(free_text, free))

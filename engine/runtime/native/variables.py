@@ -6,8 +6,8 @@ value carries a mark, with the version of the variable that it shows. If one is 
 with reads of that variable that copy.
 
 A region that fails leaves nothing behind, so that it can run anew on NumPy, up to where it fails: before the first
-write an array's value is kept aside, and put back. One that is interrupted leaves what it has done. To other
-threads, what it does to scalars shows when it is done.
+write an array's value is kept aside, and put back. The same holds for one that is interrupted. To other threads, what
+it does to scalars shows when it is done.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """Independent loops that use one core each, side by side against one after the other; and what that costs where there
-are none: W2, W6 and W12 with all threads against one of ours."""
+are none: W2, W6 and W12 with all threads against one of ours.
+
+So too a U-shaped net, NumPy imported first: its threads must leave ours the cores (docs/kernels.md, "Whose threads").
+"""
 
 from __future__ import annotations
 
@@ -51,10 +54,33 @@ def _ensemble(random: np.random.Generator) -> list[Any]:
     return [ab.ops.mean(sum(_states(x, *weights, backward=False) for weights in nets) / NETS)]
 
 
+def _u_net(random: np.random.Generator) -> list[Any]:
+    """Images down to a quarter and up again; the last convolution, to one channel, is left to NumPy."""
+    x = ab.Variable(_draw(random, 16, 64, 64, 3), trainable=False)
+    shapes = [(3, 3, 3, 16), (3, 3, 16, 32), (3, 3, 32, 64), (2, 2, 32, 64), (3, 3, 64, 32), (2, 2, 16, 32)]
+    kernels = [ab.Variable(_draw(random, *shape) * 0.3) for shape in (*shapes, (3, 3, 32, 16), (1, 1, 16, 1))]
+
+    def convolved(h: Any, kernel: Any) -> Any:
+        return ab.ops.relu(ab.ops.conv(h, kernel, padding="same"))
+
+    fine = convolved(x, kernels[0])
+    coarse = convolved(ab.ops.max_pool(fine, 2), kernels[1])
+    deep = convolved(ab.ops.max_pool(coarse, 2), kernels[2])
+    up = ab.ops.conv_transpose(deep, kernels[3], strides=2)
+    coarse = convolved(ab.ops.concatenate([coarse, up], axis=-1), kernels[4])
+    up = ab.ops.conv_transpose(coarse, kernels[5], strides=2)
+    fine = convolved(ab.ops.concatenate([fine, up], axis=-1), kernels[6])
+    loss = ab.ops.mean(ab.ops.conv(fine, kernels[7]) ** 2)
+    updates = [k.assign_sub(0.01 * g) for k, g in zip(kernels, ab.gradients(loss, kernels), strict=True)]
+    return [loss, *(update.operation for update in updates)]
+
+
 BUILT: dict[str, Callable[[np.random.Generator], list[Any]]] = {
     "bidirectional": _bidirectional,
     "ensemble": _ensemble,
+    "u_net": _u_net,
 }
+ON_ONE_THREAD = (*OTHERS, "u_net")
 
 
 def anabranch(params: dict[str, Any]) -> Record:
@@ -68,8 +94,8 @@ def anabranch(params: dict[str, Any]) -> Record:
 
 
 def alone(params: dict[str, Any]) -> Record:
-    """W2, W6 and W12 on one thread of ours; the others on all, but one piece after the other."""
-    if params["of"] in OTHERS:
+    """W2, W6, W12 and the U-shaped net on one thread of ours; the others on all, but one piece after the other."""
+    if params["of"] in ON_ONE_THREAD:
         os.environ["ANABRANCH_NUM_THREADS"] = "1"
         return anabranch(params)
     with without("parallel"):

@@ -1,0 +1,129 @@
+"""`Stop`: ends the steps of a session from outside, whatever they wait for or however long they loop."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from ..graph.deadlines import add_request, drop_request, seconds_left
+from .errors import CancelledError, DeadlineExceededError
+
+_stops: ContextVar[tuple[Stop, ...]] = ContextVar("stops", default=())
+
+
+class Stop:
+    """Asks the steps that run inside of it, as a context, to end. Any number of threads may be inside.
+
+    >>> stop = Stop()
+    >>> stop.ask()
+    >>> with stop:
+    ...     check_stop()
+    Traceback (most recent call last):
+    ...
+    anabranch.engine.queues.errors.CancelledError: The session was closed while the step ran.
+    """
+
+    def __init__(self) -> None:
+        self._is_asked = False
+        self._lock = threading.Lock()
+        self._runs: list[int] = []  # the threads inside
+        self._listeners: list[Callable[[], None]] = []
+
+    @property
+    def is_asked(self) -> bool:
+        return self._is_asked
+
+    @property
+    def runs(self) -> int:
+        """How many steps run inside."""
+        return len(self._runs)
+
+    def ask(self) -> None:
+        """From now on what runs inside ends with CancelledError."""
+        with self._lock:
+            self._is_asked = True
+            if self._runs:
+                add_request(self)
+            for listener in self._listeners:
+                listener()
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Have `listener` called, by the thread that asks; at once if that was so."""
+        with self._lock:
+            self._listeners.append(listener)
+            if self._is_asked:
+                listener()
+
+    def forget(self, listener: Callable[[], None]) -> None:
+        """Call it no more."""
+        with self._lock:
+            self._listeners.remove(listener)
+
+    def __enter__(self) -> None:
+        _stops.set((*_stops.get(), self))
+        self._runs.append(threading.get_ident())
+        if self._is_asked:
+            add_request(self)
+
+    def __exit__(self, *_: object) -> None:
+        _stops.set(_stops.get()[:-1])
+        self._runs.remove(threading.get_ident())
+        if self._is_asked:
+            with self._lock:
+                if not self._runs:
+                    drop_request(self)
+
+
+def check_cancelled() -> None:
+    """End the step of this thread if that was asked for.
+
+    Raises:
+        CancelledError: it was.
+    """
+    if any(stop.is_asked for stop in _stops.get()):
+        raise CancelledError("The session was closed while the step ran.")
+
+
+def check_stop() -> None:
+    """The same for a step that computes, which also ends at its deadline.
+
+    Raises:
+        CancelledError: the session was closed.
+        DeadlineExceededError: the deadline has passed.
+    """
+    check_cancelled()
+    if seconds_left() == 0:
+        raise DeadlineExceededError(
+            "The timeout was over while the step ran a loop. Give a longer timeout, or see whether the loop's "
+            "condition ever becomes false."
+        )
+
+
+@contextmanager
+def listening(listener: Callable[[], None]) -> Generator[None]:
+    """Inside the block `listener` is called, by another thread, when the step of this thread is asked to end."""
+    stops = _stops.get()
+    for stop in stops:
+        stop.listen(listener)
+    try:
+        yield
+    finally:
+        for stop in stops:
+            stop.forget(listener)
+
+
+@ctypes.PYFUNCTYPE(ctypes.c_int)
+def _is_stopped() -> int:
+    try:
+        check_stop()
+    except BaseException:  # nothing can be raised through machine code: who called that looks again
+        return 1
+    return 0
+
+
+def stopped_address() -> int:
+    """A function for machine code that tells whether the step of this thread has to end."""
+    return ctypes.cast(_is_stopped, ctypes.c_void_p).value or 0

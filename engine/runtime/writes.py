@@ -1,0 +1,36 @@
+"""What a step writes: the variables, and from which operation on it has written some and not yet all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..graph.graph import Operation
+from ..graph.tensor import Tensor
+from ..graph.variable import Assign, Variable
+from .storage import Buffer
+
+
+def written_variables(operations: Iterable[Operation]) -> set[Variable]:
+    """The variables that operations write, those inside loops and branches included."""
+    effects = [effect for operation in operations for effect in operation.effects]
+    return {effect.resource for effect in effects if effect.writes and isinstance(effect.resource, Variable)}
+
+
+def first_write(operations: Sequence[Operation], plan: Mapping[Tensor, Buffer]) -> Operation | None:
+    """The first operation that writes a variable, if an interrupt behind it could leave some updates undone.
+
+    That can't be where one variable is assigned once: this is a single instruction of Python, or a single kernel.
+
+    Args:
+        operations: of a step, as they run.
+        plan: the results that are written straight into variables.
+    """
+    writers = [operation for operation in operations if written_variables([operation])]
+    if all(isinstance(operation.op, Assign) for operation in writers) and len(writers) < 2:
+        return None
+    written = set(writers)
+    return next(o for o in operations if o in written or any(_is_in_place(plan.get(t)) for t in o.outputs))
+
+
+def _is_in_place(buffer: Buffer | None) -> bool:
+    return buffer is not None and buffer.variable is not None

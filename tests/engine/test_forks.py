@@ -1,0 +1,109 @@
+"""Processes that are forked while another thread compiles: the child compiles, too, and nothing hangs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from anabranch.engine.runtime.kernels.library import library
+
+pytestmark = [
+    pytest.mark.skipif(not library.usable, reason="kernels can't be compiled here"),
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
+]
+
+_BEGIN = """
+import os, signal, sys, threading
+import numpy as np
+import anabranch as ab
+from anabranch import ops
+
+def step(size, factor):
+    with ab.Graph().as_default() as graph:
+        x = ab.placeholder((size, 3), "float32")
+        y = ops.sum(ops.tanh(x) * factor + ops.exp(x * 0.0), axis=1)
+    return ab.Session(graph).run(y, {x: np.zeros((size, 3), "float32")})
+
+def forked(work):
+    child = os.fork()
+    if not child:
+        signal.alarm(60)
+        work()
+        os._exit(7)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code == 7, f"the child hangs or fails: {code}"
+
+step(5, 2.0)
+"""
+
+# Hooks that were registered later are called earlier: the thread still has the lock when the first hook is called.
+_LOCKED = """
+import llvmlite.binding.ffi
+locked, go = threading.Event(), threading.Event()
+
+def hold():
+    with llvmlite.binding.ffi.lib._lock:
+        locked.set()
+        go.wait()
+
+thread = threading.Thread(target=hold, daemon=True)
+thread.start()
+locked.wait()
+os.register_at_fork(before=go.set)
+forked(lambda: step(6, 3.0))
+thread.join()
+step(8, 5.0)
+"""
+
+_COMPILING = """
+ends = False
+
+def compile_on():
+    number = 0
+    while not ends:
+        number += 1
+        step(7 + number % 100, float(number))
+
+threads = [threading.Thread(target=compile_on, daemon=True) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for number in range(8):
+    forked(lambda: step(200 + number, 0.5))
+ends = True
+for thread in threads:
+    thread.join()
+"""
+
+_WORKERS = """
+ab.config.set_devices(cpu=2)
+with ab.Graph().as_default() as graph:
+    x = ab.placeholder((400, 400), "float32")
+    with ab.device("cpu:1"):
+        y = x @ x
+    with ab.device("cpu:0"):
+        z = y @ x
+session, ones = ab.Session(graph), np.ones((400, 400), "float32")
+
+def run():
+    np.testing.assert_allclose(session.run(z, {x: ones}), 160000.0)
+
+run()
+forked(run)
+"""
+
+
+@pytest.mark.parametrize("script", [_LOCKED, _COMPILING, _WORKERS], ids=["locked", "compiling", "workers"])
+def test_a_child_compiles_and_runs(script: str, tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", _BEGIN + script],
+        env={**os.environ, "ANABRANCH_CACHE_DIR": str(tmp_path), "ANABRANCH_NUM_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
