@@ -13,10 +13,10 @@ import numpy as np
 
 from ..engine import ops
 from ..engine.graph import Operation, Tensor
+from ..engine.graph.claims import claim
 from ..engine.graph.dtypes import name_of
 from ..engine.graph.quick_dataclass import dataclass
 from ..engine.objects.names import to_snake_case
-from ..engine.objects.trust import claim
 from ..engine.ops.base import Constant, ShapeOf
 
 PACKAGE = "keras.src.ops"
