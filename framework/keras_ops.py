@@ -105,6 +105,7 @@ _SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
     "TopK": ("math.TopK", {"k": "k"}),
     "Transpose": ("numpy.Transpose", {"axes": "axes"}),
     "TransposedCopy": ("numpy.Transpose", {"axes": "axes"}),
+    "View": ("numpy.View", {"dtype": "dtype"}),
     "Unstack": ("core.Unstack", {"num": "count", "axis": "axis"}),
 }
 
@@ -151,6 +152,8 @@ def fold(operation: Operation) -> bool:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, np.dtype):
+        return name_of(value)
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -331,6 +334,7 @@ _MAKERS: dict[str, Callable[..., KerasOp | None]] = {
     "Reshape": _reshape,
     "ReshapeToShape": _reshape,
     "Roll": _roll,
+    "ScatterAdd": lambda op, *_: KerasOp("core.ScatterUpdate", {"reduction": "add"}),
     "ScatterUpdate": lambda op, *_: KerasOp("core.ScatterUpdate", {"reduction": None}),
     "SingularValues": lambda op, *_: KerasOp("linalg.SVD", {"compute_uv": False}),
     "Slice": _slice,
