@@ -13,10 +13,10 @@ import numpy as np
 
 from ..engine import ops
 from ..engine.graph import Operation, Tensor
+from ..engine.graph.claims import claim
 from ..engine.graph.dtypes import name_of
 from ..engine.graph.quick_dataclass import dataclass
 from ..engine.objects.names import to_snake_case
-from ..engine.objects.trust import claim
 from ..engine.ops.base import Constant, ShapeOf
 
 PACKAGE = "keras.src.ops"
@@ -105,6 +105,7 @@ _SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
     "TopK": ("math.TopK", {"k": "k"}),
     "Transpose": ("numpy.Transpose", {"axes": "axes"}),
     "TransposedCopy": ("numpy.Transpose", {"axes": "axes"}),
+    "View": ("numpy.View", {"dtype": "dtype"}),
     "Unstack": ("core.Unstack", {"num": "count", "axis": "axis"}),
 }
 
@@ -151,6 +152,8 @@ def fold(operation: Operation) -> bool:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, np.dtype):
+        return name_of(value)
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -331,6 +334,7 @@ _MAKERS: dict[str, Callable[..., KerasOp | None]] = {
     "Reshape": _reshape,
     "ReshapeToShape": _reshape,
     "Roll": _roll,
+    "ScatterAdd": lambda op, *_: KerasOp("core.ScatterUpdate", {"reduction": "add"}),
     "ScatterUpdate": lambda op, *_: KerasOp("core.ScatterUpdate", {"reduction": None}),
     "SingularValues": lambda op, *_: KerasOp("linalg.SVD", {"compute_uv": False}),
     "Slice": _slice,

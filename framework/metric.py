@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from ..engine.graph import StatelessScope, Variable, as_shape, in_stateless_scope
+from ..engine.graph.claims import claim
 from ..engine.graph.graph import without_tapes
 from ..engine.graph.provenance import building_part
 from ..engine.objects import initializers
 from ..engine.objects.floats import layer_dtype
 from ..engine.objects.names import name_for
-from ..engine.objects.trust import claim
 from ..engine.session import Function
 from ..layers.tracking import TrackedMetric, held_by_attributes
 from .calling import as_argument, is_symbolic

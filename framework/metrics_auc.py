@@ -7,7 +7,7 @@ from typing import Any
 
 from ..engine import ops
 from ..engine.graph import Tensor, Variable
-from ..engine.objects.trust import claim
+from ..engine.graph.claims import claim
 from .metric import Metric
 from .metrics_confusion import LONG_NAMES, checked_thresholds, update_counts
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..engine import ops
 from ..engine.graph import Tensor
-from ..engine.objects.trust import claim
+from ..engine.graph.claims import claim
 from .metric import Metric
 from .metrics_confusion import LONG_NAMES, update_counts
 

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ..engine import ops
 from ..engine.control_flow.region_op import RegionOp
 from ..engine.graph import (
@@ -151,7 +153,8 @@ class SavedOp:
         if self.class_name == "GetItem":
             x, key = args
             return x[tuple(key) if isinstance(key, list) else key]
-        return apply_keras_op(self.class_name, self.module, self.arguments, args, kwargs)
+        result = apply_keras_op(self.class_name, self.module, self.arguments, args, kwargs)
+        return ops.convert_to_tensor(result) if isinstance(result, (int, np.generic, np.ndarray)) else result
 
     def _apply_own(self, args: tuple[Any, ...]) -> Any:
         found = next((cls for cls in ops.registered_ops().values() if cls.__name__ == self.class_name), None)

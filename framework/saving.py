@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from .. import __version__
+from ..engine.graph.claims import PER_ARRAY, memory_budget
 from ..engine.objects.registry import (
     custom_object_scope,
     deserialize_keras_object,
@@ -28,7 +29,6 @@ from ..engine.objects.registry import (
     shared_reading_scope,
     shared_writing_scope,
 )
-from ..engine.objects.trust import PER_ARRAY, memory_budget
 from .archive import (
     SLACK,
     Archive,

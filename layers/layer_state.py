@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..engine.graph import Tensor, TensorSpec, Variable, as_dtype, eagerly, flatten
+from ..engine.graph.claims import claim
 from ..engine.graph.graph import get_default_graph
 from ..engine.objects import constraints, initializers, policies, regularizers
 from ..engine.objects.names import name_for, to_snake_case
-from ..engine.objects.trust import claim
 from .added_losses import LostLoss, as_term, losses_within
 from .calling import calling_layer, enclosing_path, is_within_call_of
 from .node import Node

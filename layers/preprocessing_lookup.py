@@ -16,9 +16,10 @@ import numpy as np
 
 from ..engine import ops
 from ..engine.graph import Tensor, Variable
+from ..engine.graph.claims import claim
 from ..engine.graph.dtypes import is_integer, string
 from ..engine.objects.floats import floatx
-from ..engine.objects.trust import claim, distrusts_files
+from ..engine.objects.trust import distrusts_files
 from ..engine.ops.base import as_array
 from .preprocessing_base import (
     ENCODED_MODES,

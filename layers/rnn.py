@@ -9,9 +9,9 @@ import numpy as np
 from ..engine import ops
 from ..engine.control_flow import TensorArray, while_loop
 from ..engine.graph import Region, Tensor, TensorSpec, Variable, flatten, pack_as
+from ..engine.graph.claims import claim
 from ..engine.graph.graph import Graph, get_default_graph, in_explicit_graph
 from ..engine.objects.registry import serialize_keras_object
-from ..engine.objects.trust import claim
 from ..engine.ops.elementwise import identity as pass_on  # ops.identity is the matrix
 from .calling import map_leaves
 from .layer import Layer

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ..graph import dtypes
+from ..graph.claims import claim
 from ..graph.dtypes import DType, as_dtype
 from ..graph.graph import Operation
 from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
@@ -194,6 +196,15 @@ def _arange(xp: Any, *limits: Any) -> Any:
     return xp.arange(*numbers, dtype=limits[0].dtype)
 
 
+def _arange_size(start: Any, stop: Any, step: Any) -> int:
+    """How many elements NumPy's arange has, over scalars of one dtype, without making them."""
+    if dtypes.is_integer(start.dtype):
+        return max(0, -((start.item() - stop.item()) // step.item()))
+    with np.errstate(all="ignore"):
+        parts = float((stop - start) / step)
+    return max(0, math.ceil(parts)) if math.isfinite(parts) else 0  # then NumPy says what is wrong
+
+
 def arange(start: TensorLike, stop: TensorLike = None, step: TensorLike = None, dtype: Any = None) -> Tensor:
     """start, start + step, ... up to `stop`, which is left out; ``arange(n)`` counts from 0.
 
@@ -220,10 +231,10 @@ def arange(start: TensorLike, stop: TensorLike = None, step: TensorLike = None, 
         raise ValueError(f"arange(start={start}, stop={stop}, step=0): the step must not be zero.")
     if any(value is None for value in values):
         return convert_to_tensor(apply(Range(None), *inputs), wanted)
-    known = _arange(np, *values)
-    if known.size <= _LARGEST_CONSTANT:
-        return make_constant(known.astype(wanted))
-    return convert_to_tensor(apply(Range(known.size), *inputs), wanted)
+    size = _arange_size(*values)
+    if size <= _LARGEST_CONSTANT:
+        return make_constant(_arange(np, *values).astype(wanted))
+    return convert_to_tensor(apply(Range(size), *inputs), wanted)
 
 
 def linspace(
@@ -261,6 +272,7 @@ def linspace(
     total = last - first
     rank = None if total.shape is None else len(total.shape)
     place = axis if rank is None else normalize_axis(axis, rank + 1)
+    claim((num,), 8, "linspace: the result")
     share = (np.arange(num) / max(parts, 1)).astype("float64")
     if rank is None and axis != 0:
         raise ValueError(f"linspace(axis={axis}) needs start and stop of known rank.")

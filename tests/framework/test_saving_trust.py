@@ -216,6 +216,14 @@ def test_lying_constants_are_refused_before_their_memory_is_taken(tmp_path: Path
     assert peak_of(load) < 50_000_000
 
 
+def test_an_input_of_many_rows_takes_no_memory(tmp_path: Path) -> None:
+    text = layers.TextVectorization(output_mode="count", max_tokens=5, pad_to_max_tokens=True)
+    text.adapt(["a b c"])
+    path = saved(tmp_path, text, shape=(), dtype="string")
+    forged = forge(path, lambda config: layer_config(config, 0).update(batch_shape=[10**8]))
+    assert peak_of(lambda: ab.load_model(forged)) < 50_000_000
+
+
 @pytest.mark.parametrize("metric", ["AUC", "PrecisionAtRecall"])
 def test_lying_metrics_are_refused_before_their_memory_is_taken(tmp_path: Path, metric: str) -> None:
     made = ab.metrics.AUC() if metric == "AUC" else ab.metrics.PrecisionAtRecall(0.5)

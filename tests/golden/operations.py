@@ -160,6 +160,13 @@ def _networks(ops: Any) -> dict[str, Sample]:
         "scatter_update": Sample(lambda x: ops.scatter_update(x[0], [[0, 1]], [5.0])),
         "glu": Sample(lambda x: ops.glu(x, axis=-1)),
         "normalize": Sample(lambda x: ops.normalize(x, axis=-1)),
+        "segment_max": Sample(lambda x: ops.segment_max(x[0], np.array([0, 0, 1, 2]), num_segments=3), ((4,),)),
+        "select": Sample(lambda x: ops.select([x > 0.5, x < 0], [x, x * 2], 0.0)),
+        "size": Sample(lambda x: ops.size(x[0]) * x),
+        "scatter": Sample(lambda x: ops.scatter(np.array([[0], [2]]), x[:2, 0], (4, 6))),
+        "percentile": Sample(lambda x: ops.percentile(x, 30, axis=1)),
+        "outer": Sample(lambda x: ops.outer(x[0], x[0]), ((4,),)),
+        "view": Sample(lambda x: ops.view(x, "int32")),
         "threshold": Sample(lambda x: ops.threshold(x, 0.1, 0.5)),
     }
 
