@@ -22,7 +22,7 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 def modules() -> set[str]:
     """Paths, as in a wheel, of every Python file of the package."""
     files = [path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
-    return {"anabranch/__init__.py"} | {f"anabranch/{path.as_posix()}" for path in files}
+    return {"anabranch/__init__.py", "anabranch/__main__.py"} | {f"anabranch/{path.as_posix()}" for path in files}
 
 
 def test_packages_are_the_folders_that_hold_an_init():
