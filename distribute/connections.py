@@ -144,8 +144,8 @@ def _introduced(document: dict[str, Any]) -> Identity:
 def _unproved(claimed: Identity | None) -> str:
     name = "the other side" if claimed is None else claimed.name
     return (
-        f"{name} has another token than this process. Set ANABRANCH_TOKEN to the same text for all tasks and clients of "
-        "a job, or start them as the same user"
+        f"{name} has another token than this process. Set ANABRANCH_TOKEN to the same text for all tasks and clients "
+        "of a job, or start them as the same user"
     )
 
 
