@@ -63,6 +63,10 @@ class Loop:
 
     # --- for the loop's own thread ----------------------------------------------------------------------------------
 
+    def soon(self, function: Callable[[], Any]) -> None:
+        """Have a function called in the next turn."""
+        self._calls.append(function)
+
     def after(self, seconds: float, function: Callable[[], Any]) -> None:
         """Have a function called when a time has passed."""
         heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._numbers), function))

@@ -101,9 +101,10 @@ class Server:
             self._devices,
             self._token,
             self._config.connect_timeout,
-            (resolved(self._host), self._listener.getsockname()[1]),
+            self._listener.getsockname()[1],
         )
         self._thread = threading.Thread(target=self._run, name=f"anabranch {self.name}", daemon=True)
+        self._ended = threading.Event()
         self._is_stopped = False
         self._lock = threading.Lock()
         if start:
@@ -123,8 +124,9 @@ class Server:
 
     def join(self) -> None:
         """Wait until `stop` is called, by another thread or a signal's handler."""
-        while self._thread.is_alive():
-            self._thread.join(0.5)  # an interrupt that comes just before is seen when this ends
+        # Not by joining the thread: an interrupt of that has Python 3.11 take the thread for ended.
+        while self._thread.ident is not None and not self._ended.wait(0.5):
+            pass
 
     def stop(self) -> None:
         """End the task: connections are closed, steps fail elsewhere, state is given up, the ports are free."""
@@ -135,6 +137,7 @@ class Server:
         self._front.stop()
         if self._thread.ident is not None:
             self.task.loop.stop()
+            self._ended.wait()
             self._thread.join()
         else:
             self._listener.close()
@@ -152,8 +155,14 @@ class Server:
         return f"<Server {self.name} at {self.target}>"
 
     def _run(self) -> None:
-        with np.errstate(all="ignore"):
-            self.task.loop.run()
+        try:
+            with np.errstate(all="ignore"):
+                self.task.loop.run()
+        except BaseException:
+            self.task.disconnect("the task's loop has failed, see what it has printed")
+            raise
+        finally:
+            self._ended.set()
 
     def _information(self) -> TaskInfo:
         """What this task says of itself; called by gRPC's threads."""

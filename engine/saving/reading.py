@@ -57,9 +57,11 @@ class _GraphReader:
         self._graphs: dict[int, Graph] = {}
         self._parents: list[Graph] = []
         self._values = ValueReader(self._tensor, self._region, self._resource, self._array)
+        if make_resource is not None:  # what it raises is not the document's fault
+            self._resources = [make_resource(resource, self._array) for resource in document["resources"]]
         try:
-            make = make_resource or made_resource
-            self._resources = [make(resource, self._array) for resource in document["resources"]]
+            if make_resource is None:
+                self._resources = [made_resource(resource, self._array) for resource in document["resources"]]
             self._colocations = [
                 Colocation(name, None if location is None else Location(*location), binding)
                 for name, binding, location in document.get("colocations", ())
