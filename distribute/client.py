@@ -64,12 +64,14 @@ class Client:
     Concurrent steps have a connection each; connections are kept for the next ones.
 
     Attributes:
+        tasks_of_latest: how many tasks take part in the step that was prepared last.
         exact: have steps prepared with rewrites alone that keep the interpreter's bits.
     """
 
     def __init__(self, info: TaskInfo, token: bytes) -> None:
         self.master = info
         self.exact = False
+        self.tasks_of_latest = 0
         self.identity = Identity(f"client {socket.gethostname()}:{os.getpid()}", secrets.randbits(63))
         self._token = token
         self._idle: list[Channel] = []
@@ -163,6 +165,7 @@ class Client:
             answer = channel.receive()
         if answer.kind == Kind.ERROR:
             raise read_error(answer.document()["error"])
+        self.tasks_of_latest = len(answer.document()["tasks"])
         return RemoteProgram(self, number)
 
     def _graph_to_send(self, graph: Graph) -> tuple[Any, list[Any]] | None:

@@ -88,7 +88,7 @@ def test_what_is_fetched_has_the_types_of_one_process(session: ab.Session):
         number, vector, text = ab.constant(2.5), ab.constant([1, 2]), ab.constant(["a", "ö"])
         operation = ab.Variable(0.0, name="touched").assign(3.0).operation
     found = session.run({"n": number * 2, "v": [vector + 1], "t": text, "o": operation})
-    assert isinstance(found["n"], np.float32)
+    assert type(found["n"]) is np.float32
     assert found["n"] == 5
     assert found["v"][0].dtype == np.int32
     assert found["t"].tolist() == ["a", "ö"]

@@ -147,4 +147,5 @@ def test_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path):
     assert result.stdout.splitlines() == [str(target / "anabranch" / "__init__.py"), "12.0"]
     assert (target / "anabranch" / "py.typed").exists()
     top_level = {path.name for path in target.iterdir()}
-    assert top_level == {"anabranch", f"anabranch-{PROJECT['project']['version']}.dist-info"}
+    assert top_level == {"anabranch", f"anabranch-{PROJECT['project']['version']}.dist-info", "bin"}
+    assert [path.name for path in (target / "bin").iterdir()] == ["anabranch"]
