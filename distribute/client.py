@@ -124,9 +124,15 @@ class Client:
         with self.channel() as channel:
             channel.send(kind, document, arrays)
             found = channel.receive()
-        if found.kind == Kind.ERROR:
-            raise read_error(found.document()["error"])
-        return found
+        return self._checked(found)
+
+    def _checked(self, answer: Frame) -> Frame:
+        """An answer, if it is one."""
+        if answer.kind == Kind.ERROR:
+            raise read_error(answer.document()["error"])
+        if answer.kind == Kind.REFUSED:
+            raise ConnectionError(f"{self.master.name} has refused a request: {answer.document().get('message')}.")
+        return answer
 
     # --- what the engine calls --------------------------------------------------------------------------------------
 
@@ -163,8 +169,7 @@ class Client:
                 channel.send(Kind.GRAPH, *sends)
             channel.send(Kind.PREPARE, document)
             answer = channel.receive()
-        if answer.kind == Kind.ERROR:
-            raise read_error(answer.document()["error"])
+        self._checked(answer)
         self.tasks_of_latest = len(answer.document()["tasks"])
         return RemoteProgram(self, number)
 

@@ -10,6 +10,7 @@ import collections
 import secrets
 import selectors
 import socket
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -269,10 +270,11 @@ class Connection:
                 if self.is_closed:
                     return
                 self._take(frame)
-        except FrameError as error:
+        except (FrameError, RefusedError) as error:
             self._refuse(str(error))
-        except RefusedError as error:
-            self._refuse(str(error))
+        except Exception as error:  # of ours: it must not end the loop, which serves others
+            traceback.print_exc()
+            self._refuse(f"an error inside anabranch, {type(error).__name__}: {error}")
 
     def _take(self, frame: Frame) -> None:
         self.frames_received += 1

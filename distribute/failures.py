@@ -26,7 +26,7 @@ def describe_error(error: BaseException) -> dict[str, Any]:
         "notes": list(getattr(error, "__notes__", ())),
     }
     if isinstance(error, errors.TaskFailedError):
-        found |= {"task": error.task, "reason": error.reason}
+        found |= {"task": error.task, "reason": error.reason, "step": error.step}
     return found
 
 
@@ -34,9 +34,9 @@ def read_error(description: dict[str, Any]) -> Exception:
     """Make the error that was written down: of the same kind where that is known here, else a RuntimeError."""
     name, message = str(description.get("type")), str(description.get("message"))
     if name == "TaskFailedError":
-        made: Exception = errors.TaskFailedError(
-            message, str(description.get("task", "")), str(description.get("reason", ""))
-        )
+        task, reason, step = (description.get(key) for key in ("task", "reason", "step"))
+        number = step if isinstance(step, int) else None
+        made: Exception = errors.TaskFailedError(message, str(task), str(reason), number)
     else:
         made = _type_named(name)(message)
         if type(made).__name__ != name:
@@ -63,4 +63,5 @@ def task_failed(task: str, reason: str, step: int | None = None) -> errors.TaskF
         f"{task} has failed: {reason}.{where} Steps that do not need it run; start it anew to use it again.",
         task,
         reason,
+        step,
     )

@@ -87,7 +87,9 @@ class Master:
             raise FrameError(f"a frame of kind {frame.kind} is not for a master")
         try:
             take(connection, session, frame)
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
+        except FrameError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise FrameError(f"a frame of kind {frame.kind} is damaged: {type(error).__name__}: {error}") from error
 
     def lost_client(self, connection: Connection) -> None:
@@ -316,7 +318,9 @@ class Master:
                     self._take_end(step, link.other, frame, document)
             else:
                 raise FrameError(f"a frame of kind {frame.kind} is not for a master")
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
+        except FrameError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise FrameError(f"a frame of kind {frame.kind} is damaged: {type(error).__name__}: {error}") from error
 
     def _placed(self, document: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,8 +17,15 @@ from .wire import FrameError
 _TAG = struct.Struct(
     "<QQIBB"
 )  # the master's incarnation, the step's number, the edge, how it is written, the tag's length
-DEAD, CONTROL, PLAIN, WRITTEN = range(4)
+DEAD, CONTROL, PLAIN, WRITTEN, NUMBER = range(5)
 _MOST_TAG = 255
+_IS_LITTLE = sys.byteorder == "little"
+# NumPy's own numbers by two letters, kind and size; sent as little-endian ones.
+_NUMBERS = {
+    text.encode(): np.dtype(f"<{text}")
+    for text in ["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"]
+}
+_LETTERS = {dtype.newbyteorder("="): text for text, dtype in _NUMBERS.items()}
 
 
 def encode_value(value: Any, arrays: list[Any]) -> Any:
@@ -102,7 +110,10 @@ def encode_token(
         how = DEAD
     elif value is None:
         how = CONTROL
-    elif (type(value) is np.ndarray and value.dtype.kind in "biufc") or isinstance(value, np.number | np.bool):
+    elif isinstance(value, np.generic) and value.dtype in _LETTERS:
+        how = NUMBER  # in the head itself: these are what most loops wait for
+        text = _LETTERS[value.dtype] + (value.tobytes() if _IS_LITTLE else value.tobytes()[::-1])
+    elif type(value) is np.ndarray and value.dtype.kind in "biufc":
         how = PLAIN
         arrays.append(value)
     else:
@@ -131,10 +142,13 @@ def decode_token(head: bytes, arrays: Sequence[Any]) -> tuple[int, tuple[int, ..
     try:
         _, _, edge, how, count = _TAG.unpack_from(head)
         tag = struct.unpack_from(f"<{count}Q", head, _TAG.size)
+        if how == NUMBER:
+            place = _TAG.size + 8 * count
+            return edge, tag, np.frombuffer(head, _NUMBERS[head[place : place + 2]], 1, place + 2)[0], False
         if how == PLAIN:
             return edge, tag, arrays[0], False
         if how in (DEAD, CONTROL):
             return edge, tag, None, how == DEAD
         return edge, tag, decode_value(json.loads(head[_TAG.size + 8 * count :]), arrays), False
-    except (struct.error, IndexError, ValueError) as error:
+    except (struct.error, IndexError, KeyError, ValueError) as error:
         raise FrameError(f"a value that crosses is damaged: {error}") from None

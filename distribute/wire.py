@@ -163,12 +163,27 @@ class Decoder:
             return
         position = 0
         while position < count:
+            small = self._small(position, count)
+            if small is not None:
+                position += PREFIX.size + len(small.head)
+                yield small
+                continue
             taken = min(len(self._target) - self._filled, count - position)
             self._target[self._filled : self._filled + taken] = self._scratch[position : position + taken]
             self._filled += taken
             position += taken
             if self._filled == len(self._target):
                 yield from self._next()
+
+    def _small(self, position: int, count: int) -> Frame | None:
+        """A frame without arrays that has come whole, as most do: it is taken at once."""
+        if self._prefix is not None or self._filled or count - position < PREFIX.size:
+            return None
+        kind, head, table, arrays = PREFIX.unpack_from(self._scratch, position)
+        begin = position + PREFIX.size
+        if table or arrays or head > self.most_head or begin + head > count:
+            return None
+        return Frame(kind, bytes(self._scratch[begin : begin + head]), [])
 
     def _next(self) -> Iterator[Frame]:
         """Go on when what was awaited is there."""

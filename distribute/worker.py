@@ -111,7 +111,9 @@ class Worker:
             raise FrameError(f"a frame of kind {frame.kind} is not for a task")
         try:
             take(link, frame)
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
+        except FrameError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise FrameError(f"a frame of kind {frame.kind} is damaged: {type(error).__name__}: {error}") from error
 
     # --- graphs and programs ----------------------------------------------------------------------------------------

@@ -64,12 +64,14 @@ class Training:
         step: trains on `x` and `y`, and gives the loss before.
         loss: of `x` and `y`, without training.
         reset: empties the model's memory.
+        batch: how many rows of text are read at the same time.
         weights: those that are trained.
     """
 
     def __init__(self, units: int, batch: int, window: int, steps: int, learning_rate: float) -> None:
         self.graph = ab.Graph()
         with self.graph.as_default(), ab.device(place):
+            self.batch = batch
             model = build_model(units, batch)
             self.x = ab.placeholder((batch, window), "int32", "x")
             self.y = ab.placeholder((batch, window), "int32", "y")
@@ -80,7 +82,8 @@ class Training:
                 0.0, steps - warmup, alpha=0.02, warmup_target=learning_rate, warmup_steps=warmup
             )
             optimizer = optim.Adam(rate, beta_2=0.99, global_clipnorm=1.0)
-            states = model.get_layer("recurrence").states
+            recurrence: Any = model.get_layer("recurrence")
+            states = recurrence.states
 
             def loss(training: bool) -> tuple[Any, list[Any]]:
                 """The loss, and what it writes: the memory of the text, for the next window."""
@@ -103,7 +106,7 @@ def measured(session: ab.Session, training: Training, text: tuple[np.ndarray, np
     """The mean loss over a text, window by window, from an empty memory on."""
     session.run(training.reset)
     run = session.make_callable(fetch, [training.x, training.y])
-    batch = training.x.shape[0]
+    batch = training.batch
     losses = [run(text[0][k : k + batch], text[1][k : k + batch]) for k in range(0, len(text[0]), batch)]
     return float(np.mean(losses))
 

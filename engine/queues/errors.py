@@ -40,12 +40,14 @@ class TaskFailedError(ConnectionError):
     Attributes:
         task: its name, "/job:ps/task:1".
         reason: what happened.
+        step: the number of the step that ended, of its master; None where none had begun.
     """
 
-    def __init__(self, message: str, task: str = "", reason: str = "") -> None:
+    def __init__(self, message: str, task: str = "", reason: str = "", step: int | None = None) -> None:
         super().__init__(message)
         self.task = task
         self.reason = reason
+        self.step = step
 
 
 class StateLostError(RuntimeError):

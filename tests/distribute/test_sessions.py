@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -180,6 +181,31 @@ def test_steps_of_several_threads_run_at_once(session: ab.Session):
             np.testing.assert_array_equal(value, expected[steps])
 
 
+def descriptors(task: TaskProcess) -> int:
+    return len(list(Path(f"/proc/{task.pid}/fd").iterdir()))
+
+
+def test_nothing_is_left_of_steps_that_ran_or_failed(session: ab.Session, running: Running):
+    x, count = ab.placeholder((3,), "float32", "x"), ab.placeholder((), "int32", "count")
+    last = loop_over_both(x, count, 8)
+    with ab.device(PS):
+        picked = ab.ops.take(last, count)
+    call, given = session.make_callable([last, picked], [x, count]), np.zeros(3, "float32")
+    session.run(last, {x: given, count: 3})
+    before: dict[str, int] = {}
+
+    def held() -> dict[str, int]:
+        found = {name: value for name, value in left_over(session).items() if name != "steps"}
+        return {**found, **{name: descriptors(task) for name, task in running.items()}}
+
+    for number in range(60):
+        call(given, np.int32(2))
+        with pytest.raises(IndexError):
+            call(given, np.int32(7 + number % 5))
+        before = before or held()
+    assert held() == before
+
+
 # --- several clients ------------------------------------------------------------------------------------------------
 
 
@@ -273,6 +299,35 @@ def test_numpy_functions_do_not_travel(session: ab.Session):
     y = ab.ops.numpy_function(lambda: np.float32(1), [], "float32")
     with pytest.raises(ValueError, match="can't be saved: its attribute"):
         session.run(y)
+
+
+@pytest.mark.parametrize(
+    ("kind", "document"),
+    [
+        (Kind.RUN, {"program": 99, "feeds": [], "timeout": None}),
+        (Kind.RUN, {"program": "x"}),
+        (Kind.PREPARE, {}),
+        (Kind.GRAPH, {"graph": {}, "arrays": []}),
+        (Kind.STEP, {"step": 1, "program": 1, "feeds": []}),
+        (Kind.VALUE, {}),
+        (Kind.HELLO, {}),
+        (77, {}),
+    ],
+)
+def test_damaged_frames_end_the_connection_they_came_by_alone(
+    session: ab.Session, running: Running, kind: int, document: dict[str, Any]
+):
+    with ab.device(PS):
+        y = ab.constant(1.0) + 1.0
+    assert session.run(y) == 2
+    other: Any = ab.Session(ab.Graph(), target=running[WORKER].target)
+    with remote(other).channel() as channel:
+        channel.send(kind, document)
+        assert channel.receive().kind == Kind.REFUSED
+        with pytest.raises(ConnectionError):
+            channel.receive()
+    other.close()
+    assert session.run(y) == 2
 
 
 def test_a_session_that_is_closed_says_so(graph: ab.Graph, running: Running):
@@ -374,6 +429,7 @@ def test_a_task_that_is_killed_in_the_middle_of_a_step_is_named(graph: ab.Graph)
         ((error, noticed),) = found
         assert error.task == PS
         assert "and has ended on all tasks" in str(error)
+        assert error.step is not None
         assert noticed - killed < 2
         assert left_over(other)["running"] == 0
         assert other.run(own) == 2

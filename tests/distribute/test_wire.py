@@ -141,6 +141,14 @@ def test_values_cross(number: int):
     assert_same(through(ARRAYS[number]), ARRAYS[number])
 
 
+@pytest.mark.parametrize("name", ["bool", "int8", "int64", "uint16", "uint64", "float16", "float32", "float64"])
+def test_numbers_travel_in_the_head(name: str):
+    for number in (0, 1, 100):
+        head, arrays = encode_token((1, 2), 3, (4,), np.dtype(name).type(number), False)
+        assert not arrays
+        assert_same(decode_token(head, arrays)[2], np.dtype(name).type(number))
+
+
 def test_strings_controls_and_dead_values_cross():
     text = np.array([["a", "ä\0"], ["", "日本"]], as_dtype("string"))
     found = through(text)
