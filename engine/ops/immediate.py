@@ -73,9 +73,9 @@ def _outputs(op: Op, inputs: Sequence[Tensor], arrays: list[Any]) -> tuple[Tenso
         key = (op, *[(array.shape, array.dtype) for array in arrays])
         plan = _plans.get(key)
     except (AttributeError, TypeError):  # a TensorArray, or an op with fields that have no hash
-        return _run_once(op, inputs, arrays)
+        key = plan = None
     if plan is None:
-        if type(op).__hash__ is object.__hash__ or op.host_only or any(op.effects()):
+        if key is None or type(op).__hash__ is object.__hash__ or op.host_only or any(op.effects()):
             return _run_once(op, inputs, arrays)
         specs = op.infer(*[tensor.spec for tensor in inputs])
         if not all(isinstance(spec, TensorSpec) for spec in (specs if isinstance(specs, tuple) else (specs,))):
