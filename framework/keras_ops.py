@@ -316,6 +316,7 @@ _MAKERS: dict[str, Callable[..., KerasOp | None]] = {
     "Contraction": _contraction,
     "Conv": _convolution,
     "ConvInputGrad": _transposed_convolution,
+    "CountNonzero": lambda op, *_: None if op.keepdims else KerasOp("numpy.CountNonzero", {"axis": _axis(op.axes)}),
     "CumProd": _running,
     "CumSum": _running,
     "ExpandDims": lambda op, *_: KerasOp("numpy.ExpandDims", {"axis": _axis(op.axes)}),
