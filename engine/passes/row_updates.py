@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from ..graph.graph import Graph, Operation
+from ..graph.identity import is_same
 from ..graph.op import Op
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import TensorSpec
@@ -163,7 +164,7 @@ def _added(rows: Tensor, whole: Tensor, unique: Tensor) -> tuple[Tensor, int] | 
 
 def _are_rows(tensor: Tensor, whole: Tensor, unique: Tensor) -> bool:
     op = tensor.operation.op
-    return isinstance(op, Take) and op.axis == 0 and tensor.operation.inputs == (whole, unique)
+    return isinstance(op, Take) and op.axis == 0 and is_same(tensor.operation.inputs, (whole, unique))
 
 
 def _terms(delta: Tensor, unique: Tensor, positions: Operation) -> _Terms | None:

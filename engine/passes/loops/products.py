@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...graph.graph import Operation, Parameter
-from ...graph.identity import is_among
+from ...graph.identity import is_among, is_same
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Tensor
 from ...ops.base import Constant, apply
@@ -193,6 +193,6 @@ def _add_at_once(loop: LoopView, root: Operation, leaves: list[Tensor], group: l
 def _joined(loop: LoopView, rows: list[Tensor]) -> Tensor:
     """Matrices of the body side by side; those of another product are taken again."""
     for operation in loop.body.operations:
-        if operation.op == Concatenate(1) and list(operation.inputs) == rows:
+        if operation.op == Concatenate(1) and is_same(operation.inputs, tuple(rows)):
             return operation.outputs[0]
     return apply(Concatenate(1), *rows)
