@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -76,6 +76,9 @@ class BuiltStep(PreparedStep):
 class MachineProgram:
     """One pruned step on several devices.
 
+    Attributes:
+        step_type: what runs it.
+
     Args:
         graph: the graph to run.
         targets: tensors whose values are returned, and operations that run for their effects.
@@ -93,6 +96,8 @@ class MachineProgram:
         prepared: the step, where it was prepared already (`prepared_step`).
         of: the program in whose place this one runs; what it does counts as done by that one.
     """
+
+    step_type: ClassVar[type[Step]] = Step
 
     def __init__(
         self,
@@ -148,6 +153,10 @@ class MachineProgram:
         self._lock = threading.Lock()
         note_compiled(began, self._describe)
 
+    def _devices_here(self) -> Collection[str]:
+        """The devices that are stepped in this process."""
+        return self.machine.devices
+
     def _print(self, prepared: PreparedStep) -> None:
         printer = Printer(guard=self._check) if self._guards else Printer(kernels_of(prepared.operations, self._exact))
         printer.bindings["copied"] = copied_value
@@ -172,7 +181,10 @@ class MachineProgram:
             return not self._own_memory(node)  # others tell themselves what they ran
 
         clocks = has_clock if self._has_clocks else None
-        self.printing = MachinePrinter(self.machine, printer, way, by_channel, clocks=clocks, by_run=self._is_on_gpu)
+        here = self._devices_here()
+        self.printing = MachinePrinter(
+            self.machine, printer, way, by_channel, clocks=clocks, by_run=self._is_on_gpu, devices=here
+        )
         self.source = self.printing.print()
         self._recursions = printer.bodies.labels
         self._functions = {name: key for key, name in self.printing.names.items()}
@@ -327,14 +339,14 @@ class MachineProgram:
         printing = self.printing
         made = (printing.blueprint, printing.names, self._code, self._bindings, engines, self.seed)
         if not self._has_clocks:
-            return Step(*made)
+            return self.step_type(*made)
         from .tracing import TracedStep
 
         return TracedStep(*made, nodes=printing.nodes)
 
     def _make_engines(self) -> dict[str, Engine]:
         targets = [node.target for node in self.machine.nodes if node.target]
-        devices = [self.devices[name] for name in dict.fromkeys([*self.machine.devices, *targets])]
+        devices = [self.devices[name] for name in dict.fromkeys([*self.printing.blueprint.devices, *targets])]
         streams = [device for device in devices if device.has_own_memory]
         engines: dict[str, Engine] = {device.name: WorkerEngine() for device in devices if not device.has_own_memory}
         if streams:

@@ -18,6 +18,7 @@ from ..place.kernels import all_operations, is_split
 from ..place.placement import Placement
 from ..runtime.program import Program
 from ..runtime.variants import Variants
+from .targets import Remote
 
 if TYPE_CHECKING:
     from ..machine.program import MachineProgram
@@ -31,10 +32,12 @@ class Schedule:
     Attributes:
         placement: taken over for operations that it names; others are placed by cost.
         seed: by which the order is drawn in which what is ready is run; None for the order in which it gets ready.
+        remote: runs the steps elsewhere.
     """
 
     placement: Placement | None = None
     seed: int | None = None
+    remote: Remote | None = None
 
 
 AS_IT_COMES = Schedule()
@@ -60,6 +63,8 @@ def make_program(
         PlacementError: what was asked for (`ab.device`, a placement) can't be kept.
         GpuUnavailableError: a GPU that is declared can't be used, whether or not the step needs it.
     """
+    if schedule.remote is not None:
+        return schedule.remote.program(graph, targets, feeds, specs, schedule.placement)
     if has_one_device() and not any(isinstance(operation.op, RawOp) for operation in graph.operations):
         return Program(graph, targets, feeds, specs)
     from ..devices.cuda import check_gpus

@@ -29,6 +29,7 @@ from ..tracing import trace as traced
 from .inside import fetched_from, find_by_name
 from .partial import PartialRun
 from .programs import AS_IT_COMES, Schedule, make_variants
+from .targets import connect
 
 if TYPE_CHECKING:
     from ..machine.program import MachineProgram
@@ -43,6 +44,8 @@ class Session:
             placed as they would be without. See docs/devices.md.
         schedule_seed: steps that span devices run what is ready in an order that is drawn by this seed, the same in
             each run; by default in the order in which it gets ready.
+        target: the address of a task, such as "grpc://localhost:2203", which runs the steps with the tasks of its
+            cluster; by default this process does. See docs/distribute.md.
 
     Each set of fetches and feeds is pruned and compiled once. As a context manager, a session makes its graph the
     current one.
@@ -55,10 +58,14 @@ class Session:
     """
 
     def __init__(
-        self, graph: Graph | None = None, placement: Placement | None = None, schedule_seed: int | None = None
+        self,
+        graph: Graph | None = None,
+        placement: Placement | None = None,
+        schedule_seed: int | None = None,
+        target: str | None = None,
     ) -> None:
         self.graph = graph or get_default_graph()
-        self._schedule = _schedule(placement, schedule_seed)
+        self._schedule = _schedule(placement, schedule_seed, target)
         self._programs: dict[Any, Variants] = {}
         self._pieces: dict[Any, dict[Any, Any]] = {}
         self._latest: Program | MachineProgram | None = None
@@ -181,10 +188,13 @@ class Session:
     def close(self) -> None:
         """End the steps that run in other threads, with CancelledError, and forget the compiled programs.
 
-        Whatever a step waits for, or however long it loops: it ends soon. Later runs compile anew.
+        Whatever a step waits for, or however long it loops: it ends soon. Later runs compile anew. A connection to a
+        target is given up.
         """
         stop, self._stop = self._stop, Stop()
         stop.ask()
+        if self._schedule.remote is not None:
+            self._schedule.remote.close()
         self._programs.clear()
         self._pieces.clear()
         self._latest = None
@@ -278,9 +288,9 @@ def _fetched(leaf: Any, results: Iterator[Any]) -> Any:
     return as_fetched(next(results)) if isinstance(leaf, Symbol) else None
 
 
-def _schedule(placement: Any, seed: Any) -> Schedule:
-    """Raises TypeError: one of them is something else than it should be."""
-    if placement is None and seed is None:
+def _schedule(placement: Any, seed: Any, target: Any) -> Schedule:
+    """Raises TypeError: one of them is something else than it should be. ValueError: they do not go together."""
+    if placement is None and seed is None and target is None:
         return AS_IT_COMES
     if placement is not None and not isinstance(placement, Placement):
         raise TypeError(
@@ -289,7 +299,11 @@ def _schedule(placement: Any, seed: Any) -> Schedule:
         )
     if seed is not None and not is_whole_number(seed):
         raise TypeError(f"schedule_seed={seed!r} ({type(seed).__name__}): expected an int, or None.")
-    return Schedule(placement, seed)
+    if target is not None and seed is not None:
+        raise ValueError(
+            f"schedule_seed={seed} and target={target!r}: tasks run what is ready as it comes. Leave out one of them."
+        )
+    return Schedule(placement, seed, None if target is None else connect(target))
 
 
 def checked_feed(tensor: Symbol, value: Any) -> Any:

@@ -235,7 +235,8 @@ class MachineCase:
         self.built = build(program)
         self.feeds = self.built.feeds(program)
         free = [v for name, v in self.built.variables.items() if name not in program.written_inside()]
-        free = [v for v in free if v not in self._made()]
+        made = set(self._made())
+        free = [v for v in free if v not in made]
         sources: list[Any] = [x for x in self.built.inputs.values() if x.dtype.kind == "f"] + free
         self.fetches: list[Tensor] = list(self.built.outputs.values())
         with self.built.graph.as_default():
