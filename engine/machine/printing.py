@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.spec import TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..lower.narrowing import STORE_KINDS
 from ..lower.nodes import CONTROL, Machine, Node, Value
 from ..lower.scheduling import SCHEDULE_KINDS
@@ -281,7 +281,7 @@ class _Writer:
 
     def compute(self, node: Node) -> list[str]:
         """Print the operations of a node; the names of its outputs."""
-        names: dict[Tensor, str] = {}
+        names: dict[Symbol, str] = {}
         known: dict[Value, str] = {}
         for tensor, value in zip(node.taken, node.inputs, strict=True):
             if value not in known:
@@ -291,7 +291,7 @@ class _Writer:
             self.line(f"{names[tensor]} = {known[value]}")
         return self._print_operations(node, names)
 
-    def _print_operations(self, node: Node, names: dict[Tensor, str]) -> list[str]:
+    def _print_operations(self, node: Node, names: dict[Symbol, str]) -> list[str]:
         is_clocked = self.owner.clocks is not None and self.owner.clocks(node)
         if is_clocked:
             self.line("began = now()")
@@ -305,7 +305,7 @@ class _Writer:
 
     def print_kernel(self, node: Node) -> list[Value]:
         """Print the operations of a node as a function of values; gives these, in order."""
-        names: dict[Tensor, str] = {}
+        names: dict[Symbol, str] = {}
         known: dict[Value, str] = {}
         aliases: list[tuple[str, str]] = []
         for tensor, value in zip(node.taken, node.inputs, strict=True):

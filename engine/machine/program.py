@@ -16,7 +16,7 @@ from ..devices.cuda import check_gpus
 from ..graph.blas import on_one_thread
 from ..graph.graph import Graph, Operation, Parameter
 from ..graph.spec import Spec, TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..graph.variable import OwnMemory
 from ..lower.arrivals import delay_arrivals
 from ..lower.cluster import cluster
@@ -55,7 +55,7 @@ from .printing import MachinePrinter
 from .statistics import MachineStatistics, Timed, full_names
 from .step import Step
 
-Assign = Callable[[Sequence[Operation], Sequence[Tensor]], Mapping[Operation, str]]
+Assign = Callable[[Sequence[Operation], Sequence[Symbol]], Mapping[Operation, str]]
 DISPATCH = 2e-6  # seconds; what the host needs to run an operation by itself
 LONG = 1e-4  # seconds; what runs for longer on a CPU leaves the loop, where there are other devices
 _LONG_MEASURED = 1e-3  # seconds; so does what was expected to be short and turns out to take as long
@@ -102,8 +102,8 @@ class MachineProgram:
     def __init__(
         self,
         graph: Graph,
-        targets: Sequence[Tensor | Operation],
-        feeds: Sequence[Tensor],
+        targets: Sequence[Symbol | Operation],
+        feeds: Sequence[Symbol],
         specs: Sequence[Spec] | None = None,
         *,
         exact: bool = False,
@@ -465,7 +465,7 @@ def _swaps(machine: Machine) -> bool:
 
 
 def place_by_cost(
-    operations: Sequence[Operation], feeds: Sequence[Tensor], like: Placement | None = None
+    operations: Sequence[Operation], feeds: Sequence[Symbol], like: Placement | None = None
 ) -> dict[Operation, str]:
     """Where the operations of a step run, by the placer; where another placement has the same, as it says.
 
@@ -477,8 +477,8 @@ def place_by_cost(
 
 def prepared_step(
     graph: Graph,
-    targets: Sequence[Tensor | Operation],
-    feeds: Sequence[Tensor],
+    targets: Sequence[Symbol | Operation],
+    feeds: Sequence[Symbol],
     specs: Sequence[Spec] | None = None,
     exact: bool = False,
     assign: Assign | None = None,
@@ -494,7 +494,7 @@ def prepared_step(
         operations = with_back_edges(needed, feeds)
         running = dict.fromkeys([*[tensor.operation for tensor in feeds], *operations])
         places = assign(sorted(running, key=lambda operation: operation.index), feeds)
-        fetches = [target for target in targets if isinstance(target, Tensor)]
+        fetches = [target for target in targets if isinstance(target, Symbol)]
         return BuiltStep(operations, list(feeds), fetches, True, places)
     check_step(graph, targets, feeds)
     rule = None if exact else fusion_rule_of(graph)

@@ -13,7 +13,7 @@ from ..graph.op import Effect, Op, registered_ops
 from ..graph.provenance import Location
 from ..graph.region import Region
 from ..graph.spec import Spec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..graph.variable import Variable
 from ..ops.keys import SeedGenerator
 from .values import SavedGraphError, ValueReader, field_names, read_spec, restored
@@ -120,7 +120,7 @@ class _GraphReader:
         except (TypeError, SavedGraphError) as error:
             raise SavedGraphError(f"{what}, which can't be made again from its attributes: {error}.") from error
 
-    def _check(self, op: Op, description: Any, inputs: list[Tensor], specs: tuple[Spec, ...]) -> None:
+    def _check(self, op: Op, description: Any, inputs: list[Symbol], specs: tuple[Spec, ...]) -> None:
         """What the op infers now goes with what was saved."""
         inferred: Any = op.infer(*[tensor.spec for tensor in inputs])
         now: list[Spec] = list(inferred) if is_sequence(inferred) else [inferred]
@@ -136,7 +136,7 @@ class _GraphReader:
 
     # --- what attributes refer to ---------------------------------------------------------------------------
 
-    def _tensor(self, reference: Any) -> Tensor:
+    def _tensor(self, reference: Any) -> Symbol:
         block: int
         place: int
         output: int

@@ -10,7 +10,7 @@ from ..graph.dtypes import name_of
 from ..graph.graph import Graph, Operation
 from ..graph.op import registered_ops
 from ..graph.region import Region
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..graph.variable import Variable
 from .values import SavedGraphError, ValueWriter, field_names, write_spec
 
@@ -125,7 +125,7 @@ class _GraphWriter:
             "location": None if operation.location is None else list(operation.location[:2]),
         }
 
-    def _tensor(self, tensor: Tensor) -> list[int]:
+    def _tensor(self, tensor: Symbol) -> list[int]:
         operation = tensor.operation
         return [self._block_numbers[operation.graph], self._places[operation], tensor.index]
 

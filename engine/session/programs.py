@@ -10,7 +10,7 @@ from ..control_flow.scheduling import Scheduled
 from ..graph.graph import Graph, Operation, Parameter, Placeholder
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Spec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.base import Constant
 from ..ops.raw import RawOp
 from ..place.devices import has_one_device, list_devices
@@ -45,8 +45,8 @@ AS_IT_COMES = Schedule()
 
 def make_program(
     graph: Graph,
-    targets: Sequence[Tensor | Operation],
-    feeds: Sequence[Tensor],
+    targets: Sequence[Symbol | Operation],
+    feeds: Sequence[Symbol],
     specs: Sequence[Spec] | None = None,
     schedule: Schedule = AS_IT_COMES,
 ) -> Program | MachineProgram:
@@ -80,8 +80,8 @@ def make_program(
 
 def make_variants(
     graph: Graph,
-    targets: Sequence[Tensor | Operation],
-    feeds: Sequence[Tensor],
+    targets: Sequence[Symbol | Operation],
+    feeds: Sequence[Symbol],
     schedule: Schedule = AS_IT_COMES,
 ) -> Variants:
     """The programs of a step, one for each combination of fed shapes, made when they are needed."""

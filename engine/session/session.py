@@ -200,7 +200,7 @@ class Session:
         self._latest = None
 
     def _run(
-        self, programs: Variants, fetches: Any, leaves: Sequence[Tensor | Operation], values: Sequence[Any]
+        self, programs: Variants, fetches: Any, leaves: Sequence[Symbol | Operation], values: Sequence[Any]
     ) -> Any:
         """Run the program for `values`; the fetched leaves in the structure of `fetches`."""
         with self._stop:
@@ -209,7 +209,7 @@ class Session:
         found = [_fetched(leaf, results) for leaf in leaves]
         return _pack_fetches(fetches, found)
 
-    def _variants(self, given: tuple[Tensor | Operation, ...], feeds: tuple[Symbol, ...]) -> Variants:
+    def _variants(self, given: tuple[Symbol | Operation, ...], feeds: tuple[Symbol, ...]) -> Variants:
         leaves = tuple([leaf for leaf in given if not isinstance(leaf, Value)])
         variants = self._programs.get((leaves, feeds))
         if variants is None:
@@ -248,7 +248,7 @@ class Session:
                 f"{item!r} can't be fed: it is a value, which was computed outside of the graph. Feed a placeholder, "
                 "and use that in the graph."
             )
-        if not isinstance(item, (Tensor, Operation)):
+        if not isinstance(item, (Symbol, Operation)):
             raise TypeError(
                 f"{item!r} of type {type(item).__name__} can be neither fetched nor fed: give tensors, operations, "
                 "variables or names. (Variable.assign outside a graph acts at once and leaves nothing to run.)"
@@ -306,7 +306,7 @@ def _schedule(placement: Any, seed: Any, target: Any) -> Schedule:
     return Schedule(placement, seed, None if target is None else connect(target))
 
 
-def checked_feed(tensor: Tensor, value: Any) -> Any:
+def checked_feed(tensor: Symbol, value: Any) -> Any:
     """`value` as an array that fits `tensor`.
 
     Raises:
@@ -327,7 +327,7 @@ def checked_feed(tensor: Tensor, value: Any) -> Any:
     return array
 
 
-def _cast_feed(tensor: Tensor, value: Any) -> Any:
+def _cast_feed(tensor: Symbol, value: Any) -> Any:
     if not isinstance(tensor.spec, TensorSpec):
         raise TypeError(f"{tensor!r} can't be fed.")
     if is_numpy(value) and value.dtype == object:
@@ -353,12 +353,12 @@ def _cast_feed(tensor: Tensor, value: Any) -> Any:
     return as_array(value, tensor.dtype)  # not by way of float32, where Python's own numbers are fed
 
 
-def _from_objects(value: Any, tensor: Tensor) -> Any:
+def _from_objects(value: Any, tensor: Symbol) -> Any:
     """An array of Python objects as what these are; one without elements says nothing of what they would be."""
     return value.tolist() if value.size else np.empty(value.shape, tensor.dtype)
 
 
-def _check_range(tensor: Tensor, array: Any) -> None:
+def _check_range(tensor: Symbol, array: Any) -> None:
     """Integers go into any integer dtype that holds their values."""
     limits = np.iinfo(tensor.dtype)
     if array.size and (int(array.min()) < limits.min or int(array.max()) > limits.max):
@@ -378,7 +378,7 @@ def graph_of(fetches: Any) -> Graph:
     return next((leaf.graph for leaf in leaves if isinstance(leaf, (Symbol, Operation))), get_default_graph()).root
 
 
-def placeholders_of(graph: Graph, leaves: Iterable[Any]) -> list[Tensor]:
+def placeholders_of(graph: Graph, leaves: Iterable[Any]) -> list[Symbol]:
     """The placeholders that `leaves` need, in program order."""
     targets = [leaf for leaf in leaves if isinstance(leaf, (Symbol, Operation))]
     return [o.outputs[0] for o in needed_operations(graph, targets) if o.type == "placeholder"]
