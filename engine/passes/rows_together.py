@@ -107,7 +107,7 @@ class _Update:
                 continue
             if any(t.operation in own for t in operation.inputs) or own.intersection(operation.control_inputs):
                 return False
-            touched = [effect for effect in operation.effects if effect.resource in self.variables]
+            touched = [effect for effect in operation.effects if is_among(effect.resource, self.variables)]
             if any(effect.writes or operation.index > first for effect in touched):
                 return False
         return True
