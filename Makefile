@@ -16,13 +16,16 @@ INSTALL := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all bench peers lint types imports format wheel clean
+.PHONY: help demo demo-cluster test test-all bench peers lint types imports format wheel clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 demo: $(RUNTIME) ## train a character model with a custom recurrent cell, save it, load it, generate text
 	OMP_NUM_THREADS=2 OPENBLAS_NUM_THREADS=2 $(BIN)/python examples/character_model.py
+
+demo-cluster: $(RUNTIME) ## train the same model by two processes, a parameter server and a worker
+	OMP_NUM_THREADS=2 OPENBLAS_NUM_THREADS=2 $(BIN)/python examples/two_tasks.py
 
 test: lint types imports ## lint, types, import rules and tests
 	$(PYTEST) $(ARGS)

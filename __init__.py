@@ -216,7 +216,10 @@ def _import(target: str) -> ModuleType:
     """
     from .engine.runtime.collector import without_collector
 
-    return without_collector(importlib.import_module)(target, __name__)
+    module = without_collector(importlib.import_module)(target, __name__)
+    if target == ".engine.session":  # which lies below what runs sessions elsewhere, and knows it by name only
+        module.register_scheme("grpc", f"{__name__}.distribute.client")
+    return module
 
 
 def _load(name: str, target: str) -> ModuleType:

@@ -1,1 +1,28 @@
-"""Running over several devices and machines. The next stretches fill this package; the engine runs on one CPU now."""
+"""Running over several processes and machines: clusters, tasks and their clients. See docs/distribute.md."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+# Names and the modules that hold them; loaded on first use, for gRPC takes its time.
+_NAMES = {"ClusterSpec": ".cluster", "Server": ".server", "ServerConfig": ".server"}
+
+if TYPE_CHECKING:
+    from .cluster import ClusterSpec
+    from .server import Server, ServerConfig
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_NAMES[name], __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_NAMES})
+
+
+__all__ = ["ClusterSpec", "Server", "ServerConfig"]

@@ -127,6 +127,14 @@ def container(name: str) -> Container:
     return _containers.setdefault(name, Container(name))
 
 
+def name_of_container(resource: object) -> str:
+    """The name of the container that holds a variable; "" for none."""
+    for name, each in _containers.items():
+        if any(held is resource for held in each.values()):
+            return name
+    return ""
+
+
 def current_container() -> Container | None:
     """The container in whose block variables are made now."""
     return _entered.stack[-1] if _entered.stack else None

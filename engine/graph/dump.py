@@ -11,7 +11,7 @@ from .dtypes import is_dtype
 from .nest import flatten, is_mapping, is_sequence
 from .op import is_array
 from .spec import FrameSpec
-from .tensor import Tensor
+from .tensor import Symbol
 from .variable import Variable
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class _Writer:
     def __init__(self, lines: list[str], locations: bool) -> None:
         self.lines = lines
         self.locations = locations
-        self.literals: dict[Tensor, str] = {}  # captured numbers
+        self.literals: dict[Symbol, str] = {}  # captured numbers
 
     def write(self, operations: Sequence[Operation], depth: int) -> None:
         used = {tensor for operation in operations for tensor in operation.inputs}
@@ -62,7 +62,7 @@ class _Writer:
             if not _is_literal(operation):
                 self._write_operation(operation, depth, used)
 
-    def _write_operation(self, operation: Operation, depth: int, used: set[Tensor]) -> None:
+    def _write_operation(self, operation: Operation, depth: int, used: set[Symbol]) -> None:
         outputs = [t for t in operation.outputs if t in used or not isinstance(t.spec, FrameSpec)]
         results = ", ".join(f"{_reference(tensor)}: {tensor.spec}" for tensor in outputs)
         own = ", ".join(map(self._reference, operation.own_inputs))
@@ -87,13 +87,13 @@ class _Writer:
         self.write([operation for operation in region.operations if operation not in given], depth + 1)
         self._line(depth + 1, f"return {', '.join(map(self._reference, region.results))}".rstrip())
 
-    def _is_literal(self, tensor: Tensor) -> bool:
+    def _is_literal(self, tensor: Symbol) -> bool:
         return tensor in self.literals or _is_literal(tensor.operation)
 
-    def _reference(self, tensor: Tensor) -> str:
+    def _reference(self, tensor: Symbol) -> str:
         return self.literals.get(tensor) or _reference(tensor)
 
-    def _capture(self, outer: Tensor, inner: Tensor) -> str:
+    def _capture(self, outer: Symbol, inner: Symbol) -> str:
         name, source = _reference(inner), self._reference(outer)
         return name if name == source else f"{name} = {source}"
 
@@ -109,7 +109,7 @@ def _is_literal(operation: Operation) -> bool:
     return spec.shape == () and spec.dtype.name in ("bool", "int32", "float32")
 
 
-def _reference(tensor: Tensor) -> str:
+def _reference(tensor: Symbol) -> str:
     """How a tensor is called: by its operation, with the number of the output where there are several."""
     operation = tensor.operation
     if _is_literal(operation):
@@ -128,7 +128,7 @@ def _attributes(attributes: Mapping[str, Any]) -> str:
 def _text(value: Any) -> str:
     if is_dtype(value):
         return value.name
-    if isinstance(value, Tensor):
+    if isinstance(value, Symbol):
         return _reference(value)
     if isinstance(value, Variable):
         return value.name

@@ -13,7 +13,7 @@ from typing import Any
 from ..control_flow.while_loop import While
 from ..graph.graph import Operation
 from ..graph.region import Region
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.base import Constant
 from .nodes import Frame, Machine, Node, Value, spec_of
 
@@ -33,7 +33,7 @@ class Context:
         self.machine = machine
         self.frame = frame
         self.name = name
-        self.values: dict[Tensor, Value] = {}
+        self.values: dict[Symbol, Value] = {}
         self.latest: dict[Any, tuple[list[Value], list[Value]]] = {}
         self.done: dict[Operation, list[Value]] = {}
         self._constants: dict[Any, Value] = {}
@@ -42,7 +42,7 @@ class Context:
 
     # --- values -----------------------------------------------------------------------------------------------------
 
-    def value(self, tensor: Tensor, device: str) -> Value:
+    def value(self, tensor: Symbol, device: str) -> Value:
         """A tensor of this graph, for use on `device`. (It may lie on another one.)"""
         known = self.values.get(tensor)
         if known is not None:
@@ -51,7 +51,7 @@ class Context:
             return self.constant(tensor)
         return self.take(tensor, device)
 
-    def constant(self, tensor: Tensor) -> Value:
+    def constant(self, tensor: Symbol) -> Value:
         """A constant, of which every device has its own copy: it needs no token."""
         known = self._constants.get(tensor)
         if known is None:
@@ -60,7 +60,7 @@ class Context:
             known = self._constants[tensor] = self.machine.add(node).output
         return known
 
-    def take(self, tensor: Tensor, device: str) -> Value:
+    def take(self, tensor: Symbol, device: str) -> Value:
         """The value of a parameter that stands for a captured tensor."""
         raise AssertionError(f"This is a bug in anabranch: {tensor!r} is not known where it is used.")
 
@@ -155,7 +155,7 @@ class BranchContext(_Inside):
         self.port = port
         self._nothing: dict[str, Value] = {}
 
-    def take(self, tensor: Tensor, device: str) -> Value:
+    def take(self, tensor: Symbol, device: str) -> Value:
         value = self.outer.value(self.outers[tensor], device)
         return value if value.node.kind == "const" else self.switches.of(value, device, self.port)
 
@@ -208,7 +208,7 @@ class LoopContext(_Inside):
         self.loop = loop
         self.is_body = is_body
 
-    def take(self, tensor: Tensor, device: str) -> Value:
+    def take(self, tensor: Symbol, device: str) -> Value:
         value = self.outer.value(self.outers[tensor], device)
         return value if value.node.kind == "const" else self.loop.constant_enter(value, device)
 

@@ -19,7 +19,7 @@ from ..graph.graph import Operation, Parameter
 from ..graph.identity import is_same
 from ..graph.region import Region
 from ..graph.spec import FrameSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.base import Constant
 from ..passes.prune import frame_users, needed_in_region
 from ..place.devices import Device
@@ -56,7 +56,7 @@ class Lowering:
         self.machine = Machine()
         self._loops: list[tuple[LoopParts, LoopContext]] = []
 
-    def run(self, operations: Sequence[Operation], feeds: Sequence[Tensor], fetches: Sequence[Tensor]) -> Machine:
+    def run(self, operations: Sequence[Operation], feeds: Sequence[Symbol], fetches: Sequence[Symbol]) -> Machine:
         """Lower the operations of a step, as `passes.prepare` gives them."""
         machine = self.machine
         context = Context(machine, machine.root)
@@ -277,7 +277,7 @@ class Lowering:
         return self._merge(context, context.label(operation), device, values, operation.outputs[position].spec)
 
     def _device_of_results(
-        self, branches: Sequence[BranchContext], operation: Operation, results: Sequence[Tensor]
+        self, branches: Sequence[BranchContext], operation: Operation, results: Sequence[Symbol]
     ) -> str:
         """Where a result is made, by the first branch that makes it and does not just hand it on."""
         for branch, result in zip(branches, results, strict=True):
@@ -334,5 +334,5 @@ def _has_frame(operation: Operation) -> bool:
     return bool(operation.outputs) and type(operation.outputs[-1].spec) is FrameSpec
 
 
-def _recorded(takers: Iterable[Operation]) -> list[Tensor]:
+def _recorded(takers: Iterable[Operation]) -> list[Symbol]:
     return [taker.op.inner for taker in takers if isinstance(taker.op, (History, Saved))]

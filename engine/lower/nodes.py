@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ..graph.graph import Operation
 from ..graph.spec import Spec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 
 CONTROL = -1  # the port of what says no more than that a node has run
 
@@ -129,8 +129,8 @@ class Node:
         self.controls: list[Value] = []
         self.specs = tuple(specs)
         self.operations = list(operations)
-        self.taken: list[Tensor] = []
-        self.given: list[Tensor] = []
+        self.taken: list[Symbol] = []
+        self.given: list[Symbol] = []
         self.is_constant = False
         self.history = -1
         self.peer: Node | None = None

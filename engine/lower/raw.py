@@ -11,7 +11,7 @@ from ..control_flow.cond import Branch
 from ..control_flow.while_loop import While
 from ..graph.graph import Operation
 from ..graph.spec import FrameSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.raw import Enter, Exit, Merge, NextIteration, RawOp, back_edges
 from ..passes.prune import frame_users, needed_operations
 from .contexts import Context
@@ -26,7 +26,7 @@ def contains_raw(operations: Iterable[Operation]) -> bool:
     return any(isinstance(operation.op, RawOp) for operation in operations)
 
 
-def with_back_edges(operations: Iterable[Operation], feeds: Sequence[Tensor] = ()) -> list[Operation]:
+def with_back_edges(operations: Iterable[Operation], feeds: Sequence[Symbol] = ()) -> list[Operation]:
     """`operations`, and what loops among them hand on to their next iterations, in program order.
 
     A Merge does not have what NextIteration hands it among its inputs, so that pruning leaves that out. Operations
@@ -46,8 +46,8 @@ def with_back_edges(operations: Iterable[Operation], feeds: Sequence[Tensor] = (
 
 def lower_raw(
     operations: Sequence[Operation],
-    feeds: Sequence[Tensor],
-    fetches: Sequence[Tensor],
+    feeds: Sequence[Symbol],
+    fetches: Sequence[Symbol],
     device_of: DeviceOf,
     host: str = "cpu:0",
 ) -> Machine:
@@ -88,13 +88,13 @@ class RawLowering:
         self.device_of = _with_their_merges(operations, device_of)
         self.host = host
         self.machine = Machine()
-        self._values: dict[Tensor, Value] = {}
+        self._values: dict[Symbol, Value] = {}
         self._contexts: dict[Frame, Context] = {}
         self._sources: dict[Frame, Value] = {}  # of the variables that enter a frame, one value
         self._accesses: dict[tuple[Frame, object], list[tuple[Operation, bool]]] = {}
         self._nodes: dict[Operation, Node] = {}
 
-    def run(self, feeds: Sequence[Tensor], fetches: Sequence[Tensor]) -> Machine:
+    def run(self, feeds: Sequence[Symbol], fetches: Sequence[Symbol]) -> Machine:
         machine = self.machine
         self.frames = RawFrames(self.operations, feeds, machine.root)
         for tensor in feeds:
@@ -203,7 +203,7 @@ class RawLowering:
         held.controls = list(controls)
         return self.machine.add(held).output
 
-    def _fetch(self, tensor: Tensor) -> Node:
+    def _fetch(self, tensor: Symbol) -> Node:
         root = self.machine.root
         self.frames.check_fetch(tensor)
         device = self.device_of(tensor.operation)
@@ -215,11 +215,11 @@ class RawLowering:
     def _context(self, frame: Frame) -> Context:
         return self._contexts.setdefault(frame, Context(self.machine, frame))
 
-    def _value(self, tensor: Tensor, frame: Frame) -> Value:
+    def _value(self, tensor: Symbol, frame: Frame) -> Value:
         known = self._values.get(tensor)
         return self._context(frame).constant(tensor) if known is None else known
 
-    def _give(self, tensors: Sequence[Tensor], values: Sequence[Value]) -> None:
+    def _give(self, tensors: Sequence[Symbol], values: Sequence[Value]) -> None:
         for tensor, value in zip(tensors, values, strict=True):
             self._values.setdefault(tensor, value)  # what is fed stays as it is
 
@@ -328,7 +328,7 @@ def _is_constant(value: Value) -> bool:
     return value.node.kind == "const"
 
 
-def _is_inner_frame(tensor: Tensor) -> bool:
+def _is_inner_frame(tensor: Symbol) -> bool:
     """Whether it is the frame of a loop or branch, which is used up in the node of that."""
     return isinstance(tensor.spec, FrameSpec) and isinstance(tensor.operation.op, (While, Branch))
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..graph.graph import Operation
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.base import Constant
 from ..ops.raw import Enter, Exit, LoopCond, Merge, NextIteration, RawOp, Switch, back_edges
 from .nodes import Frame
 
-Sides = frozenset[tuple[Tensor, int]]  # outputs of Switches, all of which have to be alive
+Sides = frozenset[tuple[Symbol, int]]  # outputs of Switches, all of which have to be alive
 _ALWAYS: Sides = frozenset()
 
 
@@ -39,7 +39,7 @@ class RawFrames:
         ValueError: the primitives do not fit together.
     """
 
-    def __init__(self, operations: Sequence[Operation], feeds: Iterable[Tensor], root: Frame) -> None:
+    def __init__(self, operations: Sequence[Operation], feeds: Iterable[Symbol], root: Frame) -> None:
         self.root = root
         self.of: dict[Operation, Frame] = {}
         self._operations = operations
@@ -87,7 +87,7 @@ class RawFrames:
         others = [other for other in self._enters[self.of[enter]] if not self._is_guided(other)]
         return min(others, key=_is_constant, default=None)
 
-    def check_fetch(self, tensor: Tensor) -> None:
+    def check_fetch(self, tensor: Symbol) -> None:
         """Fail if a tensor lies inside a loop."""
         frame = self._frame_of_value(tensor)
         if frame not in (None, self.root):
@@ -195,7 +195,7 @@ class RawFrames:
             )
         return list(found)
 
-    def _frame_of_value(self, tensor: Tensor) -> Frame | None:
+    def _frame_of_value(self, tensor: Symbol) -> Frame | None:
         if tensor in self._feeds:
             return self.root
         return None if self.is_free(tensor.operation) else self._frame_of_result(tensor.operation)
@@ -320,7 +320,7 @@ class RawFrames:
             return common
         return common | {(operation.outputs[0], 0)}  # a condition of its own
 
-    def _sides_of_value(self, tensor: Tensor) -> Sides:
+    def _sides_of_value(self, tensor: Symbol) -> Sides:
         operation = tensor.operation
         if tensor in self._feeds or self.is_free(operation):
             return _ALWAYS

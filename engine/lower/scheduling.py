@@ -15,7 +15,7 @@ from ..control_flow.scheduling import ROWS, Part, Scheduled, role_of
 from ..graph.device import DeviceName
 from ..graph.graph import Operation, Parameter, ReadVariable
 from ..graph.identity import is_among
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..passes.estimates import UNKNOWN_DIMENSION
 from ..passes.prune import all_operations, needed_in_region
 from ..place.costs import CostModel
@@ -54,8 +54,8 @@ class Site:
         whole = {tensor for each in inner if each not in marks for tensor in each.inputs} | set(region.results)
         self.split = op.split and all(role_of(result) for result in region.results)
         self.least_rows = max(1, op.least_rows)
-        self.taken: list[Tensor] = []
-        self.outer: list[Tensor] = []
+        self.taken: list[Symbol] = []
+        self.outer: list[Symbol] = []
         self.is_cut: list[bool] = []
         for outer, parameter in region.captures:
             cuts = [mark for mark in marks if mark.inputs[0] is parameter]
@@ -89,7 +89,7 @@ def _ends_only(end: Operation, inner: Sequence[Operation]) -> bool:
     return not any(is_among(end.outputs[0], each.inputs) for each in inner)
 
 
-def _variable_of(tensor: Tensor) -> Any:
+def _variable_of(tensor: Symbol) -> Any:
     """The variable of which `tensor` is the value."""
     while isinstance(tensor.operation.op, Parameter):
         graph: Any = tensor.graph

@@ -7,7 +7,7 @@ several things.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ..graph.spec import TensorSpec
@@ -72,24 +72,29 @@ class Blueprint:
         consumers: who takes a value, each once.
         edges: the number of each value that crosses, by its Recv.
         numbers: of scheduled nodes and Merges of branches, in their place.
+
+    Args:
+        machine: what runs.
+        devices: those that are stepped here; by default all of them. (Edges have the same numbers everywhere.)
     """
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, devices: Collection[str] | None = None) -> None:
         self.machine = machine
+        self.devices = [name for name in machine.devices if devices is None or name in devices]
         self.consumers: dict[Value, list[Node]] = {}
         receives = [node for node in machine.nodes if node.kind == "recv"]
         self.edges = {node: number for number, node in enumerate(receives)}
         self.numbers: dict[Node, int] = {}
         self.places: dict[tuple[Frame, str], Place] = {}
         for frame in machine.frames:
-            for device in machine.devices:
+            for device in self.devices:
                 if any(node.device == device and frame in node.frame.around() for node in machine.nodes):
                     self._add_place(frame, device)
         for node in machine.nodes:
             for value in dict.fromkeys(node.sources):
                 if value.node.kind != "const":
                     self.consumers.setdefault(value, []).append(node)
-            if node.device is not None:
+            if node.device is not None and self.is_here(node):
                 self._add(node, self.places[node.frame, node.device])
 
     def _add_place(self, frame: Frame, device: str) -> None:
@@ -117,6 +122,10 @@ class Blueprint:
         elif node.kind == "record":
             place.records = max(place.records, node.history + 1)
             place.record_bytes[node.history] = _saved_bytes(node)
+
+    def is_here(self, node: Node) -> bool:
+        """Whether a node is stepped here; constants are everywhere."""
+        return node.device is None or node.device in self.devices
 
     def place_of(self, node: Node) -> Place:
         assert node.device is not None, f"{node!r} is everywhere"

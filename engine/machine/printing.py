@@ -7,13 +7,13 @@ that wait for them and counts these down. Numbers of slots and nodes are literal
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..graph.spec import TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..lower.narrowing import STORE_KINDS
 from ..lower.nodes import CONTROL, Machine, Node, Value
 from ..lower.scheduling import SCHEDULE_KINDS
@@ -27,7 +27,19 @@ from .store_printing import STORE_NAMES, print_store_node
 
 _LOCAL = ("it", "x", "v", "p", "t", "r", "n", "s")
 _GIVEN = ("push", "mail", "enter", "advance", "finished", "constant", "constant_dead")
-_OF_STEP = ("carry", "fetch", "fetch_dead", "submit", "wait", "to_host", "to_device", "moment", "as_bfloat16")
+_OF_STEP = (
+    "carry",
+    "post",
+    "post_dead",
+    "fetch",
+    "fetch_dead",
+    "submit",
+    "wait",
+    "to_host",
+    "to_device",
+    "moment",
+    "as_bfloat16",
+)
 _RESERVED = (*_LOCAL, *_GIVEN, *_OF_STEP, *STORE_NAMES, *SCHEDULE_NAMES)
 _OF_TRACE = ("began", "now", "ran", "sending", "sent", "received")
 _COPYING = frozenset({"to_host", "to_device"})
@@ -45,6 +57,7 @@ class MachinePrinter:
         by_run: whether the kernel of a node calls `Op.run` for each operation (see `Printer.by_run`).
         channels: for a Recv whether its value is carried by a channel (see `Step.carry`) instead of being handed over.
         clocks: for a node whether the time of its operations is taken by what is printed; None if nothing is traced.
+        devices: those of which the partitions are printed; by default all of them.
 
     Attributes:
         names: the function for each purpose: ("run", node), ("dead", node), ("deliver", node), ("kill", node) for what
@@ -60,10 +73,11 @@ class MachinePrinter:
         channels: Callable[[Node], bool] = lambda node: False,
         clocks: Callable[[Node], bool] | None = None,
         by_run: Callable[[Node], bool] = lambda node: False,
+        devices: Collection[str] | None = None,
     ) -> None:
         self.machine = machine
         self.printer = printer
-        self.blueprint = Blueprint(machine)
+        self.blueprint = Blueprint(machine, devices)
         printer.reserve(_RESERVED if clocks is None else (*_RESERVED, *_OF_TRACE))
         printer.reserve(self.live_names())
         self.ways = ways
@@ -81,6 +95,8 @@ class MachinePrinter:
     def print(self) -> str:
         """The source."""
         for node in self.machine.nodes:
+            if not self.blueprint.is_here(node):
+                continue
             if is_scheduled(node):
                 self._print_node(node)
             elif node.kind in ("recv", "collect", "trips", "feed"):
@@ -265,7 +281,7 @@ class _Writer:
 
     def compute(self, node: Node) -> list[str]:
         """Print the operations of a node; the names of its outputs."""
-        names: dict[Tensor, str] = {}
+        names: dict[Symbol, str] = {}
         known: dict[Value, str] = {}
         for tensor, value in zip(node.taken, node.inputs, strict=True):
             if value not in known:
@@ -275,7 +291,7 @@ class _Writer:
             self.line(f"{names[tensor]} = {known[value]}")
         return self._print_operations(node, names)
 
-    def _print_operations(self, node: Node, names: dict[Tensor, str]) -> list[str]:
+    def _print_operations(self, node: Node, names: dict[Symbol, str]) -> list[str]:
         is_clocked = self.owner.clocks is not None and self.owner.clocks(node)
         if is_clocked:
             self.line("began = now()")
@@ -289,7 +305,7 @@ class _Writer:
 
     def print_kernel(self, node: Node) -> list[Value]:
         """Print the operations of a node as a function of values; gives these, in order."""
-        names: dict[Tensor, str] = {}
+        names: dict[Symbol, str] = {}
         known: dict[Value, str] = {}
         aliases: list[tuple[str, str]] = []
         for tensor, value in zip(node.taken, node.inputs, strict=True):
@@ -466,6 +482,10 @@ class _Writer:
         receive = node.peer
         assert receive is not None, f"{node!r} has no Recv"
         number = self.blueprint.edges[receive]
+        if not self.blueprint.is_here(receive):
+            x = f"as_bfloat16({x})" if is_alive and node.lossy else x
+            self.line(f"post({number}, it.tag, {x})" if is_alive else f"post_dead({number}, it.tag)")
+            return
         deliver = self.owner.name_of(("deliver", receive), f"deliver_{_short(receive)}")
         kill = self.owner.name_of(("kill", receive), f"kill_{_short(receive)}")
         if is_alive and self.owner.channels(receive):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from ..devices.cuda import check_gpus
 from ..graph.blas import on_one_thread
 from ..graph.graph import Graph, Operation, Parameter
 from ..graph.spec import Spec, TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..graph.variable import OwnMemory
 from ..lower.arrivals import delay_arrivals
 from ..lower.cluster import cluster
@@ -55,7 +55,7 @@ from .printing import MachinePrinter
 from .statistics import MachineStatistics, Timed, full_names
 from .step import Step
 
-Assign = Callable[[Sequence[Operation], Sequence[Tensor]], Mapping[Operation, str]]
+Assign = Callable[[Sequence[Operation], Sequence[Symbol]], Mapping[Operation, str]]
 DISPATCH = 2e-6  # seconds; what the host needs to run an operation by itself
 LONG = 1e-4  # seconds; what runs for longer on a CPU leaves the loop, where there are other devices
 _LONG_MEASURED = 1e-3  # seconds; so does what was expected to be short and turns out to take as long
@@ -76,6 +76,9 @@ class BuiltStep(PreparedStep):
 class MachineProgram:
     """One pruned step on several devices.
 
+    Attributes:
+        step_type: what runs it.
+
     Args:
         graph: the graph to run.
         targets: tensors whose values are returned, and operations that run for their effects.
@@ -94,11 +97,13 @@ class MachineProgram:
         of: the program in whose place this one runs; what it does counts as done by that one.
     """
 
+    step_type: ClassVar[type[Step]] = Step
+
     def __init__(
         self,
         graph: Graph,
-        targets: Sequence[Tensor | Operation],
-        feeds: Sequence[Tensor],
+        targets: Sequence[Symbol | Operation],
+        feeds: Sequence[Symbol],
         specs: Sequence[Spec] | None = None,
         *,
         exact: bool = False,
@@ -148,6 +153,10 @@ class MachineProgram:
         self._lock = threading.Lock()
         note_compiled(began, self._describe)
 
+    def _devices_here(self) -> Collection[str]:
+        """The devices that are stepped in this process."""
+        return self.machine.devices
+
     def _print(self, prepared: PreparedStep) -> None:
         printer = Printer(guard=self._check) if self._guards else Printer(kernels_of(prepared.operations, self._exact))
         printer.bindings["copied"] = copied_value
@@ -172,7 +181,10 @@ class MachineProgram:
             return not self._own_memory(node)  # others tell themselves what they ran
 
         clocks = has_clock if self._has_clocks else None
-        self.printing = MachinePrinter(self.machine, printer, way, by_channel, clocks=clocks, by_run=self._is_on_gpu)
+        here = self._devices_here()
+        self.printing = MachinePrinter(
+            self.machine, printer, way, by_channel, clocks=clocks, by_run=self._is_on_gpu, devices=here
+        )
         self.source = self.printing.print()
         self._recursions = printer.bodies.labels
         self._functions = {name: key for key, name in self.printing.names.items()}
@@ -327,14 +339,14 @@ class MachineProgram:
         printing = self.printing
         made = (printing.blueprint, printing.names, self._code, self._bindings, engines, self.seed)
         if not self._has_clocks:
-            return Step(*made)
+            return self.step_type(*made)
         from .tracing import TracedStep
 
         return TracedStep(*made, nodes=printing.nodes)
 
     def _make_engines(self) -> dict[str, Engine]:
         targets = [node.target for node in self.machine.nodes if node.target]
-        devices = [self.devices[name] for name in dict.fromkeys([*self.machine.devices, *targets])]
+        devices = [self.devices[name] for name in dict.fromkeys([*self.printing.blueprint.devices, *targets])]
         streams = [device for device in devices if device.has_own_memory]
         engines: dict[str, Engine] = {device.name: WorkerEngine() for device in devices if not device.has_own_memory}
         if streams:
@@ -453,7 +465,7 @@ def _swaps(machine: Machine) -> bool:
 
 
 def place_by_cost(
-    operations: Sequence[Operation], feeds: Sequence[Tensor], like: Placement | None = None
+    operations: Sequence[Operation], feeds: Sequence[Symbol], like: Placement | None = None
 ) -> dict[Operation, str]:
     """Where the operations of a step run, by the placer; where another placement has the same, as it says.
 
@@ -465,8 +477,8 @@ def place_by_cost(
 
 def prepared_step(
     graph: Graph,
-    targets: Sequence[Tensor | Operation],
-    feeds: Sequence[Tensor],
+    targets: Sequence[Symbol | Operation],
+    feeds: Sequence[Symbol],
     specs: Sequence[Spec] | None = None,
     exact: bool = False,
     assign: Assign | None = None,
@@ -482,7 +494,7 @@ def prepared_step(
         operations = with_back_edges(needed, feeds)
         running = dict.fromkeys([*[tensor.operation for tensor in feeds], *operations])
         places = assign(sorted(running, key=lambda operation: operation.index), feeds)
-        fetches = [target for target in targets if isinstance(target, Tensor)]
+        fetches = [target for target in targets if isinstance(target, Symbol)]
         return BuiltStep(operations, list(feeds), fetches, True, places)
     check_step(graph, targets, feeds)
     rule = None if exact else fusion_rule_of(graph)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..lower.nodes import Node, Value
 from ..runtime.printer import Block
 
@@ -52,7 +52,7 @@ def _print_kernel(owner: MachinePrinter, node: Node) -> str:
     """The function that is scheduled, over the values that it takes."""
     site = node.site
     kernel = owner.add_function(("kernel", node), [], "kernel")
-    names: dict[Tensor, str] = {tensor: owner.printer.fresh("taken") for tensor in site.taken}
+    names: dict[Symbol, str] = {tensor: owner.printer.fresh("taken") for tensor in site.taken}
     kernel.function.arguments = list(names.values())
     owner.printer.stored.update(tensor for operation in site.operations for tensor in operation.outputs)
     block = Block(kernel.function, names, kernel.depth)

@@ -110,14 +110,12 @@ class Step:
         namespace = self._namespace(bindings)
         exec(code, namespace)
         blueprint.bind(self.plans, names, namespace)
-        self._feeds = [namespace[names["deliver", node]] for node in self.machine.feeds]
-        self._receives = {
-            number: (node, self.plans[blueprint.place_of(node)]) for node, number in blueprint.edges.items()
-        }
+        here = {node: number for node, number in blueprint.edges.items() if blueprint.is_here(node)}
+        self._feeds = [namespace.get(names.get(("deliver", node), "")) for node in self.machine.feeds]
+        self._receives = {number: (node, self.plans[blueprint.place_of(node)]) for node, number in here.items()}
         self._ways: dict[int, Way] = {}
         self._deliveries = {
-            number: (namespace[names["deliver", node]], namespace[names["kill", node]])
-            for node, number in blueprint.edges.items()
+            number: (namespace[names["deliver", node]], namespace[names["kill", node]]) for node, number in here.items()
         }
 
     def _namespace(self, bindings: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,7 +215,8 @@ class Step:
         self._running = len(own)
         roots = {plan.device: self.frames.begin(plan) for plan in own}
         for node, deliver, value in zip(self.machine.feeds, self._feeds, values, strict=True):
-            deliver(roots[str(node.device)], value)
+            if deliver is not None:  # it arrives here
+                deliver(roots[str(node.device)], value)
         self.roots = roots
         return list(roots.values())
 

@@ -38,27 +38,33 @@ _MOST_SCALARS = 4096
 def apply(op: Op, *inputs: Tensor, name: str | None = None) -> Tensor:
     """The only (or first) output of `op` over `inputs`: computed now if all are values, else built into their graph."""
     if not _context.stack:
-        for tensor in inputs:
-            if not isinstance(tensor, Value):
-                break
+        try:
+            arrays: list[Any] = [tensor.array for tensor in inputs]  # pyright: ignore[reportAttributeAccessIssue]
+        except AttributeError:  # a symbol is among them
+            pass
         else:
-            return run_now(op, inputs)[0]
+            return run_now(op, inputs, arrays)[0]
     return graph_for(inputs).add(op, inputs, name).outputs[0]
 
 
 def apply_multi(op: Op, *inputs: Tensor, name: str | None = None) -> tuple[Tensor, ...]:
     """All outputs of `op` over `inputs`; as `apply`."""
-    if runs_now(inputs):
-        return run_now(op, inputs)
-    return graph_for(inputs).add(op, inputs, name).outputs
+    arrays = arrays_now(inputs)
+    return graph_for(inputs).add(op, inputs, name).outputs if arrays is None else run_now(op, inputs, arrays)
 
 
 def apply_effect(op: Op, *inputs: Tensor, name: str | None = None) -> Operation | None:
     """Run an op that gives nothing, or build it; the operation, if it was built."""
-    if runs_now(inputs):
-        run_now(op, inputs)
-        return None
-    return graph_for(inputs).add(op, inputs, name)
+    arrays = arrays_now(inputs)
+    if arrays is None:
+        return graph_for(inputs).add(op, inputs, name)
+    run_now(op, inputs, arrays)
+    return None
+
+
+def arrays_now(inputs: Sequence[Any]) -> list[Any] | None:
+    """The arrays of tensors over which an op runs at once; None if it is to be built."""
+    return [tensor.array for tensor in inputs] if runs_now(inputs) else None
 
 
 def runs_now(inputs: Iterable[Any]) -> bool:
@@ -347,6 +353,13 @@ def promote(*values: TensorLike, floating: bool = False) -> list[Tensor]:
     Raises:
         TypeError: there is no common dtype.
     """
+    if type(values[0]) is Value:  # the quickest cases
+        if len(values) == 2:
+            quick = _promoted_value(values[0], values[1], floating)
+            if quick is not None:
+                return [values[0], quick]
+        elif len(values) == 1 and (not floating or values[0].array.dtype.kind == "f"):
+            return [values[0]]
     tensors = [value for value in values if isinstance(value, Tensor)]
     if len(tensors) == len(values):  # the common, quick case
         first = tensors[0].dtype
@@ -364,6 +377,18 @@ def promote(*values: TensorLike, floating: bool = False) -> list[Tensor]:
         return [convert_to_tensor(value, joined) for value in values]
     with elsewhere.as_default():
         return [convert_to_tensor(value, joined) for value in values]
+
+
+def _promoted_value(x: Value, y: Any, floating: bool) -> Tensor | None:
+    """`y` as a tensor of the dtype of `x`, if that is what promotion clearly makes of both; else None."""
+    dtype, kind = x.array.dtype, type(y)
+    if floating and dtype.kind != "f":
+        return None
+    if kind is Value:
+        return y if y.array.dtype is dtype else None
+    if kind is float and dtype.kind == "f":
+        return _scalar(y, dtype)
+    return _scalar(y, dtype) if kind is int and dtype.kind in "if" else None
 
 
 def _graph_elsewhere(tensors: Sequence[Tensor]) -> Graph | None:

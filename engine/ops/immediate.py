@@ -49,13 +49,17 @@ def is_building() -> bool:
     return bool(_context.stack)
 
 
-def run_now(op: Op, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def run_now(op: Op, inputs: Sequence[Tensor], arrays: list[Any]) -> tuple[Tensor, ...]:
     """The outputs of `op` on values, noted by the tapes that record.
+
+    Args:
+        op: the op.
+        inputs: values.
+        arrays: theirs.
 
     Raises:
         ValueError, TypeError: the inputs do not fit the op (from `Op.infer`).
     """
-    arrays = [tensor.array for tensor in inputs]  # pyright: ignore[reportAttributeAccessIssue] - all are values
     outputs = _outputs(op, inputs, arrays)
     for tensor in inputs:
         if tensor.of_weights:  # pyright: ignore[reportAttributeAccessIssue]
@@ -70,17 +74,22 @@ def run_now(op: Op, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 def _outputs(op: Op, inputs: Sequence[Tensor], arrays: list[Any]) -> tuple[Tensor, ...]:
     try:
-        key = (op, *[(array.shape, array.dtype) for array in arrays])
+        key: Any
+        if len(arrays) == 2:
+            a, b = arrays
+            key = op, a.shape, b.shape, a.dtype, b.dtype
+        elif len(arrays) == 1:
+            a = arrays[0]
+            key = op, a.shape, a.dtype
+        else:
+            key = (op, *[(array.shape, array.dtype) for array in arrays])
         plan = _plans.get(key)
     except (AttributeError, TypeError):  # a TensorArray, or an op with fields that have no hash
         key = plan = None
     if plan is None:
-        if key is None or type(op).__hash__ is object.__hash__ or op.host_only or any(op.effects()):
+        plan = None if key is None else _plan(op, inputs, arrays)
+        if plan is None:
             return _run_once(op, inputs, arrays)
-        specs = op.infer(*[tensor.spec for tensor in inputs])
-        if not all(isinstance(spec, TensorSpec) for spec in (specs if isinstance(specs, tuple) else (specs,))):
-            return _run_once(op, inputs, arrays)
-        plan = _plan(op, arrays)
         _keep(key, plan)
     try:
         result = _quiet.run(plan, *arrays)
@@ -112,7 +121,17 @@ def value_of(item: Any, spec: Any) -> Value:
     return Value(as_scalar_or_array(item)) if isinstance(spec, TensorSpec) else FlowValue(item, spec)
 
 
-def _plan(op: Op, arrays: Sequence[Any]) -> Plan:
+def _plan(op: Op, inputs: Sequence[Tensor], arrays: Sequence[Any]) -> Plan | None:
+    """How an op is called on arrays of these shapes; None if it is to be looked at anew each time.
+
+    Raises:
+        ValueError, TypeError: the inputs do not fit the op.
+    """
+    if type(op).__hash__ is object.__hash__ or op.host_only or any(op.effects()):
+        return None
+    specs = op.infer(*[tensor.spec for tensor in inputs])
+    if not all(isinstance(spec, TensorSpec) for spec in (specs if isinstance(specs, tuple) else (specs,))):
+        return None
     names = [f"a{position}" for position in range(len(arrays))]
     if any(array.dtype.kind == "T" for array in arrays):
         return _stringly(op)

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from ..graph.graph import _context  # pyright: ignore[reportPrivateUsage]
 from ..graph.tensor import Tensor, define_operators
+from ..graph.value import Value
 from . import axes, bitwise, comparison, elementwise, indexing, linalg, mathematics, reduction, running, shaping
 from .base import as_array, cast, constant_of, convert_to_tensor
 from .entrance import entering_graphs
@@ -37,6 +39,26 @@ def _eval(tensor: Tensor, feed_dict: dict[Any, Any] | None) -> Any:
     from ..session.session import Session
 
     return Session(tensor.graph).run(tensor, feed_dict)
+
+
+_indexed = entering_graphs(indexing.getitem)
+_PLAIN_INDICES = frozenset({int, type(None), type(...)})
+
+
+def _getitem(x: Any, key: Any) -> Tensor:
+    """``x[key]``; of values by places that are known, without an op unless a tape records."""
+    if type(x) is Value and not _context.stack and not _context.tapes and _is_plain_index(key):
+        part = x.array[key]
+        if not isinstance(part, str):
+            return Value(part, x.of_weights)
+    return _indexed(x, key)
+
+
+def _is_plain_index(key: Any) -> bool:
+    kind = type(key)
+    if kind is slice:
+        return _PLAIN_INDICES.issuperset((type(key.start), type(key.stop), type(key.step)))
+    return kind in _PLAIN_INDICES or (kind is tuple and all(map(_is_plain_index, key)))
 
 
 _UFUNCS: dict[Any, Any] = {  # what NumPy's own operators call where an array is on the left
@@ -146,7 +168,7 @@ define_operators(
         "le": comparison.less_equal,
         "gt": comparison.greater,
         "ge": comparison.greater_equal,
-        "getitem": entering_graphs(indexing.getitem),
+        "getitem": _getitem,
         "transpose": axes.transpose,
     }
 )

@@ -201,7 +201,7 @@ def pad(x: TensorLike, pad_width: Any, mode: str = "constant", constant_values: 
         widths = tuple((_static(before), _static(behind)) for before, behind in pairs)
         return apply(Pad(widths), tensor, value, *[w for pair in pairs for w in pair if isinstance(w, Tensor)])
     for axis, (before, behind) in enumerate(pairs):
-        if (before, behind) != (0, 0):
+        if (_static(before), _static(behind)) != (0, 0):
             tensor = take(tensor, _mirrored(dim(tensor, axis), before, behind, mode), axis)
     return tensor
 

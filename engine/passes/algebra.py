@@ -13,7 +13,7 @@ import numpy as np
 
 from ..graph.dtypes import DType
 from ..graph.op import Op, as_scalar_or_array
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.base import BroadcastToShape, Cast, Constant, ZerosOfShape
 from ..ops.bitwise import BitwiseAnd, BitwiseOr, LogicalNot
 from ..ops.comparison import Maximum, Minimum, Where
@@ -33,11 +33,11 @@ from .rules import Rewrite, Rule, Site, constant_of, every, keeps_shape, produce
 _MOST_FACTORS = 4  # of a power that is written as products
 
 
-def _passed_on(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _passed_on(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     return inputs[0]
 
 
-def _without_neutral(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _without_neutral(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     """``x + 0`` and ``x * 1``, on either side."""
     is_neutral = _adds_nothing if isinstance(op, Add) else _is_one
     for kept, other in ((0, 1), (1, 0)):
@@ -58,7 +58,7 @@ def _is_one(value: Any) -> bool:
     return every(value, 1) and value.dtype.kind in "biuf"
 
 
-def _subtract_zero(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _subtract_zero(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     """``x - 0``; of floats -0.0 stays, for -0.0 - -0.0 is 0.0."""
     value = constant_of(inputs[1], site)
     if value is None or not every(value, 0) or value.dtype.kind not in "iuf" or not keeps_shape(inputs[0], value):
@@ -68,7 +68,7 @@ def _subtract_zero(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
     return inputs[0]
 
 
-def _times_zero(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _times_zero(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     """``x * 0`` of integers and bools, which have no NaN and no infinity."""
     if inputs[0].dtype.kind not in "biu":
         return None
@@ -82,13 +82,13 @@ def _times_zero(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
     return None
 
 
-def _zeros(shape: tuple[int, ...], dtype: DType, site: Site) -> Tensor:
+def _zeros(shape: tuple[int, ...], dtype: DType, site: Site) -> Symbol:
     if not shape:
         return site.make(Constant(dtype.type(0)))
     return site.make(ZerosOfShape(shape, dtype), site.make(Constant(np.array(shape, "int32"))))
 
 
-def _divide_by_power_of_two(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _divide_by_power_of_two(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     """``x / c`` is ``x * (1 / c)`` where 1 / c is no rounded number."""
     value = constant_of(inputs[1], site)
     if value is None or value.dtype.kind != "f" or not _has_exact_inverse(value):
@@ -106,13 +106,13 @@ def _has_exact_inverse(value: Any) -> bool:
     return bool(np.all(np.abs(fractions) == 0.5) and np.all(np.abs(exponents) < limit))
 
 
-def _undone_twice(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _undone_twice(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     """``-(-x)``, ``not not x``."""
     same: type[Op] = type(op)  # pyright: ignore[reportUnknownVariableType]
     return inputs[0].operation.inputs[0] if produced_by(inputs[0], same) else None
 
 
-def _absolute_of_sign(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _absolute_of_sign(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     """``abs(-x)``, ``abs(abs(x))``."""
     (x,) = inputs
     if produced_by(x, Absolute):
@@ -120,24 +120,24 @@ def _absolute_of_sign(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
     return site.make(Absolute(), x.operation.inputs[0]) if produced_by(x, Negative) else None
 
 
-def _subtract_negative(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _subtract_negative(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     """``x - (-y)`` is ``x + y``."""
     x, y = inputs
     return site.make(Add(), x, y.operation.inputs[0]) if produced_by(y, Negative) else None
 
 
-def _product_of_negatives(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _product_of_negatives(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     if not all(produced_by(tensor, Negative) for tensor in inputs):
         return None
     return site.make(Multiply(), *[tensor.operation.inputs[0] for tensor in inputs])
 
 
-def _of_itself(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _of_itself(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     """``max(x, x)``, ``x & x``."""
     return inputs[0] if inputs[0] is inputs[1] else None
 
 
-def _known_choice(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _known_choice(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     """``where`` of a constant condition, or of two equal values."""
     condition, x, y = inputs
     value = constant_of(condition, site)
@@ -155,12 +155,12 @@ def _known_choice(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
     return site.make(BroadcastToShape(spec.shape), chosen, site.make(Constant(np.array(spec.shape, "int32"))))
 
 
-def _integer_power(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _integer_power(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     """``x ** 3`` is ``x * x * x``, which wraps around in the same way."""
     return _power(inputs, site) if inputs[0].dtype.kind in "iu" else None
 
 
-def _float_power(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _float_power(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     """``x ** 3`` is ``x * x * x``, and ``x ** -1`` is ``1 / x``, but for rounding."""
     x, exponent = inputs
     if x.dtype.kind != "f":
@@ -171,14 +171,14 @@ def _float_power(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
     return _power(inputs, site)
 
 
-def _power(inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _power(inputs: Sequence[Symbol], site: Site) -> Rewrite:
     value = constant_of(inputs[1], site)
     if value is None or np.shape(value) != () or value not in range(1, _MOST_FACTORS + 1):
         return None
     return _product(inputs[0], int(value), site)
 
 
-def _product(x: Tensor, factors: int, site: Site) -> Tensor:
+def _product(x: Symbol, factors: int, site: Site) -> Symbol:
     if factors == 1:
         return x
     half = _product(x, factors // 2, site)
@@ -186,7 +186,7 @@ def _product(x: Tensor, factors: int, site: Site) -> Tensor:
     return site.make(Multiply(), square, x) if factors % 2 else square
 
 
-def _cast_of_cast(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _cast_of_cast(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     """A cast of what a cast made wider starts from what that took."""
     inner = produced_by(inputs[0], Cast)
     if inner is None:

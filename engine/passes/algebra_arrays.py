@@ -15,7 +15,7 @@ from ..control_flow.frames import History, TripCount
 from ..graph.graph import Parameter
 from ..graph.op import Op
 from ..graph.spec import ArraySpec, TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.array_rows import ArrayConcat
 from ..ops.array_windows import ArrayOf
 from ..ops.base import Constant, ZerosOfShape
@@ -49,13 +49,13 @@ class _Nothing:
 _NOTHING = _Nothing()
 
 
-def _place(tensor: Tensor, site: Site) -> int | None:
+def _place(tensor: Symbol, site: Site) -> int | None:
     """The number that a scalar is, if it is a constant and may be the place of an element."""
     value = constant_of(tensor, site)
     return None if value is None or np.ndim(value) or int(value) < 0 else int(value)
 
 
-def _element(array: Tensor, place: int, site: Site, depth: int = 0) -> Tensor | _Nothing | None:
+def _element(array: Symbol, place: int, site: Site, depth: int = 0) -> Symbol | _Nothing | None:
     """What an array holds at a place; None if that is not known."""
     op, inputs = array.operation.op, array.operation.inputs
     if depth > _LONGEST or not _is_within(array, place):
@@ -77,14 +77,14 @@ def _element(array: Tensor, place: int, site: Site, depth: int = 0) -> Tensor | 
     return before if changed != place else _added(before, inputs[2], site)
 
 
-def _is_within(array: Tensor, place: int) -> bool:
+def _is_within(array: Symbol, place: int) -> bool:
     """Whether an array surely has an element at a place, or may have one at any."""
     spec = array.spec
     size = spec.size if isinstance(spec, ArraySpec) else None
     return place < size if size is not None else isinstance(array.operation.op, (ArrayAddAt, ArrayClear, ArrayEmpty))
 
 
-def _added(before: Tensor | _Nothing | None, value: Tensor, site: Site) -> Tensor | None:
+def _added(before: Symbol | _Nothing | None, value: Symbol, site: Site) -> Symbol | None:
     if isinstance(before, _Nothing):
         return value
     if before is None or shape_of(before) is None or shape_of(before) != shape_of(value):
@@ -95,12 +95,12 @@ def _added(before: Tensor | _Nothing | None, value: Tensor, site: Site) -> Tenso
 # --- records of loops -----------------------------------------------------------------------------------------------
 
 
-def _known_trips(op: Op, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _known_trips(op: Op, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     trips = trip_count(inputs[0].operation)
     return None if trips is None or trips.known is None else Constant(np.int32(max(0, trips.known)))
 
 
-def _known_record(op: Op, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _known_record(op: Op, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     """What is the same constant in each iteration of another loop, or of loops around that as well."""
     depth, found = 1, inputs[0]
     while found in site.outers or isinstance(found.operation.op, ArrayRead):
@@ -117,10 +117,10 @@ def _known_record(op: Op, inputs: Sequence[Tensor], site: Site) -> Rewrite:
 # --- one element ----------------------------------------------------------------------------------------------------
 
 
-def _known_read(op: Op, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _known_read(op: Op, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     place = _place(inputs[1], site)
     found = None if place is None else _element(inputs[0], place, site)
-    if found is None or isinstance(found, Tensor):
+    if found is None or isinstance(found, Symbol):
         return found
     if isinstance(op, ArrayReadOrZeros) and None not in (op.spec.shape or (None,)):
         return site.make(ZerosOfShape(op.spec.shape, op.spec.dtype), inputs[2])
@@ -130,62 +130,62 @@ def _known_read(op: Op, inputs: Sequence[Tensor], site: Site) -> Rewrite:
 # --- all elements ---------------------------------------------------------------------------------------------------
 
 
-def _known_stack(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _known_stack(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     spec = inputs[0].spec
     count = spec.size if isinstance(spec, ArraySpec) else None
     if not count or count > _LONGEST or isinstance(inputs[0].operation.op, ArrayUnstack):
         return None
     rows = _rows(inputs[0], count, site)
-    tensors = [row for row in rows if isinstance(row, Tensor)]
+    tensors = [row for row in rows if isinstance(row, Symbol)]
     if not tensors or len(tensors) < len(rows) or shape_of(tensors[0]) is None:
         return None
     return site.make(Stack(0), *tensors) if all(row.shape == tensors[0].shape for row in tensors) else None
 
 
-def _known_ends(op: Op, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _known_ends(op: Op, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     """Elements end to end."""
     spec = inputs[0].spec
     count = spec.size if isinstance(spec, ArraySpec) else None
     rows = _rows(inputs[0], count, site) if count and count <= _LONGEST else []
-    tensors = [row for row in rows if isinstance(row, Tensor) and shape_of(row)]
+    tensors = [row for row in rows if isinstance(row, Symbol) and shape_of(row)]
     return site.make(Concatenate(0), *tensors) if tensors and len(tensors) == len(rows) else None
 
 
-def _known_rows(op: ArrayStackLike, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _known_rows(op: ArrayStackLike, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     """All elements of a cotangent, zeros where it has none."""
     shape = constant_of(inputs[1], site)
     if shape is None or not 0 < int(shape[0]) <= _LONGEST or isinstance(inputs[0].operation.op, ArrayUnstack):
         return None
     own = tuple(int(dim) for dim in shape[1:])
     rows = _rows(inputs[0], int(shape[0]), site)
-    if not rows or any(isinstance(row, Tensor) and row.shape != own for row in rows):
+    if not rows or any(isinstance(row, Symbol) and row.shape != own for row in rows):
         return None
-    made = [row if isinstance(row, Tensor) else _zeros(own, op.dtype, site) for row in rows]
+    made = [row if isinstance(row, Symbol) else _zeros(own, op.dtype, site) for row in rows]
     return site.make(Stack(0), *made)
 
 
-def _zeros(shape: tuple[int, ...], dtype: Any, site: Site) -> Tensor:
+def _zeros(shape: tuple[int, ...], dtype: Any, site: Site) -> Symbol:
     return site.make(ZerosOfShape(shape, dtype), site.make(Constant(np.array(shape, "int32"))))
 
 
-def _rows(array: Tensor, count: int, site: Site) -> list[Tensor | _Nothing]:
+def _rows(array: Symbol, count: int, site: Site) -> list[Symbol | _Nothing]:
     """The first elements of an array; none of them if any is not known."""
-    found: list[Tensor | _Nothing] = []
+    found: list[Symbol | _Nothing] = []
     for place in range(count):
         element = _element(array, place, site)
-        if element is None or (isinstance(element, Tensor) and not isinstance(element.spec, TensorSpec)):
+        if element is None or (isinstance(element, Symbol) and not isinstance(element.spec, TensorSpec)):
             return []
         found.append(element)
     return found
 
 
-def _known_size(op: Op, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _known_size(op: Op, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     spec = inputs[0].spec
     known = spec.size if isinstance(spec, ArraySpec) else None
     return None if known is None else Constant(np.int32(known))
 
 
-def _known_new(op: ArrayNew, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _known_new(op: ArrayNew, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     size = _place(inputs[0], site)
     return None if size is None or op.size is not None else ArrayNew(op.element, size, op.open_shape)
 

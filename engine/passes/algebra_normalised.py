@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.base import Constant
 from ..ops.comparison import Isfinite, Where
 from ..ops.elementwise import Add, Divide, Subtract
@@ -26,8 +26,8 @@ from .rules import Rewrite, Rule, Site, shape_of
 _LEAST = 1 << 12  # elements: of fewer, one call is less than several
 
 
-def _across_rows(rewrite: Callable[[Any, Tensor, Site], Tensor]) -> Callable[[Any, Sequence[Tensor], Site], Rewrite]:
-    def rule(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _across_rows(rewrite: Callable[[Any, Symbol, Site], Symbol]) -> Callable[[Any, Sequence[Symbol], Site], Rewrite]:
+    def rule(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
         x, shape = inputs[0], shape_of(inputs[0])
         if shape is None or x.dtype.name not in ("float32", "float64") or math.prod(shape) < _LEAST:
             return None
@@ -43,7 +43,7 @@ def _is_across(shape: Sequence[int], axes: Sequence[int] | None) -> bool:
     return sorted(several) != several
 
 
-def _log_sum_exp(op: LogSumExp, x: Tensor, site: Site) -> Tensor:
+def _log_sum_exp(op: LogSumExp, x: Symbol, site: Site) -> Symbol:
     peak = site.make(Max(op.axes, True), x)
     zero = site.make(Constant(np.zeros((), x.dtype)))
     peak = site.make(Where(), site.make(Isfinite(), peak), peak, zero)
@@ -53,17 +53,17 @@ def _log_sum_exp(op: LogSumExp, x: Tensor, site: Site) -> Tensor:
     return total if total.shape == shape else site.make(Reshape(tuple(int(dim or 0) for dim in shape or ())), total)
 
 
-def _softmax(op: Softmax, x: Tensor, site: Site) -> Tensor:
+def _softmax(op: Softmax, x: Symbol, site: Site) -> Symbol:
     weights = site.make(Exp(), _centred(op, x, site))
     return site.make(Divide(), weights, site.make(Sum(op.axes, True), weights))
 
 
-def _log_softmax(op: LogSoftmax, x: Tensor, site: Site) -> Tensor:
+def _log_softmax(op: LogSoftmax, x: Symbol, site: Site) -> Symbol:
     centred = _centred(op, x, site)
     return site.make(Subtract(), centred, site.make(Log(), site.make(Sum(op.axes, True), site.make(Exp(), centred))))
 
 
-def _centred(op: Softmax | LogSoftmax, x: Tensor, site: Site) -> Tensor:
+def _centred(op: Softmax | LogSoftmax, x: Symbol, site: Site) -> Symbol:
     return site.make(Subtract(), x, site.make(Max(op.axes, True), x))
 
 

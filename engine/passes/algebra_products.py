@@ -7,7 +7,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.axes import Transpose
 from ..ops.einsum import Contraction
 from ..ops.linalg import BatchMatMul, MatMul
@@ -17,7 +17,7 @@ from .rules import Rewrite, Rule, Site, produced_by, shape_of
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-def _contraction_of(op: Any, inputs: Sequence[Tensor]) -> Contraction | None:
+def _contraction_of(op: Any, inputs: Sequence[Symbol]) -> Contraction | None:
     """A product of stacks of matrices by labels."""
     if isinstance(op, Contraction):
         return op
@@ -42,7 +42,7 @@ def _permutation(op: Transpose, rank: int) -> tuple[int, ...]:
     return tuple(range(rank))[::-1] if op.axes is None else op.axes
 
 
-def _permuted_operands(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _permuted_operands(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     """Operands are read in the order in which they lie, but where matrices would lie scattered."""
     if any(shape_of(tensor) is None for tensor in inputs):
         return None
@@ -61,7 +61,7 @@ def _permuted_operands(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite
     return None if is_as_before else site.make(Contraction(labels[0], labels[1], found.out), *operands)
 
 
-def _permuted_result(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _permuted_result(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     """A result that is only wanted in another order is written so, but where matrices would lie scattered."""
     (product,) = inputs
     inner = produced_by(product, BatchMatMul, Contraction)
@@ -75,7 +75,7 @@ def _permuted_result(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
     return None if _is_shared(found, out[-1]) else site.make(Contraction(found.a, found.b, out), *operands)
 
 
-def _product_of_matrices(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _product_of_matrices(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     """A contraction without axes that all share, whose rows, columns and terms each lie together, is one product."""
     a, b = inputs
     shapes = [shape_of(tensor) for tensor in inputs]
@@ -106,7 +106,7 @@ def _product_of_matrices(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewri
     return _reshaped(product, tuple([sizes[label] for label in op.out]), site)
 
 
-def _reshaped(x: Tensor, shape: tuple[int, ...], site: Site) -> Tensor:
+def _reshaped(x: Symbol, shape: tuple[int, ...], site: Site) -> Symbol:
     return x if x.shape == shape else site.make(Reshape(shape), x)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from ..graph.graph import Operation
 from ..graph.op import Op
 from ..graph.spec import TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.axes import Transpose
 from ..ops.base import Constant, ReshapeToShape
 from ..ops.creation import Fill
@@ -31,7 +31,7 @@ _RESHAPING = (ExpandDims, Reshape, ReshapeToShape, Squeeze)
 # --- shapes that are known ------------------------------------------------------------------------------------------
 
 
-def _known_size(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _known_size(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     shape = inputs[0].shape
     if shape is None:
         return None
@@ -43,7 +43,7 @@ def _known_size(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
     return None if known is None or elements(known) > 2**31 - 1 else Constant(np.int32(elements(known)))
 
 
-def _known_entries(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _known_entries(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     """Sizes that are constants are part of the op."""
     sizes = [constant_of(tensor, site) for tensor in inputs[1:]]
     if not sizes or any(size is None for size in sizes):
@@ -62,7 +62,7 @@ def _permutation(op: Transpose, rank: int) -> tuple[int, ...]:
     return tuple(range(rank))[::-1] if op.axes is None else op.axes
 
 
-def _transposes(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _transposes(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     """A transpose that changes nothing, or of a transpose."""
     (x,) = inputs
     if x.shape is None:
@@ -77,7 +77,7 @@ def _transposes(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
     return site.make(Transpose(tuple([before[axis] for axis in axes])), x.operation.inputs[0])
 
 
-def _reshapes(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _reshapes(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     """Reshapes of reshapes are one, or none. Where a size is unknown the first may fail, so that it stays."""
     spec = op.infer(*[tensor.spec for tensor in inputs])
     origin = inputs[0]
@@ -90,7 +90,7 @@ def _reshapes(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
     return None if origin is inputs[0] else site.make(Reshape(spec.shape), origin)
 
 
-def _new_axes(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _new_axes(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     """``x[:, None]``, and its gradient, are reshapes."""
     x = inputs[0]
     axes = tuple([axis for axis, item in enumerate(op.items) if item is None])
@@ -104,7 +104,7 @@ def _new_axes(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
     return site.make(Squeeze(axes), x) if known == ExpandDims(axes).infer(TensorSpec(wanted, x.dtype)).shape else None
 
 
-def _broadcasts(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _broadcasts(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     x = inputs[0]
     if len(inputs) > 1 or shape_of(x) is None or None in op.shape:
         return None
@@ -114,7 +114,7 @@ def _broadcasts(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
     return None if inner is None else site.make(op, x.operation.inputs[0])
 
 
-def _transposed_operands(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _transposed_operands(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     """Transposed operands of a product are a flag of it."""
     operands, flags = list(inputs), [op.transpose_a, op.transpose_b]
     for place, tensor in enumerate(inputs):
@@ -124,7 +124,7 @@ def _transposed_operands(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewri
     return None if is_as_before else site.make(type(op)(*flags), *operands)
 
 
-def _swaps_last_two(tensor: Tensor) -> bool:
+def _swaps_last_two(tensor: Symbol) -> bool:
     op = produced_by(tensor, Transpose)
     if op is None or tensor.shape is None or len(tensor.shape) < 2 or tensor.operation.inputs[0].shape is None:
         return False
@@ -132,7 +132,7 @@ def _swaps_last_two(tensor: Tensor) -> bool:
     return _permutation(op, rank) == (*range(rank - 2), rank - 1, rank - 2)
 
 
-def _transposed_product(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _transposed_product(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     """The transpose of a product is the product of the transposes, the other way round; but for the order of sums."""
     (product,) = inputs
     inner = produced_by(product, MatMul)
@@ -147,7 +147,7 @@ def _transposed_product(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrit
 # --- parts of what was joined ---------------------------------------------------------------------------------------
 
 
-def _parts_of_whole(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _parts_of_whole(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     """``unstack(stack(parts))``; ``split(concatenate(parts))`` where it is cut at the seams."""
     parts, kind = inputs[0].operation.inputs, Stack if isinstance(op, Unstack) else Concatenate
     joined = produced_by(inputs[0], kind)
@@ -163,7 +163,7 @@ def _parts_of_whole(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
     return parts if sizes == wanted else None
 
 
-def _parts_of_taken(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _parts_of_taken(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     """Parts of rows that are taken are taken part by part: each is in the cache when it is used."""
     rows, *sizes = inputs
     taking, shape = rows.operation, rows.shape
@@ -181,12 +181,12 @@ def _parts_of_taken(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
     return tuple([site.make(taking.op, table, part) for part in parts])
 
 
-def _are_alike(tensors: Sequence[Tensor]) -> bool:
+def _are_alike(tensors: Sequence[Symbol]) -> bool:
     first = shape_of(tensors[0])
     return first is not None and all(tensor.shape == first for tensor in tensors)
 
 
-def _whole_of_parts(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _whole_of_parts(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     """``stack(unstack(x))`` and ``concatenate(split(x))`` of all parts in order."""
     cutting = inputs[0].operation
     wanted = Unstack if isinstance(op, Stack) else Split
@@ -199,7 +199,7 @@ def _whole_of_parts(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
     return x if cutting.op.axis % rank == op.axis % rank else None
 
 
-def _part_of_joined(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _part_of_joined(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     """One element of a stack, or a slice that lies in one part of what was concatenated."""
     joining = inputs[0].operation
     if len(inputs) > 1 or not op.items or shape_of(inputs[0]) is None or len(joining.outputs) > 1:
@@ -218,13 +218,13 @@ def _part_of_joined(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
     return _indexed(part, (*op.items[:axis], moved, *op.items[axis + 1 :]), site)
 
 
-def _indexed(x: Tensor, items: tuple[Any, ...], site: Site) -> Tensor:
+def _indexed(x: Symbol, items: tuple[Any, ...], site: Site) -> Symbol:
     while items and items[-1] == SliceItem():
         items = items[:-1]
     return site.make(GetItem(items), x) if items else x
 
 
-def _seam(joining: Operation, axis: int, item: Any) -> tuple[Tensor, Any] | None:
+def _seam(joining: Operation, axis: int, item: Any) -> tuple[Symbol, Any] | None:
     """The part in which an item of a key lies as a whole, and the item within that part."""
     sizes = [(shape_of(tensor) or ())[axis] if shape_of(tensor) else None for tensor in joining.inputs]
     if None in sizes:
@@ -249,7 +249,7 @@ def _sliced(low: int, high: int, size: int) -> SliceItem:
     return SliceItem() if (low, high) == (0, size) else SliceItem(low, high)
 
 
-def _rows_in_order(op: Any, inputs: Sequence[Tensor], site: Site) -> Rewrite:
+def _rows_in_order(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     """Single rows that are put next to each other, each place once, are joined in that order."""
     rows, places, shape = inputs[0].operation, constant_of(inputs[1], site), constant_of(inputs[2], site)
     joined = produced_by(inputs[0], Concatenate)

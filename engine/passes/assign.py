@@ -8,12 +8,12 @@ from ..control_flow.frames import History, Saved
 from ..control_flow.while_loop import While
 from ..graph.graph import Graph, Operation
 from ..graph.region import Region
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 
-Assign = Callable[[Sequence[Operation], Sequence[Tensor]], Mapping[Operation, str]]
+Assign = Callable[[Sequence[Operation], Sequence[Symbol]], Mapping[Operation, str]]
 
 
-def assign_devices(graph: Graph, operations: Sequence[Operation], fed: Sequence[Tensor], assign: Assign | None) -> None:
+def assign_devices(graph: Graph, operations: Sequence[Operation], fed: Sequence[Symbol], assign: Assign | None) -> None:
     """Set the device of every operation of `graph`, insides included; without `assign` none has one.
 
     Until now a device is what was asked for. From now on it is where the operation runs, the same name for the same
@@ -62,7 +62,7 @@ def _assign_unread(holder: Operation, places: Mapping[Operation, str]) -> None:
         _take_over(condition.parameters, body.parameters, places)
 
 
-def _take_over(parameters: Sequence[Tensor], others: Sequence[Tensor], places: Mapping[Operation, str]) -> None:
+def _take_over(parameters: Sequence[Symbol], others: Sequence[Symbol], places: Mapping[Operation, str]) -> None:
     for parameter, other in zip(parameters, others, strict=True):
         if not places.get(parameter.operation):
             parameter.operation.device = other.operation.device
@@ -73,7 +73,7 @@ def on_one_device(operations: Iterable[Operation]) -> bool:
     return len({operation.device for operation in operations}) == 1
 
 
-def capture_late(region: Region, outer: Tensor) -> Tensor:
+def capture_late(region: Region, outer: Symbol) -> Symbol:
     """A new parameter that stands for `outer` in a region that is built already, and lies where `outer` does.
 
     The pass that calls this brings the inputs of the operation that holds the region into line.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ..graph.graph import Operation, Parameter
 from ..graph.spec import TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.base import Constant
 from .estimates import bytes_of
 from .saved_state import Choice, SavedState, can_run_again
@@ -22,7 +22,7 @@ def without_cheap(state: SavedState) -> Choice:
     """All that a loop saves but what is cheap to compute from the rest."""
     saved = dict.fromkeys(state.wanted)
     held = {*state.wanted, *state.kept}
-    needed: set[Tensor] = set()  # what others are computed from
+    needed: set[Symbol] = set()  # what others are computed from
     again: dict[Operation, None] = {}
     for tensor in sorted(state.wanted, key=lambda tensor: tensor.operation.index, reverse=True):
         if tensor in needed or tensor in state.kept or not _is_large(state, tensor):
@@ -38,17 +38,17 @@ def without_cheap(state: SavedState) -> Choice:
     return Choice(tuple(saved), tuple(sorted(again, key=lambda operation: operation.index)))
 
 
-def _is_large(state: SavedState, tensor: Tensor) -> bool:
+def _is_large(state: SavedState, tensor: Symbol) -> bool:
     spec = tensor.spec
     if not isinstance(spec, TensorSpec) or not spec.is_static or spec.dtype.kind != "f":
         return False
     return state.has_known_trips and bytes_of(spec) * state.trips >= _LARGE
 
 
-def _chain(state: SavedState, tensor: Tensor, held: set[Tensor]) -> tuple[list[Operation], set[Tensor]] | None:
+def _chain(state: SavedState, tensor: Symbol, held: set[Symbol]) -> tuple[list[Operation], set[Symbol]] | None:
     """The few operations that compute a tensor from what is `held`, and what of that they take; None if none do."""
     operations: list[Operation] = []
-    leaves: set[Tensor] = set()
+    leaves: set[Symbol] = set()
     pending = [tensor]
     while pending:
         operation = pending.pop().operation
@@ -65,7 +65,7 @@ def _chain(state: SavedState, tensor: Tensor, held: set[Tensor]) -> tuple[list[O
     return (operations, leaves) if leaves else None
 
 
-def _is_cheap(operation: Operation, like: Tensor) -> bool:
+def _is_cheap(operation: Operation, like: Symbol) -> bool:
     if isinstance(operation.op, Parameter) or not operation.op.elementwise or operation.control_inputs:
         return False
     return can_run_again(operation) and all(tensor.spec == like.spec for tensor in operation.outputs)

@@ -13,7 +13,7 @@ from ..graph.graph import Graph, Operation
 from ..graph.op import Op
 from ..graph.provenance import location_of_several
 from ..graph.spec import TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..graph.variable import Assign
 from ..ops.axes import Transpose
 from ..ops.fused import Fused
@@ -29,7 +29,7 @@ from .prune import Kept, all_operations, inner_blocks, kept_of
 _MOST_INPUTS = 12
 
 
-def join_epilogues(graph: Graph, operations: Sequence[Operation], kept: Iterable[Tensor], rule: FusionRule) -> None:
+def join_epilogues(graph: Graph, operations: Sequence[Operation], kept: Iterable[Symbol], rule: FusionRule) -> None:
     """Join products among `operations`, which are needed of `graph`, with what follows; in all regions inside, too.
 
     Args:
@@ -58,10 +58,10 @@ class _Block:
         awaited: operations for which others wait without taking a value.
     """
 
-    def __init__(self, operations: Sequence[Operation], kept: set[Tensor]) -> None:
+    def __init__(self, operations: Sequence[Operation], kept: set[Symbol]) -> None:
         self.operations = operations
         self.kept = kept
-        self.users: dict[Tensor, list[Operation]] = {}
+        self.users: dict[Symbol, list[Operation]] = {}
         for operation in operations:
             for tensor in dict.fromkeys(operation.inputs):
                 self.users.setdefault(tensor, []).append(operation)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ..graph.graph import Operation
 from ..graph.spec import ArraySpec, Shape, Spec, TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 
 LEAST_FOR_THREADS = 2 * 64**3  # floating-point operations of a product from which OpenBLAS divides it
 UNKNOWN_DIMENSION = 32  # what an unknown dimension is taken for
@@ -70,20 +70,20 @@ def made_bytes(operation: Operation) -> int:
     return sum([bytes_of(tensor.spec) for tensor in operation.outputs])
 
 
-def _most_elements(tensors: tuple[Tensor, ...]) -> int:
+def _most_elements(tensors: tuple[Symbol, ...]) -> int:
     return max([elements(tensor.spec.shape) for tensor in tensors], default=0)
 
 
-Rule = Callable[[tuple[Tensor, ...], tuple[Tensor, ...]], float]
+Rule = Callable[[tuple[Symbol, ...], tuple[Symbol, ...]], float]
 
 
-def _matmul(inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> float:
+def _matmul(inputs: tuple[Symbol, ...], outputs: tuple[Symbol, ...]) -> float:
     """Twice the product of the three sizes: each size is in two of the operands and the result."""
     sizes = [elements(tensor.spec.shape) for tensor in (*inputs[:2], outputs[0])]
     return 2.0 * math.sqrt(math.prod(sizes))
 
 
-def _convolution(inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> float:
+def _convolution(inputs: tuple[Symbol, ...], outputs: tuple[Symbol, ...]) -> float:
     """For each element of the images, the filters' elements of one channel. (Images are the larger operands.)"""
     values = [elements(tensor.spec.shape) for tensor in (*inputs[:2], outputs[0])]
     filters = min(values)
@@ -92,11 +92,11 @@ def _convolution(inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> flo
     return 2.0 * sorted(values)[1] * filters / max(channels, 1)
 
 
-def _cubic(inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> float:
+def _cubic(inputs: tuple[Symbol, ...], outputs: tuple[Symbol, ...]) -> float:
     return 4.0 * _most_elements(inputs) ** 1.5
 
 
-def _dear(inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> float:
+def _dear(inputs: tuple[Symbol, ...], outputs: tuple[Symbol, ...]) -> float:
     """Functions of elements that take some 20 operations each."""
     return 20.0 * max(_most_elements(inputs), _most_elements(outputs))
 

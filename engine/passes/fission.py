@@ -23,7 +23,7 @@ from ..control_flow.while_loop import While
 from ..graph.graph import Graph, Operation
 from ..graph.identity import is_among
 from ..graph.region import Region
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from .log import is_recording, note_kept
 from .loops.batches import is_heavy
 from .loops.before import compute_before
@@ -75,8 +75,8 @@ REWRITES = (
 
 def split_loops(
     graph: Graph,
-    targets: Sequence[Tensor | Operation],
-    fed: Sequence[Tensor] = (),
+    targets: Sequence[Symbol | Operation],
+    fed: Sequence[Symbol] = (),
     reassociate: bool = True,
 ) -> None:
     """Rewrite the loops of a step, and those inside of loops and branches.
@@ -88,13 +88,13 @@ def split_loops(
         reassociate: apply rewrites that are not exact, too.
     """
     operations = needed_operations(graph, targets, fed)
-    kept = {target for target in targets if isinstance(target, Tensor)}
+    kept = {target for target in targets if isinstance(target, Symbol)}
     asked = [target for target in targets if isinstance(target, Operation)]
     _split(Users(graph, operations, kept, asked), operations, kept, {}, reassociate)
 
 
 def _split(
-    users: Users, operations: Sequence[Operation], kept: Collection[Tensor], sides: Sides, reassociate: bool
+    users: Users, operations: Sequence[Operation], kept: Collection[Symbol], sides: Sides, reassociate: bool
 ) -> None:
     graph = users.graph
     for operation in operations:

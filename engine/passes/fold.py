@@ -11,7 +11,7 @@ import numpy as np
 from ..control_flow.scheduling import Part
 from ..graph.op import Op, as_scalar_or_array
 from ..graph.spec import TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.base import BroadcastToShape, Constant, ZerosOfShape, is_numpy
 from ..ops.creation import Fill
 from ..ops.left_out import LeavesOut, first_left_out
@@ -22,7 +22,7 @@ LARGEST = 256  # elements of what is computed
 _FILLED = (BroadcastTo, BroadcastToShape, Fill, ZerosOfShape)  # as constants they would only take more room
 
 
-def folded(op: Op, inputs: Sequence[Tensor], site: Site) -> Constant | None:
+def folded(op: Op, inputs: Sequence[Symbol], site: Site) -> Constant | None:
     """The constant that `op` gives over constants; None if it does not, or may fail, or gives too much.
 
     What raises an error is left to do so when it runs, and so is what `debugging` reports: what makes NaN or infinity
@@ -46,7 +46,7 @@ def folded(op: Op, inputs: Sequence[Tensor], site: Site) -> Constant | None:
     return _as_constant(result, values)
 
 
-def _is_small(op: Op, inputs: Sequence[Tensor]) -> bool:
+def _is_small(op: Op, inputs: Sequence[Symbol]) -> bool:
     try:
         spec = op.infer(*[tensor.spec for tensor in inputs])
     except (TypeError, ValueError, IndexError):

@@ -16,7 +16,7 @@ from ..graph.identity import is_among
 from ..graph.op import Op
 from ..graph.provenance import location_of_several
 from ..graph.quick_dataclass import dataclass
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.fused import Fused
 from ..ops.reduced import Sum
 from ..ops.reduction import LogSumExp, Max, Mean, Min
@@ -89,7 +89,7 @@ class _Operands:
         groups: those that compute any, the one that computes the last operand first.
     """
 
-    def __init__(self, taken: Sequence[Tensor], group_of: Mapping[Operation, _Group]) -> None:
+    def __init__(self, taken: Sequence[Symbol], group_of: Mapping[Operation, _Group]) -> None:
         self._count = len(set(taken))
         self._made: dict[_Group, int] = {}
         for tensor in dict.fromkeys(reversed(taken)):
@@ -215,13 +215,13 @@ class _Block:
             return True
         return False
 
-    def _known(self, tensor: Tensor, group: _Group, rebase: _Rebase) -> Layout | None:
+    def _known(self, tensor: Symbol, group: _Group, rebase: _Rebase) -> Layout | None:
         """The layout of a tensor that the group computes; None for others."""
         if self.group_of.get(tensor.operation) is not group:
             return None
         return rebase.shift(self._layout(tensor, group))
 
-    def _layout(self, tensor: Tensor, group: _Group) -> Layout:
+    def _layout(self, tensor: Symbol, group: _Group) -> Layout:
         """Where a tensor that the group computes lies."""
         form, placed = self.forms[tensor.operation], group.placed[tensor.operation]
         return (*placed.inputs, *placed.steps)[form.results[tensor.index]]
@@ -231,7 +231,7 @@ class _Block:
         inputs = {t for member in inside for t in self.taken(member) if t.operation not in inside}
         return len(inputs) <= _MOST_OPERANDS and len(inputs) + len(inside) <= _MOST_MEMBERS
 
-    def taken(self, operation: Operation) -> list[Tensor]:
+    def taken(self, operation: Operation) -> list[Symbol]:
         """The inputs of an operation that its kernel needs."""
         return [operation.inputs[position] for position in self.forms[operation].inputs]
 
@@ -321,7 +321,7 @@ def _rebases(operation: Operation, group: _Group) -> Iterable[_Rebase]:
 # --- blocks ---------------------------------------------------------------------------------------------------------
 
 
-def fuse(graph: Graph, operations: Sequence[Operation], kept: Iterable[Tensor], rule: FusionRule) -> None:
+def fuse(graph: Graph, operations: Sequence[Operation], kept: Iterable[Symbol], rule: FusionRule) -> None:
     """Fuse in `graph`, of which `operations` are needed, and in all regions inside.
 
     Args:
@@ -378,9 +378,9 @@ def _passes(op: Op) -> int:
     return 0 if op.view and op.type_name != "sum_to_shape" else 1
 
 
-def _used_outside(operations: Sequence[Operation], groups: list[_Group]) -> set[Tensor]:
+def _used_outside(operations: Sequence[Operation], groups: list[_Group]) -> set[Symbol]:
     group_of = {member: group for group in groups for member in group.members}
-    used: set[Tensor] = set()
+    used: set[Symbol] = set()
     for operation in operations:
         own = group_of.get(operation)
         for tensor in operation.inputs:
@@ -398,7 +398,7 @@ class _Rewrite:
     A change of shape whose result is used outside as well stays besides: as a view it costs nothing.
     """
 
-    def __init__(self, graph: Graph, block: _Block, group: _Group, used: set[Tensor]) -> None:
+    def __init__(self, graph: Graph, block: _Block, group: _Group, used: set[Symbol]) -> None:
         self.group = group
         self._block = block
         self._views = self._kept_views(used)
@@ -412,7 +412,7 @@ class _Rewrite:
         self.fused.outputs = tuple(self.outputs)
         self.fused.index = last.index
 
-    def _kept_views(self, used: set[Tensor]) -> set[Operation]:
+    def _kept_views(self, used: set[Symbol]) -> set[Operation]:
         kept: set[Operation] = set()
         for member in reversed(self.group.members):
             is_used = any(t in used or any(is_among(t, view.inputs) for view in kept) for t in member.outputs)
@@ -420,16 +420,16 @@ class _Rewrite:
                 kept.add(member)
         return kept
 
-    def _fused(self) -> tuple[tuple[Tensor, ...], Fused]:
+    def _fused(self) -> tuple[tuple[Symbol, ...], Fused]:
         group, forms = self.group, self._block.forms
         members = set(group.members)
         is_plain = all(m.op.elementwise for m in group.members) and len({m.outputs[0].shape for m in members}) == 1
-        read: dict[tuple[Tensor, Layout], int] = {}
+        read: dict[tuple[Symbol, Layout], int] = {}
         for member in group.members:
             for tensor, layout in zip(self._block.taken(member), group.placed[member].inputs, strict=True):
                 if tensor.operation not in members:
                     read.setdefault((tensor, () if is_plain else layout), len(read))
-        numbers: dict[Tensor, int] = {}
+        numbers: dict[Symbol, int] = {}
         steps: list[tuple[Op, tuple[int, ...]]] = []
         layouts = [layout for _, layout in read]
         for member in group.members:

@@ -12,7 +12,7 @@ from ..graph.graph import Graph, Operation
 from ..graph.op import Op
 from ..graph.provenance import location_of_several
 from ..graph.spec import TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.fused import Fused
 from .fuse import FusionRule
 from .log import note_change
@@ -23,7 +23,7 @@ _MOST_STEPS = 32
 
 
 def fuse_open(
-    graph: Graph, operations: Sequence[Operation], kept: Iterable[Tensor | Operation], rule: FusionRule
+    graph: Graph, operations: Sequence[Operation], kept: Iterable[Symbol | Operation], rule: FusionRule
 ) -> None:
     """Fuse chains among `operations`, which are needed of `graph`, and in regions inside.
 
@@ -34,7 +34,7 @@ def fuse_open(
 
 
 def _fuse_block(operations: Sequence[Operation], kept: Kept, rule: FusionRule) -> None:
-    users: dict[Tensor, list[Operation]] = {}
+    users: dict[Symbol, list[Operation]] = {}
     for operation in operations:
         for _, inside, wanted in inner_blocks(operation, kept):
             _fuse_block(inside, wanted, rule)
@@ -58,7 +58,7 @@ def _is_open(operation: Operation, rule: FusionRule) -> bool:
 
 
 def _take_in_sources(
-    operation: Operation, open_ones: set[Operation], users: dict[Tensor, list[Operation]], kept: set[Tensor]
+    operation: Operation, open_ones: set[Operation], users: dict[Symbol, list[Operation]], kept: set[Symbol]
 ) -> None:
     """Make the sources of an operation that serve nothing else parts of it."""
     for source in dict.fromkeys(tensor.operation for tensor in operation.inputs):
@@ -78,7 +78,7 @@ def _take_in_sources(
             users[tensor] = list(dict.fromkeys([*[u for u in users[tensor] if u is not source], operation]))
 
 
-def _joined(source: Operation, user: Operation, inputs: Sequence[Tensor]) -> Fused:
+def _joined(source: Operation, user: Operation, inputs: Sequence[Symbol]) -> Fused:
     """What computes `source`, and `user` of that, from `inputs`."""
     numbers = {tensor: position for position, tensor in enumerate(inputs)}
     steps: list[tuple[Op, tuple[int, ...]]] = []

@@ -14,7 +14,7 @@ from ..graph.graph import Graph, Operation
 from ..graph.op import Op
 from ..graph.provenance import location_of_several
 from ..graph.spec import TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.base import Constant
 from ..ops.fused import Fused, FusedOpen
 from ..ops.gathering import Take
@@ -44,10 +44,10 @@ class _Group:
         self.members = [first]
 
     @property
-    def made(self) -> set[Tensor]:
+    def made(self) -> set[Symbol]:
         return {tensor for member in self.members for tensor in member.outputs}
 
-    def inputs(self, more: Iterable[Operation] = ()) -> list[Tensor]:
+    def inputs(self, more: Iterable[Operation] = ()) -> list[Symbol]:
         """What members take from outside, and further ones would."""
         members = [*self.members, *more]
         made = {tensor for member in members for tensor in member.outputs}
@@ -73,7 +73,7 @@ def _is_there(source: Operation, first: Operation) -> bool:
 
 
 def group_open(
-    graph: Graph, operations: Sequence[Operation], kept: Iterable[Tensor], rule: FusionRule, known: KnownSizes
+    graph: Graph, operations: Sequence[Operation], kept: Iterable[Symbol], rule: FusionRule, known: KnownSizes
 ) -> None:
     """Join such operations among `operations`, which are needed of `graph`.
 
@@ -113,7 +113,7 @@ def _take_late(operations: Sequence[Operation], replaced: Mapping[Operation, Ope
     The table must live until then. So this is done where rows are taken from it several times.
     """
     tables = Counter(o.inputs[0] for o in operations if isinstance(o.op, (GatherSegments, Take)))
-    users: dict[Tensor, int] = {}
+    users: dict[Symbol, int] = {}
     found = False
     written = operations[-1].index + 1 if operations else 0
     for operation in reversed(operations):
@@ -157,12 +157,12 @@ def _is_worthwhile(group: _Group) -> bool:
     return len(group.members) > 1 or type(group.members[0].op) is Sum
 
 
-def _used_outside(operations: Sequence[Operation], group: _Group) -> set[Tensor]:
+def _used_outside(operations: Sequence[Operation], group: _Group) -> set[Symbol]:
     members = set(group.members)
     return {tensor for operation in operations if operation not in members for tensor in operation.inputs}
 
 
-def _joined(graph: Graph, group: _Group, used: set[Tensor]) -> Operation:
+def _joined(graph: Graph, group: _Group, used: set[Symbol]) -> Operation:
     """One operation instead of a group. The tensors live on as its outputs."""
     inputs = group.inputs()
     numbers = {tensor: position for position, tensor in enumerate(inputs)}

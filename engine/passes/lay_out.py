@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from ..control_flow.region_op import RegionOp
 from ..graph.graph import Operation
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.axes import Transpose, TransposedCopy
 from ..ops.linalg import MatMul
 from ..ops.tensor_arrays import ArrayRead, ArrayUnstack
@@ -25,7 +25,7 @@ def lay_out_transposed(operations: Sequence[Operation]) -> None:
         for user in operations
         if isinstance(user.op, ArrayUnstack) and _keeps_rows(user.inputs[0].operation)
     }
-    multiplied = _multiplied(operations, set(arrays)) if arrays else set[Tensor]()
+    multiplied = _multiplied(operations, set(arrays)) if arrays else set[Symbol]()
     for operation in dict.fromkeys(arrays[array] for array in arrays if array in multiplied):
         assert isinstance(operation.op, Transpose)
         operation.op = TransposedCopy(operation.op.axes)
@@ -38,9 +38,9 @@ def _keeps_rows(operation: Operation) -> bool:
     return axes is not None and len(axes) > 2 and axes[-1] == len(axes) - 1 and axes != tuple(range(len(axes)))
 
 
-def _multiplied(operations: Iterable[Operation], arrays: set[Tensor]) -> set[Tensor]:
+def _multiplied(operations: Iterable[Operation], arrays: set[Symbol]) -> set[Symbol]:
     """Those of `arrays` of which a region inside reads an element to multiply it from the left."""
-    found: set[Tensor] = set()
+    found: set[Symbol] = set()
     for operation in operations:
         if not isinstance(operation.op, RegionOp):
             continue

@@ -31,7 +31,7 @@ from ..graph.identity import is_among, place_among
 from ..graph.op import Op
 from ..graph.slices import IndexedSlices
 from ..graph.spec import ArraySpec, Spec, TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.base import (
     Constant,
     ZerosOfShape,
@@ -175,9 +175,9 @@ def _check_work(loop: LoopView, found: RowWise) -> None:
 class _Wanted(NamedTuple):
     """An output of a backward loop: the parameter of the body whose cotangent it is, and what that stands for."""
 
-    output: Tensor
-    role: Tensor
-    source: Tensor
+    output: Symbol
+    role: Symbol
+    source: Symbol
 
 
 # --- the gradient that is there -------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def _wanted(segments: _Segments, gradient: Backward) -> list[_Wanted]:
 
 def _backward(
     segments: _Segments,
-    finals: dict[int, Tensor],
+    finals: dict[int, Symbol],
     built: Sequence[Operation],
     gradient: Backward,
     wanted: Sequence[_Wanted],
@@ -214,7 +214,7 @@ def _backward(
     """Let the outputs of a backward loop come from the segments, and all that was `built` for them."""
     node, loop = gradient.node, segments.loop
     assert isinstance(node.op, While)
-    seeds: dict[Tensor, Tensor] = {}
+    seeds: dict[Symbol, Symbol] = {}
     for parameter, cotangent in zip(node.op.body.parameters, node.inputs, strict=False):
         role = node.op.cotangents.get(parameter)
         if is_among(role, loop.body.parameters):
@@ -227,12 +227,12 @@ def _backward(
         loop.become(output, Identity(), [result])
 
 
-def _is_of_table(output: Tensor, role: Tensor) -> bool:
+def _is_of_table(output: Symbol, role: Symbol) -> bool:
     """Whether an output gathers rows of the cotangent of a table, or their positions."""
     return isinstance(output.spec, ArraySpec) and isinstance(role.spec, TensorSpec)
 
 
-def _add_seed(seeds: dict[Tensor, Tensor], final: Tensor, cotangent: Tensor) -> None:
+def _add_seed(seeds: dict[Symbol, Symbol], final: Symbol, cotangent: Symbol) -> None:
     if isinstance(cotangent.operation.op, (ArrayEmpty, ZerosOfShape)):
         return
     if isinstance(final.operation.op, ArrayUnstack):  # what is sought is the cotangent of the values in it
@@ -242,7 +242,7 @@ def _add_seed(seeds: dict[Tensor, Tensor], final: Tensor, cotangent: Tensor) -> 
     seeds[final] = cotangent
 
 
-def _as_output(found: Any, segments: _Segments, role: Tensor, output: Tensor) -> Tensor:
+def _as_output(found: Any, segments: _Segments, role: Symbol, output: Symbol) -> Symbol:
     """What a backward loop gives, from a cotangent; arrays of rows have one element, with all of them."""
     if found is None:
         return zeros_cotangent(output)
@@ -257,7 +257,7 @@ def _as_output(found: Any, segments: _Segments, role: Tensor, output: Tensor) ->
     return apply(ArrayUnstack(), expand_dims(convert_to_tensor(places, output.spec.element.dtype), 0))
 
 
-def _filled_up(found: Any, segments: _Segments, role: Tensor) -> Tensor:
+def _filled_up(found: Any, segments: _Segments, role: Symbol) -> Symbol:
     """The cotangent of a tensor of which the steps read so many elements: zeros are that of the others."""
     if not segments.reads_elements(role) or (found.shape == role.shape and None not in (role.shape or (None,))):
         return found
@@ -286,13 +286,13 @@ class _Segments:
 
     loop: LoopView
     found: RowWise
-    plan: tuple[Tensor, ...] = ()
-    spans: tuple[Tensor, ...] = ()
+    plan: tuple[Symbol, ...] = ()
+    spans: tuple[Symbol, ...] = ()
     nodes: list[Operation] = field(default_factory=list[Operation])
-    _arrays: dict[Tensor, tuple[Tensor, ...]] = field(default_factory=dict[Tensor, "tuple[Tensor, ...]"])
-    _windows: dict[Tensor, Tensor] = field(default_factory=dict[Tensor, Tensor])
-    _unstacked: dict[Tensor, Tensor] = field(default_factory=dict[Tensor, Tensor])
-    _sorted: dict[Tensor, Tensor] = field(default_factory=dict[Tensor, Tensor])
+    _arrays: dict[Symbol, tuple[Symbol, ...]] = field(default_factory=dict[Symbol, "tuple[Symbol, ...]"])
+    _windows: dict[Symbol, Symbol] = field(default_factory=dict[Symbol, Symbol])
+    _unstacked: dict[Symbol, Symbol] = field(default_factory=dict[Symbol, Symbol])
+    _sorted: dict[Symbol, Symbol] = field(default_factory=dict[Symbol, Symbol])
     _first: int = 0
 
     def __post_init__(self) -> None:
@@ -303,18 +303,18 @@ class _Segments:
         self.places = {position: k for k, position in enumerate(self.found.carried)}
 
     @property
-    def order(self) -> Tensor:
+    def order(self) -> Symbol:
         return self.plan[0]
 
     @property
-    def inverse(self) -> Tensor:
+    def inverse(self) -> Symbol:
         return self.plan[1]
 
-    def start(self, number: int) -> Tensor:
+    def start(self, number: int) -> Symbol:
         """The first step of a segment."""
         return self.plan[3 + number]
 
-    def length(self, number: int) -> Tensor:
+    def length(self, number: int) -> Symbol:
         """How many steps a segment has."""
         return self.plan[3 + len(self.sizes) + number]
 
@@ -345,14 +345,14 @@ class _Segments:
         for number in range(len(self.sizes)):
             self.nodes.append(self._build(number))
 
-    def _spans(self, masks: dict[Tensor, Tensor]) -> tuple[Tensor, ...]:
+    def _spans(self, masks: dict[Symbol, Symbol]) -> tuple[Symbol, ...]:
         """From which step on, and to which, each row is live."""
         found = self.found
         if found.lengths is not None:
             return apply_multi(SpansOfLengths(found.lengths.first), found.lengths.lengths, self.steps)
         return apply_multi(SpansOfMask(False, self.begins), live_in_all_steps(found.masks, masks))
 
-    def _elements(self, read: Operation) -> Tensor:
+    def _elements(self, read: Operation) -> Symbol:
         """What a loop reads of an array, in the array's order; one tensor for each array."""
         loop, element = self.loop, read.outputs[0]
         array, form = self._array_of(read), loop.form(read.inputs[1])
@@ -367,7 +367,7 @@ class _Segments:
             raise NotRowWiseError(f"{read.name!r} reads other elements of an array that is read already")
         return self._windows[array]
 
-    def _array_of(self, read: Operation) -> Tensor:
+    def _array_of(self, read: Operation) -> Symbol:
         """The array outside that an operation reads; what it takes of a tensor is an element of one, too."""
         outer = self.loop.outer(read.inputs[0])
         assert outer is not None
@@ -377,16 +377,16 @@ class _Segments:
             self._unstacked[outer] = apply(ArrayUnstack(), outer)
         return self._unstacked[outer]
 
-    def _split(self, window: Tensor, flips: bool) -> tuple[Tensor, ...]:
+    def _split(self, window: Symbol, flips: bool) -> tuple[Symbol, ...]:
         """For each segment the array of what its steps read of a window, of all steps."""
         op = SplitSegments(self.sizes, flips, "own" if window.dtype == dtypes.bool_ else "first")
         parts = apply_multi(op, window, self.order, self.plan[2], *self.spans)
         return tuple([apply(ArrayUnstack(), part) for part in parts])
 
-    def _sort(self, parameter: Tensor) -> None:
+    def _sort(self, parameter: Symbol) -> None:
         self._sorted[parameter] = take(self.given(parameter), self.order, axis=0)
 
-    def given(self, parameter: Tensor) -> Tensor:
+    def given(self, parameter: Symbol) -> Symbol:
         """What comes in for a parameter of the body."""
         outer = self.loop.outer(parameter)
         return self.loop.node.inputs[place_among(parameter, self.loop.body.parameters)] if outer is None else outer
@@ -404,10 +404,10 @@ class _Segments:
         captured = {parameter: self._rows(self._sorted[parameter], 0, size) for parameter in found.captured}
         length = self.length(number)
 
-        def step(values: Sequence[Tensor]) -> list[Tensor]:
+        def step(values: Sequence[Symbol]) -> list[Symbol]:
             return _Copy(self, number, captured).step(values)
 
-        def goes_on(values: Sequence[Tensor]) -> Tensor:
+        def goes_on(values: Sequence[Symbol]) -> Symbol:
             return values[0] < length
 
         names = [loop.body.parameters[k].operation.name for k in (*found.carried, *found.outputs)]
@@ -419,14 +419,14 @@ class _Segments:
             operation.location = self._lines.get(operation.location, loop.node.location)
         return node
 
-    def _counted(self, position: int, number: int) -> Tensor:
+    def _counted(self, position: int, number: int) -> Symbol:
         """What a counter is in the first step of a segment."""
         form, initial = self.loop.form(self.loop.body.parameters[position]), self.loop.node.inputs[position]
         assert form is not None
         moved = convert_to_tensor(self.start(number) * form.steps, initial.dtype)
         return initial + moved if form.steps else initial
 
-    def _state(self, parameter: Tensor, position: int, number: int) -> Tensor:
+    def _state(self, parameter: Symbol, position: int, number: int) -> Symbol:
         """The rows of a state with which a segment begins."""
         first, size = self._sorted[parameter], self.sizes[number]
         if not number:
@@ -436,15 +436,15 @@ class _Segments:
             return self._rows(before, 0, size)
         return apply(Concatenate(0), before, self._rows(first, self.sizes[number - 1], size))
 
-    def _final(self, number: int, position: int) -> Tensor:
+    def _final(self, number: int, position: int) -> Symbol:
         return self.nodes[number].outputs[1 + self.places[position]]
 
-    def _rows(self, x: Tensor, start: int, stop: int) -> Tensor:
+    def _rows(self, x: Symbol, start: int, stop: int) -> Symbol:
         return x if start == 0 and stop == (x.shape or (None,))[0] else x[start:stop]
 
     # --- results ----------------------------------------------------------------------------------------------
 
-    def finals(self) -> dict[int, Tensor]:
+    def finals(self) -> dict[int, Symbol]:
         """The final values of the loop's variables, of all rows in their own order."""
         states = {position: self._whole_state(position) for position in self.found.states}
         counters = {position: self._last_count(position) for position in self.found.counters}
@@ -452,7 +452,7 @@ class _Segments:
         lasts = {position: self._whole_last(position, states) for position in self.found.lasts}
         return states | counters | outputs | lasts
 
-    def _whole_state(self, position: int) -> Tensor:
+    def _whole_state(self, position: int) -> Symbol:
         last = len(self.sizes) - 1
         parts = [self._final(last, position)]
         if not self.begins:
@@ -460,40 +460,40 @@ class _Segments:
                 parts.append(self._rows(self._final(number, position), self.sizes[number + 1], self.sizes[number]))
         return take(apply(Concatenate(0), *parts) if len(parts) > 1 else parts[0], self.inverse, axis=0)
 
-    def _whole_last(self, position: int, states: dict[int, Tensor]) -> Tensor:
+    def _whole_last(self, position: int, states: dict[int, Symbol]) -> Symbol:
         """What the last step made; of rows that it did not count for, what stands for them."""
         made, state, (starts, ends) = self._whole_state(position), self.found.rests[position], self.spans
         counts = logical_or(equal(self.steps, 0), logical_and(equal(ends, self.steps), starts < ends))
         counts = reshape(counts, (-1, *[1] * (len(made.shape or ()) - 1)))
         return where(counts, made, zeros_of(made) if state is None else states[state])
 
-    def _last_count(self, position: int) -> Tensor:
+    def _last_count(self, position: int) -> Symbol:
         form, initial = self.loop.form(self.loop.body.parameters[position]), self.loop.node.inputs[position]
         assert form is not None
         if not form.steps:
             return apply(Identity(), initial)
         return initial + convert_to_tensor(self.steps * form.steps, initial.dtype)
 
-    def _whole_output(self, number: int, position: int, states: dict[int, Tensor]) -> Tensor:
-        found, parts = self.found, list[Tensor]()
+    def _whole_output(self, number: int, position: int, states: dict[int, Symbol]) -> Symbol:
+        found, parts = self.found, list[Symbol]()
         for node in self.nodes:
             array = node.outputs[1 + len(self.places) + number]
             assert isinstance(array.spec, ArraySpec)
             assert isinstance(array.spec.element, TensorSpec)
             parts.append(apply(ArrayStack(array.spec.element), array))
         state = found.rests[position]
-        rest: list[Tensor] = []
+        rest: list[Symbol] = []
         if state is not None:
             rest = [self.given(self.loop.body.parameters[state]) if self.begins else states[state]]
         known = self.loop.known_trips
         op = JoinSegments(self.sizes, False, bool(rest), known)
         return apply(ArrayUnstack(), apply(op, self.order, self.plan[2], *self.spans, self.steps, *parts, *rest))
 
-    def reads_elements(self, role: Tensor) -> bool:
+    def reads_elements(self, role: Symbol) -> bool:
         """Whether a parameter of the body stands for a tensor of which the steps read elements."""
         return isinstance(role.spec, TensorSpec) and any(role is read.inputs[0] for read in self.found.read)
 
-    def source(self, role: Tensor) -> Tensor:
+    def source(self, role: Symbol) -> Symbol:
         """The tensor outside of which the cotangent is that of a parameter of the body."""
         outer, loop = self.given(role), self.loop
         reads = [read for read in self.found.read if loop.outer(read.inputs[0]) is outer]
@@ -513,9 +513,9 @@ class _Copy:
 
     segments: _Segments
     number: int
-    captured: dict[Tensor, Tensor]
+    captured: dict[Symbol, Symbol]
 
-    def step(self, values: Sequence[Tensor]) -> list[Tensor]:
+    def step(self, values: Sequence[Symbol]) -> list[Symbol]:
         """The variables after one step: the number of the step, counters, states, outputs."""
         loop, found = self.segments.loop, self.segments.found
         body = loop.body
@@ -534,7 +534,7 @@ class _Copy:
         ]
         return [values[0] + 1, *[known[body.results[position]] for position in carried], *written]
 
-    def _copy(self, operation: Operation, index: Tensor, known: dict[Tensor, Tensor]) -> None:
+    def _copy(self, operation: Operation, index: Symbol, known: dict[Symbol, Symbol]) -> None:
         found, region = self.segments.found, get_default_graph()
         if isinstance(operation.op, Parameter) or operation in self._writes():
             return
@@ -553,19 +553,19 @@ class _Copy:
             self._check(old, new)
             known[old] = new
 
-    def _array(self, element: Tensor) -> Tensor:
+    def _array(self, element: Symbol) -> Symbol:
         """The array, captured, that holds what a tensor of the body is in the steps of the segment."""
         arrays = self.segments._arrays[element]  # pyright: ignore[reportPrivateUsage]
         return get_default_graph().capture(arrays[self.number])
 
-    def _read(self, bools: Tensor, index: Tensor) -> Tensor:
+    def _read(self, bools: Symbol, index: Symbol) -> Symbol:
         return apply(ArrayRead(), self._array(bools), index)
 
     def _writes(self) -> list[Operation]:
         results = self.segments.loop.body.results
         return [results[position].operation for position in self.segments.found.outputs]
 
-    def _check(self, old: Tensor, new: Tensor) -> None:
+    def _check(self, old: Symbol, new: Symbol) -> None:
         found = self.segments.found
         expected = old.spec
         if old in found.in_rows and isinstance(expected, TensorSpec):
@@ -574,7 +574,7 @@ class _Copy:
             raise NotRowWiseError(f"{old.operation.name!r} gives {new.spec} for rows of {expected}")
 
 
-def _inferred(operation: Operation, op: Op, inputs: Sequence[Tensor]) -> tuple[Spec, ...]:
+def _inferred(operation: Operation, op: Op, inputs: Sequence[Symbol]) -> tuple[Spec, ...]:
     if isinstance(op, Constant):
         return (operation.outputs[0].spec,)
     try:

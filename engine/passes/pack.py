@@ -25,7 +25,7 @@ from ..graph.identity import is_among
 from ..graph.quick_dataclass import dataclass
 from ..graph.region import Region
 from ..graph.spec import TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.elementwise import Add
 from ..ops.linalg import MatMul
 from ..ops.packed import Layout, Pack, PackedMatMul
@@ -57,7 +57,7 @@ class _Inside:
     region: Region
 
 
-def pack_weights(graph: Graph, operations: Sequence[Operation], rule: PackingRule, kept: Iterable[Tensor] = ()) -> None:
+def pack_weights(graph: Graph, operations: Sequence[Operation], rule: PackingRule, kept: Iterable[Symbol] = ()) -> None:
     """Pack the weights of products in loops among `operations` of `graph`, and in regions inside.
 
     Args:
@@ -74,8 +74,8 @@ class _Packing:
         self.graph = graph
         self.rule = rule
         self.kept = kept
-        self._packed: dict[tuple[Tensor, Pack], Tensor] = {}
-        self._captured: dict[tuple[Region, Tensor], Tensor] = {}
+        self._packed: dict[tuple[Symbol, Pack], Symbol] = {}
+        self._captured: dict[tuple[Region, Symbol], Symbol] = {}
 
     def visit(self, operations: Sequence[Operation], around: tuple[_Inside, ...]) -> None:
         """Rewrite what lies in a block; `around` are the regions in which that lies, the outermost first."""
@@ -124,7 +124,7 @@ class _Packing:
             return None
         return self.rule.layout(a.spec.shape[0], weight.spec, op.transpose_b)
 
-    def _packed_form(self, weight: Tensor, op: Pack, holder: Operation, product: Operation) -> Tensor:
+    def _packed_form(self, weight: Symbol, op: Pack, holder: Operation, product: Operation) -> Symbol:
         known = self._packed.get((weight, op))
         if known is None or known.operation.index > holder.index:
             spec = op.infer(weight.spec)
@@ -133,7 +133,7 @@ class _Packing:
             known = self._packed[weight, op] = operation.outputs[0]
         return known
 
-    def _capture(self, inside: _Inside, outer: Tensor) -> Tensor:
+    def _capture(self, inside: _Inside, outer: Symbol) -> Symbol:
         known = self._captured.get((inside.region, outer))
         if known is None:
             own = _own_inputs(inside.holder)
@@ -167,7 +167,7 @@ class _Packing:
         self._add_to(addition, operations, region)
 
 
-def _forms(weight: Tensor, around: tuple[_Inside, ...]) -> list[Tensor]:
+def _forms(weight: Symbol, around: tuple[_Inside, ...]) -> list[Symbol]:
     """What `weight` is called in the innermost region, in the one around it, and so on as far as it is captured."""
     forms = [weight]
     for inside in reversed(around):
@@ -178,7 +178,7 @@ def _forms(weight: Tensor, around: tuple[_Inside, ...]) -> list[Tensor]:
     return forms
 
 
-def _crossed(forms: Sequence[Tensor], around: tuple[_Inside, ...]) -> range:
+def _crossed(forms: Sequence[Symbol], around: tuple[_Inside, ...]) -> range:
     """The levels into which a weight of these forms is captured, the outermost first; loops and branches only."""
     first = len(around) - (len(forms) - 1)
     for level in range(len(around) - 1, first - 1, -1):
@@ -187,7 +187,7 @@ def _crossed(forms: Sequence[Tensor], around: tuple[_Inside, ...]) -> range:
     return range(first, len(around))
 
 
-def _is_static(tensor: Tensor) -> bool:
+def _is_static(tensor: Symbol) -> bool:
     return isinstance(tensor.spec, TensorSpec) and tensor.spec.is_static
 
 
@@ -195,7 +195,7 @@ def _is_on_host(operation: Operation) -> bool:
     return not operation.device or DeviceName.parse(operation.device).kind == "CPU"
 
 
-def _can_be_added(other: Tensor, result: Tensor) -> bool:
+def _can_be_added(other: Symbol, result: Symbol) -> bool:
     """Whether kernels add it: a matrix like the result, or one row for all."""
     if not isinstance(other.spec, TensorSpec) or other.dtype != result.dtype or not other.spec.is_static:
         return False
@@ -233,7 +233,7 @@ def _bring_into_line(holder: Operation, own: int) -> None:
     holder.inputs = (*holder.inputs[:own], *holder.op.captured_inputs())
 
 
-def _release(inside: _Inside, form: Tensor, recorded: set[Tensor]) -> None:
+def _release(inside: _Inside, form: Symbol, recorded: set[Symbol]) -> None:
     """Capture `form` no longer if nothing in the region takes it."""
     region = inside.region
     used = {*region.results, *recorded}.union(*[operation.inputs for operation in region.operations])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..graph.graph import Graph, Operation
 from ..graph.spec import Spec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.update_rows import UpdateRows
 from .assign import Assign, assign_devices
 from .epilogues import join_epilogues
@@ -44,8 +44,8 @@ class Step:
     """
 
     operations: list[Operation]
-    feeds: list[Tensor]
-    fetches: list[Tensor]
+    feeds: list[Symbol]
+    fetches: list[Symbol]
     is_placed: bool = False
 
     @property
@@ -57,8 +57,8 @@ class Step:
 
 def prepare(
     graph: Graph,
-    targets: Sequence[Tensor | Operation],
-    feeds: Sequence[Tensor],
+    targets: Sequence[Symbol | Operation],
+    feeds: Sequence[Symbol],
     specs: Sequence[Spec] | None = None,
     rule: FusionRule | None = None,
     reassociate: bool = True,
@@ -91,7 +91,7 @@ def prepare(
     copy.keeps_differentiated = seeks_live_rows = (
         is_on("live_rows") and reassociate and assign is None and memory_budget is None
     )
-    fetched = [target for target in targets if isinstance(target, Tensor)]
+    fetched = [target for target in targets if isinstance(target, Symbol)]
     copy.copy_step(pruned, given, fetched)
     fetches = [copy.tensors[target] for target in fetched]
     asked = [target for target in targets if isinstance(target, Operation)]

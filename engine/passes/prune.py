@@ -12,11 +12,11 @@ from ..control_flow.while_loop import While
 from ..graph.graph import Graph, Operation
 from ..graph.region import Region
 from ..graph.spec import FrameSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 
 
 def needed_operations(
-    graph: Graph, targets: Iterable[Tensor | Operation], fed: Iterable[Tensor] = ()
+    graph: Graph, targets: Iterable[Symbol | Operation], fed: Iterable[Symbol] = ()
 ) -> list[Operation]:
     """The operations of `graph` that must run to produce `targets`, in program order.
 
@@ -28,7 +28,7 @@ def needed_operations(
     stopped = {tensor.operation for tensor in given if given.issuperset(tensor.operation.outputs)}
     needed: set[Operation] = set()
     holders: list[Operation] = []
-    pending = [_producer(target) for target in targets if not (isinstance(target, Tensor) and target in given)]
+    pending = [_producer(target) for target in targets if not (isinstance(target, Symbol) and target in given)]
     while pending:
         operation = pending.pop()
         if operation not in needed and operation not in stopped:
@@ -45,7 +45,7 @@ def needed_operations(
 
 
 def needed_in_region(
-    region: Region, demanded: Iterable[Tensor] = (), results: Iterable[Tensor] | None = None
+    region: Region, demanded: Iterable[Symbol] = (), results: Iterable[Symbol] | None = None
 ) -> list[Operation]:
     """The operations of a region that a run of it needs: for its results, its effects and the `demanded` tensors.
 
@@ -60,7 +60,7 @@ def needed_in_region(
 
 
 def _waited_for(
-    operation: Operation, sources: Sequence[Operation], recorded: Iterable[Tensor] = ()
+    operation: Operation, sources: Sequence[Operation], recorded: Iterable[Symbol] = ()
 ) -> Sequence[Operation]:
     """Those of `sources` for which an operation has to wait.
 
@@ -92,17 +92,17 @@ class Kept:
 
     __slots__ = ("_recorded", "graph", "own")
 
-    def __init__(self, graph: Graph, tensors: Iterable[Tensor]) -> None:
+    def __init__(self, graph: Graph, tensors: Iterable[Symbol]) -> None:
         self.graph = graph
-        self._recorded: dict[Graph, set[Tensor]] = {}
-        self.own: set[Tensor] = set()
+        self._recorded: dict[Graph, set[Symbol]] = {}
+        self.own: set[Symbol] = set()
         self.add(tensors)
 
-    def __contains__(self, tensor: Tensor) -> bool:
+    def __contains__(self, tensor: Symbol) -> bool:
         """Whether it is one of them, in whatever block."""
         return tensor in self.own or tensor in self._recorded.get(tensor.graph, ())
 
-    def add(self, tensors: Iterable[Tensor]) -> None:
+    def add(self, tensors: Iterable[Symbol]) -> None:
         """Note more of them, of this block or of any inside."""
         for tensor in tensors:
             self._recorded.setdefault(tensor.graph, set()).add(tensor)
@@ -112,7 +112,7 @@ class Kept:
         """Look up anew to which graphs the tensors belong that were in `graph`."""
         self.add(self._recorded.pop(graph, ()))
 
-    def recorded_in(self, graph: Graph) -> set[Tensor]:
+    def recorded_in(self, graph: Graph) -> set[Symbol]:
         """Those of a graph, but for the results of a region."""
         return self._recorded.get(graph, set())
 
@@ -123,7 +123,7 @@ class Kept:
         seen.own = self.recorded_in(region).union(region.results)
         return seen
 
-    def including(self, tensors: Iterable[Tensor]) -> Kept:
+    def including(self, tensors: Iterable[Symbol]) -> Kept:
         """These, and more, which blocks inside do not see otherwise."""
         seen = Kept(self.graph, ())
         seen._recorded = {graph: set(known) for graph, known in self._recorded.items()}
@@ -136,9 +136,9 @@ class Kept:
         return needed_in_region(region, self.recorded_in(region))
 
 
-def kept_of(graph: Graph, operations: Iterable[Operation], wanted: Iterable[Tensor | Operation]) -> Kept:
+def kept_of(graph: Graph, operations: Iterable[Operation], wanted: Iterable[Symbol | Operation]) -> Kept:
     """What is wanted of `operations` of `graph` and of those inside: `wanted`, and what frames record."""
-    return Kept(graph, {*[item for item in wanted if isinstance(item, Tensor)], *inner_tensors(operations)})
+    return Kept(graph, {*[item for item in wanted if isinstance(item, Symbol)], *inner_tensors(operations)})
 
 
 def inner_blocks(operation: Operation, kept: Kept) -> Iterator[tuple[Region, list[Operation], Kept]]:
@@ -165,21 +165,21 @@ def all_operations(operations: Iterable[Operation]) -> Iterator[Operation]:
             pending.pop()
 
 
-def inner_tensors(operations: Iterable[Operation]) -> set[Tensor]:
+def inner_tensors(operations: Iterable[Operation]) -> set[Symbol]:
     """The tensors inside loops, branches and recursions whose values frames record for any of `operations`."""
     kinds = (History, Recorded, Saved)
     return {operation.op.inner for operation in all_operations(operations) if isinstance(operation.op, kinds)}
 
 
-def recorded_tensors(operations: Sequence[Operation]) -> dict[Body, list[Tensor]]:
+def recorded_tensors(operations: Sequence[Operation]) -> dict[Body, list[Symbol]]:
     """For the bodies of recursions among `operations` of a step, and inside, what the frames of their calls record.
 
     A body records the union of what is asked of any of its calls. What one body records may need what another one
     does, so that it takes a fixpoint.
     """
-    recorded: dict[Body, dict[Tensor, None]] = {}
+    recorded: dict[Body, dict[Symbol, None]] = {}
     while True:
-        found: dict[Body, dict[Tensor, None]] = {}
+        found: dict[Body, dict[Symbol, None]] = {}
         _gather_recorded(operations, recorded, found)
         if all(tensors.keys() == recorded.get(body, {}).keys() for body, tensors in found.items()):
             return {body: list(tensors) for body, tensors in found.items()}
@@ -187,7 +187,7 @@ def recorded_tensors(operations: Sequence[Operation]) -> dict[Body, list[Tensor]
 
 
 def _gather_recorded(
-    operations: Sequence[Operation], recorded: dict[Body, dict[Tensor, None]], found: dict[Body, dict[Tensor, None]]
+    operations: Sequence[Operation], recorded: dict[Body, dict[Symbol, None]], found: dict[Body, dict[Symbol, None]]
 ) -> None:
     users = frame_users(operations)
     for operation in operations:
@@ -206,7 +206,7 @@ def _gather_recorded(
             _gather_recorded(needed_in_region(region, demanded), recorded, found)
 
 
-def live_outputs(operation: Operation, used: set[Tensor], demanded: Sequence[Tensor]) -> list[int]:
+def live_outputs(operation: Operation, used: set[Symbol], demanded: Sequence[Symbol]) -> list[int]:
     """The positions of the results of a loop or branch that anything needs.
 
     Args:
@@ -235,13 +235,13 @@ def _parameters_among(region: Region, operations: Sequence[Operation]) -> set[in
     return {position for position, tensor in enumerate(region.parameters) if tensor.operation in needed}
 
 
-def _producer(target: Tensor | Operation) -> Operation:
-    return target.operation if isinstance(target, Tensor) else target
+def _producer(target: Symbol | Operation) -> Operation:
+    return target.operation if isinstance(target, Symbol) else target
 
 
-def frame_users(needed: Iterable[Operation]) -> dict[Tensor, list[Operation]]:
+def frame_users(needed: Iterable[Operation]) -> dict[Symbol, list[Operation]]:
     """For the frame of a loop or branch the operations among `needed` that take values from it."""
-    users: dict[Tensor, list[Operation]] = {}
+    users: dict[Symbol, list[Operation]] = {}
     taken = [(tensor, user) for user in needed for tensor in user.inputs if isinstance(tensor.spec, FrameSpec)]
     for tensor, user in taken:
         users.setdefault(tensor, []).append(user)

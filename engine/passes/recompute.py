@@ -22,7 +22,7 @@ from ..control_flow.while_loop import While
 from ..graph.graph import Graph, Operation, Parameter
 from ..graph.region import Region
 from ..graph.spec import ArraySpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.elementwise import Identity
 from ..ops.tensor_arrays import ArrayRead
 from .cheap import without_cheap
@@ -35,13 +35,13 @@ from .specialise import Specialised
 
 _HIGHEST_PRICE = 26  # as a power of two: then nothing is saved that can be computed again
 
-Reads = dict[Tensor, list[Operation]]  # for a tensor of a forward body, where backward loops read it
+Reads = dict[Symbol, list[Operation]]  # for a tensor of a forward body, where backward loops read it
 
 
 def recompute(
     graph: Graph,
     operations: Sequence[Operation],
-    kept: Iterable[Tensor | Operation],
+    kept: Iterable[Symbol | Operation],
     budget: int | None,
     can_swap: bool = False,
     cheap: bool = False,
@@ -62,7 +62,7 @@ def recompute(
         return
     if not any(isinstance(operation.op, History) for operation in all_operations(operations)):
         return
-    wanted = Kept(graph, [item for item in kept if isinstance(item, Tensor)])
+    wanted = Kept(graph, [item for item in kept if isinstance(item, Symbol)])
     _recompute_in(graph, operations, wanted, budget, can_swap, cheap)
 
 
@@ -113,7 +113,7 @@ def _stateful_loops(operations: Sequence[Operation], kept: Kept) -> list[tuple[S
     if not histories:
         return []
     uses = _Uses(operations, kept)
-    found: dict[Operation, tuple[Reads, set[Tensor]]] = {}
+    found: dict[Operation, tuple[Reads, set[Symbol]]] = {}
     for history in histories:
         assert isinstance(history.op, History)
         node, inner = loops[history.inputs[0]], history.op.inner
@@ -151,14 +151,14 @@ class _Uses:
     def __init__(self, operations: Sequence[Operation], kept: Kept) -> None:
         self._outside = kept
         self._kept = inner_tensors(operations)
-        self._users: dict[Tensor, list[tuple[Operation, int]]] = {}
+        self._users: dict[Symbol, list[tuple[Operation, int]]] = {}
         for operation in all_operations(operations):
             for position, tensor in enumerate(operation.inputs):
                 self._users.setdefault(tensor, []).append((operation, position))
             for region in operation.op.regions:
                 self._kept.update(region.results)
 
-    def reads_of(self, history: Tensor) -> list[Operation] | None:
+    def reads_of(self, history: Symbol) -> list[Operation] | None:
         """The operations that read elements of a history; None if it is used in any other way."""
         found: list[Operation] = []
         pending = [history]
@@ -223,7 +223,7 @@ def _in_segments(
     choices: Sequence[Choice],
     budget: int,
     operations: Sequence[Operation],
-    kept: set[Tensor],
+    kept: set[Symbol],
 ) -> tuple[list[Choice], list[Operation]]:
     """What each loop saves, where that is too much anyway; and the loops that had better be cut into segments.
 
@@ -273,7 +273,7 @@ class _Rewriting:
         }
 
     def run(self) -> None:
-        places: dict[tuple[Region, Tensor], dict[Tensor, list[Operation]]] = {}
+        places: dict[tuple[Region, Symbol], dict[Symbol, list[Operation]]] = {}
         for tensor, operations in self.reads.items():
             for read in operations:
                 assert isinstance(read.graph, Region)
@@ -281,7 +281,7 @@ class _Rewriting:
         for (region, index), reads in places.items():
             self._compute_again(region, index, reads)
 
-    def _compute_again(self, region: Region, index: Tensor, reads: dict[Tensor, list[Operation]]) -> None:
+    def _compute_again(self, region: Region, index: Symbol, reads: dict[Symbol, list[Operation]]) -> None:
         """Compute again what `reads` read at iteration `index`, as far as it is not saved."""
         wanted = [t for t in reads if t.operation in self.repeated and t not in self.saved]
         if not wanted:
@@ -310,7 +310,7 @@ class _Rewriting:
             _close(around)
         _note_recomputed(region, wanted)
 
-    def _tell(self, wanted: Sequence[Tensor], operations: Sequence[Operation]) -> None:
+    def _tell(self, wanted: Sequence[Symbol], operations: Sequence[Operation]) -> None:
         size, count = sum([static_bytes(tensor.spec) for tensor in wanted]), len(operations)
         by = f"by {count} {'operation' if count == 1 else 'operations'}"
         for tensor in wanted:
@@ -321,7 +321,7 @@ class _Rewriting:
             told = f"{len(wanted)} values are computed again {by}, so that {size:,} bytes an iteration are not kept"
             note_change("recompute", self.node, told)
 
-    def _needed(self, wanted: Iterable[Tensor]) -> list[Operation]:
+    def _needed(self, wanted: Iterable[Symbol]) -> list[Operation]:
         """The operations that must run again for `wanted`, in program order."""
         found: set[Operation] = set()
         pending = list(wanted)
@@ -332,7 +332,7 @@ class _Rewriting:
                 pending += tensor.operation.inputs
         return [operation for operation in self.again if operation in found]
 
-    def _there(self, tensor: Tensor, region: Region, index: Tensor) -> Tensor:
+    def _there(self, tensor: Symbol, region: Region, index: Symbol) -> Symbol:
         """The value of `tensor` at iteration `index`: the outer tensor that was captured, or what was saved."""
         if tensor in self.outers:
             return self.outers[tensor]
@@ -348,10 +348,10 @@ class _Rewriting:
         return read.outputs[0]
 
     def _take_places(
-        self, values: dict[Tensor, Tensor], reads: dict[Tensor, list[Operation]], region: Region, new: set[Operation]
+        self, values: dict[Symbol, Symbol], reads: dict[Symbol, list[Operation]], region: Region, new: set[Operation]
     ) -> None:
         """Let the values that were computed again be the tensors that were read so far."""
-        renamed: dict[Tensor, Tensor] = {}
+        renamed: dict[Symbol, Symbol] = {}
         gone: set[Operation] = set()
         for tensor, value in values.items():
             first, *others = reads[tensor]
@@ -398,7 +398,7 @@ def _close(region: Region) -> None:
     reorder(region, {})
 
 
-def _note_recomputed(region: Region, tensors: Iterable[Tensor]) -> None:
+def _note_recomputed(region: Region, tensors: Iterable[Symbol]) -> None:
     """Count what is computed again in an iteration of the loop around `region`."""
     size = sum([static_bytes(tensor.spec) for tensor in tensors])
     while True:
@@ -411,7 +411,7 @@ def _note_recomputed(region: Region, tensors: Iterable[Tensor]) -> None:
         region = region.parent
 
 
-def _drop_unused_histories(graph: Graph, kept: set[Tensor]) -> None:
+def _drop_unused_histories(graph: Graph, kept: set[Symbol]) -> None:
     used = {tensor for operation in graph.operations for tensor in operation.inputs} | kept
     graph.operations = [o for o in graph.operations if not isinstance(o.op, History) or o.outputs[0] in used]
     reorder(graph, {})

@@ -16,7 +16,7 @@ from ..graph.identity import is_same
 from ..graph.op import Op
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.base import ReshapeToShape
 from ..ops.elementwise import Add, Multiply, Subtract
 from ..ops.gathering import Take
@@ -37,11 +37,11 @@ _FLOATS = ("float32", "float64")
 class _Terms:
     """What is added to rows: terms that have a row each, times a scale."""
 
-    rows: Tensor
-    scale: tuple[Tensor, ...]
+    rows: Symbol
+    scale: tuple[Symbol, ...]
 
 
-def add_rows_at_once(graph: Graph, operations: Sequence[Operation], kept: Iterable[Tensor | Operation]) -> None:
+def add_rows_at_once(graph: Graph, operations: Sequence[Operation], kept: Iterable[Symbol | Operation]) -> None:
     """Rewrite such updates among `operations` of `graph`, and sums of rows taken from a table; in regions inside, too.
 
     Args:
@@ -127,7 +127,7 @@ def _rewrite(operation: Operation, op: AssignRows) -> None:
     operation.inputs = (whole, every, values, *terms.scale)
 
 
-def unique_rows(positions: Tensor) -> Tensor | None:
+def unique_rows(positions: Symbol) -> Symbol | None:
     """Those `positions` of rows, counted from the front, if each row is known to be named once."""
     unique = positions.operation.inputs[0] if _is_made_by(positions, FrontPositions) else positions
     first = unique.operation.inputs[1] if _is_made_by(unique, Take) else None
@@ -138,7 +138,7 @@ def unique_rows(positions: Tensor) -> Tensor | None:
     return unique if is_whole else None
 
 
-def _vector_of(items: Tensor) -> Tensor:
+def _vector_of(items: Symbol) -> Symbol:
     """The vector of which `items` is nothing but another form."""
     if not _is_made_by(items, Reshape) and not _is_made_by(items, ReshapeToShape):
         return items
@@ -147,11 +147,11 @@ def _vector_of(items: Tensor) -> Tensor:
     return source if is_vector and items.shape is not None and len(items.shape) == 1 else items
 
 
-def _is_made_by(tensor: Tensor, kind: type[Op]) -> bool:
+def _is_made_by(tensor: Symbol, kind: type[Op]) -> bool:
     return isinstance(tensor.operation.op, kind) and not tensor.operation.control_inputs
 
 
-def _added(rows: Tensor, whole: Tensor, unique: Tensor) -> tuple[Tensor, int] | None:
+def _added(rows: Symbol, whole: Symbol, unique: Symbol) -> tuple[Symbol, int] | None:
     """What is added to the rows of `whole` named in `unique`, and its sign."""
     if not _is_made_by(rows, Add) and not _is_made_by(rows, Subtract):
         return None
@@ -162,12 +162,12 @@ def _added(rows: Tensor, whole: Tensor, unique: Tensor) -> tuple[Tensor, int] | 
     return (left, 1) if is_sum and _are_rows(right, whole, unique) else None
 
 
-def _are_rows(tensor: Tensor, whole: Tensor, unique: Tensor) -> bool:
+def _are_rows(tensor: Symbol, whole: Symbol, unique: Symbol) -> bool:
     op = tensor.operation.op
     return isinstance(op, Take) and op.axis == 0 and is_same(tensor.operation.inputs, (whole, unique))
 
 
-def _terms(delta: Tensor, unique: Tensor, positions: Operation) -> _Terms | None:
+def _terms(delta: Symbol, unique: Symbol, positions: Operation) -> _Terms | None:
     """Of a sum by `positions`, maybe times a number; None for anything else."""
     total, scale = delta, ()
     if _is_made_by(delta, Multiply):
@@ -185,7 +185,7 @@ def _terms(delta: Tensor, unique: Tensor, positions: Operation) -> _Terms | None
     return _Terms(rows, scale) if is_whole else None
 
 
-def _repeated(rows: Tensor, whole: Tensor) -> tuple[Tensor, int]:
+def _repeated(rows: Symbol, whole: Symbol) -> tuple[Symbol, int]:
     """What the rows were repeated from, each as often as all, one after the other; the rows and 1 if they were not."""
     source = rows.operation.inputs[0] if _is_made_by(rows, Reshape) or _is_made_by(rows, ReshapeToShape) else None
     if source is None or not isinstance(source.operation.op, BroadcastReduced):

@@ -14,7 +14,7 @@ from ..graph.identity import is_among, place_among
 from ..graph.op import Op
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..graph.variable import Variable
 from ..ops.fused import Fused
 from ..ops.gathering import Take
@@ -32,7 +32,7 @@ _MOST_STEPS = 64
 
 
 def change_rows_at_once(
-    graph: Graph, operations: Sequence[Operation], kept: Iterable[Tensor], rule: FusionRule
+    graph: Graph, operations: Sequence[Operation], kept: Iterable[Symbol], rule: FusionRule
 ) -> None:
     """Join such writes among `operations`, which are needed of `graph`, with what leads to them; in regions, too.
 
@@ -44,7 +44,7 @@ def change_rows_at_once(
 
 
 def _visit(graph: Graph, operations: Sequence[Operation], kept: Kept, rule: FusionRule) -> None:
-    writes: dict[Tensor, list[Operation]] = {}
+    writes: dict[Symbol, list[Operation]] = {}
     for operation in operations:
         for region, inside, wanted in inner_blocks(operation, kept):
             _visit(region, inside, wanted, rule)
@@ -75,12 +75,12 @@ class _Update:
     """
 
     writes: Sequence[Operation]
-    wholes: tuple[Tensor, ...]
+    wholes: tuple[Symbol, ...]
     variables: tuple[Variable, ...]
-    unique: Tensor
+    unique: Symbol
 
     @staticmethod
-    def of(writes: Sequence[Operation], unique: Tensor) -> _Update | None:
+    def of(writes: Sequence[Operation], unique: Symbol) -> _Update | None:
         """The writes, if they are of variables of the same shape that were read before."""
         variables: list[Variable] = []
         for write in writes:
@@ -112,9 +112,9 @@ class _Update:
                 return False
         return True
 
-    def inside(self, operations: Sequence[Operation], kept: set[Tensor], rule: FusionRule) -> list[Operation]:
+    def inside(self, operations: Sequence[Operation], kept: set[Symbol], rule: FusionRule) -> list[Operation]:
         """What leads to the rows that are written and serves nothing else, in order."""
-        users: dict[Tensor, set[Operation]] = {}
+        users: dict[Symbol, set[Operation]] = {}
         for operation in operations:
             for tensor in operation.inputs:
                 users.setdefault(tensor, set()).add(operation)
@@ -129,7 +129,7 @@ class _Update:
                 found.append(operation)
         return found[::-1]
 
-    def _is_named(self, made: Tensor) -> bool:
+    def _is_named(self, made: Symbol) -> bool:
         """Whether a write takes it otherwise than as its rows."""
         return any(is_among(made, write.inputs[:2]) for write in self.writes)
 
@@ -183,7 +183,7 @@ class _Update:
         change = Fused(count, tuple(steps), tuple(numbers[tensor] for tensor in rows))
         return self._operation(graph, change, others)
 
-    def _operation(self, graph: Graph, change: Fused, others: Sequence[Tensor]) -> Operation:
+    def _operation(self, graph: Graph, change: Fused, others: Sequence[Symbol]) -> Operation:
         last, op = self.writes[-1], UpdateRows(self.variables, change)
         inputs = (*self.wholes, self.unique, *others)
         joined = Operation(graph, op, inputs, (), last.name, last.device, (), last.location)

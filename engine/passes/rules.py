@@ -11,29 +11,29 @@ import numpy as np
 from ..graph.graph import Parameter
 from ..graph.op import Op
 from ..graph.spec import TensorSpec, broadcast_shapes
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.base import Constant
 
 LARGEST_CONSTANT = 4096  # elements of constants that rules look into
 
 # The op to use instead over the same inputs, a tensor that already has the value (a tuple with one for each output,
 # where there may be several), or None to leave it as it is.
-Rewrite = Op | Tensor | tuple[Tensor, ...] | None
+Rewrite = Op | Symbol | tuple[Symbol, ...] | None
 
 
 class Site(Protocol):
     """The place where an operation is rewritten."""
 
     @property
-    def outers(self) -> Mapping[Tensor, Tensor]:
+    def outers(self) -> Mapping[Symbol, Symbol]:
         """For parameters of regions the tensor around that each stands for."""
         ...
 
-    def is_only_user(self, tensor: Tensor) -> bool:
+    def is_only_user(self, tensor: Symbol) -> bool:
         """Whether nothing needs an input of the operation but the operation itself."""
         ...
 
-    def make(self, op: Op, *inputs: Tensor) -> Tensor:
+    def make(self, op: Op, *inputs: Symbol) -> Symbol:
         """The first output of a further operation in the same graph, rewritten itself where a rule applies."""
         ...
 
@@ -53,14 +53,14 @@ class Rule:
 
     name: str
     ops: tuple[type[Op], ...]
-    rewrite: Callable[[Any, Sequence[Tensor], Site], Rewrite]
+    rewrite: Callable[[Any, Sequence[Symbol], Site], Rewrite]
     over: tuple[type[Op], ...] = ()
     is_exact: bool = True
 
 
-def constant_of(tensor: Tensor, site: Site) -> Any:
+def constant_of(tensor: Symbol, site: Site) -> Any:
     """The value of a tensor that is a constant, here or captured from around; otherwise None."""
-    found: Tensor | None = tensor
+    found: Symbol | None = tensor
     while found is not None:
         op = found.operation.op
         if type(op) is Constant:
@@ -71,7 +71,7 @@ def constant_of(tensor: Tensor, site: Site) -> Any:
     return None
 
 
-def shape_of(tensor: Tensor) -> tuple[int, ...] | None:
+def shape_of(tensor: Symbol) -> tuple[int, ...] | None:
     """The shape of a tensor, where all of it is known."""
     spec = tensor.spec
     if not isinstance(spec, TensorSpec) or spec.shape is None or None in spec.shape:
@@ -79,7 +79,7 @@ def shape_of(tensor: Tensor) -> tuple[int, ...] | None:
     return spec.shape  # pyright: ignore[reportReturnType]
 
 
-def keeps_shape(tensor: Tensor, value: Any) -> bool:
+def keeps_shape(tensor: Symbol, value: Any) -> bool:
     """Whether broadcasting a tensor against a constant leaves its shape as it is."""
     if np.shape(value) == ():
         return True
@@ -91,7 +91,7 @@ def keeps_shape(tensor: Tensor, value: Any) -> bool:
         return False
 
 
-def produced_by(tensor: Tensor, *kinds: type[Op]) -> Any:
+def produced_by(tensor: Symbol, *kinds: type[Op]) -> Any:
     """The op that makes a tensor as its only output, if it is of one of the classes."""
     op = tensor.operation.op
     return op if isinstance(op, kinds) and len(tensor.operation.outputs) == 1 else None

@@ -13,7 +13,7 @@ from typing import Any
 from ..graph.graph import Graph, Operation
 from ..graph.identity import is_same
 from ..graph.spec import Shape
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.base import BroadcastToShape, ReshapeToShape, SumToShape
 from ..ops.reduced import Sum
 from ..ops.shaping import DimOf
@@ -25,7 +25,7 @@ _TO_SHAPE = (BroadcastToShape, ReshapeToShape, SumToShape)
 
 
 def leave_out_same_shapes(
-    graph: Graph, operations: Sequence[Operation], kept: Iterable[Tensor | Operation], known: KnownSizes
+    graph: Graph, operations: Sequence[Operation], kept: Iterable[Symbol | Operation], known: KnownSizes
 ) -> None:
     """Rewrite such changes among `operations`, and in regions inside.
 
@@ -59,7 +59,7 @@ def _wanted(operation: Operation, op: Any, known: KnownSizes) -> Sizes | None:
 
 
 def _visit(operations: Sequence[Operation], kept: Kept, known: KnownSizes, is_inside: bool) -> None:
-    stands_for: dict[Tensor, Tensor] = {}
+    stands_for: dict[Symbol, Symbol] = {}
     for operation in operations:
         for _, inside, wanted in inner_blocks(operation, kept):
             _visit(inside, wanted, known, is_inside=True)
@@ -98,7 +98,7 @@ def _ask_origin(operation: Operation, op: DimOf, known: KnownSizes) -> None:
     (x,) = operation.inputs
     sizes = known.of(x)
     name = None if sizes is None else sizes[op.axis]
-    if not isinstance(name, tuple) or len(name) != 2 or not isinstance(name[0], Tensor):
+    if not isinstance(name, tuple) or len(name) != 2 or not isinstance(name[0], Symbol):
         return
     origin, axis = name
     is_smaller = _row_size(origin) is not None and (_row_size(origin) or 0) < (_row_size(x) or 0)
@@ -106,7 +106,7 @@ def _ask_origin(operation: Operation, op: DimOf, known: KnownSizes) -> None:
         operation.op, operation.inputs = DimOf(axis), (origin,)
 
 
-def _row_size(x: Tensor) -> int | None:
+def _row_size(x: Symbol) -> int | None:
     """The bytes of the part of a value that has a place along the one axis of unknown size."""
     if x.shape is None or x.shape.count(None) != 1:
         return None

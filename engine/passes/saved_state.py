@@ -24,7 +24,7 @@ from ..graph.identity import is_among, place_among
 from ..graph.quick_dataclass import dataclass
 from ..graph.region import Region
 from ..graph.spec import ArraySpec, FrameSpec, Spec, TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.base import Constant
 from ..ops.elementwise import Add
 from ..ops.linalg import MatMul
@@ -46,7 +46,7 @@ _NEVER_AGAIN = (Call, Parameter, Placeholder, Recorded, Recursion)
 class Choice:
     """What is saved of each iteration, and the operations that are run again, in program order."""
 
-    saved: tuple[Tensor, ...]
+    saved: tuple[Symbol, ...]
     again: tuple[Operation, ...]
 
 
@@ -61,7 +61,7 @@ class SavedState:
     """
 
     def __init__(
-        self, node: Operation, wanted: Iterable[Tensor], kept: Iterable[Tensor], readers: Iterable[Operation]
+        self, node: Operation, wanted: Iterable[Symbol], kept: Iterable[Symbol], readers: Iterable[Operation]
     ) -> None:
         assert isinstance(node.op, While)
         self.node = node
@@ -89,7 +89,7 @@ class SavedState:
         """Whether the number of iterations is known before a run."""
         return known_trips_of(self.node) is not None
 
-    def is_captured(self, tensor: Tensor) -> bool:
+    def is_captured(self, tensor: Symbol) -> bool:
         """Whether a tensor of the body stands for one outside."""
         return tensor in self._captured
 
@@ -111,9 +111,9 @@ class SavedState:
         """The cheapest choice, if memory costs `price` times what moving it away and back would take."""
         network = Network()
         repeated = {operation: network.place() for operation in self._operations}
-        known: dict[Tensor, tuple[int, int]] = {}
+        known: dict[Symbol, tuple[int, int]] = {}
 
-        def places_of(tensor: Tensor) -> tuple[int, int]:
+        def places_of(tensor: Symbol) -> tuple[int, int]:
             """Between the two places of a tensor is the price of saving it."""
             if tensor not in known:
                 made, there = known[tensor] = network.place(), network.place()
@@ -140,11 +140,11 @@ class SavedState:
         return Choice(tuple(sorted(saved, key=_position)), tuple(again))
 
 
-def _price_of(tensor: Tensor, price: float) -> int:
+def _price_of(tensor: Symbol, price: float) -> int:
     return max(1, int(price * bytes_of(tensor.spec) * _SECONDS_TO_MOVE / _UNIT))
 
 
-def _position(tensor: Tensor) -> tuple[int, int]:
+def _position(tensor: Symbol) -> tuple[int, int]:
     return tensor.operation.index, tensor.index
 
 
@@ -166,7 +166,7 @@ def calls_itself(operation: Operation) -> bool:
     return any(isinstance(inner.op, (Call, Recorded, Recursion)) for inner in all_operations([operation]))
 
 
-def _hands_on_arrays(operation: Operation, inputs: Sequence[Tensor]) -> bool:
+def _hands_on_arrays(operation: Operation, inputs: Sequence[Symbol]) -> bool:
     """Whether it may write into an array that was there before: a second write to the same place takes a copy."""
     if not any(isinstance(tensor.spec, ArraySpec) for tensor in operation.outputs):
         return False
@@ -210,7 +210,7 @@ def known_trips_of(node: Operation) -> int | None:
     return min(known, default=None)
 
 
-def _trips_by(node: Operation, op: While, counter: Tensor, bound: Tensor) -> list[int]:
+def _trips_by(node: Operation, op: While, counter: Symbol, bound: Symbol) -> list[int]:
     """The number of iterations until a variable that counts upward reaches `bound`, if all is known."""
     if not is_among(counter, op.condition.parameters):
         return []
@@ -223,7 +223,7 @@ def _trips_by(node: Operation, op: While, counter: Tensor, bound: Tensor) -> lis
     return [max(0, -((start - limit) // step))] if step is not None and step > 0 else []
 
 
-def constant_of(tensor: Tensor) -> int | None:
+def constant_of(tensor: Symbol) -> int | None:
     """The integer that a tensor always is, wherever it was captured from."""
     while isinstance(tensor.operation.op, Parameter):
         outer = next((outer for outer, parameter in tensor.graph.captures if parameter is tensor), None)

@@ -22,7 +22,7 @@ from ..graph.identity import is_among
 from ..graph.op import Op
 from ..graph.region import Region
 from ..graph.spec import TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.base import Constant
 from ..ops.bitwise import BitwiseAnd
 from ..ops.comparison import GreaterEqual, Less
@@ -50,7 +50,7 @@ class Pair:
         live: the positions of the variables that a segment needs to run again.
     """
 
-    def __init__(self, node: Operation, backward: Operation, inner: Sequence[Tensor]) -> None:
+    def __init__(self, node: Operation, backward: Operation, inner: Sequence[Symbol]) -> None:
         assert isinstance(node.op, While)
         assert isinstance(backward.op, While)
         self.graph: Graph = node.graph
@@ -82,7 +82,7 @@ class Pair:
         return max(length, budget // (2 * one)) if trips == ASSUMED_TRIPS else length
 
 
-def find_pair(node: Operation, operations: Iterable[Operation], kept: set[Tensor]) -> Pair | None:
+def find_pair(node: Operation, operations: Iterable[Operation], kept: set[Symbol]) -> Pair | None:
     """The loop with its backward loop, if both can be cut into segments."""
     op, frame = node.op, node.outputs[-1]
     assert isinstance(op, While)
@@ -140,7 +140,7 @@ def _is_last(start: Operation, node: Operation) -> bool:
     return isinstance(counted.op, TripCount) and counted.inputs[0] is node.outputs[-1]
 
 
-def _is_number(tensor: Tensor, number: int) -> bool:
+def _is_number(tensor: Symbol, number: int) -> bool:
     return constant_of(tensor) == number
 
 
@@ -184,8 +184,8 @@ class _Cutting:
         return self._loop(self.graph, condition, body, inits, node, 0)
 
     def _segment(
-        self, into: Region, state: Sequence[Tensor], positions: Sequence[int], inner: Sequence[Tensor]
-    ) -> tuple[Operation, dict[Tensor, Tensor]]:
+        self, into: Region, state: Sequence[Symbol], positions: Sequence[int], inner: Sequence[Symbol]
+    ) -> tuple[Operation, dict[Symbol, Symbol]]:
         """At most so many iterations from `state` on; `inner` tensors of the body by what they are in this run.
 
         Args:
@@ -207,7 +207,7 @@ class _Cutting:
         loop = self._loop(into, condition, body, [*state, self._number(into, 0)], self.node, 0)
         return loop, {tensor: copier.tensors[tensor] for tensor in inner}
 
-    def _backward(self, forward: Operation, histories: dict[Tensor, Tensor]) -> Operation:
+    def _backward(self, forward: Operation, histories: dict[Symbol, Symbol]) -> Operation:
         """The backward loop over segments, from the last one to the first."""
         graph, back, frame = self.graph, self.pair.back, forward.outputs[-1]
         assert isinstance(forward.op, While)
@@ -235,7 +235,7 @@ class _Cutting:
         return self._loop(graph, condition, body, inits, self.backward, 0)
 
     def _backward_segment(
-        self, into: Region, variables: Sequence[Tensor], start: Tensor, local: dict[Tensor, Tensor]
+        self, into: Region, variables: Sequence[Symbol], start: Symbol, local: dict[Symbol, Symbol]
     ) -> Operation:
         """The backward loop from where it is to the iteration `start`, on the histories of one segment."""
         back = self.pair.back
@@ -260,7 +260,7 @@ class _Cutting:
     # --- building -------------------------------------------------------------------------------------------
 
     def _loop(
-        self, into: Graph, condition: Region, body: Region, inits: Sequence[Tensor], like: Operation, recomputed: int
+        self, into: Graph, condition: Region, body: Region, inits: Sequence[Symbol], like: Operation, recomputed: int
     ) -> Operation:
         assert isinstance(like.op, While)
         op = While(condition, body, like.op.parallel_iterations, like.op.swap_memory)
@@ -272,7 +272,7 @@ class _Cutting:
             made.index = like.index
         return made
 
-    def _add(self, graph: Graph, op: Op, inputs: Sequence[Tensor]) -> Tensor:
+    def _add(self, graph: Graph, op: Op, inputs: Sequence[Symbol]) -> Symbol:
         spec = op.infer(*[tensor.spec for tensor in inputs])
         assert not isinstance(spec, tuple)
         made = graph.adopt(op, inputs, (spec,), self.node)
@@ -281,7 +281,7 @@ class _Cutting:
             made.index = self.node.index
         return made.outputs[0]
 
-    def _number(self, graph: Graph, number: int) -> Tensor:
+    def _number(self, graph: Graph, number: int) -> Symbol:
         return self._add(graph, Constant(np.asarray(number, _COUNT)), [])
 
 
@@ -297,7 +297,7 @@ def _whole(copier: Specialised, region: Region, into: Graph) -> Region:
     return copier.copy_region(region, into, region.parameters, region.results)
 
 
-def _take_over(operation: Operation, first: int, outputs: Sequence[Tensor]) -> None:
+def _take_over(operation: Operation, first: int, outputs: Sequence[Symbol]) -> None:
     """Let the outputs of an operation, from number `first` on, be tensors that others use already."""
     found = list(operation.outputs)
     for index, tensor in enumerate(outputs, first):

@@ -16,17 +16,17 @@ from ..control_flow.region_op import RegionOp
 from ..graph.graph import Graph, Operation, Parameter, Placeholder
 from ..graph.identity import is_among
 from ..graph.region import Region
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.base import Constant
 from .assign import capture_late
 from .log import note_change
 from .order import reorder
 from .prune import Kept, all_operations, inner_blocks, kept_of
 
-_Place = tuple[Tensor, int]  # the choice, and the number of the branch
+_Place = tuple[Symbol, int]  # the choice, and the number of the branch
 
 
-def sink_into_branches(graph: Graph, operations: Sequence[Operation], kept: Iterable[Tensor | Operation]) -> None:
+def sink_into_branches(graph: Graph, operations: Sequence[Operation], kept: Iterable[Symbol | Operation]) -> None:
     """Sink in `graph`, of which `operations` are needed, and in all regions inside.
 
     Args:
@@ -52,7 +52,7 @@ def _sink_in_block(graph: Graph, operations: Sequence[Operation], kept: Kept, as
             _sink_in_block(region, inside, wanted, asked)
 
 
-def _places(operations: Sequence[Operation], kept: set[Tensor], asked: set[Operation]) -> dict[Operation, _Place]:
+def _places(operations: Sequence[Operation], kept: set[Symbol], asked: set[Operation]) -> dict[Operation, _Place]:
     """The branch into which each operation that can sink does; not those that are `kept` or `asked` for."""
     found: dict[Operation, _Place] = {}
     uses: dict[Operation, set[_Place | None]] = {}  # None: needed outside of branches
@@ -74,7 +74,7 @@ def _takes_frame(operation: Operation) -> bool:
     return isinstance(operation.op, (History, Saved, TripCount))
 
 
-def _can_move(operation: Operation, kept: set[Tensor]) -> bool:
+def _can_move(operation: Operation, kept: set[Symbol]) -> bool:
     if isinstance(operation.op, (Constant, Parameter, Placeholder)) or operation.effects or not operation.outputs:
         return False
     return kept.isdisjoint(operation.outputs)
@@ -94,10 +94,10 @@ class _Sinking:
         self.operations = operations
         self.places = places
         self.homes = self._homes()
-        self.moved: dict[Tensor, Tensor] = {}  # from tensors of the graph to those inside their home
-        self.inlined: dict[Tensor, Tensor] = {}  # from tensors of branches that are decided to those that they are now
-        self.saved: dict[Tensor, Tensor] = {}  # the same values, in the graph, after the home has run
-        self.recorded: set[Tensor] = set()  # what is saved of them inside: it has to stay there
+        self.moved: dict[Symbol, Symbol] = {}  # from tensors of the graph to those inside their home
+        self.inlined: dict[Symbol, Symbol] = {}  # from tensors of branches that are decided to those that they are now
+        self.saved: dict[Symbol, Symbol] = {}  # the same values, in the graph, after the home has run
+        self.recorded: set[Symbol] = set()  # what is saved of them inside: it has to stay there
         self.emptied: list[Region] = []  # branches whose operations now lie in another region
 
     def run(self) -> None:
@@ -107,7 +107,7 @@ class _Sinking:
                 home = self.homes[operation].name
                 note_change("sink", operation, f"runs only in the branch of {home!r} that needs it")
         branches = [operation for operation in self.operations if isinstance(operation.op, Branch)]
-        inside: dict[Tensor, Tensor] = {}
+        inside: dict[Symbol, Symbol] = {}
         for node in branches:
             inside.update(self._settle(node))
         self._look_into(inside)
@@ -183,7 +183,7 @@ class _Sinking:
             self.inlined.update((tensor, tensor) for tensor in inner.outputs)
         self.moved.update(zip(operation.outputs, branch.results, strict=False))
 
-    def _local(self, tensor: Tensor, home: Operation, region: Region) -> Tensor:
+    def _local(self, tensor: Symbol, home: Operation, region: Region) -> Symbol:
         """What stands for `tensor` inside a region of `home`."""
         if self.homes.get(tensor.operation) is home:
             return self.moved[tensor]
@@ -193,7 +193,7 @@ class _Sinking:
             return known
         return capture_late(region, outer)
 
-    def _outside(self, tensor: Tensor) -> Tensor:
+    def _outside(self, tensor: Symbol) -> Symbol:
         """`tensor` itself, or the value that was saved where it is computed now."""
         if tensor.operation not in self.homes:
             return tensor
@@ -207,7 +207,7 @@ class _Sinking:
             self.saved[tensor] = known
         return known
 
-    def _settle(self, node: Operation) -> dict[Tensor, Tensor]:
+    def _settle(self, node: Operation) -> dict[Symbol, Symbol]:
         """Let a branching operation use what sank, instead of capturing it, and bring its inputs into line.
 
         Returns:
@@ -215,7 +215,7 @@ class _Sinking:
         """
         op = node.op
         assert isinstance(op, Branch)
-        gone: dict[Tensor, Tensor] = {}
+        gone: dict[Symbol, Symbol] = {}
         for region in op.regions:
             inside = {p: self.moved[outer] for outer, p in region.captures if self.homes.get(outer.operation) is node}
             region.captures = [(self._outside(outer), p) for outer, p in region.captures if p not in inside]
@@ -226,7 +226,7 @@ class _Sinking:
         node.inputs = (node.inputs[0], *op.captured_inputs())
         return gone
 
-    def _look_into(self, inside: dict[Tensor, Tensor]) -> None:
+    def _look_into(self, inside: dict[Symbol, Symbol]) -> None:
         """Let what takes the value of a parameter from the frame take what is computed in its place."""
         for operation in all_operations(self.graph.operations) if inside else ():
             if isinstance(operation.op, Saved) and operation.op.inner in inside:
@@ -234,7 +234,7 @@ class _Sinking:
                 self.recorded.add(operation.op.inner)
 
 
-def _replace(region: Region, replaced: dict[Tensor, Tensor]) -> None:
+def _replace(region: Region, replaced: dict[Symbol, Symbol]) -> None:
     """Let everything in `region` use other tensors, and leave out the parameters that these take the place of."""
     gone = {tensor.operation for tensor in replaced}
     region.operations = [operation for operation in region.operations if operation not in gone]

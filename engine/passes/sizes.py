@@ -15,7 +15,7 @@ from ..control_flow.region_op import RegionOp
 from ..graph.graph import Operation
 from ..graph.op import Op
 from ..graph.spec import TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.axes import Transpose
 from ..ops.base import BroadcastToShape, ReshapeToShape, ShapeOf, SumToShape, ZerosOfShape
 from ..ops.creation import Fill
@@ -39,7 +39,7 @@ class KnownSizes:
     """The sizes of tensors."""
 
     def __init__(self) -> None:
-        self._sizes: dict[Tensor, Sizes | None] = {}
+        self._sizes: dict[Symbol, Sizes | None] = {}
         self._parts: dict[Any, Name] = {}
         self.is_open = False  # whether any size is not known
 
@@ -54,14 +54,14 @@ class KnownSizes:
                         self._sizes[parameter] = _filled(parameter, found)
                 self.note_all([inner for inner in region.operations if inner.outputs])
 
-    def of(self, tensor: Tensor) -> Sizes | None:
+    def of(self, tensor: Symbol) -> Sizes | None:
         """The sizes of a tensor; None if not even its rank is known."""
         found = self._sizes.get(tensor)
         if found is None:
             found = self._sizes[tensor] = _filled(tensor, None)
         return found
 
-    def part_of(self, numbers: Tensor, count: int, part: int, first: Tensor) -> Name:
+    def part_of(self, numbers: Symbol, count: int, part: int, first: Symbol) -> Name:
         """The name for how many of `numbers` name a part; `first` is what has so many rows, if nothing had before."""
         return self._parts.setdefault((numbers, count, part), (first, 0))
 
@@ -78,7 +78,7 @@ class KnownSizes:
                 self._sizes[tensor] = _filled(tensor, sizes)
 
 
-def _filled(tensor: Tensor, told: _Told) -> Sizes | None:
+def _filled(tensor: Symbol, told: _Told) -> Sizes | None:
     """What is told of the sizes of a tensor, with integers where its spec has them and names for what remains."""
     spec = tensor.spec
     if not isinstance(spec, TensorSpec) or spec.shape is None:
@@ -199,7 +199,7 @@ def _is_met(size: Size) -> bool:
     return isinstance(size, int) or len(size) == 2
 
 
-def shaped_like(shape: Tensor) -> Tensor | None:
+def shaped_like(shape: Symbol) -> Symbol | None:
     """The value whose shape a shape vector is."""
     return shape.operation.inputs[0] if type(shape.operation.op) is ShapeOf else None
 
@@ -225,7 +225,7 @@ def _parted(op: Any, operation: Operation, known: KnownSizes) -> list[_Told]:
     return [(*sizes[:axis], part, *sizes[axis + 1 :]) for part in parts]
 
 
-def _dimension(size: Tensor, known: KnownSizes) -> Size:
+def _dimension(size: Symbol, known: KnownSizes) -> Size:
     """The size that a number is; its name says where it came from."""
     op = size.operation.op
     sizes = known.of(size.operation.inputs[0]) if isinstance(op, DimOf) else None

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..graph.graph import Graph, Operation
 from ..graph.spec import TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.base import Constant
 from ..ops.elementwise import Add
 from ..ops.indexing import AddItem, GetItem, Items, PutItem, SliceItem
@@ -40,7 +40,7 @@ class _Part(NamedTuple):
     is_number: bool
 
 
-def split_slices(operations: Iterable[Operation], kept: Iterable[Tensor]) -> None:
+def split_slices(operations: Iterable[Operation], kept: Iterable[Symbol]) -> None:
     """Rewrite slices among `operations` of a step, and in all regions inside.
 
     Args:
@@ -90,7 +90,7 @@ def _part(items: Items, shape: Sequence[int | None] | None) -> _Part | None:
 
 
 def _split_all(graph: Graph, operations: Sequence[Operation]) -> None:
-    groups: dict[tuple[Tensor, int], list[tuple[_Part, Operation]]] = {}
+    groups: dict[tuple[Symbol, int], list[tuple[_Part, Operation]]] = {}
     for operation in operations:
         if not isinstance(operation.op, GetItem) or len(operation.inputs) != 1 or operation.control_inputs:
             continue
@@ -111,7 +111,7 @@ def _split_all(graph: Graph, operations: Sequence[Operation]) -> None:
 
 def _split_one(
     graph: Graph,
-    whole: Tensor,
+    whole: Symbol,
     axis: int,
     members: Sequence[tuple[_Part, Operation]],
     replaced: dict[Operation, Operation],
@@ -157,12 +157,12 @@ class _Chain(NamedTuple):
         parts: the places of the cotangents, with each the operation that adds it.
     """
 
-    base: Tensor | None
+    base: Symbol | None
     parts: list[tuple[_Part, Operation]]
 
 
-def _join_chains(graph: Graph, operations: Sequence[Operation], kept: set[Tensor]) -> None:
-    uses: dict[Tensor, int] = dict.fromkeys(kept, 2)
+def _join_chains(graph: Graph, operations: Sequence[Operation], kept: set[Symbol]) -> None:
+    uses: dict[Symbol, int] = dict.fromkeys(kept, 2)
     for operation in operations:
         for tensor in operation.inputs:
             uses[tensor] = uses.get(tensor, 0) + 1
@@ -181,7 +181,7 @@ def _join_chains(graph: Graph, operations: Sequence[Operation], kept: set[Tensor
         reorder(graph, {})
 
 
-def _chain(last: Operation, uses: dict[Tensor, int]) -> _Chain:
+def _chain(last: Operation, uses: dict[Symbol, int]) -> _Chain:
     parts: list[tuple[_Part, Operation]] = []
     operation = last
     while True:
@@ -200,7 +200,7 @@ def _chain(last: Operation, uses: dict[Tensor, int]) -> _Chain:
         operation = base.operation
 
 
-def _fills(members: Sequence[tuple[_Part, Operation]], whole: Tensor) -> bool:
+def _fills(members: Sequence[tuple[_Part, Operation]], whole: Symbol) -> bool:
     """Whether stretches in order, each as often as it may be, follow each other from end to end of a tensor."""
     if not 2 <= len(members) <= _MOST:
         return False
@@ -210,9 +210,9 @@ def _fills(members: Sequence[tuple[_Part, Operation]], whole: Tensor) -> bool:
     return len(parts) > 1 and ends == starts
 
 
-def _join(graph: Graph, last: Operation, base: Tensor | None, members: Sequence[tuple[_Part, Operation]]) -> None:
+def _join(graph: Graph, last: Operation, base: Symbol | None, members: Sequence[tuple[_Part, Operation]]) -> None:
     axis = members[0][0].axis
-    pieces: list[Tensor] = []
+    pieces: list[Symbol] = []
     before: _Part | None = None
     for part, operation in members:
         value = operation.inputs[0 if isinstance(operation.op, PutItem) else 1]
@@ -234,12 +234,12 @@ def _join(graph: Graph, last: Operation, base: Tensor | None, members: Sequence[
     last.op, last.inputs = Add(), (base, _before(last, joined))
 
 
-def _before(last: Operation, operation: Operation) -> Tensor:
+def _before(last: Operation, operation: Operation) -> Symbol:
     operation.index = last.index
     return operation.outputs[0]
 
 
-def _is_zero(tensor: Tensor) -> bool:
+def _is_zero(tensor: Symbol) -> bool:
     op = tensor.operation.op
     return isinstance(op, Constant) and not np.any(op.value)
 

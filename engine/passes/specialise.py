@@ -25,7 +25,7 @@ from ..graph.identity import is_among
 from ..graph.op import Op
 from ..graph.region import Region
 from ..graph.spec import ArraySpec, Spec, TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.base import Constant
 from ..ops.comparison import Where
 from ..ops.einsum import Contraction
@@ -59,26 +59,26 @@ class Specialised:
 
     def __init__(self, share: bool = True, exact: bool = True) -> None:
         self.graph = Graph()
-        self.tensors: dict[Tensor, Tensor] = {}
+        self.tensors: dict[Symbol, Symbol] = {}
         self.share = share
         self.operations: dict[Operation, Operation] = {}
         self._known: dict[Graph, dict[Any, Operation]] = {}
         self._bodies: dict[Body, Body] = {}
-        self._recorded: dict[Body, list[Tensor]] = {}
+        self._recorded: dict[Body, list[Symbol]] = {}
         self._asks = False  # whether anything asks for a device
-        self.outers: dict[Tensor, Tensor] = {}
+        self.outers: dict[Symbol, Symbol] = {}
         rules = EXACT_ALGEBRA if exact else ALGEBRA
         self._algebra: Mapping[type[Op], RulesOf] = rules if is_on("simplify") else {}
         self._folds = is_on("fold")
         self._block = _Block((), ())  # what is copied now
         self._rewrites = 0  # how many there were that may have left something unneeded behind
         self._loops: set[Graph] = set()  # the regions of loops
-        self._roles: set[Tensor] = set()  # parameters of bodies of loops whose cotangents other loops have
+        self._roles: set[Symbol] = set()  # parameters of bodies of loops whose cotangents other loops have
 
     # --- steps ----------------------------------------------------------------------------------------------
 
     def copy_step(
-        self, operations: Sequence[Operation], feeds: Mapping[Tensor, Spec], fetches: Iterable[Tensor]
+        self, operations: Sequence[Operation], feeds: Mapping[Symbol, Spec], fetches: Iterable[Symbol]
     ) -> None:
         """Copy pruned `operations`, with `feeds` as placeholders of the given specs."""
         self._recorded = recorded_tensors(operations)
@@ -91,7 +91,7 @@ class Specialised:
             self.tensors[tensor] = self.graph.adopt(op, (), (spec,), tensor.operation).outputs[0]
         self._copy_all(operations, self.graph, fetches)
 
-    def copy_inside(self, operations: Sequence[Operation], into: Region, wanted: Iterable[Tensor]) -> None:
+    def copy_inside(self, operations: Sequence[Operation], into: Region, wanted: Iterable[Symbol]) -> None:
         """Copy `operations` into a region; what they take from elsewhere is among `tensors`, and can be captured."""
         self._copy_all(operations, into, wanted)
 
@@ -99,15 +99,15 @@ class Specialised:
         self,
         region: Region,
         into: Graph,
-        parameters: Sequence[Tensor],
-        results: Sequence[Tensor],
-        demanded: Sequence[Tensor] = (),
+        parameters: Sequence[Symbol],
+        results: Sequence[Symbol],
+        demanded: Sequence[Symbol] = (),
     ) -> Region:
         """Copy for another loop what `results` and `demanded` need of a region; what it captured is among `tensors`."""
         specs = {parameter: parameter.spec for parameter in parameters}
         return self._copy_region(region, into, specs, results, demanded)
 
-    def _copy_all(self, operations: Sequence[Operation], into: Graph, wanted: Iterable[Tensor]) -> None:
+    def _copy_all(self, operations: Sequence[Operation], into: Graph, wanted: Iterable[Symbol]) -> None:
         wanted = tuple(wanted)
         used = {tensor for operation in operations for tensor in operation.inputs}.union(wanted)
         around, self._block = self._block, _Block(operations, wanted)
@@ -129,7 +129,7 @@ class Specialised:
         rewritten = simplify(op, inputs)
         if rewritten is None:
             rewritten = self._rewritten(op, operation, inputs, into)
-        if isinstance(rewritten, Tensor):
+        if isinstance(rewritten, Symbol):
             self.tensors[operation.outputs[0]] = rewritten
             return
         if isinstance(rewritten, tuple):
@@ -144,7 +144,7 @@ class Specialised:
         new = self._copy_plain(renewed, operation, inputs, into)
         self._note_copy(operation, operation.outputs, new)
 
-    def _note_copy(self, operation: Operation, outputs: Sequence[Tensor], new: Operation) -> None:
+    def _note_copy(self, operation: Operation, outputs: Sequence[Symbol], new: Operation) -> None:
         """`new` gives `outputs` of `operation`, but for those that are fed."""
         self.operations[operation] = new
         fed = {tensor for tensor in outputs if tensor in self.tensors}
@@ -152,7 +152,7 @@ class Specialised:
             if old not in fed:
                 self.tensors[old] = fresh
 
-    def _rewritten(self, op: Op, operation: Operation, inputs: Sequence[Tensor], into: Graph) -> Rewrite:
+    def _rewritten(self, op: Op, operation: Operation, inputs: Sequence[Symbol], into: Graph) -> Rewrite:
         """What the algebra or folding makes of an operation; what waits, or asks for a device, stays as it is."""
         own = self._algebra.get(type(op), NO_RULES)
         applies, folds = own.over is None, self._folds and bool(inputs) and not self._asks
@@ -176,11 +176,11 @@ class Specialised:
             note_change("fold", operation, "is computed once, when the step is prepared")
         return constant
 
-    def is_used_once(self, original: Tensor) -> bool:
+    def is_used_once(self, original: Symbol) -> bool:
         """Whether one operation of the block that is copied now takes a tensor, and nothing else."""
         return self._block.uses[original] == 1
 
-    def make(self, op: Op, operation: Operation, inputs: Sequence[Tensor], into: Graph) -> Tensor:
+    def make(self, op: Op, operation: Operation, inputs: Sequence[Symbol], into: Graph) -> Symbol:
         """An operation that stands in the place of `operation`, or leads to what does; rewritten itself.
 
         Raises:
@@ -194,12 +194,12 @@ class Specialised:
             )
         if isinstance(found, tuple):
             return found[0]
-        if isinstance(found, Tensor):
+        if isinstance(found, Symbol):
             return found
         own = [] if isinstance(found, Constant) else list(inputs)
         return self._copy_plain(found or op, operation, own, into).outputs[0]
 
-    def _local(self, tensor: Tensor, into: Graph) -> Tensor:
+    def _local(self, tensor: Symbol, into: Graph) -> Symbol:
         new = self.tensors[tensor]
         if new.operation.graph is into:
             return new
@@ -220,7 +220,7 @@ class Specialised:
             return Call(self._bodies[op.body])
         return op
 
-    def _copy_plain(self, op: Op, operation: Operation, inputs: list[Tensor], into: Graph) -> Operation:
+    def _copy_plain(self, op: Op, operation: Operation, inputs: list[Symbol], into: Graph) -> Operation:
         key = _sharing_key(op, inputs, operation) if self.share else None
         if self._asks and key is not None:
             key = (key, *_request(operation))
@@ -241,7 +241,7 @@ class Specialised:
             known[key] = new
         return new
 
-    def _known_around(self, op: Op, operation: Operation, inputs: list[Tensor], into: Graph) -> Operation | None:
+    def _known_around(self, op: Op, operation: Operation, inputs: list[Symbol], into: Graph) -> Operation | None:
         """In a loop, the parameter for what is computed before it from the same values.
 
         That is then needed even if the loop makes no iteration, so that it must not be able to fail.
@@ -264,7 +264,7 @@ class Specialised:
         self.outers[local] = found.outputs[0]
         return local.operation
 
-    def _inferred(self, op: Op, operation: Operation, inputs: list[Tensor], into: Graph) -> tuple[Spec, ...]:
+    def _inferred(self, op: Op, operation: Operation, inputs: list[Symbol], into: Graph) -> tuple[Spec, ...]:
         """Specs from what is fed. Inside a loop or branch, what can't work for these shapes may never run: there it
         fails only when it does."""
         try:
@@ -281,7 +281,7 @@ class Specialised:
 
     # --- regions --------------------------------------------------------------------------------------------
 
-    def _copy_region_op(self, operation: Operation, into: Graph, users: Sequence[Operation], used: set[Tensor]) -> None:
+    def _copy_region_op(self, operation: Operation, into: Graph, users: Sequence[Operation], used: set[Symbol]) -> None:
         """Copy a loop or branch, from whose frame `users` take values, without the results that nothing needs."""
         op = operation.op
         if isinstance(op, Recursion):
@@ -296,7 +296,7 @@ class Specialised:
             new = self._copy_branch(op, operation, into, live, demanded)
         self._note_copy(operation, [*[operation.outputs[k] for k in live], operation.outputs[-1]], new)
 
-    def _differentiated(self, operation: Operation) -> set[Tensor]:
+    def _differentiated(self, operation: Operation) -> set[Symbol]:
         """The final values of a loop over masked rows that stay for the sake of its gradient."""
         op = operation.op
         if not self.keeps_differentiated or not isinstance(op, While) or not keeps_by_masks(op.body):
@@ -306,7 +306,7 @@ class Specialised:
         return found
 
     def _copy_while(
-        self, op: While, operation: Operation, into: Graph, live: Sequence[int], demanded: Sequence[Tensor]
+        self, op: While, operation: Operation, into: Graph, live: Sequence[int], demanded: Sequence[Symbol]
     ) -> Operation:
         inits = [self._local(operation.inputs[k], into) for k in live]
         specs: list[Spec] = [tensor.spec for tensor in inits]
@@ -328,7 +328,7 @@ class Specialised:
         return self._adopt_region_op(new, inits, operation, into)
 
     def _copy_branch(
-        self, op: Branch, operation: Operation, into: Graph, live: Sequence[int], demanded: Sequence[Tensor]
+        self, op: Branch, operation: Operation, into: Graph, live: Sequence[int], demanded: Sequence[Symbol]
     ) -> Operation:
         regions: list[Region] = []
         for region in op.regions:
@@ -355,7 +355,7 @@ class Specialised:
             specs = body.argument_specs
         return self._adopt_region_op(Recursion(body), inputs, operation, into)
 
-    def _adopt_region_op(self, op: Any, own: Sequence[Tensor], operation: Operation, into: Graph) -> Operation:
+    def _adopt_region_op(self, op: Any, own: Sequence[Symbol], operation: Operation, into: Graph) -> Operation:
         inputs = [*own, *op.captured_inputs()]
         specs = op.infer(*[tensor.spec for tensor in inputs])
         controls = tuple(self.operations[c] for c in operation.control_inputs if c in self.operations)
@@ -365,9 +365,9 @@ class Specialised:
         self,
         region: Region,
         into: Graph,
-        parameters: Mapping[Tensor, Spec],
-        results: Sequence[Tensor],
-        demanded: Sequence[Tensor] = (),
+        parameters: Mapping[Symbol, Spec],
+        results: Sequence[Symbol],
+        demanded: Sequence[Symbol] = (),
         in_loop: bool = False,
     ) -> Region:
         """Copy what `results` and `demanded` need of a region, with the `parameters` that they take."""
@@ -380,9 +380,9 @@ class Specialised:
         self,
         new: Region,
         region: Region,
-        parameters: Mapping[Tensor, Spec],
-        results: Sequence[Tensor],
-        demanded: Sequence[Tensor],
+        parameters: Mapping[Symbol, Spec],
+        results: Sequence[Symbol],
+        demanded: Sequence[Symbol],
     ) -> Region:
         for parameter, spec in parameters.items():
             self.tensors[parameter] = new.add_parameter(spec, parameter.operation.name)
@@ -404,7 +404,7 @@ class Specialised:
             self._drop_unneeded(new, [self.tensors[tensor] for tensor in recorded])
         return new
 
-    def _drop_unneeded(self, region: Region, recorded: Sequence[Tensor]) -> None:
+    def _drop_unneeded(self, region: Region, recorded: Sequence[Symbol]) -> None:
         """After rewrites, a region holds and takes in no more than it needs. What frames record of it stays."""
         needed = set(needed_in_region(region, recorded))
         used = {tensor for operation in needed for tensor in operation.inputs}
@@ -422,12 +422,12 @@ class Specialised:
 class _Block:
     """Operations of a graph or region that are copied, and what is wanted of them."""
 
-    def __init__(self, operations: Sequence[Operation], wanted: Sequence[Tensor]) -> None:
+    def __init__(self, operations: Sequence[Operation], wanted: Sequence[Symbol]) -> None:
         self._operations = operations
         self._wanted = wanted
 
     @cached_property
-    def uses(self) -> Counter[Tensor]:
+    def uses(self) -> Counter[Symbol]:
         """How often each tensor is taken."""
         return Counter([*self._wanted, *[tensor for operation in self._operations for tensor in operation.inputs]])
 
@@ -439,21 +439,21 @@ class _Place:
         self._step = step
         self._operation = operation
         self._into = into
-        self.outers: Mapping[Tensor, Tensor] = step.outers
+        self.outers: Mapping[Symbol, Symbol] = step.outers
 
-    def is_only_user(self, tensor: Tensor) -> bool:
+    def is_only_user(self, tensor: Symbol) -> bool:
         originals = [original for original in self._operation.inputs if self._step.tensors.get(original) is tensor]
         return len(originals) == 1 and self._step.is_used_once(originals[0])
 
-    def make(self, op: Op, *inputs: Tensor) -> Tensor:
+    def make(self, op: Op, *inputs: Symbol) -> Symbol:
         return self._step.make(op, self._operation, inputs, self._into)
 
 
-def _chosen(parameters: Sequence[Tensor], live: Sequence[int], specs: Sequence[Spec]) -> dict[Tensor, Spec]:
+def _chosen(parameters: Sequence[Symbol], live: Sequence[int], specs: Sequence[Spec]) -> dict[Symbol, Spec]:
     return {parameters[position]: spec for position, spec in zip(live, specs, strict=True)}
 
 
-def _with_elements(initial: Tensor, spec: Spec, into: Graph) -> Tensor:
+def _with_elements(initial: Symbol, spec: Spec, into: Graph) -> Symbol:
     """What a loop variable starts as; a new array whose elements the loop tells, with those."""
     source, op = initial.operation, initial.operation.op
     if not isinstance(op, ArrayNew) or not isinstance(spec, ArraySpec) or spec.empty or source.graph is not into:
@@ -483,7 +483,7 @@ def _request(operation: Operation) -> tuple[Any, ...]:
     return (operation.device, *[item for item in held if not isinstance(item, Colocation) or item.binding])
 
 
-def _sharing_key(op: Op, inputs: list[Tensor], operation: Operation) -> Any:
+def _sharing_key(op: Op, inputs: list[Symbol], operation: Operation) -> Any:
     """Operations with equal keys compute the same; None for what must not be shared."""
     if operation.effects or operation.control_inputs:
         return None

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from ..graph.graph import Graph, Operation
 from ..graph.provenance import location_of_several
 from ..graph.spec import TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..graph.variable import Assign
 from ..ops.axes import Transpose
 from ..ops.fused import Fused, FusedTogether
@@ -30,7 +30,7 @@ _MOST_KINDS = 8  # expressions by which variables of one step are updated
 Kind = tuple[object, ...]
 
 
-def update_together(graph: Graph, operations: Sequence[Operation], kept: Iterable[Tensor], rule: FusionRule) -> None:
+def update_together(graph: Graph, operations: Sequence[Operation], kept: Iterable[Symbol], rule: FusionRule) -> None:
     """Join updates among `operations`, which are needed of `graph`, and in all regions inside.
 
     Args:

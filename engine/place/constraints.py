@@ -16,7 +16,7 @@ from ..graph.graph import Graph, Operation, Parameter, Placeholder, ReadVariable
 from ..graph.identity import is_among
 from ..graph.op import OUTSIDE_WORLD
 from ..graph.spec import ArraySpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.elementwise import Add
 from ..passes.prune import needed_operations
 from .devices import Device, host_of, list_devices, named
@@ -182,7 +182,7 @@ class Constraints:
             for outer, parameter in region.captures:
                 self._near(parameter.operation, outer)
 
-    def _near_product(self, parameter: Tensor, result: Tensor) -> None:
+    def _near_product(self, parameter: Symbol, result: Symbol) -> None:
         """A running sum is where its terms are made, so that none has to be moved in every iteration."""
         inputs = result.operation.inputs
         if isinstance(result.operation.op, Add) and is_among(parameter, inputs):
@@ -197,7 +197,7 @@ class Constraints:
             if isinstance(tensor.spec, ArraySpec):
                 self._near(operation, tensor)
 
-    def _near(self, operation: Operation, tensor: Tensor) -> None:
+    def _near(self, operation: Operation, tensor: Symbol) -> None:
         if operation in self._parents and tensor.operation in self._parents:
             self._unite(operation, tensor.operation)
 
@@ -248,7 +248,7 @@ class Constraints:
         return f"can run on {named([self.devices[number] for number in _positions(self._own[operation])])} only"
 
 
-def check_step(graph: Graph, targets: Iterable[Tensor | Operation], feeds: Iterable[Tensor] = ()) -> None:
+def check_step(graph: Graph, targets: Iterable[Symbol | Operation], feeds: Iterable[Symbol] = ()) -> None:
     """Refuse a step of which something fits on no declared device.
 
     Raises:

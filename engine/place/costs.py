@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..graph.graph import Operation
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..passes.estimates import bytes_of, flops_of, made_bytes, traffic_of
 from .devices import Device, devices_version, typical_device
 
@@ -116,7 +116,7 @@ class CostModel:
         sums = self._sums.get(name or operation.name)
         return made_bytes(operation) if sums is None else sums.bytes // sums.runs
 
-    def size(self, tensor: Tensor, name: str = "") -> int:
+    def size(self, tensor: Symbol, name: str = "") -> int:
         """How many bytes of a value a transfer moves."""
         sums = self._sums.get(name or tensor.operation.name)
         if sums is None or len(tensor.operation.outputs) > 1:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -146,6 +148,29 @@ def typical_device(kind: str) -> Device:
 _declared: list[Device] = make_devices()
 
 
+class _OfCluster(threading.local):
+    def __init__(self) -> None:
+        self.devices: list[Device] | None = None
+
+
+_of_cluster = _OfCluster()
+
+
+@contextmanager
+def devices_of_cluster(devices: Sequence[Device]) -> Generator[None]:
+    """Have what this thread prepares inside the block run on these devices, in place of those that were declared.
+
+    Args:
+        devices: of one task or of several; what is fed arrives at the first CPU.
+    """
+    before = _of_cluster.devices
+    _of_cluster.devices = list(devices)
+    try:
+        yield
+    finally:
+        _of_cluster.devices = before
+
+
 class Declaration:
     """Which declaration of devices holds.
 
@@ -229,7 +254,7 @@ def devices_version() -> int:
 
 def has_one_device() -> bool:
     """Whether there is nothing but one CPU."""
-    return len(_declared) == 1
+    return _of_cluster.devices is None and len(_declared) == 1
 
 
 def steps_are_measured() -> bool:
@@ -260,7 +285,8 @@ def list_devices(kind: str | None = None) -> list[Device]:
     >>> [(device.kind, device.name, device.memory_limit) for device in list_devices("cpu")]
     [('cpu', 'cpu:0', None)]
     """
-    return [device for device in _declared if kind is None or device.kind == kind.lower()]
+    devices = _declared if _of_cluster.devices is None else _of_cluster.devices
+    return [device for device in devices if kind is None or device.kind == kind.lower()]
 
 
 def host_of(device: Device, devices: Sequence[Device]) -> Device:

@@ -12,7 +12,7 @@ from ..graph.device import State
 from ..graph.graph import Operation, Parameter
 from ..graph.op import Op
 from ..graph.spec import FrameSpec, Spec, StoreSpec, TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..passes.prune import frame_users, needed_in_region
 
 _MOST_ON_HOST = 8  # elements of an integer value that is kept in the host's memory: counters, shapes, keys
@@ -44,12 +44,12 @@ def why_not(kind: str, operation: Operation) -> str | None:
     return None
 
 
-def _holds_strings(tensor: Tensor) -> bool:
+def _holds_strings(tensor: Symbol) -> bool:
     keys = tensor.spec.key.dtype.kind if isinstance(tensor.spec, StoreSpec) else ""
     return "T" in (tensor.dtype.kind, keys)
 
 
-def is_host_value(tensor: Tensor) -> bool:
+def is_host_value(tensor: Symbol) -> bool:
     """Whether a value is kept in the host's memory, whatever device uses it: a counter, a predicate, a shape."""
     if tensor.operation.type in _SHAPES:
         return True
@@ -79,7 +79,7 @@ def is_split(op: Op) -> bool:
     return isinstance(op, (While, Branch)) and not isinstance(op, Scheduled)
 
 
-def inner_operations(operation: Operation, users: dict[Tensor, list[Operation]]) -> list[list[Operation]]:
+def inner_operations(operation: Operation, users: dict[Symbol, list[Operation]]) -> list[list[Operation]]:
     """What runs inside a loop, branch or recursion, region by region.
 
     Args:

@@ -14,7 +14,7 @@ from ..control_flow.while_loop import While
 from ..graph.graph import Operation, Parameter
 from ..graph.op import OUTSIDE_WORLD
 from ..graph.region import Region
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..graph.variable import Variable
 from ..ops.base import Constant
 from ..passes.estimates import bytes_of
@@ -68,7 +68,7 @@ class Layout:
     """
 
     def __init__(
-        self, operations: Sequence[Operation], fed: Iterable[Tensor], devices: Sequence[Device], costs: CostModel
+        self, operations: Sequence[Operation], fed: Iterable[Symbol], devices: Sequence[Device], costs: CostModel
     ) -> None:
         self.operations = list(all_operations(list(operations)))
         self.devices = devices
@@ -84,7 +84,7 @@ class Layout:
         self._first_users: dict[Operation, int] = {}  # of constants: the group that takes them first
         self._numbers: dict[Hashable, int] = {}
         self._counted: set[Variable] = set()
-        self._sources: dict[Tensor, _Sources] = dict.fromkeys(fed, ())
+        self._sources: dict[Symbol, _Sources] = dict.fromkeys(fed, ())
         self._fed = set(self._sources)
         self._latest: dict[object, int] = {}  # for each resource, the latest task that touched it
         for operation in self.operations:
@@ -174,7 +174,7 @@ class Layout:
         inside = [each for region in operation.op.regions for each in region.operations]
         return ASSUMED_ITERATIONS * sum([self.costs.seconds(each, device) for each in inside])
 
-    def _taken(self, tensors: Iterable[Tensor]) -> list[tuple[int, int]]:
+    def _taken(self, tensors: Iterable[Symbol]) -> list[tuple[int, int]]:
         return [source for tensor in tensors for source in self._sources[tensor]]
 
     def _settle_constants(self) -> None:

@@ -32,4 +32,37 @@ class DataLossError(ValueError):
     """
 
 
-__all__ = ["CancelledError", "DataLossError", "DeadlineExceededError", "InvalidArgumentError", "OutOfRangeError"]
+class TaskFailedError(ConnectionError):
+    """A task of the cluster is gone, or can't be reached, and a step that needs it has ended.
+
+    The session stays usable: steps that do not need the task run, and the task is used again once it is back.
+
+    Attributes:
+        task: its name, "/job:ps/task:1".
+        reason: what happened.
+        step: the number of the step that ended, of its master; None where none had begun.
+    """
+
+    def __init__(self, message: str, task: str = "", reason: str = "", step: int | None = None) -> None:
+        super().__init__(message)
+        self.task = task
+        self.reason = reason
+        self.step = step
+
+
+class StateLostError(RuntimeError):
+    """A variable has no value, because the task that held it was started anew.
+
+    Assign it a value, or restore one; variables of other tasks have kept theirs.
+    """
+
+
+__all__ = [
+    "CancelledError",
+    "DataLossError",
+    "DeadlineExceededError",
+    "InvalidArgumentError",
+    "OutOfRangeError",
+    "StateLostError",
+    "TaskFailedError",
+]

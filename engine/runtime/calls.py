@@ -13,7 +13,7 @@ from ..control_flow.frames import History, Saved
 from ..graph.graph import Operation
 from ..graph.identity import place_among
 from ..graph.spec import ArraySpec, FrameSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..passes.prune import needed_in_region, recorded_tensors
 
 
@@ -28,13 +28,13 @@ class PrintedBodies:
     def __init__(self) -> None:
         self.names: dict[Body, str] = {}
         self.labels: dict[str, str] = {}
-        self._recorded: dict[Body, list[Tensor]] = {}
+        self._recorded: dict[Body, list[Symbol]] = {}
 
     def start(self, operations: Sequence[Operation]) -> None:
         """Find out what the frames of all calls of a step have to record."""
         self._recorded = recorded_tensors(operations)
 
-    def recorded(self, body: Body) -> list[Tensor]:
+    def recorded(self, body: Body) -> list[Symbol]:
         """The tensors whose values a frame of `body` holds, in its order."""
         return self._recorded.get(body, [])
 
@@ -42,13 +42,13 @@ class PrintedBodies:
 class BlockPrinter(Protocol):
     """What is known here of a block of the printer."""
 
-    names: dict[Tensor, str]
+    names: dict[Symbol, str]
 
     def line(self, text: str, origin: tuple[Operation, Sequence[str]] | None = None) -> None: ...
-    def output_name(self, tensor: Tensor) -> str: ...
+    def output_name(self, tensor: Symbol) -> str: ...
     def fresh(self, hint: str) -> str: ...
-    def print_operations(self, operations: Sequence[Operation], kept: Iterable[Tensor]) -> None: ...
-    def function_block(self, name: str, names: Mapping[Tensor, str]) -> BlockPrinter: ...
+    def print_operations(self, operations: Sequence[Operation], kept: Iterable[Symbol]) -> None: ...
+    def function_block(self, name: str, names: Mapping[Symbol, str]) -> BlockPrinter: ...
 
 
 def print_call(block: BlockPrinter, operation: Operation, bodies: PrintedBodies) -> None:
@@ -83,7 +83,7 @@ def _print_body(block: BlockPrinter, body: Body, bodies: PrintedBodies) -> None:
     inside.line(f"return ({', '.join([*[inside.names[result] for result in body.results], frame])},)")
 
 
-def _is_counted(tensor: Tensor) -> bool:
+def _is_counted(tensor: Symbol) -> bool:
     """Whether it is an array that was not counted where it was saved first."""
     spec = tensor.spec.element if isinstance(tensor.spec, ArraySpec) else tensor.spec
     return not isinstance(spec, FrameSpec) and not isinstance(tensor.operation.op, (History, Recorded, Saved))

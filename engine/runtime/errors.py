@@ -20,7 +20,10 @@ _MOST_SHOWN = 8  # integers of an index
 
 def describe_value(value: Any) -> str:
     """dtype and shape of a run-time value, in short."""
-    dtype = getattr(value, "dtype", None)
+    try:
+        dtype = getattr(value, "dtype", None)
+    except RuntimeError:  # what stands for the value of a variable that has none
+        return "no value"
     if dtype is None:
         return type(value).__name__
     return f"{name_of(dtype)}[{','.join(str(dim) for dim in value.shape)}]"

@@ -21,7 +21,7 @@ from ..graph.graph import Graph, Operation, Placeholder, ReadVariable
 from ..graph.nest import is_sequence
 from ..graph.op import Op, as_scalar_or_array, is_array, without_bare_strings
 from ..graph.region import Region
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..graph.variable import Assign
 from ..ops.array_value import ArrayValue
 from ..ops.base import is_numpy
@@ -29,8 +29,8 @@ from ..passes.prune import frame_users, needed_in_region, needed_operations, rec
 from .deep_calls import FRAMES_OF_INTERPRETER, deep_calls, too_deep
 from .errors import annotate
 
-Environment = dict[Tensor, Any]
-_FrameUsers = Mapping[Tensor, Sequence[Operation]]
+Environment = dict[Symbol, Any]
+_FrameUsers = Mapping[Symbol, Sequence[Operation]]
 
 
 class Interpreter:
@@ -43,11 +43,11 @@ class Interpreter:
     def __init__(self, float64: bool = False) -> None:
         self.float64 = float64
         self._loops: list[tuple[Operation, int]] = []  # those that run, each with the number of its iteration
-        self._recorded: dict[Body, list[Tensor]] = {}  # what the frames of calls record
+        self._recorded: dict[Body, list[Symbol]] = {}  # what the frames of calls record
         self._calls: dict[str, int] = {}  # how many calls of each recursive function run
 
     def run(
-        self, graph: Graph, targets: Sequence[Tensor | Operation], feeds: Mapping[Tensor, Any] | None = None
+        self, graph: Graph, targets: Sequence[Symbol | Operation], feeds: Mapping[Symbol, Any] | None = None
     ) -> list[Any]:
         """The values of `targets` (None for operations).
 
@@ -61,7 +61,7 @@ class Interpreter:
         self._calls.clear()
         with np.errstate(all="ignore"), deep_calls(FRAMES_OF_INTERPRETER):
             self.run_operations(needed, environment)
-        return [environment[t] if isinstance(t, Tensor) else None for t in targets]
+        return [environment[t] if isinstance(t, Symbol) else None for t in targets]
 
     def run_operations(self, operations: Sequence[Operation], environment: Environment) -> None:
         """Run `operations` in order, and add their values to `environment`, which holds those that they take."""
@@ -158,7 +158,7 @@ class Interpreter:
         return [*results, frame]
 
     def _run_region(
-        self, region: Region, arguments: Sequence[Any], captured: Sequence[Any], demanded: Iterable[Tensor] = ()
+        self, region: Region, arguments: Sequence[Any], captured: Sequence[Any], demanded: Iterable[Symbol] = ()
     ) -> tuple[list[Any], Environment]:
         environment: Environment = dict(zip(region.parameters, arguments, strict=True))
         for (_, parameter), value in zip(region.captures, captured, strict=True):
@@ -178,7 +178,7 @@ class Interpreter:
 class _Frame:
     """The record of one run of a loop or branch."""
 
-    def __init__(self, histories: dict[Tensor, list[Any]]) -> None:
+    def __init__(self, histories: dict[Symbol, list[Any]]) -> None:
         self.histories = histories
         self.trips = 0
         self.saved: Environment = {}

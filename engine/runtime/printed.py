@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..graph.graph import Operation
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 
 
 class Origin(NamedTuple):
@@ -33,17 +33,17 @@ class Frame:
     """
 
     def __init__(self) -> None:
-        self.histories: dict[Tensor, str] = {}
-        self.saved: dict[Tensor, str] = {}
+        self.histories: dict[Symbol, str] = {}
+        self.saved: dict[Symbol, str] = {}
         self.trips: str | None = None
-        self._takers: dict[Tensor, int] = {}
+        self._takers: dict[Symbol, int] = {}
 
-    def add_history(self, inner: Tensor, name: str) -> None:
+    def add_history(self, inner: Symbol, name: str) -> None:
         """One more operation takes the history of `inner`; all take it by the last name."""
         self.histories[inner] = name
         self._takers[inner] = self._takers.get(inner, 0) + 1
 
-    def is_last_taker(self, inner: Tensor) -> bool:
+    def is_last_taker(self, inner: Symbol) -> bool:
         """Whether the history of `inner`, which is taken now, will not be taken again."""
         self._takers[inner] -= 1
         return not self._takers[inner]

@@ -24,7 +24,7 @@ from ..graph.dtypes import name_of
 from ..graph.graph import Operation, Parameter, Placeholder, ReadVariable
 from ..graph.op import Op, without_bare_strings
 from ..graph.spec import FrameSpec, TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..graph.variable import Assign
 from ..ops.array_value import ArrayValue
 from ..ops.base import Constant
@@ -74,14 +74,14 @@ class Printer:
     def __init__(
         self,
         kernels: Mapping[Operation, Any] | None = None,
-        plan: Mapping[Tensor, Buffer] | None = None,
+        plan: Mapping[Symbol, Buffer] | None = None,
         guard: Callable[..., None] | None = None,
         rows_in_place: Collection[Operation] = (),
         last_reads: Collection[Operation] = (),
         timing: Timing | None = None,
         natives: Mapping[Operation, NativeRegion] | None = None,
-        in_rows: Collection[Tensor] = (),
-        in_slots: Mapping[Tensor, Operation] | None = None,
+        in_rows: Collection[Symbol] = (),
+        in_slots: Mapping[Symbol, Operation] | None = None,
         groups: Sequence[Sequence[Operation]] = (),
     ) -> None:
         self.guard = guard
@@ -100,7 +100,7 @@ class Printer:
         self.bindings: dict[str, Any] = {"np": np}
         self.origins: dict[int, Origin] = {}
         self.bodies = PrintedBodies()
-        self.stored: set[Tensor] = set()  # values that variables hold without a copy
+        self.stored: set[Symbol] = set()  # values that variables hold without a copy
         self.first_write: Operation | None = None  # of several, between which no interrupt is raised
         self._functions: list[Function] = []
         # Names in use; those that were wanted again, with the number up to which there are others like them.
@@ -133,11 +133,11 @@ class Printer:
     # --- programs -------------------------------------------------------------------------------------------
 
     def print_step(
-        self, operations: Sequence[Operation], feeds: Sequence[Tensor], fetches: Sequence[Tensor], copied: set[Tensor]
+        self, operations: Sequence[Operation], feeds: Sequence[Symbol], fetches: Sequence[Symbol], copied: set[Symbol]
     ) -> str:
         """The source of ``step(*feeds)``, which returns the fetches as a tuple."""
         function = Function(self, "step")
-        names: dict[Tensor, str] = {}
+        names: dict[Symbol, str] = {}
         for tensor in feeds:
             names[tensor] = self.fresh(tensor.operation.name)
         function.arguments = list(names.values())
@@ -195,7 +195,7 @@ class Block:
     def __init__(
         self,
         function: Function,
-        names: dict[Tensor, str],
+        names: dict[Symbol, str],
         depth: int,
         loops: tuple[tuple[Operation, str], ...] = (),
     ) -> None:
@@ -204,14 +204,14 @@ class Block:
         self.names = names
         self.depth = depth
         self.loops = loops
-        self.frames: dict[Tensor, Frame] = {}
-        self.slots: dict[Tensor, str] = {}  # where results that are recorded in rows are written
+        self.frames: dict[Symbol, Frame] = {}
+        self.slots: dict[Symbol, str] = {}  # where results that are recorded in rows are written
 
     def line(self, text: str, origin: tuple[Operation, Sequence[str]] | None = None) -> None:
         known = None if origin is None else Origin(*origin, self.loops)
         self.function.lines.append(("    " * self.depth + text, known))
 
-    def print_operations(self, operations: Sequence[Operation], kept: Iterable[Tensor]) -> None:
+    def print_operations(self, operations: Sequence[Operation], kept: Iterable[Symbol]) -> None:
         """Print `operations` in order, freeing what is not `kept` after its last use."""
         dying, users = last_uses(operations, kept), frame_users(operations)
         for operation in operations:
@@ -278,7 +278,7 @@ class Block:
         else:  # an empty tuple means that it ran
             self.line(f"if {call} is None: {instead}  # native: {native.plan.summary}")
 
-    def _free(self, tensors: Iterable[Tensor]) -> None:
+    def _free(self, tensors: Iterable[Symbol]) -> None:
         names = [self.names[t] for t in tensors if t in self.names and _worth_freeing(t)]
         if names:
             self.line(f"del {', '.join(names)}")
@@ -428,7 +428,7 @@ class Block:
         self.line(f"if {entry}({table}, {ids}): {refit}({passed})  # {told}", origin)
         self.line(f"del {members}")
 
-    def _buffer(self, tensor: Tensor) -> str:
+    def _buffer(self, tensor: Symbol) -> str:
         """Where a fused operation writes `tensor`."""
         slot = self._slot(tensor)
         if slot is not None:
@@ -441,7 +441,7 @@ class Block:
         dtype = name_of(tensor.dtype)
         return f"np.empty({tensor.shape}, {self.printer.bind(dtype, np.dtype(dtype))})"
 
-    def _slot(self, tensor: Tensor) -> str | None:
+    def _slot(self, tensor: Symbol) -> str | None:
         """Where a result is gathered, if it may be written there at once."""
         write = self.printer.in_slots.get(tensor)
         if write is None:
@@ -479,14 +479,14 @@ class Block:
             target = f"({names[0]},) = "
         self.line(target + expression, (operation, arguments or []))
 
-    def output_name(self, tensor: Tensor) -> str:
+    def output_name(self, tensor: Symbol) -> str:
         name = self.names[tensor] = self.printer.fresh(tensor.operation.name)
         return name
 
     def fresh(self, hint: str) -> str:
         return self.printer.fresh(hint)
 
-    def function_block(self, name: str, names: Mapping[Tensor, str]) -> Block:
+    def function_block(self, name: str, names: Mapping[Symbol, str]) -> Block:
         """The block of a new function called `name`, whose arguments are `names`."""
         function = Function(self.printer, name)
         function.arguments = list(names.values())
@@ -499,12 +499,12 @@ class Block:
         function.arguments = list(arguments)
         return Block(function, {}, 1, self.loops)
 
-    def inner(self, names: Mapping[Tensor, str]) -> Block:
+    def inner(self, names: Mapping[Symbol, str]) -> Block:
         """A block inside this one, for a region whose parameters have `names`."""
         return Block(self.function, dict(names), self.depth + 1, self.loops)
 
 
-def _worth_freeing(tensor: Tensor) -> bool:
+def _worth_freeing(tensor: Symbol) -> bool:
     return tensor.shape != ()
 
 

@@ -18,7 +18,7 @@ from ..graph.blas import on_one_thread
 from ..graph.graph import Graph, Operation, ReadVariable
 from ..graph.op import is_array
 from ..graph.spec import Spec, TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..graph.variable import OwnMemory
 from ..ops.array_value import ArrayValue
 from ..ops.base import Constant
@@ -134,8 +134,8 @@ class Program:
     def __init__(
         self,
         graph: Graph,
-        targets: Sequence[Tensor | Operation],
-        feeds: Sequence[Tensor],
+        targets: Sequence[Symbol | Operation],
+        feeds: Sequence[Symbol],
         specs: Sequence[Spec] | None = None,
         exact: bool = False,
         guard: bool = False,
@@ -351,7 +351,7 @@ def needs_whole_cores(operations: Sequence[Operation]) -> bool:
     return library.usable
 
 
-def _is_large(tensor: Tensor) -> bool:
+def _is_large(tensor: Symbol) -> bool:
     spec = tensor.spec
     if isinstance(tensor.operation.op, (ReadVariable, Constant)) or not isinstance(spec, TensorSpec):
         return False
@@ -361,7 +361,7 @@ def _is_large(tensor: Tensor) -> bool:
 
 def _printer(
     operations: Sequence[Operation],
-    fetches: Sequence[Tensor],
+    fetches: Sequence[Symbol],
     timing: Timing | None,
     exact: bool,
     compiles_whole: bool = False,
@@ -385,7 +385,7 @@ def _printer(
 
 
 def natives_of(
-    operations: Sequence[Operation], fetches: Sequence[Tensor], compiles_whole: bool = False
+    operations: Sequence[Operation], fetches: Sequence[Symbol], compiles_whole: bool = False
 ) -> dict[Operation, NativeRegion]:
     """What of a step runs as machine code as a whole: all of it, or loops and long runs of scalars."""
     if not is_on("native"):

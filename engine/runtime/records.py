@@ -20,7 +20,7 @@ from ..control_flow.while_loop import While
 from ..graph.graph import Operation, Parameter
 from ..graph.identity import is_among, place_among
 from ..graph.spec import TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.array_value import ArrayValue
 from ..ops.base import Constant
 from ..ops.tensor_arrays import ArrayStack, ArrayWrite
@@ -126,7 +126,7 @@ def _is_row(value: _Array, rows: _Array, index: int) -> bool:
     return value.base is rows and value.__array_interface__ == row.__array_interface__
 
 
-def recorded_beside(node: Operation, tensor: Tensor, in_slots: Mapping[Tensor, Operation]) -> int | None:
+def recorded_beside(node: Operation, tensor: Symbol, in_slots: Mapping[Symbol, Operation]) -> int | None:
     """The position of the array among a loop's variables into which that writes the next value of variable `tensor`.
 
     Args:
@@ -144,7 +144,7 @@ def recorded_beside(node: Operation, tensor: Tensor, in_slots: Mapping[Tensor, O
     return place_among(write.inputs[0], op.body.parameters) if value is element else None
 
 
-def written_into_slots(operations: Sequence[Operation], fetches: Iterable[Tensor]) -> dict[Tensor, Operation]:
+def written_into_slots(operations: Sequence[Operation], fetches: Iterable[Symbol]) -> dict[Symbol, Operation]:
     """Results inside loops and branches that are computed in the slot of the TensorArray into which they are written.
 
     The value then lies in the array's memory, so it may be read and recorded, but not taken over by a variable.
@@ -156,18 +156,18 @@ def written_into_slots(operations: Sequence[Operation], fetches: Iterable[Tensor
     Returns:
         for each such result the operation that writes it.
     """
-    found: dict[Tensor, Operation] = {}
+    found: dict[Symbol, Operation] = {}
     inner = itertools.islice(blocks(operations, fetches), 1, None)  # what is fetched must not share memory
     for block, _ in inner:
         found.update(_written_in(block))
     return found
 
 
-def _written_in(block: Sequence[Operation]) -> dict[Tensor, Operation]:
+def _written_in(block: Sequence[Operation]) -> dict[Symbol, Operation]:
     given = (Parameter, Constant)  # these are there from the beginning, wherever they stand
     order = {operation: position for position, operation in enumerate(block) if not isinstance(operation.op, given)}
     stored = {tensor for operation in block if operation.effects for tensor in operation.inputs}
-    found: dict[Tensor, Operation] = {}
+    found: dict[Symbol, Operation] = {}
     for operation in block:
         if not isinstance(operation.op, ArrayWrite):
             continue
@@ -180,19 +180,19 @@ def _written_in(block: Sequence[Operation]) -> dict[Tensor, Operation]:
     return found
 
 
-def recorded_in_rows(operations: Sequence[Operation], fetches: Iterable[Tensor]) -> set[Tensor]:
+def recorded_in_rows(operations: Sequence[Operation], fetches: Iterable[Symbol]) -> set[Symbol]:
     """The tensors of loop bodies whose histories are only stacked.
 
     Args:
         operations: of a step, in order.
         fetches: what outlives it.
     """
-    found: set[Tensor] = set()
+    found: set[Symbol] = set()
     _find(operations, set(fetches), found)
     return found
 
 
-def _find(block: Sequence[Operation], outliving: set[Tensor], found: set[Tensor]) -> None:
+def _find(block: Sequence[Operation], outliving: set[Symbol], found: set[Symbol]) -> None:
     users = frame_users(block)
     otherwise = {tensor for o in block if not isinstance(o.op, ArrayStack) for tensor in o.inputs} | outliving
     for operation in block:
@@ -204,16 +204,16 @@ def _find(block: Sequence[Operation], outliving: set[Tensor], found: set[Tensor]
             _find(operations, kept, found)
 
 
-def _only_stacked(users: Iterable[Operation], otherwise: set[Tensor]) -> set[Tensor]:
+def _only_stacked(users: Iterable[Operation], otherwise: set[Symbol]) -> set[Symbol]:
     """What a loop records, if the histories of it are stacked, and not used `otherwise`; `users` take its frame."""
-    histories: dict[Tensor, list[Tensor]] = {}
+    histories: dict[Symbol, list[Symbol]] = {}
     for user in users:
         if isinstance(user.op, History) and _is_worth_it(user.op.inner):
             histories.setdefault(user.op.inner, []).append(user.outputs[0])
     return {inner for inner, several in histories.items() if otherwise.isdisjoint(several)}
 
 
-def _is_worth_it(tensor: Tensor) -> bool:
+def _is_worth_it(tensor: Symbol) -> bool:
     spec = tensor.spec
     if not isinstance(spec, TensorSpec) or spec.shape is None or not spec.shape or spec.dtype.kind == "T":
         return False

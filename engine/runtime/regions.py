@@ -16,7 +16,7 @@ from ..graph.dtypes import name_of
 from ..graph.graph import Operation, Parameter
 from ..graph.identity import is_same
 from ..graph.region import Region
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.base import Constant
 from ..ops.elementwise import Add, Subtract
 from ..passes.prune import needed_in_region
@@ -97,7 +97,7 @@ class _RegionPrinter:
     def _print_here(self) -> list[str]:
         raise NotImplementedError
 
-    def capture_names(self, region: Region, start: int) -> dict[Tensor, str]:
+    def capture_names(self, region: Region, start: int) -> dict[Symbol, str]:
         names = self.arguments[start : start + len(region.captures)]
         return {parameter: name for (_, parameter), name in zip(region.captures, names, strict=True)}
 
@@ -144,7 +144,7 @@ class LoopPrinter(_RegionPrinter):
             self.block.line(f"stats.note_recomputed({self.frame.trips} * {self.op.recomputed_bytes})")
         return variables
 
-    def _new_history(self, tensor: Tensor, variables: Sequence[str]) -> str:
+    def _new_history(self, tensor: Symbol, variables: Sequence[str]) -> str:
         """What gathers the values of `tensor`: a list, or the rows of an array; `variables` hold the first values."""
         printer = self.outer.printer
         if tensor not in printer.in_rows:
@@ -196,7 +196,7 @@ class LoopPrinter(_RegionPrinter):
         inside = [o for region in self.op.regions for o in needed_in_region(region, self.frame.histories)]
         return any(not o.op.elementwise for o in inside if not isinstance(o.op, (Parameter, Constant)))
 
-    def _print_condition(self, names: dict[Tensor, str], loops: tuple[tuple[Operation, str], ...]) -> None:
+    def _print_condition(self, names: dict[Symbol, str], loops: tuple[tuple[Operation, str], ...]) -> None:
         """``while test:`` if the test is one expression, otherwise computed inside and left by ``break``."""
         recorded = [tensor for tensor in self.frame.histories if tensor.graph is self.op.condition]
         operations = needed_in_region(self.op.condition, recorded)
@@ -228,7 +228,7 @@ class LoopPrinter(_RegionPrinter):
         inside.line(f"if {look}: {check}()")
 
     def _print_body(
-        self, names: dict[Tensor, str], variables: list[str], loops: tuple[tuple[Operation, str], ...]
+        self, names: dict[Symbol, str], variables: list[str], loops: tuple[tuple[Operation, str], ...]
     ) -> None:
         body = self.op.body
         demanded = [tensor for tensor in self.frame.histories if tensor.graph is body]
@@ -249,7 +249,7 @@ class LoopPrinter(_RegionPrinter):
         if self.frame.trips:
             inside.line(f"{self.frame.trips} += 1")
 
-    def _print_recording(self, inside: Block, tensors: Sequence[Tensor]) -> None:
+    def _print_recording(self, inside: Block, tensors: Sequence[Symbol]) -> None:
         for tensor in tensors:
             inside.line(f"{self.frame.histories[tensor]}.append({inside.names[tensor]})")
 
@@ -286,7 +286,7 @@ class BranchPrinter(_RegionPrinter):
         comparison = "<= 0" if position == 0 else f"== {position}"
         return f"{'if' if position == 0 else 'elif'} {choice} {comparison}:"
 
-    def _print_region(self, region: Region, names: dict[Tensor, str], results: list[str]) -> None:
+    def _print_region(self, region: Region, names: dict[Symbol, str], results: list[str]) -> None:
         demanded = [tensor for tensor in self.frame.saved if tensor.graph is region]
         inside = self.block.inner(names)
         inside.print_operations(needed_in_region(region, demanded), [*region.results, *demanded])
@@ -296,7 +296,7 @@ class BranchPrinter(_RegionPrinter):
         inside.line(f"{', '.join(targets)} = {', '.join(values)}" if targets else "pass")
 
 
-def _short(tensor: Tensor) -> str:
+def _short(tensor: Symbol) -> str:
     return tensor.operation.name.rpartition("/")[2]
 
 

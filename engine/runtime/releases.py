@@ -13,7 +13,7 @@ from ..control_flow.while_loop import While
 from ..graph.graph import Operation
 from ..graph.identity import is_among, place_among
 from ..graph.region import Region
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.base import Constant
 from ..ops.elementwise import Subtract
 from ..ops.tensor_arrays import ArrayRead, ArrayStack
@@ -21,7 +21,7 @@ from ..passes.prune import frame_users
 from .storage import inner_blocks
 
 
-def last_reads(operations: Sequence[Operation], fetches: Iterable[Tensor]) -> set[Operation]:
+def last_reads(operations: Sequence[Operation], fetches: Iterable[Symbol]) -> set[Operation]:
     """The reads of elements, one or all, that nothing reads again.
 
     Args:
@@ -33,7 +33,7 @@ def last_reads(operations: Sequence[Operation], fetches: Iterable[Tensor]) -> se
     return found
 
 
-def _find(block: Sequence[Operation], outliving: set[Tensor], found: set[Operation]) -> None:
+def _find(block: Sequence[Operation], outliving: set[Symbol], found: set[Operation]) -> None:
     uses = _uses(block)
     users = frame_users(block)
     outliving = outliving | _shared(block)
@@ -54,24 +54,24 @@ def _find(block: Sequence[Operation], outliving: set[Tensor], found: set[Operati
             _find(operations, kept, found)
 
 
-def _shared(operations: Iterable[Operation]) -> set[Tensor]:
+def _shared(operations: Iterable[Operation]) -> set[Symbol]:
     """Histories of one tensor: they are one list."""
-    histories: dict[tuple[Tensor, Tensor], list[Tensor]] = {}
+    histories: dict[tuple[Symbol, Symbol], list[Symbol]] = {}
     for operation in operations:
         if isinstance(operation.op, History):
             histories.setdefault((operation.inputs[0], operation.op.inner), []).append(operation.outputs[0])
     return {tensor for tensors in histories.values() if len(tensors) > 1 for tensor in tensors}
 
 
-def _uses(operations: Iterable[Operation]) -> dict[Tensor, int]:
-    counts: dict[Tensor, int] = {}
+def _uses(operations: Iterable[Operation]) -> dict[Symbol, int]:
+    counts: dict[Symbol, int] = {}
     for operation in operations:
         for tensor in operation.inputs:
             counts[tensor] = counts.get(tensor, 0) + 1
     return counts
 
 
-def _only_read(body: Region, array: Tensor, inside: Sequence[Operation], kept: set[Tensor]) -> Operation | None:
+def _only_read(body: Region, array: Symbol, inside: Sequence[Operation], kept: set[Symbol]) -> Operation | None:
     """The one operation that uses `array` in a body, if that reads another element in each iteration."""
     users = [operation for operation in inside if is_among(array, operation.inputs)]
     if len(users) != 1 or array in kept or not isinstance(users[0].op, ArrayRead):
@@ -79,7 +79,7 @@ def _only_read(body: Region, array: Tensor, inside: Sequence[Operation], kept: s
     return users[0] if _counts_down(body, users[0].inputs[1]) else None
 
 
-def _counts_down(body: Region, index: Tensor) -> bool:
+def _counts_down(body: Region, index: Symbol) -> bool:
     """Whether `index` is a loop variable that is one less in each iteration."""
     if not is_among(index, body.parameters):
         return False

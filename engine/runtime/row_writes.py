@@ -12,14 +12,14 @@ from ..control_flow.call import Recursion
 from ..control_flow.region_op import RegionOp
 from ..graph.graph import Operation, ReadVariable
 from ..graph.quick_dataclass import dataclass
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..graph.variable import Assign, Variable
 from ..ops.indexed_slices import AssignRows
 from ..passes.prune import frame_users
 from .storage import inner_blocks
 
 
-def rows_in_place(operations: Sequence[Operation], fetches: Iterable[Tensor]) -> set[Operation]:
+def rows_in_place(operations: Sequence[Operation], fetches: Iterable[Symbol]) -> set[Operation]:
     """The writes of rows that need not copy the variable: nothing that may share its memory is used afterwards."""
     found: set[Operation] = set()
     _find_rows_in_place(operations, set(fetches), (), found)
@@ -27,7 +27,7 @@ def rows_in_place(operations: Sequence[Operation], fetches: Iterable[Tensor]) ->
 
 
 def _find_rows_in_place(
-    block: Sequence[Operation], outliving: set[Tensor], around: tuple[_Place, ...], found: set[Operation]
+    block: Sequence[Operation], outliving: set[Symbol], around: tuple[_Place, ...], found: set[Operation]
 ) -> None:
     users = frame_users(block)
     for position, operation in enumerate(block):
@@ -56,7 +56,7 @@ class _Place:
 
     block: Sequence[Operation]
     position: int
-    outliving: set[Tensor]
+    outliving: set[Symbol]
 
     def needs_earlier_value(self, variable: Variable, is_inside: bool) -> bool:
         """Whether something that may share the memory of `variable` is used by the operation, or after it.
@@ -76,9 +76,9 @@ class _Place:
         return any(not before.isdisjoint(later.inputs) for later in self.block[self.position + 1 :])
 
 
-def _memory_of(operations: Sequence[Operation], variable: Variable) -> set[Tensor]:
+def _memory_of(operations: Sequence[Operation], variable: Variable) -> set[Symbol]:
     """What may share memory with the value that the variable has before, between or after `operations`."""
-    aliases: set[Tensor] = set()
+    aliases: set[Symbol] = set()
     for operation in operations:
         if isinstance(operation.op, Assign) and operation.op.variable is variable:
             aliases.update(operation.inputs)

@@ -9,7 +9,7 @@ from ..control_flow.call import Call, Recorded, Recursion
 from ..control_flow.frames import History, Saved, TripCount
 from ..control_flow.region_op import RegionOp
 from ..graph.graph import Operation
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.base import Constant
 from .interpreter import Interpreter
 
@@ -31,7 +31,7 @@ class Stepwise:
         operations: what is computed, in order; see `can_run`.
     """
 
-    def __init__(self, operations: Sequence[Operation], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    def __init__(self, operations: Sequence[Operation], inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> None:
         self._operations = operations
         self._inputs = inputs
         self._outputs = outputs

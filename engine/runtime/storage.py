@@ -15,7 +15,7 @@ from ..graph.graph import Operation, Parameter, Placeholder, ReadVariable
 from ..graph.identity import is_among, place_among
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import FrameSpec, TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..graph.variable import Assign, Variable
 from ..ops.axes import Transpose
 from ..ops.base import Constant
@@ -30,13 +30,13 @@ from ..passes.switches import is_on
 class Buffer:
     """Where a result is written: into the memory of `operand`, of `variable`, or of both, which then are one."""
 
-    operand: Tensor | None = None
+    operand: Symbol | None = None
     variable: Variable | None = None
 
 
 def plan_buffers(
-    operations: Sequence[Operation], fetches: Iterable[Tensor], shared: Container[Tensor] = ()
-) -> dict[Tensor, Buffer]:
+    operations: Sequence[Operation], fetches: Iterable[Symbol], shared: Container[Symbol] = ()
+) -> dict[Symbol, Buffer]:
     """The results of fused operations that need no new buffer.
 
     Args:
@@ -44,7 +44,7 @@ def plan_buffers(
         fetches: what outlives it.
         shared: results that lie in memory of something else.
     """
-    plan: dict[Tensor, Buffer] = {}
+    plan: dict[Symbol, Buffer] = {}
     kept = list(fetches)
     for block, outliving in blocks(operations, kept):
         dying = last_uses(block, outliving)
@@ -60,9 +60,9 @@ def plan_buffers(
 
 
 def tell_buffers(
-    plan: Mapping[Tensor, Buffer],
-    in_slots: Mapping[Tensor, Operation],
-    in_rows: Iterable[Tensor],
+    plan: Mapping[Symbol, Buffer],
+    in_slots: Mapping[Symbol, Operation],
+    in_rows: Iterable[Symbol],
     apart: Container[Operation],
 ) -> None:
     """Say what needs no memory of its own: in place of operands, in variables, in TensorArrays and records.
@@ -84,18 +84,18 @@ def tell_buffers(
         _tell_place(result, "is recorded in the rows of one array, not as arrays to be stacked")
 
 
-def _tell_place(tensor: Tensor, text: str) -> None:
+def _tell_place(tensor: Symbol, text: str) -> None:
     note_change("memory", tensor.operation, f"{text}: {_bytes_text(tensor)}")
 
 
-def _bytes_text(tensor: Tensor) -> str:
+def _bytes_text(tensor: Symbol) -> str:
     spec = tensor.spec
     if not isinstance(spec, TensorSpec) or not spec.is_static:
         return "as many bytes as its shape has when it runs"
     return f"{math.prod([dim or 0 for dim in spec.shape or ()]) * int(spec.dtype.itemsize):,} bytes"
 
 
-def _assigned_in_place(operations: Sequence[Operation], fetches: Iterable[Tensor]) -> dict[Tensor, Buffer]:
+def _assigned_in_place(operations: Sequence[Operation], fetches: Iterable[Symbol]) -> dict[Symbol, Buffer]:
     """Results of fused operations that may be written straight into the variable to which they are assigned.
 
     That needs: the step writes the variable once, outside of loops and branches; and no earlier value of it (nor
@@ -104,7 +104,7 @@ def _assigned_in_place(operations: Sequence[Operation], fetches: Iterable[Tensor
     order = {operation: position for position, operation in enumerate(operations)}
     fetched = set(fetches)
     accesses, users = _accesses(operations), _users(operations)
-    found: dict[Tensor, Buffer] = {}
+    found: dict[Symbol, Buffer] = {}
     for operation in operations:
         if not isinstance(operation.op, Assign):
             continue
@@ -131,9 +131,9 @@ def _accesses(operations: Sequence[Operation]) -> dict[object, list[Operation]]:
     return found
 
 
-def _users(operations: Sequence[Operation]) -> dict[Tensor, list[Operation]]:
+def _users(operations: Sequence[Operation]) -> dict[Symbol, list[Operation]]:
     """For each tensor the operations that take it."""
-    found: dict[Tensor, list[Operation]] = {}
+    found: dict[Symbol, list[Operation]] = {}
     for operation in operations:
         for tensor in dict.fromkeys(operation.inputs):
             found.setdefault(tensor, []).append(operation)
@@ -146,14 +146,14 @@ def _is_written_once(accesses: Sequence[Operation]) -> bool:
 
 def _earlier_reads(
     accesses: Sequence[Operation],
-    users: dict[Tensor, list[Operation]],
+    users: dict[Symbol, list[Operation]],
     order: dict[Operation, int],
     producer: Operation,
     assignment: Operation,
-    fetched: set[Tensor],
-) -> list[Tensor] | None:
+    fetched: set[Symbol],
+) -> list[Symbol] | None:
     """The read of the variable that the producer takes, if any; None if an earlier value is still needed."""
-    reads: set[Tensor] = set()
+    reads: set[Symbol] = set()
     for operation in accesses:
         if isinstance(operation.op, ReadVariable):
             if order[producer] < order[operation] < order[assignment]:
@@ -168,9 +168,9 @@ def _earlier_reads(
     return None if used_later else taken
 
 
-def _with_views(tensors: Iterable[Tensor], users: dict[Tensor, list[Operation]]) -> set[Tensor]:
+def _with_views(tensors: Iterable[Symbol], users: dict[Symbol, list[Operation]]) -> set[Symbol]:
     """`tensors` and all that may share their memory."""
-    found: set[Tensor] = set()
+    found: set[Symbol] = set()
     pending = list(tensors)
     while pending:
         tensor = pending.pop()
@@ -183,10 +183,10 @@ def _with_views(tensors: Iterable[Tensor], users: dict[Tensor, list[Operation]])
     return found
 
 
-def _reused_operands(operation: Operation, dying: Iterable[Tensor], reusable: set[Tensor]) -> dict[Tensor, Tensor]:
+def _reused_operands(operation: Operation, dying: Iterable[Symbol], reusable: set[Symbol]) -> dict[Symbol, Symbol]:
     """For results of a fused operation, operands of the same spec that nothing else needs: they are overwritten."""
     free = [tensor for tensor in dying if tensor in reusable and is_among(tensor, operation.inputs)]
-    found: dict[Tensor, Tensor] = {}
+    found: dict[Symbol, Symbol] = {}
     for result in operation.outputs:
         match = next((tensor for tensor in free if _may_replace(operation, result, tensor)), None)
         if match is not None:
@@ -195,7 +195,7 @@ def _reused_operands(operation: Operation, dying: Iterable[Tensor], reusable: se
     return found
 
 
-def laid_out_first(operation: Operation, fresh: Iterable[Tensor]) -> dict[Tensor, Tensor]:
+def laid_out_first(operation: Operation, fresh: Iterable[Symbol]) -> dict[Symbol, Symbol]:
     """A transposed operand, which a fused kernel needs contiguous, with the result whose memory it is put into.
 
     Args:
@@ -212,7 +212,7 @@ def laid_out_first(operation: Operation, fresh: Iterable[Tensor]) -> dict[Tensor
     return {}
 
 
-def _is_rearranged(tensor: Tensor) -> bool:
+def _is_rearranged(tensor: Symbol) -> bool:
     """Whether a transpose moved axes of more than one element past each other."""
     op, shape = tensor.operation.op, tensor.shape
     if not isinstance(op, Transpose) or shape is None or None in shape:
@@ -222,7 +222,7 @@ def _is_rearranged(tensor: Tensor) -> bool:
     return moved != sorted(moved)
 
 
-def _may_replace(operation: Operation, result: Tensor, operand: Tensor) -> bool:
+def _may_replace(operation: Operation, result: Symbol, operand: Symbol) -> bool:
     """Whether a fused operation may write a result over an operand."""
     op, new, old = operation.op, result.spec, operand.spec
     if new != old or not isinstance(new, TensorSpec) or not isinstance(old, TensorSpec):
@@ -232,7 +232,7 @@ def _may_replace(operation: Operation, result: Tensor, operand: Tensor) -> bool:
     return not isinstance(op, Fused) or op.may_replace(new, old)
 
 
-def _reusable_tensors(operations: Sequence[Operation], fresh: Iterable[Tensor]) -> set[Tensor]:
+def _reusable_tensors(operations: Sequence[Operation], fresh: Iterable[Symbol]) -> set[Symbol]:
     """Those of `fresh` (values nothing else refers to) that no operation passes on as a view, nor into a region."""
     passed_on = {
         tensor
@@ -246,17 +246,17 @@ def _reusable_tensors(operations: Sequence[Operation], fresh: Iterable[Tensor]) 
 # --- lifetimes ------------------------------------------------------------------------------------------------------
 
 
-def is_fresh(tensor: Tensor) -> bool:
+def is_fresh(tensor: Symbol) -> bool:
     """Whether the value of `tensor` is an array that nothing else refers to when its operation has run."""
     op = tensor.operation.op
     return not op.view and not isinstance(op, (RegionOp, Parameter, Placeholder, History))
 
 
-def last_uses(operations: Sequence[Operation], kept: Iterable[Tensor]) -> dict[Operation, list[Tensor]]:
+def last_uses(operations: Sequence[Operation], kept: Iterable[Symbol]) -> dict[Operation, list[Symbol]]:
     """For each operation of a block, the tensors made in the block that nothing after it uses; `kept` ones live on."""
     owned = {tensor for operation in operations for tensor in operation.outputs} - set(kept)
-    dying: dict[Operation, list[Tensor]] = {}
-    alive_later: set[Tensor] = set()
+    dying: dict[Operation, list[Symbol]] = {}
+    alive_later: set[Symbol] = set()
     for operation in reversed(operations):
         for tensor in (*operation.inputs, *operation.outputs):
             if tensor in alive_later:
@@ -267,15 +267,15 @@ def last_uses(operations: Sequence[Operation], kept: Iterable[Tensor]) -> dict[O
     return dying
 
 
-def _has_a_name(tensor: Tensor) -> bool:
+def _has_a_name(tensor: Symbol) -> bool:
     """Whether `tensor` is a Python variable of its own: constants, frames and saved values are not."""
     unnamed = isinstance(tensor.operation.op, (Constant, Saved, Parameter, Placeholder))
     return not unnamed and (isinstance(tensor.spec, RecordSpec) or not isinstance(tensor.spec, FrameSpec))
 
 
 def blocks(
-    operations: Sequence[Operation], kept: Iterable[Tensor], recorded: Mapping[Body, Sequence[Tensor]] | None = None
-) -> Iterator[tuple[Sequence[Operation], set[Tensor]]]:
+    operations: Sequence[Operation], kept: Iterable[Symbol], recorded: Mapping[Body, Sequence[Symbol]] | None = None
+) -> Iterator[tuple[Sequence[Operation], set[Symbol]]]:
     """The blocks of a step: its operations and those of every region inside, each with what outlives the block.
 
     Args:
@@ -298,8 +298,8 @@ def blocks(
 
 
 def inner_blocks(
-    operation: Operation, users: Mapping[Tensor, Sequence[Operation]]
-) -> Iterator[tuple[Sequence[Operation], set[Tensor]]]:
+    operation: Operation, users: Mapping[Symbol, Sequence[Operation]]
+) -> Iterator[tuple[Sequence[Operation], set[Symbol]]]:
     """The blocks of a loop's or branch's regions, each with what outlives it; `users` are those of frames."""
     if not isinstance(operation.op, RegionOp):
         return

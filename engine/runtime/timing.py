@@ -15,7 +15,7 @@ from ..control_flow.frames import Saved, TripCount
 from ..control_flow.region_op import RegionOp
 from ..graph.graph import Operation, Placeholder, ReadVariable
 from ..graph.spec import FrameSpec, Spec, TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.base import Constant
 from ..ops.fused import Fused
 from ..ops.product_then import ProductThen
@@ -92,7 +92,7 @@ def operation_of(event: Slice) -> Operation | None:
     return None
 
 
-def varying(operation: Operation) -> list[Tensor]:
+def varying(operation: Operation) -> list[Symbol]:
     """The inputs and outputs of a kernel that have to be looked at to know their shapes. Frames are no values."""
     if has_parts(operation):
         return []
@@ -196,7 +196,7 @@ def _is_known(spec: Spec) -> bool:
     return isinstance(spec, FrameSpec) or (isinstance(spec, TensorSpec) and spec.is_static)
 
 
-def _formatted(tensors: Sequence[Tensor], seen: Iterator[_Form | str]) -> str:
+def _formatted(tensors: Sequence[Symbol], seen: Iterator[_Form | str]) -> str:
     """dtypes and shapes: the static ones from the specs, the others in turn from what was seen."""
     values = [tensor.spec for tensor in tensors if not isinstance(tensor.spec, FrameSpec)]
     forms = [spec if _is_known(spec) else next(seen) for spec in values]

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..graph.graph import Graph, Operation
 from ..graph.spec import TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..place.devices import declaration
 from .program import Program
 
@@ -30,8 +30,8 @@ class Variants:
     def __init__(
         self,
         graph: Graph,
-        targets: Sequence[Tensor | Operation],
-        feeds: Sequence[Tensor],
+        targets: Sequence[Symbol | Operation],
+        feeds: Sequence[Symbol],
         make: Make = Program,
     ) -> None:
         self.graph = graph

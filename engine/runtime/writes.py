@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..graph.graph import Operation
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..graph.variable import Assign, Variable
 from .storage import Buffer
 
@@ -16,7 +16,7 @@ def written_variables(operations: Iterable[Operation]) -> set[Variable]:
     return {effect.resource for effect in effects if effect.writes and isinstance(effect.resource, Variable)}
 
 
-def first_write(operations: Sequence[Operation], plan: Mapping[Tensor, Buffer]) -> Operation | None:
+def first_write(operations: Sequence[Operation], plan: Mapping[Symbol, Buffer]) -> Operation | None:
     """The first operation that writes a variable, if an interrupt behind it could leave some updates undone.
 
     That can't be where one variable is assigned once: this is a single instruction of Python, or a single kernel.

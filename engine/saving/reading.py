@@ -13,20 +13,25 @@ from ..graph.op import Effect, Op, registered_ops
 from ..graph.provenance import Location
 from ..graph.region import Region
 from ..graph.spec import Spec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..graph.variable import Variable
 from ..ops.keys import SeedGenerator
 from .values import SavedGraphError, ValueReader, field_names, read_spec, restored
 from .writing import FORMAT, VERSION
 
+MakeResource = Callable[[Any, Callable[[int], Any]], Any]  # of its description, and of what gives arrays by number
 
-def rebuild(document: Any, array: Callable[[int], Any], source: str) -> Graph:
+
+def rebuild(
+    document: Any, array: Callable[[int], Any], source: str, make_resource: MakeResource | None = None
+) -> Graph:
     """The graph that a document describes.
 
     Args:
         document: what `describe` made.
         array: gives an array by its number.
         source: what the document comes from, for messages.
+        make_resource: makes variables and generators, or finds them; by default they are new ones.
 
     Raises:
         SavedGraphError: it is no such document, of a later version, damaged, or holds ops that are not known here.
@@ -38,11 +43,13 @@ def rebuild(document: Any, array: Callable[[int], Any], source: str) -> Graph:
             f"{source} holds a graph of format version {document['version']}; this version of anabranch reads up to "
             f"{VERSION}. Load it with a newer one."
         )
-    return _GraphReader(document, array, source).graph
+    return _GraphReader(document, array, source, make_resource).graph
 
 
 class _GraphReader:
-    def __init__(self, document: Any, array: Callable[[int], Any], source: str) -> None:
+    def __init__(
+        self, document: Any, array: Callable[[int], Any], source: str, make_resource: MakeResource | None = None
+    ) -> None:
         self._document = document
         self._source = source
         self._load_array = array
@@ -50,8 +57,11 @@ class _GraphReader:
         self._graphs: dict[int, Graph] = {}
         self._parents: list[Graph] = []
         self._values = ValueReader(self._tensor, self._region, self._resource, self._array)
+        if make_resource is not None:  # what it raises is not the document's fault
+            self._resources = [make_resource(resource, self._array) for resource in document["resources"]]
         try:
-            self._resources = [self._made(resource) for resource in document["resources"]]
+            if make_resource is None:
+                self._resources = [made_resource(resource, self._array) for resource in document["resources"]]
             self._colocations = [
                 Colocation(name, None if location is None else Location(*location), binding)
                 for name, binding, location in document.get("colocations", ())
@@ -110,7 +120,7 @@ class _GraphReader:
         except (TypeError, SavedGraphError) as error:
             raise SavedGraphError(f"{what}, which can't be made again from its attributes: {error}.") from error
 
-    def _check(self, op: Op, description: Any, inputs: list[Tensor], specs: tuple[Spec, ...]) -> None:
+    def _check(self, op: Op, description: Any, inputs: list[Symbol], specs: tuple[Spec, ...]) -> None:
         """What the op infers now goes with what was saved."""
         inferred: Any = op.infer(*[tensor.spec for tensor in inputs])
         now: list[Spec] = list(inferred) if is_sequence(inferred) else [inferred]
@@ -126,7 +136,7 @@ class _GraphReader:
 
     # --- what attributes refer to ---------------------------------------------------------------------------
 
-    def _tensor(self, reference: Any) -> Tensor:
+    def _tensor(self, reference: Any) -> Symbol:
         block: int
         place: int
         output: int
@@ -166,13 +176,15 @@ class _GraphReader:
         array.setflags(write=False)
         return array
 
-    def _made(self, description: Any) -> Any:
-        if description["kind"] == "generator":
-            generator = SeedGenerator(0, description["name"])
-            generator.state = description["state"]
-            return generator
-        value = self._array(description["value"])
-        shape = description["shape"]
-        variable = Variable(value, shape, value.dtype, trainable=description["trainable"], name=description["name"])
-        variable.device = description.get("device", "")
-        return variable
+
+def made_resource(description: Any, array: Callable[[int], Any]) -> Any:
+    """A new variable or generator, as it was described."""
+    if description["kind"] == "generator":
+        generator = SeedGenerator(0, description["name"])
+        generator.state = description["state"]
+        return generator
+    value = array(description["value"])
+    shape = description["shape"]
+    variable = Variable(value, shape, value.dtype, trainable=description["trainable"], name=description["name"])
+    variable.device = description.get("device", "")
+    return variable

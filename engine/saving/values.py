@@ -23,7 +23,7 @@ from ..graph.nest import is_mapping, is_sequence
 from ..graph.op import Op, as_scalar_or_array
 from ..graph.region import Region
 from ..graph.spec import ArraySpec, FrameSpec, Spec, StoreSpec, TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..graph.variable import Variable
 from ..ops.base import is_numpy
 from ..ops.keys import SeedGenerator
@@ -71,7 +71,7 @@ class ValueWriter:
 
     def __init__(
         self,
-        tensor: Callable[[Tensor], Any],
+        tensor: Callable[[Symbol], Any],
         region: Callable[[Region], int],
         resource: Callable[[Any], int],
         array: Callable[[Any], int],
@@ -119,7 +119,7 @@ class ValueWriter:
             return {"dtype": name_of(value)}
         if isinstance(value, (TensorSpec, ArraySpec, FrameSpec)):
             return {"spec": write_spec(value)}
-        if isinstance(value, Tensor):
+        if isinstance(value, Symbol):
             return {"tensor": self._tensor(value)}
         if isinstance(value, Region):
             return {"region": self._region(value)}
@@ -177,7 +177,7 @@ class ValueReader:
 
     def __init__(
         self,
-        tensor: Callable[[Any], Tensor],
+        tensor: Callable[[Any], Symbol],
         region: Callable[[int], Region],
         resource: Callable[[int], Any],
         array: Callable[[int], Any],

@@ -10,7 +10,7 @@ from ..graph.dtypes import name_of
 from ..graph.graph import Graph, Operation
 from ..graph.op import registered_ops
 from ..graph.region import Region
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..graph.variable import Variable
 from .values import SavedGraphError, ValueWriter, field_names, write_spec
 
@@ -30,13 +30,19 @@ def describe(graph: Graph) -> tuple[dict[str, Any], list[Any]]:
     return writer.document, writer.arrays
 
 
+def describe_for_tasks(graph: Graph) -> tuple[dict[str, Any], list[Any], list[Any]]:
+    """As `describe`, and the variables and generators of the graph in the order in which the document has them."""
+    writer = _GraphWriter(graph.root)
+    return writer.document, writer.arrays, list(writer.resources)
+
+
 class _GraphWriter:
     """Numbers blocks (the graph, then each region), operations in them, resources and arrays."""
 
     def __init__(self, graph: Graph) -> None:
         self.arrays: list[Any] = []
         self._array_numbers: dict[int, int] = {}
-        self._resources: dict[Any, int] = {}
+        self.resources: dict[Any, int] = {}
         self._colocations: dict[Colocation, int] = {}
         self._block_numbers: dict[Graph, int] = {}
         self._places: dict[Operation, int] = {}
@@ -48,7 +54,7 @@ class _GraphWriter:
             "format": FORMAT,
             "version": VERSION,
             "blocks": self._blocks,
-            "resources": [self._described(resource) for resource in self._resources],
+            "resources": [self._described(resource) for resource in self.resources],
             "colocations": [
                 [held.name, held.binding, None if held.location is None else list(held.location[:2])]
                 for held in self._colocations
@@ -119,7 +125,7 @@ class _GraphWriter:
             "location": None if operation.location is None else list(operation.location[:2]),
         }
 
-    def _tensor(self, tensor: Tensor) -> list[int]:
+    def _tensor(self, tensor: Symbol) -> list[int]:
         operation = tensor.operation
         return [self._block_numbers[operation.graph], self._places[operation], tensor.index]
 
@@ -137,7 +143,7 @@ class _GraphWriter:
         return {"resource": self._resource(held)}
 
     def _resource(self, resource: Any) -> int:
-        return self._resources.setdefault(resource, len(self._resources))
+        return self.resources.setdefault(resource, len(self.resources))
 
     def _described(self, resource: Any) -> dict[str, Any]:
         if not isinstance(resource, Variable):

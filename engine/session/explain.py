@@ -8,7 +8,7 @@ from typing import Any
 
 from ..graph.nest import flatten
 from ..graph.provenance import Location
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..passes.log import Note, PassLog, recording
 from ..passes.switches import PASSES, Pass, is_on
 from ..runtime.program import Program
@@ -54,7 +54,7 @@ def compiled(fetches: Any, feeds: Sequence[Any] | Mapping[Any, Any] = ()) -> Any
     graph = graph_of(fetches)
     session = Session(graph)
     leaves = [getattr(leaf, "flow", leaf) for leaf in flatten(fetches)]
-    inside = [fetched_from(graph, leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    inside = [fetched_from(graph, leaf) if isinstance(leaf, Symbol) else leaf for leaf in leaves]
     given = list(feeds) or placeholders_of(graph, inside)
     if not isinstance(feeds, Mapping) or not feeds:
         return session.program(fetches, given)

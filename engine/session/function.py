@@ -17,7 +17,7 @@ from ..graph.graph import (
 from ..graph.nest import flatten, flatten_with_path, is_mapping, is_nested, is_sequence, pack_as
 from ..graph.op import as_scalar_or_array
 from ..graph.spec import TensorSpec
-from ..graph.tensor import Symbol, Tensor
+from ..graph.tensor import Symbol
 from ..graph.value import FlowValue, Value
 from ..ops.array_value import ArrayValue
 from ..ops.base import as_array, convert_to_tensor
@@ -225,5 +225,5 @@ def _is_array(leaf: Any) -> bool:
     )
 
 
-def _as_fetch(leaf: Any) -> Tensor | None:
+def _as_fetch(leaf: Any) -> Symbol | None:
     return None if isinstance(leaf, Operation) else convert_to_tensor(getattr(leaf, "flow", leaf))

@@ -13,10 +13,10 @@ from ..control_flow.while_loop import While
 from ..graph.graph import Graph
 from ..graph.region import Region
 from ..graph.spec import FrameSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 
 
-def fetched_from(graph: Graph, tensor: Tensor) -> Tensor:
+def fetched_from(graph: Graph, tensor: Symbol) -> Symbol:
     """The tensor of `graph` that holds what `tensor`, which lies in a region anywhere inside, was in a run.
 
     In a loop body that is its history, in nested loops a history of histories, in a branch its value (None where
@@ -38,7 +38,7 @@ def fetched_from(graph: Graph, tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _one_level_out(tensor: Tensor, region: Region) -> Tensor:
+def _one_level_out(tensor: Symbol, region: Region) -> Symbol:
     holder = holder_of(region)
     if holder is None:
         raise ValueError(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..lower.graph_def import to_graph_def
 from ..lower.nodes import Machine
 from ..lower.show import dump_machine, to_dot
@@ -97,7 +97,7 @@ def lowered(fetches: Any, feeds: Sequence[Any] = (), placement: Placement | None
     leaves = tuple(session._resolve_fetches(fetches))  # pyright: ignore[reportPrivateUsage]
     given = session._resolve_feeds(list(feeds) or placeholders_of(graph, leaves))  # pyright: ignore[reportPrivateUsage]
 
-    def assign(operations: Any, fed: Sequence[Tensor]) -> Any:
+    def assign(operations: Any, fed: Sequence[Symbol]) -> Any:
         return place_by_cost(operations, fed, placement)
 
     step = prepared_step(graph, leaves, given, assign=assign)

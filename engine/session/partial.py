@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..graph.graph import Graph, Operation
+from ..graph.identity import is_among
 from ..graph.spec import FrameSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..passes.prune import needed_operations
 from .programs import AS_IT_COMES, Schedule, make_variants
 
-Target = Tensor | Operation
+Target = Symbol | Operation
 
 
 class PartialRun:
@@ -29,7 +30,7 @@ class PartialRun:
         self,
         graph: Graph,
         targets: Sequence[Target],
-        feeds: Sequence[Tensor],
+        feeds: Sequence[Symbol],
         programs: dict[Any, _Piece],
         schedule: Schedule = AS_IT_COMES,
     ) -> None:
@@ -39,12 +40,12 @@ class PartialRun:
         self.feeds = set(feeds)
         self._step = needed_operations(graph, targets, feeds)
         self._programs = programs
-        self._values: dict[Tensor, Any] = {}
+        self._values: dict[Symbol, Any] = {}
         self._done: set[Operation] = set()
         self._fetched: set[Target] = set()
         self._path: tuple[Any, ...] = ()
 
-    def run(self, targets: Sequence[Target], feeds: Mapping[Tensor, Any]) -> list[Any]:
+    def run(self, targets: Sequence[Target], feeds: Mapping[Symbol, Any]) -> list[Any]:
         """The values of `targets` (None for operations), given `feeds` and what was fed before.
 
         Raises:
@@ -61,9 +62,9 @@ class PartialRun:
         self._values = values | results
         self._done |= piece.operations
         self._fetched.update(targets)
-        return [self._values[target] if isinstance(target, Tensor) else None for target in targets]
+        return [self._values[target] if isinstance(target, Symbol) else None for target in targets]
 
-    def _check_announced(self, targets: Sequence[Target], feeds: Iterable[Tensor]) -> None:
+    def _check_announced(self, targets: Sequence[Target], feeds: Iterable[Symbol]) -> None:
         for target in targets:
             if target not in self.targets:
                 raise ValueError(f"partial_run: {target!r} was not among the fetches of partial_run_setup.")
@@ -75,7 +76,7 @@ class PartialRun:
             if feed in self._values:
                 raise ValueError(f"partial_run: {feed!r} was fed before.")
 
-    def _plan(self, targets: Sequence[Target], given: Mapping[Tensor, Any]) -> _Piece:
+    def _plan(self, targets: Sequence[Target], given: Mapping[Symbol, Any]) -> _Piece:
         """What has to run now for `targets`, and what of it later pieces will need."""
         wanted: list[Target] = [target for target in targets if target not in self._done and target not in given]
         while True:
@@ -117,7 +118,7 @@ class PartialRun:
         frames = {t for operation in operations for t in operation.outputs if isinstance(t.spec, FrameSpec)}
         return [o for o in self._step if o not in now and not frames.isdisjoint(o.inputs)]
 
-    def _needed_later(self, operations: Sequence[Operation], given: Mapping[Tensor, Any]) -> list[Tensor]:
+    def _needed_later(self, operations: Sequence[Operation], given: Mapping[Symbol, Any]) -> list[Symbol]:
         done = self._done.union(operations)
         made = {tensor for operation in operations for tensor in operation.outputs}
         later = {tensor for o in self._step if o not in done for tensor in o.inputs} | self.targets
@@ -132,17 +133,17 @@ class _Piece:
         graph: Graph,
         operations: Sequence[Operation],
         wanted: Sequence[Target],
-        kept: Sequence[Tensor],
-        given: Sequence[Tensor],
+        kept: Sequence[Symbol],
+        given: Sequence[Symbol],
         schedule: Schedule,
     ) -> None:
         self.operations = set(operations)
-        self.results = list(dict.fromkeys([*[t for t in wanted if isinstance(t, Tensor)], *kept]))
+        self.results = list(dict.fromkeys([*[t for t in wanted if isinstance(t, Symbol)], *kept]))
         taken = {tensor for operation in operations for tensor in operation.inputs}
         self.feeds = [tensor for tensor in given if tensor in taken]
-        effects = [o for o in operations if o.writes or o in wanted]
+        effects = [o for o in operations if o.writes or is_among(o, wanted)]
         self.programs = make_variants(graph, [*self.results, *effects], self.feeds, schedule)
 
-    def run(self, values: Mapping[Tensor, Any]) -> dict[Tensor, Any]:
+    def run(self, values: Mapping[Symbol, Any]) -> dict[Symbol, Any]:
         results = self.programs.general()(*[values[tensor] for tensor in self.feeds])
         return dict(zip(self.results, results, strict=True))

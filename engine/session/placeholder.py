@@ -7,13 +7,13 @@ from typing import Any
 from ..graph.dtypes import as_dtype
 from ..graph.graph import Placeholder, get_default_graph
 from ..graph.spec import TensorSpec, as_shape
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops import convert_to_tensor as _ensure_ops  # operators over tensors come with the ops
 
 assert _ensure_ops
 
 
-def placeholder(shape: Any = None, dtype: Any = "float32", name: str | None = None) -> Tensor:
+def placeholder(shape: Any = None, dtype: Any = "float32", name: str | None = None) -> Symbol:
     """A tensor whose value is fed at each run.
 
     Args:

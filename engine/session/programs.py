@@ -10,7 +10,7 @@ from ..control_flow.scheduling import Scheduled
 from ..graph.graph import Graph, Operation, Parameter, Placeholder
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Spec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..ops.base import Constant
 from ..ops.raw import RawOp
 from ..place.devices import has_one_device, list_devices
@@ -18,6 +18,7 @@ from ..place.kernels import all_operations, is_split
 from ..place.placement import Placement
 from ..runtime.program import Program
 from ..runtime.variants import Variants
+from .targets import Remote
 
 if TYPE_CHECKING:
     from ..machine.program import MachineProgram
@@ -31,10 +32,12 @@ class Schedule:
     Attributes:
         placement: taken over for operations that it names; others are placed by cost.
         seed: by which the order is drawn in which what is ready is run; None for the order in which it gets ready.
+        remote: runs the steps elsewhere.
     """
 
     placement: Placement | None = None
     seed: int | None = None
+    remote: Remote | None = None
 
 
 AS_IT_COMES = Schedule()
@@ -42,8 +45,8 @@ AS_IT_COMES = Schedule()
 
 def make_program(
     graph: Graph,
-    targets: Sequence[Tensor | Operation],
-    feeds: Sequence[Tensor],
+    targets: Sequence[Symbol | Operation],
+    feeds: Sequence[Symbol],
     specs: Sequence[Spec] | None = None,
     schedule: Schedule = AS_IT_COMES,
 ) -> Program | MachineProgram:
@@ -60,6 +63,8 @@ def make_program(
         PlacementError: what was asked for (`ab.device`, a placement) can't be kept.
         GpuUnavailableError: a GPU that is declared can't be used, whether or not the step needs it.
     """
+    if schedule.remote is not None:
+        return schedule.remote.program(graph, targets, feeds, specs, schedule.placement)
     if has_one_device() and not any(isinstance(operation.op, RawOp) for operation in graph.operations):
         return Program(graph, targets, feeds, specs)
     from ..devices.cuda import check_gpus
@@ -75,8 +80,8 @@ def make_program(
 
 def make_variants(
     graph: Graph,
-    targets: Sequence[Tensor | Operation],
-    feeds: Sequence[Tensor],
+    targets: Sequence[Symbol | Operation],
+    feeds: Sequence[Symbol],
     schedule: Schedule = AS_IT_COMES,
 ) -> Variants:
     """The programs of a step, one for each combination of fed shapes, made when they are needed."""

@@ -29,6 +29,7 @@ from ..tracing import trace as traced
 from .inside import fetched_from, find_by_name
 from .partial import PartialRun
 from .programs import AS_IT_COMES, Schedule, make_variants
+from .targets import connect
 
 if TYPE_CHECKING:
     from ..machine.program import MachineProgram
@@ -43,6 +44,8 @@ class Session:
             placed as they would be without. See docs/devices.md.
         schedule_seed: steps that span devices run what is ready in an order that is drawn by this seed, the same in
             each run; by default in the order in which it gets ready.
+        target: the address of a task, such as "grpc://localhost:2203", which runs the steps with the tasks of its
+            cluster; by default this process does. See docs/distribute.md.
 
     Each set of fetches and feeds is pruned and compiled once. As a context manager, a session makes its graph the
     current one.
@@ -55,10 +58,14 @@ class Session:
     """
 
     def __init__(
-        self, graph: Graph | None = None, placement: Placement | None = None, schedule_seed: int | None = None
+        self,
+        graph: Graph | None = None,
+        placement: Placement | None = None,
+        schedule_seed: int | None = None,
+        target: str | None = None,
     ) -> None:
         self.graph = graph or get_default_graph()
-        self._schedule = _schedule(placement, schedule_seed)
+        self._schedule = _schedule(placement, schedule_seed, target)
         self._programs: dict[Any, Variants] = {}
         self._pieces: dict[Any, dict[Any, Any]] = {}
         self._latest: Program | MachineProgram | None = None
@@ -181,16 +188,19 @@ class Session:
     def close(self) -> None:
         """End the steps that run in other threads, with CancelledError, and forget the compiled programs.
 
-        Whatever a step waits for, or however long it loops: it ends soon. Later runs compile anew.
+        Whatever a step waits for, or however long it loops: it ends soon. Later runs compile anew. A connection to a
+        target is given up.
         """
         stop, self._stop = self._stop, Stop()
         stop.ask()
+        if self._schedule.remote is not None:
+            self._schedule.remote.close()
         self._programs.clear()
         self._pieces.clear()
         self._latest = None
 
     def _run(
-        self, programs: Variants, fetches: Any, leaves: Sequence[Tensor | Operation], values: Sequence[Any]
+        self, programs: Variants, fetches: Any, leaves: Sequence[Symbol | Operation], values: Sequence[Any]
     ) -> Any:
         """Run the program for `values`; the fetched leaves in the structure of `fetches`."""
         with self._stop:
@@ -199,7 +209,7 @@ class Session:
         found = [_fetched(leaf, results) for leaf in leaves]
         return _pack_fetches(fetches, found)
 
-    def _variants(self, given: tuple[Tensor | Operation, ...], feeds: tuple[Symbol, ...]) -> Variants:
+    def _variants(self, given: tuple[Symbol | Operation, ...], feeds: tuple[Symbol, ...]) -> Variants:
         leaves = tuple([leaf for leaf in given if not isinstance(leaf, Value)])
         variants = self._programs.get((leaves, feeds))
         if variants is None:
@@ -238,7 +248,7 @@ class Session:
                 f"{item!r} can't be fed: it is a value, which was computed outside of the graph. Feed a placeholder, "
                 "and use that in the graph."
             )
-        if not isinstance(item, (Tensor, Operation)):
+        if not isinstance(item, (Symbol, Operation)):
             raise TypeError(
                 f"{item!r} of type {type(item).__name__} can be neither fetched nor fed: give tensors, operations, "
                 "variables or names. (Variable.assign outside a graph acts at once and leaves nothing to run.)"
@@ -278,9 +288,9 @@ def _fetched(leaf: Any, results: Iterator[Any]) -> Any:
     return as_fetched(next(results)) if isinstance(leaf, Symbol) else None
 
 
-def _schedule(placement: Any, seed: Any) -> Schedule:
-    """Raises TypeError: one of them is something else than it should be."""
-    if placement is None and seed is None:
+def _schedule(placement: Any, seed: Any, target: Any) -> Schedule:
+    """Raises TypeError: one of them is something else than it should be. ValueError: they do not go together."""
+    if placement is None and seed is None and target is None:
         return AS_IT_COMES
     if placement is not None and not isinstance(placement, Placement):
         raise TypeError(
@@ -289,10 +299,14 @@ def _schedule(placement: Any, seed: Any) -> Schedule:
         )
     if seed is not None and not is_whole_number(seed):
         raise TypeError(f"schedule_seed={seed!r} ({type(seed).__name__}): expected an int, or None.")
-    return Schedule(placement, seed)
+    if target is not None and seed is not None:
+        raise ValueError(
+            f"schedule_seed={seed} and target={target!r}: tasks run what is ready as it comes. Leave out one of them."
+        )
+    return Schedule(placement, seed, None if target is None else connect(target))
 
 
-def checked_feed(tensor: Tensor, value: Any) -> Any:
+def checked_feed(tensor: Symbol, value: Any) -> Any:
     """`value` as an array that fits `tensor`.
 
     Raises:
@@ -313,7 +327,7 @@ def checked_feed(tensor: Tensor, value: Any) -> Any:
     return array
 
 
-def _cast_feed(tensor: Tensor, value: Any) -> Any:
+def _cast_feed(tensor: Symbol, value: Any) -> Any:
     if not isinstance(tensor.spec, TensorSpec):
         raise TypeError(f"{tensor!r} can't be fed.")
     if is_numpy(value) and value.dtype == object:
@@ -339,12 +353,12 @@ def _cast_feed(tensor: Tensor, value: Any) -> Any:
     return as_array(value, tensor.dtype)  # not by way of float32, where Python's own numbers are fed
 
 
-def _from_objects(value: Any, tensor: Tensor) -> Any:
+def _from_objects(value: Any, tensor: Symbol) -> Any:
     """An array of Python objects as what these are; one without elements says nothing of what they would be."""
     return value.tolist() if value.size else np.empty(value.shape, tensor.dtype)
 
 
-def _check_range(tensor: Tensor, array: Any) -> None:
+def _check_range(tensor: Symbol, array: Any) -> None:
     """Integers go into any integer dtype that holds their values."""
     limits = np.iinfo(tensor.dtype)
     if array.size and (int(array.min()) < limits.min or int(array.max()) > limits.max):
@@ -364,7 +378,7 @@ def graph_of(fetches: Any) -> Graph:
     return next((leaf.graph for leaf in leaves if isinstance(leaf, (Symbol, Operation))), get_default_graph()).root
 
 
-def placeholders_of(graph: Graph, leaves: Iterable[Any]) -> list[Tensor]:
+def placeholders_of(graph: Graph, leaves: Iterable[Any]) -> list[Symbol]:
     """The placeholders that `leaves` need, in program order."""
     targets = [leaf for leaf in leaves if isinstance(leaf, (Symbol, Operation))]
     return [o.outputs[0] for o in needed_operations(graph, targets) if o.type == "placeholder"]

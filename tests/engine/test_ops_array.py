@@ -345,7 +345,7 @@ def test_broadcast_to_runtime_shape_of_another_tensor_keeps_its_shape():
         (lambda x: scattering.scatter([[0]], [1.0, 2.0], (3,)), ValueError, r"shape \[1\]"),
         (lambda x: windows.slice(x, (0, 0), (3, 1)), IndexError, "leaves axis 0"),
         (lambda x: windows.slice_update(x, (0, 0), np.zeros((3, 3))), ValueError, "does not fit"),
-        (lambda x: positions.one_hot([0.5], 3), TypeError, "needs integers"),
+        (lambda x: positions.one_hot([True], 3), TypeError, "needs integers"),
         (lambda x: positions.one_hot([0], 3, sparse=True), ValueError, "sparse"),
         (lambda x: positions.nonzero(base.constant(1)), ValueError, "number of axes"),
         (lambda x: positions.boolean_mask(x, [1, 0]), TypeError, "of bools"),

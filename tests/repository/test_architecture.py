@@ -12,7 +12,17 @@ FOLDERS = ["engine", "layers", "optim", "distribute", "framework"]
 TOP_LEVEL = {
     *FOLDERS,
     *["docs", "examples", "tests", ".ci", ".gitignore"],
-    *["CHANGELOG.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md", "__init__.py", "py.typed", "pyproject.toml"],
+    *[
+        "CHANGELOG.md",
+        "LICENSE",
+        "MANIFEST.in",
+        "Makefile",
+        "README.md",
+        "__init__.py",
+        "__main__.py",
+        "py.typed",
+        "pyproject.toml",
+    ],
 }
 LONGEST_FILE = 700
 

@@ -157,8 +157,12 @@ def test_every_optimizer_is_on_its_page() -> None:
 # --- examples -------------------------------------------------------------------------------------------------------
 
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py") if path.stem != "drawing")
-ELSEWHERE = {"experts_in_cell": "mixture_of_experts.md", "moe": "scheduling.md"}  # on the page of what they show
-NO_FIGURE = ("character_model", "moe", "nested_loops")  # what they write is text, a trace, and a table of numbers
+ELSEWHERE = {  # on the page of what they show
+    "experts_in_cell": "mixture_of_experts.md",
+    "moe": "scheduling.md",
+    "two_tasks": "distribute.md",
+}
+NO_FIGURE = ("character_model", "moe", "nested_loops", "two_tasks")  # what they write is text, a trace, and numbers
 
 
 def page_of(example: str) -> str:

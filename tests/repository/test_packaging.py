@@ -23,7 +23,7 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 def modules() -> set[str]:
     """Paths, as in a wheel, of every Python file of the package."""
     files = [path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
-    return {"anabranch/__init__.py"} | {f"anabranch/{path.as_posix()}" for path in files}
+    return {"anabranch/__init__.py", "anabranch/__main__.py"} | {f"anabranch/{path.as_posix()}" for path in files}
 
 
 def test_packages_are_the_folders_that_hold_an_init():
@@ -145,7 +145,8 @@ def test_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path):
     assert result.stdout.splitlines() == [str(target / "anabranch" / "__init__.py"), "12.0"]
     assert (target / "anabranch" / "py.typed").exists()
     top_level = {path.name for path in target.iterdir()}
-    assert top_level == {"anabranch", f"anabranch-{PROJECT['project']['version']}.dist-info"}
+    assert top_level == {"anabranch", f"anabranch-{PROJECT['project']['version']}.dist-info", "bin"}
+    assert [path.name for path in (target / "bin").iterdir()] == ["anabranch"]
 
 
 @pytest.mark.slow

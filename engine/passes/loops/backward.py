@@ -16,7 +16,7 @@ from ...control_flow.while_loop import While
 from ...graph.graph import Graph, Operation
 from ...graph.identity import is_among
 from ...graph.region import Region
-from ...graph.tensor import Tensor
+from ...graph.tensor import Symbol
 from ..prune import all_operations, frame_users, needed_in_region, needed_operations
 from .masks import NotRowWiseError
 from .view import Live, LoopView, building
@@ -36,15 +36,15 @@ class Place:
 
     graph: Graph
     live: Live
-    fetches: frozenset[Tensor] = frozenset()
+    fetches: frozenset[Symbol] = frozenset()
     holder: Operation | None = None
     around: Place | None = None
 
-    def kept(self) -> set[Tensor]:
+    def kept(self) -> set[Symbol]:
         """The tensors for which its operations run."""
         return {*self.graph.results, *self.demanded()} if isinstance(self.graph, Region) else set(self.fetches)
 
-    def demanded(self) -> list[Tensor]:
+    def demanded(self) -> list[Symbol]:
         """The tensors of which the loop or branch around keeps records."""
         if self.holder is None or self.around is None:
             return []
@@ -52,7 +52,7 @@ class Place:
         inner = [taker.inner for taker in takers if isinstance(taker, (History, Saved))]
         return [tensor for tensor in inner if tensor.operation.graph is self.graph]
 
-    def used(self) -> set[Tensor]:
+    def used(self) -> set[Symbol]:
         """The tensors that anything takes."""
         return {tensor for operation in self.live() for tensor in operation.inputs} | self.kept()
 
@@ -137,7 +137,7 @@ def _body(node: Operation) -> Region:
     return node.op.body
 
 
-def _roles(body: Region) -> set[Tensor]:
+def _roles(body: Region) -> set[Symbol]:
     return {*body.parameters, *[parameter for _, parameter in body.captures]}
 
 
@@ -189,7 +189,7 @@ def _check_histories(loop: LoopView, place: Place, found: list[Backward]) -> Non
         raise NotRowWiseError("values of its iterations are fetched, or taken in another loop")
 
 
-def _takes_all(recorded: set[Tensor], around: Place, nested: list[Backward]) -> bool:
+def _takes_all(recorded: set[Symbol], around: Place, nested: list[Backward]) -> bool:
     """Whether backward loops alone need what the loop around the forward one records of it."""
     records = {o.outputs[0] for o in around.live() if isinstance(o.op, (History, Saved)) and o.op.inner in recorded}
     holders = [backward.place.holder for backward in nested]
@@ -200,7 +200,7 @@ def _takes_all(recorded: set[Tensor], around: Place, nested: list[Backward]) -> 
     return all(records.isdisjoint(_taken_besides(backward.place, nested)) for backward in nested)
 
 
-def _taken_besides(place: Place, nested: list[Backward]) -> set[Tensor]:
+def _taken_besides(place: Place, nested: list[Backward]) -> set[Symbol]:
     """What a loop's body takes from outside for other things than the backward loops in it."""
     assert isinstance(place.graph, Region)
     results = [output for backward in nested if backward.place.graph is place.graph for output in backward.node.outputs]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from ...control_flow.batching import Batch, Rules, Value
 from ...control_flow.batching_rules import RULES, elementwise
 from ...graph.graph import Operation, get_default_graph
-from ...graph.tensor import Tensor
+from ...graph.tensor import Symbol
 from ...ops.axes import Transpose
 from ...ops.base import BroadcastToShape, Cast, SumToShape, apply
 from ...ops.einsum import Contraction
@@ -46,7 +46,7 @@ def new_batch(size: DimLike) -> Batch:
     return Batch(size, _rules)
 
 
-def value_in(batch: Batch, tensor: Tensor, source: Callable[[Batch, Tensor], Value | None]) -> Value | None:
+def value_in(batch: Batch, tensor: Symbol, source: Callable[[Batch, Symbol], Value | None]) -> Value | None:
     """A tensor of the body in all iterations; None if there is no rule for something that it takes.
 
     Args:

@@ -14,7 +14,7 @@ from ...control_flow.batching import Batch, Value
 from ...control_flow.region_op import RegionOp
 from ...graph.graph import Operation, Parameter
 from ...graph.spec import TensorSpec
-from ...graph.tensor import Tensor
+from ...graph.tensor import Symbol
 from ...ops.axes import Transpose
 from ...ops.base import Cast, Constant, apply, convert_to_tensor
 from ...ops.creation import arange
@@ -62,8 +62,8 @@ class _Group:
     def __init__(self, loop: LoopView, direction: int) -> None:
         self.loop = loop
         self.direction = direction
-        self.free: dict[Tensor, None] = {}  # elements, counters, and what is computed of these
-        self.elements: dict[Tensor, Linear] = {}
+        self.free: dict[Symbol, None] = {}  # elements, counters, and what is computed of these
+        self.elements: dict[Symbol, Linear] = {}
         self.summed = summed_products(loop)
 
     def move(self) -> bool:
@@ -118,16 +118,16 @@ class _Group:
             return False
         return on_one_device([operation, *[tensor.operation for tensor in sources]])  # weights may lie anywhere
 
-    def _is_steady(self, tensor: Tensor) -> bool:
+    def _is_steady(self, tensor: Symbol) -> bool:
         return isinstance(tensor.operation.op, Constant) or self.loop.outer(tensor) is not None
 
-    def _counts(self, tensor: Tensor) -> bool:
+    def _counts(self, tensor: Symbol) -> bool:
         form = self.loop.form(tensor)
         return form is not None and form.steps != 0
 
     # --- what shall move ------------------------------------------------------------------------------------
 
-    def _wanted(self) -> list[Tensor]:
+    def _wanted(self) -> list[Symbol]:
         """The tensors that the body reads from then on, each from an array of its own."""
         moving: set[Operation] = set()
         for operation in reversed(self.loop.needed):
@@ -139,7 +139,7 @@ class _Group:
                 moving.update(tensor.operation for tensor in operation.inputs if tensor in self.free)
         return self._taken(moving)
 
-    def _pays(self, operation: Operation, computed: Sequence[Tensor]) -> bool:
+    def _pays(self, operation: Operation, computed: Sequence[Symbol]) -> bool:
         if is_heavy(operation):
             return operation not in self.summed and not self._is_for_nothing(operation)
         if any(tensor in self.loop.histories for tensor in computed):
@@ -169,7 +169,7 @@ class _Group:
         """Whether an operation takes counters and what is the same in each iteration, and no elements."""
         return not any(tensor in self.free and not self._counts(tensor) for tensor in operation.inputs)
 
-    def _taken(self, moving: set[Operation]) -> list[Tensor]:
+    def _taken(self, moving: set[Operation]) -> list[Symbol]:
         """The results of `moving` that anything else takes."""
         loop = self.loop
         outer = {*loop.body.results, *loop.demanded}
@@ -181,17 +181,17 @@ class _Group:
 
     # --- moving ---------------------------------------------------------------------------------------------
 
-    def _batched(self, wanted: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    def _batched(self, wanted: Sequence[Symbol]) -> list[tuple[Symbol, Symbol]]:
         """Arrays of what `wanted` are in each iteration, in the order of the arrays that are read."""
         batch = new_batch(self.loop.trips_tensor())
-        found: list[tuple[Tensor, Tensor]] = []
+        found: list[tuple[Symbol, Symbol]] = []
         for tensor in wanted:
             value = value_in(batch, tensor, self._source)
             if value is not None and value.batched:
                 found.append((tensor, apply(ArrayUnstack(), value.tensor)))
         return found
 
-    def _source(self, batch: Batch, tensor: Tensor) -> Value | None:
+    def _source(self, batch: Batch, tensor: Symbol) -> Value | None:
         loop = self.loop
         if tensor in self.elements:
             rows = self._rows(tensor)
@@ -202,7 +202,7 @@ class _Group:
         form = loop.form(tensor) if tensor not in self.free or tensor.shape == () else None
         return None if form is None or not form.steps else Value(self._counted(batch, tensor, form), batched=True)
 
-    def _rows(self, element: Tensor) -> Tensor | None:
+    def _rows(self, element: Symbol) -> Symbol | None:
         loop, read = self.loop, element.operation
         array, spec = loop.outer(read.inputs[0]), element.spec
         assert array is not None
@@ -212,7 +212,7 @@ class _Group:
         vector = convert_to_tensor([loop.trips_tensor(), *[dim or 0 for dim in spec.shape or ()]], "int32")
         return apply(ArrayStackLike((loop.known_trips, *(spec.shape or ())), spec.dtype), array, vector)
 
-    def _counted(self, batch: Batch, tensor: Tensor, form: Linear) -> Tensor:
+    def _counted(self, batch: Batch, tensor: Symbol, form: Linear) -> Symbol:
         """What a counter is in all iterations, in the order of the batch."""
         numbers = arange(batch.size, dtype="int32")
         last = convert_to_tensor(batch.size, "int32") - 1
@@ -224,7 +224,7 @@ class _Group:
         assert isinstance(tensor.spec, TensorSpec)
         return apply(Cast(tensor.spec.dtype), total) if total.dtype != tensor.spec.dtype else total
 
-    def _place(self, like: Operation) -> Tensor:
+    def _place(self, like: Operation) -> Symbol:
         """The number, in the body, of this iteration's place in the batch."""
         loop = self.loop
         for tensor in [*loop.body.parameters, *[t for o in loop.needed for t in o.outputs]]:

@@ -20,7 +20,7 @@ from ...graph.graph import Operation
 from ...graph.identity import count_among
 from ...graph.region import Region
 from ...graph.spec import ArraySpec, TensorSpec
-from ...graph.tensor import Tensor
+from ...graph.tensor import Symbol
 from ...ops.array_rows import ArrayConcat
 from ...ops.array_windows import CheckedRows
 from ...ops.axes import Transpose
@@ -51,7 +51,7 @@ class _Part(NamedTuple):
         wraps: whether places below zero count from the end.
     """
 
-    place: Tensor
+    place: Symbol
     axis: int
     rest: Items
     wraps: bool
@@ -73,7 +73,7 @@ class _Places(NamedTuple):
     are_inside: bool
 
 
-def _part(items: Items, index: Tensor) -> _Part | None:
+def _part(items: Items, index: Symbol) -> _Part | None:
     """What a key means of which one integer is computed; None if it is another kind of key."""
     bounds = [bound for item in items if isinstance(item, SliceItem) for bound in (item.start, item.stop, item.step)]
     if Ellipsis in items or Place.INPUT in bounds or items.count(Place.INPUT) != 1:
@@ -86,7 +86,7 @@ def _part(items: Items, index: Tensor) -> _Part | None:
 
 
 def _places(
-    loop: LoopView, index: Tensor, size: int | None, wraps: bool, whole: Tensor | None = None
+    loop: LoopView, index: Symbol, size: int | None, wraps: bool, whole: Symbol | None = None
 ) -> _Places | None:
     """The places that an index of the body goes through along an axis; None if one may lie outside.
 
@@ -116,7 +116,7 @@ def _places(
     return _Places(offset, lowest, falls, True) if lowest + trips <= size else None
 
 
-def _counts_to_size(loop: LoopView, whole: Tensor | None, first: int) -> bool:
+def _counts_to_size(loop: LoopView, whole: Symbol | None, first: int) -> bool:
     """Whether a loop that starts at `first` ends where the first axis of a tensor does."""
     trips = loop.trips
     if trips is None or len(trips.terms) != 1 or first + trips.constant > 0:
@@ -132,7 +132,7 @@ def _is_left_alone(loop: LoopView) -> bool:
     return isinstance(loop.graph, Region) and not any(is_heavy(operation) for operation in loop.needed)
 
 
-def _checked(loop: LoopView, x: Tensor, axis: int, places: _Places, like: Operation) -> Tensor:
+def _checked(loop: LoopView, x: Symbol, axis: int, places: _Places, like: Operation) -> Symbol:
     """A tensor outside, compared with the places that are asked for; call it inside `outside`."""
     assert isinstance(x.spec, TensorSpec)
     if places.are_inside:
@@ -146,7 +146,7 @@ def _checked(loop: LoopView, x: Tensor, axis: int, places: _Places, like: Operat
     return checked
 
 
-def _moved(x: Tensor, axis: int, to: int) -> Tensor:
+def _moved(x: Symbol, axis: int, to: int) -> Symbol:
     """A tensor with one axis elsewhere; call it inside `outside`."""
     axes = [each for each in range(len(x.shape or ())) if each != axis]
     return x if axis == to else apply(Transpose((*axes[:to], axis, *axes[to:])), x)
@@ -159,7 +159,7 @@ def read_elements(loop: LoopView) -> bool:
     """Read parts of tensors that the loop goes through as elements of arrays."""
     if _is_left_alone(loop):
         return False
-    arrays: dict[tuple[Tensor, int, _Places | None], Tensor] = {}
+    arrays: dict[tuple[Symbol, int, _Places | None], Symbol] = {}
     changed = False
     for operation in loop.needed:
         if operation.graph is loop.body and not operation.control_inputs:
@@ -175,7 +175,7 @@ def _taken(operation: Operation) -> _Part | None:
     return _part(op.items, inputs[1]) if isinstance(op, GetItem) and len(inputs) == 2 else None
 
 
-def _read(loop: LoopView, operation: Operation, arrays: dict[tuple[Tensor, int, _Places | None], Tensor]) -> bool:
+def _read(loop: LoopView, operation: Operation, arrays: dict[tuple[Symbol, int, _Places | None], Symbol]) -> bool:
     part = _taken(operation)
     if part is None:
         return False
@@ -198,14 +198,14 @@ def _read(loop: LoopView, operation: Operation, arrays: dict[tuple[Tensor, int, 
     return True
 
 
-def _unstacked(loop: LoopView, inner: Tensor, axis: int, places: _Places, like: Operation) -> Tensor:
+def _unstacked(loop: LoopView, inner: Symbol, axis: int, places: _Places, like: Operation) -> Symbol:
     outer = loop.constant_outside(inner)
     assert outer is not None
     with loop.outside(like):
         return apply(ArrayUnstack(), _moved(_checked(loop, outer, axis, places, like), axis, 0))
 
 
-def _read_element(loop: LoopView, operation: Operation, array: Tensor, part: _Part, places: _Places) -> None:
+def _read_element(loop: LoopView, operation: Operation, array: Symbol, part: _Part, places: _Places) -> None:
     (result,) = operation.outputs
     with loop.inside(operation):
         place = apply(Add(), part.place, _number(part.place, places.offset)) if places.offset else part.place
@@ -218,7 +218,7 @@ def _read_element(loop: LoopView, operation: Operation, array: Tensor, part: _Pa
     loop.become(result, GetItem(part.rest), [element]).device = operation.device
 
 
-def _number(like: Tensor, number: int) -> Tensor:
+def _number(like: Symbol, number: int) -> Symbol:
     return make_constant(np.asarray(number, like.dtype))
 
 
@@ -228,7 +228,7 @@ def _number(like: Tensor, number: int) -> Tensor:
 class _Term(NamedTuple):
     """What an iteration adds to a part of a sum."""
 
-    value: Tensor
+    value: Symbol
     part: _Part
 
 
@@ -275,7 +275,7 @@ def _added_terms(loop: LoopView, position: int) -> list[_Term]:
     return [] if loop.uses.get(parameter) != 1 or loop.is_tested(position) else terms[::-1]
 
 
-def _added(loop: LoopView, operation: Operation) -> tuple[Tensor, list[_Term]]:
+def _added(loop: LoopView, operation: Operation) -> tuple[Symbol, list[_Term]]:
     """To what an operation adds parts, and these; none if it does more."""
     op, inputs = operation.op, operation.inputs
     if isinstance(op, Add):
@@ -287,14 +287,14 @@ def _added(loop: LoopView, operation: Operation) -> tuple[Tensor, list[_Term]]:
     return operation.outputs[0], []
 
 
-def _is_put(loop: LoopView, tensor: Tensor) -> bool:
+def _is_put(loop: LoopView, tensor: Symbol) -> bool:
     """Whether a tensor of the body is zeros but for some parts, and is used once."""
     source = tensor.operation
     alone = source.graph is loop.body and loop.uses.get(tensor) == 1 and not source.control_inputs
     return alone and isinstance(source.op, PutItem)
 
 
-def _put(operation: Operation, value: int, indices: Sequence[Tensor]) -> list[_Term]:
+def _put(operation: Operation, value: int, indices: Sequence[Symbol]) -> list[_Term]:
     """The parts that an operation adds: its input number `value`, at `indices`."""
     op, whole, added = operation.op, operation.outputs[0], operation.inputs[value]
     if isinstance(op, (AddItem, PutItem)) and len(indices) == 1 and not op.repeats:
@@ -308,7 +308,7 @@ def _put(operation: Operation, value: int, indices: Sequence[Tensor]) -> list[_T
     return _rows_as_terms(added, indices[0], op.wrap) if not axis else []
 
 
-def _rows_as_terms(rows: Tensor, places: Tensor, wraps: bool) -> list[_Term]:
+def _rows_as_terms(rows: Symbol, places: Symbol, wraps: bool) -> list[_Term]:
     """Rows with their places as one term each; nothing if they are not told one by one."""
     values, indices = ([_row(piece) for piece in _pieces(tensor)] for tensor in (rows, places))
     if len(values) != len(indices):
@@ -317,7 +317,7 @@ def _rows_as_terms(rows: Tensor, places: Tensor, wraps: bool) -> list[_Term]:
     return [_Term(value, _Part(index, 0, (), wraps)) for value, index in pairs] if len(pairs) == len(values) else []
 
 
-def _become_sum(loop: LoopView, final: Tensor, base: Tensor | None, total: Tensor, like: Operation) -> None:
+def _become_sum(loop: LoopView, final: Symbol, base: Symbol | None, total: Symbol, like: Operation) -> None:
     if base is None:
         loop.become(final, total.operation.op, total.operation.inputs, total.operation)
     else:
@@ -349,10 +349,10 @@ class _Gathered:
         alike = all(term.part.axis == self.axis for group in self.groups.values() for term in group)
         return alike and bool(self.element.shape) and None not in self.places.values()
 
-    def total(self) -> Tensor:
+    def total(self) -> Symbol:
         """The sum, outside."""
         arrays = [(self._gather(group, places), places) for group, places in self._placed()]
-        total: Tensor | None = None
+        total: Symbol | None = None
         with self.loop.outside(self.like):
             for array, places in arrays:
                 rows = _moved(self._stacked(array, places), 0, self.axis)
@@ -367,12 +367,12 @@ class _Gathered:
         """The place that is the first element of what is gathered."""
         return 0 if self.loop.known_trips is None else places.first
 
-    def _gather(self, group: Sequence[_Term], places: _Places) -> Tensor:
+    def _gather(self, group: Sequence[_Term], places: _Places) -> Symbol:
         """A new loop variable: the array of what is added in each iteration; its final value."""
         loop, index = self.loop, group[0].part.place
         offset = places.offset - self._starts_at(places)
 
-        def update(array: Tensor) -> Tensor:
+        def update(array: Symbol) -> Symbol:
             place = apply(Add(), index, _number(index, offset)) if offset else index
             return apply(ArrayAddAt(), array, place, self._element(group))
 
@@ -380,9 +380,9 @@ class _Gathered:
             empty = apply(ArrayEmpty(ArraySpec(self.element, loop.known_trips)))
         return loop.add_variable(empty, update, self.like)
 
-    def _element(self, group: Sequence[_Term]) -> Tensor:
+    def _element(self, group: Sequence[_Term]) -> Symbol:
         """What is added to one element; call it inside the body."""
-        total: Tensor | None = None
+        total: Symbol | None = None
         shape = _vector(self.element)
         for value, part in group:
             if total is None:
@@ -392,7 +392,7 @@ class _Gathered:
         assert total is not None
         return total
 
-    def _stacked(self, array: Tensor, places: _Places) -> Tensor:
+    def _stacked(self, array: Symbol, places: _Places) -> Symbol:
         """The sum as a tensor with `axis` in front; call it outside."""
         loop, dtype = self.loop, self.spec.dtype
         start, trips = self._starts_at(places), loop.known_trips
@@ -405,7 +405,7 @@ class _Gathered:
         return apply(PutItem((SliceItem(start, start + trips),), whole.shape, False), rows, _vector(whole))
 
 
-def _vector(spec: TensorSpec) -> Tensor:
+def _vector(spec: TensorSpec) -> Symbol:
     return make_constant(np.array(spec.shape, "int32"))
 
 
@@ -459,19 +459,19 @@ def _row_terms(loop: LoopView, position: int) -> list[_Term]:
     return _rows_as_terms(writes[0].inputs[2], writes[1].inputs[2], wraps=True)
 
 
-def _pieces(tensor: Tensor) -> Sequence[Tensor]:
+def _pieces(tensor: Symbol) -> Sequence[Symbol]:
     """What is put one behind the other along the first axis."""
     source = _uncast(tensor).operation
     return source.inputs if source.op == Concatenate(0) else [tensor]
 
 
-def _row(tensor: Tensor) -> Tensor | None:
+def _row(tensor: Symbol) -> Symbol | None:
     """What a tensor is the only row of."""
     source = _uncast(tensor).operation
     return source.inputs[0] if source.op == ExpandDims((0,)) else None
 
 
-def _uncast(tensor: Tensor) -> Tensor:
+def _uncast(tensor: Symbol) -> Symbol:
     """The number that a position is, whatever its dtype; other tensors as they are."""
     source = tensor.operation
     return _uncast(source.inputs[0]) if isinstance(source.op, Cast) and tensor.dtype.kind in "iu" else tensor
@@ -502,11 +502,11 @@ def _first_row(put: Operation) -> int:
     return 1 if isinstance(put.op, AddRows) else 0
 
 
-def _position(operation: Operation, tensor: Tensor) -> int:
+def _position(operation: Operation, tensor: Symbol) -> int:
     return next(k for k, each in enumerate(operation.inputs) if each is tensor)
 
 
-def _concatenated(loop: LoopView, array: Tensor) -> Tensor | None:
+def _concatenated(loop: LoopView, array: Symbol) -> Symbol | None:
     """The elements of an array end to end, as whatever takes them does, if nothing else takes the array."""
     taker = _only_taker(loop, array)
     if taker is None or not isinstance(taker.op, ArrayConcat):
@@ -517,13 +517,13 @@ def _concatenated(loop: LoopView, array: Tensor) -> Tensor | None:
     return cast.outputs[0] if cast is not None and is_position else joined
 
 
-def _only_taker(loop: LoopView, tensor: Tensor) -> Operation | None:
+def _only_taker(loop: LoopView, tensor: Symbol) -> Operation | None:
     takers = loop.takers(tensor)
     taken = sum(count_among(tensor, operation.inputs) for operation in takers)
     return takers[0] if taken == 1 and tensor not in loop.kept else None
 
 
-def _without(table: _Table) -> Tensor | None:
+def _without(table: _Table) -> Symbol | None:
     """What rows are added to, with those of others; None for zeros. Call it outside."""
     put, first = table.put, _first_row(table.put)
     before = put.inputs[0] if first else None
@@ -533,7 +533,7 @@ def _without(table: _Table) -> Tensor | None:
     return apply(put.op, *put.inputs[:first], *others, *put.inputs[first + 2 :])
 
 
-def _left(joined: Operation, at: int) -> Tensor:
+def _left(joined: Operation, at: int) -> Symbol:
     """What is put together, without input number `at`."""
     others = [*joined.inputs[:at], *joined.inputs[at + 1 :]]
     return others[0] if len(others) == 1 else apply(Concatenate(0), *others)

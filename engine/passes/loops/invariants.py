@@ -15,7 +15,7 @@ from ...graph.graph import Operation, Parameter
 from ...graph.identity import count_among, is_among
 from ...graph.region import Region
 from ...graph.spec import TensorSpec
-from ...graph.tensor import Tensor
+from ...graph.tensor import Symbol
 from ...ops.base import Constant, convert_to_tensor
 from ...ops.elementwise import Identity
 from ...ops.tensor_arrays import ArrayClear, ArrayRead, ArrayReadOrZeros, ArrayUnstack
@@ -57,7 +57,7 @@ def _runs_once(loop: LoopView) -> bool:
     return bool(loop.known_trips) and not loop.node.writes
 
 
-def _is_invariant(operation: Operation, outside: dict[Tensor, Tensor]) -> bool:
+def _is_invariant(operation: Operation, outside: dict[Symbol, Symbol]) -> bool:
     op = operation.op
     if operation.effects or operation.control_inputs or isinstance(op, (RegionOp, History, Saved, TripCount)):
         return False
@@ -69,14 +69,14 @@ def _is_invariant(operation: Operation, outside: dict[Tensor, Tensor]) -> bool:
     return known and on_one_device([operation, *[tensor.operation for tensor in operation.inputs]])
 
 
-def _cannot_fail(operation: Operation, outside: dict[Tensor, Tensor]) -> bool:
+def _cannot_fail(operation: Operation, outside: dict[Symbol, Symbol]) -> bool:
     if not is_static(*operation.inputs, *operation.outputs) or not all(map(size_of, operation.inputs)):
         return False
     return operation.op.cannot_fail(*[outside.get(tensor, tensor) for tensor in operation.inputs])
 
 
-def _outside(loop: LoopView, operation: Operation, outside: dict[Tensor, Tensor]) -> Operation:
-    inputs: list[Tensor] = []
+def _outside(loop: LoopView, operation: Operation, outside: dict[Symbol, Symbol]) -> Operation:
+    inputs: list[Symbol] = []
     for tensor in operation.inputs:
         source = tensor.operation
         is_outer = tensor in outside
@@ -85,7 +85,7 @@ def _outside(loop: LoopView, operation: Operation, outside: dict[Tensor, Tensor]
     return loop.graph.adopt(operation.op, inputs, tuple(t.spec for t in operation.outputs), operation)
 
 
-def _replace(loop: LoopView, region: Region, old: Tensor, new: Tensor) -> None:
+def _replace(loop: LoopView, region: Region, old: Symbol, new: Symbol) -> None:
     if region is loop.body:
         loop.replace(old, new)
         return
@@ -161,7 +161,7 @@ def _resolve(loop: LoopView, read: Operation) -> bool:
     return _resolve_value(loop, read, inner, other)
 
 
-def _resolve_value(loop: LoopView, read: Operation, inner: Tensor, other: Operation) -> bool:
+def _resolve_value(loop: LoopView, read: Operation, inner: Symbol, other: Operation) -> bool:
     (element,), index = read.outputs, read.inputs[1]
     outer = _outer(other, inner)
     if outer is not None:
@@ -181,12 +181,12 @@ def _resolve_value(loop: LoopView, read: Operation, inner: Tensor, other: Operat
     return True
 
 
-def _outer(node: Operation, tensor: Tensor) -> Tensor | None:
+def _outer(node: Operation, tensor: Symbol) -> Symbol | None:
     assert isinstance(node.op, While)
     return next((outer for outer, parameter in node.op.body.captures if parameter is tensor), None)
 
 
-def _number(loop: LoopView, form: Linear, index: Tensor, like: Operation) -> Tensor | None:
+def _number(loop: LoopView, form: Linear, index: Symbol, like: Operation) -> Symbol | None:
     """The number in this loop that has `form` in another one, in its iteration `index`."""
     if any(not isinstance(tensor.spec, TensorSpec) for tensor, _ in form.terms) or len(form.terms) > 1:
         return None

@@ -13,7 +13,7 @@ from ...graph.identity import is_among, place_among
 from ...graph.quick_dataclass import dataclass
 from ...graph.region import Region
 from ...graph.spec import ArraySpec, TensorSpec
-from ...graph.tensor import Tensor
+from ...graph.tensor import Symbol
 from ...ops.base import Cast, Constant
 from ...ops.comparison import Greater, GreaterEqual, Less, LessEqual
 from ...ops.elementwise import Add, Negative, Subtract
@@ -32,7 +32,7 @@ class Linear:
 
     steps: int = 0
     constant: int = 0
-    terms: frozenset[tuple[Tensor, int]] = frozenset()
+    terms: frozenset[tuple[Symbol, int]] = frozenset()
 
     def plus(self, other: Linear, factor: int = 1) -> Linear:
         terms = dict(self.terms)
@@ -61,7 +61,7 @@ class Linear:
 _DEEPEST = 16  # operations that are looked through: what lies behind longer chains is taken as it is
 
 
-def outside(tensor: Tensor, depth: int = 0) -> Linear | None:
+def outside(tensor: Symbol, depth: int = 0) -> Linear | None:
     """The form of an integer outside of the loop, found at most `_DEEPEST` operations away."""
     spec, op = tensor.spec, tensor.operation.op
     if not isinstance(spec, TensorSpec) or spec.dtype.kind not in "iu" or spec.shape != ():
@@ -83,7 +83,7 @@ def outside(tensor: Tensor, depth: int = 0) -> Linear | None:
     return combined or Linear(0, 0, frozenset({(tensor, 1)}))
 
 
-def inside(node: Operation, tensor: Tensor, depth: int = 0) -> Linear | None:
+def inside(node: Operation, tensor: Symbol, depth: int = 0) -> Linear | None:
     """The form of an integer in the body of loop `node`; None if it has none."""
     assert isinstance(node.op, While)
     body = node.op.body
@@ -101,7 +101,7 @@ def inside(node: Operation, tensor: Tensor, depth: int = 0) -> Linear | None:
     return _combined(op, [inside(node, each, depth + 1) for each in numbers])
 
 
-def _numbers(operation: Operation) -> tuple[Tensor, ...]:
+def _numbers(operation: Operation) -> tuple[Symbol, ...]:
     return operation.inputs if isinstance(operation.op, (Add, Subtract, Negative, Cast)) else ()
 
 
@@ -137,7 +137,7 @@ def _variable(node: Operation, position: int) -> Linear | None:
     return Linear(change if isinstance(update.op, Add) else -change, start.constant, start.terms)
 
 
-def _steady(node: Operation, tensor: Tensor) -> int | None:
+def _steady(node: Operation, tensor: Symbol) -> int | None:
     """The number that `tensor` is in all iterations, seen without looking at variables."""
     assert isinstance(node.op, While)
     if isinstance(tensor.operation.op, Parameter):
@@ -166,7 +166,7 @@ def trip_count(node: Operation) -> Linear | None:
     return distance.start.moved(1 if including else 0)
 
 
-def _tested(node: Operation, tensor: Tensor) -> Linear | None:
+def _tested(node: Operation, tensor: Symbol) -> Linear | None:
     """The form of what a loop's condition compares."""
     assert isinstance(node.op, While)
     condition, op = node.op.condition, tensor.operation.op
@@ -180,7 +180,7 @@ def _tested(node: Operation, tensor: Tensor) -> Linear | None:
     return _combined(op, [_tested(node, each) for each in _numbers(tensor.operation)])
 
 
-def array_size(array: Tensor) -> Linear | None:
+def array_size(array: Symbol) -> Linear | None:
     """How many elements an array outside of the loop has."""
     spec, op = array.spec, array.operation.op
     if isinstance(spec, ArraySpec) and spec.size is not None:
@@ -194,11 +194,11 @@ def array_size(array: Tensor) -> Linear | None:
     return outside(array.operation.inputs[0]) if isinstance(op, ArrayNew) else None
 
 
-def _recorded(read: Operation) -> Tensor | None:
+def _recorded(read: Operation) -> Symbol | None:
     """What, of another loop's body, an operation reads from the record of an iteration."""
     if not isinstance(read.op, ArrayRead):
         return None
-    array: Tensor | None = read.inputs[0]
+    array: Symbol | None = read.inputs[0]
     while array is not None and isinstance(array.operation.op, Parameter):
         region = array.operation.graph
         captures = region.captures if isinstance(region, Region) else ()
@@ -206,7 +206,7 @@ def _recorded(read: Operation) -> Tensor | None:
     return array.operation.op.inner if array is not None and isinstance(array.operation.op, History) else None
 
 
-def counted(frame: Tensor) -> Linear:
+def counted(frame: Symbol) -> Linear:
     """The trip count of the loop to which `frame` belongs."""
     trips = trip_count(frame.operation)
     if trips is not None and trips.known is not None:

@@ -19,7 +19,7 @@ from ...graph.graph import Operation
 from ...graph.identity import is_among
 from ...graph.op import Op
 from ...graph.spec import TensorSpec
-from ...graph.tensor import Symbol, Tensor
+from ...graph.tensor import Symbol
 from ...ops.axes import Transpose
 from ...ops.base import BroadcastToShape, Constant, ReshapeToShape, SumToShape, ZerosOfShape, apply, make_constant
 from ...ops.comparison import where
@@ -53,24 +53,24 @@ class _Step(NamedTuple):
     position: int
 
     @property
-    def source(self) -> Tensor:
+    def source(self) -> Symbol:
         return self.operation.inputs[self.position]
 
 
 class _Term(NamedTuple):
     """What is added: a chain of linear operations, the last one first, over what differs."""
 
-    tensor: Tensor
+    tensor: Symbol
     steps: list[_Step]
 
     @property
-    def source(self) -> Tensor:
+    def source(self) -> Symbol:
         return self.steps[-1].source
 
 
 def sum_what_linear_terms_take(loop: LoopView) -> bool:
     """Add up what linear terms of sums take, and apply them after the loop."""
-    sums: dict[Tensor, Tensor] = {}
+    sums: dict[Symbol, Symbol] = {}
     changed = False
     for _ in range(2):  # what is added up for one sum costs others nothing
         known = len(sums)
@@ -90,7 +90,7 @@ class _Accumulation:
         sums: for tensors of the body their sums over all iterations, for all accumulations.
     """
 
-    def __init__(self, loop: LoopView, position: int, sums: dict[Tensor, Tensor]) -> None:
+    def __init__(self, loop: LoopView, position: int, sums: dict[Symbol, Symbol]) -> None:
         self.loop = loop
         self.position = position
         self.sums = sums
@@ -102,8 +102,8 @@ class _Accumulation:
         terms = self._terms()
         if terms is None:
             return False
-        left: list[Tensor] = []
-        totals: list[Tensor] = []
+        left: list[Symbol] = []
+        totals: list[Symbol] = []
         for tensor in terms:
             term = self._linear(tensor)
             if term is None:
@@ -118,14 +118,14 @@ class _Accumulation:
 
     # --- what is added up -----------------------------------------------------------------------------------
 
-    def _terms(self) -> list[Tensor] | None:
+    def _terms(self) -> list[Symbol] | None:
         """What each iteration adds to the variable; None if that is not all that is done with it."""
         loop, spec = self.loop, self.parameter.spec
         if not isinstance(spec, TensorSpec) or spec.dtype.name not in _FLOATS or not spec.is_static:
             return None
         if loop.uses.get(self.parameter) != 1 or loop.is_tested(self.position) or self.result is self.parameter:
             return None
-        found: list[Tensor] = []
+        found: list[Symbol] = []
         additions: list[Operation] = []
         pending = [self.result]
         while pending:
@@ -142,7 +142,7 @@ class _Accumulation:
             return None
         return [tensor for tensor in found if tensor is not self.parameter]
 
-    def _linear(self, tensor: Tensor) -> _Term | None:
+    def _linear(self, tensor: Symbol) -> _Term | None:
         """A term as linear operations over what costs least to add up; None if that is the term itself."""
         steps: list[_Step] = []
         current = tensor
@@ -158,7 +158,7 @@ class _Accumulation:
         is_work = any(not _is_view(step) for step in taken)
         return _Term(tensor, taken) if is_work else None
 
-    def _step(self, tensor: Tensor) -> _Step | None:
+    def _step(self, tensor: Symbol) -> _Step | None:
         """The operation that makes a tensor, if it is linear in what differs."""
         loop, operation = self.loop, tensor.operation
         if operation.graph is not loop.body or operation.control_inputs:
@@ -172,7 +172,7 @@ class _Accumulation:
         lies_together = on_one_device([operation, self.parameter.operation, step.source.operation])
         return step if lies_together and _is_plain(operation.op, step.source, tensor) else None
 
-    def _cost(self, tensor: Tensor, steps: Sequence[_Step]) -> float:
+    def _cost(self, tensor: Symbol, steps: Sequence[_Step]) -> float:
         """About how long an iteration takes that applies `steps` and adds up `tensor`, in elements that go by.
 
         What others need is computed in any case. Sums of products leave the loop, where they are one product.
@@ -182,12 +182,12 @@ class _Accumulation:
         alone = [step for step in steps if self.loop.uses.get(step.operation.outputs[0]) == 1]
         return _PASSES * size_of(tensor) + sum(map(_work, alone))
 
-    def _is_steady(self, tensor: Tensor) -> bool:
+    def _is_steady(self, tensor: Symbol) -> bool:
         return isinstance(tensor.operation.op, Constant) or self.loop.outer(tensor) is not None
 
     # --- after the loop -------------------------------------------------------------------------------------
 
-    def _total(self, term: _Term) -> Tensor:
+    def _total(self, term: _Term) -> Symbol:
         """The sum of a term over all iterations."""
         loop = self.loop
         total = self._sum_of(term.source)
@@ -201,15 +201,15 @@ class _Accumulation:
         note_change("fission", term.tensor.operation, "is linear: it is applied to a sum, after the loop")
         return total
 
-    def _operands(self, step: _Step, total: Tensor) -> list[Tensor]:
-        found: list[Tensor] = []
+    def _operands(self, step: _Step, total: Symbol) -> list[Symbol]:
+        found: list[Symbol] = []
         for position, tensor in enumerate(step.operation.inputs):
             outer = total if position == step.position else self.loop.constant_outside(tensor)
             assert outer is not None
             found.append(outer)
         return found
 
-    def _sum_of(self, tensor: Tensor) -> Tensor:
+    def _sum_of(self, tensor: Symbol) -> Symbol:
         """The sum over all iterations of a tensor of the body."""
         if tensor not in self.sums:
             with self.loop.outside(tensor.operation):
@@ -219,11 +219,11 @@ class _Accumulation:
             )
         return self.sums[tensor]
 
-    def _zeros(self, like: Tensor) -> Tensor:
+    def _zeros(self, like: Symbol) -> Symbol:
         shape = tuple(dim or 0 for dim in like.shape or ())
         return apply(ZerosOfShape(shape, like.dtype), make_constant(np.array(shape, "int32")))
 
-    def _put(self, left: Sequence[Tensor], totals: Sequence[Tensor]) -> None:
+    def _put(self, left: Sequence[Symbol], totals: Sequence[Symbol]) -> None:
         """Let the variable gather what is left, and add the totals to what it gathers."""
         loop, position = self.loop, self.position
         initial, final = loop.node.inputs[position], loop.node.outputs[position]
@@ -244,14 +244,14 @@ class _Accumulation:
         loop.node.outputs = (*loop.node.outputs[:position], gathered, *loop.node.outputs[position + 1 :])
 
 
-def _added(tensors: Sequence[Tensor]) -> Tensor:
+def _added(tensors: Sequence[Symbol]) -> Symbol:
     total = tensors[0]
     for tensor in tensors[1:]:
         total = apply(Add(), total, tensor)
     return total
 
 
-def _is_plain(op: Op, source: Tensor, result: Tensor) -> bool:
+def _is_plain(op: Op, source: Symbol, result: Symbol) -> bool:
     """Whether an op keeps to one dtype, and sums to the dtype of what it takes."""
     return source.dtype == result.dtype and not (isinstance(op, Sum) and op.accumulator is not None)
 

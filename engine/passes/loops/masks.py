@@ -18,7 +18,7 @@ from ...graph.identity import is_among, place_among
 from ...graph.op import Op
 from ...graph.region import Region
 from ...graph.spec import TensorSpec
-from ...graph.tensor import Tensor
+from ...graph.tensor import Symbol
 from ...ops.axes import flip
 from ...ops.base import BroadcastToShape, Cast, Constant, ReshapeToShape, apply_multi, cast, convert_to_tensor
 from ...ops.bitwise import BitwiseAnd, BitwiseOr, LogicalNot
@@ -44,14 +44,14 @@ class NotRowWiseError(Exception):
 class Mask(NamedTuple):
     """Rows are live where `bools`, one of each row, are as `when` says."""
 
-    bools: Tensor
+    bools: Symbol
     when: bool = True
 
 
 # --- what keeps rows ------------------------------------------------------------------------------------------------
 
 
-def mask_of(condition: Tensor, when: bool = True) -> Mask:
+def mask_of(condition: Symbol, when: bool = True) -> Mask:
     """A condition of rows, without what only says the same in another shape, or the opposite."""
     while True:
         operation = condition.operation
@@ -76,7 +76,7 @@ def _is_one_each(shape: tuple[int | None, ...]) -> bool:
     return all(dim == 1 for dim in shape[1:])
 
 
-def kept_by(result: Tensor, old: Tensor) -> Mask | None:
+def kept_by(result: Symbol, old: Symbol) -> Mask | None:
     """The mask by which `result` is chosen over `old`."""
     operation = result.operation
     if not isinstance(operation.op, Where) or not is_among(old, operation.inputs[1:]):
@@ -84,7 +84,7 @@ def kept_by(result: Tensor, old: Tensor) -> Mask | None:
     return mask_of(operation.inputs[0], operation.inputs[2] is old)
 
 
-def where_dead(loop: LoopView, choice: Operation, masks: Sequence[Mask]) -> Tensor | None:
+def where_dead(loop: LoopView, choice: Operation, masks: Sequence[Mask]) -> Symbol | None:
     """What a `where` chooses for rows that none of `masks` says are live; None if that is not known."""
     if not isinstance(choice.op, Where):
         return None
@@ -125,7 +125,7 @@ def rows_of(mask: Mask) -> int:
     return next(iter(mask.bools.shape or ()), 0) or 0
 
 
-def _name(tensor: Tensor) -> str:
+def _name(tensor: Symbol) -> str:
     return repr(tensor.operation.name)
 
 
@@ -135,7 +135,7 @@ def _name(tensor: Tensor) -> str:
 class Lengths(NamedTuple):
     """A row is live in the steps ``first``, ``first + 1``... below its own one of `lengths`, a tensor outside."""
 
-    lengths: Tensor
+    lengths: Symbol
     first: int
 
 
@@ -148,7 +148,7 @@ def lengths_of(loop: LoopView, mask: Mask) -> Lengths | None:
     return Lengths(outer, form.start.known)
 
 
-def _compared(mask: Mask) -> tuple[Tensor, Tensor, bool] | None:
+def _compared(mask: Mask) -> tuple[Symbol, Symbol, bool] | None:
     """(x, y, when) where a mask says no more than that ``x < y`` is as `when` says, of integers: they have no NaN."""
     operation = mask.bools.operation
     if not isinstance(operation.op, (Greater, GreaterEqual, Less, LessEqual)):
@@ -161,7 +161,7 @@ def _compared(mask: Mask) -> tuple[Tensor, Tensor, bool] | None:
     return x, y, mask.when == isinstance(operation.op, (Greater, Less))
 
 
-def _without_axes(tensor: Tensor) -> Tensor:
+def _without_axes(tensor: Symbol) -> Symbol:
     """A tensor before it was put in another shape, with one value to a row or one value at all."""
     while _says_the_same(tensor.operation):
         tensor = tensor.operation.inputs[0]
@@ -191,7 +191,7 @@ def check_known_before(loop: LoopView, mask: Mask) -> None:
     Raises:
         NotRowWiseError: it takes what the steps make, or what is not computed for all of them at once.
     """
-    pending, seen, changes = [mask.bools], set[Tensor](), False
+    pending, seen, changes = [mask.bools], set[Symbol](), False
     while pending:
         tensor = pending.pop()
         if tensor in seen:
@@ -204,7 +204,7 @@ def check_known_before(loop: LoopView, mask: Mask) -> None:
         raise NotRowWiseError(f"{_name(mask.bools)}, by which rows are kept, is the same in each step")
 
 
-def _needed_for(loop: LoopView, mask: Mask, tensor: Tensor) -> Sequence[Tensor]:
+def _needed_for(loop: LoopView, mask: Mask, tensor: Symbol) -> Sequence[Symbol]:
     """What has to be known for one tensor of which a mask is made."""
     operation, made = tensor.operation, f"which rows are live ({_name(mask.bools)}) depends on"
     if isinstance(operation.op, Constant) or loop.outer(tensor) is not None:
@@ -225,7 +225,7 @@ def _needed_for(loop: LoopView, mask: Mask, tensor: Tensor) -> Sequence[Tensor]:
     return operation.inputs
 
 
-def is_unchanged(loop: LoopView, parameter: Tensor) -> bool:
+def is_unchanged(loop: LoopView, parameter: Symbol) -> bool:
     """Whether a loop variable, as it is in the body, is carried along and is the same in all steps."""
     return loop.body.results[place_among(parameter, loop.body.parameters)] is parameter
 
@@ -237,14 +237,14 @@ def _check_read(loop: LoopView, read: Operation) -> None:
         raise NotRowWiseError(f"{read.name!r} reads the mask in no order that is known")
 
 
-def in_all_steps(loop: LoopView, masks: Sequence[Mask]) -> dict[Tensor, Tensor]:
+def in_all_steps(loop: LoopView, masks: Sequence[Mask]) -> dict[Symbol, Symbol]:
     """The bools of masks in each step, along a new first axis; call it `outside` of the loop.
 
     Raises:
         NotRowWiseError: something that they take is not computed for all steps at once.
     """
     batch = new_batch(loop.trips_tensor())
-    found: dict[Tensor, Tensor] = {}
+    found: dict[Symbol, Symbol] = {}
     for mask in masks:
         values = _value(loop, batch, mask.bools).tensor
         if (values.shape or ())[1:] != mask.bools.shape:
@@ -253,9 +253,9 @@ def in_all_steps(loop: LoopView, masks: Sequence[Mask]) -> dict[Tensor, Tensor]:
     return found
 
 
-def live_in_all_steps(masks: Sequence[Mask], values: dict[Tensor, Tensor]) -> Tensor:
+def live_in_all_steps(masks: Sequence[Mask], values: dict[Symbol, Symbol]) -> Symbol:
     """Whether any mask says that a row is live, (steps, rows)."""
-    total: Tensor | None = None
+    total: Symbol | None = None
     for mask in masks:
         bools = values[mask.bools]
         live = reshape(bools, (-1, rows_of(mask))) if len(bools.shape or ()) > 2 else bools
@@ -265,7 +265,7 @@ def live_in_all_steps(masks: Sequence[Mask], values: dict[Tensor, Tensor]) -> Te
     return total
 
 
-def _value(loop: LoopView, batch: Batch, tensor: Tensor) -> Value:
+def _value(loop: LoopView, batch: Batch, tensor: Symbol) -> Value:
     """A tensor of which a mask is made, in all steps."""
     if tensor not in batch.values:
         found = _source(loop, batch, tensor)
@@ -276,7 +276,7 @@ def _value(loop: LoopView, batch: Batch, tensor: Tensor) -> Value:
     return batch.values[tensor]
 
 
-def _source(loop: LoopView, batch: Batch, tensor: Tensor) -> Value | None:
+def _source(loop: LoopView, batch: Batch, tensor: Symbol) -> Value | None:
     """What is not computed: what is the same in all steps, counters, and elements of arrays."""
     outer = loop.constant_outside(tensor)
     if outer is not None:
@@ -295,7 +295,7 @@ def _source(loop: LoopView, batch: Batch, tensor: Tensor) -> Value | None:
     return Value(flip(window, 0) if form.steps < 0 else window, batched=True)
 
 
-def _counted(loop: LoopView, batch: Batch, tensor: Tensor) -> Value:
+def _counted(loop: LoopView, batch: Batch, tensor: Symbol) -> Value:
     form, initial = loop.form(tensor), loop.node.inputs[place_among(tensor, loop.body.parameters)]
     if form is None or not form.steps:
         return Value(initial, batched=False)
@@ -333,7 +333,7 @@ def rows_begin(loop: LoopView, masks: Sequence[Mask]) -> bool:
     return all((_trend(loop, mask.bools) if mask.when else -_trend(loop, mask.bools)) > 0 for mask in masks)
 
 
-def _trend(loop: LoopView, tensor: Tensor, depth: int = 0) -> int:
+def _trend(loop: LoopView, tensor: Symbol, depth: int = 0) -> int:
     """Whether a tensor grows from step to step (1) or falls (-1); 0 where that is not known, or where it stays."""
     form, operation = loop.form(tensor), tensor.operation
     if form is not None:
@@ -349,14 +349,14 @@ def _trend(loop: LoopView, tensor: Tensor, depth: int = 0) -> int:
 # --- arithmetic -----------------------------------------------------------------------------------------------------
 
 
-def kept_by_arithmetic(body: Region, position: int) -> Tensor | None:
+def kept_by_arithmetic(body: Region, position: int) -> Symbol | None:
     """The bools of rows by whose numbers loop variable `position` is kept.
 
     ``m*new + (1-m)*old`` and ``old + m*(new-old)`` are no choice: ``0 * new`` is NaN where `new` is not finite, though
     the row is not live.
     """
     old, result = body.parameters[position], body.results[position]
-    pending, seen = [result], dict[Tensor, None]()
+    pending, seen = [result], dict[Symbol, None]()
     while pending:
         tensor = pending.pop()
         if tensor not in seen and len(seen) < _DEEPEST:
@@ -369,7 +369,7 @@ def kept_by_arithmetic(body: Region, position: int) -> Tensor | None:
     return None
 
 
-def _as_numbers(tensor: Tensor) -> Tensor | None:
+def _as_numbers(tensor: Symbol) -> Symbol | None:
     """The bools, one of each row, whose numbers a tensor holds."""
     tensor = _without_axes(tensor)
     if not isinstance(tensor.operation.op, Cast) or tensor.operation.inputs[0].dtype.kind != "b":
@@ -381,14 +381,14 @@ def _as_numbers(tensor: Tensor) -> Tensor | None:
 _ZERO, _ONE = 0, 1
 
 
-def _where_numbers_are(tensor: Tensor, bools: Tensor, number: int, known: dict[Tensor, Any]) -> Any:
+def _where_numbers_are(tensor: Symbol, bools: Symbol, number: int, known: dict[Symbol, Any]) -> Any:
     """What arithmetic gives of finite values where bools, as numbers, are `number`: a tensor of it, 0 or 1."""
     if tensor not in known:
         known[tensor] = _without_numbers(tensor, bools, number, known)
     return known[tensor]
 
 
-def _without_numbers(tensor: Tensor, bools: Tensor, number: int, known: dict[Tensor, Any]) -> Any:
+def _without_numbers(tensor: Symbol, bools: Symbol, number: int, known: dict[Symbol, Any]) -> Any:
     op = tensor.operation.op
     if _as_numbers(tensor) is bools:
         return number
@@ -405,7 +405,7 @@ def _without_numbers(tensor: Tensor, bools: Tensor, number: int, known: dict[Ten
     return y if x is _ZERO else x if y is _ZERO else tensor
 
 
-def why_not_arithmetic(name: str, bools: Tensor) -> str:
+def why_not_arithmetic(name: str, bools: Symbol) -> str:
     """Why rows of loop variable `name`, which is kept by arithmetic, are computed to the end, and what to write."""
     mask = bools.operation.name
     return (

@@ -11,7 +11,7 @@ from ...control_flow.batching import Batch, Value
 from ...control_flow.frames import TripCount
 from ...graph.graph import Operation, Parameter
 from ...graph.spec import ArraySpec, TensorSpec
-from ...graph.tensor import Symbol, Tensor
+from ...graph.tensor import Symbol
 from ...ops.base import Constant, apply
 from ...ops.linalg import MatMul
 from ...ops.tensor_arrays import ArrayAddAt, ArrayEmpty, ArrayMatMul, ArrayNew, ArrayUnstack, ArrayWrite
@@ -43,8 +43,8 @@ class _Output:
         self.loop = loop
         self.position = position
         self.tail: set[Operation] = set()
-        self.gathered: dict[Tensor, None] = {}
-        self.place: Tensor | None = None
+        self.gathered: dict[Symbol, None] = {}
+        self.place: Symbol | None = None
 
     def move(self) -> bool:
         """Compute what is written after the loop, if that pays; returns whether it did."""
@@ -77,7 +77,7 @@ class _Output:
             return None
         return update
 
-    def _find_tail(self, tensor: Tensor) -> None:
+    def _find_tail(self, tensor: Symbol) -> None:
         """What is computed for this alone; what that takes is gathered."""
         loop, operation = self.loop, tensor.operation
         if tensor in self.gathered or self._is_steady(tensor):
@@ -91,10 +91,10 @@ class _Output:
         for each in operation.inputs:
             self._find_tail(each)
 
-    def _is_steady(self, tensor: Tensor) -> bool:
+    def _is_steady(self, tensor: Symbol) -> bool:
         return isinstance(tensor.operation.op, Constant) or self.loop.outer(tensor) is not None
 
-    def _compute(self, update: Operation, value: Tensor) -> bool:
+    def _compute(self, update: Operation, value: Symbol) -> bool:
         loop = self.loop
         if not is_static(*self.gathered):
             return False
@@ -110,7 +110,7 @@ class _Output:
         loop.become(final, ArrayUnstack(), [found.tensor]).device = update.device
         return True
 
-    def _source(self, batch: Batch, tensor: Tensor) -> Value | None:
+    def _source(self, batch: Batch, tensor: Symbol) -> Value | None:
         loop, place = self.loop, self.place
         if tensor in self.gathered and isinstance(tensor.spec, TensorSpec) and place is not None:
             return Value(loop.stack(loop.written(tensor, place), tensor.spec, tensor.operation), batched=True)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ...graph.graph import Operation, Parameter
 from ...graph.identity import is_among, is_same
 from ...graph.spec import TensorSpec
-from ...graph.tensor import Tensor
+from ...graph.tensor import Symbol
 from ...ops.base import Constant, apply
 from ...ops.elementwise import Add
 from ...ops.joining import Concatenate, Split
@@ -37,7 +37,7 @@ def merge_products(loop: LoopView) -> bool:
     return added or shared
 
 
-def _weight(loop: LoopView, operation: Operation) -> Tensor | None:
+def _weight(loop: LoopView, operation: Operation) -> Symbol | None:
     """The matrix that a product of this body takes from outside, if it is the second operand."""
     op = operation.op
     if not isinstance(op, MatMul) or op.transpose_a or operation.control_inputs or operation.graph is not loop.body:
@@ -55,7 +55,7 @@ def _pays(loop: LoopView, operation: Operation) -> bool:
     return trips is None or rows * trips >= _FEWEST_ROWS
 
 
-def _side_by_side(loop: LoopView, group: Sequence[Operation], axis: int) -> Tensor:
+def _side_by_side(loop: LoopView, group: Sequence[Operation], axis: int) -> Symbol:
     weights = tuple([tensor for operation in group if (tensor := _weight(loop, operation)) is not None])
     known = loop.sides.get(weights) if axis else None
     if known is not None and known.operation.graph is loop.graph:
@@ -71,7 +71,7 @@ def _side_by_side(loop: LoopView, group: Sequence[Operation], axis: int) -> Tens
 
 
 def _merge_shared(loop: LoopView) -> bool:
-    groups: dict[tuple[Tensor, bool, str], list[Operation]] = {}
+    groups: dict[tuple[Symbol, bool, str], list[Operation]] = {}
     outputs = {o.inputs[2] for o in loop.needed if isinstance(o.op, (ArrayAddAt, ArrayWrite))}
     for operation in loop.needed:
         op = operation.op
@@ -116,9 +116,9 @@ def _merge_added(loop: LoopView) -> bool:
     return changed
 
 
-def _leaves(loop: LoopView, root: Operation, inner: set[Operation]) -> list[Tensor]:
+def _leaves(loop: LoopView, root: Operation, inner: set[Operation]) -> list[Symbol]:
     """What a chain of additions adds up; the additions inside are noted."""
-    found: list[Tensor] = []
+    found: list[Symbol] = []
     pending = list(reversed(root.inputs))
     while pending:
         tensor = pending.pop()
@@ -132,7 +132,7 @@ def _leaves(loop: LoopView, root: Operation, inner: set[Operation]) -> list[Tens
     return found
 
 
-def _merge_leaves(loop: LoopView, root: Operation, leaves: list[Tensor]) -> bool:
+def _merge_leaves(loop: LoopView, root: Operation, leaves: list[Symbol]) -> bool:
     groups: dict[bool, list[Operation]] = {}
     for leaf in leaves:
         source, op = leaf.operation, leaf.operation.op
@@ -161,7 +161,7 @@ def _as_known(loop: LoopView, group: list[Operation]) -> list[Operation]:
     return group
 
 
-def _recurs(loop: LoopView, tensor: Tensor) -> bool:
+def _recurs(loop: LoopView, tensor: Symbol) -> bool:
     """Whether an iteration needs the one before for these rows: products of others are made before the loop."""
     source = tensor.operation
     if isinstance(source.op, ArrayRead):
@@ -174,7 +174,7 @@ def _recurs(loop: LoopView, tensor: Tensor) -> bool:
     return not can_batch(source) or any(_recurs(loop, each) for each in source.inputs)
 
 
-def _add_at_once(loop: LoopView, root: Operation, leaves: list[Tensor], group: list[Operation]) -> None:
+def _add_at_once(loop: LoopView, root: Operation, leaves: list[Symbol], group: list[Operation]) -> None:
     op = group[0].op
     assert isinstance(op, MatMul)
     weight = loop.capture(_side_by_side(loop, group, 1 if op.transpose_b else 0))
@@ -190,7 +190,7 @@ def _add_at_once(loop: LoopView, root: Operation, leaves: list[Tensor], group: l
     note_change("merge_products", root, f"adds up {len(group)} products, which are one of wider rows")
 
 
-def _joined(loop: LoopView, rows: list[Tensor]) -> Tensor:
+def _joined(loop: LoopView, rows: list[Symbol]) -> Symbol:
     """Matrices of the body side by side; those of another product are taken again."""
     for operation in loop.body.operations:
         if operation.op == Concatenate(1) and is_same(operation.inputs, tuple(rows)):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ...control_flow.region_op import RegionOp
 from ...graph.graph import Operation, Parameter
 from ...graph.spec import TensorSpec
-from ...graph.tensor import Tensor
+from ...graph.tensor import Symbol
 from ...ops.base import Constant
 from ...ops.gathering import Take
 from ...ops.indexing import GetItem
@@ -74,7 +74,7 @@ def _of_read(loop: LoopView, read: Operation, directions: dict[int, str]) -> str
     return None
 
 
-def _spec(tensor: Tensor) -> str:
+def _spec(tensor: Symbol) -> str:
     return str(tensor.spec.shape) if isinstance(tensor.spec, TensorSpec) else str(tensor.spec)
 
 

@@ -15,7 +15,7 @@ from ...graph.graph import Operation, Parameter
 from ...graph.identity import is_among, place_among
 from ...graph.op import Op
 from ...graph.spec import ArraySpec, TensorSpec
-from ...graph.tensor import Tensor
+from ...graph.tensor import Symbol
 from ...ops.axes import Transpose
 from ...ops.base import BroadcastToShape, Cast, Constant, ReshapeToShape, ZerosOfShape
 from ...ops.gathering import Take
@@ -83,9 +83,9 @@ class RowWise:
     outputs: list[int] = field(default_factory=list[int])
     rests: dict[int, int | None] = field(default_factory=dict[int, "int | None"])
     read: list[Operation] = field(default_factory=list[Operation])
-    captured: list[Tensor] = field(default_factory=list[Tensor])
-    in_rows: set[Tensor] = field(default_factory=set[Tensor])
-    uniform: dict[Tensor, Any] = field(default_factory=dict[Tensor, Any])
+    captured: list[Symbol] = field(default_factory=list[Symbol])
+    in_rows: set[Symbol] = field(default_factory=set[Symbol])
+    uniform: dict[Symbol, Any] = field(default_factory=dict[Symbol, Any])
     needed: list[Operation] = field(default_factory=list[Operation])
 
     @property
@@ -167,7 +167,7 @@ def _sort_variables(loop: LoopView, found: RowWise) -> None:
         found.rests[position] = _where_dead(loop, found, loop.body.results[position], name)
 
 
-def _is_kept(loop: LoopView, found: RowWise, parameter: Tensor, result: Tensor) -> bool:
+def _is_kept(loop: LoopView, found: RowWise, parameter: Symbol, result: Symbol) -> bool:
     """Whether a loop variable stays as it is where rows are not live."""
     return is_unchanged(loop, parameter) or is_one_of(loop, kept_by(result, parameter), found.masks)
 
@@ -179,7 +179,7 @@ def _why_not_kept(loop: LoopView, position: int) -> str:
     return f"loop variable {name!r} is not kept where rows are not live"
 
 
-def _has_rows(tensor: Tensor, found: RowWise) -> bool:
+def _has_rows(tensor: Symbol, found: RowWise) -> bool:
     return is_static(tensor) and (tensor.shape or (None,))[0] == found.rows
 
 
@@ -197,7 +197,7 @@ def _rest(loop: LoopView, found: RowWise, position: int) -> int | None:
     return _where_dead(loop, found, write.inputs[2], f"array {name!r}")
 
 
-def _where_dead(loop: LoopView, found: RowWise, value: Tensor, name: str) -> int | None:
+def _where_dead(loop: LoopView, found: RowWise, value: Symbol, name: str) -> int | None:
     source = value.operation
     chosen = where_dead(loop, source, found.masks)
     if chosen is not None:
@@ -210,7 +210,7 @@ def _where_dead(loop: LoopView, found: RowWise, value: Tensor, name: str) -> int
     raise NotRowWiseError(f"{name} gets {source.name!r} where rows are not live")
 
 
-def _is_zero(tensor: Tensor) -> bool:
+def _is_zero(tensor: Symbol) -> bool:
     op = tensor.operation.op
     return isinstance(op, ZerosOfShape) or (isinstance(op, Constant) and not np.any(op.value))
 
@@ -219,7 +219,7 @@ def _is_zero(tensor: Tensor) -> bool:
 
 
 def _check_operations(loop: LoopView, found: RowWise) -> None:
-    roles: dict[Tensor, bool | None] = {}
+    roles: dict[Symbol, bool | None] = {}
     for operation in found.needed:
         if isinstance(operation.op, (Constant, Parameter)):
             continue
@@ -275,7 +275,7 @@ def _find_element(loop: LoopView, found: RowWise, read: Operation) -> None:
     found.in_rows.add(element)
 
 
-def _role(loop: LoopView, found: RowWise, roles: dict[Tensor, bool | None], user: Operation, tensor: Tensor) -> bool:
+def _role(loop: LoopView, found: RowWise, roles: dict[Symbol, bool | None], user: Operation, tensor: Symbol) -> bool:
     """Whether an input of `user` has rows; a captured value must have them for all users, or for none."""
     if loop.outer(tensor) is None:
         if tensor not in found.in_rows and _is_aligned(found, user, tensor):
@@ -287,20 +287,20 @@ def _role(loop: LoopView, found: RowWise, roles: dict[Tensor, bool | None], user
     return has_rows
 
 
-def _take_whole(loop: LoopView, roles: dict[Tensor, bool | None], operation: Operation) -> None:
+def _take_whole(loop: LoopView, roles: dict[Symbol, bool | None], operation: Operation) -> None:
     """What an operation makes of captured values alone has no rows, as large as they may be: of weights, mostly."""
     for tensor in operation.inputs:
         if loop.outer(tensor) is not None:
             _note_role(roles, tensor, False)
 
 
-def _note_role(roles: dict[Tensor, bool | None], tensor: Tensor, has_rows: bool | None) -> None:
+def _note_role(roles: dict[Symbol, bool | None], tensor: Symbol, has_rows: bool | None) -> None:
     """A captured value is taken by rows, as a whole, or (None) element by element."""
     if roles.setdefault(tensor, has_rows) != has_rows:
         raise NotRowWiseError(f"{tensor.operation.name!r} is taken by rows or elements, and as a whole")
 
 
-def _only_number(tensor: Tensor) -> Any:
+def _only_number(tensor: Symbol) -> Any:
     op = tensor.operation.op
     if isinstance(op, ZerosOfShape):
         return np.zeros((), op.dtype)
@@ -309,7 +309,7 @@ def _only_number(tensor: Tensor) -> Any:
     raise NotRowWiseError(f"{tensor.operation.name!r} holds more than one number")
 
 
-def _is_aligned(found: RowWise, user: Operation, tensor: Tensor) -> bool:
+def _is_aligned(found: RowWise, user: Operation, tensor: Symbol) -> bool:
     """Whether the first axis of an input is that of the result."""
     if not isinstance(tensor.spec, TensorSpec) or not _has_rows(tensor, found):
         return False
@@ -348,7 +348,7 @@ def _keeps_first_axis(operation: Operation) -> bool:
     return op.axes is not None and all(axis % rank for axis in op.axes)
 
 
-def resized(found: RowWise, operation: Operation, rows: int) -> tuple[Op, tuple[Tensor, ...]]:
+def resized(found: RowWise, operation: Operation, rows: int) -> tuple[Op, tuple[Symbol, ...]]:
     """The op and the inputs by which an operation does the same for so many rows; it may name how many there are."""
     op, result = operation.op, operation.outputs[0]
     if not isinstance(op, _OF_A_SHAPE) or result not in found.in_rows:

@@ -18,7 +18,7 @@ from ...graph.identity import is_among, place_among
 from ...graph.op import Op
 from ...graph.quick_dataclass import dataclass
 from ...graph.spec import TensorSpec
-from ...graph.tensor import Tensor
+from ...graph.tensor import Symbol
 from ...ops.base import Constant, SumToShape, ZerosOfShape, apply, make_constant
 from ...ops.einsum import Contraction
 from ...ops.elementwise import Add, Multiply
@@ -66,7 +66,7 @@ def gather_terms(loop: LoopView) -> bool:
     return changed
 
 
-def _chain(loop: LoopView, parameter: Tensor, result: Tensor) -> list[tuple[Operation, Tensor]]:
+def _chain(loop: LoopView, parameter: Symbol, result: Symbol) -> list[tuple[Operation, Symbol]]:
     """The additions, last first, by which `result` comes of `parameter`, each with the term that it adds."""
     operation = result.operation
     is_own = isinstance(operation.op, Add) and operation.graph is loop.body and not operation.control_inputs
@@ -88,19 +88,19 @@ def summed_products(loop: LoopView) -> set[Operation]:
     return {piece for each in pieces for piece in each if is_summed_as_whole(piece)}
 
 
-def _is_alone(loop: LoopView, term: Tensor) -> bool:
+def _is_alone(loop: LoopView, term: Symbol) -> bool:
     """Whether nothing but one sum takes a term, or what it is put together of."""
     made = [piece.outputs[0] for piece in _pieces(term.operation)]
     return len(made) < _MOST_PIECES and all(loop.uses.get(t) == 1 and t.graph is loop.body for t in made)
 
 
-def _term(loop: LoopView, position: int) -> Tensor | None:
+def _term(loop: LoopView, position: int) -> Symbol | None:
     """What loop variable `position` adds up."""
     update = accumulation(loop, position, Add)
     return None if update is None else _added_to(loop.body.parameters[position], update)
 
 
-def _added_to(parameter: Tensor, update: Operation) -> Tensor:
+def _added_to(parameter: Symbol, update: Operation) -> Symbol:
     """What an addition adds to a loop variable."""
     return update.inputs[1] if update.inputs[0] is parameter else update.inputs[0]
 
@@ -125,8 +125,8 @@ class _Gathered:
         start, width: which columns are meant, if it is a part.
     """
 
-    tensor: Tensor
-    array: Tensor
+    tensor: Symbol
+    array: Symbol
     start: int | None = None
     width: int = 0
 
@@ -134,7 +134,7 @@ class _Gathered:
     def whole(self) -> _Gathered:
         return _Gathered(self.tensor, self.array)
 
-    def part(self) -> Tensor:
+    def part(self) -> Symbol:
         """The columns that are meant; call it where operations are built."""
         return self.array if self.start is None else _columns(self.array, self.start, self.width)
 
@@ -171,16 +171,16 @@ class _Sum:
         loop.refresh()
         return True
 
-    def _lies_together(self, update: Operation, term: Tensor) -> bool:
+    def _lies_together(self, update: Operation, term: Symbol) -> bool:
         # A shape may come from anywhere.
-        summed: list[Tensor] = []
+        summed: list[Symbol] = []
         for operation in _pieces(term.operation):
             op, inputs = operation.op, operation.inputs
             summed += [*operation.outputs, *(inputs[:1] if isinstance(op, (SumToShape, ArrayRead)) else inputs[:2])]
         parameter = self.loop.body.parameters[self.position]
         return on_one_device([t.operation for t in (parameter, update.outputs[0], term, *summed)])
 
-    def _total(self, term: Tensor) -> Tensor | None:
+    def _total(self, term: Symbol) -> Symbol | None:
         """The sum of `term` over all iterations, computed after the loop; None if that needs the loop."""
         op, inputs = term.operation.op, term.operation.inputs
         if isinstance(op, _COMPOSING):
@@ -195,7 +195,7 @@ class _Sum:
             return self._sum(term)
         return self._elements(term) if isinstance(op, ArrayRead) else None
 
-    def _composed(self, term: Tensor) -> Tensor | None:
+    def _composed(self, term: Symbol) -> Symbol | None:
         """A sum of what is put together of products: what is put together of their sums."""
         if not _is_alone(self.loop, term):
             return None
@@ -217,7 +217,7 @@ class _Sum:
 
     # --- products -------------------------------------------------------------------------------------------
 
-    def _product(self, term: Tensor) -> Tensor:
+    def _product(self, term: Symbol) -> Symbol:
         left, right = term.operation.inputs[:2]
         a, b = self._together([left, right])
         with self.loop.outside(term.operation):
@@ -226,12 +226,12 @@ class _Sum:
                 return _columns(whole, b.start, b.width)
             return self._multiplied(term, a, b)
 
-    def _multiplied(self, term: Tensor, a: _Gathered, b: _Gathered) -> Tensor:
+    def _multiplied(self, term: Symbol, a: _Gathered, b: _Gathered) -> Symbol:
         product = apply(term.operation.op, self._rows(a), self._rows(b))
         product.operation.name = term.operation.name  # what moves keeps its name
         return product
 
-    def _takes_all_parts(self, left: Tensor, whole: Tensor) -> bool:
+    def _takes_all_parts(self, left: Symbol, whole: Symbol) -> bool:
         """Whether there is a sum of products by `left` for each part of a matrix, so that all are one product."""
         key = ("parts", left, whole)
         known = self.loop.parts.get(key)
@@ -243,14 +243,14 @@ class _Sum:
             known = self.loop.parts[key] = taken.issuperset(whole.operation.inputs)
         return known
 
-    def _contraction(self, term: Tensor, op: Contraction) -> Tensor | None:
+    def _contraction(self, term: Symbol, op: Contraction) -> Symbol | None:
         used = {*op.a, *op.b, *op.out}
         label = next(chr(code) for code in range(65, 1000) if chr(code).isalpha() and chr(code) not in used)
         a, b = self._together(term.operation.inputs[:2])
         with self.loop.outside(term.operation):
             return apply(Contraction(label + op.a, label + op.b, op.out), a.part(), b.part())
 
-    def _rows(self, operand: _Gathered) -> Tensor:
+    def _rows(self, operand: _Gathered) -> Symbol:
         """The rows of a matrix of the body over all iterations, as one matrix."""
         rows = self._shared(("rows", operand.array), lambda: apply(FlattenRows(), operand.array))
         if operand.start is None:
@@ -258,14 +258,14 @@ class _Sum:
         start, width = operand.start, operand.width
         return self._shared(("rows", operand.array, start, width), lambda: _columns(rows, start, width))
 
-    def _shared(self, key: Any, make: Callable[[], Tensor]) -> Tensor:
+    def _shared(self, key: Any, make: Callable[[], Symbol]) -> Symbol:
         if key not in self.loop.shared:
             self.loop.shared[key] = make()
         return self.loop.shared[key]
 
     # --- operands over all iterations -----------------------------------------------------------------------
 
-    def _together(self, operands: Sequence[Tensor]) -> list[_Gathered]:
+    def _together(self, operands: Sequence[Symbol]) -> list[_Gathered]:
         """The operands in all iterations, in one order."""
         for operand in operands:
             place = self._place(operand)
@@ -273,7 +273,7 @@ class _Sum:
                 return [self._in_order(other, place) for other in operands]
         return [self._gathered(operand, len(operands) == 1) for operand in operands]
 
-    def _place(self, operand: Tensor) -> Tensor | None:
+    def _place(self, operand: Symbol) -> Symbol | None:
         """The index at which the body reads an operand from an array outside, if all of its elements can be had."""
         loop, read = self.loop, operand.operation
         if not isinstance(read.op, ArrayRead) or read.graph is not loop.body or loop.trips is None:
@@ -283,11 +283,11 @@ class _Sum:
             return None
         return read.inputs[1] if on_one_device([read, array.operation, read.inputs[0].operation]) else None
 
-    def _follows(self, operand: Tensor, place: Tensor) -> bool:
+    def _follows(self, operand: Symbol, place: Symbol) -> bool:
         own = self._place(operand)
         return own is None or self.loop.form(own) == self.loop.form(place)
 
-    def _in_order(self, operand: Tensor, place: Tensor) -> _Gathered:
+    def _in_order(self, operand: Symbol, place: Symbol) -> _Gathered:
         loop, read = self.loop, operand.operation
         assert isinstance(operand.spec, TensorSpec)
         if self._place(operand) is not None:
@@ -302,7 +302,7 @@ class _Sum:
         array = loop.stack(loop.written(whole, place), whole.spec, whole.operation)
         return _Gathered(whole, array, start, (operand.shape or (0,))[-1] or 0)
 
-    def _gathered(self, operand: Tensor, in_any_order: bool) -> _Gathered:
+    def _gathered(self, operand: Symbol, in_any_order: bool) -> _Gathered:
         loop = self.loop
         whole, start = self._whole(operand)
         assert isinstance(whole.spec, TensorSpec)
@@ -310,7 +310,7 @@ class _Sum:
         array = loop.stack(loop.history(whole) if written is None else written, whole.spec, whole.operation)
         return _Gathered(whole, array, start, (operand.shape or (0,))[-1] or 0)
 
-    def _whole(self, operand: Tensor) -> tuple[Tensor, int | None]:
+    def _whole(self, operand: Symbol) -> tuple[Symbol, int | None]:
         """The matrix of the body of which an operand is a part, and where its columns begin there."""
         loop = self.loop
         for operation in loop.needed:
@@ -329,7 +329,7 @@ class _Sum:
 
     # --- sums -----------------------------------------------------------------------------------------------
 
-    def _sum(self, term: Tensor) -> Tensor | None:
+    def _sum(self, term: Symbol) -> Symbol | None:
         summed = term.operation.inputs[0]
         source = summed.operation
         is_product = isinstance(source.op, Multiply) and source.graph is self.loop.body and self.loop.uses[summed] == 1
@@ -356,7 +356,7 @@ class _Sum:
             total = self._shared(key, lambda: self._to_shape(gathered.array, term, wide))
             return _columns(total, gathered.start, gathered.width)
 
-    def _is_ready(self, tensor: Tensor) -> bool:
+    def _is_ready(self, tensor: Symbol) -> bool:
         """Whether a tensor's values are gathered anyway, or may be at little cost."""
         loop = self.loop
         whole = self._whole(tensor)[0]
@@ -364,14 +364,14 @@ class _Sum:
             return True
         return size_of(tensor) <= _SMALL
 
-    def _elements(self, term: Tensor) -> Tensor | None:
+    def _elements(self, term: Symbol) -> Symbol | None:
         if self._place(term) is None:
             return None
         (gathered,) = self._together([term])
         with self.loop.outside(term.operation):
             return self._to_shape(gathered.part(), term, term.shape or ())
 
-    def _to_shape(self, stacked: Tensor, term: Tensor, shape: Sequence[int | None]) -> Tensor:
+    def _to_shape(self, stacked: Symbol, term: Symbol, shape: Sequence[int | None]) -> Symbol:
         wanted = make_constant(np.array(shape, "int32"))
         return apply(SumToShape(tuple(dim or 0 for dim in shape)), stacked, wanted)
 
@@ -408,19 +408,19 @@ def _is_sum(operation: Operation) -> bool:
     return len(pieces) < _MOST_PIECES and all(isinstance(op, kinds) for op in pieces)
 
 
-def _multiplies(term: Tensor, left: Tensor) -> bool:
+def _multiplies(term: Symbol, left: Symbol) -> bool:
     op = term.operation.op
     is_sum = isinstance(op, MatMul) and op.transpose_a and not op.transpose_b
     return is_sum and term.operation.inputs[0] is left
 
 
-def _columns(x: Tensor, start: int, width: int) -> Tensor:
+def _columns(x: Symbol, start: int, width: int) -> Symbol:
     """Some of the last axis."""
     rank = len(x.shape or ())
     return x[(*[slice(None)] * (rank - 1), slice(start, start + width))]
 
 
-def is_zero(tensor: Tensor) -> bool:
+def is_zero(tensor: Symbol) -> bool:
     """Whether a tensor is known to be zeros."""
     op = tensor.operation.op
     return isinstance(op, ZerosOfShape) or (isinstance(op, Constant) and not np.any(op.value))

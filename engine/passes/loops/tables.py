@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
-from ...graph.tensor import Tensor
+from ...graph.tensor import Symbol
 from ...ops.base import apply
 from ...ops.gathering import Take
 from ...ops.linalg import MatMul
@@ -62,11 +62,11 @@ def _pays(loop: LoopView, product: Operation, trips: int) -> bool:
     return count * columns <= _MOST
 
 
-def _name(table: Tensor | None) -> str:
+def _name(table: Symbol | None) -> str:
     return "" if table is None else repr(table.operation.name)
 
 
-def _sizes(matrix: Tensor) -> tuple[int, int]:
+def _sizes(matrix: Symbol) -> tuple[int, int]:
     assert isinstance(matrix.spec, TensorSpec)
     rows, columns = matrix.spec.shape or (None, None)
     return rows or 0, columns or 0

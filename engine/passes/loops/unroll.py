@@ -24,7 +24,7 @@ from ...control_flow.while_loop import While
 from ...graph.graph import Graph, Operation, Parameter
 from ...graph.region import Region
 from ...graph.spec import TensorSpec
-from ...graph.tensor import Tensor
+from ...graph.tensor import Symbol
 from ...ops.array_windows import ArrayOf
 from ...ops.base import Constant
 from ...ops.elementwise import Subtract
@@ -54,14 +54,14 @@ class ShortLoops:
         kept: the tensors for which it runs.
     """
 
-    def __init__(self, operations: Sequence[Operation], kept: Iterable[Tensor]) -> None:
+    def __init__(self, operations: Sequence[Operation], kept: Iterable[Symbol]) -> None:
         self.trips: dict[Operation, int] = {}
         self._held = {source for operation in all_operations(operations) for source in operation.control_inputs}
         self._copies = 0  # operations of all copies
         if not any(isinstance(operation.op, Recursion) for operation in all_operations(operations)):
             self._find(operations, set(kept), None)
 
-    def _find(self, operations: Sequence[Operation], kept: set[Tensor], around: Operation | None) -> None:
+    def _find(self, operations: Sequence[Operation], kept: set[Symbol], around: Operation | None) -> None:
         """Find them among operations and inside; `around` is the loop around them that does not run long."""
         users = frame_users(operations)
         for operation in operations:
@@ -88,8 +88,8 @@ class ShortLoops:
     def _copies_of(
         self,
         operation: Operation,
-        users: Mapping[Tensor, list[Operation]],
-        kept: set[Tensor],
+        users: Mapping[Symbol, list[Operation]],
+        kept: set[Symbol],
         around: Operation | None,
     ) -> int | None:
         """How often the body of a loop is copied; None if it stays a loop."""
@@ -104,7 +104,7 @@ class ShortLoops:
         note_kept("unroll", operation, f"stays a loop of {trips} iterations: {held}")
         return None
 
-    def _why_not(self, node: Operation, trips: int, takers: Sequence[Operation], kept: set[Tensor]) -> str | None:
+    def _why_not(self, node: Operation, trips: int, takers: Sequence[Operation], kept: set[Symbol]) -> str | None:
         op = node.op
         assert isinstance(op, While)
         if op.keeps_to_budget or op.swap_memory:
@@ -153,7 +153,7 @@ def _body(loop: Operation) -> Region:
     return loop.op.body
 
 
-def _is_checked(tensor: Tensor) -> bool:
+def _is_checked(tensor: Symbol) -> bool:
     """Whether a tensor, or what it is a view of, is checked: then that has to run, though nothing needs it."""
     while tensor.operation.op.view and tensor.operation.inputs and not isinstance(tensor.operation.op, OfLength):
         tensor = tensor.operation.inputs[0]
@@ -187,7 +187,7 @@ def _is_small(spec: TensorSpec) -> bool:
 
 
 def _with_partners(
-    found: dict[Operation, int], operations: Sequence[Operation], users: Mapping[Tensor, list[Operation]]
+    found: dict[Operation, int], operations: Sequence[Operation], users: Mapping[Symbol, list[Operation]]
 ) -> dict[Operation, int]:
     """Those loops that no record ties to one that stays a loop."""
     loops = {o.outputs[-1]: o for o in operations if isinstance(o.op, While)}
@@ -220,9 +220,9 @@ class Unrolled(Specialised):
         super().__init__(share, exact)
         self._algebra = {**self._algebra, **ARRAYS}
         self._trips = trips
-        self._records: dict[Tensor, dict[Tensor, list[Tensor]]] = {}  # by frame, and tensor inside
+        self._records: dict[Symbol, dict[Symbol, list[Symbol]]] = {}  # by frame, and tensor inside
 
-    def _copy_region_op(self, operation: Operation, into: Graph, users: Sequence[Operation], used: set[Tensor]) -> None:
+    def _copy_region_op(self, operation: Operation, into: Graph, users: Sequence[Operation], used: set[Symbol]) -> None:
         trips = self._trips.get(operation)
         if trips is None:
             super()._copy_region_op(operation, into, users, used)
@@ -233,14 +233,14 @@ class Unrolled(Specialised):
         self._copy_iterations(operation, trips, into, demanded, live_outputs(operation, used, demanded))
 
     def _copy_iterations(
-        self, node: Operation, trips: int, into: Graph, demanded: Sequence[Tensor], live: Sequence[int]
+        self, node: Operation, trips: int, into: Graph, demanded: Sequence[Symbol], live: Sequence[int]
     ) -> None:
         assert isinstance(node.op, While)
         body = node.op.body
         results = [body.results[k] for k in live]
         needed = needed_in_region(body, demanded, results)
         values = [self._local(node.inputs[k], into) for k in live]
-        records = self._records[node.outputs[-1]] = {inner: list[Tensor]() for inner in demanded}
+        records = self._records[node.outputs[-1]] = {inner: list[Symbol]() for inner in demanded}
         runs_back = _starts_at_the_end(node)
         for iteration in range(trips):
             self._start(body, needed, dict(zip([body.parameters[k] for k in live], values, strict=True)), into)
@@ -255,7 +255,7 @@ class Unrolled(Specialised):
         for position, value in zip(live, values, strict=True):
             self.tensors.setdefault(node.outputs[position], value)  # it may be fed
 
-    def _start(self, body: Region, needed: Sequence[Operation], values: Mapping[Tensor, Tensor], into: Graph) -> None:
+    def _start(self, body: Region, needed: Sequence[Operation], values: Mapping[Symbol, Symbol], into: Graph) -> None:
         """Nothing of the body is copied yet, and its variables have these values."""
         for operation in needed:
             for tensor in operation.outputs:
@@ -282,14 +282,14 @@ class Unrolled(Specialised):
         if isinstance(op, ArrayRead):
             self._look_into(operation, into)
 
-    def _copy_record(self, operation: Operation, records: Mapping[Tensor, list[Tensor]], into: Graph) -> None:
+    def _copy_record(self, operation: Operation, records: Mapping[Symbol, list[Symbol]], into: Graph) -> None:
         """The trip count, or the history, of a loop that is none any more."""
         op = operation.op
         if isinstance(op, History):
             made: ArrayOf | Constant = ArrayOf(op.inner.spec)
             values = records[op.inner]
         else:
-            made, values = Constant(np.int32(self._trips[operation.inputs[0].operation])), list[Tensor]()
+            made, values = Constant(np.int32(self._trips[operation.inputs[0].operation])), list[Symbol]()
         new = self._copy_plain(made, operation, values, into)
         self._note_copy(operation, operation.outputs, new)
 
@@ -318,7 +318,7 @@ class Unrolled(Specialised):
         self._rewrites += 1
         self.tensors[operation.outputs[0]] = self._captured(new, into)
 
-    def _captured(self, tensor: Tensor, into: Graph) -> Tensor:
+    def _captured(self, tensor: Symbol, into: Graph) -> Symbol:
         """What stands in a region for a tensor of it or around it."""
         if tensor.operation.graph is into or not isinstance(into, Region):
             return tensor
@@ -327,15 +327,15 @@ class Unrolled(Specialised):
         self.outers[local] = outer
         return local
 
-    def _origin(self, tensor: Tensor) -> Tensor:
+    def _origin(self, tensor: Symbol) -> Symbol:
         """What a captured value is where it is made."""
         while tensor in self.outers:
             tensor = self.outers[tensor]
         return tensor
 
     def _recorded_at(
-        self, record: Tensor, place: int, reads: Sequence[Operation]
-    ) -> tuple[Tensor, list[Operation]] | None:
+        self, record: Symbol, place: int, reads: Sequence[Operation]
+    ) -> tuple[Symbol, list[Operation]] | None:
         """The record of the element at a place of the array that `record` records, and which of `reads` to read of it.
 
         Args:
@@ -358,7 +358,7 @@ class Unrolled(Specialised):
         return _record_like(record, value), [*needed, reads[-1]] if is_history else needed
 
 
-def _record_like(record: Tensor, inner: Tensor) -> Tensor:
+def _record_like(record: Symbol, inner: Symbol) -> Symbol:
     """What the same loop or branch records of another tensor."""
     frame, graph, kind = record.operation.inputs[0], record.operation.graph, type(record.operation.op)
     for operation in reversed(graph.operations):
@@ -377,8 +377,8 @@ class Whole(NamedTuple):
 
     copy: Specialised
     operations: list[Operation]
-    fed: list[Tensor]
-    fetches: list[Tensor]
+    fed: list[Symbol]
+    fetches: list[Symbol]
     wanted: list[Operation]
 
 

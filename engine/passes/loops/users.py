@@ -11,7 +11,7 @@ from operator import attrgetter
 
 from ...graph.graph import Graph, Operation
 from ...graph.identity import is_same
-from ...graph.tensor import Tensor
+from ...graph.tensor import Symbol
 
 
 class Users:
@@ -31,13 +31,13 @@ class Users:
         self,
         graph: Graph,
         operations: Iterable[Operation],
-        kept: Collection[Tensor],
+        kept: Collection[Symbol],
         asked: Iterable[Operation] = (),
     ) -> None:
         self.graph = graph
         self._kept = kept
-        self._inputs: dict[Operation, tuple[Tensor, ...]] = {}  # of needed operations, as they were noted
-        self._takers: dict[Tensor, dict[Operation, None]] = {}
+        self._inputs: dict[Operation, tuple[Symbol, ...]] = {}  # of needed operations, as they were noted
+        self._takers: dict[Symbol, dict[Operation, None]] = {}
         self._awaited = set(asked)  # and those for which others wait
         self._touched: dict[Operation, None] = {}
         self._known = len(graph.operations)
@@ -46,7 +46,7 @@ class Users:
             self._note(operation)
             self._awaited.update(operation.control_inputs)
 
-    def takers(self, tensor: Tensor) -> list[Operation]:
+    def takers(self, tensor: Symbol) -> list[Operation]:
         """The needed operations that take a tensor, in order."""
         self._update()
         return sorted(self._takers.get(tensor, ()), key=attrgetter("index"))

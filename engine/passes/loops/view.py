@@ -15,7 +15,7 @@ from ...graph.identity import is_among
 from ...graph.op import Op
 from ...graph.region import Region
 from ...graph.spec import ArraySpec, Spec, TensorSpec
-from ...graph.tensor import Symbol, Tensor
+from ...graph.tensor import Symbol
 from ...ops.array_windows import ArrayWindow
 from ...ops.base import Constant, apply, cast, convert_to_tensor
 from ...ops.comparison import maximum
@@ -27,7 +27,7 @@ from .linear import Linear, array_size, counted, inside, trip_count
 from .users import Users
 
 Live = Callable[[], list[Operation]]
-Sides = dict[tuple[Tensor, ...], Tensor]  # matrices, and what they make side by side
+Sides = dict[tuple[Symbol, ...], Symbol]  # matrices, and what they make side by side
 
 
 class LoopView:
@@ -51,7 +51,7 @@ class LoopView:
     """
 
     def __init__(
-        self, graph: Graph, node: Operation, live: Live | Users, kept: Collection[Tensor], sides: Sides
+        self, graph: Graph, node: Operation, live: Live | Users, kept: Collection[Symbol], sides: Sides
     ) -> None:
         assert isinstance(node.op, While)
         self.graph = graph
@@ -61,10 +61,10 @@ class LoopView:
         self.live = live
         self.kept = kept
         self.sides = sides
-        self._written: dict[tuple[Tensor, int], Tensor] = {}
-        self._stacks: dict[Any, Tensor] = {}
-        self._trips: Tensor | None = None
-        self.shared: dict[Any, Tensor] = {}
+        self._written: dict[tuple[Symbol, int], Symbol] = {}
+        self._stacks: dict[Any, Symbol] = {}
+        self._trips: Symbol | None = None
+        self.shared: dict[Any, Symbol] = {}
         self.parts: dict[Any, bool] = {}
         self.refresh()
 
@@ -77,7 +77,7 @@ class LoopView:
         self.histories = {user.op.inner: user for user in takers if isinstance(user.op, History)}
         self.demanded = list(self.histories)
         self.needed = needed_in_region(self.body, self.demanded)
-        self.uses: dict[Tensor, int] = {}
+        self.uses: dict[Symbol, int] = {}
         for operation in self.needed:
             for tensor in operation.inputs:
                 self._use(tensor)
@@ -86,9 +86,9 @@ class LoopView:
         tested = needed_in_region(self.op.condition, self.demanded)
         self.tested = {tensor for operation in tested for tensor in operation.inputs}
         self.tested.update([*self.op.condition.results, *self.demanded])
-        self._forms: dict[Tensor, Linear | None] = {}
+        self._forms: dict[Symbol, Linear | None] = {}
 
-    def _use(self, tensor: Tensor) -> None:
+    def _use(self, tensor: Symbol) -> None:
         self.uses[tensor] = self.uses.get(tensor, 0) + 1
 
     # --- what is known --------------------------------------------------------------------------------------
@@ -106,11 +106,11 @@ class LoopView:
         known = None if self.trips is None else self.trips.known
         return None if known is None else max(0, known)
 
-    def outer(self, tensor: Tensor) -> Tensor | None:
+    def outer(self, tensor: Symbol) -> Symbol | None:
         """The tensor outside for which `tensor` stands, if it is captured."""
         return next((outer for outer, parameter in self.body.captures if parameter is tensor), None)
 
-    def form(self, tensor: Tensor) -> Linear | None:
+    def form(self, tensor: Symbol) -> Linear | None:
         """The form of an integer of the body."""
         if tensor not in self._forms:
             self._forms[tensor] = inside(self.node, tensor)
@@ -146,11 +146,11 @@ class LoopView:
         """Whether the loop's condition looks at loop variable `position`."""
         return self.op.condition.parameters[position] in self.tested
 
-    def is_used(self, tensor: Tensor) -> bool:
+    def is_used(self, tensor: Symbol) -> bool:
         """Whether anything outside takes a tensor of the graph around the loop."""
         return tensor in self.kept or bool(self.takers(tensor))
 
-    def takers(self, tensor: Tensor) -> list[Operation]:
+    def takers(self, tensor: Symbol) -> list[Operation]:
         """The operations outside that take a tensor of the graph around the loop."""
         if not isinstance(self.live, Users):
             return [operation for operation in self.live() if is_among(tensor, operation.inputs)]
@@ -161,7 +161,7 @@ class LoopView:
         if isinstance(self.live, Users):
             self.live.touch(operation)
 
-    def drop(self, old: Tensor, new: Tensor) -> None:
+    def drop(self, old: Symbol, new: Symbol) -> None:
         """Let operations and results of the graph around that take tensor `old` of it take `new`, another one."""
         for operation in self.graph.operations:
             if is_among(old, operation.inputs):
@@ -190,7 +190,7 @@ class LoopView:
         finally:
             self.body.is_built = True
 
-    def trips_tensor(self) -> int | Tensor:
+    def trips_tensor(self) -> int | Symbol:
         """The trip count outside, for what runs before the loop; call it inside `outside`."""
         known = self.known_trips
         if known is not None:
@@ -199,7 +199,7 @@ class LoopView:
             self._trips = self._count_trips()
         return self._trips
 
-    def _count_trips(self) -> Tensor:
+    def _count_trips(self) -> Symbol:
         trips = self.trips
         assert trips is not None
         value = self._value(trips)
@@ -208,33 +208,33 @@ class LoopView:
             return value  # a trip count is never below zero
         return maximum(value, 0)
 
-    def _value(self, form: Linear) -> Tensor:
+    def _value(self, form: Linear) -> Symbol:
         total: Any = form.constant
         for tensor, factor in sorted(form.terms, key=lambda term: term[0].operation.index):
             number = self.number(tensor)
             scaled = number if factor == 1 else number * factor
-            total = total + scaled if isinstance(total, Tensor) or total else scaled
+            total = total + scaled if isinstance(total, Symbol) or total else scaled
         return convert_to_tensor(total, "int32")
 
-    def number(self, term: Tensor) -> Tensor:
+    def number(self, term: Symbol) -> Symbol:
         """A term of a `Linear`, int32."""
         return cast(term, "int32") if isinstance(term.spec, TensorSpec) else apply(TripCount(), term)
 
-    def counter(self, direction: int, like: Operation) -> Tensor:
+    def counter(self, direction: int, like: Operation) -> Symbol:
         """A new loop variable that counts 0, 1... up or down to 0; returns it as it is in the body."""
         with self.outside(like):
             start = convert_to_tensor(0, "int32") if direction == 1 else convert_to_tensor(self.trips_tensor()) - 1
         self.add_variable(start, lambda number: number + direction, like)
         return self.body.parameters[-1]
 
-    def capture(self, outer: Tensor) -> Tensor:
+    def capture(self, outer: Symbol) -> Symbol:
         """What stands in the body for a tensor outside."""
         for tensor, parameter in self.body.captures:
             if tensor is outer:
                 return parameter
         return capture_late(self.body, outer)
 
-    def constant_outside(self, tensor: Tensor) -> Tensor | None:
+    def constant_outside(self, tensor: Symbol) -> Symbol | None:
         """What the tensor of the body is in each iteration, as a tensor outside, if that needs no computing."""
         if isinstance(tensor.operation.op, Constant) and tensor.operation.graph is self.body:
             return self.graph.adopt(tensor.operation.op, (), (tensor.spec,), tensor.operation).outputs[0]
@@ -242,7 +242,7 @@ class LoopView:
 
     # --- what all iterations make ---------------------------------------------------------------------------
 
-    def history(self, tensor: Tensor) -> Tensor:
+    def history(self, tensor: Symbol) -> Symbol:
         """The values of a tensor of the body, one for each iteration in order."""
         known = self.histories.get(tensor)
         if known is None:
@@ -251,7 +251,7 @@ class LoopView:
             self.histories[tensor] = known
         return known.outputs[0]
 
-    def written(self, tensor: Tensor, place: Tensor) -> Tensor:
+    def written(self, tensor: Symbol, place: Symbol) -> Symbol:
         """The values of a tensor of the body, each at the number that `place` is: 0, 1... in some order."""
         form = self.form(place)
         assert form is not None
@@ -261,15 +261,15 @@ class LoopView:
             self._written[key] = self._write(tensor, place, form.steps)
         return self._written[key]
 
-    def is_written(self, tensor: Tensor) -> bool:
+    def is_written(self, tensor: Symbol) -> bool:
         """Whether `written` has been asked for a tensor."""
         return self.written_at_all(tensor) is not None
 
-    def written_at_all(self, tensor: Tensor) -> Tensor | None:
+    def written_at_all(self, tensor: Symbol) -> Symbol | None:
         """What `written` gave for a tensor, in whatever order."""
         return next((array for (known, _), array in self._written.items() if known is tensor), None)
 
-    def _write(self, tensor: Tensor, place: Tensor, direction: int) -> Tensor:
+    def _write(self, tensor: Symbol, place: Symbol, direction: int) -> Symbol:
         assert isinstance(tensor.spec, TensorSpec)
         if direction == 1:
             return self.history(tensor)
@@ -279,7 +279,7 @@ class LoopView:
             empty = apply(ArrayNew(tensor.spec, size, False), count)
         return self.add_variable(empty, lambda array: apply(ArrayWrite(), array, place, tensor), tensor.operation)
 
-    def stack(self, array: Tensor, element: TensorSpec, like: Operation) -> Tensor:
+    def stack(self, array: Symbol, element: TensorSpec, like: Operation) -> Symbol:
         """All elements of an array outside along a new first axis."""
         key = (array, None)
         if key not in self._stacks:
@@ -293,7 +293,7 @@ class LoopView:
             self._stacks[key] = stacked.outputs[0]
         return self._stacks[key]
 
-    def window(self, array: Tensor, index: Linear, element: TensorSpec, like: Operation) -> Tensor | None:
+    def window(self, array: Symbol, index: Linear, element: TensorSpec, like: Operation) -> Symbol | None:
         """The elements of an array outside that an index inside goes through, in their order in the array."""
         first = self.first_place(index)
         if first is None or first < 0 or self.trips is None or may_lack_elements(array):
@@ -310,7 +310,7 @@ class LoopView:
 
     # --- changing -------------------------------------------------------------------------------------------
 
-    def become(self, tensor: Tensor, op: Op, inputs: Sequence[Tensor], like: Operation | None = None) -> Operation:
+    def become(self, tensor: Symbol, op: Op, inputs: Sequence[Symbol], like: Operation | None = None) -> Operation:
         """Make a tensor, with all its users, the result of another operation, of the graph of `inputs`."""
         old = tensor.operation
         graph = inputs[0].operation.graph
@@ -321,7 +321,7 @@ class LoopView:
         self._touch(old)
         return operation
 
-    def replace(self, old: Tensor, new: Tensor) -> None:
+    def replace(self, old: Symbol, new: Symbol) -> None:
         """Let all that takes tensor `old` of the body take `new` instead; so do histories."""
         for operation in self.body.operations:
             if is_among(old, operation.inputs):
@@ -334,12 +334,12 @@ class LoopView:
             taker.op = History(new)
             self.histories.setdefault(new, taker)
 
-    def read(self, tensor: Tensor, array: Tensor, index: Tensor) -> None:
+    def read(self, tensor: Symbol, array: Symbol, index: Symbol) -> None:
         """Make a tensor of the body the element at `index` of an array outside."""
         device = tensor.operation.device
         self.become(tensor, ArrayRead(), [self.capture(array), index]).device = device
 
-    def add_variable(self, init: Tensor, update: Callable[[Tensor], Tensor], like: Operation) -> Tensor:
+    def add_variable(self, init: Symbol, update: Callable[[Symbol], Symbol], like: Operation) -> Symbol:
         """One more loop variable, starting at `init`; returns its final value."""
         for region in self.op.regions:
             parameter = region.add_parameter(init.spec, like.name)
@@ -364,7 +364,7 @@ class LoopView:
         node.inputs = (*node.inputs[:position], *node.inputs[position + 1 :])
         self._set_outputs([*node.outputs[:position], *node.outputs[position + 1 :]])
 
-    def _set_outputs(self, outputs: Sequence[Tensor]) -> None:
+    def _set_outputs(self, outputs: Sequence[Symbol]) -> None:
         self.node.outputs = tuple(outputs)
         for index, tensor in enumerate(outputs):
             tensor.index = index
@@ -404,22 +404,22 @@ def building(graph: Graph, like: Operation) -> Generator[None]:
                 operation.device, operation.location = like.device, like.location
 
 
-def may_lack_elements(array: Tensor) -> bool:
+def may_lack_elements(array: Symbol) -> bool:
     """Whether elements of an array may be missing: then the read in the loop says which."""
     return isinstance(array.operation.op, (ArrayNew, ArrayWrite))
 
 
-def is_static(*tensors: Tensor) -> bool:
+def is_static(*tensors: Symbol) -> bool:
     """Whether all are tensors of known shapes."""
     return all(isinstance(tensor.spec, TensorSpec) and tensor.spec.is_static for tensor in tensors)
 
 
-def size_of(tensor: Tensor) -> int:
+def size_of(tensor: Symbol) -> int:
     """The number of elements of a tensor of known shape."""
     return int(np.prod([dim or 0 for dim in tensor.shape or ()]))
 
 
-def _set_spec(parameter: Tensor, spec: Spec) -> None:
+def _set_spec(parameter: Symbol, spec: Spec) -> None:
     if isinstance(spec, ArraySpec) and isinstance(parameter.operation.op, Parameter):
         parameter.spec, parameter.operation.op = spec, Parameter(spec)
 

@@ -10,7 +10,7 @@ from ...control_flow.while_loop import While
 from ...graph.graph import Operation, Parameter
 from ...graph.region import Region
 from ...graph.spec import FrameSpec
-from ...graph.tensor import Tensor
+from ...graph.tensor import Symbol
 from ...ops.base import Constant, ZerosOfShape
 from ...ops.indexed_slices import AssignRows
 from ...passes.prune import frame_users, needed_in_region
@@ -22,32 +22,32 @@ from .recording import print_recordings, recorded_value, start_records
 from .variables import check_in_use
 
 
-def taken_inputs(operation: Operation) -> Sequence[Tensor]:
+def taken_inputs(operation: Operation) -> Sequence[Symbol]:
     """The inputs whose values native code needs: shapes are known."""
     if isinstance(operation.op, ZerosOfShape):
         return ()
     return operation.inputs[:1] if isinstance(operation.op, IGNORES_FURTHER_INPUTS) else operation.inputs
 
 
-_LastUses = Mapping[Operation, Sequence[Tensor]]
-_FrameUsers = Mapping[Tensor, Sequence[Operation]]
+_LastUses = Mapping[Operation, Sequence[Symbol]]
+_FrameUsers = Mapping[Symbol, Sequence[Operation]]
 
 
 class Block:
     """The operations of a graph or region, and the values known so far."""
 
-    def __init__(self, context: Context, values: dict[Tensor, Value]) -> None:
+    def __init__(self, context: Context, values: dict[Symbol, Value]) -> None:
         self.context = context
         self.function = context.function
         self.values = values
-        self.trips: dict[Tensor, str] = {}  # for the frame of a loop, how many iterations it made
-        self.saved: dict[tuple[Tensor, Tensor], Value] = {}  # of branches, by frame and tensor
-        self.histories: dict[tuple[Tensor, Tensor], Value] = {}  # of loops
-        self.targets: dict[Tensor, Array] = {}  # where results are wanted
-        self._held: dict[Tensor, Value] = {}
-        self._used: set[Tensor] = set()  # as more than the value of which rows are written
+        self.trips: dict[Symbol, str] = {}  # for the frame of a loop, how many iterations it made
+        self.saved: dict[tuple[Symbol, Symbol], Value] = {}  # of branches, by frame and tensor
+        self.histories: dict[tuple[Symbol, Symbol], Value] = {}  # of loops
+        self.targets: dict[Symbol, Array] = {}  # where results are wanted
+        self._held: dict[Symbol, Value] = {}
+        self._used: set[Symbol] = set()  # as more than the value of which rows are written
 
-    def print_operations(self, operations: Sequence[Operation], kept: Iterable[Tensor]) -> None:
+    def print_operations(self, operations: Sequence[Operation], kept: Iterable[Symbol]) -> None:
         """Print in order; what is not `kept` gives its memory back after its last use."""
         last = _last_uses(operations)
         outliving, users = set(kept), frame_users(operations)
@@ -60,7 +60,7 @@ class Block:
                 self._print_one(operation, outliving, last, users)
 
     def _print_piece(
-        self, run: Sequence[Operation], outliving: set[Tensor], last: _LastUses, users: _FrameUsers
+        self, run: Sequence[Operation], outliving: set[Symbol], last: _LastUses, users: _FrameUsers
     ) -> None:
         """Print operations on scalars as a function of their own."""
         pieces = self.context.pieces
@@ -74,7 +74,7 @@ class Block:
     def _print_one(
         self,
         operation: Operation,
-        outliving: set[Tensor],
+        outliving: set[Symbol],
         last: _LastUses,
         users: _FrameUsers,
         is_in_piece: bool = False,
@@ -97,7 +97,7 @@ class Block:
             self.function.release(value)
         self._held.clear()
 
-    def value_of(self, tensor: Tensor) -> Value:
+    def value_of(self, tensor: Symbol) -> Value:
         value = self.values.get(tensor)
         if isinstance(value, Elements) and not value.is_there:
             raise UnsupportedError("the elements of a TensorArray are used after a write")
@@ -108,14 +108,14 @@ class Block:
             return print_form(self.context, tensor.operation, ())[0]
         raise UnsupportedError(f"{tensor.operation.name} has no native value")
 
-    def _printed(self, operation: Operation, users: Mapping[Tensor, Sequence[Operation]]) -> Mapping[Tensor, Value]:
+    def _printed(self, operation: Operation, users: Mapping[Symbol, Sequence[Operation]]) -> Mapping[Symbol, Value]:
         try:
             return self._print(operation, users)
         except UnsupportedError as error:
             error.operation = error.operation or operation
             raise
 
-    def _print(self, operation: Operation, users: Mapping[Tensor, Sequence[Operation]]) -> Mapping[Tensor, Value]:
+    def _print(self, operation: Operation, users: Mapping[Symbol, Sequence[Operation]]) -> Mapping[Symbol, Value]:
         op = operation.op
         if isinstance(op, While):
             return print_loop(self, op, operation, users.get(operation.outputs[-1], ()))
@@ -140,11 +140,11 @@ class Block:
         return dict(zip(operation.outputs, print_form(self.context, operation, inputs), strict=True))
 
 
-def _last_uses(operations: Sequence[Operation]) -> dict[Operation, list[Tensor]]:
+def _last_uses(operations: Sequence[Operation]) -> dict[Operation, list[Symbol]]:
     """For each operation the tensors made among `operations` that it is the last to take (or makes for nothing)."""
     owned = {tensor for operation in operations for tensor in operation.outputs}
-    found: dict[Operation, list[Tensor]] = {}
-    seen: set[Tensor] = set()
+    found: dict[Operation, list[Symbol]] = {}
+    seen: set[Symbol] = set()
     for operation in reversed(operations):
         for tensor in (*operation.inputs, *operation.outputs):
             if tensor in owned and tensor not in seen:
@@ -159,7 +159,7 @@ def _last_uses(operations: Sequence[Operation]) -> dict[Operation, list[Tensor]]
 class _Variable:
     """A loop variable: a register, or a pointer to one of two places that take turns."""
 
-    def __init__(self, block: Block, initial: Value, parameter: Tensor) -> None:
+    def __init__(self, block: Block, initial: Value, parameter: Symbol) -> None:
         function = block.function
         self.function = function
         self.initial = initial
@@ -231,7 +231,7 @@ class _Variable:
             self.function.release(place)
 
 
-def print_loop(block: Block, op: While, operation: Operation, users: Sequence[Operation]) -> dict[Tensor, Value]:
+def print_loop(block: Block, op: While, operation: Operation, users: Sequence[Operation]) -> dict[Symbol, Value]:
     """A loop, which records what `users` take from its frame."""
     context, function = block.context, block.function
     if op.recomputed_bytes:
@@ -325,7 +325,7 @@ def _known(value: Value | None) -> Value:
     return value
 
 
-def _bound(region: Region, parameters: Sequence[Value], captured: Sequence[Value | None]) -> dict[Tensor, Value]:
+def _bound(region: Region, parameters: Sequence[Value], captured: Sequence[Value | None]) -> dict[Symbol, Value]:
     """The values of a region's parameters and captures."""
     values = dict(zip(region.parameters, parameters, strict=True))
     for (_, parameter), value in zip(region.captures, captured, strict=True):
@@ -335,7 +335,7 @@ def _bound(region: Region, parameters: Sequence[Value], captured: Sequence[Value
     return values
 
 
-def _print_branch(block: Block, op: Branch, operation: Operation, users: Sequence[Operation]) -> dict[Tensor, Value]:
+def _print_branch(block: Block, op: Branch, operation: Operation, users: Sequence[Operation]) -> dict[Symbol, Value]:
     """A branch: each region's results go to common registers."""
     context, function = block.context, block.function
     frame = operation.outputs[-1]
@@ -355,7 +355,7 @@ def _print_branch(block: Block, op: Branch, operation: Operation, users: Sequenc
     slots: list[str] = []
     like: list[Value] = []
     buffers: list[set[object]] = []
-    kept_slots: dict[Tensor, tuple[str, Value]] = {}
+    kept_slots: dict[Symbol, tuple[str, Value]] = {}
     start = 0
     for region, label in zip(op.regions, labels, strict=True):
         function.place(label)

@@ -15,7 +15,7 @@ from ...graph.dtypes import name_of
 from ...graph.graph import Operation
 from ...graph.identity import is_among, place_among
 from ...graph.spec import ArraySpec, FrameSpec, TensorSpec
-from ...graph.tensor import Tensor
+from ...graph.tensor import Symbol
 from ...graph.variable import Variable
 from ...ops.base import Constant
 from ...ops.keys import SeedGenerator
@@ -99,9 +99,9 @@ class Plan:
     """
 
     text: str
-    inputs: list[Tensor]
+    inputs: list[Symbol]
     constants: list[Any]
-    outputs: list[Tensor]
+    outputs: list[Symbol]
     histories: list[int]
     operands: list[Operand]
     rooms: list[Room]
@@ -136,7 +136,7 @@ def plan_loop(operation: Operation, users: Sequence[Operation], vector: int) -> 
     return _planned(vector, [operation], list(operation.outputs[:-1]), histories, body)
 
 
-def plan_block(operations: Sequence[Operation], outputs: Sequence[Tensor], vector: int, is_whole: bool = False) -> Plan:
+def plan_block(operations: Sequence[Operation], outputs: Sequence[Symbol], vector: int, is_whole: bool = False) -> Plan:
     """Operations in a row as a native region.
 
     Args:
@@ -159,8 +159,8 @@ def plan_block(operations: Sequence[Operation], outputs: Sequence[Tensor], vecto
 def _planned(
     vector: int,
     operations: Sequence[Operation],
-    outputs: list[Tensor],
-    histories: list[Tensor],
+    outputs: list[Symbol],
+    histories: list[Symbol],
     body: Callable[[Block], list[Value]],
     is_whole: bool = False,
 ) -> Plan:
@@ -178,8 +178,8 @@ class _Planner:
         self,
         vector: int,
         operations: Sequence[Operation],
-        outputs: list[Tensor],
-        histories: list[Tensor],
+        outputs: list[Symbol],
+        histories: list[Symbol],
         copied: Collection[object],
         is_whole: bool,
     ) -> None:
@@ -202,7 +202,7 @@ class _Planner:
         function = self.function
         checks = self.checks
         written = _written(self.operations)
-        values: dict[Tensor, Value] = {}
+        values: dict[Symbol, Value] = {}
         for tensor in self.inputs:
             if tensor not in written:
                 values[tensor] = self._input(checks, tensor)
@@ -335,7 +335,7 @@ class _Planner:
         self.context.variables.print_undoing()
         function.line(f"ret i32 {code}")
 
-    def _new_state(self, tensor: Tensor) -> State:
+    def _new_state(self, tensor: Symbol) -> State:
         """Two more operands: the elements, and what says which are there."""
         spec = tensor.spec
         assert isinstance(spec, ArraySpec)
@@ -350,7 +350,7 @@ class _Planner:
         self.function.prologue.append(f"  store i64 0, ptr {size}")
         return State(number, kind, shape, f"%d{position}", f"%d{position + 1}", size, f"%rows{position}")
 
-    def _new_record(self, tensor: Tensor) -> Record:
+    def _new_record(self, tensor: Symbol) -> Record:
         """One more operand: the values, or where those of each inner loop end."""
         inner = recorded_inside(tensor)
         of = None if inner is None else self.context.record_of(inner)
@@ -365,7 +365,7 @@ class _Planner:
         self.function.prologue.append(f"  store i64 0, ptr {count}")
         return Record(number, type_of(dtype), shape, f"%d{position}", f"%rows{position}", count, of)
 
-    def _first_state(self, tensor: Tensor) -> Slots:
+    def _first_state(self, tensor: Symbol) -> Slots:
         """A state that starts with the elements of an input."""
         state = self._new_state(tensor)
         self.rooms[-1].source = place_among(tensor, self.inputs)
@@ -382,7 +382,7 @@ class _Planner:
         plan.result = number
         self._note(FIRST_SIZE + value.state.number, self.function.let(f"load i64, ptr {value.state.size}"))
 
-    def _input(self, checks: Checks, tensor: Tensor) -> Value:
+    def _input(self, checks: Checks, tensor: Symbol) -> Value:
         position, spec = len(self.operands), tensor.spec
         kind = type_of(tensor.dtype)
         if isinstance(spec, ArraySpec):
@@ -407,7 +407,7 @@ class _Planner:
         count = self.function.let(f"sub i64 %rows{position}, 1")
         return Ragged(rows.pointer, rows.kind, rows.shape, f"%d{position}", count)
 
-    def _give(self, pointer: str, tensor: Tensor, value: Value) -> None:
+    def _give(self, pointer: str, tensor: Symbol, value: Value) -> None:
         check_in_use(value)
         shape = shape_of(tensor)
         if isinstance(value, Scalar) and not shape and value.kind == type_of(tensor.dtype):
@@ -451,11 +451,11 @@ class _Planner:
         return found
 
 
-def _inputs_of(operations: Sequence[Operation]) -> list[Tensor]:
+def _inputs_of(operations: Sequence[Operation]) -> list[Symbol]:
     """What comes from outside, but for scalar constants."""
     made = {tensor for operation in operations for tensor in operation.outputs}
     taken = dict.fromkeys(tensor for operation in operations for tensor in taken_inputs(operation))
-    found: list[Tensor] = []
+    found: list[Symbol] = []
     for tensor in taken:
         is_constant = isinstance(tensor.operation.op, Constant)
         if (tensor in made and not (is_constant and tensor.shape != ())) or (is_constant and tensor.shape == ()):
@@ -466,15 +466,15 @@ def _inputs_of(operations: Sequence[Operation]) -> list[Tensor]:
     return found
 
 
-def _written(operations: Sequence[Operation]) -> set[Tensor]:
+def _written(operations: Sequence[Operation]) -> set[Symbol]:
     """The TensorArrays from outside that loop variables start as."""
     loops = [operation for operation in operations if isinstance(operation.op, While)]
     return {tensor for operation in loops for tensor in operation.own_inputs if isinstance(tensor.spec, ArraySpec)}
 
 
-def _constants_inside(operations: Sequence[Operation], known: Sequence[Tensor]) -> list[Tensor]:
+def _constants_inside(operations: Sequence[Operation], known: Sequence[Symbol]) -> list[Symbol]:
     """The constant arrays whose values are needed, in regions too."""
-    found: dict[Tensor, None] = {}
+    found: dict[Symbol, None] = {}
     for operation in all_operations(operations):
         results = [result for region in operation.op.regions for result in region.results]
         for tensor in (*taken_inputs(operation), *results):
@@ -483,7 +483,7 @@ def _constants_inside(operations: Sequence[Operation], known: Sequence[Tensor]) 
     return list(found)
 
 
-def _value_of(tensor: Tensor) -> Any:
+def _value_of(tensor: Symbol) -> Any:
     op = tensor.operation.op
     assert isinstance(op, Constant)
     return op.value
@@ -502,11 +502,11 @@ def _static_shape(variable: Variable) -> tuple[int, ...]:
     return tuple(int(dim or 0) for dim in variable.shape)
 
 
-def _is_ragged(tensor: Tensor) -> bool:
+def _is_ragged(tensor: Symbol) -> bool:
     return isinstance(tensor.spec, ArraySpec) and isinstance(tensor.spec.element, ArraySpec)
 
 
-def _dtype(tensor: Tensor) -> np.dtype[np.generic]:
+def _dtype(tensor: Symbol) -> np.dtype[np.generic]:
     return np.dtype(name_of(tensor.dtype))
 
 

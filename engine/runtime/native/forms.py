@@ -14,7 +14,7 @@ from ...graph.graph import Operation
 from ...graph.nest import is_integer
 from ...graph.op import Op
 from ...graph.spec import TensorSpec
-from ...graph.tensor import Tensor
+from ...graph.tensor import Symbol
 from ...ops.axes import Transpose
 from ...ops.base import BroadcastToShape, Constant, ReshapeToShape, SumToShape, ZerosOfShape
 from ...ops.creation import Fill
@@ -72,12 +72,12 @@ class Context:
     def __init__(self, vector: int) -> None:
         self.function = Function()
         self.vector = vector
-        self.targets: dict[Tensor, Array] = {}
-        self.constants: dict[Tensor, Value] = {}  # arrays
-        self.make_state: Callable[[Tensor], State]
-        self.make_record: Callable[[Tensor], Record]
-        self.records: dict[Tensor, Record] = {}  # by the tensor inside of a loop
-        self.kept: set[Tensor] = set()  # those of which all is wanted, not only what one run of the loop records
+        self.targets: dict[Symbol, Array] = {}
+        self.constants: dict[Symbol, Value] = {}  # arrays
+        self.make_state: Callable[[Symbol], State]
+        self.make_record: Callable[[Symbol], Record]
+        self.records: dict[Symbol, Record] = {}  # by the tensor inside of a loop
+        self.kept: set[Symbol] = set()  # those of which all is wanted, not only what one run of the loop records
         self.operations = 0
         self.work = 0
         self.largest = 0  # elements of what elementwise operations take, and of results
@@ -101,15 +101,15 @@ class Context:
         function.jump("no_room")
         function.place(on)
 
-    def shape_of(self, tensor: Tensor) -> tuple[int, ...]:
+    def shape_of(self, tensor: Symbol) -> tuple[int, ...]:
         """As `shape_of`."""
         return shape_of(tensor)
 
-    def new_state(self, tensor: Tensor) -> State:
+    def new_state(self, tensor: Symbol) -> State:
         """Memory for a TensorArray that is written."""
         return self.make_state(tensor)
 
-    def record_of(self, tensor: Tensor) -> Record:
+    def record_of(self, tensor: Symbol) -> Record:
         """Where a loop puts the values of a tensor."""
         known = self.records.get(tensor)
         if known is None:
@@ -185,7 +185,7 @@ class Context:
         self.function.place(on)
 
 
-def shape_of(tensor: Tensor) -> tuple[int, ...]:
+def shape_of(tensor: Symbol) -> tuple[int, ...]:
     """The static shape of a tensor.
 
     Raises:
@@ -197,7 +197,7 @@ def shape_of(tensor: Tensor) -> tuple[int, ...]:
     return tuple(int(dim or 0) for dim in spec.shape)
 
 
-def _is_static(tensor: Tensor) -> bool:
+def _is_static(tensor: Symbol) -> bool:
     return isinstance(tensor.spec, TensorSpec) and tensor.spec.is_static
 
 

@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from ...graph.graph import Operation, Parameter
-from ...graph.tensor import Tensor
+from ...graph.tensor import Symbol
 from ...ops.base import Constant
 from ...ops.tensor_arrays import ArrayRead
 from .function import Elements, Scalar, Value
@@ -28,7 +28,7 @@ _PLACE = 8  # bytes
 Run = tuple[bool, list[Operation]]  # whether it is cut into pieces
 
 
-def runs_of(operations: Sequence[Operation], values: Mapping[Tensor, Value]) -> list[Run]:
+def runs_of(operations: Sequence[Operation], values: Mapping[Symbol, Value]) -> list[Run]:
     """The operations of a block, with those apart that are to be pieces.
 
     Args:
@@ -49,7 +49,7 @@ def runs_of(operations: Sequence[Operation], values: Mapping[Tensor, Value]) -> 
     return found
 
 
-def _is_plain(operation: Operation, values: Mapping[Tensor, Value]) -> bool:
+def _is_plain(operation: Operation, values: Mapping[Symbol, Value]) -> bool:
     """Whether an operation takes registers, and gives registers, whatever else there is."""
     if operation.effects or any(tensor.shape != () for tensor in operation.outputs):
         return False

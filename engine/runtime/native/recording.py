@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ...control_flow.frames import History
 from ...graph.spec import ArraySpec, TensorSpec
-from ...graph.tensor import Tensor
+from ...graph.tensor import Symbol
 from ..kernels.expression import UnsupportedError
 from .forms import Context
 from .function import Array, Elements, Ragged, Record, Scalar, Value
@@ -21,10 +21,10 @@ from .pieces import PIECE
 _MANY = 100  # records of one loop, from which they share a count
 
 
-def start_records(context: Context, tensors: Iterable[Tensor]) -> dict[Tensor, str]:
+def start_records(context: Context, tensors: Iterable[Symbol]) -> dict[Symbol, str]:
     """Before a loop that records `tensors`: where its records begin. What nobody wants any more is overwritten."""
     wanted = list(tensors)
-    starts: dict[Tensor, str] = {}
+    starts: dict[Symbol, str] = {}
     together = _records_together(context, wanted)
     if together:
         first = context.record_of(together[0])
@@ -46,7 +46,7 @@ def start_records(context: Context, tensors: Iterable[Tensor]) -> dict[Tensor, s
     return starts
 
 
-def _records_together(context: Context, tensors: Sequence[Tensor]) -> list[Tensor]:
+def _records_together(context: Context, tensors: Sequence[Symbol]) -> list[Symbol]:
     """Scalars that a loop records, where these are so many that they get one count, and are asked for room once."""
     scalars = [
         tensor
@@ -59,7 +59,7 @@ def _records_together(context: Context, tensors: Sequence[Tensor]) -> list[Tenso
     return scalars if len(scalars) >= _MANY else []
 
 
-def recorded_inside(tensor: Tensor) -> Tensor | None:
+def recorded_inside(tensor: Symbol) -> Symbol | None:
     """The tensor of a loop inside of which `tensor` is the record; None for an ordinary value.
 
     Raises:
@@ -80,9 +80,9 @@ def _forget(context: Context, record: Record) -> None:
         _forget(context, record.of)
 
 
-def print_recordings(context: Context, tensors: Sequence[Tensor], value_of: Callable[[Tensor], Value]) -> None:
+def print_recordings(context: Context, tensors: Sequence[Symbol], value_of: Callable[[Symbol], Value]) -> None:
     """At the end of an iteration: add values to the records of `tensors`, if there is room."""
-    followers: dict[str, list[Tensor]] = {}
+    followers: dict[str, list[Symbol]] = {}
     for tensor in tensors:
         followers.setdefault(context.record_of(tensor).count, []).append(tensor)
     for several in followers.values():
@@ -92,7 +92,7 @@ def print_recordings(context: Context, tensors: Sequence[Tensor], value_of: Call
             _print_recording(context, several[0], value_of(several[0]))
 
 
-def _print_together(context: Context, tensors: Sequence[Tensor], value_of: Callable[[Tensor], Value]) -> None:
+def _print_together(context: Context, tensors: Sequence[Symbol], value_of: Callable[[Symbol], Value]) -> None:
     """Add to records that have one count, in functions of their own."""
     function, record = context.function, context.record_of(tensors[0])
     index = function.let(f"load i64, ptr {record.count}")
@@ -107,7 +107,7 @@ def _print_together(context: Context, tensors: Sequence[Tensor], value_of: Calla
     function.line(f"store i64 {function.let(f'add nsw i64 {index}, 1')}, ptr {record.count}")
 
 
-def _print_recording(context: Context, tensor: Tensor, value: Value) -> None:
+def _print_recording(context: Context, tensor: Symbol, value: Value) -> None:
     """At the end of an iteration: add a value to the record of `tensor`, if there is room."""
     function, record = context.function, context.record_of(tensor)
     index = function.let(f"load i64, ptr {record.count}")
@@ -135,7 +135,7 @@ def _put(context: Context, record: Record, index: str, value: Value) -> None:
         raise UnsupportedError("a record of another shape or type")
 
 
-def recorded_value(context: Context, tensor: Tensor, start: str) -> Value:
+def recorded_value(context: Context, tensor: Symbol, start: str) -> Value:
     """After a loop: what it recorded of `tensor`, as a TensorArray in place."""
     function, record = context.function, context.record_of(tensor)
     count = function.let(f"sub i64 {function.let(f'load i64, ptr {record.count}')}, {start}")

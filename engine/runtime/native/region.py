@@ -12,7 +12,7 @@ import numpy as np
 
 from ...graph.deadlines import requests_address
 from ...graph.spec import ArraySpec, TensorSpec
-from ...graph.tensor import Tensor
+from ...graph.tensor import Symbol
 from ...graph.variable import Variable
 from ...ops.array_value import ArrayValue
 from ...ops.keys import SeedGenerator
@@ -269,7 +269,7 @@ def _set_value(plan: HeldValue, value: Any) -> None:
         plan.resource.write_value(value)
 
 
-def _element_of(tensor: Tensor) -> Any:
+def _element_of(tensor: Symbol) -> Any:
     assert isinstance(tensor.spec, ArraySpec)
     return tensor.spec.element
 

@@ -14,7 +14,7 @@ from ...control_flow.cond import Branch
 from ...control_flow.frames import History, Saved
 from ...control_flow.while_loop import While
 from ...graph.graph import Operation, Parameter, Placeholder
-from ...graph.tensor import Tensor
+from ...graph.tensor import Symbol
 from ...ops.base import Constant
 from ...passes.estimates import flops_of
 from ...passes.log import note_change, note_kept
@@ -85,7 +85,7 @@ _PYTHON = (
 
 
 def native_regions(
-    operations: Sequence[Operation], fetches: Iterable[Tensor], compiles_whole: bool = False
+    operations: Sequence[Operation], fetches: Iterable[Symbol], compiles_whole: bool = False
 ) -> dict[Operation, NativeRegion]:
     """The native regions of a step: by the loop that each is, or by the first operation of a run.
 
@@ -193,7 +193,7 @@ def _seconds(operation: Operation) -> float:
     return _SECONDS_AN_ARRAY + flops_of(operation) * _SECONDS_A_FLOP
 
 
-def _find(operations: Sequence[Operation], kept: set[Tensor], plans: dict[Operation, Plan]) -> None:
+def _find(operations: Sequence[Operation], kept: set[Symbol], plans: dict[Operation, Plan]) -> None:
     """Plan the outermost loops that can be native, and long runs of scalars, here and in regions inside."""
     users = frame_users(operations)
     runs = _runs(operations)
@@ -218,14 +218,14 @@ def _find(operations: Sequence[Operation], kept: set[Tensor], plans: dict[Operat
 
 
 def _shows_what_is_missing(
-    operation: Operation, users: Mapping[Tensor, Sequence[Operation]], kept: set[Tensor]
+    operation: Operation, users: Mapping[Symbol, Sequence[Operation]], kept: set[Symbol]
 ) -> bool:
     """Whether the record is wanted of what a branch in the loop saves: that has None where another was taken."""
     histories = [user for user in users.get(operation.outputs[-1], ()) if isinstance(user.op, History)]
     return any(_may_be_missing(user.outputs[0]) for user in histories if user.outputs[0] in kept)
 
 
-def _may_be_missing(tensor: Tensor) -> bool:
+def _may_be_missing(tensor: Symbol) -> bool:
     op = tensor.operation.op
     return isinstance(op, Saved) or (isinstance(op, History) and _may_be_missing(op.inner))
 
@@ -269,8 +269,8 @@ def _is_scalar(operation: Operation) -> bool:
 
 
 def _used_elsewhere(
-    runs: Sequence[Sequence[Operation]], operations: Sequence[Operation], kept: set[Tensor]
-) -> set[Tensor]:
+    runs: Sequence[Sequence[Operation]], operations: Sequence[Operation], kept: set[Symbol]
+) -> set[Symbol]:
     """What others need than the run that makes it."""
     run_of = {operation: number for number, run in enumerate(runs) for operation in run}
     taken = {t for o in operations for t in o.inputs if run_of.get(o, -1) != run_of.get(t.operation, -2)}
@@ -290,7 +290,7 @@ def _is_worth_all(operations: Sequence[Operation]) -> bool:
     return sum(map(_seconds, operations)) < work * _SECONDS_IN_PYTHON
 
 
-def _planned_step(operations: Sequence[Operation], fetches: Sequence[Tensor]) -> Plan | None:
+def _planned_step(operations: Sequence[Operation], fetches: Sequence[Symbol]) -> Plan | None:
     """All of a step as one region."""
     run = [operation for operation in operations if not isinstance(operation.op, (Constant, Placeholder))]
     made = {tensor for operation in run for tensor in operation.outputs}
@@ -306,7 +306,7 @@ def _planned_step(operations: Sequence[Operation], fetches: Sequence[Tensor]) ->
     return plan
 
 
-def _planned_run(run: Sequence[Operation], outputs: Sequence[Tensor]) -> Plan | None:
+def _planned_run(run: Sequence[Operation], outputs: Sequence[Symbol]) -> Plan | None:
     try:
         plan = plan_block(run, outputs, vector_bytes(library.host)) if outputs else None
     except (UnsupportedError, TooLargeError) as error:

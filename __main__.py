@@ -1,0 +1,34 @@
+"""The command line: ``python -m anabranch COMMAND``, also installed as ``anabranch``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+# By name: the module, imported when the command is given, and a line of help. A module has `add_arguments(parser)` and
+# `run(options)`, which gives the exit status; its docstring describes the command.
+_COMMANDS: dict[str, tuple[str, str]] = {
+    "worker": (".distribute.command", "run one task of a cluster in this process"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; gives the exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser("anabranch", description="Commands of anabranch.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (target, summary) in _COMMANDS.items():
+        command = commands.add_parser(name, help=summary)
+        if name in given[:1]:  # others need not be imported
+            module = importlib.import_module(target, __package__)
+            command.description = module.__doc__
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
+    options = parser.parse_args(given)
+    return options.run(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

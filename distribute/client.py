@@ -1,0 +1,249 @@
+"""The client's side of ``ab.Session(target="grpc://host:port")``: connections to a master, and no devices."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import secrets
+import socket
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ..engine.graph.container import name_of_container
+from ..engine.graph.deadlines import seconds_left
+from ..engine.graph.dtypes import name_of
+from ..engine.graph.graph import Graph, Operation
+from ..engine.graph.spec import Spec, TensorSpec
+from ..engine.graph.tensor import Tensor
+from ..engine.graph.variable import Variable
+from ..engine.passes.memory_budget import memory_budget
+from ..engine.passes.switches import turned_off
+from ..engine.place.placement import Placement
+from ..engine.runtime.program import Statistics
+from ..engine.saving import describe_for_tasks
+from .cluster import is_loopback, split_address
+from .connections import Channel, Identity, RefusedError
+from .failures import read_error, task_failed
+from .front import TaskInfo, TaskUnavailableError, ask_task
+from .token import job_token
+from .values import decode_value, encode_value
+from .wire import Frame, Kind
+
+_CONNECT_SECONDS = 30.0
+
+
+def connect(target: str) -> Client:
+    """Connect to the task at ``grpc://host:port``.
+
+    Raises:
+        ValueError: the target can't be read.
+        TaskFailedError: no task answers there.
+        ConnectionError: the task does not know the same token.
+    """
+    address = target.removeprefix("grpc://").rstrip("/")
+    host, _ = split_address(address)
+    try:
+        info = ask_task(address, None, _CONNECT_SECONDS)
+    except TaskUnavailableError as error:
+        raise task_failed(target, str(error).rstrip(".")) from None
+    return Client(info, job_token(is_loopback=is_loopback(host)))
+
+
+class Client:
+    """A session's connections to its master.
+
+    Args:
+        info: what the master says of itself.
+        token: that of the job.
+
+    Concurrent steps have a connection each; connections are kept for the next ones.
+
+    Attributes:
+        tasks_of_latest: how many tasks take part in the step that was prepared last.
+        exact: have steps prepared with rewrites alone that keep the interpreter's bits.
+    """
+
+    def __init__(self, info: TaskInfo, token: bytes) -> None:
+        self.master = info
+        self.exact = False
+        self.tasks_of_latest = 0
+        self.identity = Identity(f"client {socket.gethostname()}:{os.getpid()}", secrets.randbits(63))
+        self._token = token
+        self._idle: list[Channel] = []
+        self._lock = threading.Lock()
+        self._preparing = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._sent = b""  # the digest of the graph that was sent
+        self._paths: dict[Any, str] = {}  # of variables and generators, by which tasks know them
+        self._is_closed = False
+        self._finalizer = weakref.finalize(self, _close_all, self._idle)
+        self._idle.append(self._open())
+
+    def _open(self) -> Channel:
+        expected = Identity(self.master.name, self.master.incarnation)
+        try:
+            return Channel((self.master.host, self.master.port), self.identity, self._token, expected, _CONNECT_SECONDS)
+        except RefusedError as error:
+            raise ConnectionError(f"{self.master.name} can't be used: {error}.") from None
+        except OSError as error:
+            raise task_failed(self.master.name, f"it can't be reached ({error.strerror or error})") from None
+
+    @contextlib.contextmanager
+    def channel(self) -> Iterator[Channel]:
+        """A connection for one request; it is kept for the next one unless it breaks."""
+        with self._lock:
+            if self._is_closed:
+                raise ConnectionError("The session is closed. Make a new one.")
+            channel = self._idle.pop() if self._idle else None
+        channel = channel or self._open()
+        is_whole = False
+        try:
+            yield channel
+            is_whole = True
+        except OSError as error:
+            raise task_failed(self.master.name, str(error.strerror or error)) from None
+        finally:
+            with self._lock:
+                if is_whole and not self._is_closed:
+                    self._idle.append(channel)
+                else:
+                    channel.close()
+
+    def ask(self, kind: int, document: Any, arrays: Sequence[Any] = ()) -> Frame:
+        """Send a request, and wait for the answer.
+
+        Raises:
+            Exception: what the master answers that has failed.
+            TaskFailedError: the master is gone.
+        """
+        with self.channel() as channel:
+            channel.send(kind, document, arrays)
+            found = channel.receive()
+        return self._checked(found)
+
+    def _checked(self, answer: Frame) -> Frame:
+        """An answer, if it is one."""
+        if answer.kind == Kind.ERROR:
+            raise read_error(answer.document()["error"])
+        if answer.kind == Kind.REFUSED:
+            raise ConnectionError(f"{self.master.name} has refused a request: {answer.document().get('message')}.")
+        return answer
+
+    # --- what the engine calls --------------------------------------------------------------------------------------
+
+    def program(
+        self,
+        graph: Graph,
+        targets: Sequence[Tensor | Operation],
+        feeds: Sequence[Tensor],
+        specs: Sequence[Spec] | None,
+        placement: Placement | None,
+    ) -> RemoteProgram:
+        """Have a step prepared by the cluster.
+
+        Raises:
+            PlacementError: what was asked for can't be kept.
+            SavedGraphError: something in the graph can't leave this process.
+        """
+        if placement is not None:
+            raise ValueError("placement= and target= do not go together by now: ask for devices with ab.device.")
+        number = next(self._numbers)
+        shapes = None if specs is None else [list(spec.shape or ()) for spec in specs if isinstance(spec, TensorSpec)]
+        document = {
+            "program": number,
+            "targets": [_named(target) for target in targets],
+            "feeds": [_named(feed) for feed in feeds],
+            "shapes": shapes,
+            "budget": memory_budget(),
+            "turned_off": sorted(turned_off()),
+            "exact": self.exact,
+        }
+        with self._preparing, self.channel() as channel:
+            sends = self._graph_to_send(graph)
+            if sends is not None:
+                channel.send(Kind.GRAPH, *sends)
+            channel.send(Kind.PREPARE, document)
+            answer = channel.receive()
+        self._checked(answer)
+        self.tasks_of_latest = len(answer.document()["tasks"])
+        return RemoteProgram(self, number)
+
+    def _graph_to_send(self, graph: Graph) -> tuple[Any, list[Any]] | None:
+        """The graph's document and arrays; None if the master has them."""
+        described, arrays, resources = describe_for_tasks(graph)
+        for description, resource in zip(described["resources"], resources, strict=True):
+            description |= {
+                "container": name_of_container(resource),
+                "path": self._path_of(resource),
+                "device": getattr(resource, "device", ""),
+            }
+            if isinstance(resource, Variable):
+                description["dtype"] = name_of(resource.dtype)
+        digest = hashlib.sha256(json.dumps(described["blocks"]).encode()).digest()
+        if self._sent == digest:
+            return None
+        self._sent = digest
+        found: list[Any] = []
+        return {"graph": described, "arrays": [encode_value(array, found) for array in arrays]}, found
+
+    def _path_of(self, resource: Any) -> str:
+        """The name by which tasks know a variable or generator: its own, with a number if the graph has others."""
+        known = self._paths.get(resource)
+        if known is not None:
+            return known
+        own = getattr(resource, "path", None) or resource.name
+        taken = {path for other, path in self._paths.items() if name_of_container(other) == name_of_container(resource)}
+        names = itertools.chain([own], (f"{own}_{number}" for number in itertools.count(1)))
+        found = self._paths[resource] = next(name for name in names if name not in taken)
+        return found
+
+    def close(self) -> None:
+        """Give the connections up; steps that are under way end."""
+        with self._lock:
+            self._is_closed = True
+            _close_all(self._idle)
+
+
+def _close_all(channels: list[Channel]) -> None:
+    while channels:
+        channels.pop().close()
+
+
+class RemoteProgram:
+    """A step that the cluster runs: called with the values of its feeds, it gives what is fetched.
+
+    Attributes:
+        statistics: how often it was run.
+    """
+
+    def __init__(self, client: Client, number: int) -> None:
+        self.statistics = Statistics()
+        self._client = client
+        self._number = number
+
+    def __call__(self, *values: Any) -> tuple[Any, ...]:
+        """Run the step.
+
+        Raises:
+            Exception: what an operation raised, with the place where.
+            TaskFailedError: a task that the step needs is gone.
+            DeadlineExceededError: the thread's deadline has passed.
+        """
+        self.statistics.start()
+        arrays: list[Any] = []
+        feeds = [encode_value(value, arrays) for value in values]
+        document = {"program": self._number, "feeds": feeds, "timeout": seconds_left()}
+        answer = self._client.ask(Kind.RUN, document, arrays)
+        return tuple([decode_value(description, answer.arrays) for description in answer.document()["values"]])
+
+
+def _named(target: Tensor | Operation) -> list[int]:
+    """An operation of the graph by its place, with the number of its output."""
+    if isinstance(target, Operation):
+        return [target.index]
+    return [target.operation.index, target.index]

@@ -1,0 +1,180 @@
+"""`ClusterSpec`: which tasks there are, and where they listen."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..engine.graph.device import DeviceName
+
+_JOB = re.compile(r"[A-Za-z][\w.-]*")
+
+
+class ClusterSpec(Mapping[str, "list[str]"]):
+    """The tasks of a cluster: for each job the addresses of its tasks, in order.
+
+    Args:
+        jobs: a mapping from a job's name to addresses ``"host:port"``; in place of a list there may be a mapping from
+            task numbers to addresses. Another `ClusterSpec` is copied.
+
+    Raises:
+        ValueError: a name or an address can't be read, or an address occurs twice.
+        TypeError: it is no such mapping.
+
+    >>> cluster = ClusterSpec({"ps": ["localhost:2201", "localhost:2202"], "worker": ["localhost:2203"]})
+    >>> cluster.tasks
+    ['/job:ps/task:0', '/job:ps/task:1', '/job:worker/task:0']
+    >>> cluster.address("/job:ps/task:1")
+    'localhost:2202'
+    """
+
+    def __init__(self, jobs: Mapping[str, Any]) -> None:
+        if not isinstance(jobs, Mapping):
+            raise TypeError(f"ClusterSpec({jobs!r}): expected a dict such as {{'worker': ['localhost:2203']}}.")
+        self._jobs = {job: _addresses(job, tasks) for job, tasks in jobs.items()}
+        if not any(self._jobs.values()):
+            raise ValueError("ClusterSpec: there is no task. Give {'worker': ['localhost:2203']}, for instance.")
+        self._by_name = {
+            str(DeviceName(job, number)): address
+            for job, tasks in self._jobs.items()
+            for number, address in tasks.items()
+        }
+        fixed = [address for address in self._by_name.values() if split_address(address)[1]]
+        for address in fixed:
+            if fixed.count(address) > 1:
+                twice = [name for name, known in self._by_name.items() if known == address]
+                raise ValueError(f"ClusterSpec: {' and '.join(twice)} have one address, {address}. Each needs its own.")
+
+    @classmethod
+    def from_json(cls, text: str) -> ClusterSpec:
+        """Read what `as_json` wrote.
+
+        Raises:
+            ValueError: the text is no cluster.
+        """
+        try:
+            jobs = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"The cluster {text!r} is not JSON: {error}. Write {_EXAMPLE}.") from None
+        return cls(jobs)
+
+    def as_json(self) -> str:
+        """Write the cluster as JSON."""
+        return json.dumps({job: {str(number): at for number, at in tasks.items()} for job, tasks in self._jobs.items()})
+
+    @property
+    def tasks(self) -> list[str]:
+        """The names of all tasks, job by job."""
+        return list(self._by_name)
+
+    def task_name(self, job_name: str, task_index: int) -> str:
+        """Name a task.
+
+        Raises:
+            ValueError: the cluster has no such task.
+
+        >>> ClusterSpec({"ps": ["localhost:2201"]}).task_name("ps", 0)
+        '/job:ps/task:0'
+        """
+        name = str(DeviceName(job_name, task_index))
+        if name not in self._by_name:
+            raise ValueError(f"The cluster has no task {name}; it has {', '.join(self.tasks)}.")
+        return name
+
+    def address(self, task: str) -> str:
+        """Give the address of a task, by its name.
+
+        Raises:
+            ValueError: the cluster has no such task.
+        """
+        if task not in self._by_name:
+            raise ValueError(f"The cluster has no task {task}; it has {', '.join(self.tasks)}.")
+        return self._by_name[task]
+
+    def __getitem__(self, job: str) -> list[str]:
+        return list(self._jobs[job].values())
+
+    def __iter__(self) -> Any:
+        return iter(self._jobs)
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __repr__(self) -> str:
+        return f"ClusterSpec({ {job: list(tasks.values()) for job, tasks in self._jobs.items()} })"
+
+
+_EXAMPLE = """{"ps": ["localhost:2201"], "worker": ["localhost:2203"]}"""
+
+
+def _addresses(job: Any, tasks: Any) -> dict[int, str]:
+    if not isinstance(job, str) or not _JOB.fullmatch(job):
+        raise ValueError(f"ClusterSpec: {job!r} is no name of a job. Use letters, digits, '_', '-' and '.'.")
+    if isinstance(tasks, Mapping):
+        numbered = {_number(job, number): address for number, address in tasks.items()}
+    elif isinstance(tasks, Sequence) and not isinstance(tasks, str):
+        numbered = dict(enumerate(tasks))
+    else:
+        raise TypeError(
+            f"ClusterSpec: job {job!r} is {tasks!r}; expected a list of addresses such as 'localhost:2203'."
+        )
+    for address in numbered.values():
+        split_address(address)
+    return dict(sorted(numbered.items()))
+
+
+def _number(job: str, number: Any) -> int:
+    text = str(number)
+    if not text.isdigit():
+        raise ValueError(f"ClusterSpec: job {job!r} has a task {number!r}; expected a number that counts from 0.")
+    return int(text)
+
+
+def split_address(address: Any) -> tuple[str, int]:
+    """Take an address apart: its host and its port.
+
+    Raises:
+        ValueError: it is no address.
+
+    >>> split_address("localhost:2203"), split_address("[::1]:2203")
+    (('localhost', 2203), ('::1', 2203))
+    """
+    host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{address!r} is no address. Write 'host:port', such as 'localhost:2203'.")
+    return host.strip("[]"), int(port)
+
+
+def joined_address(host: str, port: int) -> str:
+    """Put an address together."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def resolved(host: str) -> str:
+    """Look up a host: its address, of IPv4 if it has one.
+
+    Raises:
+        OSError: nobody knows the host.
+
+    >>> resolved("127.0.0.1")
+    '127.0.0.1'
+    """
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        raise OSError(f"The host {host!r} can't be found: {error.strerror}. Mend its address in the cluster.") from None
+    addresses = [str(entry[4][0]) for entry in sorted(found, key=lambda entry: entry[0] != socket.AF_INET)]
+    return addresses[0]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine, as nobody but it can reach it.
+
+    >>> is_loopback("localhost"), is_loopback("0.0.0.0")
+    (True, False)
+    """
+    return ipaddress.ip_address(resolved(host)).is_loopback

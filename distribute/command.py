@@ -1,0 +1,57 @@
+"""The command ``python -m anabranch worker``: one task in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from typing import Any
+
+from .cluster import ClusterSpec
+from .server import Server, ServerConfig
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command to its parser."""
+    parser.add_argument(
+        "--cluster", required=True, metavar="JSON", help='{"ps": ["host:port"], "worker": ["host:port"]}'
+    )
+    parser.add_argument("--job-name", help="the job of this task; not needed if the cluster has one task")
+    parser.add_argument("--task-index", type=int, help="its number in the job")
+    parser.add_argument("--cpus", type=int, default=1, help="how many CPU devices the task has (default: 1)")
+    parser.add_argument("--bind", metavar="ADDRESS", help="listen where other machines can reach this one")
+    parser.add_argument(
+        "--connect-timeout", type=float, default=30.0, metavar="SECONDS", help="to wait for other tasks"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until the process is interrupted or terminated.
+
+    The first line that it prints tells who serves where.
+    """
+    try:
+        server = Server(
+            ClusterSpec.from_json(options.cluster),
+            options.job_name,
+            options.task_index,
+            {"cpu": options.cpus},
+            ServerConfig(options.connect_timeout),
+            bind=options.bind,
+        )
+    except (ValueError, TypeError, OSError) as error:
+        print(f"anabranch worker: {error}", file=sys.stderr)
+        return 2
+
+    def end(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        print(f"{server.name} serves at {server.target}", flush=True)
+        server.join()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.stop()
+    return 0

@@ -1,0 +1,375 @@
+"""Connections: sockets that carry frames, once both sides have proved that they know the job's token.
+
+The one who accepts says who it is and gives a challenge; the one who connects answers with a proof and a challenge of
+its own; the one who accepts proves itself, too. Before that a connection takes small frames without arrays only.
+"""
+
+from __future__ import annotations
+
+import collections
+import secrets
+import selectors
+import socket
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .loop import Loop
+from .token import is_proof, proof
+from .wire import PROTOCOL, Decoder, Frame, FrameError, Kind, encode_document
+
+_HANDSHAKE_SECONDS = 10.0
+_MOST_HANDSHAKE = 4096  # bytes of a head, before the other side is known
+_MOST_BUFFERS = 64  # that are written by one call
+
+
+class RefusedError(ConnectionError):
+    """A connection that the other side, or this one, does not want; the message says why."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who speaks.
+
+    Attributes:
+        name: of a task; of a client some text that tells which one.
+        incarnation: drawn when it started.
+    """
+
+    name: str
+    incarnation: int
+
+
+# --- the handshake, without sockets ---------------------------------------------------------------------------------
+
+
+class Handshake:
+    """One side of the handshake: takes frames, and gives what to answer.
+
+    Args:
+        own: who speaks here.
+        token: what both sides know.
+        accepts: whether the other side has connected.
+        expected: of the one who connects: who is to answer.
+
+    Attributes:
+        other: who is on the other side; None as long as that is not proved.
+    """
+
+    def __init__(self, own: Identity, token: bytes, accepts: bool, expected: Identity | None = None) -> None:
+        self.own = own
+        self.other: Identity | None = None
+        self._token = token
+        self._accepts = accepts
+        self._expected = expected
+        self._challenge = secrets.token_hex(16)
+        self._said: tuple[str, ...] = ()
+        self._claimed: Identity | None = None
+
+    def begin(self) -> list[Any]:
+        """What to send at first."""
+        if not self._accepts:
+            return []
+        return encode_document(Kind.HELLO, self._introduction())
+
+    def _introduction(self) -> dict[str, Any]:
+        return {
+            "protocol": PROTOCOL,
+            "name": self.own.name,
+            "incarnation": self.own.incarnation,
+            "challenge": self._challenge,
+        }
+
+    def take(self, frame: Frame) -> list[Any]:
+        """Take a frame; gives what to answer.
+
+        Raises:
+            RefusedError: the other side does not know the token, speaks another version, or is somebody else.
+        """
+        document = frame.document()
+        if frame.kind == Kind.REFUSED:
+            raise RefusedError(str(document.get("message", "")))
+        if self._accepts:
+            return self._take_proof(frame.kind, document)
+        if frame.kind == Kind.HELLO and not self._said:
+            return self._take_hello(document)
+        if frame.kind != Kind.WELCOME or not self._said:
+            raise RefusedError(f"a frame of kind {frame.kind} came before the other side had proved itself")
+        if not is_proof(document.get("proof"), proof(self._token, "accepts", *self._said)):
+            raise RefusedError(_unproved(self._claimed))
+        self.other = self._claimed
+        return []
+
+    def _take_hello(self, document: dict[str, Any]) -> list[Any]:
+        self._claimed = _introduced(document)
+        if self._expected is not None and self._claimed != self._expected:
+            raise RefusedError(
+                f"{self._expected.name} was expected and {self._claimed.name} answered, or another start of it. The "
+                "task has been started anew, or another one has taken its port"
+            )
+        self._said = self._talk(document["challenge"], self._challenge, self._claimed, self.own)
+        answer = {**self._introduction(), "proof": proof(self._token, "connects", *self._said)}
+        return encode_document(Kind.PROOF, answer)
+
+    def _take_proof(self, kind: int, document: dict[str, Any]) -> list[Any]:
+        if kind != Kind.PROOF:
+            raise RefusedError(f"a frame of kind {kind} came before the other side had proved itself")
+        claimed = _introduced(document)
+        said = self._talk(self._challenge, document["challenge"], self.own, claimed)
+        if not is_proof(document.get("proof"), proof(self._token, "connects", *said)):
+            raise RefusedError(_unproved(claimed))
+        self.other = claimed
+        return encode_document(Kind.WELCOME, {"proof": proof(self._token, "accepts", *said)})
+
+    @staticmethod
+    def _talk(challenge: str, answer: str, accepting: Identity, connecting: Identity) -> tuple[str, ...]:
+        """All that both sides have said."""
+        names = (accepting.name, str(accepting.incarnation), connecting.name, str(connecting.incarnation))
+        return (str(PROTOCOL), challenge, answer, *names)
+
+
+def _introduced(document: dict[str, Any]) -> Identity:
+    version = document.get("protocol")
+    name, incarnation, challenge = (document.get(key) for key in ("name", "incarnation", "challenge"))
+    if version != PROTOCOL:
+        raise RefusedError(
+            f"the other side speaks version {version!r} of the protocol, and this one version {PROTOCOL}. Run the same "
+            "version of anabranch everywhere"
+        )
+    if not isinstance(name, str) or not isinstance(incarnation, int) or not isinstance(challenge, str):
+        raise RefusedError("the other side does not say who it is")
+    return Identity(name, incarnation)
+
+
+def _unproved(claimed: Identity | None) -> str:
+    name = "the other side" if claimed is None else claimed.name
+    return (
+        f"{name} has another token than this process. Set ANABRANCH_TOKEN to the same text for all tasks and clients "
+        "of a job, or start them as the same user"
+    )
+
+
+# --- with sockets, in a loop ----------------------------------------------------------------------------------------
+
+
+class Connection:
+    """A socket in a loop that carries frames.
+
+    Args:
+        loop: in whose thread everything happens.
+        sock: the socket, which is connected, or is about to be.
+        handshake: by which both sides prove themselves.
+        on_frame: takes a connection and a frame, once they have.
+        on_open: takes the connection when they have.
+        on_close: takes the connection and the reason when it is over, whoever ends it; once.
+        outbox: notes connections that have something to send (see `flush`).
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        sock: socket.socket,
+        handshake: Handshake,
+        on_frame: Callable[[Connection, Frame], None],
+        on_open: Callable[[Connection], None],
+        on_close: Callable[[Connection, str], None],
+        outbox: set[Connection],
+    ) -> None:
+        self.loop = loop
+        self.is_open = False
+        self.is_closed = False
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        self.frames_sent = 0
+        self.frames_received = 0
+        self._sock = sock
+        self._handshake = handshake
+        self._on_frame, self._on_open, self._on_close = on_frame, on_open, on_close
+        self._outbox = outbox
+        self._decoder = Decoder(_MOST_HANDSHAKE, 0)
+        self._buffers: collections.deque[memoryview] = collections.deque()
+        self._writes = False
+        sock.setblocking(False)
+        if sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        loop.watch(sock, self._ready)
+        loop.after(_HANDSHAKE_SECONDS, self._check_open)
+        self._put(handshake.begin())
+
+    @property
+    def other(self) -> Identity:
+        """Who is on the other side."""
+        assert self._handshake.other is not None, "the connection is not open yet"
+        return self._handshake.other
+
+    # --- sending ----------------------------------------------------------------------------------------------------
+
+    def send(self, kind: int, document: Any, arrays: Any = ()) -> None:
+        """Send a frame with a head of JSON; nothing if the connection is over."""
+        self.put(encode_document(kind, document, arrays))
+
+    def put(self, buffers: list[Any]) -> None:
+        """Send a frame that is encoded. It leaves with what else is sent in this turn of the loop."""
+        if not self.is_closed:
+            self.frames_sent += 1
+            self._put(buffers)
+
+    def _put(self, buffers: list[Any]) -> None:
+        self._buffers.extend(map(memoryview, buffers))
+        if self._buffers:
+            self._outbox.add(self)
+
+    def flush(self) -> None:
+        """Write what the socket takes."""
+        try:
+            while self._buffers and not self.is_closed:
+                some = [self._buffers[k] for k in range(min(len(self._buffers), _MOST_BUFFERS))]
+                self._sent(self._sock.sendmsg(some))
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self.close(f"nothing can be sent: {error.strerror or error}")
+            return
+        if bool(self._buffers) != self._writes and not self.is_closed:
+            self._writes = bool(self._buffers)
+            self.loop.watch(self._sock, self._ready, self._writes)
+
+    def _sent(self, count: int) -> None:
+        self.bytes_sent += count
+        while count:
+            first = self._buffers[0]
+            if count < len(first):
+                self._buffers[0] = first[count:]
+                return
+            count -= len(first)
+            self._buffers.popleft()
+
+    # --- receiving --------------------------------------------------------------------------------------------------
+
+    def _ready(self, events: int) -> None:
+        if events & selectors.EVENT_WRITE:
+            self.flush()
+        if events & selectors.EVENT_READ and not self.is_closed:
+            self._receive()
+
+    def _receive(self) -> None:
+        try:
+            count = self._sock.recv_into(self._decoder.buffer())
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self.close(f"the connection was lost: {error.strerror or error}")
+            return
+        if not count:
+            self.close("the connection was closed by the other side")
+            return
+        self.bytes_received += count
+        try:
+            for frame in self._decoder.advance(count):
+                if self.is_closed:
+                    return
+                self._take(frame)
+        except (FrameError, RefusedError) as error:
+            self._refuse(str(error))
+        except Exception as error:  # of ours: it must not end the loop, which serves others
+            traceback.print_exc()
+            self._refuse(f"an error inside anabranch, {type(error).__name__}: {error}")
+
+    def _take(self, frame: Frame) -> None:
+        self.frames_received += 1
+        if self.is_open:
+            self._on_frame(self, frame)
+            return
+        self._put(self._handshake.take(frame))
+        if self._handshake.other is not None:
+            self.is_open = True
+            self._decoder.most_head, self._decoder.most_arrays = Decoder().most_head, Decoder().most_arrays
+            self._on_open(self)
+
+    def _refuse(self, reason: str) -> None:
+        """Tell the other side why this is over."""
+        self._put(encode_document(Kind.REFUSED, {"message": reason}))
+        self.flush()
+        self.close(reason)
+
+    def _check_open(self) -> None:
+        if not self.is_open and not self.is_closed:
+            self.close(f"the other side did not prove itself within {_HANDSHAKE_SECONDS:g} s")
+
+    def close(self, reason: str) -> None:
+        """End the connection."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._outbox.discard(self)
+        self._buffers.clear()
+        self.loop.forget(self._sock)
+        self._sock.close()
+        self._on_close(self, reason)
+
+
+# --- with a socket that blocks, for clients -------------------------------------------------------------------------
+
+
+class Channel:
+    """A connection for a thread that waits for its answers.
+
+    Args:
+        address: host and port of the sockets of a task.
+        own: who connects.
+        token: that of the job.
+        expected: who is to answer.
+        timeout: how many seconds connecting and the handshake may take.
+
+    Raises:
+        RefusedError: the handshake has failed.
+        OSError: the task can't be reached.
+    """
+
+    def __init__(
+        self, address: tuple[str, int], own: Identity, token: bytes, expected: Identity | None, timeout: float
+    ) -> None:
+        self._decoder = Decoder()
+        self._frames: collections.deque[Frame] = collections.deque()
+        self._sock = socket.create_connection(address, timeout)
+        try:
+            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            handshake = Handshake(own, token, accepts=False, expected=expected)
+            while handshake.other is None:
+                self._send(handshake.take(self.receive()))
+            self._sock.settimeout(None)
+        except BaseException:
+            self._sock.close()
+            raise
+
+    def send(self, kind: int, document: Any, arrays: Any = ()) -> None:
+        """Send a frame with a head of JSON."""
+        self._send(encode_document(kind, document, arrays))
+
+    def _send(self, buffers: list[Any]) -> None:
+        left = list(map(memoryview, buffers))
+        while left:
+            count = self._sock.sendmsg(left[:_MOST_BUFFERS])
+            while left and count >= len(left[0]):
+                count -= len(left.pop(0))
+            if left:
+                left[0] = left[0][count:]
+
+    def receive(self) -> Frame:
+        """Wait for the next frame.
+
+        Raises:
+            ConnectionError: the connection is over.
+            FrameError: what came is no frame.
+        """
+        while not self._frames:
+            count = self._sock.recv_into(self._decoder.buffer())
+            if not count:
+                raise ConnectionResetError("the connection was closed by the other side")
+            self._frames.extend(self._decoder.advance(count))
+        return self._frames.popleft()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._sock.close()

@@ -1,0 +1,209 @@
+"""The gRPC side of a task: who it is, and whether it is well. Answered by gRPC's threads; it changes nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from .cluster import joined_address, resolved, split_address
+from .messages import (
+    HEALTH_SERVICE,
+    NOT_SERVING,
+    SERVING,
+    TASK_SERVICE,
+    HealthCheckRequest,
+    HealthCheckResponse,
+    HelloReply,
+    HelloRequest,
+)
+from .wire import PROTOCOL
+
+_THREADS = 2
+_PATIENCE = 0.2  # seconds between tries to reach a task
+_CALL_SECONDS = 5.0
+_OPTIONS = [
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+]
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """What a task says of itself.
+
+    Attributes:
+        name: "/job:ps/task:0".
+        incarnation: drawn when it started.
+        host, port: of its sockets.
+        devices: the names of its devices, in full.
+        state: what its loop does.
+        turns: how often that has turned since it started.
+    """
+
+    name: str
+    incarnation: int
+    host: str
+    port: int
+    devices: tuple[str, ...]
+    state: str = "idle"
+    turns: int = 0
+
+
+class TaskUnavailableError(ConnectionError):
+    """A task does not answer; the message names it, its address, and for how long it was tried."""
+
+
+class Front:
+    """Listens for gRPC at the address of a task.
+
+    Args:
+        host, port: where; port 0 takes one that is free.
+        information: what the task says of itself at this moment, called by any thread.
+
+    Raises:
+        OSError: the port is in use.
+    """
+
+    def __init__(self, host: str, port: int, information: Callable[[], TaskInfo]) -> None:
+        self._information = information
+        self._is_serving = True
+        self._threads = ThreadPoolExecutor(_THREADS, "anabranch-front")
+        self._server = grpc.server(self._threads, options=[("grpc.so_reuseport", 0)])
+        self._server.add_generic_rpc_handlers(
+            (
+                _service(TASK_SERVICE, "Hello", self._hello, HelloRequest, HelloReply),
+                _service(HEALTH_SERVICE, "Check", self._check, HealthCheckRequest, HealthCheckResponse),
+            )
+        )
+        try:
+            self.port = self._server.add_insecure_port(joined_address(host, port))
+        except RuntimeError:
+            self.port = 0
+        if not self.port:
+            self._server.stop(None)
+            raise OSError(
+                f"Can't listen at {joined_address(host, port)}: another process uses the port, or this machine has no "
+                "such address. End that process, or give the task another address in the cluster."
+            )
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._server.start()
+
+    def stop(self) -> None:
+        """End; the port is free when this returns."""
+        self._is_serving = False
+        self._server.stop(None).wait()
+        self._threads.shutdown()
+
+    def _hello(self, request: Any, context: Any) -> Any:
+        info = self._information()
+        return HelloReply(
+            protocol=PROTOCOL,
+            task=info.name,
+            incarnation=info.incarnation,
+            host=info.host,
+            port=info.port,
+            devices=info.devices,
+            state=info.state,
+            turns=info.turns,
+        )
+
+    def _check(self, request: Any, context: Any) -> Any:
+        if request.service not in ("", TASK_SERVICE):
+            context.abort(grpc.StatusCode.NOT_FOUND, f"There is no service {request.service!r} here.")
+        return HealthCheckResponse(status=SERVING if self._is_serving else NOT_SERVING)
+
+
+def _service(service: str, method: str, answer: Callable[[Any, Any], Any], request: Any, reply: Any) -> Any:
+    handler = grpc.unary_unary_rpc_method_handler(
+        answer, request_deserializer=request.FromString, response_serializer=reply.SerializeToString
+    )
+    return grpc.method_handlers_generic_handler(service, {method: handler})
+
+
+# --- calls ----------------------------------------------------------------------------------------------------------
+
+
+def ask_task(address: str, expected: str | None, timeout: float) -> TaskInfo:
+    """Ask the task at an address who it is, and wait for it to start.
+
+    Args:
+        address: "host:port".
+        expected: the name of the task that is to be there; None for any.
+        timeout: how many seconds to wait.
+
+    Raises:
+        TaskUnavailableError: nothing answers there, or no task, or another one.
+    """
+    until = time.monotonic() + timeout
+    host = split_address(address)[0]
+    with grpc.insecure_channel(address, options=_OPTIONS) as channel:
+        call = channel.unary_unary(
+            f"/{TASK_SERVICE}/Hello",
+            request_serializer=HelloRequest.SerializeToString,
+            response_deserializer=HelloReply.FromString,
+        )
+        reply = _answer(call, address, expected, until, timeout)
+    if reply.protocol != PROTOCOL:
+        raise TaskUnavailableError(
+            f"The task at {address} speaks version {reply.protocol} of the protocol, and this process version "
+            f"{PROTOCOL}. Run the same version of anabranch everywhere."
+        )
+    if expected is not None and reply.task != expected:
+        raise TaskUnavailableError(
+            f"{expected} was expected at {address}, and {reply.task} answers. Start all tasks with the same cluster."
+        )
+    return TaskInfo(
+        reply.task,
+        reply.incarnation,
+        reply.host or resolved(host),
+        reply.port,
+        tuple(reply.devices),
+        reply.state,
+        reply.turns,
+    )
+
+
+def _answer(call: Any, address: str, expected: str | None, until: float, timeout: float) -> Any:
+    name = expected or "a task"
+    while True:
+        left = until - time.monotonic()
+        try:
+            return call(HelloRequest(protocol=PROTOCOL), timeout=max(min(left, _CALL_SECONDS), _PATIENCE))
+        except grpc.RpcError as error:
+            code = error.code()  # pyright: ignore[reportAttributeAccessIssue]
+            if code == grpc.StatusCode.UNIMPLEMENTED:
+                raise TaskUnavailableError(
+                    f"What answers at {address} is no task of anabranch; {name} was expected there."
+                ) from None
+            if until - time.monotonic() <= _PATIENCE:
+                raise TaskUnavailableError(
+                    f"{name} did not answer at {address} within {timeout:g} s ({code.name}). Start it, or mend its "
+                    "address in the cluster."
+                ) from None
+        time.sleep(_PATIENCE)
+
+
+def is_healthy(address: str, timeout: float = _CALL_SECONDS) -> bool:
+    """Whether the task at an address says that it is well, by gRPC's own health service."""
+    with grpc.insecure_channel(address, options=_OPTIONS) as channel:
+        call = channel.unary_unary(
+            f"/{HEALTH_SERVICE}/Check",
+            request_serializer=HealthCheckRequest.SerializeToString,
+            response_deserializer=HealthCheckResponse.FromString,
+        )
+        try:
+            return call(HealthCheckRequest(), timeout=timeout).status == SERVING
+        except grpc.RpcError:
+            return False
+
+
+__all__ = ["Front", "TaskInfo", "TaskUnavailableError", "ask_task", "is_healthy"]

@@ -1,0 +1,117 @@
+"""`Loop`: one thread that waits on all sockets of a task and runs what is ready, a slice at a time."""
+
+from __future__ import annotations
+
+import collections
+import heapq
+import itertools
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+_READ_AND_WRITE = selectors.EVENT_READ | selectors.EVENT_WRITE
+
+
+class Loop:
+    """Calls functions when sockets are ready, when their time has come, and when other threads ask for it.
+
+    Attributes:
+        turns: how often it has turned.
+        idle: called once in each turn, before it waits; gives whether there is more to do at once.
+    """
+
+    def __init__(self) -> None:
+        self.turns = 0
+        self.idle: Callable[[], bool] = lambda: False
+        self._selector = selectors.DefaultSelector()
+        self._calls: collections.deque[Callable[[], Any]] = collections.deque()
+        self._timers: list[tuple[float, int, Callable[[], Any]]] = []
+        self._numbers = itertools.count()
+        self._is_over = False
+        self._is_awake = False  # whether a byte that wakes the loop is under way
+        self._lock = threading.Lock()
+        self._inner, self._outer = socket.socketpair()
+        for end in (self._inner, self._outer):
+            end.setblocking(False)
+        self._selector.register(self._inner, selectors.EVENT_READ, self._woken)
+
+    # --- for any thread ---------------------------------------------------------------------------------------------
+
+    def call(self, function: Callable[[], Any]) -> None:
+        """Have a function called in the loop's thread."""
+        self._calls.append(function)
+        self.wake()
+
+    def wake(self) -> None:
+        """End the wait that is under way, or the next one."""
+        with self._lock:
+            if self._is_awake or self._is_over:
+                return
+            self._is_awake = True
+            self._outer.send(b"\0")
+
+    def stop(self) -> None:
+        """End `run`."""
+
+        def end() -> None:
+            self._is_over = True
+
+        self.call(end)
+
+    # --- for the loop's own thread ----------------------------------------------------------------------------------
+
+    def soon(self, function: Callable[[], Any]) -> None:
+        """Have a function called in the next turn."""
+        self._calls.append(function)
+
+    def after(self, seconds: float, function: Callable[[], Any]) -> None:
+        """Have a function called when a time has passed."""
+        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._numbers), function))
+
+    def watch(self, sock: socket.socket, ready: Callable[[int], None], writes: bool = False) -> None:
+        """Have a function called with the events of a socket: when it can be read or, if asked, written."""
+        events = _READ_AND_WRITE if writes else selectors.EVENT_READ
+        if sock in self._selector.get_map():
+            self._selector.modify(sock, events, ready)
+        else:
+            self._selector.register(sock, events, ready)
+
+    def forget(self, sock: socket.socket) -> None:
+        """Watch a socket no longer."""
+        if sock.fileno() >= 0 and sock in self._selector.get_map():
+            self._selector.unregister(sock)
+
+    def run(self) -> None:
+        """Turn until `stop` is called."""
+        while not self._is_over:
+            self.turn()
+
+    def turn(self) -> None:
+        """Do what is there to do; wait for it, if there is nothing."""
+        self.turns += 1
+        is_busy = self.idle() or bool(self._calls)
+        for key, events in self._selector.select(0 if is_busy else self._until_timer()):
+            key.data(events)
+        while self._timers and self._timers[0][0] <= time.monotonic():
+            heapq.heappop(self._timers)[-1]()
+        for _ in range(len(self._calls)):
+            self._calls.popleft()()
+
+    def _until_timer(self) -> float | None:
+        return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
+
+    def _woken(self, events: int) -> None:
+        with self._lock:
+            self._is_awake = False
+            self._inner.recv(1)
+
+    def close(self) -> None:
+        """Give up what the loop itself holds; it must not run."""
+        with self._lock:
+            self._is_over = True
+            self._selector.close()
+            self._inner.close()
+            self._outer.close()

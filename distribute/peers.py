@@ -1,0 +1,105 @@
+"""`Peers`: connections from a task to others, one to each start of each of them."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .connections import Connection, Identity
+from .failures import task_failed
+from .wire import Frame
+
+Opened = Callable[["Address", Any], None]  # of where it leads, and the connection or why there is none
+
+
+class Address(NamedTuple):
+    """Where a task is reached.
+
+    Attributes:
+        name: "/job:ps/task:0".
+        host, port: of its sockets.
+        incarnation: of the start that listens there.
+    """
+
+    name: str
+    host: str
+    port: int
+    incarnation: int
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.name, self.incarnation)
+
+
+class Peers:
+    """Connects to other tasks, once each.
+
+    Args:
+        connect: makes a connection of a socket; takes the one who is to answer, and what takes frames, notes that the
+            connection is open and that it is over.
+        on_frame: takes what others answer.
+        on_lost: takes who is gone, and the reason.
+        masters: gives the incarnations of those who have connected to this task, itself included.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[..., Connection],
+        on_frame: Callable[[Connection, Frame], None],
+        on_lost: Callable[[Identity, str], None],
+        masters: Callable[[], set[int]],
+    ) -> None:
+        self._connect = connect
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self._masters = masters
+        self._known: dict[Identity, Connection] = {}
+        self._waiting: dict[Identity, list[tuple[Address, Opened]]] = {}
+
+    def has_master(self, incarnation: int) -> bool:
+        """Whether a task is connected whose steps values may belong to."""
+        return incarnation in self._masters()
+
+    def way_to(self, identity: Identity) -> Connection | None:
+        """The open connection to a task, if there is one."""
+        known = self._known.get(identity)
+        return known if known is not None and known.is_open else None
+
+    def reach(self, address: Address, opened: Opened) -> None:
+        """Connect to a task, unless that is done; `opened` takes the connection, or an error, now or later."""
+        identity = address.identity
+        known = self.way_to(identity)
+        if known is not None:
+            opened(address, known)
+            return
+        self._waiting.setdefault(identity, []).append((address, opened))
+        if identity not in self._known:
+            self._begin(address)
+
+    def _begin(self, address: Address) -> None:
+        identity = address.identity
+        sock = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        try:
+            sock.connect((address.host, address.port))
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            sock.close()
+            self._tell(identity, task_failed(address.name, f"it can't be reached ({error.strerror})"))
+            return
+
+        def on_open(connection: Connection) -> None:
+            self._tell(identity, connection)
+
+        def on_close(connection: Connection, reason: str) -> None:
+            self._known.pop(identity, None)
+            self._tell(identity, task_failed(address.name, reason))
+            self._on_lost(identity, reason)
+
+        self._known[identity] = self._connect(sock, False, identity, self._on_frame, on_open, on_close)
+
+    def _tell(self, identity: Identity, way: Any) -> None:
+        for address, opened in self._waiting.pop(identity, ()):
+            opened(address, way)

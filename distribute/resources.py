@@ -1,0 +1,137 @@
+"""The state of a task: variables and generators under (container, name), which outlive those who asked for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ..engine.graph.device import DeviceName
+from ..engine.graph.graph import Graph
+from ..engine.graph.spec import TensorSpec
+from ..engine.graph.variable import Variable
+from ..engine.ops.keys import SeedGenerator
+from ..engine.queues.errors import StateLostError
+from ..engine.saving import made_resource
+
+Key = tuple[str, str]
+
+
+class Resources:
+    """What one task holds.
+
+    Args:
+        task: its name.
+    """
+
+    def __init__(self, task: str) -> None:
+        self.task = task
+        self._held: dict[Key, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def made(self, description: Any, array: Callable[[int], Any]) -> Any:
+        """Find or make what a graph's document describes; what lies in another task is made without its value.
+
+        Raises:
+            ValueError: something else lies under that name.
+        """
+        if str(DeviceName.parse(description["device"]).of_task()) != self.task:
+            return _elsewhere(description)
+        key = (description["container"], description["path"])
+        held = self._held.get(key)
+        if held is None:
+            held = self._held[key] = (
+                _lost(description, self.task) if description.get("lost") else made_resource(description, array)
+            )
+            return held
+        _check_same(held, description, self.task)
+        return held
+
+    def clear(self, container: str) -> int:
+        """Forget what a container holds; gives how many that were."""
+        keys = [key for key in self._held if key[0] == container]
+        for key in keys:
+            del self._held[key]
+        return len(keys)
+
+
+def _elsewhere(description: Any) -> Any:
+    """What stands for a variable or generator of another task: its spec counts, and nothing reads it here."""
+    if description["kind"] == "generator":
+        return made_resource(description, lambda number: None)
+    shape = description["shape"] or ()
+    value = np.broadcast_to(np.zeros((), description["dtype"]), [dimension or 0 for dimension in shape])
+    made = Variable(np.zeros([0] * len(shape), value.dtype), [None] * len(shape), value.dtype, name=description["name"])
+    return _as_described(made, description)
+
+
+def _as_described(variable: Variable, description: Any) -> Variable:
+    shape = description["shape"]
+    variable.spec = TensorSpec(None if shape is None else tuple(shape), variable.spec.dtype)
+    variable.trainable = description["trainable"]
+    variable.device = description["device"]
+    return variable
+
+
+def _check_same(held: Any, description: Any, task: str) -> None:
+    name = description["path"]
+    if description["kind"] == "generator" or isinstance(held, SeedGenerator):
+        if description["kind"] == "generator" and isinstance(held, SeedGenerator):
+            return
+        raise ValueError(f"{name!r} on {task} is a variable for one client and a generator for another. Rename one.")
+    shape = None if description["shape"] is None else tuple(description["shape"])
+    if held.shape != shape or held.dtype.name != description["dtype"]:
+        raise ValueError(
+            f"Variable {name!r} on {task} is {held.spec}, made by another client; this one expects "
+            f"{description['dtype']}{list(shape or ())}. Give yours another name, or a container of its own "
+            "(ab.container)."
+        )
+
+
+# --- lost state -----------------------------------------------------------------------------------------------------
+
+
+class _Lost:
+    """Stands for the value of a variable whose task was started anew: whatever is done with it is an error."""
+
+    def __init__(self, name: str, task: str) -> None:
+        self._message = (
+            f"Variable {name!r} has no value: {task}, which held it, has been started anew. Assign it a value, or "
+            "restore one."
+        )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise StateLostError(self._message)
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise StateLostError(self._message)
+
+
+def _lost(description: Any, task: str) -> Any:
+    made = _elsewhere(description)
+    if isinstance(made, Variable):
+        made.write_value(_Lost(description["path"], task))
+    return made
+
+
+# --- graphs ---------------------------------------------------------------------------------------------------------
+
+
+def place_state(graph: Graph, resources: list[Any], devices: list[str]) -> None:
+    """Ask for the device of state wherever an operation touches it, the insides of loops and branches included."""
+    places = {id(resource): device for resource, device in zip(resources, devices, strict=True)}
+    waiting: list[Graph] = [graph]
+    seen: set[Graph] = set()
+    while waiting:
+        block = waiting.pop()
+        if block in seen:  # a recursive body
+            continue
+        seen.add(block)
+        for operation in block.operations:
+            waiting.extend(operation.op.regions)
+            touched = [places[id(effect.resource)] for effect in operation.effects if id(effect.resource) in places]
+            if touched and not operation.op.regions:
+                operation.device = touched[0]

@@ -1,0 +1,202 @@
+"""`Server`: this process as one task of a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import threading
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from ..engine.graph.device import DeviceName
+from ..engine.place.devices import make_devices
+from .cluster import ClusterSpec, is_loopback, joined_address, resolved, split_address
+from .connections import Identity
+from .front import Front, TaskInfo
+from .task import Task
+from .token import job_token
+
+_BACKLOG = 128
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """How a task behaves.
+
+    Attributes:
+        connect_timeout: how many seconds a step waits for tasks that it needs and that are not there.
+    """
+
+    connect_timeout: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not self.connect_timeout >= 0:
+            raise ValueError(f"connect_timeout={self.connect_timeout!r}: expected a number of seconds, 0 or more.")
+
+
+class Server:
+    """Runs this process's task of a cluster, on threads of its own.
+
+    Args:
+        cluster: all tasks: a `ClusterSpec`, or what makes one. Port 0 takes one that is free, see `target`.
+        job_name, task_index: which of them this is; not needed if there is only one.
+        devices: of this task: how many of a kind, by default ``{"cpu": 1}``.
+        config: how it behaves.
+        start: begin at once; otherwise `start` does.
+        token: the secret that all tasks and clients of the job know; by default the one in ``ANABRANCH_TOKEN``, or
+            for tasks that nobody but this machine can reach the one in the user's file (mode 0600).
+        bind: the address of this machine at which to listen, where others are to reach it ("0.0.0.0": all). Without
+            it nobody but this machine can.
+
+    Raises:
+        ValueError: the cluster has no such task, its address is not of this machine alone and there is no `bind`, or
+            there is no token.
+        OSError: the port is in use.
+
+    >>> server = Server({"worker": ["localhost:0"]}, token="an example's token, not a secret")
+    >>> server.name, server.target.startswith("grpc://localhost:")
+    ('/job:worker/task:0', True)
+    >>> server.stop()
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterSpec | dict[str, Any],
+        job_name: str | None = None,
+        task_index: int | None = None,
+        devices: dict[str, Any] | None = None,
+        config: ServerConfig | None = None,
+        start: bool = True,
+        *,
+        token: str | None = None,
+        bind: str | None = None,
+    ) -> None:
+        self.cluster = cluster if isinstance(cluster, ClusterSpec) else ClusterSpec(cluster)
+        self.name = _chosen(self.cluster, job_name, task_index)
+        self._host, port = split_address(self.cluster.address(self.name))
+        listens_at = bind or self._host
+        if bind is None and not is_loopback(self._host):
+            raise ValueError(
+                f"{self.name} has the address {self.cluster.address(self.name)}, which others can reach. Give bind= "
+                "the address of this machine at which to listen ('0.0.0.0' for all), and a token; without it a task "
+                "listens on loopback alone."
+            )
+        self._token = job_token(token, is_loopback(listens_at))
+        self._devices = make_devices(DeviceName.parse(self.name), **_checked_devices(devices))
+        self.incarnation = secrets.randbits(63)
+        self._config = config or ServerConfig()
+        self._listener = _listening(listens_at)
+        try:
+            self._front = Front(listens_at, port, self._information)
+        except BaseException:
+            self._listener.close()
+            raise
+        self.task = Task(
+            Identity(self.name, self.incarnation),
+            self.cluster,
+            self._devices,
+            self._token,
+            self._config.connect_timeout,
+            self._listener.getsockname()[1],
+        )
+        self._thread = threading.Thread(target=self._run, name=f"anabranch {self.name}", daemon=True)
+        self._ended = threading.Event()
+        self._is_stopped = False
+        self._lock = threading.Lock()
+        if start:
+            self.start()
+
+    @property
+    def target(self) -> str:
+        """What clients give to `Session`: "grpc://host:port"."""
+        return f"grpc://{joined_address(self._host, self._front.port)}"
+
+    def start(self) -> None:
+        """Begin to serve; once."""
+        if self._thread.ident is None:
+            self.task.listen(self._listener)
+            self._front.start()
+            self._thread.start()
+
+    def join(self) -> None:
+        """Wait until `stop` is called, by another thread or a signal's handler."""
+        # Not by joining the thread: an interrupt of that has Python 3.11 take the thread for ended.
+        while self._thread.ident is not None and not self._ended.wait(0.5):
+            pass
+
+    def stop(self) -> None:
+        """End the task: connections are closed, steps fail elsewhere, state is given up, the ports are free."""
+        with self._lock:
+            if self._is_stopped:
+                return
+            self._is_stopped = True
+        self._front.stop()
+        if self._thread.ident is not None:
+            self.task.loop.stop()
+            self._ended.wait()
+            self._thread.join()
+        else:
+            self._listener.close()
+        self.task.close()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<Server {self.name} at {self.target}>"
+
+    def _run(self) -> None:
+        try:
+            with np.errstate(all="ignore"):
+                self.task.loop.run()
+        except BaseException:
+            self.task.disconnect("the task's loop has failed, see what it has printed")
+            raise
+        finally:
+            self._ended.set()
+
+    def _information(self) -> TaskInfo:
+        """What this task says of itself; called by gRPC's threads."""
+        names = tuple(str(device.spec) for device in self._devices)
+        port = self._listener.getsockname()[1]
+        return TaskInfo(self.name, self.incarnation, "", port, names, self.task.state, self.task.loop.turns)
+
+
+def _chosen(cluster: ClusterSpec, job: str | None, index: int | None) -> str:
+    if job is None and index is None and len(cluster.tasks) == 1:
+        return cluster.tasks[0]
+    if job is None or index is None:
+        raise ValueError(f"Server: give job_name= and task_index=; the cluster has {', '.join(cluster.tasks)}.")
+    return cluster.task_name(job, index)
+
+
+def _checked_devices(devices: dict[str, Any] | None) -> dict[str, Any]:
+    found = {"cpu": 1} if devices is None else dict(devices)
+    others = [kind for kind in found if kind != "cpu"]
+    if others:
+        raise ValueError(
+            f"Server: devices={devices!r}: tasks have CPUs only by now; {others[0]!r} devices run in one process "
+            "(ab.config.set_devices)."
+        )
+    return found
+
+
+def _listening(host: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in resolved(host) else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    with contextlib.ExitStack() as unless_it_works:
+        unless_it_works.callback(listener.close)
+        listener.bind((resolved(host), 0))
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+        unless_it_works.pop_all()
+    return listener

@@ -1,0 +1,178 @@
+"""`Task`: what a task holds, and who gets which frame. All of it happens in the task's loop."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..engine.place.devices import Device
+from .cluster import ClusterSpec, resolved, split_address
+from .connections import Connection, Handshake, Identity
+from .front import TaskInfo
+from .loop import Loop
+from .master import Master
+from .peers import Peers
+from .wire import Frame, FrameError, Kind
+from .worker import Worker
+
+_FOR_WORKERS = frozenset({Kind.GRAPH, Kind.PROGRAM, Kind.STEP, Kind.ABORT, Kind.FORGET})
+
+
+class OwnLink:
+    """The way from this task's master to its worker, or back: a frame is handed over in the next turn of the loop.
+
+    Args:
+        own: who this task is.
+        loop: of the task.
+        take: takes the frames.
+    """
+
+    def __init__(self, own: Identity, loop: Loop, take: Callable[[Frame], None]) -> None:
+        self.other = own
+        self._loop = loop
+        self._take = take
+
+    def send(self, kind: int, document: Any, arrays: Any = ()) -> None:
+        """Hand a frame over."""
+        frame = Frame(kind, json.dumps(document, separators=(",", ":")).encode(), list(arrays))
+        self._loop.soon(lambda: self._take(frame))
+
+
+class Task:
+    """One task.
+
+    Args:
+        identity: who it is.
+        cluster: all tasks.
+        devices: those of this task.
+        token: that of the job.
+        connect_timeout: how many seconds a step waits for tasks that it needs.
+        port: of its sockets.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        cluster: ClusterSpec,
+        devices: Sequence[Device],
+        token: bytes,
+        connect_timeout: float,
+        port: int,
+    ) -> None:
+        self.identity = identity
+        self.loop = Loop()
+        self.loop.idle = self._idle
+        self.connections: set[Connection] = set()  # all that are open or about to be
+        self._token = token
+        self._outbox: set[Connection] = set()
+        self._listener: socket.socket | None = None
+        host = resolved(split_address(cluster.address(identity.name))[0])
+        names = tuple(str(device.spec) for device in devices)
+        self.info = TaskInfo(identity.name, identity.incarnation, host, port, names)
+        self._peers = Peers(self._connection, self._take_reply, self._lost_task, self._masters)
+        self._worker = Worker(identity, self._peers, self.loop.wake, self.loop.call)
+        self._to_master = OwnLink(identity, self.loop, lambda frame: self._master.take_reply(self._to_master, frame))
+        to_worker = OwnLink(identity, self.loop, lambda frame: self._worker.take(self._to_master, frame))
+        self._master = Master(self.info, cluster, self.loop, self._worker, to_worker, self._peers, connect_timeout)
+
+    @property
+    def state(self) -> str:
+        """What it does, in a word; for any thread."""
+        return self._worker.state
+
+    # --- connections ------------------------------------------------------------------------------------------------
+
+    def listen(self, listener: socket.socket) -> None:
+        """Accept connections."""
+        self._listener = listener
+        self.loop.watch(listener, self._accept)
+
+    def _accept(self, events: int) -> None:
+        assert self._listener is not None
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            sock, _ = self._listener.accept()
+            self._connection(sock, True, None, self._take, lambda connection: None, self._closed)
+
+    def _connection(
+        self,
+        sock: socket.socket,
+        accepts: bool,
+        expected: Identity | None,
+        on_frame: Callable[[Connection, Frame], None],
+        on_open: Callable[[Connection], None],
+        on_close: Callable[[Connection, str], None],
+    ) -> Connection:
+        def closed(connection: Connection, reason: str) -> None:
+            self.connections.discard(connection)
+            on_close(connection, reason)
+
+        handshake = Handshake(self.identity, self._token, accepts, expected)
+        made = Connection(self.loop, sock, handshake, on_frame, on_open, closed, self._outbox)
+        self.connections.add(made)
+        return made
+
+    def _take(self, connection: Connection, frame: Frame) -> None:
+        """A frame of somebody who has connected."""
+        if frame.kind == Kind.VALUE:
+            self._worker.take_value(frame)
+        elif not _is_task(connection.other):
+            self._master.take(connection, frame)
+        elif frame.kind in _FOR_WORKERS:
+            self._worker.take(connection, frame)
+        else:
+            raise FrameError(f"a frame of kind {frame.kind} came, which nobody takes here")
+
+    def _closed(self, connection: Connection, reason: str) -> None:
+        """Somebody who had connected is gone."""
+        if not connection.is_open:
+            return
+        if _is_task(connection.other):
+            self._worker.lost_master(connection.other)
+        else:
+            self._master.lost_client(connection)
+
+    def _take_reply(self, connection: Connection, frame: Frame) -> None:
+        """A frame of a task to which this one has connected."""
+        self._master.take_reply(connection, frame)
+
+    def _lost_task(self, task: Identity, reason: str) -> None:
+        """A task is gone to which this one had connected."""
+        self._worker.lost_peer(task, reason)
+        self._master.lost_task(task, reason)
+
+    def _masters(self) -> set[int]:
+        """The incarnations of the tasks that are connected, this one among them."""
+        others = {each.other.incarnation for each in self.connections if each.is_open and _is_task(each.other)}
+        return {self.identity.incarnation, *others}
+
+    # --- the loop ---------------------------------------------------------------------------------------------------
+
+    def _idle(self) -> bool:
+        is_busy = self._worker.turn()
+        for connection in list(self._outbox):
+            self._outbox.discard(connection)
+            connection.flush()
+        return is_busy
+
+    def disconnect(self, reason: str) -> None:
+        """End all connections."""
+        for connection in list(self.connections):
+            connection.close(reason)
+
+    def close(self) -> None:
+        """Give up everything; the loop has ended."""
+        self.disconnect("the task ends")
+        self._worker.close()
+        self._master.close()
+        if self._listener is not None:
+            self.loop.forget(self._listener)
+            self._listener.close()
+        self.loop.close()
+
+
+def _is_task(identity: Identity) -> bool:
+    """Whether it is a task, and no client, that speaks."""
+    return identity.name.startswith("/job:")

@@ -1,0 +1,447 @@
+"""`Worker`: what a task does for masters, itself among them: it keeps graphs, and runs its parts of steps."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..engine.graph.device import DeviceName
+from ..engine.graph.graph import Graph
+from ..engine.graph.spec import TensorSpec
+from ..engine.machine.part import PartProgram, PartStep, check_tasks
+from ..engine.machine.program import place_by_cost
+from ..engine.machine.report import progress_report, waiting_report
+from ..engine.passes.memory_budget import within_memory_budget
+from ..engine.passes.switches import turned_off
+from ..engine.place.devices import Device
+from ..engine.place.kernels import all_operations
+from ..engine.saving import rebuild
+from .connections import Identity
+from .failures import describe_error, task_failed
+from .peers import Address, Peers
+from .resources import Resources, place_state
+from .values import decode_token, decode_value, encode_token, encode_value, step_of
+from .wire import Frame, FrameError, Kind, encode
+
+_SLICE = 500  # nodes of one step that run before others have their turn
+StepKey = tuple[int, int]  # the incarnation of the master, and the number that it gave the step
+
+
+class Link(Protocol):
+    """A way to a master, or to a task: a connection, or this process itself."""
+
+    @property
+    def other(self) -> Identity: ...
+
+    def send(self, kind: int, document: Any, arrays: Any = ()) -> None: ...
+
+
+class _Program:
+    """A program of a master, as this task runs it."""
+
+    def __init__(self, program: PartProgram) -> None:
+        self.program = program
+        self.ways: dict[int, Callable[[list[Any]], None]] = {}  # by edge, what sends a frame to the task that takes it
+        self.peers: set[Identity] = set()
+
+
+class _Running:
+    """A step under way."""
+
+    def __init__(self, key: StepKey, link: Link, program: _Program, step: PartStep) -> None:
+        self.key = key
+        self.link = link
+        self.program = program
+        self.step = step
+
+
+class Worker:
+    """Runs the parts of steps that belong to this task.
+
+    Args:
+        identity: who this is.
+        peers: connections to other tasks.
+        wake: wakes the loop, from any thread.
+        call: calls a function in the loop, from any thread.
+    """
+
+    def __init__(
+        self, identity: Identity, peers: Peers, wake: Callable[[], None], call: Callable[[Callable[[], Any]], None]
+    ) -> None:
+        self.identity = identity
+        self.resources = Resources(identity.name)
+        self.steps_run = 0
+        self._peers = peers
+        self._wake = wake
+        self._call = call
+        self._compiler = ThreadPoolExecutor(1, "anabranch-compile")
+        self._compiling = 0
+        self._graphs: dict[tuple[int, int], Any] = {}  # by master and session: the graph, or why there is none
+        self._programs: dict[tuple[int, int], _Program] = {}  # by master and number
+        self._running: dict[StepKey, _Running] = {}
+        self._early: dict[StepKey, list[Frame]] = {}
+        self._newest: dict[int, int] = {}  # by master, the number of its newest step here
+        self._takes: dict[int, Callable[[Link, Frame], None]] = {
+            Kind.GRAPH: self._take_graph,
+            Kind.PROGRAM: self._take_program,
+            Kind.STEP: self._take_step,
+            Kind.ABORT: self._take_abort,
+            Kind.FORGET: self._take_forget,
+        }
+
+    @property
+    def state(self) -> str:
+        """What it does, in a word; for any thread."""
+        if self._running:
+            return "running"
+        return "compiling" if self._compiling else "idle"
+
+    def take(self, link: Link, frame: Frame) -> None:
+        """Take a frame of a master.
+
+        Raises:
+            FrameError: it is damaged, or of another kind.
+        """
+        take = self._takes.get(frame.kind)
+        if take is None:
+            raise FrameError(f"a frame of kind {frame.kind} is not for a task")
+        try:
+            take(link, frame)
+        except FrameError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise FrameError(f"a frame of kind {frame.kind} is damaged: {type(error).__name__}: {error}") from error
+
+    # --- graphs and programs ----------------------------------------------------------------------------------------
+
+    def _take_graph(self, link: Link, frame: Frame) -> None:
+        document = frame.document()
+        key = (link.other.incarnation, int(document["session"]))
+        self._compile(lambda: self._rebuild(key, document, frame.arrays), lambda result: None)
+
+    def _rebuild(self, key: tuple[int, int], document: Any, arrays: Sequence[Any]) -> None:
+        described = document["arrays"]
+        found: list[Any] = []
+
+        def made(description: Any, array: Callable[[int], Any]) -> Any:
+            found.append(self.resources.made(description, array))
+            return found[-1]
+
+        def array(number: int) -> Any:
+            return np.asarray(decode_value(described[number], arrays))
+
+        try:
+            graph: Any = rebuild(document["graph"], array, "The graph of a client", made)
+            place_state(graph, found, [each["device"] for each in document["graph"]["resources"]])
+        except Exception as error:
+            graph = error
+        self._graphs[key] = graph
+
+    def graph_of(self, key: tuple[int, int]) -> Graph:
+        """The graph of a session; for the thread that compiles.
+
+        Raises:
+            Exception: why there is none.
+        """
+        graph = self._graphs[key]
+        if isinstance(graph, Exception):
+            raise graph
+        return graph
+
+    def _compile(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Have something done by the thread that compiles; `done` takes the result, or an exception, in the loop."""
+        self._compiling += 1
+
+        def ended(result: Any) -> None:
+            self._compiling -= 1
+            done(result)
+
+        def run() -> None:
+            try:
+                with np.errstate(all="ignore"):
+                    result = work()
+            except Exception as error:
+                result = error
+            self._call(lambda: ended(result))
+
+        self._compiler.submit(run)
+
+    def inspect(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """The same, for the master of this process."""
+        self._compile(work, done)
+
+    def _take_program(self, link: Link, frame: Frame) -> None:
+        document = frame.document()
+        key = (link.other.incarnation, int(document["program"]))
+        known = self._programs.get(key)
+
+        def done(result: Any) -> None:
+            if isinstance(result, Exception):
+                link.send(Kind.FAILED, {"program": key[1], "error": describe_error(result)})
+                return
+            self._programs[key] = result
+            self._reach(link, key[1], result, document["tasks"])
+
+        if known is not None:
+            done(known)
+            return
+
+        def place(placed: list[str]) -> None:
+            self._call(lambda: link.send(Kind.PREPARED, {"program": key[1], "placement": placed}))
+
+        self._compile(lambda: self._compiled(link.other.incarnation, document, place), done)
+
+    def _compiled(self, master: int, document: Any, place: Callable[[list[str]], None]) -> _Program:
+        graph = self.graph_of((master, int(document["session"])))
+        targets = [named_target(graph, name) for name in document["targets"]]
+        feeds: Any = [named_target(graph, name) for name in document["feeds"]]
+        specs: Any = [feed.spec for feed in feeds]
+        if document["shapes"] is not None:
+            specs = [
+                TensorSpec(tuple(shape), feed.dtype) for shape, feed in zip(document["shapes"], feeds, strict=True)
+            ]
+        check_settings(document["turned_off"])
+        devices = read_devices(document["devices"])
+        assign = _assigning(document["placement"], place)
+        with contextlib.ExitStack() as settings:
+            if document["budget"] is not None:
+                settings.enter_context(within_memory_budget(document["budget"]))
+            program = PartProgram(
+                graph,
+                targets,
+                feeds,
+                specs,
+                task=self.identity.name,
+                devices=devices,
+                exact=bool(document["exact"]),
+                assign=assign,
+            )
+        return _Program(program)
+
+    def _reach(self, link: Link, number: int, program: _Program, tasks: Any) -> None:
+        """Connect to the tasks that take something from this one; then the program is ready."""
+        addresses = {name: Address(name, *where) for name, where in tasks.items()}
+        wanted = {addresses[task] for task in program.program.sends.values()}
+        missing = set(wanted)
+
+        def opened(address: Address, way: Any) -> None:
+            if isinstance(way, Exception):
+                link.send(Kind.FAILED, {"program": number, "error": describe_error(way)})
+                return
+            missing.discard(address)
+            for edge, task in program.program.sends.items():
+                if task == address.name:
+                    program.ways[edge] = way.put
+            if not missing:
+                ready()
+
+        def ready() -> None:
+            program.peers = {address.identity for address in wanted}
+            link.send(Kind.READY, {"program": number, "digest": program.program.digest, "tasks": program.program.tasks})
+
+        if not wanted:
+            ready()
+        for address in wanted:
+            self._peers.reach(address, opened)
+
+    def _take_forget(self, link: Link, frame: Frame) -> None:
+        """A session, or some of its programs, are over."""
+        document = frame.document()
+        master = link.other.incarnation
+        for number in document["programs"]:
+            self._programs.pop((master, int(number)), None)
+        if document.get("session") is not None:
+            key = (master, int(document["session"]))
+            self._compile(lambda: self._graphs.pop(key, None), lambda result: None)
+
+    # --- steps ------------------------------------------------------------------------------------------------------
+
+    def _take_step(self, link: Link, frame: Frame) -> None:
+        document = frame.document()
+        key = (link.other.incarnation, int(document["step"]))
+        self._newest[key[0]] = max(key[1], self._newest.get(key[0], 0))
+        program = self._programs.get((key[0], int(document["program"])))
+        if program is None:
+            link.send(Kind.FAILED, {"step": key[1], "error": describe_error(RuntimeError("the program is not known"))})
+            return
+        values: list[Any] = [None] * len(program.program.machine.feeds)
+        for position, description in document["feeds"]:
+            values[position] = decode_value(description, frame.arrays)
+        ways = program.ways
+
+        def send(number: int, tag: tuple[int, ...], value: Any, is_dead: bool) -> None:
+            head, arrays = encode_token(key, number, tag, value, is_dead)
+            ways[number](encode(Kind.VALUE, head, arrays))
+
+        try:
+            step = program.program.begin(values, send, self._wake)
+        except Exception as error:
+            link.send(Kind.FAILED, {"step": key[1], "error": describe_error(error)})
+            return
+        running = self._running[key] = _Running(key, link, program, step)
+        for early in self._early.pop(key, ()):
+            self._deliver(running, early)
+
+    def take_value(self, frame: Frame) -> None:
+        """Take a value that another task has sent.
+
+        Raises:
+            FrameError: it is damaged.
+        """
+        key = step_of(frame.head)
+        running = self._running.get(key)
+        if running is not None:
+            self._deliver(running, frame)
+        elif key[1] > self._newest.get(key[0], 0) and self._peers.has_master(key[0]):
+            self._early.setdefault(key, []).append(frame)  # before its step; else the step is over
+
+    def _deliver(self, running: _Running, frame: Frame) -> None:
+        edge, tag, value, is_dead = decode_token(frame.head, frame.arrays)
+        try:
+            running.step.receive(edge, tag, value, is_dead)
+        except KeyError:
+            raise FrameError(f"value {edge} is not received here") from None
+        except Exception as error:
+            self._fail(running, error)
+
+    def turn(self) -> bool:
+        """Run a slice of each step; gives whether there is more to do at once."""
+        is_busy = False
+        for running in list(self._running.values()):
+            step = running.step
+            if step.has_work:
+                try:
+                    with running.program.program.room():
+                        step.turn(_SLICE)
+                except Exception as error:
+                    self._fail(running, error)
+                    continue
+            if step.is_over:
+                self._end(running)
+            else:
+                is_busy |= step.has_work
+        return is_busy
+
+    def _end(self, running: _Running) -> None:
+        del self._running[running.key]
+        self.steps_run += 1
+        arrays: list[Any] = []
+        try:
+            found = running.program.program.end(running.step)
+            fetched = [[number, encode_value(value, arrays)] for number, value in found.items()]
+        except Exception as error:
+            running.link.send(Kind.FAILED, {"step": running.key[1], "error": describe_error(error)})
+            return
+        running.link.send(Kind.ENDED, {"step": running.key[1], "fetched": fetched}, arrays)
+
+    def _fail(self, running: _Running, error: Exception) -> None:
+        """A step has failed here: its master ends it elsewhere."""
+        if self._running.pop(running.key, None) is None:
+            return
+        running.program.program.failed(running.step, error)
+        running.link.send(Kind.FAILED, {"step": running.key[1], "error": describe_error(error)})
+
+    def _take_abort(self, link: Link, frame: Frame) -> None:
+        document = frame.document()
+        key = (link.other.incarnation, int(document["step"]))
+        self._newest[key[0]] = max(key[1], self._newest.get(key[0], 0))
+        self._early.pop(key, None)
+        running = self._running.pop(key, None)
+        text = ""
+        if running is not None:
+            if document.get("report"):
+                lines = [waiting_report(running.step, "was not done"), *progress_report(running.step)]
+                text = "\n".join(lines)
+            running.step.abort()
+        if document.get("report"):
+            link.send(Kind.STATUS, {"step": key[1], "report": text})
+
+    # --- others that are gone ---------------------------------------------------------------------------------------
+
+    def lost_master(self, master: Identity) -> None:
+        """A master is gone: its steps end, and what it has sent is forgotten."""
+        for running in [each for each in self._running.values() if each.key[0] == master.incarnation]:
+            del self._running[running.key]
+            running.step.abort()
+        for key in [key for key in self._early if key[0] == master.incarnation]:
+            del self._early[key]
+        for key in [key for key in self._programs if key[0] == master.incarnation]:
+            del self._programs[key]
+        self._newest.pop(master.incarnation, None)
+
+        def forget() -> None:
+            for key in [key for key in self._graphs if key[0] == master.incarnation]:
+                del self._graphs[key]
+
+        self._compile(forget, lambda result: None)
+
+    def lost_peer(self, peer: Identity, reason: str) -> None:
+        """A task is gone to which values are sent: steps that need it fail."""
+        for running in [each for each in self._running.values() if peer in each.program.peers]:
+            self._fail(running, task_failed(peer.name, reason, running.key[1]))
+
+    def statistics(self) -> dict[str, int]:
+        """Count what is held: nothing of it may grow over steps."""
+        return {
+            "graphs": len(self._graphs),
+            "programs": len(self._programs),
+            "running": len(self._running),
+            "early": sum(map(len, self._early.values())),
+            "resources": len(self.resources),
+            "steps": self.steps_run,
+        }
+
+    def close(self) -> None:
+        """End; what is being compiled is waited for."""
+        for running in self._running.values():
+            running.step.abort()
+        self._compiler.shutdown(cancel_futures=True)
+
+
+# --- what documents say ---------------------------------------------------------------------------------------------
+
+
+def named_target(graph: Graph, name: Sequence[int]) -> Any:
+    """The operation, or with a second number the output of it, that a document names."""
+    operation = graph.operations[int(name[0])]
+    return operation if len(name) == 1 else operation.outputs[int(name[1])]
+
+
+def read_devices(described: Sequence[Any]) -> list[Device]:
+    """Devices of several tasks, from their names."""
+    return [Device(DeviceName.parse(name), bandwidth=2e9, latency=2e-5) for name in described]
+
+
+def check_settings(names: Sequence[str]) -> None:
+    """Refuse a client that has other passes turned off than this task.
+
+    Raises:
+        ValueError: it has.
+    """
+    if set(names) != turned_off():
+        raise ValueError(
+            f"The client has turned off the passes {sorted(names)}, and this task {sorted(turned_off())}. Set "
+            "ANABRANCH_PASSES, or call ab.config.set_passes, in the same way everywhere."
+        )
+
+
+def _assigning(placement: Sequence[str] | None, place: Callable[[list[str]], None]) -> Any:
+    """What says where operations run: as the master has placed them, or by cost, which `place` then takes."""
+
+    def assign(operations: Any, feeds: Any) -> Any:
+        check_tasks(operations)
+        every = list(all_operations(list(operations)))
+        if placement is not None:
+            return dict(zip(every, placement, strict=True))
+        found = place_by_cost(operations, feeds)
+        place([found[operation] for operation in every])
+        return found
+
+    return assign
+
+
+__all__ = ["Link", "StepKey", "Worker", "named_target", "read_devices"]

@@ -1,0 +1,261 @@
+"""A step of which other processes run a part: the partitions of one task, stepped by a loop that serves others, too.
+
+What is sent to another task's device is handed to a function, and what comes from there is received; otherwise a
+partition runs as it does beside the others in one process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import queue
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
+
+from ..control_flow.scheduling import Scheduled
+from ..graph.device import DeviceName
+from ..graph.graph import Graph, Operation
+from ..graph.spec import ArraySpec, FrameSpec, Spec, StoreSpec
+from ..graph.tensor import Tensor
+from ..lower.nodes import Node
+from ..lower.show import dump_machine
+from ..passes.prepare import Step as PreparedStep
+from ..place.constraints import PlacementError
+from ..place.devices import Device, devices_of_cluster
+from ..place.kernels import all_operations
+from ..runtime.deep_calls import FRAMES_OF_PROGRAM, deep_calls
+from .frames import Tag
+from .program import Assign, MachineProgram
+from .step import Event, Step
+
+Send = Callable[[int, Tag, Any, bool], None]  # of the number of an edge, a tag, a value, and whether it is dead
+
+
+class _Events(queue.SimpleQueue[Event]):
+    """Events of a step; whoever puts one in wakes the loop."""
+
+    wake: Callable[[], None]
+
+    def put(self, item: Event, block: bool = True, timeout: float | None = None) -> None:
+        super().put(item, block, timeout)
+        self.wake()
+
+
+class PartStep(Step):
+    """Runs of the partitions of one task, one after the other; each is begun, turned until it is over, and ended."""
+
+    def _namespace(self, bindings: Mapping[str, Any]) -> dict[str, Any]:
+        return {**super()._namespace(bindings), "post": self._post, "post_dead": self._post_dead}
+
+    def _post(self, number: int, tag: Tag, value: Any) -> None:
+        self._send(number, tag, value, False)
+
+    def _post_dead(self, number: int, tag: Tag) -> None:
+        self._send(number, tag, None, True)
+
+    def begin_run(self, values: Sequence[Any], send: Send, wake: Callable[[], None]) -> None:
+        """Begin a run.
+
+        Args:
+            values: what is fed, in order; what arrives at another task is not looked at.
+            send: takes what goes to other tasks.
+            wake: called by other threads when they have something to tell.
+        """
+        self._send, self._wake = send, wake
+        self.events = self._new_events()
+        self._begin()
+        for engine in self.engines.values():
+            engine.start()
+        for root in self._start(values):
+            self.frames.release(root)
+
+    def _new_events(self) -> _Events:
+        events = _Events()
+        events.wake = self._wake
+        return events
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a turn would do something."""
+        return bool(self.ready) or not self.events.empty()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether everything here has run."""
+        return not (self.ready or self.outstanding or self._running)
+
+    def turn(self, most: int) -> None:
+        """Run what is ready, at most so many nodes.
+
+        Raises:
+            Exception: what an operation raised; `current` tells where.
+        """
+        ready = self.ready
+        item = None
+        try:
+            for _ in range(most):
+                if not ready:
+                    break
+                item = ready.popleft()
+                item[0](item[1])
+        except Exception:
+            self.current = item
+            raise
+        with contextlib.suppress(queue.Empty):
+            while not ready:
+                function, arguments = self.events.get_nowait()
+                function(*arguments)
+
+    def receive(self, number: int, tag: Tag, value: Any, is_dead: bool) -> None:
+        """Take what another task has sent.
+
+        Raises:
+            KeyError: nothing with that number is received here.
+        """
+        deliver, kill = self._deliveries[number]
+        iteration = self._receives[number][1].live.get(tag)
+        if iteration is None:
+            self.mail[number, tag] = (value, is_dead)
+        elif is_dead:
+            kill(iteration)
+        else:
+            deliver(iteration, value)
+
+    def end_run(self) -> dict[int, Any]:
+        """End a run that is over; gives what was fetched here, by position."""
+        for engine in self.engines.values():
+            engine.end()
+        self.scheduler.end()
+        self.stores.reset()
+        found, self.fetched = self.fetched, []
+        self.roots, self.current = {}, None
+        fetches = self.machine.fetches
+        return {number: found[number] for number, node in enumerate(fetches) if self.blueprint.is_here(node)}
+
+    def abort(self) -> None:
+        super().abort()
+        self.events = self._new_events()
+
+
+class PartProgram(MachineProgram):
+    """What one task runs of a step that spans several.
+
+    Args:
+        graph, targets, feeds, specs, exact, assign, prepared: see `MachineProgram`.
+        task: the task: "/job:ps/task:0".
+        devices: of all tasks that may take part, the same in each of them; what is fed arrives at the first CPU.
+
+    Attributes:
+        digest: of the lowered step: tasks that have the same one run the same step.
+        tasks: those that take part.
+        sends: the number of each value that leaves this task, and the task that takes it.
+
+    Raises:
+        PlacementError: what was asked for can't be kept, or something would cross that does not leave its task.
+    """
+
+    step_type: ClassVar[type[Step]] = PartStep
+
+    def __init__(
+        self,
+        graph: Graph,
+        targets: Sequence[Tensor | Operation],
+        feeds: Sequence[Tensor],
+        specs: Sequence[Spec] | None = None,
+        *,
+        task: str,
+        devices: Sequence[Device],
+        exact: bool = False,
+        assign: Assign | None = None,
+        prepared: PreparedStep | None = None,
+    ) -> None:
+        self.task = task
+        with devices_of_cluster(devices):
+            super().__init__(graph, targets, feeds, specs, exact=exact, assign=assign, lossy=(), prepared=prepared)
+        self.tasks = list(dict.fromkeys(map(task_of, self.machine.devices)))
+        edges = self.printing.blueprint.edges
+        self.sends = {
+            number: task_of(str(receive.device)) for receive, number in edges.items() if self._leaves(receive)
+        }
+        self.digest = hashlib.sha256(dump_machine(self.machine).encode()).hexdigest()
+
+    def _leaves(self, receive: Node) -> bool:
+        assert receive.peer is not None, f"{receive!r} has no Send"
+        return task_of(str(receive.peer.device)) == self.task != task_of(str(receive.device))
+
+    def _devices_here(self) -> Collection[str]:
+        _check_crossings(self.machine.nodes)
+        return [device for device in self.machine.devices if task_of(device) == self.task]
+
+    def begin(self, values: Sequence[Any], send: Send, wake: Callable[[], None]) -> PartStep:
+        """Begin a run; for arguments see `PartStep.begin_run`. It is given back by `end`, or by nobody if it fails."""
+        with self._lock:
+            step = self._idle.pop() if self._idle else None
+        step = step or self._make_step()
+        assert isinstance(step, PartStep)
+        self.statistics.start()
+        self.statistics.latest = step
+        step.begin_run(values, send, wake)
+        return step
+
+    def end(self, step: PartStep) -> dict[int, Any]:
+        """End a run that is over; gives what was fetched here, by position."""
+        found = step.end_run()
+        self.statistics.note_ended(step)
+        with self._lock:
+            self._idle.append(step)
+        return found
+
+    def failed(self, step: PartStep, error: Exception) -> None:
+        """Drop a run that has failed, and note on its error where."""
+        self._annotate(error, step)
+        step.abort()
+
+    def room(self) -> AbstractContextManager[Any]:
+        """Room for recursive functions while a step is turned."""
+        return deep_calls(FRAMES_OF_PROGRAM) if self._recursions else contextlib.nullcontext()
+
+
+def task_of(device: str) -> str:
+    """The task of a device, by their names.
+
+    >>> task_of("/job:ps/task:1/device:CPU:0")
+    '/job:ps/task:1'
+    """
+    return str(DeviceName.parse(device).of_task())
+
+
+def check_tasks(operations: Sequence[Operation]) -> None:
+    """Refuse what runs in one process only.
+
+    Raises:
+        PlacementError: it names the operation.
+    """
+    for operation in all_operations(list(operations)):
+        if isinstance(operation.op, Scheduled):
+            raise PlacementError(
+                f"Operation {operation.name!r}, defined at {operation.location}, is scheduled while the step runs. By "
+                "now that is done among the devices of one process: use dynamic_schedule without a target."
+            )
+
+
+def _check_crossings(nodes: Sequence[Node]) -> None:
+    for send in nodes:
+        receive = send.peer if send.kind == "send" else None
+        if receive is None or task_of(str(send.device)) == task_of(str(receive.device)):
+            continue
+        (spec,) = receive.specs
+        if not _can_cross(spec):
+            raise PlacementError(
+                f"{send.name!r} ({spec}) is made on {send.device} and taken on {receive.device}, but values of this "
+                "kind do not leave their task: only numbers, strings and TensorArrays do. Put what makes it and what "
+                "takes it on devices of one task."
+            )
+
+
+def _can_cross(spec: Spec | None) -> bool:
+    """Whether values of a spec, or controls, have a form in which they travel."""
+    if isinstance(spec, ArraySpec):
+        return not isinstance(spec, StoreSpec) and _can_cross(spec.element)
+    return not isinstance(spec, FrameSpec)

@@ -1,0 +1,117 @@
+"""Random structured programs with their gradients over two processes: the bits of the interpreter in one."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from programs.generator import programs
+from programs.syntax import Program
+from shared.machines import MachineCase, assert_same_bits
+from shared.tasks import TaskProcess, tasks
+
+import anabranch as ab
+from anabranch.distribute.wire import Kind
+from anabranch.engine.control_flow.while_loop import While
+from anabranch.engine.graph import Operation
+from anabranch.engine.passes.prune import all_operations
+from anabranch.engine.place.constraints import PlacementError
+from anabranch.engine.place.kernels import is_split
+from anabranch.engine.saving import SavedGraphError
+
+DEVICES = ("/job:worker/task:0", "/job:ps/task:0")
+PHASES = [Phase.explicit, Phase.generate]  # what fails is large, and takes minutes to become small
+LARGE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+_numbers = itertools.count()
+
+pytestmark = pytest.mark.xdist_group("tasks")
+
+
+@pytest.fixture(scope="module")
+def running() -> Generator[dict[str, TaskProcess]]:
+    with tasks() as made:
+        yield made
+
+
+def spread(case: MachineCase, places: int, parallel_iterations: int) -> None:
+    """Ask for a task for each operation, by chance; state has names of its own, as tasks keep it."""
+    chosen = random.Random(places)
+    number = next(_numbers)
+    where: dict[int, str] = {}
+    for variable in case.built.variables.values():
+        variable.name = f"{variable.name} of program {number}"
+        variable.device = where[id(variable)] = chosen.choice(DEVICES)
+    for operation in all_operations(list(case.built.graph.operations)):
+        if isinstance(operation.op, While):
+            operation.op.parallel_iterations = parallel_iterations
+        if not is_split(operation.op) and operation.type not in ("history", "saved", "parameter"):
+            operation.device = _device_of(operation, where) or chosen.choice(DEVICES)
+
+
+def _device_of(operation: Operation, where: dict[int, str]) -> str | None:
+    return next((where[id(each.resource)] for each in operation.effects if id(each.resource) in where), None)
+
+
+def check(case: MachineCase, program: Program, target: str) -> int:
+    """Run a program on the tasks; gives how many of them took part."""
+    expected = case.interpreted()
+    case.built.reset(program)
+    session: Any = ab.Session(case.built.graph, target=target)
+    remote = session._schedule.remote
+    remote.exact = True
+    try:
+        values = session.run(case.targets, case.feeds)[: len(case.fetches)]
+        state = session.run(case.built.variables)
+        for tensor, value, wanted in zip(case.fetches, values, expected[0], strict=True):
+            assert_same_bits(np.asarray(value), np.asarray(wanted), tensor.name)
+        for name, wanted in expected[1].items():
+            assert_same_bits(np.asarray(state[name]), wanted, name)
+        left = remote.ask(Kind.STATUS, {}).document()["worker"]
+        assert (left["running"], left["early"]) == (0, 0)
+        return remote.tasks_of_latest
+    finally:
+        session.close()
+
+
+def check_chunk(chunk: int, count: int, target: str) -> Counter[str]:
+    found: Counter[str] = Counter()
+
+    @seed(chunk)
+    @settings(max_examples=count, database=None, deadline=None, phases=PHASES, suppress_health_check=LARGE)
+    @given(programs(), st.integers(0, 10**6), st.sampled_from([1, 2, 10, 32]), st.sampled_from([1, 1, 2]))
+    def run(program: Program, places: int, parallel_iterations: int, order: int) -> None:
+        case = MachineCase(program, order)
+        spread(case, places, parallel_iterations)
+        try:
+            took_part = check(case, program, target)
+        except PlacementError as error:
+            found["refused" if "must be on the same device" in str(error) else f"refused: {error}"] += 1
+            return
+        except SavedGraphError as error:  # the rule of a custom gradient is a Python function
+            found["refused" if "(custom_gradient)" in str(error) else f"refused: {error}"] += 1
+            return
+        found["programs"] += 1
+        found["over two tasks"] += took_part > 1
+
+    run()
+    return found
+
+
+@pytest.mark.parametrize("chunk", range(2))
+def test_random_programs_over_processes(chunk: int, running: dict[str, TaskProcess]):
+    found = check_chunk(chunk, 10, running[DEVICES[0]].target)
+    assert found["over two tasks"] >= 3
+    assert not [name for name in found if name.startswith("refused: ")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", range(2, 12))
+def test_many_random_programs_over_processes(chunk: int, running: dict[str, TaskProcess]):
+    assert check_chunk(chunk, 100, running[DEVICES[0]].target)["over two tasks"] >= 50

@@ -1,0 +1,237 @@
+"""Tasks that start, tell who they are, let in who knows the token, and end; in this process and as processes."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+import pytest
+from shared.tasks import PATIENCE, TOKEN, TaskProcess, tasks
+
+import anabranch as ab
+from anabranch.distribute.connections import Channel, Handshake, Identity, RefusedError
+from anabranch.distribute.front import TaskUnavailableError, ask_task, is_healthy
+from anabranch.distribute.wire import Decoder, Kind, encode_document
+
+CLUSTER = {"ps": ["localhost:0"], "worker": ["localhost:0"]}
+CLIENT = Identity("a test", 1)
+
+
+@pytest.fixture
+def server() -> Generator[ab.distribute.Server]:
+    with ab.distribute.Server(CLUSTER, "ps", 0) as made:
+        yield made
+
+
+def address_of(server: Any) -> str:
+    return server.target.removeprefix("grpc://")
+
+
+def channel(server: Any, token: bytes = TOKEN.encode(), expected: Identity | None = None) -> Channel:
+    info = ask_task(address_of(server), None, PATIENCE)
+    return Channel((info.host, info.port), CLIENT, token, expected, PATIENCE)
+
+
+def test_a_task_tells_who_it_is_and_that_it_is_well(server: ab.distribute.Server):
+    info = ask_task(address_of(server), "/job:ps/task:0", PATIENCE)
+    assert (info.name, info.incarnation) == (server.name, server.incarnation)
+    assert info.devices == ("/job:ps/task:0/device:CPU:0",)
+    assert info.host == "127.0.0.1"
+    assert is_healthy(address_of(server))
+
+
+def test_each_start_is_another_incarnation():
+    found: set[int] = set()
+    for _ in range(2):
+        with ab.distribute.Server(CLUSTER, "ps", 0) as made:
+            found.add(made.incarnation)
+    assert len(found) == 2
+
+
+def test_another_task_than_expected_is_named(server: ab.distribute.Server):
+    with pytest.raises(
+        TaskUnavailableError, match=r"/job:worker/task:0 was expected at .*, and /job:ps/task:0 answers"
+    ):
+        ask_task(address_of(server), "/job:worker/task:0", PATIENCE)
+
+
+def test_who_stops_is_gone_and_leaves_ports_and_threads_free():
+    before = threading.active_count()
+    server = ab.distribute.Server(CLUSTER, "ps", 0)
+    address = address_of(server)
+    ask_task(address, server.name, PATIENCE)
+    opened = channel(server)
+    server.stop()
+    server.stop()
+    with pytest.raises(ConnectionError, match="closed by the other side"):
+        opened.receive()
+    opened.close()
+    with pytest.raises(TaskUnavailableError, match="/job:ps/task:0 did not answer"):
+        ask_task(address, server.name, 0.0)
+    assert not is_healthy(address, 1.0)
+    with ab.distribute.Server({"ps": [address]}) as again:
+        assert address_of(again) == address
+    for thread in threading.enumerate():
+        if thread.name.startswith("anabranch"):
+            thread.join(PATIENCE)  # gRPC's own end a little later
+    assert threading.active_count() <= before + 1
+
+
+def test_a_port_that_is_in_use_is_named(server: ab.distribute.Server):
+    with pytest.raises(OSError, match=f"Can't listen at {address_of(server)}: another process uses the port"):
+        ab.distribute.Server({"ps": [address_of(server)]})
+    assert is_healthy(address_of(server))
+
+
+def test_addresses_that_others_reach_need_bind_and_a_token(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(ValueError, match=r"/job:ps/task:0 has the address 0\.0\.0\.0:0, which others"):
+        ab.distribute.Server({"ps": ["0.0.0.0:0"]})
+    monkeypatch.delenv("ANABRANCH_TOKEN")
+    with pytest.raises(ValueError, match="need a token"):
+        ab.distribute.Server({"ps": ["0.0.0.0:0"]}, bind="0.0.0.0")
+
+
+def test_arguments_that_do_not_fit_are_named():
+    with pytest.raises(ValueError, match="give job_name= and task_index=; the cluster has /job:ps/task:0, "):
+        ab.distribute.Server(CLUSTER)
+    with pytest.raises(ValueError, match="no task /job:ps/task:3"):
+        ab.distribute.Server(CLUSTER, "ps", 3)
+    with pytest.raises(ValueError, match="connect_timeout=-1"):
+        ab.distribute.ServerConfig(connect_timeout=-1)
+    with pytest.raises(ValueError, match="'sim' devices run in one process"):
+        ab.distribute.Server(CLUSTER, "ps", 0, devices={"cpu": 1, "sim": 1})
+
+
+# --- the handshake --------------------------------------------------------------------------------------------------
+
+
+def test_who_knows_the_token_is_let_in(server: ab.distribute.Server):
+    opened = channel(server, expected=Identity(server.name, server.incarnation))
+    opened.close()
+
+
+def test_who_does_not_know_the_token_is_refused_alone(server: ab.distribute.Server):
+    opened = channel(server)
+    with pytest.raises(RefusedError, match=r"a test has another token than this process\. Set ANABRANCH_TOKEN"):
+        channel(server, b"another token, as long")
+    with pytest.raises(RefusedError, match="/job:ps/task:0 was expected and /job:ps/task:0 answered, or another start"):
+        channel(server, expected=Identity(server.name, server.incarnation + 1))
+    channel(server).close()
+    opened.close()
+
+
+def test_the_token_is_never_sent():
+    said: list[bytes] = []
+    one = Handshake(Identity("/job:ps/task:0", 1), TOKEN.encode(), accepts=True)
+    other = Handshake(CLIENT, TOKEN.encode(), accepts=False)
+    waiting = one.begin()
+    for speaker in (other, one, other):
+        data = b"".join(map(bytes, waiting))
+        said.append(data)
+        waiting = speaker.take(frame_of(data)) if data else []
+    assert other.other == Identity("/job:ps/task:0", 1)
+    assert one.other == CLIENT
+    assert TOKEN.encode() not in b"".join(said)
+
+
+def test_a_recorded_handshake_can_not_be_repeated():
+    token = TOKEN.encode()
+    first = Handshake(Identity("/job:ps/task:0", 1), token, accepts=True)
+    answer = Handshake(CLIENT, token, accepts=False).take(frame_of(b"".join(map(bytes, first.begin()))))
+    first.take(frame_of(b"".join(map(bytes, answer))))
+    second = Handshake(Identity("/job:ps/task:0", 1), token, accepts=True)
+    second.begin()
+    with pytest.raises(RefusedError, match="another token"):
+        second.take(frame_of(b"".join(map(bytes, answer))))
+
+
+def test_a_task_that_does_not_know_the_token_is_refused_by_who_connects():
+    task = Handshake(Identity("/job:ps/task:0", 1), b"another token, as long", accepts=True)
+    client = Handshake(CLIENT, TOKEN.encode(), accepts=False)
+    client.take(frame_of(b"".join(map(bytes, task.begin()))))
+    with pytest.raises(RefusedError, match="/job:ps/task:0 has another token"):
+        client.take(frame_of(b"".join(map(bytes, encode_document(Kind.WELCOME, {"proof": "0" * 64})))))
+
+
+def test_another_version_is_named():
+    client = Handshake(CLIENT, TOKEN.encode(), accepts=False)
+    hello = {"protocol": 99, "name": "/job:ps/task:0", "incarnation": 1, "challenge": "x"}
+    with pytest.raises(RefusedError, match="speaks version 99 of the protocol, and this one version 1"):
+        client.take(frame_of(b"".join(map(bytes, encode_document(Kind.HELLO, hello)))))
+
+
+def frame_of(data: bytes) -> Any:
+    decoder = Decoder()
+    decoder.buffer()[: len(data)] = data
+    (found,) = decoder.advance(len(data))
+    return found
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        bytes(100),
+        b"".join(map(bytes, encode_document(Kind.RUN, {"program": 1}, [np.zeros(3)]))),
+        b"".join(map(bytes, encode_document(Kind.PROOF, {"proof": 3, "protocol": 1}))),
+        b"".join(map(bytes, encode_document(Kind.PROOF, {"pad": "x" * 10_000}))),
+    ],
+)
+def test_whoever_does_not_prove_himself_is_cut_off(server: ab.distribute.Server, data: bytes):
+    info = ask_task(address_of(server), None, PATIENCE)
+    with contextlib.closing(socket.create_connection((info.host, info.port), PATIENCE)) as sock:
+        sock.sendall(data)
+        with contextlib.suppress(ConnectionResetError):
+            while sock.recv(65536):
+                pass
+    channel(server).close()  # others are served as before
+
+
+# --- processes ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.xdist_group("tasks")
+def test_tasks_as_processes_start_and_end():
+    with tasks(ps=2) as running:
+        assert list(running) == ["/job:ps/task:0", "/job:ps/task:1", "/job:worker/task:0"]
+        for name, task in running.items():
+            assert ask_task(task.address, name, PATIENCE).name == name
+        addresses = [task.address for task in running.values()]
+        assert [task.end() for task in running.values()] == [0, 0, 0]
+    assert not any(is_healthy(address, 0.5) for address in addresses)
+
+
+@pytest.mark.xdist_group("tasks")
+def test_a_killed_task_can_be_started_at_its_address():
+    with tasks() as running:
+        task = running["/job:ps/task:0"]
+        before = ask_task(task.address, task.name, PATIENCE)
+        task.kill()
+        again = TaskProcess({"ps": [task.address]}, "ps")
+        try:
+            after = ask_task(again.address, task.name, PATIENCE)
+        finally:
+            again.end()
+        assert after.incarnation != before.incarnation
+
+
+@pytest.mark.xdist_group("tasks")
+def test_the_command_says_what_is_wrong():
+    command = [sys.executable, "-m", "anabranch"]
+    cases = [
+        (["worker", "--cluster", "{"], "is not JSON"),
+        (["worker", "--cluster", '{"ps": ["localhost:0"]}', "--job-name", "x", "--task-index", "0"], "no task /job:x"),
+        (["wrker"], "invalid choice: 'wrker'"),
+        ([], "required: COMMAND"),
+    ]
+    for arguments, message in cases:
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=PATIENCE)
+        assert done.returncode == 2
+        assert message in done.stderr

@@ -1,0 +1,190 @@
+"""Frames: what is written is read, in pieces of any size, and what is no frame is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anabranch.distribute.values import decode_token, decode_value, encode_token, encode_value, step_of
+from anabranch.distribute.wire import PREFIX, Decoder, Frame, FrameError, encode, encode_document
+from anabranch.engine.graph.dtypes import as_dtype
+from anabranch.engine.ops.array_value import ArrayValue
+
+ARRAYS = [
+    np.float32(3),
+    np.bool_(True),
+    np.arange(10),
+    np.zeros((0, 3), "float32"),
+    np.arange(120_000, dtype="float64").reshape(300, 400),
+    np.arange(12, dtype="int16").reshape(3, 4).T,
+    np.ones(3, as_dtype("bfloat16")),
+    np.array([1 + 2j], "complex64"),
+]
+
+
+def joined(buffers: list[Any]) -> bytes:
+    return b"".join(bytes(buffer) for buffer in buffers)
+
+
+def read(data: bytes, piece: int, decoder: Decoder | None = None) -> list[Frame]:
+    decoder = decoder or Decoder()
+    found: list[Frame] = []
+    position = 0
+    while position < len(data):
+        place = decoder.buffer()
+        count = min(len(place), piece, len(data) - position)
+        place[:count] = data[position : position + count]
+        position += count
+        found.extend(decoder.advance(count))
+    return found
+
+
+def assert_same(value: Any, expected: Any) -> None:
+    assert np.ndim(value) or isinstance(value, np.generic)  # numbers are scalars while a step runs
+    assert np.asarray(value).dtype == np.asarray(expected).dtype
+    np.testing.assert_array_equal(np.asarray(value), np.asarray(expected))
+
+
+@pytest.mark.parametrize("piece", [1, 7, 4096, 10**7])
+def test_frames_come_out_as_they_went_in(piece: int):
+    some = ARRAYS if piece > 1 else [array for array in ARRAYS if array.nbytes < 1000]
+    data = joined(encode(5, b"head", some)) + joined(encode(6, b"")) + joined(encode_document(7, {"a": [1]}, some[:1]))
+    first, second, third = read(data, piece)
+    assert (first.kind, first.head, len(first.arrays)) == (5, b"head", len(some))
+    for value, expected in zip(first.arrays, some, strict=True):
+        assert_same(value, expected)
+    assert second == Frame(6, b"", [])
+    assert third.document() == {"a": [1]}
+
+
+def test_large_arrays_are_read_into_their_own_memory():
+    data = joined(encode(1, b"", [np.zeros(1 << 20, "uint8")]))
+    decoder = Decoder()
+    sizes: list[int] = []
+    position = 0
+    while position < len(data):
+        place = decoder.buffer()
+        sizes.append(len(place))
+        count = min(len(place), len(data) - position)
+        place[:count] = data[position : position + count]
+        position += count
+        list(decoder.advance(count))
+    assert max(sizes[1:]) > 1 << 19  # what the first piece did not bring comes in one
+    assert len(sizes) == 2
+
+
+def test_arrays_are_not_copied_when_they_are_written():
+    array = np.zeros(1000)
+    payload = encode(1, b"", [array])[-1]
+    assert np.shares_memory(np.frombuffer(payload, "uint8"), array)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        PREFIX.pack(1, 1 << 31, 0, 0),
+        PREFIX.pack(1, 0, 0, 1 << 31),
+        PREFIX.pack(1, 0, 1, 1) + b"\x07",
+        PREFIX.pack(1, 0, 10, 1) + struct.pack("<BBQ", 7, 200, 1),
+        PREFIX.pack(1, 0, 18, 1) + struct.pack("<BBQ", 8, 1, 1 << 60) + b"float32\0",
+        PREFIX.pack(1, 0, 17, 1) + struct.pack("<BBQ", 7, 1, 1 << 50) + b"float32",
+        PREFIX.pack(1, 0, 16, 1) + struct.pack("<BBQ", 6, 1, 1) + b"string",
+        PREFIX.pack(1, 0, 16, 1) + struct.pack("<BBQ", 6, 1, 1) + b"object",
+        PREFIX.pack(1, 0, 15, 1) + struct.pack("<BBQ", 4, 1, 1) + b"int8x",
+    ],
+)
+def test_what_is_no_frame_is_refused(data: bytes):
+    with pytest.raises(FrameError):
+        read(data, 10**6)
+
+
+@given(st.binary(max_size=200), st.integers(1, 50))
+def test_any_bytes_are_frames_or_refused(data: bytes, piece: int):
+    decoder = Decoder(4096, 100)
+    with contextlib.suppress(FrameError):
+        read(data, piece, decoder)
+
+
+@given(st.data())
+def test_a_damaged_frame_is_a_frame_or_refused(data: st.DataObject):
+    whole = bytearray(joined(encode_document(5, {"a": 1}, [np.arange(4), np.float32(2), np.zeros((2, 3))])))
+    for _ in range(data.draw(st.integers(1, 4))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        for frame in read(bytes(whole), 64, Decoder(4096, 100)):
+            frame.document()
+    except FrameError:
+        pass
+
+
+# --- values ---------------------------------------------------------------------------------------------------------
+
+
+def through(value: Any) -> Any:
+    """A value as it is on the other side."""
+    head, arrays = encode_token((2**63 - 1, 7), 3, (4, 0), value, False)
+    (frame,) = read(joined(encode(1, head, arrays)), 10**6)
+    assert step_of(frame.head) == (2**63 - 1, 7)
+    edge, tag, found, is_dead = decode_token(frame.head, frame.arrays)
+    assert (edge, tag, is_dead) == (3, (4, 0), False)
+    return found
+
+
+@pytest.mark.parametrize("number", range(len(ARRAYS)))
+def test_values_cross(number: int):
+    assert_same(through(ARRAYS[number]), ARRAYS[number])
+
+
+@pytest.mark.parametrize("name", ["bool", "int8", "int64", "uint16", "uint64", "float16", "float32", "float64"])
+def test_numbers_travel_in_the_head(name: str):
+    for number in (0, 1, 100):
+        head, arrays = encode_token((1, 2), 3, (4,), np.dtype(name).type(number), False)
+        assert not arrays
+        assert_same(decode_token(head, arrays)[2], np.dtype(name).type(number))
+
+
+def test_strings_controls_and_dead_values_cross():
+    text = np.array([["a", "ä\0"], ["", "日本"]], as_dtype("string"))
+    found = through(text)
+    assert found.dtype == text.dtype
+    assert found.tolist() == text.tolist()
+    assert through(None) is None
+    head, arrays = encode_token((1, 2), 3, (), None, True)
+    assert decode_token(head, arrays) == (3, (), None, True)
+
+
+def test_arrays_of_elements_cross():
+    dense = through(ArrayValue.from_stacked(np.arange(6.0).reshape(3, 2)))
+    np.testing.assert_array_equal(dense.stack(None, None), np.arange(6.0).reshape(3, 2))
+    ragged = through(ArrayValue.from_written(4, {0: np.float32(1), 2: np.arange(3)}))
+    assert [ragged.has(index) for index in range(4)] == [True, False, True, False]
+    assert_same(ragged.read(0), np.float32(1))
+    assert_same(ragged.read(2), np.arange(3))
+    nested = through(ArrayValue.from_list([ArrayValue.from_list([np.int32(1)]), None]))
+    assert_same(nested.read(0).read(0), np.int32(1))
+    assert nested.has(1)
+    assert nested.read_or_none(1) is None
+    assert through(ArrayValue.empty(2)).size == 2
+
+
+def test_what_does_not_leave_its_task_is_named():
+    with pytest.raises(TypeError, match="a value of type object does not leave its task"):
+        encode_value(object(), [])
+
+
+@pytest.mark.parametrize("description", [5, -1, {}, {"stacked": 9}, {"elements": [[1]], "size": 1}, {"text": 3}, "x"])
+def test_damaged_descriptions_are_refused(description: Any):
+    with pytest.raises(FrameError):
+        decode_value(description, [np.zeros(2)])
+
+
+@given(st.binary(max_size=80))
+def test_any_head_is_a_value_or_refused(head: bytes):
+    with contextlib.suppress(FrameError):
+        decode_token(head, [])

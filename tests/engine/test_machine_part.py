@@ -1,0 +1,173 @@
+"""Parts of a step: each task runs its own partitions, and what crosses is handed over; the bits of one process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from programs.generator import programs
+from programs.syntax import Program
+from shared.machines import MachineCase, assert_same_bits, structure
+from shared.parts import Parts, devices_of, tasks_of
+from shared.placed_steps import at_random
+
+import anabranch as ab
+from anabranch.engine.place.constraints import PlacementError
+from anabranch.engine.place.devices import devices_of_cluster, list_devices
+
+PHASES = [Phase.explicit, Phase.generate]  # what fails is large, and takes minutes to become small
+LARGE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+PS, WORKER = "/job:ps/task:0", "/job:worker/task:0"
+
+
+def check_chunk(chunk: int, count: int) -> Counter[str]:
+    found: Counter[str] = Counter()
+
+    @seed(chunk)
+    @settings(max_examples=count, database=None, deadline=None, phases=PHASES, suppress_health_check=LARGE)
+    @given(programs(), st.integers(2, 3), st.integers(0, 10**6), st.sampled_from([1, 1, 2]))
+    def check(program: Program, tasks: int, places: int, order: int) -> None:
+        case = MachineCase(program, order)
+        expected = case.interpreted()
+        devices = devices_of(tasks)
+        names = [device.name for device in devices]
+        try:
+            parts = Parts(
+                case.built.graph,
+                case.targets,
+                list(case.feeds),
+                devices,
+                exact=True,
+                assign=lambda: at_random(places, names),
+            )
+        except PlacementError as error:
+            found["refused" if "do not leave their task" in str(error) else "refused for another reason"] += 1
+            return
+        assert len({part.digest for part in parts.programs}) == 1
+        for run in range(2):
+            case.built.reset(program)
+            values = parts.run(list(case.feeds.values()), seed=places + run)
+            state = {name: variable.numpy() for name, variable in case.built.variables.items()}
+            for tensor, value, wanted in zip(case.fetches, values, expected[0], strict=True):
+                assert_same_bits(np.asarray(value), np.asarray(wanted), tensor.name)
+            for name, wanted in expected[1].items():
+                assert_same_bits(state[name], wanted, name)
+        found.update(structure(parts.programs[0].machine))
+        found["programs"] += 1
+
+    check()
+    return found
+
+
+@pytest.mark.parametrize("chunk", range(3))
+def test_random_programs_over_tasks(chunk: int):
+    found = check_chunk(chunk, 20)
+    assert found["programs"] >= 10
+    assert not found["refused for another reason"]
+    assert found["split loop"] > 0
+    assert found["value that crosses in a loop"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", range(3, 13))
+def test_many_random_programs_over_tasks(chunk: int):
+    assert check_chunk(chunk, 60)["programs"] >= 30
+
+
+@pytest.fixture
+def graph() -> ab.Graph:
+    return ab.Graph()
+
+
+def test_a_loop_over_two_tasks(graph: ab.Graph):
+    with graph.as_default():
+        x = ab.placeholder((3,), "float32", "x")
+
+        def body(i: Any, h: Any) -> Any:
+            with ab.device(PS):
+                z = ab.ops.tanh(h)
+            with ab.device(WORKER):
+                return i + 1, z + 1.0
+
+        last = ab.while_loop(lambda i, h: i < 9, body, (0, x), parallel_iterations=4)[1]
+    parts = Parts(graph, [last], [x], devices_of(2))
+    assert parts.programs[0].tasks == [PS, WORKER]
+    expected = ab.Session(graph_of_one(last)).run(last.name, {"x:0": [0.0, 0.5, 1.0]})
+    for number in range(3):
+        (value,) = parts.run([np.array([0.0, 0.5, 1.0], "float32")], seed=number)
+        assert_same_bits(value, expected, "last")
+
+
+def graph_of_one(tensor: Any) -> ab.Graph:
+    """The same graph without requests, for one process."""
+    from anabranch.engine.saving import graph_from_dict, graph_to_dict
+
+    document = graph_to_dict(tensor.graph.root)
+    for block in document["blocks"]:
+        for operation in block["operations"]:
+            operation["device"] = ""
+    return graph_from_dict(document)
+
+
+def test_each_task_prints_its_own_partitions_only(graph: ab.Graph):
+    with graph.as_default(), ab.device(PS):
+        x = ab.placeholder((3,), "float32", "x")
+        with ab.device(WORKER):
+            y = ab.ops.exp(x)
+        z = y * 2.0
+    worker, ps = Parts(graph, [z], [x], devices_of(2)).programs
+    assert "deliver_recv_exp" not in worker.source
+    assert "deliver_recv_exp" in ps.source
+    assert f"post({ps.printing.blueprint.edges[_receive(ps, 'exp')]}, " in worker.source
+    assert worker.sends.keys() & ps.sends.keys() == set()
+    assert {*worker.sends.values()} == {PS}
+
+
+def _receive(program: Any, name: str) -> Any:
+    return next(node for node in program.machine.nodes if node.kind == "recv" and node.name == name)
+
+
+def test_tasks_that_differ_have_other_digests(graph: ab.Graph):
+    with graph.as_default():
+        x = ab.placeholder((3,), "float32", "x")
+        with ab.device(PS):
+            y = ab.ops.exp(x)
+        other = ab.ops.exp(x) * 3.0
+    digests = {Parts(graph, [target], [x], devices_of(2)).programs[0].digest for target in (y, other)}
+    assert len(digests) == 2
+
+
+def test_an_operation_that_fails_is_named_with_its_device(graph: ab.Graph):
+    with graph.as_default(), ab.device(PS):
+        x = ab.placeholder((None,), "int32", "x")
+        y = ab.ops.take(ab.constant([1, 2, 3]), x) + 1
+    parts = Parts(graph, [y], [x], devices_of(2))
+    program = next(program for program in parts.programs if program.task == PS)
+    with pytest.raises(IndexError) as caught:
+        parts.run([np.array([7], "int32")])
+    step: Any = program.statistics.latest
+    program.failed(step, caught.value)
+    notes = "\n".join(caught.value.__notes__)
+    assert "take" in notes
+    assert PS in notes
+
+
+def test_stores_and_recursions_do_not_leave_their_task(graph: ab.Graph):
+    with graph.as_default():
+        with ab.device(PS):
+            store = ab.TensorStore("float32").write(1, 2.0)
+        with ab.device(WORKER):
+            value = store.read(1)
+    with pytest.raises(PlacementError, match="values of this kind do not leave their task"):
+        Parts(graph, [value], [], devices_of(2))
+
+
+def test_devices_of_a_cluster_hold_inside_the_block_only():
+    before = list_devices()
+    with devices_of_cluster(devices_of(3)):
+        assert tasks_of(list_devices()) == [WORKER, PS, "/job:ps/task:1"]
+    assert list_devices() == before

@@ -1,0 +1,90 @@
+"""Tasks as real processes, for tests: started at ports that are free, ended with the test, whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Generator
+from typing import Any
+
+PATIENCE = 60.0  # seconds
+TOKEN = "a token for tests, which is no secret"
+
+
+class TaskProcess:
+    """One task in a process of its own.
+
+    Attributes:
+        name: "/job:ps/task:0".
+        address: where it listens.
+    """
+
+    def __init__(self, cluster: dict[str, list[str]], job: str, index: int = 0, *options: str) -> None:
+        command = [sys.executable, "-W", "error", "-m", "anabranch", "worker", "--cluster", json.dumps(cluster)]
+        command += ["--job-name", job, "--task-index", str(index), *options]
+        environment = {**os.environ, "ANABRANCH_TOKEN": TOKEN}
+        self._process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], PATIENCE)
+        line = self._process.stdout.readline() if ready else ""
+        self.name, separator, target = line.strip().partition(" serves at grpc://")
+        if not separator:
+            self.end()
+            raise AssertionError(f"the task did not start: {line!r}")
+        self.address = target
+
+    @property
+    def target(self) -> str:
+        return f"grpc://{self.address}"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def kill(self) -> None:
+        """End it without a warning."""
+        self._process.kill()
+        self._process.wait(PATIENCE)
+
+    def end(self) -> int:
+        """End it as a supervisor does; gives its exit status."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(PATIENCE)
+            raise AssertionError(f"{self.name} did not end when it was terminated") from None
+        finally:
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+
+
+@contextlib.contextmanager
+def tasks(*options: str, ps: int = 1) -> Generator[dict[str, TaskProcess]]:
+    """A worker and some ps tasks, by name; clients address the worker, which knows where the others are."""
+    with contextlib.ExitStack() as stack:
+        found: dict[str, TaskProcess] = {}
+        addresses: list[str] = []
+        for index in range(ps):
+            cluster = {"ps": ["localhost:0"] * ps, "worker": ["localhost:0"]}
+            made = TaskProcess(cluster, "ps", index)
+            stack.callback(made.end)
+            found[made.name] = made
+            addresses.append(made.address)
+        worker = TaskProcess({"ps": addresses, "worker": ["localhost:0"]}, "worker", 0, *options)
+        stack.callback(worker.end)
+        found[worker.name] = worker
+        yield found
+
+
+def restarted(task: TaskProcess, **cluster: Any) -> TaskProcess:
+    """The same task started anew, at the address that it had."""
+    job = task.name.split(":")[1].partition("/")[0]
+    return TaskProcess({job: [task.address], **cluster}, job)
