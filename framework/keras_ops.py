@@ -17,7 +17,8 @@ from ..engine.graph.claims import claim
 from ..engine.graph.dtypes import name_of
 from ..engine.graph.quick_dataclass import dataclass
 from ..engine.objects.names import to_snake_case
-from ..engine.ops.base import Constant, ShapeOf
+from ..engine.ops.base import Constant
+from ..engine.ops.run_time_shapes import ShapeOf
 
 PACKAGE = "keras.src.ops"
 _CONSTANT = "constant of a model"

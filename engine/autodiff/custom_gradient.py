@@ -25,9 +25,10 @@ from ..graph.slices import IndexedSlices
 from ..graph.spec import Spec, TensorSpec, shape_text, shapes_compatible
 from ..graph.tensor import Symbol, Tensor
 from ..graph.variable import Variable
-from ..ops.base import apply, apply_multi, convert_to_tensor, runs_now, zeros_of
+from ..ops.base import apply, apply_multi, convert_to_tensor, runs_now
 from ..ops.complex_numbers import conjugated
 from ..ops.elementwise import Identity, StopGradient
+from ..ops.run_time_shapes import zeros_of
 from .tape import Tape
 
 

@@ -20,9 +20,10 @@ from ..graph.spec import TensorSpec, shapes_compatible
 from ..graph.tensor import Tensor
 from ..graph.value import Value
 from ..graph.variable import Variable
-from ..ops.base import broadcast_like, convert_to_tensor, zeros_of
+from ..ops.base import convert_to_tensor
 from ..ops.complex_numbers import conjugated
 from ..ops.cotangent import accumulate, resolved
+from ..ops.run_time_shapes import broadcast_like, zeros_of
 
 
 class Recorded:

@@ -14,11 +14,12 @@ from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
-from .base import TensorLike, apply, cast, convert_to_tensor, make_constant, normalize_axis, runtime_shape, sum_like
+from .base import TensorLike, apply, cast, convert_to_tensor, make_constant, normalize_axis
 from .comparison import maximum
 from .creation import ones, ones_like
 from .gathering import take
 from .joining import concatenate, stack
+from .run_time_shapes import runtime_shape, sum_like
 from .shaping import DimLike, broadcast_to, constant_value, dim, expand_dims, ravel, reshape, resolve_shape, size
 
 _MODES = ("constant", "reflect", "symmetric", "edge", "wrap")

@@ -17,12 +17,12 @@ from ..graph.op import Op
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Symbol
-from ..ops.base import ReshapeToShape
 from ..ops.elementwise import Add, Multiply, Subtract
 from ..ops.gathering import Take
 from ..ops.indexed_slices import AddToRows, AssignRows, FrontPositions
 from ..ops.joining import Concatenate
 from ..ops.reduced import BroadcastReduced, Sum
+from ..ops.run_time_shapes import ReshapeToShape
 from ..ops.segments import SegmentSum
 from ..ops.shaping import Reshape, SizeOf
 from ..ops.sorting import UniquePositions

@@ -12,7 +12,7 @@ from ..autodiff import gradients
 from ..control_flow import cond, while_loop
 from ..graph import Graph, Placeholder, Tensor, TensorSpec, as_dtype
 from ..graph.op import Sample, as_scalar_or_array, is_array
-from ..ops.base import zeros_of
+from ..ops.run_time_shapes import zeros_of
 from ..runtime.program import Program
 from ..session import Session
 from .checks import LAYOUTS

@@ -14,9 +14,9 @@ from anabranch.engine.control_flow.while_loop import While
 from anabranch.engine.graph.graph import Operation
 from anabranch.engine.graph.spec import TensorSpec
 from anabranch.engine.graph.tensor import Tensor
-from anabranch.engine.ops.base import SumToShape
 from anabranch.engine.ops.joining import Concatenate
 from anabranch.engine.ops.linalg import MatMul
+from anabranch.engine.ops.run_time_shapes import SumToShape
 from anabranch.engine.ops.tensor_arrays import ArrayRead
 from anabranch.engine.passes.log import recording
 from anabranch.engine.passes.prepare import Step, prepare
