@@ -13,7 +13,7 @@ from typing import Any
 from ..graph.graph import Graph, Operation, ReadVariable, get_default_graph
 from ..graph.provenance import building_gradient_of
 from ..graph.spec import FrameSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..graph.variable import Variable
 from ..ops.cotangent import FrameCotangent, accumulate, resolved
 
@@ -30,7 +30,7 @@ class DifferentiatesItself:
         return self.backward(node, cotangents, needed)
 
 
-def reachable_operations(graph: Graph, targets: Iterable[Tensor]) -> list[Operation]:
+def reachable_operations(graph: Graph, targets: Iterable[Symbol]) -> list[Operation]:
     """The operations of `graph` on which `targets` depend through data, in program order."""
     seen: set[Operation] = set()
     pending = [t.operation for t in targets if t.operation.graph is graph]
@@ -43,7 +43,7 @@ def reachable_operations(graph: Graph, targets: Iterable[Tensor]) -> list[Operat
     return sorted(seen, key=lambda operation: operation.index)
 
 
-def dependent_tensors(operations: Iterable[Operation], sources: Iterable[Tensor]) -> set[Tensor]:
+def dependent_tensors(operations: Iterable[Operation], sources: Iterable[Symbol]) -> set[Symbol]:
     """The tensors through which a gradient can reach `sources`: these, and what is computed from them."""
     dependent = set(sources)
     for operation in operations:
@@ -54,13 +54,13 @@ def dependent_tensors(operations: Iterable[Operation], sources: Iterable[Tensor]
 
 def backpropagate(
     graph: Graph,
-    seeds: Mapping[Tensor, Any],
-    sources: Iterable[Tensor],
-    start: Mapping[Tensor, Any] | None = None,
-    blocked: Iterable[Tensor] = (),
-    sparse: Collection[Tensor] = (),
+    seeds: Mapping[Symbol, Any],
+    sources: Iterable[Symbol],
+    start: Mapping[Symbol, Any] | None = None,
+    blocked: Iterable[Symbol] = (),
+    sparse: Collection[Symbol] = (),
     among: Sequence[Operation] | None = None,
-) -> dict[Tensor, Any]:
+) -> dict[Symbol, Any]:
     """Cotangents of `sources`, built into the current default graph.
 
     Args:
@@ -94,20 +94,20 @@ class Sweep:
         ends: where the sweep begins and ends: seeds and sources.
     """
 
-    def __init__(self, graph: Graph, dependent: set[Tensor], stopped: set[Tensor], ends: set[Tensor]) -> None:
+    def __init__(self, graph: Graph, dependent: set[Symbol], stopped: set[Symbol], ends: set[Symbol]) -> None:
         self.graph = graph
-        self.cotangents: dict[Tensor, Any] = {}
+        self.cotangents: dict[Symbol, Any] = {}
         self.dependent = dependent
         self.stopped = stopped
         self.ends = ends
         self._size = len(graph.operations)  # what is built by the sweep itself does not count as a user
         self._users: dict[Operation, list[tuple[Operation, int]]] | None = None
 
-    def add(self, tensor: Tensor, contribution: Any) -> None:
+    def add(self, tensor: Symbol, contribution: Any) -> None:
         """Add to the cotangent of `tensor`."""
         self.cotangents[tensor] = accumulate(self.cotangents.get(tensor), contribution)
 
-    def flows_to(self, tensor: Tensor) -> bool:
+    def flows_to(self, tensor: Symbol) -> bool:
         """Whether the cotangent of `tensor` is needed."""
         return tensor in self.dependent and tensor.spec.differentiable
 
@@ -147,7 +147,7 @@ class Sweep:
                     heapq.heappush(latest_first, -tensor.operation.index)
         return sorted(owned, key=lambda operation: operation.index)
 
-    def _is_owned(self, operation: Operation, owned: set[Operation], choice: Tensor, number: int) -> bool:
+    def _is_owned(self, operation: Operation, owned: set[Operation], choice: Symbol, number: int) -> bool:
         if not operation.inputs or operation.effects:
             return False
         if any(isinstance(tensor.spec, FrameSpec) for tensor in operation.inputs):
@@ -165,7 +165,7 @@ class Sweep:
         return self._users.get(operation, [])
 
 
-def _enters(user: Operation, position: int, choice: Tensor, number: int) -> bool:
+def _enters(user: Operation, position: int, choice: Symbol, number: int) -> bool:
     """Whether input `position` of `user` is captured by branch `number` of a construct with that choice."""
     if not user.op.is_choice or user.inputs[0] is not choice:
         return False
@@ -173,13 +173,13 @@ def _enters(user: Operation, position: int, choice: Tensor, number: int) -> bool
     return captured is not None and captured[0] == number
 
 
-def variable_reads(operations: Iterable[Operation], variables: Iterable[Variable]) -> dict[Variable, list[Tensor]]:
+def variable_reads(operations: Iterable[Operation], variables: Iterable[Variable]) -> dict[Variable, list[Symbol]]:
     """For each of `variables` the results of those `operations` that read it.
 
     Raises:
         LookupError: a loop or branch among them both reads and writes one, so that its value there is no single one.
     """
-    reads: dict[Variable, list[Tensor]] = {variable: [] for variable in variables}
+    reads: dict[Variable, list[Symbol]] = {variable: [] for variable in variables}
     for operation in operations:
         op = operation.op
         if isinstance(op, ReadVariable):
@@ -199,6 +199,6 @@ def _check_writes_none(operation: Operation, variables: Collection[Variable]) ->
             )
 
 
-def frame_cotangents(cotangent: Any) -> dict[Tensor, Any]:
+def frame_cotangents(cotangent: Any) -> dict[Symbol, Any]:
     """The cotangents of inner values that reached a frame."""
     return cotangent.inner if isinstance(cotangent, FrameCotangent) else {}

@@ -11,7 +11,6 @@ from ..graph.region import Region
 from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec, shapes_compatible
 from ..graph.tensor import Symbol, Tensor
-from ..graph.value import Value
 from ..graph.variable import Variable
 from ..ops.base import convert_to_tensor, runs_now
 from ..ops.complex_numbers import conjugated
@@ -75,9 +74,9 @@ def gradients(
         sources, stops = ([_as_source(x) for x in flatten(each)] for each in (xs, stop_gradients))
         return gradients_of_values(targets, sources, given, stops, zero)
     graph = _graph_of(targets)
-    targets = [graph.capture(target) for target in targets]
+    symbols = [graph.capture(target) for target in targets]
     with graph.as_default(), graph.name_scope(name):
-        seeds: dict[Tensor, Any] = {y: conjugated(seed) for y, seed in _seeds(targets, grad_ys).items()}
+        seeds: dict[Symbol, Any] = {y: conjugated(seed) for y, seed in _seeds(symbols, grad_ys).items()}
         sources, stops = ([_source_in(graph, _as_source(x)) for x in flatten(each)] for each in (xs, stop_gradients))
         found = _found_outward(graph, seeds, sources, stops)
         return [_total(parts, x, zero) for parts, x in zip(found, flatten(xs), strict=True)]
@@ -101,7 +100,7 @@ def _check_count(given: Sequence[Any], targets: Sequence[Tensor]) -> None:
         raise ValueError(f"gradients: {len(targets)} ys but {len(given)} grad_ys.")
 
 
-def _found_outward(graph: Graph, seeds: dict[Tensor, Any], xs: list[Any], stops: list[Any]) -> list[list[Any]]:
+def _found_outward(graph: Graph, seeds: dict[Symbol, Any], xs: list[Any], stops: list[Any]) -> list[list[Any]]:
     """The cotangents of each x, from its own graph: from `graph` or, through what regions capture, one around it."""
     found: list[list[Any]] = [[] for _ in xs]
     dependent = _dependent_outside(graph, xs)
@@ -126,13 +125,13 @@ def _found_outward(graph: Graph, seeds: dict[Tensor, Any], xs: list[Any], stops:
     return found
 
 
-def _dependent_outside(graph: Graph, xs: list[Any]) -> set[Tensor]:
+def _dependent_outside(graph: Graph, xs: list[Any]) -> set[Symbol]:
     """The tensors of the graphs around a region that depend on any of `xs`."""
     around: list[Graph] = []
     while isinstance(graph, Region):
         graph = graph.parent
         around.append(graph)
-    dependent: set[Tensor] = set()
+    dependent: set[Symbol] = set()
     variables = {x for x in xs if isinstance(x, Variable)}
     for outer in reversed(around):
         sources = {x for x in xs if isinstance(x, Symbol) and x.graph is outer}
@@ -165,10 +164,10 @@ def _as_target(y: Any) -> Tensor:
     return tensor
 
 
-def _seeds(targets: list[Tensor], grad_ys: Any) -> dict[Tensor, Any]:
+def _seeds(targets: list[Symbol], grad_ys: Any) -> dict[Symbol, Any]:
     given = [None] * len(targets) if grad_ys is None else list(_leaves_with_none(grad_ys))
     _check_count(given, targets)
-    seeds: dict[Tensor, Any] = {}
+    seeds: dict[Symbol, Any] = {}
     for target, cotangent in zip(targets, given, strict=True):
         if cotangent is None:
             seed = broadcast_like(convert_to_tensor(1.0, target.dtype), target)
@@ -197,10 +196,10 @@ def _as_source(x: Any) -> Tensor | Variable:
 
 def _source_in(graph: Graph, x: Tensor | Variable) -> Symbol | Variable:
     """`x`, where values are the constants that stand for them in the outermost graph."""
-    return graph.root.capture(x) if isinstance(x, Value) else x  # pyright: ignore[reportReturnType]
+    return x if isinstance(x, (Symbol, Variable)) else graph.root.capture(x)
 
 
-def _sources(graph: Graph, reads: dict[Variable, list[Tensor]], x: Tensor | Variable) -> list[Tensor]:
+def _sources(graph: Graph, reads: dict[Variable, list[Symbol]], x: Tensor | Variable) -> list[Symbol]:
     """The tensors of `graph` itself that stand for `x`: `x`, or the reads of a variable."""
     if isinstance(x, Variable):
         return reads[x]

@@ -90,7 +90,11 @@ def _by_row(
     leaves = [convert_to_tensor(leaf) for leaf in flatten(operands)]
     if runs_now([index, *leaves]):
         given = pack_as(operands, leaves)
-        return _operators["staged"](lambda index, given: _by_row(what, index, branches, given, name), index, given)
+
+        def by_row(index: Any, given: Any) -> Any:
+            return _by_row(what, index, branches, given, name)
+
+        return _operators["staged"](by_row, index, given)
     _check_rows(what, index, leaves)
     count = len(branches)
     parted = [dynamic_partition(leaf, index, count) for leaf in leaves]

@@ -17,7 +17,7 @@ from ..graph.graph import Graph, Operation, Parameter, get_default_graph
 from ..graph.quick_dataclass import dataclass
 from ..graph.region import Region
 from ..graph.spec import ArraySpec, Spec, StoreSpec, TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol, Tensor, symbol_of
 from ..ops.base import apply, convert_to_tensor, make_constant
 from ..ops.gathering import take
 from ..ops.joining import concatenate
@@ -117,8 +117,8 @@ class Batch:
         self.part = part
         self.region: Region | None = None
         self._graph = get_default_graph()
-        self.values: dict[Tensor, Value] = {}
-        self.records: dict[Tensor, Record] = {}
+        self.values: dict[Symbol, Value] = {}
+        self.records: dict[Symbol, Record] = {}
 
     def inside(
         self, size: DimLike | None = None, rows: Tensor | None = None, part: tuple[Any, int] | None = None
@@ -128,14 +128,14 @@ class Batch:
 
     # --- values ---------------------------------------------------------------------------------------------
 
-    def get(self, tensor: Tensor) -> Value:
+    def get(self, tensor: Symbol) -> Value:
         """What stands for `tensor`."""
         found = self.values.get(tensor)
         if found is None:
             found = self.values[tensor] = self.looked_up(tensor)
         return found
 
-    def looked_up(self, tensor: Tensor) -> Value:
+    def looked_up(self, tensor: Symbol) -> Value:
         """What stands for a tensor that is not among the values: a captured one, or one from around."""
         graph = tensor.graph
         if isinstance(tensor.operation.op, Parameter) and isinstance(graph, Region):
@@ -159,7 +159,7 @@ class Batch:
                 raise CannotBatchError(tensor.operation, "it is of a branch, and is used where only some examples run.")
             return Value(take(found.tensor, self.rows, axis=0), batched=True)
 
-    def record(self, tensor: Tensor) -> Record | None:
+    def record(self, tensor: Symbol) -> Record | None:
         """What stands for a frame, if its loop or branch was run in a way that keeps one."""
         if tensor in self.records:
             return self.records[tensor]
@@ -175,7 +175,7 @@ class Batch:
         if value.batched:
             return value.tensor
         if isinstance(value.tensor.spec, ArraySpec):
-            return self._batched_array(value.tensor)
+            return self._batched_array(symbol_of(value.tensor))
         # By the shape as a whole: what was saved in a branch that was not taken has not even the axes it should have.
         vector = self.shape_vector(runtime_shape(value.tensor))
         return apply(BroadcastToShape(self.shape(value.tensor.shape)), value.tensor, vector)
@@ -187,11 +187,15 @@ class Batch:
             CannotBatchError: `value` is a part of a value.
         """
         if value.part is not None:
-            raise CannotBatchError(value.tensor.operation, "what was saved in a branch is used outside of it.")
+            raise CannotBatchError(
+                symbol_of(value.tensor).operation, "what was saved in a branch is used outside of it."
+            )
         if value.rows is not None:
-            raise CannotBatchError(value.tensor.operation, "a TensorArray is used where only some examples run.")
+            raise CannotBatchError(
+                symbol_of(value.tensor).operation, "a TensorArray is used where only some examples run."
+            )
 
-    def _batched_array(self, array: Tensor) -> Tensor:
+    def _batched_array(self, array: Symbol) -> Tensor:
         op = array.operation.op
         if isinstance(op, ArrayEmpty):
             return apply(ArrayEmpty(self.spec(op.spec)))
@@ -245,7 +249,7 @@ class Batch:
 
     # --- operations -----------------------------------------------------------------------------------------
 
-    def run(self, region: Region, demanded: Iterable[Tensor] = ()) -> list[Value]:
+    def run(self, region: Region, demanded: Iterable[Symbol] = ()) -> list[Value]:
         """Run a region for the examples; the values of its results. `demanded` are values inside, needed too."""
         self.region, wanted = region, list(demanded)
         for operation in needed_operations(region, [*region.results, *wanted]):
@@ -332,7 +336,7 @@ class Rules:
         self.fallbacks.setdefault(operation.type, operation)
 
 
-def needed_operations(region: Region, wanted: Iterable[Tensor]) -> list[Operation]:
+def needed_operations(region: Region, wanted: Iterable[Symbol]) -> list[Operation]:
     """The operations of a region on which `wanted` depend, and those with effects, in program order."""
     seen: set[Operation] = set()
     pending = [tensor.operation for tensor in wanted if tensor.graph is region]

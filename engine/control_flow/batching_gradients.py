@@ -8,7 +8,7 @@ from typing import Any
 from ..autodiff.custom_gradient import CustomGradient
 from ..graph.graph import Graph, Operation, Parameter, get_default_graph
 from ..graph.region import Region
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol, Tensor
 from .batching import Batch, Value
 
 
@@ -60,8 +60,8 @@ class _GradientRegion(Region):
         super().__init__(parent, "custom_gradient")
         self._traced = traced
 
-    def capture(self, tensor: Tensor) -> Tensor:
-        if not self._traced.is_inside(tensor.graph):
+    def capture(self, tensor: Tensor) -> Symbol:
+        if not isinstance(tensor, Symbol) or not self._traced.is_inside(tensor.graph):
             return super().capture(tensor)
         known = self._local.get(tensor)
         if known is None:
@@ -69,6 +69,8 @@ class _GradientRegion(Region):
         return known
 
     def sees(self, tensor: Tensor) -> bool:
+        if not isinstance(tensor, Symbol):
+            return super().sees(tensor)
         return self._traced.is_inside(tensor.graph) or super().sees(tensor)
 
 
@@ -78,7 +80,7 @@ class _Later(Batch):
     def __init__(self, batch: Batch) -> None:
         super().__init__(batch.size, batch.rules, batch)
 
-    def looked_up(self, tensor: Tensor) -> Value:
+    def looked_up(self, tensor: Symbol) -> Value:
         batch = self.around
         while batch is not None and tensor not in batch.values and batch.rows is None:
             batch = batch.around
@@ -89,7 +91,7 @@ class _Later(Batch):
         self.run_operation(tensor.operation)
         return self.values[tensor]
 
-    def _is_of_function(self, tensor: Tensor) -> bool:
+    def _is_of_function(self, tensor: Symbol) -> bool:
         batch = self.around
         while batch is not None:
             if batch.region is tensor.graph:

@@ -16,7 +16,7 @@ from ..graph.graph import Operation, get_default_graph
 from ..graph.identity import is_among
 from ..graph.region import Region
 from ..graph.spec import ArraySpec, Spec, shapes_compatible
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol, Tensor, symbol_of
 from ..ops.base import apply, cast
 from ..ops.comparison import clip, equal, logical_not
 from ..ops.creation import zeros
@@ -153,14 +153,14 @@ def _any_goes_on(values: Sequence[Tensor]) -> Tensor:
 
 
 def _recorded(
-    batch: Batch, node: Operation, op: While, some: Batch, carried: Sequence[Tensor], demanded: Sequence[Tensor]
+    batch: Batch, node: Operation, op: While, some: Batch, carried: Sequence[Tensor], demanded: Sequence[Symbol]
 ) -> Batch:
     """The values inside an iteration that its record keeps, with a row for each example, also those that have stopped.
 
     All examples start together, so iteration i of one is iteration i of all that make it.
     """
     recorded = batch.inside()
-    whole = dict(zip(op.body.parameters, carried, strict=True))
+    whole: dict[Symbol, Tensor] = dict(zip(op.body.parameters, carried, strict=True))
     assert some.rows is not None
     for tensor in demanded:
         value = some.get(tensor)
@@ -263,7 +263,7 @@ def _put(whole: Tensor, rows: Tensor, part: Tensor) -> Tensor:
 # --- records of runs ------------------------------------------------------------------------------------------------
 
 
-def _demanded(node: Operation) -> list[Tensor]:
+def _demanded(node: Operation) -> list[Symbol]:
     """The values inside a loop or branch that anything around it reads from its record."""
     return [user.op.inner for user in _record_users(node) if isinstance(user.op, (History, Saved))]
 
@@ -287,7 +287,7 @@ def recorded(batch: Batch, node: Operation, _: list[Value]) -> Sequence[Value]:
     inner, position = _inside(op.inner, record.runs)
     if record.frame is None:
         return [_saved_in_place(node, record, inner, position)]
-    tensor = apply(type(op)(inner.tensor), record.frame)
+    tensor = apply(type(op)(symbol_of(inner.tensor)), record.frame)
     return [
         inner.followed(tensor, "history") if isinstance(op, History) else Value(tensor, inner.batched, optional=True)
     ]
@@ -302,7 +302,7 @@ def _saved_in_place(node: Operation, record: Record, inner: Value, position: int
     return Value(inner.tensor, batched=True, part=(record.choice.identity, position))
 
 
-def _inside(tensor: Tensor, runs: Sequence[Batch]) -> tuple[Value, int]:
+def _inside(tensor: Symbol, runs: Sequence[Batch]) -> tuple[Value, int]:
     """What stands for a tensor of a region, and the position of the region."""
     for position, run in enumerate(runs):
         if tensor in run.values:

@@ -14,7 +14,7 @@ import numpy as np
 from ..graph.graph import Operation
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import ArraySpec, StoreSpec, TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Tensor, symbol_of
 from ..ops.axes import Flip, Roll, Transpose, moveaxis
 from ..ops.base import apply, apply_multi, convert_to_tensor, make_constant
 from ..ops.creation import Diagonal, Fill, PutDiagonal, Triangle, arange
@@ -425,7 +425,9 @@ def array_read(batch: Batch, node: Operation, values: Values) -> Found:
     ):
         return None
     # Built once, where the array lives, and not at each iteration of a loop that reads it.
-    rows = array.tensor.graph.add_shared(("stack of", array.tensor), ArrayStack(spec.element), [array.tensor])
+    rows = symbol_of(array.tensor).graph.add_shared(
+        ("stack of", array.tensor), ArrayStack(spec.element), [array.tensor]
+    )
     if not array.batched:
         return batched(apply(GetItems((items.PLACE,)), rows, index.tensor))
     numbers = arange(0, batch.size, dtype="int32") if array.rows is None else array.rows

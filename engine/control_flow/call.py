@@ -24,7 +24,7 @@ from ..graph.quick_dataclass import dataclass
 from ..graph.region import Mirror, Region
 from ..graph.slices import IndexedSlices
 from ..graph.spec import ArraySpec, Spec, TensorSpec, kind_of
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol, Tensor
 from ..graph.variable import Variable
 from ..ops.cotangent import accumulate
 from ..ops.records import RecordSpec, read_record, record_of
@@ -66,14 +66,14 @@ class Body(Region):
     def __init__(self, parent: Graph, name: str, mirror: Mirror | None = None) -> None:
         super().__init__(parent, name, mirror)
         self.result_specs: list[Spec] | None = None
-        self.passed_on: list[Tensor] = []
+        self.passed_on: list[Symbol] = []
         self.taken_effects: tuple[Effect, ...] = ()
         self.argument_specs: list[Spec] = []
         self.is_called = False
-        self.recorded: dict[Tensor, None] = {}
-        self.outer_reads: dict[Variable, Tensor] = {}
+        self.recorded: dict[Symbol, None] = {}
+        self.outer_reads: dict[Variable, Symbol] = {}
 
-    def read(self, variable: Variable) -> Tensor:
+    def read(self, variable: Variable) -> Symbol:
         """As in any region; but every trace of the body finds the same read outside, and calls pass it on as well."""
         known = self._reads.get(variable)
         if known is not None or variable in self.written:
@@ -83,7 +83,7 @@ class Body(Region):
         local = self._hoisted[variable] = self._reads[variable] = self.capture(self.outer_reads[variable])
         return local
 
-    def add_capture(self, outer: Tensor) -> Tensor:
+    def add_capture(self, outer: Symbol) -> Symbol:
         """One parameter for each outer tensor, whether it is used by its own name or by that of a tensor around."""
         known = next((parameter for source, parameter in self.captures if source is outer), None)
         return super().add_capture(outer) if known is None else known
@@ -155,7 +155,7 @@ class Call(DifferentiatesItself, Op):
 class Recorded(Op):
     """The value that tensor `inner` of a recursive body had in one invocation. Input: the frame of that call."""
 
-    inner: Tensor
+    inner: Symbol
     no_samples: ClassVar[str] = "takes a frame: test_recursion"
     view: ClassVar[bool] = True
 
@@ -174,7 +174,7 @@ class Recorded(Op):
 class CallMirror(MirrorBase):
     """Values of one invocation of a recursive body, whose frame is a parameter of the backward body."""
 
-    def look_up(self, into: Region, tensor: Tensor) -> Tensor:
+    def look_up(self, into: Region, tensor: Symbol) -> Symbol:
         return from_frame(self.frame, Recorded(tensor), tensor)
 
 
@@ -188,9 +188,9 @@ class _Known:
         self.argument_specs = argument_specs
         self.result_specs = result_specs
         self.before = result_specs
-        self.captured: list[Tensor] = []
+        self.captured: list[Symbol] = []
         self.effects: tuple[Effect, ...] = ()
-        self.outer_reads: dict[Variable, Tensor] = {}
+        self.outer_reads: dict[Variable, Symbol] = {}
 
     def body(self, parent: Graph, name: str, mirror: Mirror | None) -> Body:
         body = Body(parent, name, mirror)
@@ -227,7 +227,7 @@ def _widened(spec: Spec, found: Spec) -> Spec:
 
 def build_recursion(
     name: str,
-    trace: Callable[[Body], list[Tensor]],
+    trace: Callable[[Body], Sequence[Tensor]],
     arguments: Sequence[Tensor],
     labels: Sequence[str],
     result_specs: list[Spec] | None = None,
@@ -276,7 +276,7 @@ def _first_call(body: Body, arguments: Sequence[Tensor]) -> Operation:
 
 
 def _find_results(
-    known: _Known, graph: Graph, name: str, trace: Callable[[Body], list[Tensor]], labels: Sequence[str]
+    known: _Known, graph: Graph, name: str, trace: Callable[[Body], Sequence[Tensor]], labels: Sequence[str]
 ) -> bool:
     """Trace the paths that do not call the function again; returns whether there are others."""
     body = known.body(graph, name, None)
@@ -295,7 +295,7 @@ def _find_results(
     return body.is_called
 
 
-def _trace(body: Body, trace: Callable[[Body], list[Tensor]], specs: Sequence[Spec], labels: Sequence[str]) -> None:
+def _trace(body: Body, trace: Callable[[Body], Sequence[Tensor]], specs: Sequence[Spec], labels: Sequence[str]) -> None:
     with body.as_default():
         for spec, label in zip(specs, labels, strict=True):
             body.add_parameter(spec, label)
@@ -380,10 +380,10 @@ class _RecursionGradient:
         assert built is not None
         return built
 
-    def _sweep(self, incoming: dict[int, Tensor]) -> list[Tensor]:
+    def _sweep(self, incoming: dict[int, Symbol]) -> list[Tensor]:
         """One invocation backward: the cotangents of its inputs."""
         body, wanted = self.body, self._order[1]
-        seeds: dict[Tensor, Any] = {}
+        seeds: dict[Symbol, Any] = {}
         for position, cotangent in incoming.items():
             if position < len(body.results):
                 result = body.results[position]
@@ -411,7 +411,7 @@ class _RecursionGradient:
         called = call_again(self.backward, [get_default_graph().capture(node.outputs[-1]), *seeds])
         return self._as_cotangents(called, node)
 
-    def _seed(self, node: Operation, cotangents: list[Any], position: int) -> Tensor:
+    def _seed(self, node: Operation, cotangents: list[Any], position: int) -> Symbol:
         cotangent = cotangents[position]
         if cotangent is None:
             cotangent = zeros_cotangent(node.outputs[position])

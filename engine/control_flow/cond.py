@@ -14,7 +14,7 @@ from ..graph.nest import flatten, flatten_with_path, map_structure, pack_as
 from ..graph.region import Region
 from ..graph.slices import IndexedSlices
 from ..graph.spec import FrameSpec, Spec, TensorSpec, kind_of
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol, Tensor
 from ..ops.base import convert_to_tensor, runs_now
 from ..ops.checks import assert_true
 from ..ops.cotangent import accumulate, resolved
@@ -75,10 +75,10 @@ class BranchGradient:
         self.tables = [tensor for tensor in self.wanted if tensor in tables]
         self.dense = [tensor for tensor in self.wanted if tensor not in tables]
 
-    def _tables(self, inside: Iterable[Operation]) -> list[Tensor]:
+    def _tables(self, inside: Iterable[Operation]) -> list[Symbol]:
         """The tensors of which no branch uses more than rows."""
         uses, around = Uses(), uses_among(inside)
-        inner: dict[Tensor, list[Tensor]] = {}
+        inner: dict[Symbol, list[Symbol]] = {}
         for region in self.op.regions:
             for outer, parameter in region.captures:
                 inner.setdefault(outer, []).append(parameter)
@@ -95,7 +95,7 @@ class BranchGradient:
         regions = [self._backward_region(number, region) for number, region in enumerate(self.op.regions)]
         with get_default_graph().name_scope("cond_grad"):
             backward = build_branch(regions, node.inputs[0])
-        found: dict[Tensor, Any] = dict(zip(self.dense, backward.outputs, strict=False))
+        found: dict[Symbol, Any] = dict(zip(self.dense, backward.outputs, strict=False))
         rows = backward.outputs[count:-1]
         for tensor, values, indices in zip(self.tables, rows[::2], rows[1::2], strict=True):
             found[tensor] = IndexedSlices(values, indices, runtime_shape(tensor))
@@ -122,8 +122,8 @@ class BranchGradient:
             backward.results = [backward.capture(result) for result in results]
         return backward
 
-    def _seeds(self, region: Region, backward: Region) -> dict[Tensor, Any]:
-        seeds: dict[Tensor, Any] = {}
+    def _seeds(self, region: Region, backward: Region) -> dict[Symbol, Any]:
+        seeds: dict[Symbol, Any] = {}
         for result, cotangent in zip(region.results, self.outputs, strict=True):
             if cotangent is not None:
                 seeds[result] = accumulate(seeds.get(result), backward.capture(cotangent))
@@ -132,11 +132,11 @@ class BranchGradient:
                 seeds[tensor] = accumulate(seeds.get(tensor), backward.capture(cotangent))
         return seeds
 
-    def _swept(self, region: Region, seeds: dict[Tensor, Any]) -> dict[Tensor, Any]:
+    def _swept(self, region: Region, seeds: dict[Symbol, Any]) -> dict[Symbol, Any]:
         """The cotangents of what the region captured."""
         captures = {parameter: outer for outer, parameter in region.captures if self.sweep.flows_to(outer)}
         rows = [parameter for parameter, outer in captures.items() if is_among(outer, self.tables)]
-        totals: dict[Tensor, Any] = {}
+        totals: dict[Symbol, Any] = {}
         for parameter, cotangent in backpropagate(region, seeds, list(captures), sparse=rows).items():
             outer = captures[parameter]
             totals[outer] = accumulate(totals.get(outer), cotangent)
@@ -336,6 +336,6 @@ def _settle_results(regions: list[Region], structures: list[Any], labels: list[s
         raise TypeError("\n".join(["cond: the branches must return the same dtypes.", *differences]))
 
 
-def _in_region(region: Region, leaf: Any, wanted: Any) -> Tensor:
+def _in_region(region: Region, leaf: Any, wanted: Any) -> Symbol:
     with region.as_default():
         return region.capture(as_component(leaf, None if wanted is None else TensorSpec(None, wanted)))

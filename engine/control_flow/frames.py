@@ -15,7 +15,7 @@ from ..graph.graph import Operation, Parameter
 from ..graph.op import Op
 from ..graph.region import Region
 from ..graph.spec import ArraySpec, Spec, TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol, Tensor
 from ..ops.base import Constant
 from ..ops.cotangent import FrameCotangent
 from ..ops.tensor_arrays import ArrayRead
@@ -26,7 +26,7 @@ class History(Op):
 
     no_samples: ClassVar[str] = "takes a frame: test_control_flow_pitfalls"
 
-    def __init__(self, inner: Tensor) -> None:
+    def __init__(self, inner: Symbol) -> None:
         self.inner = inner
 
     def infer(self, *inputs: Any) -> Spec:
@@ -54,7 +54,7 @@ class Saved(Op):
     no_samples: ClassVar[str] = "takes a frame: test_control_flow_pitfalls"
     view = True
 
-    def __init__(self, inner: Tensor) -> None:
+    def __init__(self, inner: Symbol) -> None:
         self.inner = inner
 
     def infer(self, *inputs: Any) -> Spec:
@@ -64,7 +64,7 @@ class Saved(Op):
         return (FrameCotangent({self.inner: cotangents[0]}),)
 
 
-def from_frame(frame: Tensor, op: Op, key: Any) -> Tensor:
+def from_frame(frame: Symbol, op: Op, key: Any) -> Symbol:
     """`op` applied to `frame` in the graph where the frame lives, once for each key."""
     name = f"{frame.operation.name}/{op.type_name}"
     return frame.operation.graph.add_shared((type(op), frame, key), op, [frame], name)
@@ -73,12 +73,12 @@ def from_frame(frame: Tensor, op: Op, key: Any) -> Tensor:
 class MirrorBase:
     """Forward values for a backward region: captures and constants are taken over, the rest is looked up."""
 
-    def __init__(self, region: Region, frame: Tensor) -> None:
+    def __init__(self, region: Region, frame: Symbol) -> None:
         self.region = region
         self.frame = frame
         self._outer = {parameter: outer for outer, parameter in region.captures}
 
-    def resolve(self, into: Region, tensor: Tensor) -> Tensor:
+    def resolve(self, into: Region, tensor: Symbol) -> Symbol:
         outer = self._outer.get(tensor)
         if outer is not None and isinstance(tensor.operation.op, Parameter):
             return into.capture(outer)
@@ -86,16 +86,16 @@ class MirrorBase:
             return into.add(tensor.operation.op, (), "constant").outputs[0]
         return self.look_up(into, tensor)
 
-    def look_up(self, into: Region, tensor: Tensor) -> Tensor:
+    def look_up(self, into: Region, tensor: Symbol) -> Symbol:
         raise NotImplementedError
 
 
 class LoopMirror(MirrorBase):
     """Values of a loop body at the iteration whose number is parameter `index` of the backward body."""
 
-    index: Tensor | None = None
+    index: Symbol | None = None
 
-    def look_up(self, into: Region, tensor: Tensor) -> Tensor:
+    def look_up(self, into: Region, tensor: Symbol) -> Symbol:
         history = into.capture(from_frame(self.frame, History(tensor), tensor))
         assert self.index is not None, "the backward body has no iteration number yet"
         return into.add(ArrayRead(), [history, self.index], f"{tensor.operation.name}/saved").outputs[0]
@@ -104,11 +104,11 @@ class LoopMirror(MirrorBase):
 class BranchMirror(MirrorBase):
     """Values of the branch that was taken."""
 
-    def look_up(self, into: Region, tensor: Tensor) -> Tensor:
+    def look_up(self, into: Region, tensor: Symbol) -> Symbol:
         return into.capture(from_frame(self.frame, Saved(tensor), tensor))
 
 
-def trip_count(frame: Tensor) -> Tensor:
+def trip_count(frame: Symbol) -> Symbol:
     """The number of iterations of the loop to which `frame` belongs."""
     return from_frame(frame, TripCount(), None)
 

@@ -10,7 +10,7 @@ from ..graph.nest import flatten
 from ..graph.op import OUTSIDE_WORLD, Effect, Op
 from ..graph.quick_dataclass import dataclass
 from ..graph.region import Region
-from ..graph.tensor import Symbol, Tensor
+from ..graph.tensor import Symbol, Tensor, symbol_of
 from ..graph.value import Value
 from ..ops.base import convert_to_tensor
 from .region_op import component
@@ -66,7 +66,10 @@ def group(*inputs: Any, name: str | None = None) -> Operation | None:
     if not in_explicit_graph() and not any(isinstance(leaf, (Operation, Symbol)) for leaf in waits):
         return None
     made = [leaf if isinstance(leaf, Operation) else convert_to_tensor(leaf) for leaf in waits]
-    operations = [leaf.operation if isinstance(leaf, Symbol) else leaf for leaf in made if not isinstance(leaf, Value)]
+    operations: list[Operation] = []
+    for leaf in made:
+        if not isinstance(leaf, Value):
+            operations.append(leaf if isinstance(leaf, Operation) else symbol_of(leaf).operation)
     graph = get_default_graph()
     if operations and not graph.is_inside(operations[0].graph):
         graph = operations[0].graph

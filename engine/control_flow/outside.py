@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..graph.graph import Graph, Operation
 from ..graph.region import Region
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol, Tensor, symbol_of
 from ..ops.comparison import clip, equal, logical_not
 from ..ops.creation import zeros
 from ..ops.reduction import sum as sum_of
@@ -27,7 +27,7 @@ def holder_of(region: Region) -> Operation | None:
     return None
 
 
-def lies_inside(graph: Graph, tensor: Tensor) -> bool:
+def lies_inside(graph: Graph, tensor: Symbol) -> bool:
     """Whether `tensor` lies in something finished, a loop, a branch or a function, whose results `graph` can use.
 
     A trace that was thrown away, because the body was traced again for other shapes, is none.
@@ -40,28 +40,28 @@ def lies_inside(graph: Graph, tensor: Tensor) -> bool:
     return graph.is_inside(region)
 
 
-def total_outside(graph: Graph, tensor: Tensor) -> Tensor | None:
+def total_outside(graph: Graph, tensor: Symbol) -> Symbol | None:
     """A scalar that lies inside loops and branches (see `lies_inside`), summed over how often it was computed.
 
     Returns:
         A scalar that `graph` can use; 0 for no iteration, and for a branch not taken. None if it lies in something of
         which nothing is known but results: a recursive function, a `dynamic_schedule`, a `vectorized_map`.
     """
-    total: Tensor | None = tensor
+    total: Symbol | None = tensor
     while total is not None and not graph.is_inside(total.graph):
         assert isinstance(total.graph, Region)
         total = _one_level_out(total, total.graph)
     return total
 
 
-def _one_level_out(tensor: Tensor, region: Region) -> Tensor | None:
+def _one_level_out(tensor: Symbol, region: Region) -> Symbol | None:
     holder = holder_of(region)
     if holder is None:
         return None
     with region.parent.as_default():
         if isinstance(holder.op, While):
             history = from_frame(holder.outputs[-1], History(tensor), tensor)
-            return sum_of(TensorArray.from_flow(history).stack(), axis=0)
+            return symbol_of(sum_of(TensorArray.from_flow(history).stack(), axis=0))
         if not isinstance(holder.op, Branch) or not holder.op.is_choice:
             return None
         saved = from_frame(holder.outputs[-1], Saved(tensor), tensor)

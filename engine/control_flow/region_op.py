@@ -12,7 +12,7 @@ from ..graph.nest import flatten_with_path, pack_as
 from ..graph.op import Effect, Op
 from ..graph.region import Region, merged_effects
 from ..graph.spec import ArraySpec, Spec, StoreSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol, Tensor
 from ..ops.base import convert_to_tensor
 from ..ops.records import RecordSpec, empty_record
 from ..ops.run_time_shapes import zeros_of
@@ -34,7 +34,7 @@ class RegionOp(DifferentiatesItself, Op):
     def effects(self) -> list[Effect]:
         return merged_effects(effect for region in self.regions for effect in region.collect_effects())
 
-    def captured_inputs(self) -> list[Tensor]:
+    def captured_inputs(self) -> list[Symbol]:
         """The outer tensors of all captures, in the order of the inputs."""
         return [outer for region in self.regions for outer, _ in region.captures]
 

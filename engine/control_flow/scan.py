@@ -155,7 +155,7 @@ def _scan_values(
 ) -> tuple[Any, Any]:
     """The scan over values, step by step."""
     structure: Any = (init,)
-    carried = LoopVariables(lambda carry: carry, structure, None, single=False)
+    carried = LoopVariables(_unchanged, structure, None, single=False)
     carry, ys = rebuild(structure, carried.inits)[0], list[Any]()
     rows = [unstack(x, steps) if steps else [] for x in sequences]
     for position in reversed(range(steps)) if reverse else range(steps):
@@ -169,6 +169,10 @@ def _scan_values(
     ordered = ys[::-1] if reverse else ys
     columns = zip(*[flatten(y) for y in ordered], strict=True)
     return carry, pack_as(ordered[0], [stack(list(column)) for column in columns])
+
+
+def _unchanged(carry: Any) -> Any:
+    return carry
 
 
 def _no_results(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, sequences: list[Tensor]) -> Any:

@@ -24,7 +24,7 @@ from ..graph.op import Op
 from ..graph.quick_dataclass import dataclass
 from ..graph.region import Region
 from ..graph.spec import Spec, TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol, Tensor, symbol_of
 from ..ops.base import apply, convert_to_tensor, runs_now
 from ..ops.cotangent import accumulate, resolved
 from .cond import Branch, BranchGradient
@@ -115,21 +115,21 @@ class _Again:
     def __init__(self, region: Region) -> None:
         self.region = region
         self._outer = {parameter: outer for outer, parameter in region.captures}
-        self._known: dict[Tensor, Tensor] = {}
+        self._known: dict[Symbol, Symbol] = {}
 
-    def resolve(self, into: Region, tensor: Tensor) -> Tensor:
+    def resolve(self, into: Region, tensor: Symbol) -> Symbol:
         for operation in reachable_operations(self.region, [tensor]):
             if any(output not in self._known for output in operation.outputs):
                 self._known.update(zip(operation.outputs, self._again(into, operation), strict=True))
         return self._known[tensor]
 
-    def _again(self, into: Region, operation: Operation) -> tuple[Tensor, ...]:
+    def _again(self, into: Region, operation: Operation) -> tuple[Symbol, ...]:
         if isinstance(operation.op, Parameter):
             return (_parameter_for(into, self._outer[operation.outputs[0]]),)
         return into.add(operation.op, [self._known[tensor] for tensor in operation.inputs], operation.name).outputs
 
 
-def _parameter_for(region: Region, tensor: Tensor) -> Tensor:
+def _parameter_for(region: Region, tensor: Tensor) -> Symbol:
     """A parameter of its own for a captured tensor: what is cut by rows may be used as a whole besides."""
     return region.add_capture(region.parent.capture(tensor))
 
@@ -141,7 +141,7 @@ def _build_gradient(op: Scheduled, node: Operation, cotangents: Sequence[Any], s
     graph = get_default_graph()
     backward = Region(graph, f"{region.name}_grad", _Again(region))
     with backward.as_default(), backward.device(None):
-        seeds: dict[Tensor, Any] = {}
+        seeds: dict[Symbol, Any] = {}
         for result, cotangent in zip(region.results, cotangents, strict=True):
             if cotangent is not None:
                 seeds[result] = accumulate(seeds.get(result), _seed(backward, result, cotangent))
@@ -150,14 +150,14 @@ def _build_gradient(op: Scheduled, node: Operation, cotangents: Sequence[Any], s
         for parameter, total in totals.items():
             total = backward.capture(resolved(total))
             role = JOINED if parameter in cut else SUMMED
-            backward.results.append(apply(Part(role), total) if op.split else total)
+            backward.results.append(symbol_of(apply(Part(role), total)) if op.split else total)
     found = _append(op.with_regions([backward]), f"{node.name}_grad")
     for parameter, output in zip(totals, found.outputs, strict=False):
         sweep.add(captured[parameter], output)
     return [None] * len(node.inputs)
 
 
-def _seed(backward: Region, result: Tensor, cotangent: Tensor) -> Tensor:
+def _seed(backward: Region, result: Symbol, cotangent: Tensor) -> Tensor:
     local = _parameter_for(backward, cotangent)
     return apply(Part(ROWS), local) if role_of(result) == JOINED else local
 
@@ -166,13 +166,13 @@ def _with_rows(spec: Any, rows: int | None) -> Any:
     return TensorSpec((rows, *spec.shape[1:]), spec.dtype) if spec.shape else spec
 
 
-def role_of(tensor: Tensor) -> str:
+def role_of(tensor: Symbol) -> str:
     """How a value of a scheduled function is marked; "" if it is not."""
     op = tensor.operation.op
     return op.role if isinstance(op, Part) else ""
 
 
-def _cut_parameters(region: Region) -> set[Tensor]:
+def _cut_parameters(region: Region) -> set[Symbol]:
     """The parameters of which rows are taken."""
     return {
         operation.inputs[0]
@@ -251,13 +251,13 @@ def dynamic_schedule(
         results = [_result(leaf, path, region) for path, leaf in flatten_with_path(structure)]
         if split:
             _check_results(results, given)
-        region.results = [apply(Part(JOINED), result) if split else result for result in results]
+        region.results = [symbol_of(apply(Part(JOINED), result)) if split else result for result in results]
     _check_effects(region)
     node = _append(Scheduled([region], devices, split, least_rows), name)
     return rebuild(structure, node.outputs[:-1])
 
 
-def _result(leaf: Any, path: str, region: Region) -> Tensor:
+def _result(leaf: Any, path: str, region: Region) -> Symbol:
     flow = getattr(leaf, "flow", None)
     tensor = None if flow is not None else convert_to_tensor(leaf)
     if tensor is None or not isinstance(tensor.spec, TensorSpec):

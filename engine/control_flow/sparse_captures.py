@@ -9,7 +9,7 @@ from ..graph.graph import Graph, Operation
 from ..graph.identity import is_among
 from ..graph.region import Region
 from ..graph.spec import TensorSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol, Tensor
 from ..ops.base import Cast, cast
 from ..ops.creation import zeros
 from ..ops.gathering import Take
@@ -25,9 +25,9 @@ class Uses:
     """
 
     def __init__(self) -> None:
-        self._found: dict[Graph, dict[Tensor, list[tuple[Operation, int]]]] = {}
+        self._found: dict[Graph, dict[Symbol, list[tuple[Operation, int]]]] = {}
 
-    def of(self, tensor: Tensor) -> Sequence[tuple[Operation, int]]:
+    def of(self, tensor: Symbol) -> Sequence[tuple[Operation, int]]:
         """The uses of `tensor` in its own graph."""
         graph = tensor.operation.graph
         known = self._found.get(graph)
@@ -36,9 +36,9 @@ class Uses:
         return known.get(tensor, ())
 
 
-def uses_among(operations: Iterable[Operation]) -> dict[Tensor, list[tuple[Operation, int]]]:
+def uses_among(operations: Iterable[Operation]) -> dict[Symbol, list[tuple[Operation, int]]]:
     """For each tensor which of `operations` take it and give something differentiable, and as which input."""
-    found: dict[Tensor, list[tuple[Operation, int]]] = {}
+    found: dict[Symbol, list[tuple[Operation, int]]] = {}
     for operation in operations:
         if any(output.spec.differentiable for output in operation.outputs):
             for position, tensor in enumerate(operation.inputs):
@@ -46,7 +46,7 @@ def uses_among(operations: Iterable[Operation]) -> dict[Tensor, list[tuple[Opera
     return found
 
 
-def is_table(tensor: Tensor, uses: Uses) -> bool:
+def is_table(tensor: Symbol, uses: Uses) -> bool:
     """Whether the graph of `tensor` takes rows of it, and, as far as derivatives go, does nothing else with it.
 
     Rows are taken by `Take` and by indexing with integers, also of what several tables are joined to along their first
@@ -59,15 +59,15 @@ def is_table(tensor: Tensor, uses: Uses) -> bool:
     return _are_tables([tensor], uses)
 
 
-def takes_rows_only(tensor: Tensor, found: Iterable[tuple[Operation, int]], uses: Uses) -> bool:
+def takes_rows_only(tensor: Symbol, found: Iterable[tuple[Operation, int]], uses: Uses) -> bool:
     """Whether those of its uses that were `found` do nothing with `tensor` but take rows of it."""
     passed_on = _passed_on(found)
     return _has_rows(tensor) and passed_on is not None and _are_tables(passed_on, uses)
 
 
-def _are_tables(tensors: Iterable[Tensor], uses: Uses) -> bool:
+def _are_tables(tensors: Iterable[Symbol], uses: Uses) -> bool:
     """Whether all `tensors` are tables, with all that they are passed on to; a recursive function does so to itself."""
-    seen: set[Tensor] = set()
+    seen: set[Symbol] = set()
     pending = list(tensors)
     while pending:
         tensor = pending.pop()
@@ -84,9 +84,9 @@ def _are_tables(tensors: Iterable[Tensor], uses: Uses) -> bool:
     return True
 
 
-def _passed_on(uses: Iterable[tuple[Operation, int]]) -> list[Tensor] | None:
+def _passed_on(uses: Iterable[tuple[Operation, int]]) -> list[Symbol] | None:
     """The tensors that must be tables, so that these uses of one take nothing but rows; None if they take more."""
-    tensors: list[Tensor] = []
+    tensors: list[Symbol] = []
     for operation, position in uses:
         inner = _passed_on_by(operation, position)
         if inner is not None:
@@ -96,12 +96,12 @@ def _passed_on(uses: Iterable[tuple[Operation, int]]) -> list[Tensor] | None:
     return tensors
 
 
-def _has_rows(tensor: Tensor) -> bool:
+def _has_rows(tensor: Symbol) -> bool:
     shape = tensor.shape
     return bool(shape) and None not in shape[1:] and isinstance(tensor.spec, TensorSpec)
 
 
-def rows_of(cotangent: Any, table: Tensor) -> tuple[Tensor, Tensor]:
+def rows_of(cotangent: Any, table: Symbol) -> tuple[Tensor, Tensor]:
     """A cotangent of a table as rows and their positions, int64; as no rows if it is None."""
     if cotangent is None:
         return zeros((0, *(table.shape or ())[1:]), table.dtype), zeros((0,), "int64")
@@ -116,7 +116,7 @@ def _takes_rows(operation: Operation, position: int) -> bool:
     return isinstance(op, (GetItem, GetItems)) and position == 0 and op.takes_rows(operation.inputs[1:])
 
 
-def _passed_on_by(operation: Operation, position: int) -> Tensor | None:
+def _passed_on_by(operation: Operation, position: int) -> Symbol | None:
     """What stands for an input of `operation` further on: a copy, or a parameter of a loop, branch or function."""
     op = operation.op
     if isinstance(op, Cast) or (isinstance(op, Concatenate) and op.axis == 0):

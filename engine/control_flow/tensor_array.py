@@ -6,7 +6,7 @@ from typing import Any
 
 from ..graph.dtypes import as_dtype
 from ..graph.spec import TensorSpec, as_shape, shape_text, shapes_compatible
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol, Tensor
 from ..ops.array_rows import ArrayConcat, ArraySplit
 from ..ops.base import apply, as_array, convert_to_tensor
 from ..ops.shape_arguments import split_shape
@@ -177,7 +177,8 @@ class TensorArray:
         return TensorSpec(declared, spec.dtype)
 
     def __repr__(self) -> str:
-        return f"<TensorArray {self.flow.name} {self.flow.spec}>"
+        name = f"{self.flow.name} " if isinstance(self.flow, Symbol) else ""
+        return f"<TensorArray {name}{self.flow.spec}>"
 
 
 def _index(index: Any) -> Tensor:

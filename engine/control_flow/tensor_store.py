@@ -6,7 +6,7 @@ from typing import Any
 
 from ..graph.dtypes import as_dtype, is_integer, is_string, name_of
 from ..graph.spec import TensorSpec, as_shape, shape_text, shapes_compatible
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol, Tensor
 from ..ops.base import apply, convert_to_tensor
 from ..ops.tensor_stores import StoreContains, StoreGather, StoreNew, StoreRead, StoreSize, StoreWrite, store_spec
 
@@ -141,7 +141,8 @@ class TensorStore:
         return TensorSpec(declared, spec.dtype)
 
     def __repr__(self) -> str:
-        return f"<TensorStore {self.flow.name} {self.flow.spec}>"
+        name = f"{self.flow.name} " if isinstance(self.flow, Symbol) else ""
+        return f"<TensorStore {name}{self.flow.spec}>"
 
 
 def _key_spec(dtype: Any, shape: Any) -> TensorSpec:

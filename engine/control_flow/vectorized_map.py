@@ -51,7 +51,11 @@ def vectorized_map(function: Callable[..., Any], elements: Any, fallback_to_whil
     """
     if runs_now(map(convert_to_tensor, flatten(elements))):
         given = map_structure(convert_to_tensor, elements)
-        return _operators["staged"](lambda each: vectorized_map(function, each, fallback_to_while_loop), given)
+
+        def mapped(each: Any) -> Any:
+            return vectorized_map(function, each, fallback_to_while_loop)
+
+        return _operators["staged"](mapped, given)
     result, looped = batched_map(function, elements)
     if looped and not fallback_to_while_loop:
         raise ValueError(

@@ -56,7 +56,7 @@ class While(RegionOp):
 
     keeps_to_budget: bool = False
     recomputed_bytes: int = 0
-    cotangents: Mapping[Tensor, Tensor] = MappingProxyType({})
+    cotangents: Mapping[Symbol, Symbol] = MappingProxyType({})
 
     def __init__(
         self, condition: Region, body: Region, parallel_iterations: int = 32, swap_memory: bool = False
@@ -219,8 +219,8 @@ def _run_in_python(
 
 
 def build_while(
-    condition: Callable[[Sequence[Tensor]], Any],
-    step: Callable[[Sequence[Tensor]], list[Tensor]],
+    condition: Callable[[Sequence[Symbol]], Any],
+    step: Callable[[Sequence[Symbol]], list[Tensor]],
     inits: Sequence[Tensor],
     specs: Sequence[Spec] | None = None,
     names: Sequence[str] = (),
@@ -237,7 +237,7 @@ def build_while(
             with creations.replay():
                 body = _trace(graph, "body", current, names, mirror, step)
         except NotKnownYet:  # a function that is being traced calls itself: as far as is known, the loop ends at once
-            body = _trace(graph, "body", current, names, mirror, list)
+            body = _trace(graph, "body", current, names, mirror, list[Tensor])
         found = [result.spec for result in body.results]
         if all(spec.accepts(result) for spec, result in zip(current, found, strict=True)):
             break
@@ -257,7 +257,7 @@ def _trace(
     specs: Sequence[Spec],
     names: Sequence[str],
     mirror: Mirror | None,
-    function: Callable[[Sequence[Tensor]], list[Tensor]],
+    function: Callable[[Sequence[Symbol]], list[Tensor]],
 ) -> Region:
     region = Region(graph, role, mirror)
     labels = names if len(names) == len(specs) else [f"variable_{position}" for position in range(len(specs))]
@@ -279,8 +279,8 @@ def _as_condition(value: Any) -> Tensor:
 
 
 def _bounded(
-    condition: Callable[[Sequence[Tensor]], Any],
-    step: Callable[[Sequence[Tensor]], list[Tensor]],
+    condition: Callable[[Sequence[Symbol]], Any],
+    step: Callable[[Sequence[Symbol]], list[Tensor]],
     inits: list[Tensor],
     specs: list[Spec],
     maximum: Any,
@@ -289,10 +289,10 @@ def _bounded(
     counter = convert_to_tensor(0)
     limit = convert_to_tensor(maximum, "int32")
 
-    def bounded_condition(values: Sequence[Tensor]) -> Any:
+    def bounded_condition(values: Sequence[Symbol]) -> Any:
         return logical_and(values[0] < limit, _as_condition(condition(values[1:])))
 
-    def bounded_step(values: Sequence[Tensor]) -> list[Tensor]:
+    def bounded_step(values: Sequence[Symbol]) -> list[Tensor]:
         return [values[0] + 1, *step(values[1:])]
 
     return bounded_condition, bounded_step, [counter, *inits], [counter.spec, *specs]
@@ -321,7 +321,7 @@ class _LoopGradient:
         self.body = op.body
         self.node = node
         self.outputs = cotangents[:-1]
-        self.inner: dict[Tensor, Any] = frame_cotangents(cotangents[-1])
+        self.inner: dict[Symbol, Any] = frame_cotangents(cotangents[-1])
         self.needed_inits = needed[: op.carried]
         first_capture = op.carried + len(op.condition.captures)
         self.first_capture = first_capture
@@ -349,10 +349,10 @@ class _LoopGradient:
         ]
         first_table = 1 + len(carried) + len(self.sums)
 
-        def condition(values: Sequence[Tensor]) -> Any:
+        def condition(values: Sequence[Symbol]) -> Any:
             return values[0] >= 0
 
-        def step(values: Sequence[Tensor]) -> list[Tensor]:
+        def step(values: Sequence[Symbol]) -> list[Tensor]:
             index = values[0]
             mirror.index = index
             incoming = dict(zip(carried, values[1:], strict=False))
@@ -382,7 +382,7 @@ class _LoopGradient:
             results.append(IndexedSlices(rows, places, runtime_shape(outers[parameter])))
         return self._as_input_cotangents(results)
 
-    def _written(self, arrays: Sequence[Tensor], index: Tensor, found: dict[Tensor, Any]) -> list[Tensor]:
+    def _written(self, arrays: Sequence[Symbol], index: Symbol, found: dict[Symbol, Any]) -> list[Tensor]:
         """The arrays with this iteration's rows of tables."""
         flows: list[Tensor] = []
         for position, parameter in enumerate(self.tables):
@@ -391,9 +391,9 @@ class _LoopGradient:
                 flows.append(TensorArray.from_flow(flow).write(index, rows).flow)
         return flows
 
-    def _sweep(self, index: Tensor, incoming: dict[int, Tensor], sums: dict[Tensor, Tensor]) -> dict[Tensor, Any]:
+    def _sweep(self, index: Symbol, incoming: dict[int, Symbol], sums: dict[Symbol, Symbol]) -> dict[Symbol, Any]:
         """One iteration backward: cotangents of the body's parameters, and the sums increased."""
-        seeds: dict[Tensor, Any] = {}
+        seeds: dict[Symbol, Any] = {}
         for position, cotangent in incoming.items():
             result = self.body.results[position]
             seeds[result] = accumulate(seeds.get(result), cotangent)
@@ -413,10 +413,10 @@ class _LoopGradient:
             if parameter in useful and (self.outputs[k] is not None or parameter in active)
         ]
 
-    def _active(self, variables: Mapping[int, tuple[Tensor, Tensor]]) -> set[Tensor]:
+    def _active(self, variables: Mapping[int, tuple[Symbol, Symbol]]) -> set[Symbol]:
         """The tensors of the body that a cotangent reaches, in any iteration."""
         result_of = dict(variables.values())
-        reached: set[Tensor] = set()
+        reached: set[Symbol] = set()
         pending = [result for k, (_, result) in variables.items() if self.outputs[k] is not None] + list(self.inner)
         while pending:
             tensor = pending.pop()
@@ -428,15 +428,15 @@ class _LoopGradient:
                 pending.append(result_of[tensor])
         return reached
 
-    def _useful(self, variables: Mapping[int, tuple[Tensor, Tensor]]) -> set[Tensor]:
+    def _useful(self, variables: Mapping[int, tuple[Symbol, Symbol]]) -> set[Symbol]:
         """The tensors of the body whose cotangents reach what needs one, in any iteration."""
-        goes_to: dict[Tensor, list[Tensor]] = {}
+        goes_to: dict[Symbol, list[Symbol]] = {}
         for parameter, result in variables.values():
             goes_to.setdefault(result, []).append(parameter)
         for operation in self.body.operations:
             for tensor in operation.inputs:
                 goes_to.setdefault(tensor, []).extend(operation.outputs)
-        reached: set[Tensor] = set()
+        reached: set[Symbol] = set()
         pending = [parameter for k, (parameter, _) in variables.items() if self.needed_inits[k]] + self.captures
         while pending:
             tensor = pending.pop()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from .device import DeviceFunction, DeviceName, DeviceScope, State, colocation_of, settle_operation
 from .op import Effect, Op
 from .provenance import Location, user_location
-from .spec import Spec, TensorSpec
+from .spec import Spec
 from .tensor import Symbol, Tensor, _operators  # pyright: ignore[reportPrivateUsage]
 from .value import Value
 
@@ -106,7 +106,7 @@ class Placeholder(Op):
 
     no_samples: ClassVar[str] = "is given its value: test_session"
 
-    def __init__(self, spec: TensorSpec) -> None:
+    def __init__(self, spec: Spec) -> None:
         self.spec = spec
 
     def infer(self, *inputs: Any) -> Spec:

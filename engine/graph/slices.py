@@ -9,7 +9,7 @@ import numpy as np
 
 from .dtypes import DType
 from .spec import Shape
-from .tensor import Operators, Tensor, _operators  # pyright: ignore[reportPrivateUsage]
+from .tensor import Operators, Tensor, _operators, symbol_of  # pyright: ignore[reportPrivateUsage]
 from .value import Value
 
 
@@ -58,7 +58,7 @@ class IndexedSlices(Operators, _Fields):
             return tuple(int(dim) for dim in self.dense_shape)
         if isinstance(self.dense_shape, Value):
             return tuple(self.dense_shape.tolist())
-        known = self.dense_shape.operation.op.attributes().get("value")  # pyright: ignore[reportAttributeAccessIssue]
+        known = symbol_of(self.dense_shape).operation.op.attributes().get("value")
         if known is not None:
             return tuple(int(dim) for dim in known)
         rows: Shape = self.values.shape

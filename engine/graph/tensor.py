@@ -205,6 +205,32 @@ class Tensor(Operators, ArrayMethods):
     def device(self) -> str:
         raise NotImplementedError
 
+    if TYPE_CHECKING:  # what values answer with their numbers; of symbols most of it raises an error
+
+        def __bool__(self) -> bool: ...
+
+        def __len__(self) -> int: ...
+
+        def __iter__(self) -> Iterator[Tensor]: ...
+
+        def __float__(self) -> float: ...
+
+        def __int__(self) -> int: ...
+
+        def __index__(self) -> int: ...
+
+        def __complex__(self) -> complex: ...
+
+        def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any: ...
+
+        def eval(self, feed_dict: dict[Any, Any] | None = None) -> Any: ...
+
+        def numpy(self) -> Any: ...
+
+        def item(self, *index: Any) -> Any: ...
+
+        def tolist(self) -> Any: ...
+
     @property
     def _keras_mask(self) -> Any:
         """The mask that a layer gave to the tensor, by the name under which scripts for Keras read and set it."""
@@ -313,7 +339,7 @@ class Symbol(Tensor):
     def numpy(self) -> Any:
         raise self._has_no_value("a NumPy array")
 
-    def item(self) -> Any:
+    def item(self, *index: Any) -> Any:
         raise self._has_no_value("a Python number")
 
     def tolist(self) -> Any:
@@ -329,4 +355,10 @@ class Symbol(Tensor):
         return f"<Tensor {self.name} {self.spec}>"
 
 
-__all__ = ["Operators", "Symbol", "Tensor", "_operators", "define_operators"]
+def symbol_of(tensor: Any) -> Symbol:
+    """Return `tensor`, which is known to be of a graph: the result of an op where a graph is being built."""
+    assert isinstance(tensor, Symbol), tensor
+    return tensor
+
+
+__all__ = ["Operators", "Symbol", "Tensor", "_operators", "define_operators", "symbol_of"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .nest import is_mapping, is_sequence
 from .operator_table import _operators  # pyright: ignore[reportPrivateUsage]
 from .spec import Shape, Spec, TensorSpec
 from .tensor import Tensor
@@ -218,10 +219,10 @@ def _as_arrays(structure: Any) -> Any:
     """The arguments of a NumPy function with arrays in the places of values."""
     if isinstance(structure, Value):
         return np.asarray(structure)
-    if isinstance(structure, (list, tuple)) and not hasattr(structure, "_fields"):
-        return type(structure)([_as_arrays(item) for item in structure])  # pyright: ignore[reportUnknownVariableType]
-    if isinstance(structure, dict):
-        return {key: _as_arrays(item) for key, item in structure.items()}  # pyright: ignore[reportUnknownVariableType]
+    if is_sequence(structure) and not hasattr(structure, "_fields"):
+        return type(structure)([_as_arrays(item) for item in structure])
+    if is_mapping(structure):
+        return {key: _as_arrays(item) for key, item in structure.items()}
     return structure
 
 

@@ -17,7 +17,7 @@ from ..control_flow.scheduling import Scheduled
 from ..graph.device import DeviceName
 from ..graph.graph import Graph, Operation
 from ..graph.spec import ArraySpec, FrameSpec, Spec, StoreSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol
 from ..lower.nodes import Node
 from ..lower.show import dump_machine
 from ..passes.prepare import Step as PreparedStep
@@ -160,8 +160,8 @@ class PartProgram(MachineProgram):
     def __init__(
         self,
         graph: Graph,
-        targets: Sequence[Tensor | Operation],
-        feeds: Sequence[Tensor],
+        targets: Sequence[Symbol | Operation],
+        feeds: Sequence[Symbol],
         specs: Sequence[Spec] | None = None,
         *,
         task: str,

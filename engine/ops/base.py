@@ -38,19 +38,33 @@ _MOST_SCALARS = 4096
 def apply(op: Op, *inputs: Tensor, name: str | None = None) -> Tensor:
     """The only (or first) output of `op` over `inputs`: computed now if all are values, else built into their graph."""
     if not _context.stack:
+        values: Any = inputs
         try:
-            arrays: list[Any] = [tensor.array for tensor in inputs]  # pyright: ignore[reportAttributeAccessIssue]
+            arrays: list[Any] = [tensor.array for tensor in values]
         except AttributeError:  # a symbol is among them
             pass
         else:
-            return run_now(op, inputs, arrays)[0]
+            return run_now(op, values, arrays)[0]
     return graph_for(inputs).add(op, inputs, name).outputs[0]
 
 
 def apply_multi(op: Op, *inputs: Tensor, name: str | None = None) -> tuple[Tensor, ...]:
     """All outputs of `op` over `inputs`; as `apply`."""
     arrays = arrays_now(inputs)
-    return graph_for(inputs).add(op, inputs, name).outputs if arrays is None else run_now(op, inputs, arrays)
+    if arrays is None:
+        return graph_for(inputs).add(op, inputs, name).outputs
+    values: Any = inputs
+    return run_now(op, values, arrays)
+
+
+def build(op: Op, *inputs: Tensor, name: str | None = None) -> Symbol:
+    """The only (or first) output of `op`, built into the graph of `inputs`, or into the one that is being built."""
+    return graph_for(inputs).add(op, inputs, name).outputs[0]
+
+
+def build_multi(op: Op, *inputs: Tensor, name: str | None = None) -> tuple[Symbol, ...]:
+    """All outputs of `op`, as `build`."""
+    return graph_for(inputs).add(op, inputs, name).outputs
 
 
 def apply_effect(op: Op, *inputs: Tensor, name: str | None = None) -> Operation | None:
@@ -58,7 +72,8 @@ def apply_effect(op: Op, *inputs: Tensor, name: str | None = None) -> Operation 
     arrays = arrays_now(inputs)
     if arrays is None:
         return graph_for(inputs).add(op, inputs, name)
-    run_now(op, inputs, arrays)
+    values: Any = inputs
+    run_now(op, values, arrays)
     return None
 
 
@@ -278,7 +293,7 @@ _scalars: dict[Any, Value] = {}  # of Python's numbers, by type, number and dtyp
 def scalar(value: Any, dtype: DType | None, graph: Graph | None = None) -> Tensor:
     """A Python number as a tensor of `dtype`, by default of its own."""
     if graph is None and not _context.stack:
-        key = (type(value), value, dtype)
+        key: Any = (type(value), value, dtype)
         known = _scalars.get(key)
         if known is None or value != value or (not value and type(value) is not int):  # -0.0 equals 0.0
             known = Value(_scalar_array(value, dtype or result_type(type(value))))
@@ -381,7 +396,8 @@ def promote(*values: TensorLike, floating: bool = False) -> list[Tensor]:
 
 def _promoted_value(x: Value, y: Any, floating: bool) -> Tensor | None:
     """`y` as a tensor of the dtype of `x`, if that is what promotion clearly makes of both; else None."""
-    dtype, kind = x.array.dtype, type(y)
+    dtype: Any = x.array.dtype
+    kind: Any = type(y)
     if floating and dtype.kind != "f":
         return None
     if kind is Value:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..graph.slices import IndexedSlices
 from ..graph.spec import ArraySpec, FrameSpec
-from ..graph.tensor import Tensor
+from ..graph.tensor import Symbol, Tensor
 
 
 class Contribution(ABC):
@@ -23,7 +23,7 @@ class Contribution(ABC):
 class FrameCotangent(Contribution):
     """Cotangents of values inside a loop or branch: inner tensor -> cotangent (for loops, one per iteration)."""
 
-    inner: dict[Tensor, Any] = field(default_factory=dict[Tensor, Any])
+    inner: dict[Symbol, Any] = field(default_factory=dict[Symbol, Any])
 
     def add_to(self, current: FrameCotangent | None) -> FrameCotangent:
         merged = dict(current.inner) if current is not None else {}

@@ -49,7 +49,7 @@ def is_building() -> bool:
     return bool(_context.stack)
 
 
-def run_now(op: Op, inputs: Sequence[Tensor], arrays: list[Any]) -> tuple[Tensor, ...]:
+def run_now(op: Op, inputs: Sequence[Value], arrays: list[Any]) -> tuple[Value, ...]:
     """The outputs of `op` on values, noted by the tapes that record.
 
     Args:
@@ -62,17 +62,17 @@ def run_now(op: Op, inputs: Sequence[Tensor], arrays: list[Any]) -> tuple[Tensor
     """
     outputs = _outputs(op, inputs, arrays)
     for tensor in inputs:
-        if tensor.of_weights:  # pyright: ignore[reportAttributeAccessIssue]
+        if tensor.of_weights:
             if op.type_name != "stop_gradient":
                 for output in outputs:
-                    output.of_weights = True  # pyright: ignore[reportAttributeAccessIssue]
+                    output.of_weights = True
             break
     for tape in _context.tapes:
         tape.record(op, inputs, outputs)
     return outputs
 
 
-def _outputs(op: Op, inputs: Sequence[Tensor], arrays: list[Any]) -> tuple[Tensor, ...]:
+def _outputs(op: Op, inputs: Sequence[Value], arrays: list[Any]) -> tuple[Value, ...]:
     try:
         key: Any
         if len(arrays) == 2:
@@ -101,7 +101,7 @@ def _outputs(op: Op, inputs: Sequence[Tensor], arrays: list[Any]) -> tuple[Tenso
     return tuple([Value(array) for array in result]) if type(result) is tuple else (Value(result),)
 
 
-def _run_once(op: Op, inputs: Sequence[Tensor], arrays: list[Any]) -> tuple[Tensor, ...]:
+def _run_once(op: Op, inputs: Sequence[Value], arrays: list[Any]) -> tuple[Value, ...]:
     """The outputs of an op that has no plan: it calls Python, holds state, or is of TensorArrays."""
     specs = op.infer(*[tensor.spec for tensor in inputs])
     with np.errstate(all="ignore"):
@@ -109,7 +109,7 @@ def _run_once(op: Op, inputs: Sequence[Tensor], arrays: list[Any]) -> tuple[Tens
     if any(effect.writes for effect in op.effects()):
         _context.effects += 1
     given = specs if isinstance(specs, tuple) else (specs,)
-    results = result if isinstance(result, tuple) else (result,)
+    results: tuple[Any, ...] = result if isinstance(result, tuple) else (result,)
     made = tuple([value_of(item, spec) for item, spec in zip(results, given, strict=True)])
     if len(made) == 1 and isinstance(made[0], FlowValue) and not any(isinstance(t, FlowValue) for t in inputs):
         made[0].origin = op, tuple(inputs)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.graph import _context  # pyright: ignore[reportPrivateUsage]
-from ..graph.tensor import Tensor, define_operators
+from ..graph.tensor import Symbol, Tensor, define_operators
 from ..graph.value import Value
 from . import axes, bitwise, comparison, elementwise, indexing, linalg, mathematics, reduction, running, shaping
 from .base import as_array, cast, constant_of, convert_to_tensor
@@ -35,7 +35,7 @@ def _invert(x: Any) -> Tensor:
     return comparison.logical_not(x) if _is_bool(x) else bitwise.bitwise_not(x)
 
 
-def _eval(tensor: Tensor, feed_dict: dict[Any, Any] | None) -> Any:
+def _eval(tensor: Symbol, feed_dict: dict[Any, Any] | None) -> Any:
     from ..session.session import Session
 
     return Session(tensor.graph).run(tensor, feed_dict)
@@ -55,9 +55,9 @@ def _getitem(x: Any, key: Any) -> Tensor:
 
 
 def _is_plain_index(key: Any) -> bool:
-    kind = type(key)
+    kind: Any = type(key)
     if kind is slice:
-        return _PLAIN_INDICES.issuperset((type(key.start), type(key.stop), type(key.step)))
+        return _PLAIN_INDICES.issuperset(map(type, (key.start, key.stop, key.step)))
     return kind in _PLAIN_INDICES or (kind is tuple and all(map(_is_plain_index, key)))
 
 

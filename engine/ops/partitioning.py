@@ -250,6 +250,7 @@ def _rows_of_open_rank(data: Tensor, indices: Tensor) -> Tensor:
     check = assert_equal(
         sizes[:rank], leading, "dynamic_stitch: the shape of the data must begin with that of the indices"
     )
+    assert check is not None
     with check.graph.control_dependencies([check]):
         whole = concatenate([reshape(size(indices), (1,)), sizes[rank:]])
     return reshape(data, whole)

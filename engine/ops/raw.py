@@ -123,7 +123,7 @@ class NextIteration(RawOp):
         into: the output of the Merge which takes it there, built before what is handed on.
     """
 
-    into: Tensor | None = None
+    into: Symbol | None = None
 
     def infer(self, *inputs: Any) -> Spec:
         (data,) = inputs
@@ -150,7 +150,7 @@ def _same_kind(one: Spec, other: Spec) -> bool:
     return type(one) is type(other) and one.dtype == other.dtype
 
 
-def _not_taken(into: Tensor, data: Spec) -> TypeError:
+def _not_taken(into: Symbol, data: Spec) -> TypeError:
     if not _same_kind(into.spec, data):
         remedy = "Cast it with ops.cast."
     else:
@@ -275,9 +275,8 @@ def next_iteration(data: TensorLike, into: Tensor | None = None, name: str | Non
     >>> ab.raw.exit(done).dtype
     dtype('int32')
     """
-    if into is not None:
-        _check_into(into)
-    return _add(NextIteration(into), name, convert_to_tensor(data))[0]
+    merged = None if into is None else _checked_into(into)
+    return _add(NextIteration(merged), name, convert_to_tensor(data))[0]
 
 
 def loop_cond(pred: TensorLike, name: str | None = None) -> Tensor:
@@ -294,7 +293,7 @@ def loop_cond(pred: TensorLike, name: str | None = None) -> Tensor:
     return _add(LoopCond(), name, convert_to_tensor(pred))[0]
 
 
-def _check_into(into: Any) -> None:
+def _checked_into(into: Any) -> Symbol:
     if not isinstance(into, Symbol) or not isinstance(into.operation.op, Merge) or into.index != 0:
         raise TypeError(
             f"raw.next_iteration: into must be what a merge gives, got {into!r}. Write into=raw.merge([...]).output."
@@ -305,6 +304,7 @@ def _check_into(into: Any) -> None:
             f"raw.next_iteration: {into.operation.name!r} is handed the value of {known[0].name!r} already (defined at "
             f"{known[0].location}). Join the two with raw.merge, and hand on what that gives."
         )
+    return into
 
 
 def _add(op: RawOp, name: str | None, *inputs: Tensor) -> tuple[Tensor, ...]:

@@ -31,8 +31,8 @@ from ..graph.identity import is_among, place_among
 from ..graph.op import Op
 from ..graph.slices import IndexedSlices
 from ..graph.spec import ArraySpec, Spec, TensorSpec
-from ..graph.tensor import Symbol
-from ..ops.base import Constant, apply, apply_multi, convert_to_tensor, make_constant
+from ..graph.tensor import Symbol, Tensor, symbol_of
+from ..ops.base import Constant, build, build_multi, convert_to_tensor, make_constant
 from ..ops.comparison import equal, logical_and, logical_or, where
 from ..ops.creation import arange
 from ..ops.elementwise import Identity
@@ -230,23 +230,23 @@ def _add_seed(seeds: dict[Symbol, Symbol], final: Symbol, cotangent: Symbol) -> 
     if isinstance(final.operation.op, ArrayUnstack):  # what is sought is the cotangent of the values in it
         assert isinstance(final.spec, ArraySpec)
         assert isinstance(final.spec.element, TensorSpec)
-        final, cotangent = final.operation.inputs[0], apply(ArrayStack(final.spec.element), cotangent)
+        final, cotangent = final.operation.inputs[0], build(ArrayStack(final.spec.element), cotangent)
     seeds[final] = cotangent
 
 
 def _as_output(found: Any, segments: _Segments, role: Symbol, output: Symbol) -> Symbol:
     """What a backward loop gives, from a cotangent; arrays of rows have one element, with all of them."""
     if found is None:
-        return zeros_cotangent(output)
+        return symbol_of(zeros_cotangent(output))
     if not isinstance(output.spec, ArraySpec):
         return _filled_up(found, segments, role)
     if not _is_of_table(output, role):
-        return apply(ArrayUnstack(), found)
+        return build(ArrayUnstack(), found)
     is_sparse = isinstance(found, IndexedSlices)
     if output.spec.element.dtype.kind != "i":
-        return apply(ArrayUnstack(), expand_dims(found.values if is_sparse else found, 0))
+        return build(ArrayUnstack(), expand_dims(found.values if is_sparse else found, 0))
     places = found.indices if is_sparse else arange(convert_to_tensor(dim(found, 0), "int32"))
-    return apply(ArrayUnstack(), expand_dims(convert_to_tensor(places, output.spec.element.dtype), 0))
+    return build(ArrayUnstack(), expand_dims(convert_to_tensor(places, output.spec.element.dtype), 0))
 
 
 def _filled_up(found: Any, segments: _Segments, role: Symbol) -> Symbol:
@@ -254,7 +254,7 @@ def _filled_up(found: Any, segments: _Segments, role: Symbol) -> Symbol:
     if not segments.reads_elements(role) or (found.shape == role.shape and None not in (role.shape or (None,))):
         return found
     op = PutItem((SliceItem(0, KeyPlace.INPUT),), role.shape, False)
-    return apply(op, found, runtime_shape(segments.given(role)), convert_to_tensor(dim(found, 0), "int32"))
+    return build(op, found, runtime_shape(segments.given(role)), convert_to_tensor(dim(found, 0), "int32"))
 
 
 # --- the loops that take its place ----------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ class _Segments:
     def __post_init__(self) -> None:
         self.begins = self.found.begins
         self.sizes = sizes_of(self.found.rows, self.begins)
-        self.steps = convert_to_tensor(self.loop.trips_tensor(), "int32")
+        self.steps = symbol_of(convert_to_tensor(self.loop.trips_tensor(), "int32"))
         self._lines = {operation.location: operation.location for operation in self.loop.body.operations}
         self.places = {position: k for k, position in enumerate(self.found.carried)}
 
@@ -321,7 +321,7 @@ class _Segments:
         loop, found = self.loop, self.found
         masks = {} if found.lengths is not None else in_all_steps(loop, found.masks)
         self.spans = self._spans(masks)
-        self.plan = apply_multi(RowPlan(self.sizes), *self.spans, self.steps)
+        self.plan = build_multi(RowPlan(self.sizes), *self.spans, self.steps)
         windows = {read: self._elements(read) for read in found.read}
         self._first = len(loop.graph.operations)
         for bools, values in masks.items():
@@ -341,8 +341,8 @@ class _Segments:
         """From which step on, and to which, each row is live."""
         found = self.found
         if found.lengths is not None:
-            return apply_multi(SpansOfLengths(found.lengths.first), found.lengths.lengths, self.steps)
-        return apply_multi(SpansOfMask(False, self.begins), live_in_all_steps(found.masks, masks))
+            return build_multi(SpansOfLengths(found.lengths.first), found.lengths.lengths, self.steps)
+        return build_multi(SpansOfMask(False, self.begins), live_in_all_steps(found.masks, masks))
 
     def _elements(self, read: Operation) -> Symbol:
         """What a loop reads of an array, in the array's order; one tensor for each array."""
@@ -354,7 +354,7 @@ class _Segments:
         if window is None:
             raise NotRowWiseError(f"{read.name!r} reads elements in no order that is known")
         if array not in self._windows:
-            self._windows[array] = apply(Identity(), window)
+            self._windows[array] = build(Identity(), window)
         elif self._windows[array].operation.inputs[0] is not window:
             raise NotRowWiseError(f"{read.name!r} reads other elements of an array that is read already")
         return self._windows[array]
@@ -366,17 +366,17 @@ class _Segments:
         if isinstance(outer.spec, ArraySpec):
             return outer
         if outer not in self._unstacked:
-            self._unstacked[outer] = apply(ArrayUnstack(), outer)
+            self._unstacked[outer] = build(ArrayUnstack(), outer)
         return self._unstacked[outer]
 
     def _split(self, window: Symbol, flips: bool) -> tuple[Symbol, ...]:
         """For each segment the array of what its steps read of a window, of all steps."""
         op = SplitSegments(self.sizes, flips, "own" if window.dtype == dtypes.bool_ else "first")
-        parts = apply_multi(op, window, self.order, self.plan[2], *self.spans)
-        return tuple([apply(ArrayUnstack(), part) for part in parts])
+        parts = build_multi(op, window, self.order, self.plan[2], *self.spans)
+        return tuple([build(ArrayUnstack(), part) for part in parts])
 
     def _sort(self, parameter: Symbol) -> None:
-        self._sorted[parameter] = take(self.given(parameter), self.order, axis=0)
+        self._sorted[parameter] = symbol_of(take(self.given(parameter), self.order, axis=0))
 
     def given(self, parameter: Symbol) -> Symbol:
         """What comes in for a parameter of the body."""
@@ -392,14 +392,14 @@ class _Segments:
             element = loop.body.results[position].operation.inputs[2].spec
             assert isinstance(element, TensorSpec)
             new = ArrayNew(TensorSpec((size, *(element.shape or ())[1:]), element.dtype), None, False)
-            inits.append(apply(new, self.length(number)))
+            inits.append(build(new, self.length(number)))
         captured = {parameter: self._rows(self._sorted[parameter], 0, size) for parameter in found.captured}
         length = self.length(number)
 
-        def step(values: Sequence[Symbol]) -> list[Symbol]:
+        def step(values: Sequence[Symbol]) -> list[Tensor]:
             return _Copy(self, number, captured).step(values)
 
-        def goes_on(values: Sequence[Symbol]) -> Symbol:
+        def goes_on(values: Sequence[Symbol]) -> Tensor:
             return values[0] < length
 
         names = [loop.body.parameters[k].operation.name for k in (*found.carried, *found.outputs)]
@@ -416,7 +416,7 @@ class _Segments:
         form, initial = self.loop.form(self.loop.body.parameters[position]), self.loop.node.inputs[position]
         assert form is not None
         moved = convert_to_tensor(self.start(number) * form.steps, initial.dtype)
-        return initial + moved if form.steps else initial
+        return symbol_of(initial + moved) if form.steps else initial
 
     def _state(self, parameter: Symbol, position: int, number: int) -> Symbol:
         """The rows of a state with which a segment begins."""
@@ -426,13 +426,13 @@ class _Segments:
         before = self._final(number - 1, position)
         if not self.begins:
             return self._rows(before, 0, size)
-        return apply(Concatenate(0), before, self._rows(first, self.sizes[number - 1], size))
+        return build(Concatenate(0), before, self._rows(first, self.sizes[number - 1], size))
 
     def _final(self, number: int, position: int) -> Symbol:
         return self.nodes[number].outputs[1 + self.places[position]]
 
     def _rows(self, x: Symbol, start: int, stop: int) -> Symbol:
-        return x if start == 0 and stop == (x.shape or (None,))[0] else x[start:stop]
+        return x if start == 0 and stop == (x.shape or (None,))[0] else symbol_of(x[start:stop])
 
     # --- results ----------------------------------------------------------------------------------------------
 
@@ -450,7 +450,7 @@ class _Segments:
         if not self.begins:
             for number in reversed(range(last)):
                 parts.append(self._rows(self._final(number, position), self.sizes[number + 1], self.sizes[number]))
-        return take(apply(Concatenate(0), *parts) if len(parts) > 1 else parts[0], self.inverse, axis=0)
+        return symbol_of(take(build(Concatenate(0), *parts) if len(parts) > 1 else parts[0], self.inverse, axis=0))
 
     def _whole_last(self, position: int, states: dict[int, Symbol]) -> Symbol:
         """What the last step made; of rows that it did not count for, what stands for them."""
@@ -463,8 +463,8 @@ class _Segments:
         form, initial = self.loop.form(self.loop.body.parameters[position]), self.loop.node.inputs[position]
         assert form is not None
         if not form.steps:
-            return apply(Identity(), initial)
-        return initial + convert_to_tensor(self.steps * form.steps, initial.dtype)
+            return build(Identity(), initial)
+        return symbol_of(initial + convert_to_tensor(self.steps * form.steps, initial.dtype))
 
     def _whole_output(self, number: int, position: int, states: dict[int, Symbol]) -> Symbol:
         found, parts = self.found, list[Symbol]()
@@ -472,14 +472,14 @@ class _Segments:
             array = node.outputs[1 + len(self.places) + number]
             assert isinstance(array.spec, ArraySpec)
             assert isinstance(array.spec.element, TensorSpec)
-            parts.append(apply(ArrayStack(array.spec.element), array))
+            parts.append(build(ArrayStack(array.spec.element), array))
         state = found.rests[position]
         rest: list[Symbol] = []
         if state is not None:
             rest = [self.given(self.loop.body.parameters[state]) if self.begins else states[state]]
         known = self.loop.known_trips
         op = JoinSegments(self.sizes, False, bool(rest), known)
-        return apply(ArrayUnstack(), apply(op, self.order, self.plan[2], *self.spans, self.steps, *parts, *rest))
+        return build(ArrayUnstack(), build(op, self.order, self.plan[2], *self.spans, self.steps, *parts, *rest))
 
     def reads_elements(self, role: Symbol) -> bool:
         """Whether a parameter of the body stands for a tensor of which the steps read elements."""
@@ -507,7 +507,7 @@ class _Copy:
     number: int
     captured: dict[Symbol, Symbol]
 
-    def step(self, values: Sequence[Symbol]) -> list[Symbol]:
+    def step(self, values: Sequence[Symbol]) -> list[Tensor]:
         """The variables after one step: the number of the step, counters, states, outputs."""
         loop, found = self.segments.loop, self.segments.found
         body = loop.body
@@ -521,7 +521,7 @@ class _Copy:
             self._copy(operation, values[0], known)
         arrays = values[1 + len(carried) :]
         written = [
-            apply(ArrayWrite(), array, values[0], known[body.results[position].operation.inputs[2]])
+            build(ArrayWrite(), array, values[0], known[body.results[position].operation.inputs[2]])
             for array, position in zip(arrays, found.outputs, strict=True)
         ]
         return [values[0] + 1, *[known[body.results[position]] for position in carried], *written]
@@ -532,7 +532,7 @@ class _Copy:
             return
         result = operation.outputs[0]
         if result in found.uniform:
-            known[result] = make_constant(found.uniform[result])
+            known[result] = symbol_of(make_constant(found.uniform[result]))
             return
         op: Op
         op, taken = resized(found, operation, self.segments.sizes[self.number])
@@ -551,7 +551,7 @@ class _Copy:
         return get_default_graph().capture(arrays[self.number])
 
     def _read(self, bools: Symbol, index: Symbol) -> Symbol:
-        return apply(ArrayRead(), self._array(bools), index)
+        return build(ArrayRead(), self._array(bools), index)
 
     def _writes(self) -> list[Operation]:
         results = self.segments.loop.body.results

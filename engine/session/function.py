@@ -13,6 +13,7 @@ from ..graph.graph import (
     Operation,
     Placeholder,
     _context,  # pyright: ignore[reportPrivateUsage]
+    get_default_graph,
 )
 from ..graph.nest import flatten, flatten_with_path, is_mapping, is_nested, is_sequence, pack_as
 from ..graph.op import as_scalar_or_array
@@ -59,7 +60,7 @@ class Function:
         if known is not None and not meets_itself(self, args, kwargs):
             return known.run(args)
         leaves = flatten((args, kwargs))
-        kinds_of_leaves = {type(component(leaf)) for leaf in leaves}
+        kinds_of_leaves: set[type[Any]] = {type(component(leaf)) for leaf in leaves}
         if FlowValue in kinds_of_leaves and not _context.stack:
             return self.python_function(*args, **kwargs)
         if self._joins_a_graph(kinds_of_leaves) or meets_itself(self, args, kwargs):
@@ -226,4 +227,6 @@ def _is_array(leaf: Any) -> bool:
 
 
 def _as_fetch(leaf: Any) -> Symbol | None:
-    return None if isinstance(leaf, Operation) else convert_to_tensor(getattr(leaf, "flow", leaf))
+    if isinstance(leaf, Operation):
+        return None
+    return get_default_graph().capture(convert_to_tensor(getattr(leaf, "flow", leaf)))

@@ -58,7 +58,7 @@ class TraceGraph(Graph):
         known = next((symbol for captured, symbol in self.fed if captured is value), None)
         if known is None and any(tape.has(value) for tape in _context.tapes):
             with self.control_dependencies(None), self.device(None):
-                known = self.add(Placeholder(value.spec), (), "captured").outputs[0]  # pyright: ignore[reportArgumentType]
+                known = self.add(Placeholder(value.spec), (), "captured").outputs[0]
             self.fed.append((value, known))
         return known
 
@@ -93,9 +93,9 @@ class Staged(Op):
     def _feeds(self) -> list[Symbol]:
         return [self.graph.read(item) if isinstance(item, Variable) else item for item in self.symbols]
 
-    def on_values(self, inputs: Sequence[Tensor]) -> list[Value]:
+    def on_values(self, inputs: Sequence[Value]) -> list[Value]:
         """The outputs for values, noted by the tapes that record."""
-        found = self.run(None, *[tensor.array for tensor in inputs])  # pyright: ignore[reportAttributeAccessIssue]
+        found = self.run(None, *[value.array for value in inputs])
         outputs = [value_of(item, symbol.spec) for item, symbol in zip(found, self.outputs, strict=True)]
         self.note(inputs, outputs)
         return outputs
@@ -113,7 +113,7 @@ class Staged(Op):
         if known is None:
             known = self._derived[key] = self._derive(is_given, needed)
         derived, results = known
-        given = [cotangent for cotangent in cotangents if cotangent is not None]
+        given: list[Any] = [cotangent for cotangent in cotangents if cotangent is not None]
         values = iter(derived.on_values([*node.inputs, *given]))
         return [_filled(result, values) for result in results]
 
@@ -121,7 +121,7 @@ class Staged(Op):
         """The derivative as an op, and for each input its cotangent, made of the derivative's outputs; or None."""
         ys = [output for output, given in zip(self.outputs, is_given, strict=True) if given]
         with self.graph.as_default():
-            seeds = [self.graph.add(Placeholder(y.spec), (), "cotangent").outputs[0] for y in ys]  # pyright: ignore
+            seeds = [self.graph.add(Placeholder(y.spec), (), "cotangent").outputs[0] for y in ys]
             xs = [x for x, wanted in zip(self.symbols, needed, strict=True) if wanted]
             moving = [y for y in ys if y.spec.differentiable]
             found = iter(gradients(moving, xs, [s for y, s in zip(ys, seeds, strict=True) if y.spec.differentiable]))

@@ -10,8 +10,9 @@ import numpy as np
 from .. import ops
 from ..autodiff import gradients
 from ..control_flow import cond, while_loop
-from ..graph import Graph, Placeholder, Tensor, TensorSpec, as_dtype
+from ..graph import Graph, Placeholder, Symbol, Tensor, TensorSpec, as_dtype
 from ..graph.op import Sample, as_scalar_or_array, is_array
+from ..graph.tensor import symbol_of
 from ..ops.run_time_shapes import zeros_of
 from ..runtime.program import Program
 from ..session import Session
@@ -43,7 +44,7 @@ def check_control_flow(sample: Sample, known: str = "static", kernels: bool = Fa
     return 2 * len(targets)
 
 
-def build_programs(probe: Probe, derivatives: bool = True) -> tuple[list[list[Tensor]], Controls]:
+def build_programs(probe: Probe, derivatives: bool = True) -> tuple[list[list[Symbol]], Controls]:
     """In the probe's graph: the results outside, in a branch and in two loops; then the derivatives in those places."""
     controls = add_controls(probe.graph)
     with probe.graph.as_default():
@@ -68,11 +69,11 @@ def _compare_places(groups: list[list[Any]], taken: bool) -> None:
 class Controls(NamedTuple):
     """Scalars that are fed: which branch is taken, how often loops run, and the number one."""
 
-    flag: Tensor
-    times: Tensor
-    one: Tensor
+    flag: Symbol
+    times: Symbol
+    one: Symbol
 
-    def fed(self, taken: bool) -> dict[Tensor, Any]:
+    def fed(self, taken: bool) -> dict[Symbol, Any]:
         """Values with which the branch is taken and the loops run, or not."""
         return {self.flag: np.bool_(taken), self.times: np.int32(TIMES if taken else 0), self.one: np.float64(1)}
 
@@ -107,12 +108,12 @@ def _inside(probe: Probe, controls: Controls, step: Callable[[Any, Sequence[Tens
     return [branch, captured, carried]
 
 
-def values_inside(probe: Probe, plain: list[Tensor], controls: Controls) -> list[list[Tensor]]:
+def values_inside(probe: Probe, plain: list[Symbol], controls: Controls) -> list[list[Symbol]]:
     """The results in a branch, in a loop that captures the inputs, and in one that carries them."""
     return _inside(probe, controls, lambda _, xs: probe.outputs(xs), [zeros_of(y) for y in plain])
 
 
-def _losses(probe: Probe, plain: list[Tensor], controls: Controls) -> list[Tensor]:
+def _losses(probe: Probe, plain: list[Symbol], controls: Controls) -> list[Tensor]:
     """The loss outside, in a branch, and added up by loops."""
     zero = ops.convert_to_tensor(0.0, "float64")
     inside = _inside(probe, controls, lambda total, xs: total + probe.loss(probe.outputs(xs)), zero)
@@ -144,7 +145,7 @@ def check_session(sample: Sample, known: str = "static") -> int:
     probe = Probe(sample, known)
     with probe.graph.as_default():
         outputs = probe.outputs(probe.inputs)
-        doubled = [y + y if y.dtype.kind in "iuf" else y for y in outputs]
+        doubled = [symbol_of(y + y) if y.dtype.kind in "iuf" else y for y in outputs]
         targets = [*outputs, *doubled]
         if probe.wanted:
             loss = probe.loss(outputs)

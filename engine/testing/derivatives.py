@@ -14,7 +14,8 @@ from ..graph import Graph, Placeholder, Tensor
 from ..graph.nest import flatten
 from ..graph.op import Sample
 from ..graph.spec import TensorSpec, shape_accepts
-from ..ops.base import apply_multi, as_array
+from ..graph.tensor import Symbol, symbol_of
+from ..ops.base import as_array, build_multi
 from ..runtime.interpreter import Interpreter
 from .checks import in_double, in_float64
 from .comparing import as_tuple, fail_unless, spec_of, weak_spec
@@ -32,11 +33,11 @@ def differentiable_positions(sample: Sample) -> list[int]:
     return [position for position in chosen if specs[position].differentiable]
 
 
-def _add(terms: Sequence[Tensor]) -> Tensor:
+def _add(terms: Sequence[Tensor]) -> Symbol:
     total = terms[0]
     for term in terms[1:]:
         total = total + term
-    return total
+    return symbol_of(total)
 
 
 def _parts(x: Tensor) -> list[Tensor]:
@@ -44,7 +45,7 @@ def _parts(x: Tensor) -> list[Tensor]:
     return [ops.real(x), ops.imag(x)] if x.dtype.kind == "c" else [x]
 
 
-def _pulled(derivatives: Sequence[Tensor], pulls: Sequence[Any]) -> Tensor:
+def _pulled(derivatives: Sequence[Tensor], pulls: Sequence[Any]) -> Symbol:
     """A weighted sum of derivatives."""
     return _add(
         [
@@ -55,7 +56,7 @@ def _pulled(derivatives: Sequence[Tensor], pulls: Sequence[Any]) -> Tensor:
     )
 
 
-def squared(outputs: Sequence[Tensor], weights: Sequence[Any]) -> Tensor:
+def squared(outputs: Sequence[Tensor], weights: Sequence[Any]) -> Symbol:
     """A weighted sum of squares: its derivatives of both orders depend on those of what it is taken of."""
     return _add(
         [
@@ -83,33 +84,33 @@ class Probe:
             self.graph.add(Placeholder(weak_spec(wide, position, known)), (), f"x{position}").outputs[0]
             for position in range(len(values))
         ]
-        self.feeds: dict[Tensor, Any] = dict(zip(self.inputs, values, strict=True))
+        self.feeds: dict[Symbol, Any] = dict(zip(self.inputs, values, strict=True))
         self.results = as_tuple(self.op.run(np, *values))
         self.rng = np.random.default_rng(len(values))
         self.wanted = [self.inputs[position] for position in differentiable_positions(sample)]
         self._weights: list[Any] = [self.rng.uniform(0.5, 1.5, y.shape) for y in self.results]
         self._pulls: list[Any] = [self.rng.uniform(0.5, 1.5, self.feeds[x].shape) for x in self.wanted]
 
-    def outputs(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+    def outputs(self, inputs: Sequence[Tensor]) -> list[Symbol]:
         """The op over `inputs`."""
-        return list(apply_multi(self.op, *inputs))
+        return list(build_multi(self.op, *inputs))
 
-    def loss(self, outputs: Sequence[Tensor]) -> Tensor:
+    def loss(self, outputs: Sequence[Tensor]) -> Symbol:
         """A number whose derivatives of both orders depend on the op's own."""
         return squared(outputs, self._weights)
 
-    def slope(self, first: Sequence[Tensor]) -> Tensor:
+    def slope(self, first: Sequence[Tensor]) -> Symbol:
         """A weighted sum of first derivatives."""
         return _pulled(first, self._pulls)
 
-    def derivatives(self, loss: Tensor) -> list[Tensor]:
+    def derivatives(self, loss: Tensor) -> list[Symbol]:
         """First derivatives for the wanted inputs, then those of `slope`."""
         first: list[Any] = gradients(loss, self.wanted)
         missing = [x.name for x, derivative in zip(self.wanted, first, strict=True) if derivative is None]
         fail_unless(not missing, f"no gradient comes back to {', '.join(missing)}")
         return [*first, *gradients(self.slope(first), self.wanted, unconnected_gradients="zero")]
 
-    def run(self, targets: Sequence[Tensor], feeds: dict[Tensor, Any] | None = None) -> list[Any]:
+    def run(self, targets: Sequence[Symbol], feeds: dict[Symbol, Any] | None = None) -> list[Any]:
         """The values of `targets` by the interpreter."""
         return Interpreter().run(self.graph, targets, self.feeds if feeds is None else feeds)
 
@@ -140,10 +141,10 @@ def check_derivatives(sample: Sample, known: str = "static", directions: int = 2
 
 
 def _compare(
-    run: Callable[[Sequence[Tensor], dict[Tensor, Any]], list[Any]],
-    stages: Sequence[tuple[Tensor, Sequence[Tensor]]],
-    wanted: Sequence[Tensor],
-    feeds: dict[Tensor, Any],
+    run: Callable[[Sequence[Symbol], dict[Symbol, Any]], list[Any]],
+    stages: Sequence[tuple[Symbol, Sequence[Symbol]]],
+    wanted: Sequence[Symbol],
+    feeds: dict[Symbol, Any],
     rng: np.random.Generator,
     directions: int,
 ) -> None:
@@ -202,14 +203,14 @@ def check_gradients(
             graph.add(Placeholder(TensorSpec(value.shape, value.dtype)), (), f"argument_{position}").outputs[0]
             for position, value in enumerate(values)
         ]
-        feeds: dict[Tensor, Any] = dict(zip(inputs, values, strict=True))
+        feeds: dict[Symbol, Any] = dict(zip(inputs, values, strict=True))
         wanted = [x for x in inputs if x.spec.differentiable]
-        outputs = [ops.convert_to_tensor(y) for y in flatten(function(*inputs))]
+        outputs = [graph.capture(ops.convert_to_tensor(y)) for y in flatten(function(*inputs))]
         if not wanted or not any(y.spec.differentiable for y in outputs):
             raise ValueError("check_gradients: neither arguments nor results may all be integers.")
         shapes = [y.shape for y in Interpreter().run(graph, outputs, feeds)]
         number = squared(outputs, [rng.uniform(0.5, 1.5, shape) for shape in shapes])
-        stages: list[tuple[Tensor, Sequence[Tensor]]] = []
+        stages: list[tuple[Symbol, Sequence[Symbol]]] = []
         for _ in range(order):
             derivatives: list[Any] = gradients(number, wanted, unconnected_gradients="zero" if stages else "none")
             missing = [x.name for x, derivative in zip(wanted, derivatives, strict=True) if derivative is None]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..autodiff import gradients
-from ..graph import Graph, Tensor
+from ..graph import Graph, Symbol
 from ..graph.op import Sample
 from ..runtime.interpreter import Interpreter
 from ..saving import graph_from_dict, graph_to_dict
@@ -48,9 +48,9 @@ def check_saving(sample: Sample, known: str = "static", inside: bool = True) -> 
     return len(found)
 
 
-def _run(graph: Graph, targets: Sequence[Tensor], slope: Tensor | None, sources: Sequence[Tensor], feeds: Any) -> Any:
+def _run(graph: Graph, targets: Sequence[Symbol], slope: Symbol | None, sources: Sequence[Symbol], feeds: Any) -> Any:
     """The values of `targets` and of the gradients of `slope`, which are built now."""
-    second: list[Tensor] = []
+    second: list[Symbol] = []
     if slope is not None:
         with graph.as_default():
             second = list(gradients(slope, sources, unconnected_gradients="zero"))
@@ -61,5 +61,5 @@ def _names(graph: Graph) -> list[tuple[str, str]]:
     return [(operation.name, operation.type) for operation in graph.operations]
 
 
-def _found(graph: Graph, tensors: Sequence[Tensor]) -> list[Any]:
+def _found(graph: Graph, tensors: Sequence[Symbol]) -> list[Any]:
     return [graph.get_tensor_by_name(tensor.name) for tensor in tensors]

@@ -25,6 +25,15 @@ def test_while_loop_on_values() -> None:
     assert int(count) == 7
 
 
+def test_arrays_of_values_as_text() -> None:
+    values = k.TensorArray("float32", 2)
+    assert repr(values).startswith("<TensorArray ")
+    assert "float32" in repr(values)
+    named = k.TensorStore("float32")
+    assert repr(named).startswith("<TensorStore ")
+    assert "float32" in repr(named)
+
+
 def test_cond_on_values() -> None:
     x = k.ops.array(3.0)
     same(k.ops.cond(x > 2, lambda: x * 2, lambda: x * 3), 6.0)

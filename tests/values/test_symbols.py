@@ -96,3 +96,15 @@ def test_functions_over_values() -> None:
     v.assign(v + 1)
     same(step(k.ops.array(1.0)) + 1, 51.0)
     assert float(v) == 5.0
+
+
+def test_functions_that_return_what_they_use() -> None:
+    c = k.ops.array([1.0, 2.0])
+
+    @k.function
+    def step(x):
+        return x + 1, c
+
+    one, other = step(k.ops.array(1.0))
+    same(one, 2.0)
+    same(other, [1.0, 2.0])

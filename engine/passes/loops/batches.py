@@ -9,7 +9,7 @@ from ...control_flow.batching_rules import RULES, elementwise
 from ...graph.graph import Operation, get_default_graph
 from ...graph.tensor import Symbol
 from ...ops.axes import Transpose
-from ...ops.base import Cast, apply
+from ...ops.base import Cast, build
 from ...ops.einsum import Contraction
 from ...ops.indexing import GetItem
 from ...ops.joining import Concatenate, Split, Stack
@@ -91,6 +91,6 @@ def _outputs(batch: Batch, operation: Operation, values: list[Value]) -> Sequenc
 
 def _product(batch: Batch, operation: Operation, op: MatMul, values: list[Value]) -> Value:
     """A product by one matrix as one of all rows, where a transposed matrix is one more flag."""
-    rows = apply(FlattenRows(), values[0].tensor)
-    product = apply(MatMul(False, op.transpose_b), rows, values[1].tensor)
+    rows = build(FlattenRows(), values[0].tensor)
+    product = build(MatMul(False, op.transpose_b), rows, values[1].tensor)
     return Value(reshape(product, (batch.size, *[dim or 0 for dim in operation.outputs[0].shape or ()])), batched=True)

@@ -16,7 +16,7 @@ from ...graph.graph import Operation, Parameter
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.axes import Transpose
-from ...ops.base import Cast, Constant, apply, convert_to_tensor
+from ...ops.base import Cast, Constant, build, convert_to_tensor
 from ...ops.creation import arange
 from ...ops.indexing import GetItem
 from ...ops.joining import Split
@@ -188,7 +188,7 @@ class _Group:
         for tensor in wanted:
             value = value_in(batch, tensor, self._source)
             if value is not None and value.batched:
-                found.append((tensor, apply(ArrayUnstack(), value.tensor)))
+                found.append((tensor, build(ArrayUnstack(), value.tensor)))
         return found
 
     def _source(self, batch: Batch, tensor: Symbol) -> Value | None:
@@ -210,7 +210,7 @@ class _Group:
         if isinstance(read.op, ArrayRead):
             return loop.window(array, self.elements[element], spec, read)
         vector = convert_to_tensor([loop.trips_tensor(), *[dim or 0 for dim in spec.shape or ()]], "int32")
-        return apply(ArrayStackLike((loop.known_trips, *(spec.shape or ())), spec.dtype), array, vector)
+        return build(ArrayStackLike((loop.known_trips, *(spec.shape or ())), spec.dtype), array, vector)
 
     def _counted(self, batch: Batch, tensor: Symbol, form: Linear) -> Symbol:
         """What a counter is in all iterations, in the order of the batch."""
@@ -222,7 +222,7 @@ class _Group:
         for term, factor in form.terms:
             total = total + self.loop.number(term) * factor
         assert isinstance(tensor.spec, TensorSpec)
-        return apply(Cast(tensor.spec.dtype), total) if total.dtype != tensor.spec.dtype else total
+        return build(Cast(tensor.spec.dtype), total) if total.dtype != tensor.spec.dtype else total
 
     def _place(self, like: Operation) -> Symbol:
         """The number, in the body, of this iteration's place in the batch."""

@@ -20,11 +20,11 @@ from ...graph.graph import Operation
 from ...graph.identity import count_among
 from ...graph.region import Region
 from ...graph.spec import ArraySpec, TensorSpec
-from ...graph.tensor import Symbol
+from ...graph.tensor import Symbol, symbol_of
 from ...ops.array_rows import ArrayConcat
 from ...ops.array_windows import CheckedRows
 from ...ops.axes import Transpose
-from ...ops.base import Cast, Constant, apply, convert_to_tensor, make_constant
+from ...ops.base import Cast, Constant, build, convert_to_tensor, make_constant
 from ...ops.elementwise import Add
 from ...ops.gathering import AddRows, PutRows, Take
 from ...ops.indexing import AddItem, GetItem, Items, Place, PutItem, SliceItem
@@ -139,7 +139,7 @@ def _checked(loop: LoopView, x: Symbol, axis: int, places: _Places, like: Operat
         return x
     size = (x.spec.shape or ())[axis] or 0
     count = convert_to_tensor(loop.trips_tensor(), "int32")
-    checked = apply(CheckedRows(axis, places.first, places.falls), x, count)
+    checked = build(CheckedRows(axis, places.first, places.falls), x, count)
     failing = 0 if places.falls else max(0, size - places.first)
     checked.operation.name = like.name
     checked.operation.iterations = (*like.iterations, (loop.node.name, failing))
@@ -149,7 +149,7 @@ def _checked(loop: LoopView, x: Symbol, axis: int, places: _Places, like: Operat
 def _moved(x: Symbol, axis: int, to: int) -> Symbol:
     """A tensor with one axis elsewhere; call it inside `outside`."""
     axes = [each for each in range(len(x.shape or ())) if each != axis]
-    return x if axis == to else apply(Transpose((*axes[:to], axis, *axes[to:])), x)
+    return x if axis == to else build(Transpose((*axes[:to], axis, *axes[to:])), x)
 
 
 # --- x[t] -----------------------------------------------------------------------------------------------------------
@@ -202,24 +202,24 @@ def _unstacked(loop: LoopView, inner: Symbol, axis: int, places: _Places, like: 
     outer = loop.constant_outside(inner)
     assert outer is not None
     with loop.outside(like):
-        return apply(ArrayUnstack(), _moved(_checked(loop, outer, axis, places, like), axis, 0))
+        return build(ArrayUnstack(), _moved(_checked(loop, outer, axis, places, like), axis, 0))
 
 
 def _read_element(loop: LoopView, operation: Operation, array: Symbol, part: _Part, places: _Places) -> None:
     (result,) = operation.outputs
     with loop.inside(operation):
-        place = apply(Add(), part.place, _number(part.place, places.offset)) if places.offset else part.place
+        place = build(Add(), part.place, _number(part.place, places.offset)) if places.offset else part.place
     if not part.rest:
         loop.read(result, array, place)
         return
     parameter = loop.capture(array)
     with loop.inside(operation):
-        element = apply(ArrayRead(), parameter, place)
+        element = build(ArrayRead(), parameter, place)
     loop.become(result, GetItem(part.rest), [element]).device = operation.device
 
 
 def _number(like: Symbol, number: int) -> Symbol:
-    return make_constant(np.asarray(number, like.dtype))
+    return symbol_of(make_constant(np.asarray(number, like.dtype)))
 
 
 # --- dx[t] += dy ----------------------------------------------------------------------------------------------------
@@ -356,7 +356,7 @@ class _Gathered:
         with self.loop.outside(self.like):
             for array, places in arrays:
                 rows = _moved(self._stacked(array, places), 0, self.axis)
-                total = rows if total is None else apply(Add(), total, rows)
+                total = rows if total is None else build(Add(), total, rows)
         assert total is not None
         return total
 
@@ -373,11 +373,11 @@ class _Gathered:
         offset = places.offset - self._starts_at(places)
 
         def update(array: Symbol) -> Symbol:
-            place = apply(Add(), index, _number(index, offset)) if offset else index
-            return apply(ArrayAddAt(), array, place, self._element(group))
+            place = build(Add(), index, _number(index, offset)) if offset else index
+            return build(ArrayAddAt(), array, place, self._element(group))
 
         with loop.outside(self.like):
-            empty = apply(ArrayEmpty(ArraySpec(self.element, loop.known_trips)))
+            empty = build(ArrayEmpty(ArraySpec(self.element, loop.known_trips)))
         return loop.add_variable(empty, update, self.like)
 
     def _element(self, group: Sequence[_Term]) -> Symbol:
@@ -386,9 +386,9 @@ class _Gathered:
         shape = _vector(self.element)
         for value, part in group:
             if total is None:
-                total = apply(PutItem(part.rest, self.element.shape, False), value, shape) if part.rest else value
+                total = build(PutItem(part.rest, self.element.shape, False), value, shape) if part.rest else value
             else:
-                total = apply(AddItem(part.rest, False), total, value) if part.rest else apply(Add(), total, value)
+                total = build(AddItem(part.rest, False), total, value) if part.rest else build(Add(), total, value)
         assert total is not None
         return total
 
@@ -398,15 +398,15 @@ class _Gathered:
         start, trips = self._starts_at(places), loop.known_trips
         whole = TensorSpec((self.size, *(self.element.shape or ())), dtype)
         if not start or trips is None:
-            rows = apply(ArrayStackLike(whole.shape, dtype), array, _vector(whole))
+            rows = build(ArrayStackLike(whole.shape, dtype), array, _vector(whole))
             return _checked(loop, rows, 0, places, self.like)
         part = TensorSpec((trips, *(self.element.shape or ())), dtype)
-        rows = apply(ArrayStackLike(part.shape, dtype), array, _vector(part))
-        return apply(PutItem((SliceItem(start, start + trips),), whole.shape, False), rows, _vector(whole))
+        rows = build(ArrayStackLike(part.shape, dtype), array, _vector(part))
+        return build(PutItem((SliceItem(start, start + trips),), whole.shape, False), rows, _vector(whole))
 
 
 def _vector(spec: TensorSpec) -> Symbol:
-    return make_constant(np.array(spec.shape, "int32"))
+    return symbol_of(make_constant(np.array(spec.shape, "int32")))
 
 
 # --- rows and their places, which are gathered to be added to a table's gradient -------------------------------------
@@ -530,13 +530,13 @@ def _without(table: _Table) -> Symbol | None:
     if table.at is None:
         return before
     others = [_left(put.inputs[first + k].operation, table.at) for k in range(2)]
-    return apply(put.op, *put.inputs[:first], *others, *put.inputs[first + 2 :])
+    return build(put.op, *put.inputs[:first], *others, *put.inputs[first + 2 :])
 
 
 def _left(joined: Operation, at: int) -> Symbol:
     """What is put together, without input number `at`."""
     others = [*joined.inputs[:at], *joined.inputs[at + 1 :]]
-    return others[0] if len(others) == 1 else apply(Concatenate(0), *others)
+    return others[0] if len(others) == 1 else build(Concatenate(0), *others)
 
 
 __all__ = ["gather_elements", "read_elements"]

@@ -15,7 +15,7 @@ from ...graph.graph import Operation, Parameter
 from ...graph.identity import count_among, is_among
 from ...graph.region import Region
 from ...graph.spec import TensorSpec
-from ...graph.tensor import Symbol
+from ...graph.tensor import Symbol, symbol_of
 from ...ops.base import Constant, convert_to_tensor
 from ...ops.elementwise import Identity
 from ...ops.tensor_arrays import ArrayClear, ArrayRead, ArrayReadOrZeros, ArrayUnstack
@@ -197,7 +197,7 @@ def _number(loop: LoopView, form: Linear, index: Symbol, like: Operation) -> Sym
         for tensor, factor in form.terms:
             start = start + tensor * factor if factor != 1 else tensor + start
         total = start + index if form.steps == 1 else start - index if form.steps == -1 else start + index * form.steps
-        return convert_to_tensor(total, "int32") if total.dtype.name != "int32" else total
+        return symbol_of(convert_to_tensor(total, "int32") if total.dtype.name != "int32" else total)
 
 
 # --- cotangents of arrays that are read once ------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from ...graph.op import Op
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.axes import Transpose
-from ...ops.base import Constant, apply, make_constant
+from ...ops.base import Constant, build, make_constant
 from ...ops.comparison import where
 from ...ops.einsum import Contraction
 from ...ops.elementwise import Add, Divide, Multiply, Negative
@@ -194,10 +194,10 @@ class _Accumulation:
         total = self._sum_of(term.source)
         with loop.outside(term.tensor.operation):
             for step in reversed(term.steps):
-                total = apply(step.operation.op, *self._operands(step, total))
+                total = build(step.operation.op, *self._operands(step, total))
                 total.operation.name = step.operation.name  # what moves keeps its name
             if not loop.known_trips:  # without iterations it is zero, also where infinite weights make NaN of it
-                trips = apply(TripCount(), loop.node.outputs[-1])
+                trips = build(TripCount(), loop.node.outputs[-1])
                 total = where(trips > 0, total, self._zeros(total))
         note_change("fission", term.tensor.operation, "is linear: it is applied to a sum, after the loop")
         return total
@@ -216,13 +216,13 @@ class _Accumulation:
             with self.loop.outside(tensor.operation):
                 zeros = self._zeros(tensor)
             self.sums[tensor] = self.loop.add_variable(
-                zeros, lambda total: apply(Add(), total, tensor), tensor.operation
+                zeros, lambda total: build(Add(), total, tensor), tensor.operation
             )
         return self.sums[tensor]
 
     def _zeros(self, like: Symbol) -> Symbol:
         shape = tuple(dim or 0 for dim in like.shape or ())
-        return apply(ZerosOfShape(shape, like.dtype), make_constant(np.array(shape, "int32")))
+        return build(ZerosOfShape(shape, like.dtype), make_constant(np.array(shape, "int32")))
 
     def _put(self, left: Sequence[Symbol], totals: Sequence[Symbol]) -> None:
         """Let the variable gather what is left, and add the totals to what it gathers."""
@@ -239,7 +239,7 @@ class _Accumulation:
                 loop.become(final, Add(), [initial, total]).device = source.device
             return
         with loop.inside(self.result.operation):
-            loop.body.results[position] = apply(Add(), self.parameter, _added(left))
+            loop.body.results[position] = build(Add(), self.parameter, _added(left))
         gathered = Symbol(loop.node, position, final.spec)
         loop.become(final, Add(), [gathered, total]).device = source.device
         loop.node.outputs = (*loop.node.outputs[:position], gathered, *loop.node.outputs[position + 1 :])
@@ -248,7 +248,7 @@ class _Accumulation:
 def _added(tensors: Sequence[Symbol]) -> Symbol:
     total = tensors[0]
     for tensor in tensors[1:]:
-        total = apply(Add(), total, tensor)
+        total = build(Add(), total, tensor)
     return total
 
 

@@ -18,7 +18,7 @@ from ...graph.identity import is_among, place_among
 from ...graph.op import Op
 from ...graph.region import Region
 from ...graph.spec import TensorSpec
-from ...graph.tensor import Symbol
+from ...graph.tensor import Symbol, Tensor, symbol_of
 from ...ops.axes import flip
 from ...ops.base import Cast, Constant, apply_multi, cast, convert_to_tensor
 from ...ops.bitwise import BitwiseAnd, BitwiseOr, LogicalNot
@@ -250,20 +250,19 @@ def in_all_steps(loop: LoopView, masks: Sequence[Mask]) -> dict[Symbol, Symbol]:
         values = _value(loop, batch, mask.bools).tensor
         if (values.shape or ())[1:] != mask.bools.shape:
             raise NotRowWiseError(f"{_name(mask.bools)} is not computed for all steps at once")
-        found[mask.bools] = values
+        found[mask.bools] = symbol_of(values)
     return found
 
 
 def live_in_all_steps(masks: Sequence[Mask], values: dict[Symbol, Symbol]) -> Symbol:
     """Whether any mask says that a row is live, (steps, rows)."""
-    total: Symbol | None = None
+    total: Tensor | None = None
     for mask in masks:
         bools = values[mask.bools]
         live = reshape(bools, (-1, rows_of(mask))) if len(bools.shape or ()) > 2 else bools
         live = live if mask.when else logical_not(live)
         total = live if total is None else logical_or(total, live)
-    assert total is not None
-    return total
+    return symbol_of(total)
 
 
 def _value(loop: LoopView, batch: Batch, tensor: Symbol) -> Value:

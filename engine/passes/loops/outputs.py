@@ -11,8 +11,8 @@ from ...control_flow.batching import Batch, Value
 from ...control_flow.frames import TripCount
 from ...graph.graph import Operation, Parameter
 from ...graph.spec import ArraySpec, TensorSpec
-from ...graph.tensor import Symbol
-from ...ops.base import Constant, apply
+from ...graph.tensor import Symbol, symbol_of
+from ...ops.base import Constant, build
 from ...ops.linalg import MatMul
 from ...ops.tensor_arrays import ArrayAddAt, ArrayEmpty, ArrayMatMul, ArrayNew, ArrayUnstack, ArrayWrite
 from ..assign import on_one_device
@@ -100,14 +100,14 @@ class _Output:
             return False
         with loop.outside(value.operation):
             trips = counted(loop.node.outputs[-1]).known
-            batch = new_batch(apply(TripCount(), loop.node.outputs[-1]) if trips is None else trips)
+            batch = new_batch(build(TripCount(), loop.node.outputs[-1]) if trips is None else trips)
             found = value_in(batch, value, self._source)
         if found is None or not found.batched:
             return False
         note_change("fission", value.operation, "is computed for all iterations after the loop")
         final = loop.node.outputs[self.position]
         loop.remove_variable(self.position)
-        loop.become(final, ArrayUnstack(), [found.tensor]).device = update.device
+        loop.become(final, ArrayUnstack(), [symbol_of(found.tensor)]).device = update.device
         return True
 
     def _source(self, batch: Batch, tensor: Symbol) -> Value | None:

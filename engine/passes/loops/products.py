@@ -12,7 +12,7 @@ from ...graph.graph import Operation, Parameter
 from ...graph.identity import is_among, is_same
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
-from ...ops.base import Constant, apply
+from ...ops.base import Constant, build
 from ...ops.elementwise import Add
 from ...ops.joining import Concatenate, Split
 from ...ops.linalg import MatMul
@@ -61,7 +61,7 @@ def _side_by_side(loop: LoopView, group: Sequence[Operation], axis: int) -> Symb
     if known is not None and known.operation.graph is loop.graph:
         return known
     with loop.outside(group[0]):
-        made = apply(Concatenate(axis), *weights)
+        made = build(Concatenate(axis), *weights)
     if axis:
         loop.sides[weights] = made
     return made
@@ -96,7 +96,7 @@ def _merge_group(loop: LoopView, group: Sequence[Operation]) -> None:
     widths = tuple([(operation.outputs[0].shape or (0, 0))[1] or 0 for operation in group])
     parameter = loop.capture(weight)
     with loop.inside(group[0]):
-        product = apply(MatMul(False, op.transpose_b), group[0].inputs[0], parameter)
+        product = build(MatMul(False, op.transpose_b), group[0].inputs[0], parameter)
         split = loop.body.add(Split(1, widths, fits=True), [product])
     for operation, part in zip(group, split.outputs, strict=True):
         loop.replace(operation.outputs[0], part)
@@ -181,10 +181,10 @@ def _add_at_once(loop: LoopView, root: Operation, leaves: list[Symbol], group: l
     merged = {operation.outputs[0] for operation in group}
     with loop.inside(root):
         rows = _joined(loop, [operation.inputs[0] for operation in group])
-        total = apply(MatMul(False, op.transpose_b), rows, weight)
+        total = build(MatMul(False, op.transpose_b), rows, weight)
         for leaf in leaves:
             if leaf not in merged:
-                total = apply(Add(), total, leaf)
+                total = build(Add(), total, leaf)
     assert isinstance(total.spec, TensorSpec)
     loop.replace(root.outputs[0], total)
     note_change("merge_products", root, f"adds up {len(group)} products, which are one of wider rows")
@@ -195,4 +195,4 @@ def _joined(loop: LoopView, rows: list[Symbol]) -> Symbol:
     for operation in loop.body.operations:
         if operation.op == Concatenate(1) and is_same(operation.inputs, tuple(rows)):
             return operation.outputs[0]
-    return apply(Concatenate(1), *rows)
+    return build(Concatenate(1), *rows)

@@ -18,8 +18,8 @@ from ...graph.identity import is_among, place_among
 from ...graph.op import Op
 from ...graph.quick_dataclass import dataclass
 from ...graph.spec import TensorSpec
-from ...graph.tensor import Symbol
-from ...ops.base import Constant, apply, make_constant
+from ...graph.tensor import Symbol, symbol_of
+from ...ops.base import Constant, build, make_constant
 from ...ops.einsum import Contraction
 from ...ops.elementwise import Add, Multiply
 from ...ops.joining import Concatenate
@@ -208,7 +208,7 @@ class _Sum:
         if len(known) < len(totals):
             return None
         with self.loop.outside(term.operation):
-            return apply(term.operation.op, *known)
+            return build(term.operation.op, *known)
 
     def _may_be_summed(self, operation: Operation) -> bool:
         """Whether what a sum over rows, or of elements, takes is there for all iterations."""
@@ -228,7 +228,7 @@ class _Sum:
             return self._multiplied(term, a, b)
 
     def _multiplied(self, term: Symbol, a: _Gathered, b: _Gathered) -> Symbol:
-        product = apply(term.operation.op, self._rows(a), self._rows(b))
+        product = build(term.operation.op, self._rows(a), self._rows(b))
         product.operation.name = term.operation.name  # what moves keeps its name
         return product
 
@@ -249,11 +249,11 @@ class _Sum:
         label = next(chr(code) for code in range(65, 1000) if chr(code).isalpha() and chr(code) not in used)
         a, b = self._together(term.operation.inputs[:2])
         with self.loop.outside(term.operation):
-            return apply(Contraction(label + op.a, label + op.b, op.out), a.part(), b.part())
+            return build(Contraction(label + op.a, label + op.b, op.out), a.part(), b.part())
 
     def _rows(self, operand: _Gathered) -> Symbol:
         """The rows of a matrix of the body over all iterations, as one matrix."""
-        rows = self._shared(("rows", operand.array), lambda: apply(FlattenRows(), operand.array))
+        rows = self._shared(("rows", operand.array), lambda: build(FlattenRows(), operand.array))
         if operand.start is None:
             return rows
         start, width = operand.start, operand.width
@@ -339,7 +339,7 @@ class _Sum:
             if all(ready) and on_one_device([source, *[operand.operation for operand in source.inputs]]):
                 a, b = self._together(source.inputs)
                 with self.loop.outside(source):
-                    return self._to_shape(apply(Multiply(), a.part(), b.part()), term, term.shape or ())
+                    return self._to_shape(build(Multiply(), a.part(), b.part()), term, term.shape or ())
         if not self._is_ready(summed):
             if is_recording():
                 note_kept(
@@ -374,7 +374,7 @@ class _Sum:
 
     def _to_shape(self, stacked: Symbol, term: Symbol, shape: Sequence[int | None]) -> Symbol:
         wanted = make_constant(np.array(shape, "int32"))
-        return apply(SumToShape(tuple(dim or 0 for dim in shape)), stacked, wanted)
+        return build(SumToShape(tuple(dim or 0 for dim in shape)), stacked, wanted)
 
 
 def _is_product(operation: Operation) -> bool:
@@ -418,7 +418,7 @@ def _multiplies(term: Symbol, left: Symbol) -> bool:
 def _columns(x: Symbol, start: int, width: int) -> Symbol:
     """Some of the last axis."""
     rank = len(x.shape or ())
-    return x[(*[slice(None)] * (rank - 1), slice(start, start + width))]
+    return symbol_of(x[(*[slice(None)] * (rank - 1), slice(start, start + width))])
 
 
 def is_zero(tensor: Symbol) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
-from ...ops.base import apply
+from ...ops.base import build
 from ...ops.gathering import Take
 from ...ops.linalg import MatMul
 from ..assign import on_one_device
@@ -78,9 +78,9 @@ def _multiply_before(loop: LoopView, product: Operation) -> None:
     assert table is not None
     assert weight is not None
     with loop.outside(product):
-        whole = apply(product.op, table, weight)
+        whole = build(product.op, table, weight)
     parameter = loop.capture(whole)
     with loop.inside(product):
-        rows = apply(take.op, parameter, take.inputs[1])
+        rows = build(take.op, parameter, take.inputs[1])
     loop.replace(product.outputs[0], rows)
     note_change("fission", product, f"is made of all of {_name(table)} before the loop, and rows are taken of that")

@@ -15,9 +15,9 @@ from ...graph.identity import is_among
 from ...graph.op import Op
 from ...graph.region import Region
 from ...graph.spec import ArraySpec, Spec, TensorSpec
-from ...graph.tensor import Symbol
+from ...graph.tensor import Symbol, symbol_of
 from ...ops.array_windows import ArrayWindow
-from ...ops.base import Constant, apply, cast, convert_to_tensor
+from ...ops.base import Constant, build, cast, convert_to_tensor
 from ...ops.comparison import maximum
 from ...ops.tensor_arrays import ArrayNew, ArrayRead, ArrayStack, ArrayUnstack, ArrayWrite
 from ..assign import capture_late
@@ -206,7 +206,7 @@ class LoopView:
         only = next(iter(trips.terms))
         if trips == Linear(0, 0, frozenset({only})) and not isinstance(only[0].spec, TensorSpec):
             return value  # a trip count is never below zero
-        return maximum(value, 0)
+        return symbol_of(maximum(value, 0))
 
     def _value(self, form: Linear) -> Symbol:
         total: Any = form.constant
@@ -214,17 +214,17 @@ class LoopView:
             number = self.number(tensor)
             scaled = number if factor == 1 else number * factor
             total = total + scaled if isinstance(total, Symbol) or total else scaled
-        return convert_to_tensor(total, "int32")
+        return symbol_of(convert_to_tensor(total, "int32"))
 
     def number(self, term: Symbol) -> Symbol:
         """A term of a `Linear`, int32."""
-        return cast(term, "int32") if isinstance(term.spec, TensorSpec) else apply(TripCount(), term)
+        return symbol_of(cast(term, "int32")) if isinstance(term.spec, TensorSpec) else build(TripCount(), term)
 
     def counter(self, direction: int, like: Operation) -> Symbol:
         """A new loop variable that counts 0, 1... up or down to 0; returns it as it is in the body."""
         with self.outside(like):
             start = convert_to_tensor(0, "int32") if direction == 1 else convert_to_tensor(self.trips_tensor()) - 1
-        self.add_variable(start, lambda number: number + direction, like)
+        self.add_variable(symbol_of(start), lambda number: symbol_of(number + direction), like)
         return self.body.parameters[-1]
 
     def capture(self, outer: Symbol) -> Symbol:
@@ -276,8 +276,8 @@ class LoopView:
         size = self.known_trips
         with self.outside(tensor.operation):
             count = convert_to_tensor(self.trips_tensor(), "int32")
-            empty = apply(ArrayNew(tensor.spec, size, False), count)
-        return self.add_variable(empty, lambda array: apply(ArrayWrite(), array, place, tensor), tensor.operation)
+            empty = build(ArrayNew(tensor.spec, size, False), count)
+        return self.add_variable(empty, lambda array: build(ArrayWrite(), array, place, tensor), tensor.operation)
 
     def stack(self, array: Symbol, element: TensorSpec, like: Operation) -> Symbol:
         """All elements of an array outside along a new first axis."""
@@ -305,7 +305,7 @@ class LoopView:
             with self.outside(like):
                 count = convert_to_tensor(self.trips_tensor(), "int32")
                 start = convert_to_tensor(first, "int32")
-                self._stacks[key] = apply(ArrayWindow(element, self.known_trips), array, start, count)
+                self._stacks[key] = build(ArrayWindow(element, self.known_trips), array, start, count)
         return self._stacks[key]
 
     # --- changing -------------------------------------------------------------------------------------------
