@@ -113,6 +113,7 @@ _MODULES: dict[str, str] = {
     "raw": ".engine.ops.raw",
     "regularizers": ".engine.objects.regularizers",
     "saving": ".framework.saving",
+    "serving": ".framework.serving",
     "testing": ".engine.testing",
     "tf": ".framework.tensorflow_names",
     **dict.fromkeys(
@@ -177,6 +178,7 @@ if TYPE_CHECKING:
         models,
         preprocessing,
         saving,
+        serving,
         tree,
         utils,
     )
@@ -347,6 +349,7 @@ __all__ = [
     "regularizers",
     "saving",
     "scan",
+    "serving",
     "switch",
     "testing",
     "tf",

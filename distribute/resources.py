@@ -35,9 +35,13 @@ class Resources:
     def made(self, description: Any, array: Callable[[int], Any]) -> Any:
         """Find or make what a graph's document describes; what lies in another task is made without its value.
 
+        Its name is the path by which tasks know it: clients may name it differently, but all tasks have to lower their
+        steps to the same program, in which that name stands.
+
         Raises:
-            ValueError: something else lies under that name.
+            ValueError: something else lies under that path.
         """
+        description = {**description, "name": description["path"]}
         if str(DeviceName.parse(description["device"]).of_task()) != self.task:
             return _elsewhere(description)
         key = (description["container"], description["path"])

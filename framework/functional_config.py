@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Any
 
-from ..engine.graph import Tensor, Variable, flatten
+from ..engine.graph import Tensor, Variable, flatten, graph_for
 from ..engine.graph.dtypes import name_of
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
 from ..layers.calling import map_leaves
@@ -141,6 +142,7 @@ class _Rebuild:
                 self.outputs[name, 0] = [layer.output]  # an Input
             self.is_old = self.is_old or any(not isinstance(call, dict) for call in calls)
             pending += [((name, number), layer, call) for number, call in enumerate(calls)]
+        self._graph = graph_for([tensor for made in self.outputs.values() for tensor in made])
         self._call_all(pending)
 
     def _call_all(self, pending: list[tuple[Key, Any, Any]]) -> None:
@@ -163,7 +165,9 @@ class _Rebuild:
 
     def _call(self, key: Key, layer: Any, call: Any) -> None:
         args, kwargs = self._arguments(call)
-        result = layer(*args, **kwargs)
+        # What an op makes of numbers alone is part of the graph, too, where `fold` asks for its memory first.
+        with self._graph.as_default() if isinstance(layer, SavedOp) else nullcontext():
+            result = layer(*args, **kwargs)
         self.outputs[key] = [leaf for leaf in flatten(result) if isinstance(leaf, Tensor)]
 
     def _arguments(self, call: Any) -> tuple[list[Any], dict[str, Any]]:

@@ -17,7 +17,8 @@ from ..engine.graph.claims import claim
 from ..engine.graph.dtypes import name_of
 from ..engine.graph.quick_dataclass import dataclass
 from ..engine.objects.names import to_snake_case
-from ..engine.ops.base import Constant, ShapeOf
+from ..engine.ops.base import Constant
+from ..engine.ops.run_time_shapes import ShapeOf
 
 PACKAGE = "keras.src.ops"
 _CONSTANT = "constant of a model"
@@ -316,6 +317,7 @@ _MAKERS: dict[str, Callable[..., KerasOp | None]] = {
     "Contraction": _contraction,
     "Conv": _convolution,
     "ConvInputGrad": _transposed_convolution,
+    "CountNonzero": lambda op, *_: None if op.keepdims else KerasOp("numpy.CountNonzero", {"axis": _axis(op.axes)}),
     "CumProd": _running,
     "CumSum": _running,
     "ExpandDims": lambda op, *_: KerasOp("numpy.ExpandDims", {"axis": _axis(op.axes)}),

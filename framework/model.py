@@ -353,6 +353,38 @@ class Model(Trainer, Layer):
 
         load_weights(self, filepath, skip_mismatch=skip_mismatch)
 
+    def export(
+        self,
+        filepath: str | os.PathLike[str],
+        format: str = "anabranch",
+        verbose: bool | None = None,
+        input_signature: Any = None,
+        *,
+        version: int | None = None,
+    ) -> int:
+        """Export the model for serving: the graph of its inference and its weights, without its Python code.
+
+        Args:
+            filepath: a folder, of all versions of the model; this one becomes ``filepath/<version>/``.
+            format: "anabranch".
+            verbose: whether to print what was exported; by default it is.
+            input_signature: an `InputSpec` for each argument of `call`, with the batch on axis 0, or structures of
+                them; by default the symbolic inputs, if the model has them. Names of inputs are the keys of a dict,
+                else those that were given to `InputSpec` or `Input`, else "input_0", "input_1", ...
+            version: a number; by default one more than the highest that is there.
+
+        Returns:
+            The version.
+
+        Raises:
+            ValueError: the format is another, there is no signature, or the inference writes variables.
+            SavedGraphError: an operation holds a Python function; the message names its line.
+            FileExistsError: there is this version already.
+        """
+        from .serving.export import export_model
+
+        return export_model(self, filepath, format, verbose, input_signature, version)
+
     def to_json(self, **kwargs: Any) -> str:
         """The architecture, without weights, as JSON."""
         import json

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ..engine.graph import Variable
+from ..engine.graph.identity import is_same
 from ..layers.calling import shapes_of
 from ..layers.layer import Layer
 from .layer_graph import LayerGraph
@@ -145,7 +146,8 @@ def _sources(operation: Layer | RawOp, graph: LayerGraph | None) -> str:
 def _is_row_of_layers(graph: LayerGraph) -> bool:
     """Whether each call takes what the one before it gave, so that connections need not be shown."""
     return all(
-        node.input_tensors == before.output_tensors for before, node in zip(graph.nodes, graph.nodes[1:], strict=False)
+        is_same(tuple(node.input_tensors), tuple(before.output_tensors))
+        for before, node in zip(graph.nodes, graph.nodes[1:], strict=False)
     )
 
 

@@ -12,6 +12,20 @@ from ..engine.graph import Graph, Region, Symbol
 from ..engine.graph.graph import get_default_graph
 
 
+class _Process:
+    has_losses = False  # whether any layer ever added one: until then, calls need not look through their layers
+
+
+def note_losses_exist() -> None:
+    """Note that a layer has added a loss."""
+    _Process.has_losses = True
+
+
+def losses_exist() -> bool:
+    """Whether any layer of this process has added a loss."""
+    return _Process.has_losses
+
+
 @dataclass(frozen=True)
 class LostLoss:
     """Stands for a loss that can't be had where losses are asked for.

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -25,17 +25,48 @@ class CallSignature:
     signature: inspect.Signature
     names: tuple[str, ...] = field(init=False)
     takes_anything: bool = field(init=False)
+    is_plain: bool = field(init=False)  # whether each parameter can be given by position and by name
 
     def __post_init__(self) -> None:
         parameters = self.signature.parameters.values()
         named = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         object.__setattr__(self, "names", tuple(named))
         object.__setattr__(self, "takes_anything", any(p.kind == p.VAR_KEYWORD for p in parameters))
+        object.__setattr__(self, "is_plain", all(p.kind == p.POSITIONAL_OR_KEYWORD for p in parameters))
 
-    @property
+    @cached_property
     def required(self) -> list[str]:
         """The parameters without a default."""
         return [n for n in self.names if self.signature.parameters[n].default is inspect.Parameter.empty]
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments by name; those of *args under ``*0``, ``*1``, and those of **kwargs under their names.
+
+        Required parameters `training` and `mask` that are not among them are None.
+
+        Raises:
+            TypeError: the parameters can't take these arguments.
+        """
+        if self.is_plain and len(args) <= len(self.names):
+            given = dict(zip(self.names, args, strict=False))
+            if kwargs.keys().isdisjoint(given):
+                given.update(kwargs)
+                found = {name: given[name] for name in self.names if name in given}
+                if len(found) == len(given) and all(name in found for name in self.required):
+                    return found
+        named = self.signature.bind_partial(*args, **kwargs).arguments
+        automatic = [name for name in self.required if name in ("training", "mask") and name not in named]
+        bound = self.signature.bind(*args, **kwargs, **dict.fromkeys(automatic))
+        arguments: dict[str, Any] = {}
+        for name, value in bound.arguments.items():
+            kind = self.signature.parameters[name].kind
+            if kind == inspect.Parameter.VAR_POSITIONAL:
+                arguments.update({f"*{position}": item for position, item in enumerate(value)})
+            elif kind == inspect.Parameter.VAR_KEYWORD:
+                arguments.update(value)
+            else:
+                arguments[name] = value
+        return arguments
 
     def takes(self, name: str) -> bool:
         return name in self.names

@@ -16,7 +16,7 @@ from ..engine.graph.provenance import building_part
 from ..engine.objects import regularizers
 from ..engine.ops.elementwise import identity as pass_on  # ops.identity is the matrix
 from ..engine.session import placeholder
-from .added_losses import LostLoss, losses_within, note_lost_losses
+from .added_losses import LostLoss, losses_exist, losses_within, note_lost_losses
 from .calling import (
     CallSignature,
     active_call,
@@ -173,7 +173,7 @@ class Layer(StatelessCalls):
         _set_masks(outputs, masked)
         if records:
             Node(self, (args, kwargs), outputs)
-        if outermost and graph is None:
+        if outermost and graph is None and losses_exist():
             note_lost_losses(self._flatten_layers())
         self._latest_output_shapes = shapes_of(outputs)
         return outputs
@@ -218,15 +218,12 @@ class Layer(StatelessCalls):
         if "training" in kwargs and not takes_training and not signature.takes_anything:
             given = {name: value for name, value in kwargs.items() if name != "training"}
         try:
-            named = signature.signature.bind_partial(*args, **given).arguments
-            automatic = [name for name in signature.required if name in ("training", "mask") and name not in named]
-            bound = signature.signature.bind(*args, **given, **dict.fromkeys(automatic))
+            arguments = signature.bind(args, given)
         except TypeError as error:
             raise TypeError(
                 f"Layer {self.name!r}: {type(self).__name__}.call{signature.signature} can't take what it was given: "
                 f"{error}."
             ) from None
-        arguments = _flat_arguments(bound, signature)
         training = arguments.get("training", kwargs.get("training"))
         if training is None:
             training = enclosing_training()
@@ -309,7 +306,7 @@ class Layer(StatelessCalls):
         outputs, losses, masked = found
         _set_masks(outputs, _mask_leaves(masked))
         self._clear_losses()
-        self._added_losses = [*losses, *function.notes]
+        self._keep_losses([*losses, *function.notes])
         return outputs
 
     def _compiled_call(self, structure: Any, settings: list[Any], positions: list[int]) -> ArrayFunction:
@@ -486,20 +483,6 @@ def _graph_of(tensors: Sequence[Tensor]) -> Generator[Graph]:
         return
     with graph.as_default():
         yield graph
-
-
-def _flat_arguments(bound: inspect.BoundArguments, signature: CallSignature) -> dict[str, Any]:
-    """Bound arguments by name; those of *args under ``*0``, ``*1``, and those of **kwargs under their names."""
-    arguments: dict[str, Any] = {}
-    for name, value in bound.arguments.items():
-        kind = signature.signature.parameters[name].kind
-        if kind == inspect.Parameter.VAR_POSITIONAL:
-            arguments.update({f"*{position}": item for position, item in enumerate(value)})
-        elif kind == inspect.Parameter.VAR_KEYWORD:
-            arguments.update(value)
-        else:
-            arguments[name] = value
-    return arguments
 
 
 def _positional(arguments: dict[str, Any]) -> list[Any]:

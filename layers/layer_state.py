@@ -14,7 +14,7 @@ from ..engine.graph.claims import claim
 from ..engine.graph.graph import get_default_graph
 from ..engine.objects import constraints, initializers, policies, regularizers
 from ..engine.objects.names import name_for, to_snake_case
-from .added_losses import LostLoss, as_term, losses_within
+from .added_losses import LostLoss, as_term, losses_exist, losses_within, note_losses_exist
 from .calling import calling_layer, enclosing_path, is_within_call_of
 from .node import Node
 from .step_sums import collects, sum_over_steps
@@ -267,7 +267,7 @@ class LayerState:
             if isinstance(term, Tensor) and collects([term]):
                 sum_over_steps([term], self.add_loss)
             else:
-                self._added_losses.append(term)
+                self._keep_losses([*self._added_losses, term])
 
     @property
     def losses(self) -> list[Any]:
@@ -287,7 +287,14 @@ class LayerState:
         regularized = [w for w in self.trainable_weights if isinstance(w, Weight) and w.regularizer is not None]
         return [*added, *[w.regularizer(w) for w in regularized if w.regularizer is not None]]
 
+    def _keep_losses(self, losses: list[Any]) -> None:
+        self._added_losses = losses
+        if losses:
+            note_losses_exist()
+
     def _clear_losses(self) -> None:
+        if not losses_exist():
+            return
         for layer in self._flatten_layers():
             layer._added_losses = []
 

@@ -12,9 +12,10 @@ from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec, shapes_compatible
 from ..graph.tensor import Symbol, Tensor
 from ..graph.variable import Variable
-from ..ops.base import broadcast_like, convert_to_tensor, runs_now, zeros_of
+from ..ops.base import convert_to_tensor, runs_now
 from ..ops.complex_numbers import conjugated
 from ..ops.cotangent import accumulate, resolved
+from ..ops.run_time_shapes import broadcast_like, zeros_of
 from .backpropagate import backpropagate, dependent_tensors, reachable_operations, variable_reads
 from .tape import gradients_of_values
 

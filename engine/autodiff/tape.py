@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from ..graph.dtypes import is_differentiable
 from ..graph.graph import _context  # pyright: ignore[reportPrivateUsage]
 from ..graph.op import Op
 from ..graph.slices import IndexedSlices
@@ -19,9 +20,10 @@ from ..graph.spec import TensorSpec, shapes_compatible
 from ..graph.tensor import Tensor
 from ..graph.value import Value
 from ..graph.variable import Variable
-from ..ops.base import broadcast_like, convert_to_tensor, zeros_of
+from ..ops.base import convert_to_tensor
 from ..ops.complex_numbers import conjugated
 from ..ops.cotangent import accumulate, resolved
+from ..ops.run_time_shapes import broadcast_like, zeros_of
 
 
 class Recorded:
@@ -197,7 +199,8 @@ class Tape:
         """
         records = self._records[:]  # what the sweep itself computes comes behind
         blocked = {id(value) for stop in stops for value in self._values_of(stop)}
-        through = _dependent(records, {id(value) for source in sources for value in self._values_of(source)}, blocked)
+        wanted = {id(value) for source in sources for value in self._values_of(source) if value.spec.differentiable}
+        through = _dependent(records, wanted, blocked)
         cotangents: dict[int, Any] = {}
         for target, seed in zip(targets, seeds, strict=True):
             given = _seed(target, seed)
@@ -225,7 +228,7 @@ def _dependent(records: Iterable[Recorded], sources: set[int], blocked: set[int]
     for node in records:
         for tensor in node.inputs:
             if id(tensor) in through:
-                outputs = [id(output) for output in node.outputs if output.spec.differentiable]
+                outputs = [id(output) for output in node.outputs if is_differentiable(output.dtype)]
                 through.update([output for output in outputs if output not in blocked])
                 break
     return through
@@ -233,11 +236,11 @@ def _dependent(records: Iterable[Recorded], sources: set[int], blocked: set[int]
 
 def _sweep(node: Recorded, cotangents: dict[int, Any], through: set[int]) -> None:
     """Add what the cotangents of an op's outputs contribute to those of its inputs."""
-    needed = [id(tensor) in through and tensor.spec.differentiable for tensor in node.inputs]
-    if not any(needed):
-        return
     given = [cotangents.get(id(output)) for output in node.outputs]
     if all(cotangent is None for cotangent in given):
+        return
+    needed = [id(tensor) in through for tensor in node.inputs]
+    if True not in needed:
         return
     given = [None if cotangent is None else resolved(cotangent, node.op.takes_slices) for cotangent in given]
     node.needed = needed

@@ -18,10 +18,11 @@ from ..graph.quick_dataclass import dataclass
 from ..graph.region import Region
 from ..graph.spec import ArraySpec, Spec, StoreSpec, TensorSpec
 from ..graph.tensor import Symbol, Tensor, symbol_of
-from ..ops.base import BroadcastToShape, ShapeOf, apply, convert_to_tensor, make_constant, runtime_shape
+from ..ops.base import apply, convert_to_tensor, make_constant
 from ..ops.gathering import take
 from ..ops.joining import concatenate
 from ..ops.keys import SeedGenerator, TakeKey
+from ..ops.run_time_shapes import BroadcastToShape, ShapeOf, runtime_shape
 from ..ops.shaping import DimLike, DimOf, SizeOf, broadcast_to, constant_value, dim, expand_dims, reshape
 from ..ops.tensor_arrays import ArrayEmpty, ArrayNew, ArrayRead, ArraySize, ArrayStack, ArrayUnstack
 from ..ops.tensor_stores import StoreNew

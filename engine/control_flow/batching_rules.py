@@ -16,16 +16,7 @@ from ..graph.quick_dataclass import dataclass
 from ..graph.spec import ArraySpec, StoreSpec, TensorSpec
 from ..graph.tensor import Tensor, symbol_of
 from ..ops.axes import Flip, Roll, Transpose, moveaxis
-from ..ops.base import (
-    BroadcastToShape,
-    ReshapeToShape,
-    ShapeOf,
-    SumToShape,
-    apply,
-    apply_multi,
-    convert_to_tensor,
-    make_constant,
-)
+from ..ops.base import apply, apply_multi, convert_to_tensor, make_constant
 from ..ops.creation import Diagonal, Fill, PutDiagonal, Triangle, arange
 from ..ops.einsum import Contraction
 from ..ops.gathering import AddRows, PutAlongAxis, PutRows, Take, TakeAlongAxis, take
@@ -38,6 +29,7 @@ from ..ops.positions import OneHot
 from ..ops.random import _Random  # pyright: ignore[reportPrivateUsage]
 from ..ops.reduced import BroadcastReduced, _Reduction  # pyright: ignore[reportPrivateUsage]
 from ..ops.reduction import _ArgExtremum, prod  # pyright: ignore[reportPrivateUsage]
+from ..ops.run_time_shapes import BroadcastToShape, ReshapeToShape, ShapeOf, SumToShape
 from ..ops.running import CumProd, CumSum, LinearScan, Shift
 from ..ops.scattering import GatherLast, GatherNd, ScatterAdd, ScatterUpdate
 from ..ops.shaping import (

@@ -26,9 +26,9 @@ from ..graph.slices import IndexedSlices
 from ..graph.spec import ArraySpec, Spec, TensorSpec, kind_of
 from ..graph.tensor import Symbol, Tensor
 from ..graph.variable import Variable
-from ..ops.base import runtime_shape
 from ..ops.cotangent import accumulate
 from ..ops.records import RecordSpec, read_record, record_of
+from ..ops.run_time_shapes import runtime_shape
 from .frames import MirrorBase, from_frame
 from .region_op import RegionOp, settle_variables, zeros_cotangent
 from .sparse_captures import Uses, is_table, rows_of

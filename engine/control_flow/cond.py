@@ -15,10 +15,11 @@ from ..graph.region import Region
 from ..graph.slices import IndexedSlices
 from ..graph.spec import FrameSpec, Spec, TensorSpec, kind_of
 from ..graph.tensor import Symbol, Tensor
-from ..ops.base import convert_to_tensor, runs_now, runtime_shape
+from ..ops.base import convert_to_tensor, runs_now
 from ..ops.checks import assert_true
 from ..ops.cotangent import accumulate, resolved
 from ..ops.elementwise import identity
+from ..ops.run_time_shapes import runtime_shape
 from .call import Body, NotKnownYet
 from .frames import BranchMirror
 from .grouping import keep_running

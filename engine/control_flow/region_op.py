@@ -13,8 +13,9 @@ from ..graph.op import Effect, Op
 from ..graph.region import Region, merged_effects
 from ..graph.spec import ArraySpec, Spec, StoreSpec
 from ..graph.tensor import Symbol, Tensor
-from ..ops.base import convert_to_tensor, zeros_of
+from ..ops.base import convert_to_tensor
 from ..ops.records import RecordSpec, empty_record
+from ..ops.run_time_shapes import zeros_of
 from ..ops.tensor_arrays import ArrayEmpty, array_spec
 from .tensor_array import TensorArray
 from .tensor_store import TensorStore

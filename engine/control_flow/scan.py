@@ -16,11 +16,12 @@ from ..graph.quick_dataclass import dataclass
 from ..graph.region import Region
 from ..graph.spec import TensorSpec, shape_text
 from ..graph.tensor import Symbol, Tensor
-from ..ops.base import apply, convert_to_tensor, runtime_shape
+from ..ops.base import apply, convert_to_tensor
 from ..ops.checks import assert_true
 from ..ops.creation import zeros
 from ..ops.entrance import symbol_in
 from ..ops.joining import concatenate, stack, unstack
+from ..ops.run_time_shapes import runtime_shape
 from ..ops.shaping import reshape
 from ..ops.shaping import shape as shape_of
 from .cond import cond

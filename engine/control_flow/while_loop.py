@@ -20,10 +20,11 @@ from ..graph.region import Mirror, Region
 from ..graph.slices import IndexedSlices
 from ..graph.spec import FrameSpec, Spec
 from ..graph.tensor import Symbol, Tensor
-from ..ops.base import convert_to_tensor, runtime_shape
+from ..ops.base import convert_to_tensor
 from ..ops.comparison import logical_and
 from ..ops.cotangent import accumulate
 from ..ops.entrance import symbol_in
+from ..ops.run_time_shapes import runtime_shape
 from ..ops.tensor_arrays import read_or_zeros
 from .call import NotKnownYet
 from .frames import LoopMirror, trip_count

@@ -35,7 +35,20 @@ def flatten(structure: Any) -> list[Any]:
     >>> flatten({"b": (1, None, [2]), "a": 3})
     [3, 1, 2]
     """
-    return [leaf for _, leaf in flatten_with_path(structure)]
+    leaves: list[Any] = []
+    _gather(structure, leaves)
+    return leaves
+
+
+def _gather(structure: Any, leaves: list[Any]) -> None:
+    if isinstance(structure, (list, tuple)):
+        for item in structure:
+            _gather(item, leaves)
+    elif isinstance(structure, dict):
+        for key in sorted_keys(structure):
+            _gather(structure[key], leaves)
+    elif structure is not None:
+        leaves.append(structure)
 
 
 def flatten_with_path(structure: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -77,8 +77,9 @@ class IndexedSlices(Operators, _Fields):
         return _operators["to_dense"](self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        dense = np.zeros(tuple(self.dense_shape), self.values.dtype)
-        np.add.at(dense, self.indices, self.values)
+        values, indices, shape = map(np.asarray, (self.values, self.indices, self.dense_shape))
+        dense = np.zeros(tuple(shape.tolist()), values.dtype)
+        np.add.at(dense, indices, values)
         return dense if dtype is None else dense.astype(dtype)
 
     def __repr__(self) -> str:

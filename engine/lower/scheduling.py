@@ -66,7 +66,7 @@ class Site:
                     self.is_cut.append(is_cut and self.split)
         self.states = [_variable_of(outer) for outer in self.outer]
         given = [result.operation.inputs[0] if result.operation in ends else result for result in region.results]
-        left_out = marks | {each for each in ends if each.outputs[0] not in given and _ends_only(each, inner)}
+        left_out = marks | {each for each in ends if not is_among(each.outputs[0], given) and _ends_only(each, inner)}
         self.operations = [each for each in inner if each not in left_out]
         self.given = given
         self.roles = [role_of(result) if self.split else "" for result in region.results]

@@ -17,6 +17,7 @@ from . import (
     complex_numbers,
     conversion,
     convolution,
+    counting,
     creation,
     ctc,
     elementwise,
@@ -78,7 +79,7 @@ from .ctc import *  # noqa: F403
 from .elementwise import *  # noqa: F403
 from .embedding import *  # noqa: F403
 from .encoding import *  # noqa: F403
-from .entrance import guard_entrances
+from .entrance import guard_entrances as _guard_entrances
 from .escape import *  # noqa: F403
 from .factorisations import *  # noqa: F403
 from .filtering import psnr as psnr
@@ -169,6 +170,7 @@ __all__ += comparison.__all__
 __all__ += complex_numbers.__all__
 __all__ += conversion.__all__
 __all__ += convolution.__all__
+__all__ += counting.__all__
 __all__ += creation.__all__
 __all__ += ctc.__all__
 __all__ += elementwise.__all__
@@ -217,7 +219,7 @@ if TYPE_CHECKING:
 else:
     numpy, nn, linalg = Namespace("numpy"), Namespace("nn"), Namespace("linalg")
 
-guard_entrances(globals(), __name__, but=("apply", "apply_multi", "registered_ops", "guard_entrances"))
+_guard_entrances(globals(), __name__, but=("apply", "apply_multi", "registered_ops"))
 
 # keras.ops has control flow among its ops. Here it lies above the ops, so these names are looked up when asked for.
 _AUTODIFF = {"custom_gradient": "custom_gradient", "jvp": "derivatives"}

@@ -13,7 +13,8 @@ from ..graph.quick_dataclass import dataclass
 from ..graph.spec import ArraySpec, Shape, Spec, TensorSpec, shape_text
 from ..graph.tensor import Symbol, Tensor
 from .array_value import ArrayValue
-from .base import apply, runtime_shape
+from .base import apply
+from .run_time_shapes import runtime_shape
 from .tensor_arrays import ArrayOp
 
 

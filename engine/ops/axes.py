@@ -13,7 +13,8 @@ from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
-from .base import TensorLike, apply, convert_to_tensor, normalize_axes, normalize_axis, reshape_like
+from .base import TensorLike, apply, convert_to_tensor, normalize_axes, normalize_axis
+from .run_time_shapes import reshape_like
 from .shaping import axes_argument, constant_value, index_text, ravel
 
 

@@ -22,7 +22,7 @@ from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ..graph.provenance import user_stacklevel
 from ..graph.quick_dataclass import dataclass
 from ..graph.slices import IndexedSlices
-from ..graph.spec import Shape, TensorSpec, as_shape, broadcast_shapes
+from ..graph.spec import TensorSpec, as_shape, broadcast_shapes
 from ..graph.tensor import Symbol, Tensor
 from ..graph.value import FlowValue, Value
 from ..graph.variable import Variable, VariableRows
@@ -290,7 +290,7 @@ def check_numbers(op: Op, *specs: Any) -> None:
 _scalars: dict[Any, Value] = {}  # of Python's numbers, by type, number and dtype
 
 
-def _scalar(value: Any, dtype: DType | None, graph: Graph | None = None) -> Tensor:
+def scalar(value: Any, dtype: DType | None, graph: Graph | None = None) -> Tensor:
     """A Python number as a tensor of `dtype`, by default of its own."""
     if graph is None and not _context.stack:
         key: Any = (type(value), value, dtype)
@@ -332,7 +332,7 @@ def convert_to_tensor(value: TensorLike, dtype: Any = None, name: str | None = N
     if isinstance(value, IndexedSlices):
         return convert_to_tensor(value.to_dense() if isinstance(value.values, Tensor) else np.asarray(value), wanted)
     if isinstance(value, _PYTHON_SCALARS) and not isinstance(value, np.generic) and name is None:
-        return _scalar(value, wanted)
+        return scalar(value, wanted)
     if is_sequence(value) and _holds_symbols(value):
         from .joining import stack  # a list of tensors becomes their stack
 
@@ -403,8 +403,8 @@ def _promoted_value(x: Value, y: Any, floating: bool) -> Tensor | None:
     if kind is Value:
         return y if y.array.dtype is dtype else None
     if kind is float and dtype.kind == "f":
-        return _scalar(y, dtype)
-    return _scalar(y, dtype) if kind is int and dtype.kind in "if" else None
+        return scalar(y, dtype)
+    return scalar(y, dtype) if kind is int and dtype.kind in "if" else None
 
 
 def _graph_elsewhere(tensors: Sequence[Tensor]) -> Graph | None:
@@ -479,189 +479,7 @@ def cast(x: TensorLike, dtype: Any) -> Tensor:
     return tensor if tensor.dtype == wanted else apply(Cast(wanted), tensor)
 
 
-# --- shapes at run time ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ShapeOf(Op):
-    """The run-time shape of a tensor, as an int32 vector. Only the shape of the input is needed, never its values."""
-
-    never_fails: ClassVar[bool] = True
-
-    def infer(self, *inputs: Any) -> TensorSpec:
-        return TensorSpec((inputs[0].rank,), dtypes.int32)
-
-    def run(self, xp: Any, *inputs: Any) -> Any:
-        (x,) = inputs
-        # A value saved in a branch that was not taken is None; its cotangent is a zero that nobody looks at.
-        return np.array(() if x is None else x.shape, dtype="int32")
-
-    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
-        return (None,)
-
-    @classmethod
-    def samples(cls) -> Iterable[Sample]:
-        yield Sample(cls(), [np.zeros((2, 0, 3), "float32")], np.array([2, 0, 3], "int32"), label="empty axis")
-        yield Sample(cls(), [np.float32(1)], np.zeros((0,), "int32"), label="scalar")
-        yield Sample(cls(), [np.zeros(3, "int32")], np.array([3], "int32"), label="vector")
-
-
-def runtime_shape(x: Tensor) -> Tensor:
-    """The shape of `x` as an int32 vector: a constant where it is static.
-
-    Otherwise it is computed where `x` lives, so that a backward loop saves shapes and not values.
-    """
-    if isinstance(x.spec, TensorSpec) and x.spec.is_static:
-        return make_constant(np.array(x.shape, dtype="int32"))
-    assert isinstance(x, Symbol)
-    return x.operation.graph.add_shared(("shape of", x), ShapeOf(), [x], "shape")
-
-
-@dataclass(frozen=True)
-class SumToShape(Op):
-    """Undo broadcasting: the sum of the first input over the axes along which it was broadcast from a shape.
-
-    Inputs: x, and the wanted shape as an int32 vector. `shape` is what is known of that shape statically.
-    """
-
-    shape: Shape
-    view: ClassVar[bool] = True  # x itself, if it has that shape
-    never_fails: ClassVar[bool] = True
-
-    def infer(self, *inputs: Any) -> TensorSpec:
-        return TensorSpec(self.shape, inputs[0].dtype)
-
-    def run(self, xp: Any, *inputs: Any) -> Any:
-        x, shape = inputs
-        return sum_to(xp, x, tuple(int(dim) for dim in shape))
-
-    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
-        (dy,) = cotangents
-        return (None if dy is None else broadcast_like(dy, node.inputs[0]), None)
-
-    @classmethod
-    def samples(cls) -> Iterable[Sample]:
-        x = np.arange(12, dtype="float32").reshape(2, 2, 3)
-        yield Sample(cls((1, 3)), [x, np.array([1, 3], "int32")], x.sum((0, 1), keepdims=True)[0], label="matrix")
-        yield Sample(cls(()), [x, np.array([], "int32")], np.float32(66), label="scalar")
-        yield Sample(cls((None, 3)), [x[:0], np.array([2, 3], "int32")], np.zeros((2, 3), "float32"), label="empty")
-
-
-def sum_to(xp: Any, x: Any, shape: tuple[int, ...]) -> Any:
-    """`x` summed down to `shape`, from which it was broadcast."""
-    if x.shape == shape:
-        return x
-    extra = x.ndim - len(shape)
-    axes = tuple(range(extra)) + tuple(
-        axis + extra for axis, dim in enumerate(shape) if dim == 1 and x.shape[axis + extra] != 1
-    )
-    summed = x.sum(axis=axes, keepdims=True, dtype=x.dtype)
-    return as_scalar_or_array(summed.reshape(summed.shape[extra:]))
-
-
-@dataclass(frozen=True)
-class BroadcastToShape(Op):
-    """The first input broadcast to a shape that is known at run time (second input, int32 vector)."""
-
-    shape: Shape
-    view: ClassVar[bool] = True
-    never_fails: ClassVar[bool] = True
-
-    def infer(self, *inputs: Any) -> TensorSpec:
-        return TensorSpec(self.shape, inputs[0].dtype)
-
-    def run(self, xp: Any, *inputs: Any) -> Any:
-        x, shape = inputs
-        return as_scalar_or_array(xp.broadcast_to(x, tuple(int(dim) for dim in shape)))
-
-    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
-        (dy,) = cotangents
-        return (None if dy is None else sum_like(dy, node.inputs[0]), None)
-
-    @classmethod
-    def samples(cls) -> Iterable[Sample]:
-        x = np.arange(3, dtype="float32")
-        yield Sample(cls((2, 3)), [x, np.array([2, 3], "int32")], np.stack([x, x]), label="row")
-        yield Sample(cls(None), [np.float32(2), np.array([2], "int32")], np.full(2, 2, "float32"), label="scalar")
-        yield Sample(cls((0, 3)), [x, np.array([0, 3], "int32")], np.zeros((0, 3), "float32"), label="empty")
-
-
-def sum_like(dy: Tensor, x: Tensor) -> Tensor:
-    """A cotangent of a broadcast result, summed to the shape of the input `x` that was broadcast."""
-    if dy.shape is not None and dy.shape == x.shape and None not in dy.shape:
-        return dy
-    return apply(SumToShape(x.shape), dy, runtime_shape(x))
-
-
-def broadcast_like(dy: Tensor, x: Tensor) -> Tensor:
-    """`dy` broadcast to the shape of `x`."""
-    if dy.shape is not None and dy.shape == x.shape and None not in dy.shape:
-        return dy
-    return apply(BroadcastToShape(x.shape), dy, runtime_shape(x))
-
-
-@dataclass(frozen=True)
-class ZerosOfShape(Op):
-    """Zeros of a run-time shape (int32 vector)."""
-
-    shape: Shape
-    dtype: DType
-    never_fails: ClassVar[bool] = True
-
-    def infer(self, *inputs: Any) -> TensorSpec:
-        return TensorSpec(self.shape, self.dtype)
-
-    def run(self, xp: Any, *inputs: Any) -> Any:
-        return as_scalar_or_array(xp.zeros(tuple(int(dim) for dim in inputs[0]), self.dtype))
-
-    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
-        return (None,)
-
-    @classmethod
-    def samples(cls) -> Iterable[Sample]:
-        for shape in ((2, 3), (), (0, 2)):
-            yield Sample(cls(shape, dtypes.float32), [np.array(shape, "int32")], np.zeros(shape, "float32"))
-
-
-def zeros_of(x: Tensor) -> Tensor:
-    """Zeros of the dtype and shape of `x`; of `x` only the shape is used."""
-    if isinstance(x.spec, TensorSpec) and x.spec.is_static and x.shape == () and not dtypes.is_string(x.dtype):
-        return _scalar(0, x.dtype)
-    return apply(ZerosOfShape(x.shape, x.dtype), runtime_shape(x))
-
-
-def reshape_like(dy: Tensor, x: Tensor) -> Tensor:
-    """`dy` in the shape of `x`, which has as many elements."""
-    if dy.shape is not None and dy.shape == x.shape and None not in dy.shape:
-        return dy
-    return apply(ReshapeToShape(x.shape), dy, runtime_shape(x))
-
-
-@dataclass(frozen=True)
-class ReshapeToShape(Op):
-    """The first input in a shape that is known at run time (second input, int32 vector)."""
-
-    shape: Shape
-    view: ClassVar[bool] = True
-    never_fails: ClassVar[bool] = True
-
-    def infer(self, *inputs: Any) -> TensorSpec:
-        return TensorSpec(self.shape, inputs[0].dtype)
-
-    def run(self, xp: Any, *inputs: Any) -> Any:
-        x, shape = inputs
-        return as_scalar_or_array(x.reshape(tuple(int(dim) for dim in shape)))
-
-    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
-        (dy,) = cotangents
-        return (None if dy is None else reshape_like(dy, node.inputs[0]), None)
-
-    @classmethod
-    def samples(cls) -> Iterable[Sample]:
-        x = np.arange(6, dtype="float32")
-        yield Sample(cls((2, 3)), [x, np.array([2, 3], "int32")], x.reshape(2, 3), label="matrix")
-        yield Sample(cls(()), [x[:1], np.array([], "int32")], np.float32(0), label="to scalar")
-        yield Sample(cls((None, 0)), [x[:0], np.array([2, 0], "int32")], np.zeros((2, 0), "float32"), label="empty")
+# --- axes -----------------------------------------------------------------------------------------------------------
 
 
 def normalize_axis(axis: int, rank: int | None, what: str = "axis") -> int:
@@ -709,7 +527,6 @@ __all__ = [
     "as_array",
     "as_floating",
     "as_scalar_or_array",
-    "broadcast_like",
     "broadcast_shapes",
     "cast",
     "check_castable",
@@ -723,9 +540,6 @@ __all__ = [
     "normalize_axes",
     "normalize_axis",
     "promote",
-    "reshape_like",
     "runs_now",
-    "runtime_shape",
-    "sum_like",
-    "zeros_of",
+    "scalar",
 ]

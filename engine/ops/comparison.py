@@ -21,7 +21,6 @@ from .base import (
     cast,
     convert_to_tensor,
     promote,
-    sum_like,
 )
 from .bitwise import LogicalNot, bitwise_and, bitwise_or, bitwise_xor
 from .elementwise import (
@@ -36,6 +35,7 @@ from .elementwise import (
     subtract,
     unary_samples,
 )
+from .run_time_shapes import sum_like
 
 # --- comparisons ----------------------------------------------------------------------------------------------------
 

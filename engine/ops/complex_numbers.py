@@ -38,14 +38,13 @@ from .base import (
     cast,
     convert_to_tensor,
     promote,
-    sum_like,
-    zeros_of,
 )
 from .comparison import equal
 from .creation import ones_like, zeros_like
 from .elementwise import multiply, negative, stop_gradient
 from .joining import stack
 from .mathematics import hypot
+from .run_time_shapes import sum_like, zeros_of
 from .trigonometry import arctan2, cos, sin
 
 

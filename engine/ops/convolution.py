@@ -15,21 +15,10 @@ import numpy as np
 from ..graph import dtypes
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Dim, Shape, shape_text
-from .base import (
-    ErrorSample,
-    Op,
-    Operation,
-    Sample,
-    Tensor,
-    TensorLike,
-    TensorSpec,
-    apply,
-    convert_to_tensor,
-    promote,
-    runtime_shape,
-)
+from .base import ErrorSample, Op, Operation, Sample, Tensor, TensorLike, TensorSpec, apply, convert_to_tensor, promote
 from .comparison import maximum
 from .correlation import correlate, correlate_filter, correlate_transposed
+from .run_time_shapes import runtime_shape
 from .shaping import DimLike, dim, reshape
 from .window_geometry import (
     Padding,

@@ -16,18 +16,8 @@ from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Shape, TensorSpec
 from ..graph.tensor import Tensor
-from .base import (
-    TensorLike,
-    ZerosOfShape,
-    apply,
-    broadcast_like,
-    convert_to_tensor,
-    make_constant,
-    normalize_axis,
-    promote,
-    runtime_shape,
-    sum_like,
-)
+from .base import TensorLike, apply, convert_to_tensor, make_constant, normalize_axis, promote
+from .run_time_shapes import ZerosOfShape, broadcast_like, runtime_shape, sum_like
 from .shape_arguments import ShapeLike, fill_shape
 from .shaping import broadcast_to, constant_value, dim, elements, expand_dims, is_shape_vector, reshape, resolve_shape
 

@@ -26,11 +26,11 @@ from .base import (
     check_numbers,
     normalize_axis,
     promote,
-    sum_like,
 )
 from .creation import diagonal
 from .elementwise import multiply
 from .reduction import sum
+from .run_time_shapes import sum_like
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 

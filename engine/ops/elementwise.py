@@ -30,9 +30,9 @@ from .base import (
     check_numbers,
     convert_to_tensor,
     promote,
-    sum_like,
 )
 from .dtype_checks import check_dtype, check_floating, is_real
+from .run_time_shapes import sum_like
 
 # --- bases ----------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import numpy as np
 from ..graph.graph import colocate_with
 from ..graph.tensor import Tensor
 from ..graph.variable import Variable
-from .base import TensorLike, convert_to_tensor, runtime_shape
+from .base import TensorLike, convert_to_tensor
 from .comparison import maximum
 from .creation import arange, zeros_like
 from .elementwise import square
@@ -20,6 +20,7 @@ from .mathematics import rsqrt
 from .partitioning import dynamic_partition, dynamic_stitch
 from .reduction import prod
 from .reduction import sum as sum_of
+from .run_time_shapes import runtime_shape
 from .running import cumsum
 from .shaping import ravel, reshape, shape, size
 from .sorting import searchsorted

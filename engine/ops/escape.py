@@ -13,18 +13,8 @@ from ..graph.nest import is_sequence
 from ..graph.op import OUTSIDE_WORLD, Effect, as_scalar_or_array, is_array
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Shape, as_shape, shape_accepts, shape_text, shapes_compatible
-from .base import (
-    Op,
-    Operation,
-    Tensor,
-    TensorSpec,
-    apply_effect,
-    apply_multi,
-    as_array,
-    convert_to_tensor,
-    is_numpy,
-    zeros_of,
-)
+from .base import Op, Operation, Tensor, TensorSpec, apply_effect, apply_multi, as_array, convert_to_tensor, is_numpy
+from .run_time_shapes import zeros_of
 
 Gradient = Callable[[list[Tensor], list[Tensor], list[Any]], Any]
 

@@ -27,7 +27,6 @@ from .base import (
     cast,
     convert_to_tensor,
     promote,
-    sum_like,
 )
 from .comparison import equal, isinf, isnan, logical_and, maximum, minimum, where
 from .creation import zeros_like
@@ -43,6 +42,7 @@ from .elementwise import (
     unary_samples,
 )
 from .mathematics import trunc
+from .run_time_shapes import sum_like
 from .special import as_wide_floating, sigmoid
 
 # --- roots, logarithms, remainders ----------------------------------------------------------------------------------

@@ -16,21 +16,10 @@ from ..graph.dtypes import DType
 from ..graph.nest import is_integer, is_sequence
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Dim, Shape, shape_text, shapes_compatible
-from .base import (
-    ErrorSample,
-    Op,
-    Operation,
-    Sample,
-    Tensor,
-    TensorLike,
-    TensorSpec,
-    apply,
-    cast,
-    promote,
-    runtime_shape,
-)
+from .base import ErrorSample, Op, Operation, Sample, Tensor, TensorLike, TensorSpec, apply, cast, promote
 from .complex_numbers import complex, complex_type, imag, part_type, real
 from .elementwise import check_dtype
+from .run_time_shapes import runtime_shape
 
 
 def _is_complex(dtype: DType) -> bool:

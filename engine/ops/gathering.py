@@ -15,15 +15,10 @@ from ..graph.quick_dataclass import dataclass
 from ..graph.slices import IndexedSlices
 from ..graph.spec import Shape, TensorSpec, broadcast_shapes
 from ..graph.tensor import Tensor
-from .base import (
-    TensorLike,
-    apply,
-    convert_to_tensor,
-    normalize_axis,
-    runtime_shape,
-)
+from .base import TensorLike, apply, convert_to_tensor, normalize_axis
 from .cotangent import Contribution
 from .indexing import add_at, is_in_range
+from .run_time_shapes import runtime_shape
 from .shaping import ravel
 
 

@@ -85,9 +85,9 @@ def _outputs(op: Op, inputs: Sequence[Value], arrays: list[Any]) -> tuple[Value,
             key = (op, *[(array.shape, array.dtype) for array in arrays])
         plan = _plans.get(key)
     except (AttributeError, TypeError):  # a TensorArray, or an op with fields that have no hash
-        return _run_once(op, inputs, arrays)
+        key = plan = None
     if plan is None:
-        plan = _plan(op, inputs, arrays)
+        plan = None if key is None else _plan(op, inputs, arrays)
         if plan is None:
             return _run_once(op, inputs, arrays)
         _keep(key, plan)

@@ -16,12 +16,13 @@ from ..graph.spec import TensorSpec, shape_text, shapes_compatible
 from ..graph.stateless import in_stateless_scope
 from ..graph.tensor import Symbol, Tensor
 from ..graph.variable import Variable
-from .base import apply, as_array, cast, convert_to_tensor, runtime_shape, zeros_of
+from .base import apply, as_array, cast, convert_to_tensor
 from .comparison import logical_and
 from .cotangent import SlicesSum
 from .creation import arange
 from .gathering import PutRows, Take, add_rows, checked_positions, integers
 from .positions import boolean_mask
+from .run_time_shapes import runtime_shape, zeros_of
 from .scattering import GatherLast, ScatterUpdate
 from .segments import segment_sum
 from .shaping import expand_dims, reshape, shape, size

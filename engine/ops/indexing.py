@@ -17,14 +17,9 @@ from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Shape, TensorSpec, broadcast_shapes, shape_text
 from ..graph.tensor import Tensor
 from ..graph.variable import Variable
-from .base import (
-    TensorLike,
-    apply,
-    convert_to_tensor,
-    make_constant,
-    runtime_shape,
-)
+from .base import TensorLike, apply, convert_to_tensor, make_constant
 from .cotangent import Contribution
+from .run_time_shapes import runtime_shape
 from .shaping import constant_value
 
 # --- keys: what stands between the brackets --------------------------------------------------------------------------

@@ -15,15 +15,8 @@ from ..graph.slices import IndexedSlices
 from ..graph.spec import Shape, TensorSpec, meet_shapes, shape_text
 from ..graph.tensor import Tensor
 from .axes import moveaxis
-from .base import (
-    TensorLike,
-    apply,
-    apply_multi,
-    convert_to_tensor,
-    normalize_axis,
-    promote,
-    zeros_of,
-)
+from .base import TensorLike, apply, apply_multi, convert_to_tensor, normalize_axis, promote
+from .run_time_shapes import zeros_of
 from .shape_arguments import fill_shape
 from .shaping import atleast_1d, atleast_2d, dim, ravel
 

@@ -78,6 +78,10 @@ class SeedGenerator:
     def __repr__(self) -> str:
         return f"<SeedGenerator {self.name} seed={self._seed} counter={self._counter}>"
 
+    def __str__(self) -> str:
+        """Name it, without its state: graphs print alike whatever was drawn."""
+        return self.name
+
 
 def _is_integer(value: Any) -> bool:
     return isinstance(value, (int, np.integer))

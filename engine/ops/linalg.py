@@ -32,9 +32,6 @@ from .base import (
     check_numbers,
     normalize_axis,
     promote,
-    reshape_like,
-    runtime_shape,
-    sum_like,
 )
 from .comparison import equal, not_equal, where
 from .complex_numbers import conjugated, part_type
@@ -45,6 +42,7 @@ from .joining import concatenate, stack
 from .mathematics import power, sqrt
 from .matrices import cholesky, det, inv, solve, solve_triangular
 from .reduction import max, min, sum
+from .run_time_shapes import reshape_like, runtime_shape, sum_like
 from .shaping import axes_argument, dim, expand_dims, ravel, reshape, squeeze
 from .spectral import svd
 

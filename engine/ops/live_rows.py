@@ -17,7 +17,8 @@ from ..graph.op import Op
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
-from .base import apply, apply_multi, runtime_shape, zeros_of
+from .base import apply, apply_multi
+from .run_time_shapes import runtime_shape, zeros_of
 
 _NO_SAMPLES = "is made by a pass: test_live_rows"
 _Array = np.ndarray[Any, Any]

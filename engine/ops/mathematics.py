@@ -23,7 +23,6 @@ from .base import (
     convert_to_tensor,
     known_array,
     promote,
-    sum_like,
 )
 from .comparison import equal, greater, isinf, logical_and, where
 from .elementwise import (
@@ -37,6 +36,7 @@ from .elementwise import (
     subtract,
     unary_samples,
 )
+from .run_time_shapes import sum_like
 from .special import sigmoid
 
 # --- powers and roots -----------------------------------------------------------------------------------------------

@@ -27,11 +27,11 @@ from .base import (
     as_scalar_or_array,
     cast,
     promote,
-    sum_like,
 )
 from .complex_numbers import conjugated
 from .creation import tril, triu
 from .dtype_checks import check_dtype, check_floating
+from .run_time_shapes import sum_like
 from .shaping import expand_dims, squeeze
 
 

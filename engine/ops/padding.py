@@ -14,11 +14,12 @@ from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Tensor
-from .base import TensorLike, apply, cast, convert_to_tensor, make_constant, normalize_axis, runtime_shape, sum_like
+from .base import TensorLike, apply, cast, convert_to_tensor, make_constant, normalize_axis
 from .comparison import maximum
 from .creation import ones, ones_like
 from .gathering import take
 from .joining import concatenate, stack
+from .run_time_shapes import runtime_shape, sum_like
 from .shaping import DimLike, broadcast_to, constant_value, dim, expand_dims, ravel, reshape, resolve_shape, size
 
 _MODES = ("constant", "reflect", "symmetric", "edge", "wrap")
@@ -201,7 +202,7 @@ def pad(x: TensorLike, pad_width: Any, mode: str = "constant", constant_values: 
         widths = tuple((_static(before), _static(behind)) for before, behind in pairs)
         return apply(Pad(widths), tensor, value, *[w for pair in pairs for w in pair if isinstance(w, Tensor)])
     for axis, (before, behind) in enumerate(pairs):
-        if (before, behind) != (0, 0):
+        if (_static(before), _static(behind)) != (0, 0):
             tensor = take(tensor, _mirrored(dim(tensor, axis), before, behind, mode), axis)
     return tensor
 

@@ -13,12 +13,13 @@ from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Shape, TensorSpec, meet_shapes, shape_text, shapes_compatible
 from ..graph.tensor import Tensor
-from .base import TensorLike, apply, apply_multi, cast, convert_to_tensor, promote, runtime_shape, zeros_of
+from .base import TensorLike, apply, apply_multi, cast, convert_to_tensor, promote
 from .checks import assert_equal
 from .creation import zeros
 from .gathering import integers
 from .joining import concatenate
 from .reduction import max as max_of
+from .run_time_shapes import runtime_shape, zeros_of
 from .scattering import scatter_update
 from .segments import merge_axes
 from .shaping import constant_value, expand_dims, ravel, reshape, shape, size

@@ -27,8 +27,8 @@ from .base import (
     apply,
     as_floating,
     convert_to_tensor,
-    runtime_shape,
 )
+from .run_time_shapes import runtime_shape
 from .window_geometry import (
     Window,
     cells,

@@ -18,7 +18,8 @@ from ..graph.quick_dataclass import dataclass
 from ..graph.spec import ArraySpec, FrameSpec, Spec, TensorSpec
 from ..graph.tensor import Tensor
 from .array_value import ArrayValue
-from .base import apply, runtime_shape
+from .base import apply
+from .run_time_shapes import runtime_shape
 from .store_value import empty_value
 from .tensor_arrays import ElementContribution, array_spec
 

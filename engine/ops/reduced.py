@@ -15,18 +15,8 @@ from ..graph import dtypes
 from ..graph.dtypes import DType
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Dim, Shape
-from .base import (
-    Op,
-    Operation,
-    Sample,
-    Tensor,
-    TensorSpec,
-    apply,
-    as_scalar_or_array,
-    check_numbers,
-    normalize_axes,
-    runtime_shape,
-)
+from .base import Op, Operation, Sample, Tensor, TensorSpec, apply, as_scalar_or_array, check_numbers, normalize_axes
+from .run_time_shapes import runtime_shape
 from .shaping import axes_argument, expand_dims
 
 Axes = tuple[int, ...] | None

@@ -23,11 +23,9 @@ from .base import (
     apply,
     as_floating,
     as_scalar_or_array,
-    broadcast_like,
     cast,
     convert_to_tensor,
     promote,
-    runtime_shape,
 )
 from .dtype_checks import check_dtype, check_floating, check_holds
 from .elementwise import absolute
@@ -47,6 +45,7 @@ from .reduced import (
     reduction_cases,
     restore_axes,
 )
+from .run_time_shapes import broadcast_like, runtime_shape
 from .running import product_of_others
 from .shaping import reshape
 

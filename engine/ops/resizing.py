@@ -175,7 +175,7 @@ def resize(
     tensor = image_tensor("resize", images)
     first = height_axis(tensor, check_data_format("resize", data_format))
     height, width = (int(length) for length in size)
-    if 0 in (dim(tensor, first), dim(tensor, first + 1)):
+    if tensor.shape is not None and 0 in tensor.shape[first : first + 2]:
         raise ValueError(f"resize: images without pixels have no values; got shape {shape_text(tensor.shape)}.")
     if crop_to_aspect_ratio:
         tensor = _crop_to_ratio(tensor, first, height, width)

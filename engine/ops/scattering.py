@@ -15,13 +15,14 @@ from ..graph.quick_dataclass import dataclass
 from ..graph.spec import TensorSpec, shape_text, shapes_compatible
 from ..graph.tensor import Tensor
 from .axes import moveaxis
-from .base import TensorLike, apply, convert_to_tensor, reshape_like, runtime_shape, zeros_of
+from .base import TensorLike, apply, convert_to_tensor
 from .comparison import maximum, minimum
 from .creation import arange, zeros
 from .elementwise import multiply, negative
 from .gathering import add_rows, checked_positions, integers
 from .joining import concatenate
 from .reduction import prod
+from .run_time_shapes import reshape_like, runtime_shape, zeros_of
 from .segments import merge_axes, segment_max, segment_min, segment_prod
 from .shape_arguments import ShapeLike
 from .shaping import broadcast_to, dim, expand_dims, ravel, shape

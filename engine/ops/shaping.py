@@ -16,19 +16,8 @@ from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Shape, TensorSpec, as_shape, shape_text
 from ..graph.tensor import Symbol, Tensor
-from .base import (
-    BroadcastToShape,
-    ReshapeToShape,
-    ShapeOf,
-    TensorLike,
-    apply,
-    convert_to_tensor,
-    known_array,
-    normalize_axis,
-    reshape_like,
-    runtime_shape,
-    sum_like,
-)
+from .base import TensorLike, apply, convert_to_tensor, known_array, normalize_axis
+from .run_time_shapes import BroadcastToShape, ReshapeToShape, ShapeOf, reshape_like, runtime_shape, sum_like
 from .shape_arguments import ShapeLike, fill_shape, split_shape
 
 DimLike = int | Tensor  # a dimension: known now, or an int32 scalar

@@ -27,12 +27,12 @@ from .base import (
     cast,
     convert_to_tensor,
     make_constant,
-    runtime_shape,
 )
 from .comparison import greater, where
 from .elementwise import multiply
 from .fourier import InverseRealTransform, RealTransform, check_positive, joined_parts, parted, real_signal
 from .padding import pad
+from .run_time_shapes import runtime_shape
 from .shaping import broadcast_to, dim
 
 

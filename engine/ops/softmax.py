@@ -10,22 +10,13 @@ import numpy as np
 from ..graph import dtypes
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Shape, shape_text, shapes_compatible
-from .base import (
-    ErrorSample,
-    Op,
-    Operation,
-    Sample,
-    Tensor,
-    TensorSpec,
-    apply,
-    as_scalar_or_array,
-    runtime_shape,
-)
+from .base import ErrorSample, Op, Operation, Sample, Tensor, TensorSpec, apply, as_scalar_or_array
 from .dtype_checks import check_floating
 from .gathering import take_along_axis
 from .mathematics import exp
 from .reduced import Axes, accumulator_of, largest
 from .reduction import sum
+from .run_time_shapes import runtime_shape
 from .shaping import expand_dims, squeeze
 
 

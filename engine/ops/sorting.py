@@ -28,12 +28,10 @@ from .base import (
     as_scalar_or_array,
     convert_to_tensor,
     promote,
-    reshape_like,
-    runtime_shape,
-    sum_like,
 )
 from .gathering import PutAlongAxis, take, take_along_axis
 from .joining import concatenate
+from .run_time_shapes import reshape_like, runtime_shape, sum_like
 from .running import axis_attribute, cumprod, cumsum
 from .shaping import broadcast_to, dim, ravel, reshape, shape
 

@@ -11,11 +11,12 @@ from ..graph.dtypes import as_dtype
 from ..graph.nest import is_integer
 from ..graph.spec import shape_text
 from .axes import flip, moveaxis
-from .base import Tensor, TensorLike, broadcast_like, cast, convert_to_tensor, promote
+from .base import Tensor, TensorLike, cast, convert_to_tensor, promote
 from .comparison import isnan, where
 from .creation import arange, linspace
 from .elementwise import absolute, sign
 from .mathematics import log10, power
+from .run_time_shapes import broadcast_like
 from .shaping import constant_value, dim, expand_dims
 
 

@@ -23,17 +23,7 @@ from ..graph.spec import Dim, TensorSpec, shape_text, shapes_compatible
 from ..graph.tensor import Tensor
 from ..graph.variable import Variable
 from . import reduction
-from .base import (
-    TensorLike,
-    apply,
-    as_array,
-    cast,
-    convert_to_tensor,
-    normalize_axes,
-    normalize_axis,
-    promote,
-    runtime_shape,
-)
+from .base import TensorLike, apply, as_array, cast, convert_to_tensor, normalize_axes, normalize_axis, promote
 from .comparison import divide_no_nan, greater_equal, less, logical_and, maximum, minimum, not_equal, where
 from .complex_numbers import conjugated
 from .creation import ones_like, zeros
@@ -45,6 +35,7 @@ from .joining import concatenate, stack
 from .mathematics import exp, sqrt
 from .positions import argwhere, boolean_mask
 from .reduced import accumulator_of
+from .run_time_shapes import runtime_shape
 from .running import cumsum
 from .scattering import FlatPlaces, gather_nd, scatter, scatter_add, scatter_update
 from .segments import run_starts, scale_rows, segment_max, segment_sum

@@ -16,8 +16,9 @@ from ..graph import dtypes
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import ArraySpec, FrameSpec, Shape, Spec, TensorSpec, shape_text
 from .array_value import ArrayValue
-from .base import Op, Operation, Sample, Tensor, apply, as_scalar_or_array, runtime_shape
+from .base import Op, Operation, Sample, Tensor, apply, as_scalar_or_array
 from .cotangent import Contribution, PartialSum
+from .run_time_shapes import runtime_shape
 from .store_value import empty_value
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..graph import dtypes
 from ..graph.quick_dataclass import dataclass
-from .base import Operation, Sample, Tensor, TensorLike, TensorSpec, apply, as_floating, promote, sum_like
+from .base import Operation, Sample, Tensor, TensorLike, TensorSpec, apply, as_floating, promote
 from .elementwise import (
     _Elementwise,  # pyright: ignore[reportPrivateUsage]
     _Function,  # pyright: ignore[reportPrivateUsage]
@@ -18,6 +18,7 @@ from .elementwise import (
     unary_samples,
 )
 from .mathematics import sqrt
+from .run_time_shapes import sum_like
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Shape, TensorSpec, shape_text
 from ..graph.tensor import Tensor
-from .base import TensorLike, apply, convert_to_tensor, zeros_of
+from .base import TensorLike, apply, convert_to_tensor
+from .run_time_shapes import zeros_of
 from .shape_arguments import ShapeLike, fill_shape
 from .shaping import constant_value, dim, resolve_shape
 

@@ -14,7 +14,7 @@ import numpy as np
 from ..graph.dtypes import DType
 from ..graph.op import Op, as_scalar_or_array
 from ..graph.tensor import Symbol
-from ..ops.base import BroadcastToShape, Cast, Constant, ZerosOfShape
+from ..ops.base import Cast, Constant
 from ..ops.bitwise import BitwiseAnd, BitwiseOr, LogicalNot
 from ..ops.comparison import Maximum, Minimum, Where
 from ..ops.elementwise import (
@@ -28,6 +28,7 @@ from ..ops.elementwise import (
     Subtract,
 )
 from ..ops.mathematics import Power
+from ..ops.run_time_shapes import BroadcastToShape, ZerosOfShape
 from .rules import Rewrite, Rule, Site, constant_of, every, keeps_shape, produced_by, shape_of
 
 _MOST_FACTORS = 4  # of a power that is written as products

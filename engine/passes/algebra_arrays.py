@@ -18,10 +18,11 @@ from ..graph.spec import ArraySpec, TensorSpec
 from ..graph.tensor import Symbol
 from ..ops.array_rows import ArrayConcat
 from ..ops.array_windows import ArrayOf
-from ..ops.base import Constant, ZerosOfShape
+from ..ops.base import Constant
 from ..ops.elementwise import Add
 from ..ops.indexing import GetItem
 from ..ops.joining import Concatenate, Stack
+from ..ops.run_time_shapes import ZerosOfShape
 from ..ops.tensor_arrays import (
     ArrayAddAt,
     ArrayClear,

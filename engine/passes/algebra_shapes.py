@@ -15,12 +15,13 @@ from ..graph.op import Op
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Symbol
 from ..ops.axes import Transpose
-from ..ops.base import Constant, ReshapeToShape
+from ..ops.base import Constant
 from ..ops.creation import Fill
 from ..ops.gathering import PutRows, Take
 from ..ops.indexing import GetItem, PutItem, SliceItem
 from ..ops.joining import Concatenate, Split, Stack, Unstack
 from ..ops.linalg import BatchMatMul, MatMul
+from ..ops.run_time_shapes import ReshapeToShape
 from ..ops.segments import GatherSegments
 from ..ops.shaping import BroadcastTo, DimOf, ExpandDims, Reshape, SizeOf, Squeeze, elements
 from .rules import Rewrite, Rule, Site, constant_of, produced_by, shape_of

@@ -12,9 +12,10 @@ from ..control_flow.scheduling import Part
 from ..graph.op import Op, as_scalar_or_array
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Symbol
-from ..ops.base import BroadcastToShape, Constant, ZerosOfShape, is_numpy
+from ..ops.base import Constant, is_numpy
 from ..ops.creation import Fill
 from ..ops.left_out import LeavesOut, first_left_out
+from ..ops.run_time_shapes import BroadcastToShape, ZerosOfShape
 from ..ops.shaping import BroadcastTo
 from .rules import Site, constant_of
 

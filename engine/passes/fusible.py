@@ -10,12 +10,12 @@ from ..graph.graph import Operation
 from ..graph.op import Op
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import TensorSpec
-from ..ops.base import BroadcastToShape, ReshapeToShape, SumToShape
 from ..ops.fused import Part
 from ..ops.joining import Concatenate, Split, Stack, Unstack
 from ..ops.packed import Layout as PackedLayout
 from ..ops.reduced import BroadcastReduced, Sum, reduced_shape
 from ..ops.reduction import LogSumExp, Max, Mean, Min
+from ..ops.run_time_shapes import BroadcastToShape, ReshapeToShape, SumToShape
 from ..ops.shaping import BroadcastTo, ExpandDims, Reshape, Squeeze
 from ..ops.softmax import LogSoftmax, Softmax
 from .spaces import (

@@ -32,16 +32,7 @@ from ..graph.op import Op
 from ..graph.slices import IndexedSlices
 from ..graph.spec import ArraySpec, Spec, TensorSpec
 from ..graph.tensor import Symbol, Tensor, symbol_of
-from ..ops.base import (
-    Constant,
-    ZerosOfShape,
-    build,
-    build_multi,
-    convert_to_tensor,
-    make_constant,
-    runtime_shape,
-    zeros_of,
-)
+from ..ops.base import Constant, build, build_multi, convert_to_tensor, make_constant
 from ..ops.comparison import equal, logical_and, logical_or, where
 from ..ops.creation import arange
 from ..ops.elementwise import Identity
@@ -50,6 +41,7 @@ from ..ops.indexing import Place as KeyPlace
 from ..ops.indexing import PutItem, SliceItem
 from ..ops.joining import Concatenate
 from ..ops.live_rows import JoinSegments, RowPlan, SpansOfLengths, SpansOfMask, SplitSegments
+from ..ops.run_time_shapes import ZerosOfShape, runtime_shape, zeros_of
 from ..ops.shaping import dim, expand_dims, reshape
 from ..ops.tensor_arrays import ArrayEmpty, ArrayNew, ArrayRead, ArrayStack, ArrayUnstack, ArrayWrite
 from .estimates import flops_of

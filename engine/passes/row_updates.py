@@ -12,16 +12,17 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from ..graph.graph import Graph, Operation
+from ..graph.identity import is_same
 from ..graph.op import Op
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Symbol
-from ..ops.base import ReshapeToShape
 from ..ops.elementwise import Add, Multiply, Subtract
 from ..ops.gathering import Take
 from ..ops.indexed_slices import AddToRows, AssignRows, FrontPositions
 from ..ops.joining import Concatenate
 from ..ops.reduced import BroadcastReduced, Sum
+from ..ops.run_time_shapes import ReshapeToShape
 from ..ops.segments import SegmentSum
 from ..ops.shaping import Reshape, SizeOf
 from ..ops.sorting import UniquePositions
@@ -163,7 +164,7 @@ def _added(rows: Symbol, whole: Symbol, unique: Symbol) -> tuple[Symbol, int] | 
 
 def _are_rows(tensor: Symbol, whole: Symbol, unique: Symbol) -> bool:
     op = tensor.operation.op
-    return isinstance(op, Take) and op.axis == 0 and tensor.operation.inputs == (whole, unique)
+    return isinstance(op, Take) and op.axis == 0 and is_same(tensor.operation.inputs, (whole, unique))
 
 
 def _terms(delta: Symbol, unique: Symbol, positions: Operation) -> _Terms | None:

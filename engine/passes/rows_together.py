@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..graph.graph import Graph, Operation, ReadVariable
-from ..graph.identity import is_among
+from ..graph.identity import is_among, place_among
 from ..graph.op import Op
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import TensorSpec
@@ -107,7 +107,7 @@ class _Update:
                 continue
             if any(t.operation in own for t in operation.inputs) or own.intersection(operation.control_inputs):
                 return False
-            touched = [effect for effect in operation.effects if effect.resource in self.variables]
+            touched = [effect for effect in operation.effects if is_among(effect.resource, self.variables)]
             if any(effect.writes or operation.index > first for effect in touched):
                 return False
         return True
@@ -169,7 +169,7 @@ class _Update:
         numbers = {tensor: len(self.wholes) + k for k, tensor in enumerate(others)}
         for operation in inside:
             if isinstance(operation.op, Take):
-                numbers[operation.outputs[0]] = self.wholes.index(operation.inputs[0])
+                numbers[operation.outputs[0]] = place_among(operation.inputs[0], self.wholes)
         count = len(self.wholes) + len(others)
         steps: list[tuple[Op, tuple[int, ...]]] = []
         for operation in computing:

@@ -14,8 +14,8 @@ from ..graph.graph import Graph, Operation
 from ..graph.identity import is_same
 from ..graph.spec import Shape
 from ..graph.tensor import Symbol
-from ..ops.base import BroadcastToShape, ReshapeToShape, SumToShape
 from ..ops.reduced import Sum
+from ..ops.run_time_shapes import BroadcastToShape, ReshapeToShape, SumToShape
 from ..ops.shaping import DimOf
 from .log import note_change
 from .prune import Kept, all_operations, inner_blocks, kept_of

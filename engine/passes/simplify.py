@@ -15,7 +15,8 @@ from ..autodiff.custom_gradient import CustomGradient
 from ..graph.op import Op
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Symbol
-from ..ops.base import BroadcastToShape, Cast, Constant, ReshapeToShape, ShapeOf, SumToShape, ZerosOfShape
+from ..ops.base import Cast, Constant
+from ..ops.run_time_shapes import BroadcastToShape, ReshapeToShape, ShapeOf, SumToShape, ZerosOfShape
 from . import algebra, algebra_arrays, algebra_normalised, algebra_products, algebra_shapes
 from .rules import Rewrite, Rule, Site, table_of
 

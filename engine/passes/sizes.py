@@ -17,7 +17,6 @@ from ..graph.op import Op
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Symbol
 from ..ops.axes import Transpose
-from ..ops.base import BroadcastToShape, ReshapeToShape, ShapeOf, SumToShape, ZerosOfShape
 from ..ops.creation import Fill
 from ..ops.gathering import Take
 from ..ops.joining import Concatenate, Split
@@ -25,6 +24,7 @@ from ..ops.linalg import BatchMatMul, MatMul
 from ..ops.partitioning import DynamicPartition
 from ..ops.reduced import BroadcastReduced, Sum
 from ..ops.reduction import LogSumExp, Max, Mean, Min
+from ..ops.run_time_shapes import BroadcastToShape, ReshapeToShape, ShapeOf, SumToShape, ZerosOfShape
 from ..ops.segments import GatherSegments
 from ..ops.shaping import BroadcastTo, DimOf, ExpandDims, Reshape, Squeeze
 from ..ops.softmax import LogSoftmax, Softmax

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..graph.device import DeviceName, State
 from ..graph.graph import Graph, Operation, Parameter, Placeholder, get_default_graph
+from ..graph.identity import is_among
 from ..graph.nest import flatten
 from ..graph.tensor import Symbol
 from ..graph.variable import Variable
@@ -245,7 +246,7 @@ def placement(
     targets = [graph.read(leaf) if isinstance(leaf, Variable) else leaf for leaf in leaves]
     given = [graph.read(feed) if isinstance(feed, Variable) else feed for feed in feeds]
     placeholders = [feed for feed in given if isinstance(feed.operation.op, Placeholder)]
-    others = [feed for feed in given if feed not in placeholders]
+    others = [feed for feed in given if not is_among(feed, placeholders)]
     return place(needed_operations(graph, targets, others), others, devices, costs)
 
 

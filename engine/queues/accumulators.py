@@ -18,10 +18,13 @@ from ..graph.graph import get_default_graph, graph_for, in_explicit_graph
 from ..graph.op import Effect, Op
 from ..graph.slices import IndexedSlices
 from ..graph.spec import Shape, TensorSpec, as_shape, shape_accepts, shape_text, shapes_compatible
+from ..graph.value import Value
+from ..graph.variable import Variable
 from ..ops.base import as_array, convert_to_tensor, is_numpy
+from ..ops.entrance import entering_graphs
 from .accumulator_state import AccumulatorState, AccumulatorStatistics, DenseTotal, SparseTotal, Total
 from .attempts import Attempt, Course, Gate, Request, WaitingOp
-from .components import holds_symbols
+from .components import holds_tensors
 
 if TYPE_CHECKING:
     from ..graph.graph import Operation
@@ -161,13 +164,14 @@ class _Accumulator:
             f"{found.dropped} came too late and were dropped."
         )
 
+    @entering_graphs
     def _apply(self, parts: Sequence[Any], local_step: Any, name: str | None) -> Any:
-        if not in_explicit_graph() and not holds_symbols([*parts, local_step]):
+        if not in_explicit_graph():
             arrays = [*[as_array(part) for part in parts[:-1]], self._value(parts[-1])]
             step = as_array(local_step)
             AccumulatorApply(self).infer(*[TensorSpec(array.shape, array.dtype) for array in (*arrays, step)])
             return self.apply_now(arrays, int(step))
-        value = parts[-1] if holds_symbols(parts[-1]) else self._value(parts[-1])
+        value = parts[-1] if holds_tensors(parts[-1]) else self._value(parts[-1])
         tensors = [convert_to_tensor(part) for part in (*parts[:-1], value, local_step)]
         return graph_for(tensors).add(AccumulatorApply(self), tensors, name or f"{self.name}/apply_grad")
 
@@ -175,16 +179,18 @@ class _Accumulator:
         """Values of a gradient as an array; Python's numbers take the accumulator's dtype."""
         return as_array(value) if is_numpy(value) else as_array(value, self.dtype)
 
+    @entering_graphs
     def _take(self, num_required: Any, name: str | None) -> Sequence[Any]:
-        if not in_explicit_graph() and not holds_symbols(num_required):
+        if not in_explicit_graph():
             result = self.taking(int(num_required)).wait()
             return result if len(self.result_specs()) > 1 else [result]
         count = convert_to_tensor(num_required)
         return graph_for([count]).add(AccumulatorTake(self), [count], name or f"{self.name}/take_grad").outputs
 
+    @entering_graphs
     def set_global_step(self, new_global_step: Any, name: str | None = None) -> Any:
         """Say at which step training is. Gradients of earlier steps are dropped; each take adds 1 by itself."""
-        if not in_explicit_graph() and not holds_symbols(new_global_step):
+        if not in_explicit_graph():
             return self.set_step_now(int(new_global_step))
         step = convert_to_tensor(new_global_step)
         label = name or f"{self.name}/set_global_step"
@@ -374,7 +380,9 @@ class SparseConditionalAccumulator(_Accumulator):
             local_step: the step at which the gradient was computed.
             name: of the operation.
         """
-        if not holds_symbols(grad_shape) and grad_shape is not None:
+        if isinstance(grad_shape, (Value, Variable)) and not in_explicit_graph():
+            grad_shape = as_array(grad_shape).tolist()
+        if not holds_tensors(grad_shape) and grad_shape is not None:
             whole = as_shape(grad_shape)
             if not shapes_compatible(self.shape, whole):
                 got = tuple(grad_shape)

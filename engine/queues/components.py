@@ -142,7 +142,7 @@ class Components:
         return [self._tensor(position, value, dtype) for position, (value, dtype) in pairs]
 
     def _tensor(self, position: int, value: Any, dtype: DType) -> Tensor:
-        if not holds_symbols(value):
+        if not holds_tensors(value):
             return convert_to_tensor(self._array(position, value, dtype))
         tensor = convert_to_tensor(value)
         if tensor.dtype != dtype:
@@ -216,12 +216,12 @@ class Components:
             raise ValueError(f"{self.owner}: enqueue_many got components with different numbers of elements: {counts}.")
 
 
-def holds_symbols(values: Any) -> bool:
+def holds_tensors(values: Any) -> bool:
     """Whether a tensor or a variable is among `values`."""
     if is_mapping(values):
-        return any(holds_symbols(value) for value in values.values())
+        return any(holds_tensors(value) for value in values.values())
     if is_sequence(values):
-        return any(holds_symbols(value) for value in values)
+        return any(holds_tensors(value) for value in values)
     return isinstance(values, (Tensor, Variable))
 
 

@@ -12,12 +12,13 @@ import numpy as np
 from ..graph.graph import get_default_graph, graph_for, in_explicit_graph
 from ..graph.nest import is_integer
 from ..graph.op import is_array
-from ..graph.tensor import Tensor
+from ..graph.value import Value
 from ..graph.variable import Variable
 from ..ops.base import convert_to_tensor
+from ..ops.entrance import entering_graphs
 from ..ops.keys import SeedGenerator, key_words
 from .attempts import Attempt, Gate, Request
-from .components import Components, holds_symbols, stacked
+from .components import Components, stacked
 from .ops import QueueClose, QueueDequeue, QueueDequeueMany, QueueEnqueue, QueueIsClosed, QueueSize
 from .state import Element, FirstInFirstOut, LowestFirst, QueueState, QueueStatistics, Shuffled, Store
 
@@ -177,8 +178,9 @@ class Queue:
         """
         return self._enqueue(vals, True, name)
 
+    @entering_graphs
     def _enqueue(self, vals: Any, many: bool, name: str | None) -> Any:
-        if not is_symbolic(vals):
+        if not in_explicit_graph():
             self.put(self.components.arrays(vals), many)
             return None
         tensors = self.components.tensors(vals)
@@ -226,16 +228,19 @@ class Queue:
         """As `dequeue_many`; but a closed queue with fewer elements (and at least one) gives what is left."""
         return self._dequeue_many(n, True, name or f"{self.name}/dequeue_up_to")
 
+    @entering_graphs
     def _dequeue_many(self, n: Any, up_to: bool, name: str) -> Any:
         if self.components.shapes is None:
             raise ValueError(
                 f"{self.components.owner}: elements of unknown shapes can't be stacked. Give shapes=[...] when the "
                 "queue is made."
             )
+        if isinstance(n, (Value, Variable)) and not in_explicit_graph():
+            n = int(n)
         count = int(n) if is_integer(n) else None
         if count is not None and count < 0:
             raise ValueError(f"{self.components.owner}: n must not be negative; got {n}.")
-        if not isinstance(n, (Tensor, Variable)) and not in_explicit_graph():
+        if not in_explicit_graph():
             return self._as_given(self.as_columns(self.take(int(n), up_to)))
         inputs = [] if count is not None else [convert_to_tensor(n)]
         graph = graph_for(inputs) if inputs else get_default_graph()
@@ -278,11 +283,6 @@ class Queue:
 def _scalar(value: Any) -> Any:
     """A value as `Session.run` gives it: a single string as a ``str``."""
     return value[()] if is_array(value) and not value.ndim else value
-
-
-def is_symbolic(values: Any) -> bool:
-    """Whether `values` ask for an operation: a graph is being built, or they hold a tensor or variable."""
-    return in_explicit_graph() or holds_symbols(values)
 
 
 class FIFOQueue(Queue):

@@ -14,6 +14,7 @@ from ..control_flow.while_loop import While
 from ..graph.deadlines import requests
 from ..graph.dtypes import name_of
 from ..graph.graph import Operation, Parameter
+from ..graph.identity import is_same
 from ..graph.region import Region
 from ..graph.tensor import Symbol
 from ..ops.base import Constant
@@ -203,7 +204,7 @@ class LoopPrinter(_RegionPrinter):
         working = [o for o in operations if not isinstance(o.op, (Parameter, Constant))]
         inside = self.block.inner(names)
         inside.loops = loops
-        is_short = len(working) == 1 and working[0].outputs == (result,) and not recorded
+        is_short = len(working) == 1 and is_same(working[0].outputs, (result,)) and not recorded
         if is_short and self.outer.printer.timing is None:
             for operation in operations:
                 if isinstance(operation.op, Constant):

@@ -98,7 +98,7 @@ def graph_to_dict(graph: Graph) -> dict[str, Any]:
     array([3., 6.], dtype=float32)
     """
     document, arrays = describe(graph)
-    return {**document, "arrays": [_array_document(array) for array in arrays]}
+    return {**document, "arrays": [array_document(array) for array in arrays]}
 
 
 def graph_from_dict(document: dict[str, Any]) -> Graph:
@@ -107,10 +107,11 @@ def graph_from_dict(document: dict[str, Any]) -> Graph:
     Raises:
         SavedGraphError: the document is damaged, of a later version, or holds ops that are not known here.
     """
-    return rebuild(document, lambda number: _read_array(document["arrays"][number]), "The document")
+    return rebuild(document, lambda number: read_array(document["arrays"][number]), "The document")
 
 
-def _array_document(value: Any) -> dict[str, Any]:
+def array_document(value: Any) -> dict[str, Any]:
+    """An array as values for JSON."""
     if value.dtype.kind == "T":
         return _text_document(value)
     array = storable(value)
@@ -123,7 +124,8 @@ def _text_document(array: Any) -> dict[str, Any]:
     return {"kind": "string", "shape": list(array.shape), "text": array.reshape(-1).tolist()}
 
 
-def _read_array(entry: Any) -> Any:
+def read_array(entry: Any) -> Any:
+    """The array that `array_document` described."""
     if entry["kind"] == "string":
         return _as_text(entry)
     dtype = as_dtype(entry["kind"])

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..graph.graph import Graph, Operation
+from ..graph.identity import is_among
 from ..graph.spec import FrameSpec
 from ..graph.tensor import Symbol
 from ..passes.prune import needed_operations
@@ -140,7 +141,7 @@ class _Piece:
         self.results = list(dict.fromkeys([*[t for t in wanted if isinstance(t, Symbol)], *kept]))
         taken = {tensor for operation in operations for tensor in operation.inputs}
         self.feeds = [tensor for tensor in given if tensor in taken]
-        effects = [o for o in operations if o.writes or o in wanted]
+        effects = [o for o in operations if o.writes or is_among(o, wanted)]
         self.programs = make_variants(graph, [*self.results, *effects], self.feeds, schedule)
 
     def run(self, values: Mapping[Symbol, Any]) -> dict[Symbol, Any]:

@@ -13,7 +13,7 @@ from ..control_flow import cond, while_loop
 from ..graph import Graph, Placeholder, Symbol, Tensor, TensorSpec, as_dtype
 from ..graph.op import Sample, as_scalar_or_array, is_array
 from ..graph.tensor import symbol_of
-from ..ops.base import zeros_of
+from ..ops.run_time_shapes import zeros_of
 from ..runtime.program import Program
 from ..session import Session
 from .checks import LAYOUTS

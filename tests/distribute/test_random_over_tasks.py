@@ -21,7 +21,6 @@ import anabranch as ab
 from anabranch.distribute.wire import Kind
 from anabranch.engine.control_flow.while_loop import While
 from anabranch.engine.graph import Operation
-from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.passes.prune import all_operations
 from anabranch.engine.place.constraints import PlacementError
 from anabranch.engine.place.kernels import is_split
@@ -47,7 +46,7 @@ def spread(case: MachineCase, places: int, parallel_iterations: int) -> None:
     number = next(_numbers)
     where: dict[int, str] = {}
     for variable in case.built.variables.values():
-        variable.name = f"{variable.name} of program {number}"
+        variable.name = variable.path = f"{variable.name} of program {number}"
         variable.device = where[id(variable)] = chosen.choice(DEVICES)
     for operation in all_operations(list(case.built.graph.operations)):
         if isinstance(operation.op, While):
@@ -71,7 +70,7 @@ def check(case: MachineCase, program: Program, target: str) -> int:
         values = session.run(case.targets, case.feeds)[: len(case.fetches)]
         state = session.run(case.built.variables)
         for tensor, value, wanted in zip(case.fetches, values, expected[0], strict=True):
-            assert_same_bits(np.asarray(value), np.asarray(wanted), symbol_of(tensor).name)
+            assert_same_bits(np.asarray(value), np.asarray(wanted), str(tensor))
         for name, wanted in expected[1].items():
             assert_same_bits(np.asarray(state[name]), wanted, name)
         left = remote.ask(Kind.STATUS, {}).document()["worker"]

@@ -85,7 +85,7 @@ def test_only_what_is_asked_for():
         ops.cos(x)
         v = ab.Variable(1.0, name="v")
         with ab.control_dependencies([ops.exp(x)]):
-            z = ops.tan(x)
+            z: Any = ops.tan(x)
     assert graph.dump(y) == "x: float32[] = placeholder()\nsin: float32[] = sin(x)\n"
     assert "exp" in graph.dump([z])
     assert "cos" not in graph.dump({"a": y, "b": [symbol_of(z).operation]})
@@ -101,6 +101,16 @@ def test_locations_on_demand():
 
 def test_empty_graph():
     assert Graph().dump() == ""
+
+
+def test_generators_are_printed_without_their_state():
+    with Graph().as_default() as graph:
+        dice = ab.random.SeedGenerator(5, name="dice")
+        ab.random.uniform((3,), seed=dice)
+    before = graph.dump()
+    assert "take_key[generator=dice]" in before
+    dice.next()
+    assert graph.dump() == before
 
 
 def test_fetches_of_other_graphs():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,15 +14,23 @@ from anabranch.engine.control_flow.while_loop import While
 from anabranch.engine.graph.graph import Operation
 from anabranch.engine.graph.spec import TensorSpec
 from anabranch.engine.graph.tensor import Tensor
-from anabranch.engine.ops.base import SumToShape
 from anabranch.engine.ops.joining import Concatenate
 from anabranch.engine.ops.linalg import MatMul
+from anabranch.engine.ops.run_time_shapes import SumToShape
 from anabranch.engine.ops.tensor_arrays import ArrayRead
 from anabranch.engine.passes.log import recording
 from anabranch.engine.passes.prepare import Step, prepare
 from anabranch.engine.passes.prune import needed_in_region
 from anabranch.engine.passes.switches import without
 from anabranch.engine.runtime.program import Program
+
+
+@pytest.fixture(autouse=True)
+def graph() -> Iterator[ab.Graph]:
+    """Loops over constants are operations, too: outside of a graph they would run in Python."""
+    with ab.Graph().as_default() as graph:
+        yield graph
+
 
 ops = ab.ops
 ROWS, UNITS, STEPS = 8, 3, 5

@@ -20,6 +20,7 @@ from anabranch.engine.ops import (
     padding,
     positions,
     reduction,
+    run_time_shapes,
     scattering,
     shaping,
     windows,
@@ -51,7 +52,7 @@ MASK = X[..., 0] > 4
 CASES: dict[str, tuple[Any, Any]] = {
     "reshape": (lambda x: shaping.reshape(x, (4, -1)), X.reshape(4, -1)),
     "reshape by shape": (lambda x: shaping.reshape(x, (shaping.shape(x)[0], -1)), X.reshape(2, -1)),
-    "reshape by vector": (lambda x: shaping.reshape(x, base.runtime_shape(x)), X),
+    "reshape by vector": (lambda x: shaping.reshape(x, run_time_shapes.runtime_shape(x)), X),
     "ravel": (shaping.ravel, X.ravel()),
     "expand_dims": (lambda x: shaping.expand_dims(x, 1), X[:, None]),
     "expand_dims twice": (lambda x: shaping.expand_dims(x, (0, -1)), X[None, ..., None]),
@@ -298,7 +299,7 @@ def test_a_constant_size_is_static():
 def test_broadcast_to_runtime_shape_of_another_tensor_keeps_its_shape():
     other = placeholder((None, 3), "float32")
 
-    assert shaping.broadcast_to(1.0, base.runtime_shape(other)).shape == (None, 3)
+    assert shaping.broadcast_to(1.0, run_time_shapes.runtime_shape(other)).shape == (None, 3)
 
 
 @pytest.mark.parametrize(
@@ -346,7 +347,7 @@ def test_broadcast_to_runtime_shape_of_another_tensor_keeps_its_shape():
         (lambda x: scattering.scatter([[0]], [1.0, 2.0], (3,)), ValueError, r"shape \[1\]"),
         (lambda x: windows.slice(x, (0, 0), (3, 1)), IndexError, "leaves axis 0"),
         (lambda x: windows.slice_update(x, (0, 0), np.zeros((3, 3))), ValueError, "does not fit"),
-        (lambda x: positions.one_hot([0.5], 3), TypeError, "needs integers"),
+        (lambda x: positions.one_hot([True], 3), TypeError, "needs integers"),
         (lambda x: positions.one_hot([0], 3, sparse=True), ValueError, "sparse"),
         (lambda x: positions.nonzero(base.constant(1)), ValueError, "number of axes"),
         (lambda x: positions.boolean_mask(x, [1, 0]), TypeError, "of bools"),

@@ -84,15 +84,30 @@ def test_from_plain_python_everything_happens_at_once():
     assert queue.is_closed()
 
 
-def test_a_tensor_asks_for_an_operation_anywhere():
-    queue = FIFOQueue(10, "float32", ())
+def test_a_symbol_asks_for_an_operation_anywhere():
+    queue = FIFOQueue(10, ["float32", "float32"], [(), ()])
     variable = Variable(4.0)
-    operation = queue.enqueue(variable)
+    with Graph().as_default():
+        x = placeholder((), "float32")
+    operation = queue.enqueue([variable, x])
     assert queue.size() == 0
 
-    Session(operation.graph).run(operation)
+    variable.assign(5.0)  # which the operation reads when it runs
+    Session(operation.graph).run(operation, {x: 1.0})
 
+    assert queue.dequeue() == [5.0, 1.0]
+
+
+def test_values_and_variables_go_in_at_once():
+    queue = FIFOQueue(10, "float32", ())
+    variable = Variable(4.0)
+    assert queue.enqueue(variable) is None
+    assert queue.enqueue_many(ops.stack([variable * 2, variable * 3])) is None
+    variable.assign(0.0)
+
+    assert queue.size() == 3
     assert queue.dequeue() == 4.0
+    assert queue.dequeue_many(ops.convert_to_tensor(2)).tolist() == [8, 12]
 
 
 def test_names_make_dicts(graph: Graph):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from shared.waiting import PATIENCE, Waiting
 
+import anabranch as ab
 from anabranch.engine import ops
 from anabranch.engine.autodiff import gradients
 from anabranch.engine.graph import Graph, IndexedSlices, Variable
@@ -75,6 +76,25 @@ def test_rows(do: Any):
     indices, values, shape = do(lambda: accumulator.take_grad(2))
 
     assert (indices.tolist(), values.tolist(), shape.tolist()) == ([0, 4], [[1.5, 2], [4.5, 5]], [5, 2])
+
+
+def test_values_and_variables_act_at_once():
+    dense, slope, step = ConditionalAccumulator("float32", (2,)), ops.convert_to_tensor([1.0, 2.0]), Variable(0)
+    assert dense.apply_grad(slope, step) is None
+    assert dense.apply_grad(Variable([3.0, 4.0]), ops.convert_to_tensor(0)) is None
+    assert dense.take_grad(ops.convert_to_tensor(2)).tolist() == [2, 3]
+    assert dense.set_global_step(ops.convert_to_tensor(5)) is None
+    dense.apply_grad(slope, 4)
+    assert dense.num_accumulated() == 0
+
+    sparse, table = SparseConditionalAccumulator("float32"), Variable(np.zeros((4, 2), "float32"))
+    with ab.GradientTape() as tape:
+        loss = ops.sum(ops.take(table, [1, 3], axis=0) * 3)
+    rows = tape.gradient(loss, table)
+    assert isinstance(rows, IndexedSlices)
+    sparse.apply_indexed_slices_grad(rows)
+    indices, values, shape = sparse.take_grad(1)
+    assert (indices.tolist(), values.tolist(), shape.tolist()) == ([1, 3], [[3, 3], [3, 3]], [4, 2])
 
 
 def test_gradients_of_a_table_go_through_as_rows():

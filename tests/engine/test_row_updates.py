@@ -13,7 +13,7 @@ from natives.comparing import check_against_numpy
 import anabranch as ab
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.base import apply
-from anabranch.engine.ops.indexed_slices import AddToRows
+from anabranch.engine.ops.indexed_slices import AddToRows, deduplicated
 from anabranch.engine.passes.fuse import FusionRule
 from anabranch.engine.passes.prepare import prepare
 from anabranch.engine.passes.switches import without
@@ -131,6 +131,23 @@ def test_rows_of_the_variable_itself() -> None:
         update = variable.scatter_add(ab.IndexedSlices(variable.value, [1, 2, 3, 0], (4, 2)))
     (after,) = Program(graph, [update], [])()
     np.testing.assert_array_equal(after, [[6, 8], [2, 4], [6, 8], [10, 12]])
+
+
+def test_rows_of_another_table() -> None:
+    """Sums of the rows that another table has at the same positions add nothing to the rows that are written."""
+    start, other = np.arange(12, dtype="f").reshape(4, 3), np.linspace(1, 2, 12, dtype="f").reshape(4, 3)
+    for swapped in (False, True):
+        table, source = ab.Variable(start.copy()), ab.Variable(other)
+        with ab.Graph().as_default() as graph:
+            places = ab.placeholder((3,), "int64")
+            once = deduplicated(ab.IndexedSlices(ab.ops.ones((3, 3)), places, (4, 3)))
+            taken = ab.ops.take(source, once.indices, axis=0)
+            rows = once.values + taken if swapped else taken + once.values
+            update = table.scatter_update(ab.IndexedSlices(rows, once.indices, (4, 3)))
+        assert "add_to_rows" not in _step_types(graph, update, [places])
+        expected = start.copy()
+        expected[[1, 3]] = other[[1, 3]] + [[2], [1]]
+        np.testing.assert_allclose(ab.Session(graph).run(update, {places: [1, 3, 1]}), expected, rtol=1e-6)
 
 
 def test_positions_out_of_bounds() -> None:

@@ -11,11 +11,12 @@ from anabranch import ops
 
 
 def test_sizes_are_numbers_or_scalars_of_integers() -> None:
-    n, wide = ab.placeholder((), "int32"), ab.placeholder((), "int64")
-    unknown = ab.placeholder(None, "int32")
-    made = [ops.zeros((n, 2)), ops.zeros(wide), ops.eye(unknown), ops.ones((np.int64(3), ab.Variable(2)))]
-    assert [value.shape for value in made] == [(None, 2), (None,), (None, None), (3, None)]
-    found = ab.Session().run(made[:3], {n: 3, wide: 4, unknown: 2})
+    with ab.Graph().as_default() as graph:
+        n, wide = ab.placeholder((), "int32"), ab.placeholder((), "int64")
+        unknown = ab.placeholder(None, "int32")
+        made = [ops.zeros((n, 2)), ops.zeros(wide), ops.eye(unknown), ops.ones((np.int64(3), ab.Variable(2)))]
+        assert [value.shape for value in made] == [(None, 2), (None,), (None, None), (3, None)]
+    found = ab.Session(graph).run(made[:3], {n: 3, wide: 4, unknown: 2})
     assert [value.shape for value in found] == [(3, 2), (4,), (2, 2)]
 
 

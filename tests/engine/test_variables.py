@@ -89,12 +89,16 @@ def test_a_wrong_shape_is_refused():
         ab.Variable([1.0, 2.0], shape=(3,), name="w")
 
 
-def test_no_truth_value_identity_and_hash():
+def test_truth_comparison_and_hash():
     v, w = ab.Variable(1.0), ab.Variable(1.0)
-    with pytest.raises(TypeError, match="no truth value"):
-        bool(v)
-    assert v != w
+    assert bool(v)
+    assert not bool(ab.Variable(0))
+    with pytest.raises(ValueError, match="no one truth value"):
+        bool(ab.Variable([1.0, 2.0]))
+    assert np.asarray(v == w).tolist() is True
     assert {v: 1, w: 2}[v] == 1
+    with ab.Graph().as_default(), pytest.raises(TypeError, match="no truth value"):
+        bool(v == w)
 
 
 # --- from Python ----------------------------------------------------------------------------------------------------
@@ -103,10 +107,10 @@ def test_no_truth_value_identity_and_hash():
 def test_assignments_from_python_act_at_once():
     v = ab.Variable([1.0, 2.0])
 
-    assert v.assign([3, 4]) is None
+    assert v.assign([3, 4]).tolist() == [3, 4]
     assert v.numpy().tolist() == [3, 4]
-    assert v.assign_add([1, 1]) is None
-    assert v.assign_sub(np.array([0.5, 0.5])) is None
+    assert v.assign_add([1, 1]).tolist() == [4, 5]
+    assert v.assign_sub(np.array([0.5, 0.5])).tolist() == [3.5, 4.5]
     assert v.numpy().tolist() == [3.5, 4.5]
     assert v.numpy().dtype == "float32"
     v.assign_add(1)
@@ -173,11 +177,13 @@ def test_a_tensor_assigned_from_python_builds_an_operation_of_its_graph():
 def test_the_default_graph_can_be_let_go():
     reset_default_graph()
     v = ab.Variable(1.0)
-    before = v.value
+    before = v + ab.placeholder(())
     reset_default_graph()
+    x = ab.placeholder(())
 
-    assert v.value.graph is not before.graph
-    assert ab.Session().run(v + 1) == 2
+    assert (v + x).graph is x.graph
+    assert x.graph is not before.graph
+    assert ab.Session().run(v + x, {x: 1.0}) == 2
 
 
 # --- in graphs ------------------------------------------------------------------------------------------------------

@@ -290,12 +290,19 @@ def test_softmax_over_another_axis_is_left_alone():
     np.testing.assert_allclose(*ab.Session().run([loss, plain], value), rtol=1e-6)
 
 
-def test_traces_are_shared_by_calls_of_one_shape():
-    loss = losses.MeanSquaredError()
-    for _ in range(3):
-        loss(np.zeros((2, 2), "float32"), np.ones((2, 2), "float32"))
-    assert loss._compiled is not None
-    assert loss._compiled.trace_count() == 1
+def test_call_runs_once_for_each_call_on_arrays():
+    seen: list[float] = []
+
+    class Watched(losses.Loss):
+        def call(self, y_true: ab.Tensor, y_pred: ab.Tensor) -> ab.Tensor:
+            seen.append(float(y_pred[0, 0]))
+            return ab.ops.mean((y_true - y_pred) ** 2, axis=-1)
+
+    loss = Watched()
+    found = [loss(np.zeros((2, 2), "float32"), np.full((2, 2), k, "float32")) for k in range(3)]
+    assert seen == [0.0, 1.0, 2.0]
+    assert all(isinstance(value, ab.Tensor) for value in found)
+    assert [float(value) for value in found] == [0.0, 1.0, 4.0]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])

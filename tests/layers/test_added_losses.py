@@ -42,6 +42,15 @@ class Around(layers.Layer):
         return self.function(inputs)
 
 
+def called(model: Any, x: Any, is_traced: bool) -> tuple[Any, list[Any]]:
+    """Outputs and losses of a call: of values, op by op, or traced, where loops and branches are those of the graph."""
+
+    def call(x: Any) -> tuple[Any, list[Any]]:
+        return model(x), model.losses
+
+    return (ab.function(call) if is_traced else call)(x)
+
+
 # --- outside ----------------------------------------------------------------------------------------------------------
 
 
@@ -84,7 +93,8 @@ def test_a_switch_counts_the_branch_that_runs(index: int, loss: float) -> None:
     assert sum(model.losses) == loss
 
 
-def test_loops_in_branches_in_loops() -> None:
+@pytest.mark.parametrize("is_traced", [False, True])
+def test_loops_in_branches_in_loops(is_traced: bool) -> None:
     """Two iterations of three take the branch, which calls the layer twice: on 1 and 2, then on 4 and 8."""
 
     layer = charged()
@@ -96,18 +106,21 @@ def test_loops_in_branches_in_loops() -> None:
         return i + 1, ab.cond(ops.not_equal(i, 1), lambda: twice(value), lambda: value)
 
     model = Around(lambda x: ab.while_loop(lambda i, _: i < 3, body, (0, x))[1], layer)
-    assert model(np.ones(1)) == [16]
-    assert model.losses == [2 + 4 + 8 + 16]
+    outputs, found = called(model, np.ones(1), is_traced)
+    assert outputs == [16]
+    assert found == ([2 + 4 + 8 + 16] if is_traced else [2, 4, 8, 16])
     check_layer_gradients(model, np.full(1, 1.5), rtol=1e-6)
 
 
-def test_a_loop_whose_body_is_traced_again_counts_once() -> None:
+@pytest.mark.parametrize("is_traced", [False, True])
+def test_a_loop_whose_body_is_traced_again_counts_once(is_traced: bool) -> None:
     """The shape grows, so that the first trace is thrown away."""
     layer = charged(1.0)
     grown = lambda i, v: (i + 1, ops.concatenate([layer(v), v]))  # noqa: E731
     model = Around(lambda x: ab.while_loop(lambda i, _: i < 3, grown, (0, x))[1], layer)
-    assert len(model(np.ones(1))) == 8
-    assert model.losses == [1 + 2 + 4]
+    outputs, found = called(model, np.ones(1), is_traced)
+    assert len(outputs) == 8
+    assert found == ([1 + 2 + 4] if is_traced else [1, 2, 4])
 
 
 def test_map_fn_and_scan_add_up_and_several_losses_are_summed() -> None:
@@ -128,7 +141,8 @@ def test_map_fn_and_scan_add_up_and_several_losses_are_summed() -> None:
     np.testing.assert_allclose([mapped, scanned], [2 * X.sum(), total], rtol=1e-12)
 
 
-def test_numbers_and_vectors_of_a_loop() -> None:
+@pytest.mark.parametrize("is_traced", [False, True])
+def test_numbers_and_vectors_of_a_loop(is_traced: bool) -> None:
     class Model(layers.Layer):
         def call(self, x: Any) -> Any:
             def body(i: Any, value: Any) -> Any:
@@ -137,13 +151,13 @@ def test_numbers_and_vectors_of_a_loop() -> None:
 
             return ab.while_loop(lambda i, _: i < 3, body, (0, x))[1]
 
-    model = Model()
-    model(np.ones(2))
-    assert [float(loss) for loss in model.losses] == [1.5, 14.0]
+    _, found = called(Model(), np.ones(2), is_traced)
+    assert [float(ops.sum(loss)) for loss in found] == ([1.5, 14.0] if is_traced else [0.5, 2, 0.5, 4, 0.5, 8])
 
 
+@pytest.mark.parametrize("is_traced", [False, True])
 @pytest.mark.parametrize("taken", [True, False])
-def test_a_mixture_in_a_branch_is_trained_with_its_losses(taken: bool) -> None:
+def test_a_mixture_in_a_branch_is_trained_with_its_losses(taken: bool, is_traced: bool) -> None:
     mixture = layers.MixtureOfExperts(3, lambda: layers.Dense(3, dtype="float64"), k=2, noisy=False, dtype="float64")
     mixture.dropped_metric = ab.metrics.Sum("dropped")
     model = Around(lambda x: ab.cond(ab.constant(taken), lambda: mixture(x), lambda: x), mixture)
@@ -151,8 +165,9 @@ def test_a_mixture_in_a_branch_is_trained_with_its_losses(taken: bool) -> None:
     assert any(np.abs(gradient).max() > 0 for gradient in gradients[1:]) == taken
     mixture(X)
     alone = mixture.losses
-    model(X)
-    np.testing.assert_allclose(model.losses, alone if taken else [0.0, 0.0], rtol=1e-12)
+    _, found = called(model, X, is_traced)
+    nothing = [0.0, 0.0] if is_traced else []
+    np.testing.assert_allclose([float(loss) for loss in found], alone if taken else nothing, rtol=1e-12)
 
 
 def test_a_branch_inside_the_step_of_a_cell() -> None:
@@ -200,8 +215,13 @@ def test_nor_out_of_functions_that_call_themselves_or_are_scheduled(kind: str) -
 
     model = Around(recursive if kind == "recursive" else scheduled, layer)
     assert model(np.ones(2)).tolist() == ([64.0, 64.0] if kind == "recursive" else [2.0, 2.0])
+    if kind == "scheduled":  # values are computed at once, so that the loss is there
+        assert model.losses == [4.0]
+    else:
+        with pytest.raises(ValueError, match="added a loss"):
+            model.losses  # noqa: B018
     with pytest.raises(ValueError, match="added a loss"):
-        model.losses  # noqa: B018
+        called(model, np.ones(2), is_traced=True)
 
 
 # --- inside -----------------------------------------------------------------------------------------------------------

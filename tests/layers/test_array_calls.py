@@ -1,8 +1,8 @@
-"""Layers called on arrays of many shapes: how often they are compiled, and what they give."""
+"""Layers with loops called on arrays of many shapes: how often they are compiled, and what they give."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -16,11 +16,12 @@ RNG = np.random.default_rng(0)
 
 
 def compilations(layer: Any) -> list[int]:
-    return [function.count() for function in layer._functions.values()]
+    """How many programs each layer with loops has been compiled into."""
+    return [function.count() for each in layer._flatten_layers() for function in each._functions.values()]
 
 
-@pytest.mark.parametrize("name", ["lstm", "attention", "convolution", "embedding"])
-def test_twenty_lengths_take_four_programs(name: str) -> None:
+@pytest.mark.parametrize(("name", "loops"), [("lstm", 2), ("attention", 0), ("convolution", 0), ("embedding", 1)])
+def test_twenty_lengths_take_four_programs(name: str, loops: int) -> None:
     x = ab.Input((None, 5)) if name != "embedding" else ab.Input((None,), dtype="int32")
     outputs: dict[str, Any] = {
         "lstm": lambda: layers.Bidirectional(layers.LSTM(3))(x),
@@ -34,11 +35,17 @@ def test_twenty_lengths_take_four_programs(name: str) -> None:
         data = RNG.normal(size=shape).astype("float32") if name != "embedding" else RNG.integers(0, 9, shape)
         np.testing.assert_allclose(model.predict(data, verbose=0), model(data), rtol=1e-5, atol=1e-6)
     assert model._steps["predict"].count() == 4  # three of known size, one for any
-    assert compilations(model) == [4]
+    assert compilations(model) == [4] * loops  # without loops, calls run op by op
+
+
+class LoopingDense(layers.Dense):
+    """Runs compiled, as if its call had loops."""
+
+    has_loops: ClassVar[bool] = True
 
 
 def test_open_batch_and_length_together() -> None:
-    layer = layers.Dense(3)
+    layer = LoopingDense(3)
     for rows, length in [(4, 5), (4, 6), (4, 7), (4, 8), (3, 8), (2, 9), (3, 11)]:
         data = RNG.normal(size=(rows, length, 2)).astype("float32")
         kernel = layer.get_weights()[0] if layer.built else None
@@ -49,7 +56,10 @@ def test_open_batch_and_length_together() -> None:
 
 
 def test_a_layer_that_needs_its_sizes_keeps_those_that_never_vary() -> None:
-    layer = layers.RandomCrop(4, 4, seed=1)
+    class LoopingCrop(layers.RandomCrop):
+        has_loops: ClassVar[bool] = True
+
+    layer = LoopingCrop(4, 4, seed=1)
     for rows in range(1, 13):
         assert layer(np.ones((rows, 8, 8, 3), "float32")).shape == (rows, 4, 4, 3)
     assert compilations(layer) == [4]
@@ -57,6 +67,8 @@ def test_a_layer_that_needs_its_sizes_keeps_those_that_never_vary() -> None:
 
 class Rows(layers.Layer):
     """Needs to know the number of its rows."""
+
+    has_loops: ClassVar[bool] = True
 
     def call(self, inputs: Any) -> Any:
         if inputs.shape[0] is None:
@@ -72,7 +84,7 @@ def test_a_layer_that_needs_to_know_what_varies() -> None:
 
 
 def test_what_does_not_fit_is_refused_by_name_however_many_shapes_were_seen() -> None:
-    layer = layers.Dense(3, name="head")
+    layer = LoopingDense(3, name="head")
     for rows in range(1, 6):
         layer(np.ones((rows, 4), "float32"))
         with pytest.raises(ValueError, match="head"):

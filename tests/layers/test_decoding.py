@@ -534,7 +534,7 @@ def test_arguments_out_of_range(options: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("step", "kind", "message"),
     [
-        (lambda t, s: s, TypeError, r"step must return a pair \(logits, states\), got Tensor"),
+        (lambda t, s: s, TypeError, r"step must return a pair \(logits, states\), got Symbol"),
         (lambda t, s: (s, (s, s)), ValueError, r"step was given 1 states, but returned 2"),
         (lambda t, s: (s[:, 0], s), ValueError, r"logits of shape \(rows, vocabulary\)"),
     ],

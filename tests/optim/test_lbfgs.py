@@ -244,7 +244,7 @@ def test_it_needs_a_function_of_variables_of_one_dtype() -> None:
     w = ab.Variable(1.0, name="w")
     with ab.Graph().as_default():
         with pytest.raises(
-            TypeError, match=r"takes a function that computes the loss.* got Tensor. Write minimize\(lambda"
+            TypeError, match=r"takes a function that computes the loss.* got Symbol. Write minimize\(lambda"
         ):
             optim.LBFGS().minimize(w * w, [w])
         with pytest.raises(ValueError, match=r"the loss depends on none of the variables \['w'\]"):

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ENGINE = ["engine", "engine/graph", "engine/ops", "engine/devices", "engine/runtime"]
-PACKAGES = ["", *ENGINE, "layers", "optim", "distribute", "framework"]
+PACKAGES = ["", *ENGINE, "layers", "optim", "distribute", "framework", "framework/serving"]
 KEPT = {
     "engine/graph": "import ml_dtypes",
     "engine/devices": "import cupy, cupyx",
@@ -19,6 +19,7 @@ KEPT = {
     "optim": "from ..engine import ops",
     "distribute": "import grpc, ray\nfrom google.protobuf import message\nfrom .. import layers, optim",
     "framework": "import h5py, tqdm\nfrom .. import distribute, layers",
+    "framework/serving": "import orjson, prometheus_client, uvicorn, uvloop",
 }
 BREACHES = [
     ("engine/ops", "from ... import framework"),
@@ -34,6 +35,9 @@ BREACHES = [
     ("distribute", "import h5py"),
     ("engine", "import tqdm"),
     ("framework", "import grpc"),
+    ("framework", "import uvicorn"),
+    ("framework/serving", "import grpc"),
+    ("distribute", "import orjson"),
     ("framework", "from google.protobuf import message"),
     ("", "import h5py"),
     ("framework", "import torch"),

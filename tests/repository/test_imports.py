@@ -12,7 +12,10 @@ from anabranch.engine.objects.registry import deserialize_keras_object
 
 ROOT = Path(__file__).parents[2]
 
-HEAVY = ["llvmlite", "h5py", "grpc", "google.protobuf", "tqdm", "cupy", "ml_dtypes", "ray", "sklearn"]
+HEAVY = [
+    *["llvmlite", "h5py", "grpc", "google.protobuf", "tqdm", "cupy", "ml_dtypes", "ray", "sklearn"],
+    *["uvicorn", "httptools", "uvloop", "orjson", "prometheus_client"],
+]
 MODULES = {
     "layers": "Dense",
     "optim": "Adam",

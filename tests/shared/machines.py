@@ -18,6 +18,7 @@ from anabranch.engine.control_flow.call import Recursion
 from anabranch.engine.control_flow.while_loop import While
 from anabranch.engine.devices import SimDevice, VirtualClock
 from anabranch.engine.graph import Operation, Tensor
+from anabranch.engine.graph.identity import is_among
 from anabranch.engine.graph.spec import ArraySpec
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.lower.nodes import CONTROL, Frame, Machine, Node, Value, frame_of
@@ -236,8 +237,7 @@ class MachineCase:
         self.built = build(program)
         self.feeds = self.built.feeds(program)
         free = [v for name, v in self.built.variables.items() if name not in program.written_inside()]
-        made = set(self._made())
-        free = [v for v in free if v not in made]
+        free = [v for v in free if not is_among(v, self._made())]
         sources: list[Any] = [x for x in self.built.inputs.values() if x.dtype.kind == "f"] + free
         self.fetches: list[Tensor] = list(self.built.outputs.values())
         with self.built.graph.as_default():

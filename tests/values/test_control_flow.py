@@ -1,5 +1,6 @@
 """Loops and branches over values. Each holds for Keras, too, where it has the names."""
 
+import pytest
 from shared.values import same
 
 import anabranch as k
@@ -64,3 +65,10 @@ def test_loops_write_variables() -> None:
 
     k.while_loop(lambda i: i < 4, body, (k.ops.array(0),))
     assert float(v) == 8.0
+
+
+def test_an_error_of_a_store_is_the_only_one() -> None:
+    store = k.TensorStore("float32").write(1, 2.0)
+    with pytest.raises(LookupError, match="key 7 is read, but no operation before wrote it") as caught:
+        store.read(7)
+    assert caught.value.__context__ is None  # nothing of how plans are looked up

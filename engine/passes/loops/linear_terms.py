@@ -21,12 +21,13 @@ from ...graph.op import Op
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.axes import Transpose
-from ...ops.base import BroadcastToShape, Constant, ReshapeToShape, SumToShape, ZerosOfShape, build, make_constant
+from ...ops.base import Constant, build, make_constant
 from ...ops.comparison import where
 from ...ops.einsum import Contraction
 from ...ops.elementwise import Add, Divide, Multiply, Negative
 from ...ops.linalg import BatchMatMul, FlattenRows, MatMul
 from ...ops.reduced import BroadcastReduced, Sum
+from ...ops.run_time_shapes import BroadcastToShape, ReshapeToShape, SumToShape, ZerosOfShape
 from ...ops.shaping import BroadcastTo, ExpandDims, Reshape, Squeeze
 from ..assign import on_one_device
 from ..log import note_change

@@ -20,12 +20,13 @@ from ...graph.region import Region
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol, Tensor, symbol_of
 from ...ops.axes import flip
-from ...ops.base import BroadcastToShape, Cast, Constant, ReshapeToShape, apply_multi, cast, convert_to_tensor
+from ...ops.base import Cast, Constant, apply_multi, cast, convert_to_tensor
 from ...ops.bitwise import BitwiseAnd, BitwiseOr, LogicalNot
 from ...ops.comparison import Greater, GreaterEqual, Less, LessEqual, Where, logical_not, logical_or
 from ...ops.creation import arange
 from ...ops.elementwise import Add, Multiply, Negative, Subtract
 from ...ops.indexing import GetItem
+from ...ops.run_time_shapes import BroadcastToShape, ReshapeToShape
 from ...ops.shaping import BroadcastTo, ExpandDims, Reshape, Squeeze, reshape
 from ...ops.tensor_arrays import ArrayRead
 from .batches import can_batch, is_heavy, new_batch

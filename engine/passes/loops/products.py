@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...graph.graph import Operation, Parameter
-from ...graph.identity import is_among
+from ...graph.identity import is_among, is_same
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.base import Constant, build
@@ -193,6 +193,6 @@ def _add_at_once(loop: LoopView, root: Operation, leaves: list[Symbol], group: l
 def _joined(loop: LoopView, rows: list[Symbol]) -> Symbol:
     """Matrices of the body side by side; those of another product are taken again."""
     for operation in loop.body.operations:
-        if operation.op == Concatenate(1) and list(operation.inputs) == rows:
+        if operation.op == Concatenate(1) and is_same(operation.inputs, tuple(rows)):
             return operation.outputs[0]
     return build(Concatenate(1), *rows)

@@ -17,12 +17,13 @@ from ...graph.op import Op
 from ...graph.spec import ArraySpec, TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.axes import Transpose
-from ...ops.base import BroadcastToShape, Cast, Constant, ReshapeToShape, ZerosOfShape
+from ...ops.base import Cast, Constant
 from ...ops.gathering import Take
 from ...ops.indexing import GetItem, Place, SliceItem
 from ...ops.joining import Concatenate, Split
 from ...ops.linalg import MatMul
 from ...ops.reduced import _Reduction  # pyright: ignore[reportPrivateUsage]
+from ...ops.run_time_shapes import BroadcastToShape, ReshapeToShape, ZerosOfShape
 from ...ops.shaping import BroadcastTo, ExpandDims, Reshape, Squeeze
 from ...ops.softmax import _Normalised  # pyright: ignore[reportPrivateUsage]
 from ...ops.tensor_arrays import ArrayNew, ArrayRead, ArrayWrite

@@ -19,11 +19,12 @@ from ...graph.op import Op
 from ...graph.quick_dataclass import dataclass
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol, symbol_of
-from ...ops.base import Constant, SumToShape, ZerosOfShape, build, make_constant
+from ...ops.base import Constant, build, make_constant
 from ...ops.einsum import Contraction
 from ...ops.elementwise import Add, Multiply
 from ...ops.joining import Concatenate
 from ...ops.linalg import FlattenRows, MatMul
+from ...ops.run_time_shapes import SumToShape, ZerosOfShape
 from ...ops.tensor_arrays import ArrayRead
 from ..assign import on_one_device
 from ..log import is_recording, note_change, note_kept

@@ -11,8 +11,9 @@ from ...graph.graph import Operation, Parameter
 from ...graph.region import Region
 from ...graph.spec import FrameSpec
 from ...graph.tensor import Symbol
-from ...ops.base import Constant, ZerosOfShape
+from ...ops.base import Constant
 from ...ops.indexed_slices import AssignRows
+from ...ops.run_time_shapes import ZerosOfShape
 from ...passes.prune import frame_users, needed_in_region
 from ..kernels.expression import UnsupportedError
 from .forms import IGNORES_FURTHER_INPUTS, Context, print_form

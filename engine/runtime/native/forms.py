@@ -16,7 +16,7 @@ from ...graph.op import Op
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
 from ...ops.axes import Transpose
-from ...ops.base import BroadcastToShape, Constant, ReshapeToShape, SumToShape, ZerosOfShape
+from ...ops.base import Constant
 from ...ops.creation import Fill
 from ...ops.einsum import Contraction
 from ...ops.fused import Fused
@@ -26,6 +26,7 @@ from ...ops.linalg import BatchMatMul, FlattenRows, MatMul
 from ...ops.packed import PackedMatMul
 from ...ops.reduced import BroadcastReduced, Sum, reduced_shape
 from ...ops.reduction import AllTrue, AnyTrue, Max, Mean, Min, Prod
+from ...ops.run_time_shapes import BroadcastToShape, ReshapeToShape, SumToShape, ZerosOfShape
 from ...ops.shaping import BroadcastTo, ExpandDims, Reshape, Squeeze
 from ..kernels.expression import UnsupportedError
 from ..kernels.gemm_strides import labels_of_matmul

@@ -1,0 +1,19 @@
+"""Serving: models as folders that need no code, a server for them, and the protocols that it speaks.
+
+See docs/serving.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...engine.objects.on_demand import modules_by_name, on_demand
+
+if TYPE_CHECKING:
+    from .servable import Servable, load
+    from .storage import ServableError
+else:  # type checkers would take any name for a public one
+    _NAMES = modules_by_name(__name__, {"servable": "Servable load", "storage": "ServableError"})
+    __getattr__, __dir__ = on_demand(globals(), _NAMES)
+
+__all__ = ["Servable", "ServableError", "load"]

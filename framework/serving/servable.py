@@ -1,0 +1,146 @@
+"""`Servable`: a loaded version of a model, which computes without the Python code that made it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...distribute.request_error import RequestError
+from ...engine.graph import Graph
+from ...engine.session.programs import make_variants
+from .signature import DEFAULT, Signature
+from .storage import pick_version, read_servable
+from .values import as_input
+
+
+class Servable:
+    """A callable of arrays, or of a dict of arrays, made by `load`.
+
+    Attributes:
+        path: the folder of this version.
+        version: its number.
+        signatures: what it takes and gives, by the signature's name.
+    """
+
+    def __init__(self, path: Path, version: int, graph: Graph, signatures: dict[str, Signature]) -> None:
+        self.path = path
+        self.version = version
+        self.signatures = signatures
+        self._lock = threading.Lock()
+        self._programs = {name: _programs(graph, signature) for name, signature in signatures.items()}
+
+    def signature(self, name: str = "") -> Signature:
+        """The signature of a name, by default the one called "serving_default".
+
+        Raises:
+            RequestError: there is none of this name.
+        """
+        found = self.signatures.get(name or DEFAULT)
+        if found is None:
+            known = ", ".join(map(repr, self.signatures))
+            raise RequestError(404, f"There is no signature {name or DEFAULT!r}. There are {known}.")
+        return found
+
+    def __call__(self, *args: Any, signature: str = "", **kwargs: Any) -> Any:
+        """Compute the outputs.
+
+        Args:
+            *args: the inputs in order, or one dict of all of them.
+            signature: the name of a signature.
+            **kwargs: inputs by name.
+
+        Returns:
+            An array, or the list or dict of arrays that the model gave.
+
+        Raises:
+            ValueError: an input is missing, unknown, or does not fit.
+        """
+        found = self.signature(signature)
+        names = [info.name for info in found.inputs]
+        if len(args) == 1 and isinstance(args[0], Mapping):
+            args, kwargs = (), {**args[0], **kwargs}
+        if len(args) > len(names):
+            raise ValueError(f"Expected {len(names)} inputs ({', '.join(names)}), got {len(args)}.")
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        try:
+            arrays = [as_input(info, given[info.name]) for info in found.inputs if info.name in given]
+            self.check_names(found, given)
+            outputs = self.run(arrays, signature)
+        except RequestError as error:
+            raise ValueError(str(error)) from None
+        if found.outputs_as == "one":
+            return outputs[0]
+        return outputs if found.outputs_as == "list" else self.by_name(found, outputs)
+
+    @staticmethod
+    def check_names(signature: Signature, given: Mapping[str, Any]) -> None:
+        """Raise a `RequestError` unless exactly the inputs of a signature are given."""
+        names = [info.name for info in signature.inputs]
+        missing, unknown = [n for n in names if n not in given], [n for n in given if n not in names]
+        if missing or unknown:
+            what = "missing" if missing else "unknown"
+            listed = ", ".join(map(repr, missing or unknown))
+            raise RequestError(400, f"Expected the inputs {', '.join(map(repr, names))}; {what}: {listed}.")
+
+    @staticmethod
+    def by_name(signature: Signature, outputs: Sequence[Any]) -> dict[str, Any]:
+        """The outputs by their names."""
+        return {info.name: array for info, array in zip(signature.outputs, outputs, strict=True)}
+
+    def run(self, arrays: Sequence[Any], signature: str = "") -> list[Any]:
+        """The outputs for arrays that fit the signature's inputs; callers wait for each other.
+
+        Raises:
+            RequestError: the inputs differ in their rows, or an op refuses the values.
+        """
+        programs, found = self._programs[signature or DEFAULT], self.signatures[signature or DEFAULT]
+        rows = {i.name: len(a) for i, a in zip(found.inputs, arrays, strict=True) if i.shape and i.shape[0] is None}
+        if len(set(rows.values())) > 1:
+            listed = ", ".join(f"{name!r}: {count}" for name, count in rows.items())
+            raise RequestError(400, f"All inputs must have the same number of rows (size of axis 0). Got {listed}.")
+        try:
+            with self._lock:
+                values = programs.get(arrays)(*arrays)
+        except (ValueError, TypeError, IndexError, ArithmeticError) as error:
+            raise RequestError(400, f"The model can't compute this: {error}") from error
+        return [np.asarray(value) for value in values[: len(found.outputs)]]
+
+
+def _programs(graph: Graph, signature: Signature) -> Any:
+    feeds = [graph.get_tensor_by_name(info.tensor) for info in signature.inputs]
+    fetches = [graph.get_tensor_by_name(info.tensor) for info in signature.outputs]
+    effects = [operation for operation in graph.operations if operation.writes]
+    return make_variants(graph, [*fetches, *effects], feeds)
+
+
+def load(filepath: str | os.PathLike[str], version: int | None = None) -> Servable:
+    """Load a version of a servable that `model.export` wrote. No code is run, and no class of the model is needed.
+
+    Args:
+        filepath: what was given to `export`.
+        version: the version; by default the highest.
+
+    Returns:
+        A callable of arrays, or of a dict of them. The same rows in one batch give the bits of `predict`.
+
+    Raises:
+        ServableError: there is no such version, or it is damaged.
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import anabranch as ab
+    >>> model = ab.Sequential([ab.Input((2,), name="x"), ab.layers.Dense(1, kernel_initializer="ones")])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     version = model.export(folder, verbose=False)
+    ...     servable = ab.serving.load(folder)
+    ...     servable({"x": [[1.0, 2.0]]})
+    array([[3.]], dtype=float32)
+    """
+    number = pick_version(filepath, version)
+    path = Path(filepath) / str(number)
+    return Servable(path, number, *read_servable(path))

@@ -1,0 +1,95 @@
+"""What a servable takes and gives: named tensors with dtypes and shapes, and what protocols call these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...engine.graph.quick_dataclass import dataclass
+
+DEFAULT = "serving_default"  # the signature that a request means that names none
+# By dtype: what the Open Inference Protocol and TensorFlow Serving call it. Other dtypes are not served.
+OPEN_INFERENCE = {
+    "bool": "BOOL",
+    **{f"{kind}int{bits}": f"{kind.upper()}INT{bits}" for kind in ("", "u") for bits in (8, 16, 32, 64)},
+    "float16": "FP16",
+    "bfloat16": "BF16",
+    "float32": "FP32",
+    "float64": "FP64",
+    "string": "BYTES",
+}
+TENSORFLOW = {
+    "bool": "DT_BOOL",
+    **{f"{kind}int{bits}": f"DT_{kind.upper()}INT{bits}" for kind in ("", "u") for bits in (8, 16, 32, 64)},
+    "float16": "DT_HALF",
+    "bfloat16": "DT_BFLOAT16",
+    "float32": "DT_FLOAT",
+    "float64": "DT_DOUBLE",
+    "string": "DT_STRING",
+}
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """One input or output.
+
+    Attributes:
+        name: the name by which requests know it.
+        dtype: the name of its dtype.
+        shape: its sizes, None for what is open.
+        tensor: the name of the tensor in the graph.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+    tensor: str
+
+    @property
+    def open_shape(self) -> list[int]:
+        """The sizes, -1 for what is open, as protocols write it."""
+        return [-1 if size is None else size for size in self.shape]
+
+    def accepts(self, shape: Sequence[int]) -> bool:
+        """Whether an array of such a shape fits."""
+        sizes = zip(self.shape, shape, strict=False)
+        return len(shape) == len(self.shape) and all(own is None or own == size for own, size in sizes)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """One way to call a servable.
+
+    Attributes:
+        inputs, outputs: what it takes and gives, in order.
+        outputs_as: "one", "list" or "dict": in which structure the model gave its outputs.
+    """
+
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    outputs_as: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The signature as values for JSON."""
+        return {
+            "inputs": [_info_to_json(info) for info in self.inputs],
+            "outputs": [_info_to_json(info) for info in self.outputs],
+            "outputs_as": self.outputs_as,
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Signature:
+        """The signature that `to_json` described."""
+        inputs, outputs = (tuple(_info_from_json(each) for each in document[key]) for key in ("inputs", "outputs"))
+        return cls(inputs, outputs, str(document["outputs_as"]))
+
+
+def _info_to_json(info: TensorInfo) -> dict[str, Any]:
+    return {"name": info.name, "dtype": info.dtype, "shape": list(info.shape), "tensor": info.tensor}
+
+
+def _info_from_json(document: Mapping[str, Any]) -> TensorInfo:
+    if document["dtype"] not in OPEN_INFERENCE:
+        raise ValueError(f"unknown dtype {document['dtype']!r}")
+    shape = tuple(None if size is None else int(size) for size in document["shape"])
+    return TensorInfo(str(document["name"]), document["dtype"], shape, str(document["tensor"]))

@@ -1,0 +1,254 @@
+"""Servables as folders ``<filepath>/<version>/``: written aside and renamed, checked and mapped when they are read.
+
+A folder holds ``graph.json`` (operations and small arrays), ``weights/<number>.npy`` (plain arrays),
+``signature.json`` and ``manifest.json`` (the size and SHA-256 of every other file). Nothing in it is code.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...engine.graph import Graph
+from ...engine.saving import SavedGraphError
+from ...engine.saving.files import array_document, read_array
+from ...engine.saving.reading import rebuild
+from ...engine.saving.values import storable
+from ...engine.saving.writing import describe
+from .signature import Signature
+
+FORMAT, FORMAT_VERSION = "anabranch servable", 1
+_INLINE = 4096  # bytes up to which an array is part of graph.json
+_PIECE = 1 << 20
+_TAKEN = {errno.EEXIST, errno.ENOTEMPTY}
+
+
+class ServableError(ValueError):
+    """A folder holds no servable that can be loaded: it is missing, damaged, or of a later version."""
+
+
+def versions_in(filepath: str | os.PathLike[str]) -> list[int]:
+    """The versions that a folder holds, in ascending order."""
+    base = Path(filepath)
+    if not base.is_dir():
+        raise ServableError(f"There is no folder {str(base)!r}. Give the path that was given to model.export().")
+    return sorted(int(entry.name) for entry in base.iterdir() if _is_version(entry.name) and entry.is_dir())
+
+
+def pick_version(filepath: str | os.PathLike[str], version: int | None) -> int:
+    """`version`, or the highest that there is.
+
+    Raises:
+        ServableError: there is no such version.
+    """
+    known = versions_in(filepath)
+    if not known:
+        raise ServableError(f"{str(filepath)!r} holds no version: model.export() writes folders 1, 2, ... there.")
+    if version is not None and version not in known:
+        raise ServableError(f"{str(filepath)!r} has no version {version}. It holds {', '.join(map(str, known))}.")
+    return known[-1] if version is None else version
+
+
+def _is_version(name: str) -> bool:
+    return re.fullmatch(r"0|[1-9][0-9]{0,17}", name) is not None
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+
+
+def write_servable(
+    filepath: str | os.PathLike[str], graph: Graph, signatures: Mapping[str, Signature], version: int | None = None
+) -> int:
+    """Write a graph and its signatures as a version of a servable.
+
+    Args:
+        filepath: the folder of all versions, made if it is not there.
+        graph: the inference graph.
+        signatures: by name.
+        version: its number; by default one more than the highest.
+
+    Returns:
+        The version.
+
+    Raises:
+        SavedGraphError: an operation holds something that can't be written, such as a Python function.
+        FileExistsError: there is this version already.
+    """
+    document, arrays = describe(graph)
+    base = Path(filepath)
+    base.mkdir(parents=True, exist_ok=True)
+    if version is not None and (base / str(version)).exists():
+        raise _exists(base, version)
+    aside = base / f".{secrets.token_hex(4)}.anabranch.tmp"
+    aside.mkdir()
+    try:
+        _write_files(aside, document, arrays, signatures)
+        taken = _rename(aside, base, version)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    _sync(base)
+    return taken
+
+
+def _write_files(
+    folder: Path, document: dict[str, Any], arrays: list[Any], signatures: Mapping[str, Signature]
+) -> None:
+    weights = folder / "weights"
+    weights.mkdir()
+    written: dict[str, dict[str, Any]] = {}
+    entries: list[Any] = []
+    for number, array in enumerate(arrays):
+        if array.dtype.kind == "T" or array.nbytes <= _INLINE:
+            entries.append(array_document(array))
+            continue
+        name = f"weights/{number}.npy"
+        with (folder / name).open("xb") as stream:
+            np.lib.format.write_array(stream, storable(array), allow_pickle=False)
+        _sync(folder / name)
+        entries.append(name)
+    texts = {
+        "graph.json": {**document, "arrays": entries},
+        "signature.json": {
+            "format": FORMAT,
+            "version": FORMAT_VERSION,
+            "signatures": {name: signature.to_json() for name, signature in signatures.items()},
+        },
+    }
+    for name, content in texts.items():
+        _write_json(folder / name, content)
+    for name in [*texts, *[entry for entry in entries if isinstance(entry, str)]]:
+        path = folder / name
+        written[name] = {"size": path.stat().st_size, "sha256": _digest(path)}
+    _write_json(folder / "manifest.json", {"format": FORMAT, "version": FORMAT_VERSION, "files": written})
+    _sync(weights)
+    _sync(folder)
+
+
+def _write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, allow_nan=False, separators=(",", ":")), "utf-8")
+    _sync(path)
+
+
+def _rename(aside: Path, base: Path, version: int | None) -> int:
+    while True:
+        wanted = max([0, *versions_in(base)]) + 1 if version is None else version
+        try:
+            os.rename(aside, base / str(wanted))  # fails where somebody else was quicker
+        except OSError as error:
+            if error.errno not in _TAKEN:
+                raise
+            if version is not None:
+                raise _exists(base, version) from None
+        else:
+            return wanted
+
+
+def _exists(base: Path, version: int) -> FileExistsError:
+    return FileExistsError(
+        f"{str(base)!r} holds a version {version} already, and versions never change. Leave out version= for the next."
+    )
+
+
+def _sync(path: Path) -> None:
+    """Write a file, or a folder's own entries, to the disk."""
+    if path.is_dir() and os.name != "posix":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass  # some network file systems refuse this for folders
+    finally:
+        os.close(descriptor)
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def read_servable(folder: Path) -> tuple[Graph, dict[str, Signature]]:
+    """The graph and the signatures in the folder of one version; no code is run.
+
+    Raises:
+        ServableError: it is no servable, or its files are not those of the manifest.
+        SavedGraphError: it holds ops that are not known here.
+    """
+    source = repr(str(folder))
+    manifest = _read_json(folder / "manifest.json")
+    try:
+        _check_format(manifest, source)
+        for name, entry in manifest["files"].items():
+            _check_file(folder, name, entry)
+        document, written = _read_json(folder / "graph.json"), _read_json(folder / "signature.json")
+        _check_format(written, source)
+        signatures = {str(name): Signature.from_json(each) for name, each in written["signatures"].items()}
+        entries = document["arrays"]
+        graph = rebuild(document, lambda number: _array(folder, manifest["files"], entries[number]), source)
+        for signature in signatures.values():
+            for info in (*signature.inputs, *signature.outputs):
+                graph.get_tensor_by_name(info.tensor)
+    except (SavedGraphError, ServableError):
+        raise
+    except (OSError, KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
+        raise ServableError(f"{source} is damaged: {type(error).__name__}: {error}. Export it again.") from error
+    return graph, signatures
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ServableError(
+            f"{str(path.parent)!r} holds no {path.name}: it is no servable. model.export() writes them."
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise ServableError(f"{str(path)!r} is damaged: {error}. Export it again.") from error
+
+
+def _check_format(document: Any, source: str) -> None:
+    if document["format"] != FORMAT:
+        raise ServableError(f"{source} holds no servable, but {document['format']!r}. model.export() writes servables.")
+    if document["version"] > FORMAT_VERSION:
+        raise ServableError(
+            f"{source} is of format version {document['version']}; this version of anabranch reads up to "
+            f"{FORMAT_VERSION}. Load it with a newer one."
+        )
+
+
+def _check_file(folder: Path, name: str, entry: Mapping[str, Any]) -> None:
+    path = folder / name
+    if not re.fullmatch(r"(weights/[0-9]+\.npy|graph\.json|signature\.json)", name):
+        raise ServableError(f"{str(folder)!r}: the manifest names {name!r}, which is no file of a servable.")
+    if not path.is_file():
+        raise ServableError(f"{str(path)!r} is missing: the manifest names it. Copy the whole folder, or export again.")
+    size = path.stat().st_size
+    if size != entry["size"]:
+        raise ServableError(f"{str(path)!r} has {size:,} bytes; the manifest says {entry['size']:,}. Copy it again.")
+    if _digest(path) != entry["sha256"]:
+        raise ServableError(f"{str(path)!r} is not what was written: its SHA-256 is another. Copy it again.")
+
+
+def _array(folder: Path, files: Mapping[str, Any], entry: Any) -> Any:
+    if not isinstance(entry, str):
+        return read_array(entry)
+    if entry not in files:
+        raise ServableError(f"{str(folder)!r}: graph.json names {entry!r}, which the manifest does not.")
+    return np.asarray(np.lib.format.open_memmap(folder / entry, mode="r"))
+
+
+def _digest(path: Path) -> str:
+    found = hashlib.sha256()
+    with path.open("rb") as stream:
+        while piece := stream.read(_PIECE):
+            found.update(piece)
+    return found.hexdigest()

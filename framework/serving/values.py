@@ -1,0 +1,100 @@
+"""Values of requests as arrays of the dtypes and shapes that a signature asks for; errors name the input."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+import numpy as np
+
+from ...distribute.request_error import RequestError
+from ...engine.graph.dtypes import as_dtype, name_of
+from .signature import TensorInfo
+
+_KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf", "V": "iuf"}  # of the wanted dtype: kinds that may be given
+
+
+def as_input(info: TensorInfo, value: Any) -> Any:
+    """`value`, an array or nested lists, as an array for an input.
+
+    Raises:
+        RequestError: it is no array, its values are of another kind or out of range, or its shape does not fit.
+    """
+    array = as_array_of(f"Input {info.name!r}", info.dtype, value)
+    check_shape(info, array.shape)
+    return array
+
+
+def check_shape(info: TensorInfo, shape: tuple[int, ...]) -> None:
+    """Raise a `RequestError` where an array of such a shape does not fit the input."""
+    if not info.accepts(shape):
+        wanted = f"({', '.join('any' if size is None else str(size) for size in info.shape)})"
+        raise RequestError(400, f"Input {info.name!r}: expected the shape {wanted}, got {tuple(shape)}.")
+
+
+def as_array_of(what: str, dtype: str, value: Any) -> Any:
+    """`value` as an array of a dtype; numbers keep their kind: no text for numbers, no fractions for integers."""
+    if dtype == "string":
+        return _as_strings(what, value)
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise RequestError(400, f"{what}: expected an array of {dtype}, got unequal lists: {error}.") from None
+    wanted = as_dtype(dtype)
+    if array.dtype == wanted or array.size == 0:
+        return array.astype(wanted, copy=False)
+    given = "V" if name_of(array.dtype) == "bfloat16" else array.dtype.kind
+    if given not in _KINDS[wanted.kind] and given != wanted.kind:
+        found = "text" if given in "USTO" else name_of(array.dtype)
+        raise RequestError(400, f"{what}: expected values of {dtype}, got {found}.")
+    if wanted.kind in "iu":
+        _check_range(what, array, wanted)
+    with np.errstate(over="ignore"):  # a large float64 is infinite in float32, as in NumPy
+        return array.astype(wanted)
+
+
+def _check_range(what: str, array: Any, wanted: Any) -> None:
+    limits = np.iinfo(wanted)
+    low, high = int(array.min()), int(array.max())
+    if low < limits.min or high > limits.max:
+        found = low if low < limits.min else high
+        raise RequestError(400, f"{what}: expected values of {wanted.name}, got {found}, which is out of its range.")
+
+
+def _as_strings(what: str, value: Any) -> Any:
+    try:
+        if isinstance(value, np.ndarray):
+            if value.dtype.kind not in "USTO":
+                raise RequestError(400, f"{what}: expected text, got {name_of(value.dtype)}.")
+            flat, shape = value.reshape(-1).tolist(), value.shape
+        else:
+            nested = np.array(_boxed(value), object)
+            flat, shape = nested.reshape(-1).tolist(), nested.shape
+        return np.array([as_text(what, each) for each in flat], as_dtype("string")).reshape(shape)
+    except ValueError as error:
+        raise RequestError(400, f"{what}: expected an array of text, got unequal lists: {error}.") from None
+
+
+def _boxed(value: Any) -> Any:
+    """`value` with ``{"b64": ...}`` decoded; these become bytes."""
+    if isinstance(value, (list, tuple)):
+        return [_boxed(item) for item in value]
+    if isinstance(value, dict) and value.keys() == {"b64"} and isinstance(value["b64"], str):
+        try:
+            return base64.b64decode(value["b64"], validate=True)
+        except binascii.Error as error:
+            raise RequestError(400, f"A value {{'b64': ...}} is no base64: {error}.") from None
+    return value
+
+
+def as_text(what: str, value: Any) -> str:
+    """A string, or the string that bytes of UTF-8 hold."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, bytes):
+        raise RequestError(400, f"{what}: expected text, got {type(value).__name__}.")
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RequestError(400, f"{what}: expected bytes that are UTF-8, got others ({error.reason}).") from None

@@ -1,0 +1,62 @@
+"""All tasks lower a step to the same program, whoever has used its state before; else the error says what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from shared.tasks import TaskProcess, tasks
+
+import anabranch as ab
+
+PS, WORKER = "/job:ps/task:0", "/job:worker/task:0"
+Running = dict[str, TaskProcess]
+
+pytestmark = pytest.mark.xdist_group("tasks")
+
+
+@pytest.fixture(scope="module")
+def running() -> Generator[Running]:
+    with tasks() as made:
+        yield made
+
+
+def total_of(running: Running, names: Sequence[str]) -> float:
+    """The total of variables by these names, half of which are on each task, as a new client finds it."""
+    with ab.Graph().as_default() as graph:
+        variables: list[Any] = []
+        for number, name in enumerate(names):
+            with ab.device(WORKER if number < len(names) // 2 else PS):
+                variables.append(ab.Variable(10.0**number, name=name))
+        with ab.device(WORKER):
+            total = sum(variables[1:], variables[0] + 0.0)
+    with ab.Session(graph, target=running[WORKER].target) as session:
+        found = float(session.run(total))
+        session.close()
+    return found
+
+
+def test_variables_that_clients_name_differently(running: Running):
+    assert total_of(running, ["same", "same", "same", "same"]) == 1111
+    assert total_of(running, ["same", "same_1", "same_2", "same_3"]) == 1111
+
+
+def test_generators_that_have_drawn_already(running: Running):
+    found: list[Any] = []
+    for number in range(3):
+        with ab.Graph().as_default() as graph:
+            with ab.device(PS):
+                drawn = ab.random.uniform((3,), seed=ab.random.SeedGenerator(5 + number, name="dice that have drawn"))
+            with ab.device(WORKER):
+                scaled = drawn * 2.0
+        with ab.Session(graph, target=running[WORKER].target) as session:
+            found.append(session.run(scaled))
+            session.close()
+    with ab.Graph().as_default() as local:
+        dice = ab.random.SeedGenerator(5)
+        expected = ab.random.uniform((3,), seed=dice) * 2.0
+    here = ab.Session(local)
+    for value in found:
+        np.testing.assert_array_equal(value, here.run(expected))
