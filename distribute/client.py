@@ -19,7 +19,7 @@ from ..engine.graph.deadlines import seconds_left
 from ..engine.graph.dtypes import name_of
 from ..engine.graph.graph import Graph, Operation
 from ..engine.graph.spec import Spec, TensorSpec
-from ..engine.graph.tensor import Tensor
+from ..engine.graph.tensor import Symbol
 from ..engine.graph.variable import Variable
 from ..engine.passes.memory_budget import memory_budget
 from ..engine.passes.switches import turned_off
@@ -139,8 +139,8 @@ class Client:
     def program(
         self,
         graph: Graph,
-        targets: Sequence[Tensor | Operation],
-        feeds: Sequence[Tensor],
+        targets: Sequence[Symbol | Operation],
+        feeds: Sequence[Symbol],
         specs: Sequence[Spec] | None,
         placement: Placement | None,
     ) -> RemoteProgram:
@@ -242,7 +242,7 @@ class RemoteProgram:
         return tuple([decode_value(description, answer.arrays) for description in answer.document()["values"]])
 
 
-def _named(target: Tensor | Operation) -> list[int]:
+def _named(target: Symbol | Operation) -> list[int]:
     """An operation of the graph by its place, with the number of its output."""
     if isinstance(target, Operation):
         return [target.index]

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..engine import ops
 from ..engine.control_flow.while_loop import while_loop
-from ..engine.graph import Graph, Operation, Placeholder, Tensor, TensorSpec, Variable
+from ..engine.graph import Graph, Operation, Placeholder, Symbol, Tensor, TensorSpec, Variable
 from ..engine.graph.graph import ReadVariable, get_default_graph
 from ..engine.graph.variable import Assign
 from ..engine.session.inside import fetched_from
@@ -36,7 +36,7 @@ class StepGraph:
         self.graph = Graph()
         with self.graph.as_default():
             self.feeds = [self.graph.add(Placeholder(spec), ()).outputs[0] for spec in specs]
-            self.fetches = build(self.feeds)
+            self.fetches = [self.graph.capture(fetch) for fetch in build([*self.feeds])]
         written = [operation.op.variable for operation in self.graph.operations if isinstance(operation.op, Assign)]
         self.variables: list[Variable] = list({id(variable): variable for variable in written}.values())
 
@@ -51,7 +51,7 @@ class StepGraph:
             return False
         return all(map(_is_plain, self.graph.operations))
 
-    def copy(self, batch: Sequence[Tensor], values: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    def copy(self, batch: Sequence[Tensor], values: Sequence[Tensor]) -> tuple[list[Symbol], list[Symbol]]:
         """The step again, in the current graph.
 
         Args:
@@ -62,15 +62,15 @@ class StepGraph:
             What it fetches, and the values of `variables` as it leaves them.
         """
         graph = get_default_graph()
-        held: dict[int, Tensor] = {id(v): value for v, value in zip(self.variables, values, strict=True)}
-        found: dict[Tensor, Tensor] = dict(zip(self.feeds, batch, strict=True))
+        held: dict[int, Symbol] = {id(v): graph.capture(value) for v, value in zip(self.variables, values, strict=True)}
+        found: dict[Symbol, Symbol] = dict(zip(self.feeds, map(graph.capture, batch), strict=True))
         for operation in self.graph.operations:
             op = operation.op
             if isinstance(op, Placeholder):
                 continue
             if isinstance(op, ReadVariable):
                 known = held.get(id(op.variable))
-                found[operation.outputs[0]] = op.variable.value if known is None else known
+                found[operation.outputs[0]] = graph.capture(op.variable.value) if known is None else known
             elif isinstance(op, Assign):
                 found[operation.outputs[0]] = held[id(op.variable)] = found[operation.inputs[0]]
             else:
@@ -92,7 +92,7 @@ def _size(variable: Variable) -> int:
     return math.prod(sizes) if is_known else _MOST_NUMBERS + 1
 
 
-def carried_loop(step: StepGraph, stacked: Sequence[Tensor]) -> list[Tensor]:
+def carried_loop(step: StepGraph, stacked: Sequence[Tensor]) -> list[Symbol]:
     """Build a loop that makes a step for each batch, and assigns to the step's variables when it is over.
 
     Args:
@@ -102,7 +102,7 @@ def carried_loop(step: StepGraph, stacked: Sequence[Tensor]) -> list[Tensor]:
     Returns:
         What the steps fetch, as arrays with an element for each step.
     """
-    fetches: list[Tensor] = []
+    fetches: list[Symbol] = []
 
     def body(number: Any, *values: Any) -> tuple[Any, ...]:
         fetches[:], results = step.copy([each[number] for each in stacked], values)
@@ -112,4 +112,4 @@ def carried_loop(step: StepGraph, stacked: Sequence[Tensor]) -> list[Tensor]:
     _, *results = while_loop(lambda number, *_: number < count, body, (0, *[v.value for v in step.variables]))
     for variable, value in zip(step.variables, results, strict=True):
         variable.assign(value)
-    return [fetched_from(stacked[0].graph, tensor) for tensor in fetches]
+    return [fetched_from(get_default_graph(), tensor) for tensor in fetches]

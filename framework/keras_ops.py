@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..engine import ops
-from ..engine.graph import Operation, Tensor
+from ..engine.graph import Operation, Symbol
 from ..engine.graph.claims import claim
 from ..engine.graph.dtypes import name_of
 from ..engine.graph.quick_dataclass import dataclass
@@ -111,7 +111,7 @@ _SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
-def keras_op(op: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KerasOp | None:
+def keras_op(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     """What computes the same in Keras; None if it has nothing of the kind."""
     kind = type(op).__name__
     if kind in _NAMES:
@@ -131,7 +131,7 @@ def keras_op(op: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Ke
     return None if make is None else make(op, inputs, outputs)
 
 
-def constant_value(tensor: Tensor) -> Any:
+def constant_value(tensor: Symbol) -> Any:
     """The value of a tensor that is a constant, or that `fold` made one; None for others."""
     op = tensor.operation.op
     return op.value if isinstance(op, Constant) else tensor.annotations.get(_CONSTANT)
@@ -163,14 +163,14 @@ def _axis(axes: Any) -> Any:
     return axes[0] if axes is not None and len(axes) == 1 else _plain(axes)
 
 
-def _reshape(op: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KerasOp | None:
+def _reshape(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     shape = outputs[0].shape
     if shape is None or shape.count(None) > 1:
         return None
     return KerasOp("numpy.Reshape", {"newshape": [-1 if size is None else size for size in shape]}, 1)
 
 
-def _broadcast(op: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KerasOp | None:
+def _broadcast(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     """The result's shape is fixed, or that of a tensor, or open where the input's is."""
     source, shape = inputs[0], outputs[0].shape
     if len(inputs) > 1 and isinstance(inputs[1].operation.op, ShapeOf):
@@ -188,24 +188,24 @@ def _broadcast(op: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> 
     return KerasOp("numpy.Multiply", {}, given=(source, ones))
 
 
-def _zeros(op: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KerasOp | None:
+def _zeros(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     if not isinstance(inputs[0].operation.op, ShapeOf):
         return None
     like = inputs[0].operation.inputs[0]
     return KerasOp("numpy.ZerosLike", {"dtype": name_of(outputs[0].dtype)}, given=(like,))
 
 
-def _bessel(op: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KerasOp | None:
+def _bessel(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     return KerasOp("numpy.I0", {}) if op.order == 0 else None
 
 
-def _sparse_cross_entropy(op: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KerasOp | None:
+def _sparse_cross_entropy(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     logits, labels = inputs
     config = {"from_logits": True, "axis": -1}
     return KerasOp("nn.SparseCategoricalCrossentropy", config, given=(labels, logits))
 
 
-def _transposed_convolution(op: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KerasOp | None:
+def _transposed_convolution(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     """The gradient of a convolution's input, as far as it has the size that Keras gives it."""
     x, kernel, shape = inputs[0].shape, inputs[1].shape, outputs[0].shape
     padding = _padding(op)
@@ -223,14 +223,14 @@ def _transposed_convolution(op: Any, inputs: Sequence[Tensor], outputs: Sequence
     return KerasOp("nn.ConvTranspose", {**config, "data_format": "channels_last"}, 2)
 
 
-def _fill(op: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KerasOp | None:
+def _fill(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     shape = outputs[0].shape
     if shape is None or None in shape:
         return None
     return KerasOp("numpy.Full", {"shape": list(shape), "dtype": name_of(outputs[0].dtype)}, 1)
 
 
-def _matmul(op: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KerasOp | None:
+def _matmul(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     if not (op.transpose_a or op.transpose_b):
         return KerasOp("numpy.Matmul", {})
     a, b = "ji" if op.transpose_a else "ij", "kj" if op.transpose_b else "jk"
@@ -238,11 +238,11 @@ def _matmul(op: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Ker
     return KerasOp("numpy.Einsum", {"subscripts": f"{lead}{a},{lead}{b}->{lead}ik"})
 
 
-def _contraction(op: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KerasOp | None:
+def _contraction(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     return KerasOp("numpy.Einsum", {"subscripts": f"{op.a},{op.b}->{op.out}"})
 
 
-def _split(op: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KerasOp | None:
+def _split(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     sizes = op.sizes
     if op.equal or len({*sizes}) == 1:
         return KerasOp("numpy.Split", {"indices_or_sections": len(sizes), "axis": op.axis}, 1)
@@ -252,13 +252,13 @@ def _split(op: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Kera
     return KerasOp("numpy.Split", {"indices_or_sections": places, "axis": op.axis}, 1)
 
 
-def _pad(op: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KerasOp | None:
+def _pad(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     if any(width is None for pair in op.widths for width in pair):
         return None
     return KerasOp("numpy.Pad", {"pad_width": [list(pair) for pair in op.widths], "mode": "constant"}, 2)
 
 
-def _pool(op: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KerasOp | None:
+def _pool(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     config = {"pool_size": list(op.pool_size), "strides": list(op.strides), "padding": op.padding}
     return KerasOp(f"nn.{type(op).__name__}", {**config, "data_format": "channels_last"})
 
@@ -270,7 +270,7 @@ def _padding(op: Any) -> str | None:
     return None if any(width for pair in op.padding for width in pair) else "valid"
 
 
-def _convolution(op: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KerasOp | None:
+def _convolution(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     padding = _padding(op)
     if padding is None:
         return None
@@ -286,23 +286,23 @@ def _convolution(op: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -
     return KerasOp("nn.DepthwiseConv", config, given=(inputs[0], np.reshape(value, (*value.shape[:-2], channels, -1))))
 
 
-def _softmax(op: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KerasOp | None:
+def _softmax(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     if op.axes is None or len(op.axes) != 1:
         return None
     return KerasOp(f"nn.{type(op).__name__}", {"axis": op.axes[0]})
 
 
-def _running(op: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KerasOp | None:
+def _running(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     if op.exclusive or op.reverse:
         return None
     return KerasOp(f"numpy.{type(op).__name__.capitalize()}", {"axis": op.axis})
 
 
-def _roll(op: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KerasOp | None:
+def _roll(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     return None if op.shifts is None else KerasOp("numpy.Roll", {"shift": _axis(op.shifts), "axis": _axis(op.axes)}, 1)
 
 
-def _slice(op: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> KerasOp | None:
+def _slice(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     return None if None in op.sizes else KerasOp("core.Slice", {"shape": list(op.sizes)}, 2)
 
 

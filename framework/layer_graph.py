@@ -42,8 +42,8 @@ class LayerGraph:
         self.inputs_structure = inputs
         self.outputs_structure = outputs
         self.model_name = model_name
-        self.inputs: list[Tensor] = _checked(inputs, "inputs", model_name)
-        self.outputs: list[Tensor] = _checked(outputs, "outputs", model_name)
+        self.inputs: list[Symbol] = _checked(inputs, "inputs", model_name)
+        self.outputs: list[Symbol] = _checked(outputs, "outputs", model_name)
         self._check_inputs()
         as_nodes(self.outputs, self.inputs)
         walk = _Walk(self.inputs)
@@ -239,7 +239,7 @@ def _is_inner(tensor: Tensor) -> bool:
     return not isinstance(history(tensor).layer, InputLayer) and isinstance(tensor.spec, TensorSpec)
 
 
-def _input_like(tensor: Tensor, graph: LayerGraph) -> Tensor:
+def _input_like(tensor: Symbol, graph: LayerGraph) -> Tensor:
     """The tensor of a new `Input`, in the same graph, that has the shape and dtype of what a layer gives."""
     layer = history(tensor).layer
     if tensor.shape is None:
@@ -273,7 +273,7 @@ def _tensors(outputs: Any) -> list[Tensor]:
     return [leaf for leaf in flatten(outputs) if isinstance(leaf, Tensor)]
 
 
-def _checked(structure: Any, what: str, model_name: str) -> list[Tensor]:
+def _checked(structure: Any, what: str, model_name: str) -> list[Symbol]:
     flat = flatten(structure)
     for item in flat:
         if not isinstance(item, Symbol):
@@ -331,7 +331,7 @@ def _check_shape(tensor: Tensor, symbol: Tensor, model_name: str) -> None:
 class _Walk:
     """A walk from the outputs to the inputs, depth first."""
 
-    def __init__(self, inputs: list[Tensor]) -> None:
+    def __init__(self, inputs: list[Symbol]) -> None:
         self.inputs = set(inputs)
         self.nodes: list[Node] = []
         self.first_met: dict[AnyLayer, int] = {}
@@ -339,7 +339,7 @@ class _Walk:
 
     def visit(self, output: Tensor) -> None:
         """Append the nodes that `output` needs to `nodes`, each after those that it depends on itself."""
-        pending: list[tuple[Node, list[Tensor]]] = []
+        pending: list[tuple[Node, list[Symbol]]] = []
         self._enter(output, pending)
         while pending:
             node, remaining = pending[-1]
@@ -357,7 +357,7 @@ class _Walk:
             return []
         return list(dict.fromkeys(_node_of(tensor) for tensor in node.input_tensors))
 
-    def _enter(self, tensor: Tensor, pending: list[tuple[Node, list[Tensor]]]) -> None:
+    def _enter(self, tensor: Tensor, pending: list[tuple[Node, list[Symbol]]]) -> None:
         node = _node_of(tensor)
         if node in self._finished or any(node is entered for entered, _ in pending):
             return

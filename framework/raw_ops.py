@@ -15,6 +15,7 @@ from ..engine.graph import (
     Operation,
     Placeholder,
     ReadVariable,
+    Symbol,
     Tensor,
     as_dtype,
 )
@@ -164,7 +165,7 @@ class SavedOp:
         return outputs[0] if len(outputs) == 1 else outputs
 
 
-def as_nodes(outputs: Iterable[Tensor], inputs: Iterable[Tensor]) -> None:
+def as_nodes(outputs: Iterable[Symbol], inputs: Iterable[Symbol]) -> None:
     """Give every op between `outputs` and tensors made by layers a node, as if it were a layer.
 
     Raises:
@@ -173,7 +174,7 @@ def as_nodes(outputs: Iterable[Tensor], inputs: Iterable[Tensor]) -> None:
     known = set(inputs)
     pending = [tensor for tensor in outputs if tensor not in known]
     raw: dict[Operation, None] = {}
-    seen: set[Tensor] = set()
+    seen: set[Symbol] = set()
     while pending:
         tensor = pending.pop()
         if tensor in seen or tensor in known:
@@ -209,7 +210,7 @@ def _check_repeatable(operation: Operation) -> None:
         )
 
 
-def _is_literal(tensor: Tensor) -> bool:
+def _is_literal(tensor: Symbol) -> bool:
     """Whether a tensor needs no node of its own: a constant, or the value of a variable."""
     if "history" in tensor.annotations:
         return False
@@ -218,7 +219,7 @@ def _is_literal(tensor: Tensor) -> bool:
 
 def _argument(tensor: Any) -> Any:
     """What to call the op on: the tensor itself, or the constant or variable that it stands for."""
-    if not isinstance(tensor, Tensor) or not _is_literal(tensor):
+    if not isinstance(tensor, Symbol) or not _is_literal(tensor):
         return tensor
     op = tensor.operation.op
     return op.variable if isinstance(op, ReadVariable) else constant_value(tensor)

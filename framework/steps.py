@@ -11,7 +11,8 @@ import numpy as np
 
 from ..engine import ops
 from ..engine.control_flow.while_loop import while_loop
-from ..engine.graph import Graph, Placeholder, Tensor, TensorSpec, flatten
+from ..engine.graph import Graph, Placeholder, Symbol, Tensor, TensorSpec, flatten
+from ..engine.graph.graph import get_default_graph
 from ..engine.ops.base import apply
 from ..engine.ops.tensor_arrays import ArrayRead
 from ..engine.place.devices import devices_version
@@ -127,7 +128,7 @@ def compile_step(build: Build, layout: Layout, specs: Sequence[TensorSpec]) -> P
     graph = Graph()
     with graph.as_default():
         feeds = [graph.add(Placeholder(spec), (), name).outputs[0] for spec, name in zip(specs, names, strict=True)]
-        fetches = build(layout, feeds)
+        fetches = [graph.capture(fetch) for fetch in build(layout, [*feeds])]
     effects = [operation for operation in graph.operations if operation.writes]
     return make_program(graph, [*fetches, *effects], feeds)
 
@@ -154,17 +155,18 @@ def compile_loop(build: Build, batch: Batch, count: int) -> Program:
     return compile_step(build_loop, batch.layout, specs)
 
 
-def _assigning_loop(build: Callable[[list[Tensor]], list[Tensor]], stacked: list[Tensor]) -> list[Tensor]:
+def _assigning_loop(build: Callable[[list[Tensor]], list[Tensor]], stacked: list[Tensor]) -> list[Symbol]:
     """Build a loop that makes a step for each batch, assigning to variables in each; see `carried_loop`."""
-    fetches: list[Tensor] = []
+    fetches: list[Symbol] = []
 
     def body(number: Any) -> tuple[Any]:
-        fetches[:] = build([each[number] for each in stacked])  # of the last trace, if there are several
+        graph = get_default_graph()
+        fetches[:] = [graph.capture(fetch) for fetch in build([each[number] for each in stacked])]  # of the last trace
         return (number + 1,)
 
     count = ops.shape(stacked[0])[0]
     while_loop(lambda number: number < count, body, (0,))
-    return [fetched_from(stacked[0].graph, tensor) for tensor in fetches]
+    return [fetched_from(get_default_graph(), tensor) for tensor in fetches]
 
 
 def _key_of(batch: Batch) -> Any:

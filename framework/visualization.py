@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..engine.graph import Tensor, flatten
+from ..engine.graph import Symbol, flatten
 from ..layers.layer import Layer
 from ..layers.node import Node
 from .layer_graph import LayerGraph
@@ -129,7 +129,7 @@ class _Shown:
     activations: bool
     trainable: bool
 
-    def lines(self, operation: Layer | RawOp, inputs: list[Tensor], outputs: list[Tensor]) -> list[str]:
+    def lines(self, operation: Layer | RawOp, inputs: list[Symbol], outputs: list[Symbol]) -> list[str]:
         kind = type(operation.op).__name__ if isinstance(operation, RawOp) else type(operation).__name__
         lines = [f"{operation.name} ({kind})" if self.names else kind]
         activation: Any = getattr(operation, "activation", None)
@@ -172,7 +172,7 @@ class _Drawer:
         self.expand_nested = expand_nested
         self.boxes = boxes
 
-    def draw(self, graph: LayerGraph, group: tuple[str, ...], sources: dict[Tensor, Box]) -> list[Box]:
+    def draw(self, graph: LayerGraph, group: tuple[str, ...], sources: dict[Symbol, Box]) -> list[Box]:
         """Draw a graph whose inputs come from `sources` (or from boxes of their own); returns where outputs are made.
 
         Layers that are called several times get a box for each call.
@@ -186,7 +186,7 @@ class _Drawer:
                 made.update(self._node(node, group, made))
         return [made[tensor] for tensor in graph.outputs]
 
-    def _node(self, node: Node, group: tuple[str, ...], made: dict[Tensor, Box]) -> dict[Tensor, Box]:
+    def _node(self, node: Node, group: tuple[str, ...], made: dict[Symbol, Box]) -> dict[Symbol, Box]:
         inner = node.layer.layer_graph if self.expand_nested and isinstance(node.layer, Model) else None
         if inner is None:
             box = self._box(node.layer, node.input_tensors, node.output_tensors, group, made)
@@ -199,10 +199,10 @@ class _Drawer:
     def _box(
         self,
         operation: Layer | RawOp,
-        inputs: list[Tensor],
-        outputs: list[Tensor],
+        inputs: list[Symbol],
+        outputs: list[Symbol],
         group: tuple[str, ...],
-        made: dict[Tensor, Box],
+        made: dict[Symbol, Box],
     ) -> Box:
         box = Box(str(len(self.boxes)), self.shown.lines(operation, inputs, outputs), group)
         box.parents = list({made[tensor].key: made[tensor] for tensor in flatten(inputs) if tensor in made}.values())

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..engine import ops
 from ..engine.control_flow import TensorArray, while_loop
-from ..engine.graph import Region, Tensor, TensorSpec, Variable, flatten, pack_as
+from ..engine.graph import Region, Symbol, Tensor, TensorSpec, Variable, flatten, pack_as
 from ..engine.graph.claims import claim
 from ..engine.graph.graph import Graph, get_default_graph, in_explicit_graph
 from ..engine.objects.registry import serialize_keras_object
@@ -218,6 +218,7 @@ class RNN(Layer):
             )
         if lengths.shape is None:
             what = f"Layer {self.name!r} ({type(self).__name__}): sequence_length must have the shape (batch,)."
+            assert isinstance(lengths, Symbol)  # the ranks of values are known
             with lengths.graph.control_dependencies([ops.assert_rank(lengths, 1, what)]):
                 lengths = ops.reshape(lengths, (-1,))
         return ops.cast(self._of_each_row("sequence_length", lengths, batch), "int32")
@@ -440,7 +441,7 @@ class _Loop:
         return TensorSpec(output.shape, output.dtype), positions[0] if positions else None, sums
 
 
-def _packed_like(sequences: Any, read: list[Tensor]) -> Any:
+def _packed_like(sequences: Any, read: list[Any]) -> Any:
     return pack_as(sequences, read) if isinstance(sequences, (list, tuple, dict)) else read[0]
 
 

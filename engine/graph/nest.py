@@ -41,10 +41,10 @@ def flatten(structure: Any) -> list[Any]:
 
 
 def _gather(structure: Any, leaves: list[Any]) -> None:
-    if isinstance(structure, (list, tuple)):
+    if is_sequence(structure):
         for item in structure:
             _gather(item, leaves)
-    elif isinstance(structure, dict):
+    elif is_mapping(structure):
         for key in sorted_keys(structure):
             _gather(structure[key], leaves)
     elif structure is not None:

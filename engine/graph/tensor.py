@@ -253,12 +253,12 @@ class Symbol(Tensor):
 
     __slots__ = ("__weakref__", "_annotations", "index", "operation", "spec")
 
-    spec: Spec  # pyright: ignore[reportIncompatibleMethodOverride] - a slot in place of the property
+    spec: Spec
 
     def __init__(self, operation: Operation, index: int, spec: Spec) -> None:
         self.operation = operation
         self.index = index
-        self.spec = spec
+        self.spec = spec  # pyright: ignore[reportIncompatibleMethodOverride] - a slot in place of the property
         self._annotations: dict[str, Any] | None = None
 
     @property

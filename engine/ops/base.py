@@ -397,7 +397,7 @@ def promote(*values: TensorLike, floating: bool = False) -> list[Tensor]:
 def _promoted_value(x: Value, y: Any, floating: bool) -> Tensor | None:
     """`y` as a tensor of the dtype of `x`, if that is what promotion clearly makes of both; else None."""
     dtype: Any = x.array.dtype
-    kind: Any = type(y)
+    kind = y.__class__
     if floating and dtype.kind != "f":
         return None
     if kind is Value:

@@ -98,7 +98,7 @@ def _outputs(op: Op, inputs: Sequence[Value], arrays: list[Any]) -> tuple[Value,
             raise
         with np.errstate(all="ignore"):
             result = plan(*arrays)
-    return tuple([Value(array) for array in result]) if type(result) is tuple else (Value(result),)
+    return tuple([Value(array) for array in result]) if result.__class__ is tuple else (Value(result),)
 
 
 def _run_once(op: Op, inputs: Sequence[Value], arrays: list[Any]) -> tuple[Value, ...]:
@@ -109,7 +109,7 @@ def _run_once(op: Op, inputs: Sequence[Value], arrays: list[Any]) -> tuple[Value
     if any(effect.writes for effect in op.effects()):
         _context.effects += 1
     given = specs if isinstance(specs, tuple) else (specs,)
-    results: tuple[Any, ...] = result if isinstance(result, tuple) else (result,)
+    results = result if issubclass(result.__class__, tuple) else (result,)
     made = tuple([value_of(item, spec) for item, spec in zip(results, given, strict=True)])
     if len(made) == 1 and isinstance(made[0], FlowValue) and not any(isinstance(t, FlowValue) for t in inputs):
         made[0].origin = op, tuple(inputs)

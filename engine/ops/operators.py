@@ -55,7 +55,7 @@ def _getitem(x: Any, key: Any) -> Tensor:
 
 
 def _is_plain_index(key: Any) -> bool:
-    kind: Any = type(key)
+    kind = key.__class__
     if kind is slice:
         return _PLAIN_INDICES.issuperset(map(type, (key.start, key.stop, key.step)))
     return kind in _PLAIN_INDICES or (kind is tuple and all(map(_is_plain_index, key)))

@@ -17,6 +17,7 @@ from shared.fake_cupy import FakeCupy
 import anabranch as ab
 from anabranch.engine.devices.cuda import GpuUnavailableError
 from anabranch.engine.graph import Colocation, DeviceName, IndexedSlices, Sample, registered_ops
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.place import Device, PlacementError, list_devices, make_devices, why_not
 
 NAMES = st.builds(
@@ -43,7 +44,8 @@ def _devices_as_they_were() -> Generator[None]:
 
 
 def line_of(item: Any) -> str:
-    return re.escape(str(item.location))
+    operation = item if hasattr(item, "location") else symbol_of(item).operation
+    return re.escape(str(operation.location))
 
 
 # --- names ----------------------------------------------------------------------------------------------------------
@@ -145,7 +147,7 @@ def test_shared_constants_do_not_remember_the_scope_of_their_first_use():
     x = ab.placeholder((2,), "float32")
     with ab.device("sim:0"):
         y = x + 1.0
-    constants = [operation for operation in y.graph.operations if operation.type == "constant"]
+    constants = [operation for operation in symbol_of(y).graph.operations if operation.type == "constant"]
     assert [operation.device for operation in constants] == [""] * len(constants)
     assert y.device == "/device:SIM:0"
 
@@ -219,21 +221,21 @@ def test_colocate_with_lifts_the_scopes_around_and_takes_the_device():
     with ab.device("cpu:0"), ab.colocate_with(a):
         b = a + 1.0
     assert b.device == "/device:SIM:0"
-    (held,) = b.operation.colocations
+    (held,) = symbol_of(b).operation.colocations
     assert isinstance(held, Colocation)
-    assert held in a.operation.colocations
+    assert held in symbol_of(a).operation.colocations
     assert held.binding
 
 
 def test_colocate_with_takes_operations_tensors_and_variables():
     v = ab.Variable(1.0)
     a = ab.constant(1.0)
-    for item in (a, a.operation):
+    for item in (a, symbol_of(a).operation):
         with ab.colocate_with(item):
-            assert (a * 2.0).operation.colocations == a.operation.colocations
+            assert symbol_of(a * 2.0).operation.colocations == symbol_of(a).operation.colocations
     for item in (v, v.value.operation):
         with ab.colocate_with(item):
-            assert (a * 3.0).operation.colocations == (v,)
+            assert symbol_of(a * 3.0).operation.colocations == (v,)
     with pytest.raises(TypeError, match="takes an operation, a tensor or a variable, not str"):
         ab.colocate_with("a")
     with ab.Graph().as_default(), pytest.raises(ValueError, match="belongs to another graph"):
@@ -248,7 +250,7 @@ def test_a_gradient_is_near_what_it_is_the_gradient_of():
         (dx,) = ab.gradients(ab.ops.sum(y), [x])
     assert dx.device == "/device:SIM:1"
     (held,) = dx.operation.colocations
-    assert held in y.operation.colocations
+    assert held in symbol_of(y).operation.colocations
     assert not held.binding
 
 
@@ -310,19 +312,19 @@ def test_what_a_simulated_device_refuses():
     number = ab.constant(1.0)
     calling = ab.ops.numpy_function(np.sin, [number], "float32", stateful=False)
     for kind in ("sim", "gpu"):
-        assert why_not(kind, number.operation) is None
-        assert why_not(kind, text.operation) == "only a CPU has strings"
+        assert why_not(kind, symbol_of(number).operation) is None
+        assert why_not(kind, symbol_of(text).operation) == "only a CPU has strings"
         for operation in (ab.ops.print(number), calling.operation):
             assert "calls Python, prints, checks" in str(why_not(kind, operation))
             assert why_not("cpu", operation) is None
-    assert why_not("cpu", text.operation) is None
+    assert why_not("cpu", symbol_of(text).operation) is None
 
 
 def test_keys_are_taken_on_the_host():
     drawn = ab.random.uniform((4,), seed=ab.random.SeedGenerator(1))
-    (key,) = [operation for operation in drawn.graph.operations if operation.type == "take_key"]
+    (key,) = [operation for operation in symbol_of(drawn).graph.operations if operation.type == "take_key"]
     assert "host's memory" in str(why_not("sim", key))
-    assert why_not("gpu", drawn.operation) is None
+    assert why_not("gpu", symbol_of(drawn).operation) is None
 
 
 def numeric_cases() -> list[Any]:
@@ -392,7 +394,7 @@ def test_a_device_that_is_not_declared():
     with ab.device("gpu:0"):
         y = ab.ops.tanh(x)
     message = (
-        rf"Operation 'tanh' \(tanh, defined at {line_of(y.operation)}\) asks for device '/device:GPU:0', but the "
+        rf"Operation 'tanh' \(tanh, defined at {line_of(y)}\) asks for device '/device:GPU:0', but the "
         r"devices are cpu:0\. Declare others with ab.config.set_devices\(gpu=...\)"
     )
     with pytest.raises(PlacementError, match=message):
@@ -412,7 +414,7 @@ def test_an_operation_without_a_kernel_names_its_request_and_the_devices():
     with ab.device("sim:1"):
         text = ab.constant("a", name="text")
     message = (
-        rf"Operation 'text' \(constant, defined at {line_of(text.operation)}\) asks for '/device:SIM:1', can't run "
+        rf"Operation 'text' \(constant, defined at {line_of(text)}\) asks for '/device:SIM:1', can't run "
         r"there: only a CPU has strings. The devices are cpu:0, sim:0, sim:1."
     )
     with pytest.raises(PlacementError, match=message):
@@ -469,10 +471,10 @@ def test_contradictory_requests_name_both_with_their_lines():
     with ab.colocate_with(a):
         with ab.device("sim:1"):
             b = ab.ops.exp(x)
-        held = b.operation.colocations[0]
+        held = symbol_of(b).operation.colocations[0]
     message = (
-        rf"Operation 'tanh' \(tanh, defined at {line_of(a.operation)}\) asks for '/device:SIM:0', and "
-        rf"Operation 'exp' \(exp, defined at {line_of(b.operation)}\) asks for '/device:SIM:1', but both must be on "
+        rf"Operation 'tanh' \(tanh, defined at {line_of(a)}\) asks for '/device:SIM:0', and "
+        rf"Operation 'exp' \(exp, defined at {line_of(b)}\) asks for '/device:SIM:1', but both must be on "
         rf"the same device: ab.colocate_with at {re.escape(str(held.location))}."
     )
     with pytest.raises(PlacementError, match=message):

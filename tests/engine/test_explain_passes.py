@@ -9,6 +9,7 @@ import pytest
 
 import anabranch as ab
 from anabranch.engine.graph import Graph
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.passes.log import PassLog, note_change, note_kept, recording
 from anabranch.engine.passes.switches import PASSES, without
 from anabranch.engine.session.explain import told_of_passes
@@ -90,7 +91,7 @@ def test_why_a_product_stays_in_a_loop():
 def test_the_same_said_of_many_operations_is_one_line():
     with recording() as log:
         for number in range(6):
-            note_change("fold", ab.constant(1.0, name=f"c{number}").operation, "is folded")
+            note_change("fold", symbol_of(ab.constant(1.0, name=f"c{number}")).operation, "is folded")
         note_kept("fold", None, "nothing else")
     told = section(told_of_passes(log), "fold")
     assert told[0].startswith("    c0 (")
@@ -163,7 +164,7 @@ def test_a_step_that_writes_and_one_that_spans_devices():
             y = ops.exp(ab.placeholder((2, 2), "float64", "x"))
         with ab.device("cpu:0"):
             z = ops.sin(y)
-        found = ab.profile(z, {y.operation.inputs[0]: np.ones((2, 2))}, runs=1)
+        found = ab.profile(z, {symbol_of(y).operation.inputs[0]: np.ones((2, 2))}, runs=1)
         assert {"exp", "sin"} <= {line.operation for line in found.lines}
     finally:
         ab.config.set_devices()

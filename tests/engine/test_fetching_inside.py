@@ -10,6 +10,7 @@ import pytest
 import anabranch as ab
 from anabranch import ops
 from anabranch.engine.graph import Tensor
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import as_fetched
 from anabranch.engine.session.inside import fetched_from
@@ -202,4 +203,4 @@ def test_inner_tensors_can_not_be_fed(x: Tensor, n: Tensor):
 def test_inner_operations_can_not_be_fetched(x: Tensor, n: Tensor):
     _, inside = powers(x, n)
     with pytest.raises(ValueError, match="runs with it: fetch one of its outputs, such as 'multiply:0'"):
-        ab.Session().run(inside.operation, {x: 1, n: 2})
+        ab.Session().run(symbol_of(inside).operation, {x: 1, n: 2})

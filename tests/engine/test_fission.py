@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import anabranch as ab
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.runtime.program import Program
 
 
@@ -58,7 +59,7 @@ class Cell:
         self.gradients = ab.gradients(self.loss, list(self.feeds))
 
     def program(self, exact: bool = False) -> Program:
-        return Program(self.loss.graph, [self.loss, *self.gradients], list(self.feeds), exact=exact)
+        return Program(symbol_of(self.loss).graph, [self.loss, *self.gradients], list(self.feeds), exact=exact)
 
     def check(self) -> None:
         values = list(self.feeds.values())
@@ -217,9 +218,11 @@ def test_gradients_of_weights_that_outputs_share_with_the_recurrence_are_product
     start = (0, ops.zeros((rows, width), "float64"), ab.TensorArray("float64", steps))
     loss = ops.sum(ab.while_loop(lambda t, *_: t < steps, body, start)[2].stack() ** 2)
     fetches = [loss, *ab.gradients(loss, [u, b, x])]
-    program = Program(loss.graph, fetches, [x, u, b])
+    program = Program(symbol_of(loss).graph, fetches, [x, u, b])
     assert f"({steps}, {width}, {width})" not in program.source
     assert not [line for line in lines_in_loops(program.source) if ".T @" in line]
     values = [draw(*shape).astype("float64") for shape in ((steps, rows, width), (width, width), (width,))]
-    for got, wanted in zip(program(*values), Program(loss.graph, fetches, [x, u, b], exact=True)(*values), strict=True):
+    for got, wanted in zip(
+        program(*values), Program(symbol_of(loss).graph, fetches, [x, u, b], exact=True)(*values), strict=True
+    ):
         np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-9)

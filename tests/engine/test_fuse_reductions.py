@@ -14,6 +14,7 @@ from shared.fusion_checks import Check, groups, prepared
 
 import anabranch as ab
 from anabranch.engine.graph import Graph, Tensor
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.fused import Fused
 from anabranch.engine.passes.switches import without
 from anabranch.engine.runtime.program import Program
@@ -39,7 +40,7 @@ def layer_norm(x: Tensor, gain: Tensor, offset: Tensor) -> Tensor:
 
 
 def run(targets: Sequence[Tensor], feeds: dict[Tensor, Any]) -> tuple[Any, ...]:
-    return Program(targets[0].graph, list(targets), list(feeds))(*feeds.values())
+    return Program(symbol_of(targets[0]).graph, list(targets), list(feeds))(*feeds.values())
 
 
 # --- structure ------------------------------------------------------------------------------------------------------

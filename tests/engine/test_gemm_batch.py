@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import anabranch as ab
 from anabranch import ops
 from anabranch.engine.graph import TensorSpec
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.base import Op, apply
 from anabranch.engine.ops.einsum import Contraction
 from anabranch.engine.ops.linalg import BatchMatMul, MatMul
@@ -36,7 +37,7 @@ def computed(op: Op, *arrays: Any) -> Any:
     """By the kernel that a program would use; None where it would use NumPy."""
     inputs = [ab.placeholder(array.shape, array.dtype) for array in arrays]
     output = apply(op, *inputs)
-    kernel = bind_batch(output.operation)
+    kernel = bind_batch(symbol_of(output).operation)
     if kernel is None:
         return None
     (kernel.entry,) = library.get([kernel.spec])
@@ -152,7 +153,7 @@ def test_nothing_is_written_or_read_beyond_operands():
     a, b = room[0, :500].reshape(20, 5, 5), room[1, :500].reshape(20, 5, 5)
     a[...], b[...] = draw(20, 5, 5), draw(20, 5, 5, seed=1)
     inputs = [ab.placeholder((40, 5, 5)) for _ in range(2)]
-    kernel = bind_batch(apply(BatchMatMul(), *inputs).operation)
+    kernel = bind_batch(symbol_of(apply(BatchMatMul(), *inputs)).operation)
     assert kernel is not None
     (kernel.entry,) = library.get([kernel.spec])
     out = np.full(1100, np.nan, "float32")
@@ -191,7 +192,7 @@ def test_operands_that_do_not_lie_in_order_are_laid_out():
 def test_what_numpy_computes(op: Op, specs: list[tuple[Any, str]]):
     inputs = [ab.placeholder(shape, dtype) for shape, dtype in specs]
     output = apply(op, *inputs)
-    assert bind_batch(output.operation) is None
+    assert bind_batch(symbol_of(output).operation) is None
     arrays = [np.ones([20 if dim is None else dim for dim in shape], dtype) for shape, dtype in specs]
     found = ab.Session().run(output, dict(zip(inputs, arrays, strict=True)))
     np.testing.assert_allclose(found, op.run(np, *arrays))
@@ -323,7 +324,7 @@ def test_einsum_of_matrices_is_a_product_of_matrices(
     inputs = [ab.placeholder(shape) for shape in shapes]
     y = ops.einsum(subscripts, *inputs)
     program = Program(ab.get_default_graph(), [y], inputs)
-    step = prepare(y.graph, [y], inputs, reassociate=True)
+    step = prepare(symbol_of(y).graph, [y], inputs, reassociate=True)
     assert [o.op for o in step.operations if isinstance(o.op, (MatMul, Contraction))] == [op]
     arrays = [draw(*shape, seed=k) for k, shape in enumerate(shapes)]
     np.testing.assert_allclose(program(*arrays)[0], np.einsum(subscripts, *arrays), atol=1e-5)

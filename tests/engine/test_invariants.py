@@ -13,6 +13,7 @@ import anabranch as ab
 from anabranch.engine import ops as modules
 from anabranch.engine.graph import Graph, TensorSpec
 from anabranch.engine.graph.op import Sample
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.passes.loops.view import is_static, size_of
 from anabranch.engine.passes.switches import without
 from anabranch.engine.runtime.interpreter import Interpreter
@@ -103,10 +104,13 @@ def test_many_ops_say_that_they_cannot_fail():
 
 def test_a_position_that_is_known_cannot_fail():
     x = ab.placeholder((3, 4), "float32")
-    inside, outside = ops.take(x, [2, 0, -3], axis=0).operation, ops.take(x, ab.constant([2, 3]), axis=0).operation
+    inside, outside = (
+        symbol_of(ops.take(x, [2, 0, -3], axis=0)).operation,
+        symbol_of(ops.take(x, ab.constant([2, 3]), axis=0)).operation,
+    )
     assert inside.op.cannot_fail(*inside.inputs)
     assert not outside.op.cannot_fail(*outside.inputs)
-    rows, open_rows = x[ab.constant([1, 0])].operation, x[ab.placeholder((2,), "int32")].operation
+    rows, open_rows = symbol_of(x[ab.constant([1, 0])]).operation, symbol_of(x[ab.placeholder((2,), "int32")]).operation
     assert rows.op.cannot_fail(*rows.inputs)
     assert not open_rows.op.cannot_fail(*open_rows.inputs)
 
@@ -114,7 +118,7 @@ def test_a_position_that_is_known_cannot_fail():
 @pytest.mark.parametrize(("dtype", "expected"), [("float32", True), ("int32", False)])
 def test_of_integers_there_are_no_negative_powers(dtype, expected):
     x = ab.placeholder((3,), dtype)
-    power = (x**x).operation
+    power = symbol_of(x**x).operation
     assert power.op.cannot_fail(*power.inputs) is expected
 
 

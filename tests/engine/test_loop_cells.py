@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from shared.examples import examples
 
 import anabranch as ab
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 
@@ -113,9 +114,9 @@ def test_cells(gates: Any, steps: int, rows: int, backward: bool, masked: str, r
     slope = ops.sum(ops.concatenate([ops.ravel(g) for g in first]) ** 2)
     fetches = [loss, *first, *ab.gradients(slope, sources, unconnected_gradients="zero")]
     feeds = cell.feeds
-    found = Program(loss.graph, fetches, list(feeds))(*feeds.values())
-    exact = Program(loss.graph, fetches, list(feeds), exact=True)(*feeds.values())
-    interpreted = Interpreter().run(loss.graph, fetches, feeds)
+    found = Program(symbol_of(loss).graph, fetches, list(feeds))(*feeds.values())
+    exact = Program(symbol_of(loss).graph, fetches, list(feeds), exact=True)(*feeds.values())
+    interpreted = Interpreter().run(symbol_of(loss).graph, fetches, feeds)
     for one, other, reference in zip(found, exact, interpreted, strict=True):
         np.testing.assert_allclose(one, reference, rtol=1e-9, atol=1e-10)
         np.testing.assert_allclose(other, reference, rtol=1e-9, atol=1e-10)

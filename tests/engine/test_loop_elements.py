@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import anabranch as ab
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
 
@@ -73,18 +74,18 @@ class Cell:
     def check(self) -> None:
         """Compare with the interpreter, and the gradient with differences."""
         fetches = [self.loss, *self.first, *self.second]
-        found = Program(self.loss.graph, fetches, list(self.feeds))(*self.feeds.values())
-        wanted = Interpreter().run(self.loss.graph, fetches, self.feeds)
+        found = Program(symbol_of(self.loss).graph, fetches, list(self.feeds))(*self.feeds.values())
+        wanted = Interpreter().run(symbol_of(self.loss).graph, fetches, self.feeds)
         for value, reference in zip(found, wanted, strict=True):
             np.testing.assert_allclose(value, reference, rtol=1e-9, atol=1e-10)
-        program = Program(self.loss.graph, [self.loss], list(self.feeds))
+        program = Program(symbol_of(self.loss).graph, [self.loss], list(self.feeds))
         for source, slope in zip(self.sources, found[1:4], strict=True):
             step = 1e-6 * np.random.default_rng(1).normal(size=self.feeds[source].shape)
             ends = [program(*{**self.feeds, source: self.feeds[source] + k * step}.values())[0] for k in (1, -1)]
             np.testing.assert_allclose((ends[0] - ends[1]) / 2, np.sum(slope * step), rtol=1e-5, atol=1e-10)
 
     def lines_in_loops(self) -> list[str]:
-        source = Program(self.loss.graph, [self.loss, *self.first], list(self.feeds)).source
+        source = Program(symbol_of(self.loss).graph, [self.loss, *self.first], list(self.feeds)).source
         assert "put_rows" not in source
         return [line.strip() for line in source.splitlines() if line.startswith("        ")]
 
@@ -167,9 +168,9 @@ def test_both_directions_add_to_one_gradient():
     fetches = [loss, *[ops.convert_to_tensor(each) for each in ab.gradients(loss, [x, w])]]
     generator = np.random.default_rng(0)
     feeds = {x: generator.normal(size=(STEPS, ROWS, UNITS)), w: generator.normal(size=(UNITS, UNITS))}
-    program = Program(loss.graph, fetches, list(feeds))
+    program = Program(symbol_of(loss).graph, fetches, list(feeds))
     assert "put_rows" not in program.source
-    wanted = Interpreter().run(loss.graph, fetches, feeds)
+    wanted = Interpreter().run(symbol_of(loss).graph, fetches, feeds)
     for value, reference in zip(program(*feeds.values()), wanted, strict=True):
         np.testing.assert_allclose(value, reference, rtol=1e-9, atol=1e-10)
 
@@ -186,8 +187,10 @@ def test_nested_loops():
     fetches = [loss, *[ops.convert_to_tensor(each) for each in ab.gradients(loss, [x, w])]]
     generator = np.random.default_rng(0)
     feeds = {x: generator.normal(size=(STEPS, ROWS, UNITS)), w: generator.normal(size=(UNITS, UNITS))}
-    wanted = Interpreter().run(loss.graph, fetches, feeds)
-    for value, reference in zip(Program(loss.graph, fetches, list(feeds))(*feeds.values()), wanted, strict=True):
+    wanted = Interpreter().run(symbol_of(loss).graph, fetches, feeds)
+    for value, reference in zip(
+        Program(symbol_of(loss).graph, fetches, list(feeds))(*feeds.values()), wanted, strict=True
+    ):
         np.testing.assert_allclose(value, reference, rtol=1e-9, atol=1e-10)
 
 

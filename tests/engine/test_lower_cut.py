@@ -14,6 +14,7 @@ from shared.machines import Log, as_asked, assert_crosses_once, assert_local, by
 import anabranch as ab
 from anabranch import ops
 from anabranch.engine.graph import Tensor
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.lower.cut import cut
 from anabranch.engine.lower.nodes import CONTROL, Frame, Machine, Node
 from anabranch.engine.machine.program import MachineProgram
@@ -50,7 +51,7 @@ def test_a_value_crosses_once_to_each_device_that_takes_it(x: Tensor, clusters: 
         with ab.device(device):
             taken.append(y + float(len(taken)))
     program = machine(taken, [x], clusters=clusters)
-    name = y.operation.name
+    name = symbol_of(y).operation.name
     assert crossings(program) == [(name, "cpu:0", "cpu:1"), (name, "cpu:0", "cpu:2")]
     np.testing.assert_array_equal(run(program, [np.float32(0)]), [1, 2, 3, 4, 5])
 
@@ -75,7 +76,9 @@ def test_what_a_loop_captures_crosses_before_it(x: Tensor):
 
     _, a = ab.while_loop(lambda i, _: i < 3, body, (0, x))
     program = machine([a], [x])
-    of_y = [send for send in of_kind(program.machine, "send") if send.inputs[0].node.name == y.operation.name]
+    of_y = [
+        send for send in of_kind(program.machine, "send") if send.inputs[0].node.name == symbol_of(y).operation.name
+    ]
     assert len(of_y) == 1
     assert of_y[0].frame is program.machine.root
     run(program, [np.float32(0.5)])

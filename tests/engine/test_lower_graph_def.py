@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import anabranch as ab
 from anabranch import ops, raw
 from anabranch.engine.graph import Graph, TensorSpec
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.lower import graph_def
 from anabranch.engine.lower.cluster import cluster
 from anabranch.engine.lower.cut import cut
@@ -150,7 +151,7 @@ def loop_over_two_devices() -> Machine:
     weights = raw.enter(np.eye(3, dtype="float32"), "loop", is_constant=True, parallel_iterations=4)
     raw.next_iteration(ops.matmul(h_on, weights), into=h)
     result = raw.exit(h_out)
-    operations = needed_operations(result.graph, [result])
+    operations = needed_operations(symbol_of(result).graph, [result])
     machine = lower_raw(operations, [x], [result], lambda o: "cpu:1" if o.type == "matmul" else "cpu:0")
     cut(machine)
     return machine
@@ -284,7 +285,7 @@ def test_large_constants_and_text_are_described(value: Any):
 
 
 def constant_of(value: Any) -> Any:
-    operation = ops.convert_to_tensor(value).operation
+    operation = symbol_of(ops.convert_to_tensor(value)).operation
     node = Node("const", "c", None, Frame("", None), (), [operation.outputs[0].spec], [operation])
     return attributes(parsed(machine_of(node))["c"])["value"].tensor
 
@@ -294,8 +295,10 @@ def test_clusters_and_attributes():
     y = ops.sum(ops.tanh(x), axis=-1, keepdims=True)
     root = Frame("", None)
     spec = [y.spec]
-    together = Node("op", "both", "cpu:0", root, (), spec, [y.operation.inputs[0].operation, y.operation])
-    alone = Node("op", "alone", "cpu:0", root, [Value(together)], spec, [y.operation])
+    together = Node(
+        "op", "both", "cpu:0", root, (), spec, [symbol_of(y).operation.inputs[0].operation, symbol_of(y).operation]
+    )
+    alone = Node("op", "alone", "cpu:0", root, [Value(together)], spec, [symbol_of(y).operation])
     nodes = parsed(machine_of(together, alone))
     assert nodes["both"].op == "Cluster"
     assert list(attributes(nodes["both"])["operations"].list.s) == [b"tanh = tanh", b"sum = sum"]

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import anabranch as ab
 from anabranch import ops, raw
 from anabranch.engine.graph import Graph
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.lower.cluster import cluster
 from anabranch.engine.lower.cut import cut
 from anabranch.engine.lower.lowering import Lowering
@@ -48,7 +49,10 @@ def over_two_devices(joined: bool = True) -> Machine:
     result = raw.exit(h_out, name="h/exit")
     there = ("matmul", "tanh")
     machine = lower_raw(
-        needed_operations(result.graph, [result]), [x], [result], lambda o: "cpu:1" if o.type in there else "cpu:0"
+        needed_operations(symbol_of(result).graph, [result]),
+        [x],
+        [result],
+        lambda o: "cpu:1" if o.type in there else "cpu:0",
     )
     if joined:
         cluster(machine)

@@ -22,6 +22,7 @@ from anabranch.engine.devices.cuda import GpuUnavailableError, check_gpu
 from anabranch.engine.graph import as_dtype
 from anabranch.engine.graph.op import Sample, registered_ops
 from anabranch.engine.graph.spec import TensorSpec
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.machine.gpu_kernels import HOST_READS, FusedRunner, OpRunner
 from anabranch.engine.machine.program import MachineProgram
 from anabranch.engine.ops.fused import Fused
@@ -144,7 +145,7 @@ def test_a_step_for_a_gpu_that_is_not_there() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "cupy", None)
         with pytest.raises(GpuUnavailableError, match=r"Device gpu:0 needs cupy.*set_devices\(cpu=1\)"):
-            MachineProgram(y.operation.graph, [y], [x])
+            MachineProgram(symbol_of(y).operation.graph, [y], [x])
     ab.config.set_devices()
 
 

@@ -16,6 +16,7 @@ from shared.parts import Parts, devices_of, tasks_of
 from shared.placed_steps import at_random
 
 import anabranch as ab
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.place.constraints import PlacementError
 from anabranch.engine.place.devices import devices_of_cluster, list_devices
 
@@ -53,7 +54,7 @@ def check_chunk(chunk: int, count: int) -> Counter[str]:
             values = parts.run(list(case.feeds.values()), seed=places + run)
             state = {name: variable.numpy() for name, variable in case.built.variables.items()}
             for tensor, value, wanted in zip(case.fetches, values, expected[0], strict=True):
-                assert_same_bits(np.asarray(value), np.asarray(wanted), tensor.name)
+                assert_same_bits(np.asarray(value), np.asarray(wanted), symbol_of(tensor).name)
             for name, wanted in expected[1].items():
                 assert_same_bits(state[name], wanted, name)
         found.update(structure(parts.programs[0].machine))

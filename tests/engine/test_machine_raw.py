@@ -13,6 +13,7 @@ from shared.placed_steps import CPUS
 
 from anabranch import ops, raw
 from anabranch.engine.graph import Operation, Tensor
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.lower.cluster import cluster
 from anabranch.engine.lower.cut import cut
 from anabranch.engine.lower.raw import lower_raw
@@ -26,7 +27,7 @@ p = fed("bool", "p")
 
 def steps(fetches: Sequence[Tensor], feeds: Sequence[Tensor], parallel: int | None = None) -> Iterator[Step]:
     """A step by hand on one device, and several on more."""
-    operations = needed_operations(fetches[0].graph, fetches, feeds)
+    operations = needed_operations(symbol_of(fetches[0]).graph, fetches, feeds)
     for seed in range(8):
         machine = lower_raw(operations, feeds, fetches, _places(seed))
         for frame in machine.frames:

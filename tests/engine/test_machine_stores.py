@@ -14,6 +14,7 @@ from shared.placed_steps import CPUS
 import anabranch as ab
 from anabranch import ops
 from anabranch.engine.graph import Tensor
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.machine.program import MachineProgram
 from anabranch.engine.machine.report import waiting_report
 from anabranch.engine.machine.stores import WAITING, Table
@@ -308,7 +309,7 @@ def test_iterations_overlap_on_simulated_devices_as_far_as_keys_allow():
         last = store.read(n - 1)
 
         def assign(operations: Sequence[Any], fed: Sequence[Tensor]) -> dict[Any, str]:
-            everything = all_operations([*[tensor.operation for tensor in fed], *operations])
+            everything = all_operations([*[symbol_of(tensor).operation for tensor in fed], *operations])
             return {
                 operation: f"sim:{operation.device[-1]}" if operation.device else "cpu:0" for operation in everything
             }

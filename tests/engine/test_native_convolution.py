@@ -12,6 +12,7 @@ from natives.comparing import check_against_numpy, kernel_types
 from shared.examples import examples
 
 import anabranch as ab
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.runtime.kernels import convolution
 from anabranch.engine.runtime.kernels.convolution_numbers import correlation_numbers
 from anabranch.engine.runtime.kernels.correlation import FIELDS
@@ -144,7 +145,7 @@ def test_fewer_blocks_read_more_weights_than_the_cache_has(
     monkeypatch.setattr(convolution, "correlation_numbers", numbers)
     with ab.Graph().as_default():
         x, kernel = ab.placeholder((16, 8, 8, 1200), "float32"), ab.placeholder((3, 3, 1200, filters), "float32")
-        assert convolution.bind_convolution(ab.ops.conv(x, kernel, padding="same").operation)
+        assert convolution.bind_convolution(symbol_of(ab.ops.conv(x, kernel, padding="same")).operation)
     assert [each[FIELDS.index("block")] for each in found] == [rows]
 
 

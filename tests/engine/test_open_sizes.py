@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import anabranch as ab
 from anabranch.engine.graph.spec import TensorSpec
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.base import apply
 from anabranch.engine.ops.elementwise import Add, Multiply
 from anabranch.engine.ops.fused import Fused
@@ -121,7 +122,7 @@ def test_groups_whose_operands_do_not_fit() -> None:
 def test_rows_of_softmax_and_its_like(op: Any, shapes: list[tuple[int, int]]) -> None:
     with ab.Graph().as_default():
         x = ab.placeholder((None, None), "float32")
-        runner = bind_open_rows(apply(op, x).operation)
+        runner = bind_open_rows(symbol_of(apply(op, x)).operation)
     assert runner is not None
     for shape in shapes:
         value = _filled(shape, sum(shape))

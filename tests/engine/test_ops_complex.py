@@ -14,6 +14,7 @@ from anabranch.engine.autodiff.custom_gradient import custom_gradient
 from anabranch.engine.autodiff.derivatives import jvp
 from anabranch.engine.control_flow import cond, while_loop
 from anabranch.engine.graph import Graph, Placeholder, TensorSpec, as_dtype
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.complex_numbers import Conjugate, complex_type, conjugated, part_type
 from anabranch.engine.session import Session
 from anabranch.engine.testing import check_gradients
@@ -30,7 +31,8 @@ def run(fetches: Any, feeds: Any = None) -> Any:
 
 
 def symbol(shape: Any, dtype: str = "complex64") -> Any:
-    return ops.convert_to_tensor(0).graph.add(Placeholder(TensorSpec(shape, as_dtype(dtype))), (), "x").outputs[0]
+    graph = symbol_of(ops.convert_to_tensor(0)).graph
+    return graph.add(Placeholder(TensorSpec(shape, as_dtype(dtype))), (), "x").outputs[0]
 
 
 def draw(*shape: int, seed: int = 0) -> Any:

@@ -13,6 +13,7 @@ from anabranch.engine import ops
 from anabranch.engine.autodiff import gradients
 from anabranch.engine.graph import Graph, Placeholder, TensorSpec, as_dtype
 from anabranch.engine.graph.spec import shape_accepts
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops import correlation
 from anabranch.engine.ops.window_geometry import Window
 from anabranch.engine.session import Session
@@ -35,7 +36,8 @@ def run(fetches: Any, feeds: Any = None) -> Any:
 
 
 def symbol(shape: Any, dtype: str = "float64") -> Any:
-    return ops.convert_to_tensor(0).graph.add(Placeholder(TensorSpec(shape, as_dtype(dtype))), (), "x").outputs[0]
+    graph = symbol_of(ops.convert_to_tensor(0)).graph
+    return graph.add(Placeholder(TensorSpec(shape, as_dtype(dtype))), (), "x").outputs[0]
 
 
 # --- the reference: loops -------------------------------------------------------------------------------------------

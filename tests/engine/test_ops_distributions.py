@@ -10,6 +10,7 @@ import pytest
 from anabranch.engine import ops
 from anabranch.engine.autodiff import gradients
 from anabranch.engine.graph import Graph, Placeholder, TensorSpec, as_dtype
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops import random
 from anabranch.engine.session import Session
 
@@ -28,7 +29,8 @@ def run(fetches: Any, feeds: Any = None) -> Any:
 
 
 def symbol(shape: Any, dtype: str = "float32") -> Any:
-    return ops.convert_to_tensor(0).graph.add(Placeholder(TensorSpec(shape, as_dtype(dtype))), (), "x").outputs[0]
+    graph = symbol_of(ops.convert_to_tensor(0)).graph
+    return graph.add(Placeholder(TensorSpec(shape, as_dtype(dtype))), (), "x").outputs[0]
 
 
 # --- bits -----------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 
 from anabranch.engine.autodiff import gradients
 from anabranch.engine.graph import Graph, Placeholder, TensorSpec, as_dtype
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops import bitwise, comparison, elementwise, mathematics, special, trigonometry
 from anabranch.engine.ops.base import Constant, constant
 from anabranch.engine.ops.conversion import convert_to_tensor
@@ -39,7 +40,7 @@ def symbol(dtype: str, *shape: int | None) -> Any:
 
 
 def graph_now() -> Graph:
-    return constant(0).graph
+    return symbol_of(constant(0)).graph
 
 
 # --- shapes ---------------------------------------------------------------------------------------------------------
@@ -155,8 +156,8 @@ def test_where_promotion(left: Any, right: Any, expected: str):
 def test_operators_on_bools_are_logical():
     x = symbol("bool", 2)
 
-    assert bitwise.bitwise_not(x).operation.type == "logical_not"
-    assert bitwise.bitwise_not(symbol("int32", 2)).operation.type == "bitwise_not"
+    assert symbol_of(bitwise.bitwise_not(x)).operation.type == "logical_not"
+    assert symbol_of(bitwise.bitwise_not(symbol("int32", 2))).operation.type == "bitwise_not"
     assert bitwise.bitwise_xor(x, True).dtype == bool
 
 
@@ -288,9 +289,9 @@ def test_erfinv_is_accurate():
 def test_square_is_one_product():
     x = symbol("float32", 2)
 
-    assert elementwise.square(x).operation.type == "multiply"
-    assert mathematics.power(x, 2).operation.type == "multiply"
-    assert mathematics.power(x, 2).operation.inputs == (x, x)
+    assert symbol_of(elementwise.square(x)).operation.type == "multiply"
+    assert symbol_of(mathematics.power(x, 2)).operation.type == "multiply"
+    assert symbol_of(mathematics.power(x, 2)).operation.inputs == (x, x)
 
 
 @pytest.mark.parametrize("exponent", [-1, [2, -3]])

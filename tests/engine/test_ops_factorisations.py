@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from anabranch.engine import ops
 from anabranch.engine.autodiff import gradients
 from anabranch.engine.graph import Graph, Placeholder, TensorSpec, as_dtype
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.session import Session
 from anabranch.engine.testing import check_gradients
 
@@ -26,7 +27,8 @@ def run(fetches: Any, feeds: Any = None) -> Any:
 
 
 def symbol(shape: Any, dtype: str = "float64") -> Any:
-    return ops.convert_to_tensor(0).graph.add(Placeholder(TensorSpec(shape, as_dtype(dtype))), (), "x").outputs[0]
+    graph = symbol_of(ops.convert_to_tensor(0)).graph
+    return graph.add(Placeholder(TensorSpec(shape, as_dtype(dtype))), (), "x").outputs[0]
 
 
 def draw(*shape: int, dtype: str = "float64", seed: int = 0) -> Any:

@@ -9,6 +9,7 @@ import pytest
 from anabranch.engine import ops
 from anabranch.engine.autodiff import gradients
 from anabranch.engine.graph import Graph, Placeholder, TensorSpec, as_dtype
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.softmax import SparseCrossEntropy, SparseCrossEntropyGrad
 from anabranch.engine.session import Session
 
@@ -26,7 +27,8 @@ def run(fetches: Any, feeds: Any = None) -> Any:
 
 
 def symbol(shape: Any, dtype: str = "float32") -> Any:
-    return ops.convert_to_tensor(0).graph.add(Placeholder(TensorSpec(shape, as_dtype(dtype))), (), "x").outputs[0]
+    graph = symbol_of(ops.convert_to_tensor(0)).graph
+    return graph.add(Placeholder(TensorSpec(shape, as_dtype(dtype))), (), "x").outputs[0]
 
 
 def sigmoid(x: Any) -> Any:
@@ -225,7 +227,7 @@ def test_sparse_and_dense_crossentropy_agree(axis: int, from_logits: bool):
 def test_crossentropy_of_logits_is_one_operation_forward_and_backward():
     x, labels = symbol((None, 5)), symbol((None,), "int32")
     loss = ops.sparse_categorical_crossentropy(labels, x, from_logits=True)
-    assert isinstance(loss.operation.op, SparseCrossEntropy)
+    assert isinstance(symbol_of(loss).operation.op, SparseCrossEntropy)
     assert loss.shape == (None,)
     (dx,) = gradients(loss, [x])
     assert isinstance(dx.operation.op, SparseCrossEntropyGrad)

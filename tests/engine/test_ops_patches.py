@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from anabranch.engine import ops
 from anabranch.engine.graph import Graph, Placeholder, TensorSpec, as_dtype
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.image import extract_patches, extract_patches_3d
 from anabranch.engine.session import Session
 from anabranch.engine.testing import check_gradients
@@ -29,7 +30,8 @@ def evaluate(function: Any, *arrays: Any, unknown: Any = ()) -> Any:
 
 
 def symbol(shape: Any) -> Any:
-    return ops.convert_to_tensor(0).graph.add(Placeholder(TensorSpec(shape, as_dtype("float32"))), (), "x").outputs[0]
+    graph = symbol_of(ops.convert_to_tensor(0)).graph
+    return graph.add(Placeholder(TensorSpec(shape, as_dtype("float32"))), (), "x").outputs[0]
 
 
 # --- unfold and fold ------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import pytest
 from anabranch.engine import ops
 from anabranch.engine.autodiff import gradients
 from anabranch.engine.graph import Graph, Placeholder, TensorSpec, as_dtype
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.reduced import Sum
 from anabranch.engine.ops.reduction import Mean
 from anabranch.engine.session import Session
@@ -24,7 +25,8 @@ def run(fetches: Any, feeds: Any = None) -> Any:
 
 
 def symbol(shape: Any, dtype: str = "float32") -> Any:
-    return ops.convert_to_tensor(0).graph.add(Placeholder(TensorSpec(shape, as_dtype(dtype))), (), "x").outputs[0]
+    graph = symbol_of(ops.convert_to_tensor(0)).graph
+    return graph.add(Placeholder(TensorSpec(shape, as_dtype(dtype))), (), "x").outputs[0]
 
 
 def gradient(function: Any, *values: Any) -> Any:
@@ -194,8 +196,8 @@ def test_gradient_of_logsumexp_is_softmax_even_of_large_values():
 
 def test_mean_is_one_operation():
     x = symbol((None, 3))
-    assert isinstance(ops.mean(x, axis=0).operation.op, Mean)
-    assert isinstance(ops.sum(x, axis=0).operation.op, Sum)
+    assert isinstance(symbol_of(ops.mean(x, axis=0)).operation.op, Mean)
+    assert isinstance(symbol_of(ops.sum(x, axis=0)).operation.op, Sum)
 
 
 # --- NaN ------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.engine.graph import Graph, Tensor, as_dtype
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops import strings
 from anabranch.engine.session import Session, placeholder
 
@@ -26,7 +27,7 @@ def graph():
 
 def run(tensor: Tensor) -> Any:
     """A tensor's value as Python data."""
-    value = Session(tensor.graph).run(tensor)
+    value = Session(symbol_of(tensor).graph).run(tensor)
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 

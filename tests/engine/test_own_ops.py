@@ -13,6 +13,7 @@ import pytest
 import anabranch as ab
 from anabranch.engine.graph import TensorSpec
 from anabranch.engine.graph.op import _registry
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.base import apply
 
 SAMPLES = (np.array([[-2, -0.25, 3], [0.75, -1.5, 0.25]], "float32"), np.zeros((0, 2), "float32"), np.float32(1.5))
@@ -115,7 +116,7 @@ class SortedRows(ab.ops.Op):
 
 def sorted_rows(x: Any, descending: bool = False) -> Any:
     tensor = ab.convert_to_tensor(x)
-    return tensor.graph.add(SortedRows(descending), [tensor]).outputs[0]
+    return symbol_of(tensor).graph.add(SortedRows(descending), [tensor]).outputs[0]
 
 
 OWN = [Softshrink, SortedRows]

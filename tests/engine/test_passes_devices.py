@@ -29,6 +29,7 @@ from anabranch.engine.control_flow.frames import History, Saved
 from anabranch.engine.control_flow.while_loop import While
 from anabranch.engine.graph import Operation, Tensor
 from anabranch.engine.graph.graph import Parameter
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.elementwise import Add
 from anabranch.engine.ops.fused import Fused
 from anabranch.engine.ops.linalg import MatMul
@@ -76,13 +77,13 @@ def test_assign_gets_what_is_fed_and_what_runs_in_order():
     seen: list[Any] = []
 
     def assign(operations: Sequence[Operation], fed: Sequence[Tensor]) -> Mapping[Operation, str]:
-        seen.append(([operation.type for operation in operations], [tensor.name for tensor in fed]))
+        seen.append(([operation.type for operation in operations], [symbol_of(tensor).name for tensor in fed]))
         return dict.fromkeys(operations, A)
 
-    prepare(z.graph, [z], [x, unused], assign=assign)
+    prepare(symbol_of(z).graph, [z], [x, unused], assign=assign)
     assert seen == [(["placeholder", "placeholder", "tanh", "constant", "add", "exp"], ["x:0", "unused:0"])]
     seen.clear()
-    prepare(z.graph, [z], [y], assign=assign)  # what is fed is not computed
+    prepare(symbol_of(z).graph, [z], [y], assign=assign)  # what is fed is not computed
     assert [types for types, _ in seen] == [["placeholder", "exp"]]
 
 
@@ -99,7 +100,7 @@ def test_an_operation_without_a_device_is_named():
     y = ops.tanh(x)
     with pytest.raises(ValueError, match=r"assign gave no device for <Operation tanh \(tanh\) defined at .*"
                        r"expected one for each of the 2 operations that it was handed"):  # fmt: skip
-        prepare(y.graph, [y], [x], assign=lambda operations, fed: dict.fromkeys(operations[:1], A))
+        prepare(symbol_of(y).graph, [y], [x], assign=lambda operations, fed: dict.fromkeys(operations[:1], A))
 
 
 def test_what_is_not_mentioned_inside_lies_where_what_holds_it_does():
@@ -151,7 +152,7 @@ def test_histories_and_saved_values_lie_where_they_are_recorded():
 
 def kinds_left(*fetches: Tensor) -> list[str]:
     """The types of what is computed, in order."""
-    step = prepare(fetches[0].graph, list(fetches), [])
+    step = prepare(symbol_of(fetches[0]).graph, list(fetches), [])
     return [o.type for o in step.operations if o.inputs]
 
 
@@ -210,7 +211,7 @@ def test_equal_gradients_near_different_operations_are_shared():
         asking = ops.exp(x)
     found: list[Tensor] = []
     for forward in (ops.sin(x), ops.cos(x)):
-        with x.graph.near(forward.operation):
+        with symbol_of(x).graph.near(symbol_of(forward).operation):
             found.append(ops.tanh(x))
     assert kinds_left(*found, asking) == ["exp", "tanh"]
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import anabranch as ab
 from anabranch.engine.graph import DeviceName, Operation, Variable
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.passes.estimates import bytes_of, flops_of, made_bytes, traffic_of
 from anabranch.engine.passes.prune import needed_operations
 from anabranch.engine.place import (
@@ -72,20 +73,20 @@ def test_sizes_of_values():
 
 def test_operations_count_what_they_compute():
     a, b = ab.placeholder((8, 16), "float32"), ab.placeholder((16, 4), "float32")
-    assert flops_of((a @ b).operation) == 2 * 8 * 16 * 4
+    assert flops_of(symbol_of(a @ b).operation) == 2 * 8 * 16 * 4
     batch = ab.ops.matmul(ab.placeholder((5, 8, 16), "float32"), ab.placeholder((5, 16, 4), "float32"))
-    assert flops_of(batch.operation) == pytest.approx(2 * 5 * 8 * 16 * 4 * math.sqrt(5))
-    assert flops_of((a + 1.0).operation) == 128
-    assert flops_of(ab.ops.exp(a).operation) == 2560
-    assert flops_of(ab.ops.sum(a).operation) == 128
+    assert flops_of(symbol_of(batch).operation) == pytest.approx(2 * 5 * 8 * 16 * 4 * math.sqrt(5))
+    assert flops_of(symbol_of(a + 1.0).operation) == 128
+    assert flops_of(symbol_of(ab.ops.exp(a)).operation) == 2560
+    assert flops_of(symbol_of(ab.ops.sum(a)).operation) == 128
     image, filters = ab.placeholder((2, 9, 9, 3), "float32"), ab.placeholder((3, 3, 3, 8), "float32")
     convolved = ab.ops.conv(image, filters, padding="same")
     assert convolved.shape == (2, 9, 9, 8)
-    assert flops_of(convolved.operation) == pytest.approx(2 * (2 * 9 * 9 * 8) * 27, rel=0.7)
+    assert flops_of(symbol_of(convolved).operation) == pytest.approx(2 * (2 * 9 * 9 * 8) * 27, rel=0.7)
     assert flops_of(ab.Variable(1.0).value.operation) == 0
-    assert traffic_of((a @ b).operation) == 4 * (8 * 16 + 16 * 4 + 8 * 4)
-    assert made_bytes((a @ b).operation) == 4 * 8 * 4
-    assert made_bytes(ab.ops.reshape(a, (128,)).operation) == 0  # a view
+    assert traffic_of(symbol_of(a @ b).operation) == 4 * (8 * 16 + 16 * 4 + 8 * 4)
+    assert made_bytes(symbol_of(a @ b).operation) == 4 * 8 * 4
+    assert made_bytes(symbol_of(ab.ops.reshape(a, (128,))).operation) == 0  # a view
 
 
 def test_costs_are_estimated_until_they_are_measured():
@@ -94,18 +95,20 @@ def test_costs_are_estimated_until_they_are_measured():
     y = ab.placeholder((SIZE, SIZE), "float32") @ ab.placeholder((SIZE, SIZE), "float32")
     costs = CostModel()
     assert costs.measured("matmul") is None
-    assert costs.seconds(y.operation, cpu) == pytest.approx(2 * SIZE**3 / 1e9)
-    assert costs.bytes(y.operation) == 4 * SIZE**2
+    assert costs.seconds(symbol_of(y).operation, cpu) == pytest.approx(2 * SIZE**3 / 1e9)
+    assert costs.bytes(symbol_of(y).operation) == 4 * SIZE**2
     costs.record("matmul", "cpu", 0.001, 100)
     costs.record("matmul", "cpu", 0.003, 300)
     assert costs.measured("matmul") == Measurement(0.002, 200)
-    assert costs.seconds(y.operation, cpu) == 0.002
-    assert (costs.bytes(y.operation), costs.size(y)) == (200, 200)
+    assert costs.seconds(symbol_of(y).operation, cpu) == 0.002
+    assert (costs.bytes(symbol_of(y).operation), costs.size(y)) == (200, 200)
     estimated = CostModel()
-    ratio = estimated.seconds(y.operation, sim) / estimated.seconds(y.operation, make_devices()[0])
-    assert costs.seconds(y.operation, sim) == pytest.approx(0.002 * ratio)
+    ratio = estimated.seconds(symbol_of(y).operation, sim) / estimated.seconds(
+        symbol_of(y).operation, make_devices()[0]
+    )
+    assert costs.seconds(symbol_of(y).operation, sim) == pytest.approx(0.002 * ratio)
     costs.record("matmul", "sim", 0.5, 200)
-    assert (costs.seconds(y.operation, sim), costs.seconds(y.operation, cpu)) == (0.5, 0.002)
+    assert (costs.seconds(symbol_of(y).operation, sim), costs.seconds(symbol_of(y).operation, cpu)) == (0.5, 0.002)
 
 
 def test_transfers_take_latency_and_bandwidth_by_pair():
@@ -168,7 +171,7 @@ def test_memory_limits_force_a_spread():
     y = ab.constant(np.ones((1, SIZE), "float32"))
     for w in weights:
         y = y @ w
-    operations = needed_operations(y.graph, [y])
+    operations = needed_operations(symbol_of(y).graph, [y])
     whole = place(operations, devices=cpus(4, latency=1.0))
     assert len(set(names(whole, weights))) == 1
     tight = place(operations, devices=cpus(4, latency=1.0, memory_limit=2 * size + 2000))

@@ -15,6 +15,7 @@ from anabranch import ops
 from anabranch.engine.control_flow.frames import History, Saved
 from anabranch.engine.control_flow.while_loop import While
 from anabranch.engine.graph import Graph, Operation
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.elementwise import Add
 from anabranch.engine.passes.prune import needed_operations
 from anabranch.engine.place import Device, Placement, PlacementError, make_devices, place
@@ -109,7 +110,7 @@ def test_a_request_for_a_running_sum_is_kept():
             term = x @ x
         with ab.device("cpu:1"):
             total = total + term
-        made.extend([term.operation, total.operation])
+        made.extend([symbol_of(term).operation, total.operation])
         return i + 1, total
 
     y = ab.while_loop(lambda i, _: i < 8, body, (0, x))[1]

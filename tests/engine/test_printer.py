@@ -17,6 +17,7 @@ import pytest
 import anabranch as ab
 from anabranch.engine.graph import Graph, Tensor, TensorSpec
 from anabranch.engine.graph.op import Op
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.base import apply
 from anabranch.engine.passes.switches import without
 from anabranch.engine.runtime.interpreter import Interpreter
@@ -386,11 +387,12 @@ def test_error_in_straight_line(table: Tensor, index: Tensor):
     with ab.name_scope("head"):
         row, where = table[index], line()
     notes, text = notes_of(ops.sin(row), {table: TABLE, index: 7})
+    operation = symbol_of(row).operation
     assert notes == [
-        f"In operation '{row.operation.name}' ({row.operation.type}); inputs: float32[3,4], int32[]; "
+        f"In operation '{operation.name}' ({operation.type}); inputs: float32[3,4], int32[]; "
         f"defined at {__file__}:{where}"
     ]
-    assert row.operation.name.startswith("head/")
+    assert symbol_of(row).operation.name.startswith("head/")
     assert "<anabranch step " in text  # the printed line is shown
     assert "table[index]" in text
 
@@ -465,7 +467,7 @@ def test_error_in_a_kernel(table: Tensor):
     with pytest.raises(RuntimeError, match=r"This is a bug in anabranch.*float32\[2,4\]") as caught:
         ab.Session().run(y, {table: TABLE})
     (note,) = caught.value.__notes__
-    assert note.startswith(f"In operation '{y.operation.name}' (fused); inputs: float32[2,4], ")
+    assert note.startswith(f"In operation '{symbol_of(y).operation.name}' (fused); inputs: float32[2,4], ")
     assert note.endswith(f"defined at {__file__}:{where}")
 
 

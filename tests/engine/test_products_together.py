@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import anabranch as ab
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.passes.log import recording
 from anabranch.engine.passes.side_by_side import Piece, side_by_side
 from anabranch.engine.passes.switches import without
@@ -226,7 +227,7 @@ def test_without_kernels():
 def test_a_group_is_of_one_kind_and_of_as_many_as_pay():
     with ab.Graph().as_default() as graph:
         x = ab.constant(1.0)
-        made = [ops.exp(x).operation for _ in range(7)]
+        made = [symbol_of(ops.exp(x)).operation for _ in range(7)]
     kinds = ["a", "b", "a", "b", "a", "b", "b"]
     pieces = {o: Piece(1.0, kind, {"a": 3, "b": 5}[kind]) for o, kind in zip(made, kinds, strict=True)}
     with recording() as log:
@@ -244,7 +245,7 @@ def test_others_are_looked_for_within_reach(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "_REACH", 3)
     with ab.Graph().as_default() as graph:
         x = ab.constant(1.0)
-        made = [ops.exp(x).operation for _ in range(5)]
+        made = [symbol_of(ops.exp(x)).operation for _ in range(5)]
     _, groups = side_by_side(graph.operations, {o: Piece(1.0) for o in made}.get, lambda _: False)
     assert groups == [made[:3], made[3:]]
 

@@ -38,6 +38,7 @@ from programs.syntax import (
 import anabranch as ab
 from anabranch.engine.graph import TensorSpec
 from anabranch.engine.graph.slices import IndexedSlices
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.array_value import ArrayValue
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program as CompiledProgram
@@ -230,7 +231,7 @@ def check_compiled(program: Program, built: Built, gradient: _Gradients) -> None
             built.reset(program)
             values = step(*feeds.values())
             for tensor, value, wanted in zip(fetches, values, expected, strict=True):
-                assert_same_bits(value, wanted, tensor.name)
+                assert_same_bits(value, wanted, symbol_of(tensor).name)
             for name, variable in built.variables.items():
                 assert_same_bits(variable.read_value(), state[name], name)
             assert_own_memory(built, values, list(feeds.values()))
@@ -239,7 +240,7 @@ def check_compiled(program: Program, built: Built, gradient: _Gradients) -> None
         values = ab.Session(built.graph).run([*fetches, *built.effects], feeds)[: len(fetches)]
         for tensor, value, wanted in zip(fetches, values, expected, strict=True):
             relative = 1e-9 if program.precision == "float64" else 1e-3
-            np.testing.assert_allclose(value, wanted, rtol=relative, atol=relative, err_msg=tensor.name)
+            np.testing.assert_allclose(value, wanted, rtol=relative, atol=relative, err_msg=symbol_of(tensor).name)
         assert_own_memory(built, values, list(feeds.values()))
 
 

@@ -15,6 +15,7 @@ from shared.raw_steps import DEAD, check_frames, loop, lowered, run
 import anabranch as ab
 from anabranch import ops, raw
 from anabranch.engine.graph import Graph, Operation
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.lower.nodes import Machine
 from anabranch.engine.lower.raw import contains_raw, dead_fetch, with_back_edges
 from anabranch.engine.passes.prune import needed_operations
@@ -112,14 +113,14 @@ def test_there_are_no_gradients():
 def test_other_roads_refuse():
     y = raw.merge([ops.ones(2)]).output
     with pytest.raises(RuntimeError, match=r"raw\.merge can't be run here: .* Build those with ab.cond"):
-        Interpreter().run(y.graph, [y])
+        Interpreter().run(symbol_of(y).graph, [y])
 
 
 def test_saved_and_loaded(tmp_path: Any, graph: Graph):
     total = loop("f", ab.placeholder((), "int32", "n"), lambda i: i < 5, lambda i: i + 1)
     graph.save(tmp_path / "graph.npz")
     again = ab.load_graph(tmp_path / "graph.npz")
-    n, result = again.get_tensor_by_name("n:0"), again.get_tensor_by_name(total.name)
+    n, result = again.get_tensor_by_name("n:0"), again.get_tensor_by_name(symbol_of(total).name)
     assert again.dump() == graph.dump()
     assert run([result], {n: np.int32(2)}) == [5]
 
@@ -134,10 +135,10 @@ def test_what_is_handed_back_is_needed(graph: Graph):
     assert "next_iteration" not in {operation.type for operation in pruned}
     completed = with_back_edges(pruned)
     assert {"next_iteration", "add"} <= {operation.type for operation in completed}
-    assert unused.operation not in completed
+    assert symbol_of(unused).operation not in completed
     assert completed == sorted(completed, key=lambda operation: operation.index) == with_back_edges(completed)
     assert contains_raw(pruned)
-    assert not contains_raw([unused.operation])
+    assert not contains_raw([symbol_of(unused).operation])
 
 
 # --- meaning --------------------------------------------------------------------------------------------------------
@@ -147,7 +148,7 @@ def test_what_is_handed_back_is_needed(graph: Graph):
 def test_one_of_several_outputs_is_fed(fed: int):
     x = ab.placeholder((4,), "float32")
     parts = ops.split(x, 2)
-    assert len(parts[0].operation.outputs) == 2
+    assert len(symbol_of(parts[0]).operation.outputs) == 2
     data, new = np.arange(4, dtype="float32"), np.array([8, 9], "float32")
     got = run([ops.stack([raw.merge([part]).output for part in parts])], {x: data, parts[fed]: new})
     np.testing.assert_array_equal(got[0][fed], new)
@@ -217,10 +218,10 @@ def test_an_untaken_loop_is_dead():
 
 def test_a_dead_fetch():
     no, yes = raw.switch(1.5, ab.placeholder((), "bool", "pred"))
-    assert run([no, yes], {no.operation.inputs[1]: np.bool_(True)}) == [DEAD, 1.5]
-    assert "raw.switch 'switch' (defined at " in dead_fetch(no.operation)
-    assert "is fetched, but has no value in this run" in dead_fetch(no.operation)
-    assert "Fetch what raw.merge makes of both sides." in dead_fetch(no.operation)
+    assert run([no, yes], {symbol_of(no).operation.inputs[1]: np.bool_(True)}) == [DEAD, 1.5]
+    assert "raw.switch 'switch' (defined at " in dead_fetch(symbol_of(no).operation)
+    assert "is fetched, but has no value in this run" in dead_fetch(symbol_of(no).operation)
+    assert "Fetch what raw.merge makes of both sides." in dead_fetch(symbol_of(no).operation)
 
 
 def test_constants_are_fetched():
@@ -280,13 +281,13 @@ def test_effects_keep_their_order_where_waiting_can_not_stop_them():
 def test_what_hands_values_on_waits_before_or_behind():
     pred = ab.placeholder((), "bool")
     noted = ops.tanh(ops.ones(2))
-    with ab.control_dependencies([noted.operation]):
+    with ab.control_dependencies([symbol_of(noted).operation]):
         entered = raw.enter(3, "f")
         merged = raw.merge(raw.switch(2.0, pred)).output
     i = raw.merge([entered]).output
     out, on = raw.switch(i, i < 5)
     step = on + 1
-    with ab.control_dependencies([step.operation]):
+    with ab.control_dependencies([symbol_of(step).operation]):
         raw.next_iteration(on * 2, into=i)
     machine = lowered([raw.exit(out), merged], [pred])
     held = {

@@ -11,6 +11,7 @@ from shared.raw_steps import loop, lowered
 import anabranch as ab
 from anabranch import ops, raw
 from anabranch.engine.graph import Graph
+from anabranch.engine.graph.tensor import symbol_of
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +78,7 @@ def next_iteration_taken() -> Any:
 def waits_for_what_enters() -> Any:
     entered = raw.enter(0, "f")
     i = raw.merge([entered]).output
-    with ab.control_dependencies([entered.operation]):
+    with ab.control_dependencies([symbol_of(entered).operation]):
         out, on = raw.switch(i, i < 3)
     raw.next_iteration(on + 1, into=i)
     return raw.exit(out)

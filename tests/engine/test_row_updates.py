@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from natives.comparing import check_against_numpy
 
 import anabranch as ab
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.base import apply
 from anabranch.engine.ops.indexed_slices import AddToRows, deduplicated
 from anabranch.engine.passes.fuse import FusionRule
@@ -202,7 +203,9 @@ def test_many_rows_in_parts(dtype: str, repeats: int) -> None:
     with ab.Graph().as_default():
         given_ids, given_rows = ab.convert_to_tensor(ids), ab.convert_to_tensor(rows)
         scale = ab.convert_to_tensor(0.5, dtype)
-        operation = apply(AddToRows(variable, -1, repeats), variable.value, given_ids, given_rows, scale).operation
+        operation = symbol_of(
+            apply(AddToRows(variable, -1, repeats), variable.value, given_ids, given_rows, scale)
+        ).operation
     run = row_sums.add_runner(operation)
     assert run is not None
     found = run(ids, rows, start.dtype.type(0.5))

@@ -10,6 +10,7 @@ import pytest
 
 import anabranch as ab
 from anabranch.engine.graph import Graph
+from anabranch.engine.graph.tensor import symbol_of
 
 Point = namedtuple("Point", ["x", "y"])
 
@@ -423,7 +424,7 @@ def test_threads_build_graphs_of_their_own():
             tensor = ab.constant(float(number))
             for _ in range(20):
                 tensor = tensor + 1.0
-        found[number] = [len(graph.get_operations()), tensor.name, ab.Session(graph).run(tensor)]
+        found[number] = [len(graph.get_operations()), symbol_of(tensor).name, ab.Session(graph).run(tensor)]
 
     in_threads(work, 4)
     assert found == {number: [22, f"thread{number}/add_19:0", number + 20] for number in range(4)}

@@ -11,6 +11,7 @@ import pytest
 
 import anabranch as ab
 from anabranch.engine.graph import Graph, Operation, Tensor, TensorSpec
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.passes.prepare import prepare
 from anabranch.engine.passes.prune import all_operations
 from anabranch.engine.runtime.interpreter import Interpreter
@@ -38,7 +39,7 @@ def values(*shape: int) -> Any:
 def specialised(targets: Sequence[Tensor | Operation], feeds: dict[Tensor, tuple[int, ...]]) -> list[Operation]:
     """The operations of a step, regions included, for feeds of the given shapes."""
     specs = [TensorSpec(shape, tensor.dtype) for tensor, shape in feeds.items()]
-    return list(all_operations(prepare(targets[0].graph, targets, list(feeds), specs).operations))
+    return list(all_operations(prepare(symbol_of(targets[0]).graph, targets, list(feeds), specs).operations))
 
 
 def count(targets: Sequence[Tensor | Operation], feeds: dict[Tensor, tuple[int, ...]] | None = None) -> Counter[str]:
@@ -48,7 +49,7 @@ def count(targets: Sequence[Tensor | Operation], feeds: dict[Tensor, tuple[int, 
 
 def check(targets: Sequence[Tensor], feeds: dict[Tensor, Any], tolerance: float = 1e-5) -> None:
     """Specialised and general programs, with and without kernels, compute what the interpreter does."""
-    graph = targets[0].graph
+    graph = symbol_of(targets[0]).graph
     fed = [np.asarray(value, tensor.dtype)[()] for tensor, value in feeds.items()]
     expected = Interpreter().run(graph, targets, dict(zip(feeds, fed, strict=True)))
     known = [TensorSpec(np.shape(value), tensor.dtype) for tensor, value in feeds.items()]
@@ -64,11 +65,11 @@ def check(targets: Sequence[Tensor], feeds: dict[Tensor, Any], tolerance: float 
 def check_refused(target: Tensor, feeds: dict[Tensor, Any], error: type[Exception], match: str | None) -> list[str]:
     """The same error on every road; the notes of the specialised one."""
     with pytest.raises(error):
-        Interpreter().run(target.graph, [target], feeds)
+        Interpreter().run(symbol_of(target).graph, [target], feeds)
     with pytest.raises(error):
-        Program(target.graph, [target], list(feeds))(*feeds.values())
+        Program(symbol_of(target).graph, [target], list(feeds))(*feeds.values())
     with pytest.raises(error, match=match) as caught:
-        ab.Session(target.graph).run(target, feeds)
+        ab.Session(symbol_of(target).graph).run(target, feeds)
     return caught.value.__notes__
 
 

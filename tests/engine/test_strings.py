@@ -12,6 +12,7 @@ from anabranch.engine.control_flow import TensorArray, cond, while_loop
 from anabranch.engine.control_flow.scan import map_fn, scan
 from anabranch.engine.graph import Graph, Tensor, Variable, as_dtype
 from anabranch.engine.graph.op import as_scalar_or_array
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops import strings
 from anabranch.engine.ops.base import as_array
 from anabranch.engine.runtime.interpreter import Interpreter
@@ -31,7 +32,7 @@ def graph():
 
 def run(tensor: Tensor) -> Any:
     """A tensor's value as Python data."""
-    value = Session(tensor.graph).run(tensor)
+    value = Session(symbol_of(tensor).graph).run(tensor)
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
@@ -368,5 +369,5 @@ def test_saved_graphs_hold_strings(graph: Graph, tmp_path: Path):
 
     again = load_graph(tmp_path / "graph.npz")
 
-    found = Session(again).run(y.name, {"x:0": "data"})
+    found = Session(again).run(symbol_of(y).name, {"x:0": "data"})
     assert found.tolist() == [f"data/{word.replace('Z', 'z')}/{word}" for word in WORDS]

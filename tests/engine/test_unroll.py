@@ -14,6 +14,7 @@ from anabranch.engine.control_flow.frames import History
 from anabranch.engine.control_flow.while_loop import While
 from anabranch.engine.graph import Graph
 from anabranch.engine.graph.graph import Operation
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.array_windows import ArrayOf
 from anabranch.engine.ops.tensor_arrays import ArrayOp
 from anabranch.engine.passes.log import recording
@@ -202,7 +203,7 @@ def test_arrays_are_plain_values(steps: int):
     for row in np.asarray(x):
         state = np.tanh(state + row)
         wanted.append(2 * state)
-    np.testing.assert_allclose(Program(loss.graph, [outputs], [])()[0], wanted, rtol=1e-12)
+    np.testing.assert_allclose(Program(symbol_of(loss).graph, [outputs], [])()[0], wanted, rtol=1e-12)
 
 
 def test_array_elements_are_cleared_overwritten_and_left_out():

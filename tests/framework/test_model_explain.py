@@ -11,6 +11,7 @@ import pytest
 import anabranch as ab
 from anabranch import layers, ops
 from anabranch.engine.graph.provenance import Location, Part, building_part, location_of_several
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.session.profile import ProfiledLine
 from anabranch.framework.step_report import LayerTime, ModelProfile, layer_times
 
@@ -64,8 +65,8 @@ def test_operations_note_what_they_are_built_for():
     parts = parts_in(graph)
 
     assert parts["x"] == set()
-    assert parts[y.operation.name] == {Part("layer", "first")}
-    assert parts[loss.operation.name] == {Part("loss")}
+    assert parts[symbol_of(y).operation.name] == {Part("layer", "first")}
+    assert parts[symbol_of(loss).operation.name] == {Part("loss")}
     assert parts[dx.operation.name] == parts[ddx.operation.name] == {Part("layer", "first", True)}
 
 
@@ -95,7 +96,7 @@ def test_an_error_ends_a_part():
     with pytest.raises(KeyError), building_part("layer", "a"):
         raise KeyError
     with ab.Graph().as_default():
-        assert parts_of(ops.ones(3).operation) == ()
+        assert parts_of(symbol_of(ops.ones(3)).operation) == ()
 
 
 def test_saved_graphs_are_as_before(tmp_path: Any):
@@ -103,10 +104,10 @@ def test_saved_graphs_are_as_before(tmp_path: Any):
         x = ab.placeholder((2,), "float32", "x")
         y = x + 1.0
     graph.save(tmp_path / "graph.npz")
-    again = ab.load_graph(tmp_path / "graph.npz").get_tensor_by_name(y.name).operation
+    again = ab.load_graph(tmp_path / "graph.npz").get_tensor_by_name(symbol_of(y).name).operation
 
-    assert y.operation.location is not None
-    assert again.location == y.operation.location._replace(parts=())
+    assert symbol_of(y).operation.location is not None
+    assert again.location == symbol_of(y).operation.location._replace(parts=())
 
 
 # --- times ----------------------------------------------------------------------------------------------------------

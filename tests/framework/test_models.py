@@ -7,6 +7,7 @@ import pytest
 
 import anabranch as ab
 from anabranch import layers
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.objects.registry import deserialize_keras_object, serialize_keras_object
 
 
@@ -50,7 +51,7 @@ def test_clear_session_starts_names_anew() -> None:
     ab.utils.clear_session()
     assert layers.Dense(1).name == "dense"
     assert model.predict(np.ones((1, 2))).shape == (1, 1)
-    assert ab.Input((2,)).graph is not before.graph
+    assert symbol_of(ab.Input((2,))).graph is not symbol_of(before).graph
 
 
 # --- Sequential -----------------------------------------------------------------------------------------------------

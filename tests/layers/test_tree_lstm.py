@@ -16,6 +16,7 @@ from shared.machines import idle_step
 import anabranch as ab
 from anabranch import layers
 from anabranch.engine.graph import Operation, Tensor
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.machine.program import MachineProgram
 from anabranch.engine.passes.prune import all_operations
 from anabranch.layers.tree_levels import levels_of, trees_of
@@ -239,7 +240,7 @@ def test_nodes_run_on_whichever_device_is_free() -> None:
 
 def on_host(operations: Sequence[Operation], feeds: Sequence[Tensor]) -> dict[Operation, str]:
     """Everything but what is scheduled."""
-    return dict.fromkeys(all_operations([*[tensor.operation for tensor in feeds], *operations]), "cpu:0")
+    return dict.fromkeys(all_operations([*[symbol_of(tensor).operation for tensor in feeds], *operations]), "cpu:0")
 
 
 # --- as a layer -----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import numpy as np
 
 import anabranch as ab
 from anabranch.engine.graph import Operation, Tensor
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.fused import Fused
 from anabranch.engine.passes.prepare import Step, prepare
 from anabranch.engine.passes.prune import all_operations
@@ -22,7 +23,7 @@ X = np.arange(1, 13, dtype="float32").reshape(3, 4)
 def prepared(targets: Sequence[Tensor | Operation], feeds: Sequence[Tensor]) -> Step:
     rule = fusion_rule()
     assert rule is not None
-    return prepare(targets[0].graph, targets, feeds, rule=rule)
+    return prepare(symbol_of(targets[0]).graph, targets, feeds, rule=rule)
 
 
 def groups(targets: Sequence[Tensor | Operation], feeds: Sequence[Tensor] = ()) -> list[str]:
@@ -50,8 +51,8 @@ class Check:
         self.variables = variables
         self.tolerance = tolerance
         self.initial = [v.numpy() for v in variables]
-        self.program = Program(targets[0].graph, self.targets, list(self.feeds))
-        expected = self._runs(lambda fed: Interpreter().run(targets[0].graph, self.targets, fed))
+        self.program = Program(symbol_of(targets[0]).graph, self.targets, list(self.feeds))
+        expected = self._runs(lambda fed: Interpreter().run(symbol_of(targets[0]).graph, self.targets, fed))
         actual = self._runs(lambda fed: self.program(*fed.values()), mutate=True)
         for run, (found, wanted) in enumerate(zip(actual, expected, strict=True)):
             for what, (value, other) in enumerate(zip(found, wanted, strict=True)):

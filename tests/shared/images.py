@@ -6,6 +6,7 @@ import numpy as np
 
 from anabranch.engine import ops
 from anabranch.engine.graph import Graph, Placeholder, TensorSpec, as_dtype
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.session import Session
 
 LAYOUTS = ("channels_last", "channels_first")
@@ -27,7 +28,8 @@ def evaluate(function: Any, *arrays: Any, known: bool = True) -> Any:
 
 
 def symbol(shape: Any, dtype: str = "float32") -> Any:
-    return ops.convert_to_tensor(0).graph.add(Placeholder(TensorSpec(shape, as_dtype(dtype))), (), "x").outputs[0]
+    graph = symbol_of(ops.convert_to_tensor(0)).graph
+    return graph.add(Placeholder(TensorSpec(shape, as_dtype(dtype))), (), "x").outputs[0]
 
 
 def in_layout(x: Any, layout: str) -> Any:

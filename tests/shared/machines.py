@@ -20,6 +20,7 @@ from anabranch.engine.devices import SimDevice, VirtualClock
 from anabranch.engine.graph import Operation, Tensor
 from anabranch.engine.graph.identity import is_among
 from anabranch.engine.graph.spec import ArraySpec
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.lower.nodes import CONTROL, Frame, Machine, Node, Value, frame_of
 from anabranch.engine.machine.engines import Engine, WorkerEngine
 from anabranch.engine.machine.frames import FramePlan
@@ -286,7 +287,7 @@ class MachineCase:
         """
         agree = _assert_same_but_for_order if setting.has_streams else assert_same_bits
         for tensor, value, wanted in zip(self.fetches, found[0], expected[0], strict=True):
-            agree(value, wanted, tensor.name)
+            agree(value, wanted, symbol_of(tensor).name)
         for name, wanted in expected[1].items():
             agree(found[1][name], wanted, name)
 

@@ -13,6 +13,7 @@ from anabranch.engine.control_flow.call import Recursion
 from anabranch.engine.control_flow.frames import History, Saved
 from anabranch.engine.graph import Operation, Tensor
 from anabranch.engine.graph.device import State
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.fused import Fused
 from anabranch.engine.passes.prepare import Step, prepare
 from anabranch.engine.passes.prune import all_operations
@@ -199,14 +200,14 @@ class Case:
 
     def prepared(self, assign: Assigned | None = None, exact: bool = False, fuses: bool = True) -> Step:
         rule = None if exact or not fuses else fusion_rule()
-        step = prepare(self.fetches[0].graph, self.fetches, list(self.feeds), None, rule, not exact, assign)
+        step = prepare(symbol_of(self.fetches[0]).graph, self.fetches, list(self.feeds), None, rule, not exact, assign)
         if assign is not None:
             verify(step, assign)
         return step
 
     def check(self, assign: Callable[[], Assigned], tolerance: float = 1e-5) -> None:
         """Exact passes keep the interpreter's bits, others its values, and every operation its device."""
-        expected = Interpreter().run(self.fetches[0].graph, self.fetches, self.feeds)
+        expected = Interpreter().run(symbol_of(self.fetches[0]).graph, self.fetches, self.feeds)
         values = list(self.feeds.values())
         for value, wanted in zip(run(self.prepared(assign(), exact=True), values), expected, strict=True):
             np.testing.assert_array_equal(value, wanted)

@@ -9,6 +9,7 @@ import numpy as np
 
 from anabranch import raw
 from anabranch.engine.graph import Tensor
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.lower.nodes import Machine, Node, Value, frame_of
 from anabranch.engine.lower.raw import lower_raw
 from anabranch.engine.passes.prune import needed_operations
@@ -89,7 +90,7 @@ def heads(exit_node: Node) -> Iterator[Value]:
 def lowered(
     fetches: list[Tensor], feeds: list[Tensor] | None = None, device: Callable[..., str] | None = None
 ) -> Machine:
-    operations = needed_operations(fetches[0].graph, fetches, feeds or [])
+    operations = needed_operations(symbol_of(fetches[0]).graph, fetches, feeds or [])
     return lower_raw(operations, feeds or [], fetches, device or (lambda operation: operation.device or "cpu:0"))
 
 

@@ -24,6 +24,7 @@ from common import rss_mb
 
 import anabranch as ab
 from anabranch.engine.graph import Operation, Tensor
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.machine.program import MachineProgram
 from anabranch.engine.passes.prune import all_operations
 
@@ -44,7 +45,7 @@ def _example(name: str) -> ModuleType:
 
 
 def _on_host(operations: Sequence[Operation], feeds: Sequence[Tensor]) -> dict[Operation, str]:
-    return dict.fromkeys(all_operations([*[tensor.operation for tensor in feeds], *operations]), "cpu:0")
+    return dict.fromkeys(all_operations([*[symbol_of(tensor).operation for tensor in feeds], *operations]), "cpu:0")
 
 
 def _timed(program: MachineProgram, values: Sequence[Any], build: float) -> Record:
