@@ -25,6 +25,7 @@ from .worker import Link, Worker, named_target
 
 _BACK_SECONDS = 1.0  # how long a step waits for a task that was lost before it began; one that never came has longer
 _REPORT_SECONDS = 1.0  # how long reports of a step that was not done in time are waited for
+_CHARACTERS_BEFORE, _CHARACTERS_BEHIND = 40, 120  # of a line, around the place where it differs from another
 
 
 class Master:
@@ -308,6 +309,8 @@ class Master:
                 self._placed(document)
             elif frame.kind == Kind.READY:
                 self._ready(link.other, document)
+            elif frame.kind == Kind.TEXT:
+                self._take_text(link.other, document)
             elif frame.kind == Kind.FAILED and "program" in document:
                 program = self._programs.get(int(document["program"]))
                 if program is not None:
@@ -339,13 +342,35 @@ class Master:
             program.tasks = [str(name) for name in document["tasks"]]
         if program.expected > program.ready.keys() or self.identity.name not in program.ready:
             return
-        if len(set(program.digests.values())) > 1:
-            own = program.digests[self.identity.name]
-            others = [name for name, digest in program.digests.items() if digest != own]
-            self._end_preparing(program, RuntimeError(_differ(self.identity.name, others)))
-            program.ready.clear()
+        others = self._unlike(program)
+        if others:
+            for name in (self.identity.name, others[0]):
+                asked = self._link_to(program.ready[name])
+                if asked is None:
+                    self._end_preparing(program, task_failed(name, "the connection to it was lost"))
+                    return
+                asked.send(Kind.TEXT, {"program": program.number})
             return
         self._end_preparing(program, None)
+
+    def _unlike(self, program: MasterProgram) -> list[str]:
+        """The tasks that have lowered a step to another program than this one."""
+        own = program.digests[self.identity.name]
+        return [name for name, digest in program.digests.items() if digest != own]
+
+    def _take_text(self, task: Identity, document: dict[str, Any]) -> None:
+        """A task tells to what it has lowered a step of which the digests differ."""
+        program = self._programs.get(int(document["program"]))
+        if program is None or not program.is_preparing:
+            return
+        program.texts[task.name] = str(document["text"])
+        if len(program.texts) < 2:
+            return
+        own = self.identity.name
+        (other,) = program.texts.keys() - {own}
+        error = RuntimeError(_differ(own, self._unlike(program), program.texts[own], program.texts[other]))
+        self._end_preparing(program, error)
+        program.ready.clear()
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -448,8 +473,20 @@ def _address(info: TaskInfo) -> Address:
     return Address(info.name, info.host, info.port, info.incarnation)
 
 
-def _differ(own: str, others: Sequence[str]) -> str:
+def _differ(own: str, others: Sequence[str], text: str, other_text: str) -> str:
+    """Say that tasks have lowered a step differently, and where the first of `others` does so first."""
+    pairs = itertools.zip_longest(text.splitlines(), other_text.splitlines(), fillvalue="(nothing: the text is over)")
+    number, lines = next((number, lines) for number, lines in enumerate(pairs, 1) if lines[0] != lines[1])
+    column = next(place for place, (a, b) in enumerate(itertools.zip_longest(*lines)) if a != b)
+    own_line, other_line = (_around(line, column) for line in lines)
     return (
         f"{' and '.join(others)} lowered the step to another program than {own}. Run the same version of anabranch and "
-        "NumPy, with the same settings (ab.config), on all tasks."
+        "NumPy, with the same settings (ab.config), on all tasks. As text, the programs differ first in line "
+        f"{number}:\n  {own}: {own_line}\n  {others[0]}: {other_line}"
     )
+
+
+def _around(line: str, column: int) -> str:
+    """A line, or of a long one what is around a place in it."""
+    start, end = max(column - _CHARACTERS_BEFORE, 0), column + _CHARACTERS_BEHIND
+    return f"{'...' if start else ''}{line[start:end].strip()}{'...' if end < len(line) else ''}"

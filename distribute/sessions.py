@@ -94,6 +94,7 @@ class MasterProgram:
         expected: those that are to say that they are ready.
         ready: those that did.
         digests: of the lowered step, by task.
+        texts: the lowered step as tasks print it, of those that were asked because digests differ.
         waiting: those who wait for it to be ready.
         attempts: how often it was prepared.
     """
@@ -110,6 +111,7 @@ class MasterProgram:
         self.expected: set[str] = set()
         self.ready: dict[str, Identity] = {}
         self.digests: dict[str, str] = {}
+        self.texts: dict[str, str] = {}
         self.waiting: list[Done] = []
         self.is_preparing = False
         self.attempts = 0
@@ -126,6 +128,7 @@ class MasterProgram:
         self.expected.clear()
         self.ready.clear()
         self.digests.clear()
+        self.texts.clear()
 
     def end_preparing(self) -> list[Done]:
         """Give those who waited."""

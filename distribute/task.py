@@ -18,7 +18,7 @@ from .peers import Peers
 from .wire import Frame, FrameError, Kind
 from .worker import Worker
 
-_FOR_WORKERS = frozenset({Kind.GRAPH, Kind.PROGRAM, Kind.STEP, Kind.ABORT, Kind.FORGET})
+_FOR_WORKERS = frozenset({Kind.GRAPH, Kind.PROGRAM, Kind.STEP, Kind.ABORT, Kind.FORGET, Kind.TEXT})
 
 
 class OwnLink:

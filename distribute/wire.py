@@ -18,7 +18,7 @@ import numpy as np
 
 from ..engine.graph.dtypes import as_dtype, name_of
 
-PROTOCOL = 1  # the version of what tasks and clients say to each other
+PROTOCOL = 2  # the version of what tasks and clients say to each other
 PREFIX = struct.Struct("<BxxxIII")
 _DIRECT = 1 << 16  # arrays with more bytes than this to come are read into their own memory at once
 _SCRATCH = 1 << 18
@@ -51,6 +51,7 @@ class Kind(IntEnum):
     FAILED = 25
     VALUE = 26
     FORGET = 27
+    TEXT = 28
 
 
 class FrameError(ValueError):

@@ -91,6 +91,7 @@ class Worker:
             Kind.STEP: self._take_step,
             Kind.ABORT: self._take_abort,
             Kind.FORGET: self._take_forget,
+            Kind.TEXT: self._take_text,
         }
 
     @property
@@ -247,6 +248,12 @@ class Worker:
             ready()
         for address in wanted:
             self._peers.reach(address, opened)
+
+    def _take_text(self, link: Link, frame: Frame) -> None:
+        """A master asks for a step as this task has lowered it."""
+        number = int(frame.document()["program"])
+        program = self._programs[link.other.incarnation, number].program
+        self._compile(program.text, lambda text: link.send(Kind.TEXT, {"program": number, "text": str(text)}))
 
     def _take_forget(self, link: Link, frame: Frame) -> None:
         """A session, or some of its programs, are over."""

@@ -188,7 +188,7 @@ class _Narrowing:
 
     def _sort(self) -> None:
         """Put each new node before those that take what it makes."""
-        new = {*self.passed.values(), *(value.node for value in self.settled.values())}
+        new = dict.fromkeys([*self.passed.values(), *(value.node for value in self.settled.values())])
         kept: dict[Node, None] = {}
         for node in self.machine.nodes:
             if node in new:

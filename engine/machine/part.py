@@ -178,7 +178,11 @@ class PartProgram(MachineProgram):
         self.sends = {
             number: task_of(str(receive.device)) for receive, number in edges.items() if self._leaves(receive)
         }
-        self.digest = hashlib.sha256(dump_machine(self.machine).encode()).hexdigest()
+        self.digest = hashlib.sha256(self.text().encode()).hexdigest()
+
+    def text(self) -> str:
+        """Print the lowered step, which is the same in all tasks."""
+        return dump_machine(self.machine)
 
     def _leaves(self, receive: Node) -> bool:
         assert receive.peer is not None, f"{receive!r} has no Send"

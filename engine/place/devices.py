@@ -266,7 +266,7 @@ def _counted(names: Sequence[str]) -> dict[str, int]:
     """How many of each kind are named; they must be the first ones."""
     asked = [DeviceName.parse(name) for name in names]
     counts: dict[str, int] = {}
-    for kind in {name.kind for name in asked}:
+    for kind in dict.fromkeys(name.kind for name in asked):
         numbers = sorted(name.number for name in asked if name.kind == kind and name.number is not None)
         if kind is None or numbers != list(range(len(numbers))) or not numbers:
             raise ValueError(

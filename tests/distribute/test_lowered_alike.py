@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from shared.tasks import TaskProcess, tasks
 
 import anabranch as ab
+from anabranch.engine.machine.part import PartProgram
 
 PS, WORKER = "/job:ps/task:0", "/job:worker/task:0"
 Running = dict[str, TaskProcess]
@@ -20,6 +22,12 @@ pytestmark = pytest.mark.xdist_group("tasks")
 @pytest.fixture(scope="module")
 def running() -> Generator[Running]:
     with tasks() as made:
+        yield made
+
+
+@pytest.fixture
+def graph() -> Generator[ab.Graph]:
+    with ab.Graph().as_default() as made:
         yield made
 
 
@@ -60,3 +68,33 @@ def test_generators_that_have_drawn_already(running: Running):
     here = ab.Session(local)
     for value in found:
         np.testing.assert_array_equal(value, here.run(expected))
+
+
+def test_programs_that_differ_are_named_with_the_place_where(graph: ab.Graph, monkeypatch: pytest.MonkeyPatch):
+    """Both tasks are in this process. One of them keeps the interpreter's bits, so that it does not fuse."""
+
+    def prepared(*arguments: Any, task: str, **options: Any) -> PartProgram:
+        return PartProgram(*arguments, task=task, **{**options, "exact": task == PS})
+
+    with ab.device(PS):
+        x = ab.placeholder((3,), "float32", "x")
+        y = ab.ops.exp(x) * 2.0
+    with ab.device(WORKER):
+        z = y + 1.0
+    with ab.distribute.Server({"ps": ["localhost:0"], "worker": ["localhost:0"]}, "ps", 0) as ps:
+        cluster = {"ps": [ps.target.removeprefix("grpc://")], "worker": ["localhost:0"]}
+        with ab.distribute.Server(cluster, "worker", 0) as worker:
+            session = ab.Session(graph, target=worker.target)
+            with monkeypatch.context() as patched:
+                patched.setattr("anabranch.distribute.worker.PartProgram", prepared)
+                with pytest.raises(RuntimeError) as caught:
+                    session.run(z, {x: [0.0, 1.0, 2.0]})
+            expected = 2 * np.exp([0.0, 1.0, 2.0]) + 1
+            np.testing.assert_allclose(session.run(z, {x: [0.0, 1.0, 2.0]}), expected, rtol=1e-6)
+            session.close()
+    first, own, other = str(caught.value).splitlines()
+    assert first.startswith(f"{PS} lowered the step to another program than {WORKER}. Run the same version")
+    assert re.search(r"differ first in line \d+:$", first)
+    assert own.startswith(f"  {WORKER}: multiply: float32[3] = fused[")
+    assert other.startswith(f"  {PS}: exp: float32[3] = cluster(")
+    assert len(own) < 250

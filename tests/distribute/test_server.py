@@ -162,7 +162,7 @@ def test_a_task_that_does_not_know_the_token_is_refused_by_who_connects():
 def test_another_version_is_named():
     client = Handshake(CLIENT, TOKEN.encode(), accepts=False)
     hello = {"protocol": 99, "name": "/job:ps/task:0", "incarnation": 1, "challenge": "x"}
-    with pytest.raises(RefusedError, match="speaks version 99 of the protocol, and this one version 1"):
+    with pytest.raises(RefusedError, match="speaks version 99 of the protocol, and this one version 2"):
         client.take(frame_of(b"".join(map(bytes, encode_document(Kind.HELLO, hello)))))
 
 
@@ -180,7 +180,7 @@ def frame_of(data: bytes) -> Any:
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         bytes(100),
         b"".join(map(bytes, encode_document(Kind.RUN, {"program": 1}, [np.zeros(3)]))),
-        b"".join(map(bytes, encode_document(Kind.PROOF, {"proof": 3, "protocol": 1}))),
+        b"".join(map(bytes, encode_document(Kind.PROOF, {"proof": 3, "protocol": 2}))),
         b"".join(map(bytes, encode_document(Kind.PROOF, {"pad": "x" * 10_000}))),
     ],
 )

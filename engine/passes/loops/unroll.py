@@ -199,7 +199,7 @@ def _with_partners(
         torn = [pair for pair in ties if (pair[0] in kept) != (pair[1] in kept)]
         if not torn:
             return kept
-        for loop in {loop for pair in torn for loop in pair if loop in kept}:
+        for loop in dict.fromkeys([loop for pair in torn for loop in pair if loop in kept]):
             note_kept("unroll", loop, "stays a loop: one that shares its record does")
             del kept[loop]
 
