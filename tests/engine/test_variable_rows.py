@@ -155,7 +155,7 @@ def test_misuse():
     v = ab.Variable(1.0, name="one")
     with pytest.raises(ValueError, match=r"'one' is a scalar, which has no rows; use assign\(\)"):
         v.scatter_update(IndexedSlices([1.0], [0], ()))
-    with pytest.raises(TypeError, match=r"positions must be integers, got float64"):
+    with pytest.raises(TypeError, match=r"positions must be integers, got float32"):
         table().scatter_add(slices([[1.0, 2.0]], [0.5]))
     with ab.Graph().as_default(), pytest.raises(TypeError, match=r"indices must be integers"):
         table().scatter_add(slices([[1.0, 2.0]], [0.5]))

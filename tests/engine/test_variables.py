@@ -177,11 +177,12 @@ def test_a_tensor_assigned_from_python_builds_an_operation_of_its_graph():
 def test_the_default_graph_can_be_let_go():
     reset_default_graph()
     v = ab.Variable(1.0)
-    before = v + ab.placeholder(())
+    before: Any = v + ab.placeholder(())
     reset_default_graph()
-    x = ab.placeholder(())
+    x: Any = ab.placeholder(())
 
-    assert (v + x).graph is x.graph
+    total: Any = v + x
+    assert total.graph is x.graph
     assert x.graph is not before.graph
     assert ab.Session().run(v + x, {x: 1.0}) == 2
 

@@ -41,3 +41,11 @@ def test_a_condition_that_passes_a_variable_on_and_assigns() -> None:
         count, _ = ab.while_loop(test, lambda k, _: (k + 1, k < 3), start)
     assert Program(graph, [count], [])() == (4,)
     assert noted.numpy() == 1.0
+
+
+def test_placement_where_a_result_is_fed_beside_a_placeholder() -> None:
+    with ab.Graph().as_default():
+        x = ab.placeholder((4, 4), "float32", "x")
+        hidden = x @ x
+        found = ab.placement(hidden @ x, feeds=[x, hidden])
+    assert str(found).splitlines()[1].split()[:2] == ["cpu:0", "2"]
