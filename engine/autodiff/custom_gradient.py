@@ -260,13 +260,17 @@ class _InGraph:
 
 
 class _AtOnce:
-    """The function runs; tapes do not see inside."""
+    """The function runs, seen by one more tape.
+
+    The tapes around see it too, for the second derivative flows through the values of the function that its `grad_fn`
+    uses. The first does not: `CustomGradient` hands no cotangent to the results of the function.
+    """
 
     def call(
         self, f: Callable[..., Any], args: Any, kwargs: dict[str, Any], is_tensor: list[bool], given: list[Tensor]
     ) -> tuple[list[Tensor], Any]:
         self._noted, before = Tape(), _context.tapes
-        _context.tapes = (self._noted,)
+        _context.tapes = (self._noted, *before)
         try:
             return given, f(*_with_tensors(args, is_tensor, [apply(Identity(), value) for value in given]), **kwargs)
         finally:

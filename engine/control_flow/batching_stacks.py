@@ -98,7 +98,7 @@ def of_groups(batch: Batch, node: Operation, values: list[Value]) -> Sequence[Va
     first, second, *shape = values
     if None in (node.inputs[0].ndim, node.inputs[1].ndim) or any(value.batched for value in shape):
         return None
-    if batch.size == 0:
+    if isinstance(batch.size, int) and batch.size == 0:
         return None
     size = maximum(batch.size, 1) if isinstance(batch.size, Tensor) else batch.size  # there are no 0 groups
     tensors = [_side_by_side(batch, value, size) for value in (first, second)]

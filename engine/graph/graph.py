@@ -270,8 +270,15 @@ class Graph:
             "those inside a traced function only as what it returns)."
         )
 
+    def feed_of(self, value: Value) -> Symbol | None:
+        """The symbol by which a value from around is fed; None where it is a constant."""
+        return None
+
     def capture_value(self, value: Value) -> Symbol:
-        """The constant that stands for a value: one for each value and graph."""
+        """What stands for a value: the symbol by which it is fed, else a constant, one for each value and graph."""
+        fed = self.root.feed_of(value)
+        if fed is not None:
+            return self.capture(fed)
         known = self._values.get(id(value))
         if known is not None and known[0]() is value:
             return known[1]

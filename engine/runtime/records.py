@@ -141,7 +141,7 @@ def recorded_beside(node: Operation, tensor: Symbol, in_slots: Mapping[Symbol, O
     if write is None or not is_among(write.inputs[0], op.body.parameters):
         return None
     value, element = write.inputs[2].spec, tensor.spec
-    return place_among(write.inputs[0], op.body.parameters) if value is element else None
+    return place_among(write.inputs[0], op.body.parameters) if value == element else None
 
 
 def written_into_slots(operations: Sequence[Operation], fetches: Iterable[Symbol]) -> dict[Symbol, Operation]:

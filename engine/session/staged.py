@@ -54,13 +54,13 @@ class TraceGraph(Graph):
         super().__init__()
         self.fed: list[tuple[Value, Symbol]] = []
 
-    def capture_value(self, value: Value) -> Symbol:
+    def feed_of(self, value: Value) -> Symbol | None:
         known = next((symbol for captured, symbol in self.fed if captured is value), None)
         if known is None and any(tape.has(value) for tape in _context.tapes):
             with self.control_dependencies(None), self.device(None):
                 known = self.add(Placeholder(value.spec), (), "captured").outputs[0]  # pyright: ignore[reportArgumentType]
             self.fed.append((value, known))
-        return super().capture_value(value) if known is None else known
+        return known
 
 
 class Staged(Op):

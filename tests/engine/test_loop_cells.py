@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 from shared.examples import examples
@@ -13,6 +14,14 @@ from shared.examples import examples
 import anabranch as ab
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
+
+
+@pytest.fixture(autouse=True)
+def graph() -> Iterator[ab.Graph]:
+    """Loops over constants are operations, too: outside of a graph they would run in Python."""
+    with ab.Graph().as_default() as graph:
+        yield graph
+
 
 ops = ab.ops
 UNITS = 3

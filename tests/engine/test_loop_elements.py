@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,14 @@ import pytest
 import anabranch as ab
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
+
+
+@pytest.fixture(autouse=True)
+def graph() -> Iterator[ab.Graph]:
+    """Loops over constants are operations, too: outside of a graph they would run in Python."""
+    with ab.Graph().as_default() as graph:
+        yield graph
+
 
 ops = ab.ops
 STEPS, ROWS, UNITS = 7, 3, 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,14 @@ from anabranch.engine.passes.prepare import Step, prepare
 from anabranch.engine.passes.prune import needed_in_region
 from anabranch.engine.passes.switches import without
 from anabranch.engine.runtime.program import Program
+
+
+@pytest.fixture(autouse=True)
+def graph() -> Iterator[ab.Graph]:
+    """Loops over constants are operations, too: outside of a graph they would run in Python."""
+    with ab.Graph().as_default() as graph:
+        yield graph
+
 
 ops = ab.ops
 ROWS, UNITS, STEPS = 8, 3, 5

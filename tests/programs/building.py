@@ -77,12 +77,59 @@ def build(program: Program) -> Built:
         scope: Scope = dict(inputs)
         builder.block(program.body, scope)
         outputs = {name: scope[name] for name in program.outputs}
-        loss = ab.constant(0.0, program.precision)
-        for name, weight in program.weights.items():
-            loss = loss + ab.ops.sum(outputs[name] * np.asarray(weight, program.precision))
-        loss = loss + 0.5 * loss * loss
+        loss = _loss(program, scope)
     effects = [operation for operation in graph.operations if operation.writes]
     return Built(graph, inputs, builder.variables, outputs, loss, effects)
+
+
+@dataclass
+class Computed:
+    """What a program gives when it is run op by op, without a graph.
+
+    Attributes:
+        sources: the float inputs, and the variables for which a gradient is defined, by name.
+        first, second: the gradients of the loss, and of its derivative along the program's first direction, by them.
+    """
+
+    outputs: dict[str, Any]
+    variables: dict[str, ab.Variable]
+    sources: dict[str, Any]
+    first: list[ab.Tensor]
+    second: list[ab.Tensor]
+
+
+def compute(program: Program) -> Computed:
+    """Run `program` on values under two tapes."""
+    builder = _Computer(program)
+    inputs = {name: builder.input(value) for name, value in program.inputs.items()}
+    free = {name: builder.variables[name] for name in program.variables if name not in program.written_inside()}
+    sources = {**{name: x for name, x in inputs.items() if ab.convert_to_tensor(x).dtype.kind == "f"}, **free}
+    xs = list(sources.values())
+    with ab.GradientTape() as outer:
+        with ab.GradientTape() as inner:
+            for tape in (outer, inner):
+                tape.watch(xs)
+            scope: Scope = dict(inputs)
+            builder.block(program.body, scope)
+            loss = _loss(program, scope)
+        first = _dense(inner.gradient(loss, xs, unconnected_gradients="zero"))
+        slope = ab.constant(0.0, program.precision)
+        for name, part in zip(sources, first, strict=True):
+            slope = slope + ab.ops.sum(part * program.directions[0][name].astype(program.precision))
+    second = _dense(outer.gradient(slope, xs, unconnected_gradients="zero"))
+    return Computed({name: scope[name] for name in program.outputs}, builder.variables, sources, first, second)
+
+
+def _dense(gradients: Any) -> list[ab.Tensor]:
+    return [ab.convert_to_tensor(gradient) for gradient in gradients]
+
+
+def _loss(program: Program, scope: Scope) -> Any:
+    """The weighted sum of the outputs, plus half its square."""
+    loss = ab.constant(0.0, program.precision)
+    for name, weight in program.weights.items():
+        loss = loss + ab.ops.sum(scope[name] * np.asarray(weight, program.precision))
+    return loss + 0.5 * loss * loss
 
 
 class _Builder:
@@ -142,7 +189,7 @@ class _Builder:
             case Split():
                 self._split(statement, scope)
             case MakeVariable(variable):
-                self.variables[variable] = ab.Variable(self.made[variable], dtype=self.precision, name=variable)
+                self._make(variable)
             case NewArray(name, rows):
                 scope[name] = ab.TensorArray(self.precision, 0, dynamic_size=True).unstack(self.value(rows, scope))
             case FillArray():
@@ -155,15 +202,23 @@ class _Builder:
                 tensor = self.value(value, scope)
                 scope[result] = target.assign_add(tensor) if add else target.assign(tensor)
             case Gradient(name, source, inner, body, y):
-                point = scope[source] * 1.0
-                within = {**scope, inner: point}
-                self.block(body, within)
-                target = self.value(y, within)
-                (scope[name],) = ab.gradients(target, [point], unconnected_gradients="zero")
+                scope[name] = self._slope(scope[source] * 1.0, inner, body, y, scope)
             case Grow():
                 self._grow(statement, scope)
             case Recurse():
                 self._recurse(statement, scope)
+
+    def _make(self, variable: str) -> None:
+        self.variables[variable] = ab.Variable(self.made[variable], dtype=self.precision, name=variable)
+
+    def _slope(self, point: Any, inner: str, body: Block, y: Expression, scope: Scope) -> Any:
+        within = {**scope, inner: point}
+        self.block(body, within)
+        (found,) = ab.gradients(self.value(y, within), [point], unconnected_gradients="zero")
+        return found
+
+    def _recursive(self, function: Any) -> Any:
+        return ab.function(function)
 
     def _loop(self, loop: Loop, scope: Scope) -> None:
         limit = self._tensor(self.value(loop.limit, {**scope, loop.counter: 0}))
@@ -273,7 +328,7 @@ class _Builder:
 
             return ab.cond(level > 0, more, lambda: self.value(statement.base, dict(start)))
 
-        call = ab.function(run)
+        call = self._recursive(run)
         limit = self._tensor(self.value(statement.limit, scope))
         scope[statement.name] = call(limit, self.value(statement.start, scope))
 
@@ -286,3 +341,25 @@ class _Builder:
 
         _, grown = ab.while_loop(lambda i, _: i < limit, body, (0, self.value(grow.start, scope)))
         scope[grow.name] = ab.ops.sum(ab.ops.sin(grown) * grown)
+
+
+class _Computer(_Builder):
+    """Runs the statements on values."""
+
+    def input(self, value: Any) -> Any:
+        return value if isinstance(value, bool | int) else ab.convert_to_tensor(value, self.precision)
+
+    def _make(self, variable: str) -> None:
+        if variable not in self.variables:  # a body that is run again
+            super()._make(variable)
+
+    def _slope(self, point: Any, inner: str, body: Block, y: Expression, scope: Scope) -> Any:
+        with ab.GradientTape() as tape:
+            tape.watch(point)
+            within = {**scope, inner: point}
+            self.block(body, within)
+            target = self.value(y, within)
+        return tape.gradient(target, point, unconnected_gradients="zero")
+
+    def _recursive(self, function: Any) -> Any:
+        return function

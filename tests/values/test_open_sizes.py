@@ -30,3 +30,14 @@ def test_resizing_images_of_open_sizes(options: dict[str, Any]) -> None:
         resized = ops.image.resize(fed, (3, 5), **options)
     found = ab.Session(graph).run(resized, {fed: x})
     np.testing.assert_allclose(found, ops.image.resize(x, (3, 5), **options), rtol=1e-6)
+
+
+def test_convolutions_by_filters_of_a_batch_of_open_size() -> None:
+    rng = np.random.default_rng(0)
+    x, filters = (rng.normal(size=shape).astype("float32") for shape in ((3, 2, 5, 5, 3), (3, 3, 3, 3, 4)))
+    with ab.Graph().as_default() as graph:
+        feeds = ab.placeholder((None, *x.shape[1:])), ab.placeholder((None, *filters.shape[1:]))
+        found = ab.vectorized_map(lambda pair: ops.conv(*pair), feeds)
+    run = ab.Session(graph).run(found, dict(zip(feeds, (x, filters), strict=True)))
+    expected = [ops.conv(each, own) for each, own in zip(x, filters, strict=True)]
+    np.testing.assert_allclose(run, expected, rtol=1e-4, atol=1e-5)
