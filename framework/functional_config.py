@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from contextlib import nullcontext
 from typing import Any
 
-from ..engine.graph import Tensor, Variable, flatten, graph_for
+from ..engine.graph import Symbol, Tensor, Variable, flatten, graph_for
 from ..engine.graph.dtypes import name_of
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
 from ..layers.calling import map_leaves
@@ -52,7 +52,7 @@ def _needed_ops(graph: LayerGraph) -> set[RawOp]:
         if isinstance(node.layer, RawOp):
             found.add(node.layer)
             written = flatten(node.layer.written_arguments(node.arguments[0]))
-            sources = [argument for argument in written if isinstance(argument, Tensor)]
+            sources = [argument for argument in written if isinstance(argument, Symbol)]
         else:
             sources = node.input_tensors
         nodes += [history(source).layer.inbound_nodes[history(source).node_index] for source in sources]
@@ -77,7 +77,7 @@ def _layer_config(operation: Layer | RawOp, graph: LayerGraph, numbers: dict[Nod
 
 def _node_config(node: Node, numbers: dict[Node, int]) -> dict[str, Any]:
     def write(leaf: Any) -> Any:
-        if isinstance(leaf, Tensor):
+        if isinstance(leaf, Symbol):
             return _tensor_config(leaf, numbers)
         if isinstance(leaf, Variable):
             raise ValueError(

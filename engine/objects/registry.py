@@ -19,8 +19,9 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from ..graph.dtypes import as_dtype
+from ..graph.dtypes import as_dtype, name_of
 from ..graph.tensor import Tensor
+from ..graph.value import Value
 from ..graph.variable import Variable
 from .lambdas import lambda_from_config, lambda_to_config
 from .trust import reads_a_file, refuses_code, safe_mode_scope
@@ -279,8 +280,8 @@ def _serialize_special(obj: Any) -> Any:
     if isinstance(obj, np.ndarray):
         array = cast("np.ndarray[Any, Any]", obj)
         return _special("__numpy__", value=array.tolist(), dtype=array.dtype.name)
-    if isinstance(obj, Variable):
-        return _special("__tensor__", value=obj.numpy().tolist(), dtype=obj.dtype.name)
+    if isinstance(obj, (Variable, Value)):
+        return _special("__tensor__", value=obj.numpy().tolist(), dtype=name_of(obj.dtype))
     if isinstance(obj, Tensor):
         raise TypeError(f"{obj!r} can't be written to a config: it has no value. Use a NumPy array.")
     if isinstance(obj, np.dtype):

@@ -1,6 +1,9 @@
 """Layers called on values. Each holds for Keras, too, where it has the names."""
 
+from pathlib import Path
+
 import numpy as np
+import pytest
 from shared.values import plain, same
 
 import anabranch as k
@@ -165,3 +168,22 @@ def test_weights_set_to_values() -> None:
     layer.kernel.assign(k.ops.ones((2, 1)) * 3)
     layer.bias.assign(layer.bias + 1)
     same(layer(k.ops.ones((1, 2))), [[7.0]])
+
+
+@pytest.mark.parametrize("kind", ["layer", "argument", "mask", "op"])
+def test_models_with_values_among_their_arguments_are_saved(kind: str, tmp_path: Path) -> None:
+    x = k.Input((5, 3), batch_size=2)
+    outputs = {
+        "layer": lambda: k.layers.Add()([x, k.ops.ones((2, 5, 3))]),
+        "argument": lambda: k.layers.GRU(2)(x, initial_state=k.ops.ones((2, 2))),
+        "mask": lambda: k.layers.GRU(2)(x, mask=k.ops.array([[True, True, False, False, False]] * 2)),
+        "op": lambda: k.ops.maximum(x * k.ops.array([1.0, 2.0, 3.0]), k.ops.array(0.5)),
+    }
+    model = k.Model(x, outputs[kind]())
+    model.save(tmp_path / "model.keras")
+    data = np.random.default_rng(0).normal(size=(2, 5, 3)).astype("float32")
+    expected = model.predict(data, verbose=0)
+    same(k.models.load_model(tmp_path / "model.keras").predict(data, verbose=0), expected)
+    copied = k.models.clone_model(model)
+    copied.set_weights(model.get_weights())
+    same(copied.predict(data, verbose=0), expected)
