@@ -11,6 +11,7 @@ from typing import Any
 
 from ... import __version__
 from ...distribute.inference import Answer, RequestError, WireTensor
+from .metrics import Metrics
 from .open_inference import EXTENSIONS, PLATFORM, as_wire, from_wire
 from .servable import Servable, load
 from .signature import OPEN_INFERENCE, TensorInfo
@@ -19,7 +20,8 @@ from .signature import OPEN_INFERENCE, TensorInfo
 class ServedModel:
     """A loaded model and the thread that computes it: requests run one by one."""
 
-    def __init__(self, name: str, servable: Servable) -> None:
+    def __init__(self, name: str, servable: Servable, metrics: Metrics) -> None:
+        self._metrics = metrics
         self.name = name
         self.servable = servable
         self.version = str(servable.version)
@@ -32,13 +34,15 @@ class ServedModel:
             RequestError: the model can't compute them.
         """
         loop = asyncio.get_running_loop()
-        try:
-            return await loop.run_in_executor(self._thread, self.servable.run, arrays, signature)
-        except RequestError:
-            raise
-        except Exception as error:
-            traceback.print_exc()
-            raise RequestError(500, f"Model {self.name!r} failed: {type(error).__name__}: {error}") from error
+        rows = len(arrays[0]) if arrays and arrays[0].ndim else 1
+        with self._metrics.request(self.name, rows):
+            try:
+                return await loop.run_in_executor(self._thread, self.servable.run, arrays, signature)
+            except RequestError:
+                raise
+            except Exception as error:
+                traceback.print_exc()
+                raise RequestError(500, f"Model {self.name!r} failed: {type(error).__name__}: {error}") from error
 
     def close(self) -> None:
         """End the thread, after what it computes."""
@@ -56,7 +60,8 @@ class Catalogue:
     """
 
     def __init__(self, models: Mapping[str, str | os.PathLike[str]]) -> None:
-        self.models = {name: ServedModel(name, load(path)) for name, path in models.items()}
+        self.metrics = Metrics()
+        self.models = {name: ServedModel(name, load(path), self.metrics) for name, path in models.items()}
         self.is_open = False
 
     def find(self, name: str, version: str = "", label: str = "") -> ServedModel:

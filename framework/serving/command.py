@@ -13,7 +13,7 @@ from typing import Any
 
 from .signature import TensorInfo
 
-_NEEDED = ("uvicorn", "httptools", "orjson", *(() if sys.platform == "win32" else ("uvloop",)))
+_NEEDED = ("uvicorn", "httptools", "orjson", "prometheus_client", *(() if sys.platform == "win32" else ("uvloop",)))
 _MOST_SHOWN = 32  # values in the example request that is printed
 
 

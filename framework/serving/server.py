@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import socket
 import sys
 import threading
@@ -16,7 +17,8 @@ import uvicorn
 
 from ...distribute.inference_grpc import start_front
 from .catalogue import Catalogue
-from .http import Application
+from .http import Application, Request, Response, Route
+from .metrics import CONTENT_TYPE
 from .open_inference_rest import OpenInferenceRest
 from .signature import TensorInfo
 from .tensorflow_rest import TensorFlowRest
@@ -123,7 +125,7 @@ class Server:
     async def _serve(self, catalogue: Catalogue, listening: socket.socket, started: Future[None]) -> None:
         loop, ending = asyncio.get_running_loop(), asyncio.Event()
         front, grpc_port = await start_front(catalogue, self._host, self._ports[1], self._max_body_bytes)
-        routes = [*TensorFlowRest(catalogue).routes(), *OpenInferenceRest(catalogue).routes()]
+        routes = [*TensorFlowRest(catalogue).routes(), *OpenInferenceRest(catalogue).routes(), metrics_route(catalogue)]
         http = _HttpServer(Application(routes, self._max_body_bytes), self._drain_seconds)
         serving = asyncio.create_task(http.serve(sockets=[listening]))
         await http.listens.wait()
@@ -137,6 +139,15 @@ class Server:
         catalogue.is_open = False
         http.should_exit = True
         await asyncio.gather(serving, front.stop(self._drain_seconds))
+
+
+def metrics_route(catalogue: Catalogue) -> Route:
+    """What is counted, for Prometheus, at the path that it looks at first and at TensorFlow Serving's."""
+
+    async def answer(request: Request) -> Response:
+        return Response(catalogue.metrics.text(), CONTENT_TYPE)
+
+    return Route("GET", re.compile("/metrics|/monitoring/prometheus/metrics"), answer)
 
 
 class _HttpServer(uvicorn.Server):

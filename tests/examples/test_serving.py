@@ -6,7 +6,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-for _name in ("uvicorn", "httptools", "orjson", "uvloop"):
+for _name in ("uvicorn", "httptools", "orjson", "uvloop", "prometheus_client"):
     pytest.importorskip(_name)
 
 

@@ -17,7 +17,7 @@ class Served(NamedTuple):
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    for name in ("uvicorn", "httptools", "orjson", "uvloop"):
+    for name in ("uvicorn", "httptools", "orjson", "uvloop", "prometheus_client"):
         pytest.importorskip(name)
     folder = tmp_path_factory.mktemp("models")
     ab.utils.set_random_seed(0)

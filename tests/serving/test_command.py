@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,7 +21,7 @@ from shared.serving_clients import ask, call
 import anabranch as ab
 from anabranch.framework.serving import command
 
-for _name in ("uvicorn", "httptools", "orjson", "uvloop"):
+for _name in ("uvicorn", "httptools", "orjson", "uvloop", "prometheus_client"):
     pytest.importorskip(_name)
 
 
@@ -75,6 +76,29 @@ def test_it_serves_by_each_protocol_and_ends(start: Callable[..., Any]) -> None:
     parts = urlsplit(url)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((parts.hostname or "", parts.port or 0), timeout=5)
+
+
+def test_requests_under_way_end(start: Callable[..., Any]) -> None:
+    process, url, address, _ = start("slow")
+
+    def by_rest(steps: int) -> int:
+        tensor = {"name": "x", "shape": [1], "datatype": "INT64", "data": [steps]}
+        return ask(url, "/v2/models/slow/infer", {"inputs": [tensor]}).json["outputs"][0]["data"][0]
+
+    def by_grpc(steps: int) -> int:
+        tensor = {"name": "x", "datatype": "INT64", "shape": [1], "contents": {"int64_contents": [steps]}}
+        answer = call(address, "ModelInfer", model_name="slow", inputs=[tensor])
+        return int.from_bytes(answer.raw_output_contents[0], "little")
+
+    assert by_rest(1) == by_grpc(1) == 2
+    steps = 100_000_000
+    with ThreadPoolExecutor() as pool:
+        waiting = [pool.submit(request, steps) for request in (by_rest, by_grpc)]
+        while b'anabranch_requests_under_way{model="slow"} 2.0' not in ask(url, "/metrics").body:
+            assert not all(each.done() for each in waiting)
+        process.send_signal(signal.SIGTERM)
+        assert [each.result(60) for each in waiting] == [2 * steps] * 2
+    assert process.wait(60) == 0
 
 
 def test_a_second_signal_ends_at_once(start: Callable[..., Any]) -> None:

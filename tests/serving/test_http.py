@@ -58,3 +58,25 @@ def test_what_is_no_http_harms_nobody(served: Any) -> None:
         stream.sendall(b"\x00\xff" * 100 + b"\r\n\r\n")
         assert stream.recv(100).startswith(b"HTTP/1.1 400")
     assert ask(served.server.rest_url, "/v2/health/live").status == 200
+
+
+def test_requests_are_counted(served: Any) -> None:
+    def counts() -> dict[str, float]:
+        text = ask(served.server.rest_url, "/monitoring/prometheus/metrics").body.decode()
+        lines = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
+        return {name: float(number) for name, _, number in lines if 'model="pairs"' in name}
+
+    def grown(name: str) -> float:
+        return after.get(name, 0) - before.get(name, 0)
+
+    before = counts()
+    good = {"inputs": {"a": [[1, 2]] * 3, "b": [[1, 2, 3]] * 3}}
+    bad = {"inputs": {"a": [[1, 2]] * 2, "b": [[1, 2, 3]]}}
+    for body, status in ((good, 200), (bad, 400), (good, 200)):
+        assert ask(served.server.rest_url, "/v1/models/pairs:predict", body).status == status
+    after = counts()
+    assert grown('anabranch_requests_total{model="pairs",status="200"}') == 2
+    assert grown('anabranch_requests_total{model="pairs",status="400"}') == 1
+    assert grown('anabranch_rows_total{model="pairs"}') == 6
+    assert grown('anabranch_request_seconds_count{model="pairs"}') == 3
+    assert after['anabranch_requests_under_way{model="pairs"}'] == 0
