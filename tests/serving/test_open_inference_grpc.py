@@ -1,10 +1,7 @@
 """The gRPC interface of the Open Inference Protocol, over a real channel; tritonclient where there is one."""
 
-import importlib.util
-import os
 import struct
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +9,7 @@ import grpc
 import numpy as np
 import pytest
 from shared.served_models import some_text
-from shared.serving_clients import call
+from shared.serving_clients import call, triton_python
 
 
 def an_input(name: str, datatype: str, shape: Any, **contents: Any) -> dict[str, Any]:
@@ -104,11 +101,6 @@ def test_large_messages_are_refused(served: Any) -> None:
         )
     error: Any = caught.value
     assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-
-
-def triton_python() -> str | None:
-    """A Python that has tritonclient: this one, or the one that ANABRANCH_TRITON_PYTHON names."""
-    return sys.executable if importlib.util.find_spec("tritonclient") else os.environ.get("ANABRANCH_TRITON_PYTHON")
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])

@@ -1,7 +1,10 @@
 """Clients for the tests of the model server: plain HTTP, and gRPC with the messages of the protocol."""
 
 import http.client
+import importlib.util
 import json
+import os
+import sys
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -42,3 +45,8 @@ def call(address: str, method: str, **fields: Any) -> Any:
             response_deserializer=message_class(f"{method}Response").FromString,
         )
         return stub(message_class(f"{method}Request")(**fields), timeout=60)
+
+
+def triton_python() -> str | None:
+    """A Python that has tritonclient: this one, or the one that ANABRANCH_TRITON_PYTHON names."""
+    return sys.executable if importlib.util.find_spec("tritonclient") else os.environ.get("ANABRANCH_TRITON_PYTHON")
