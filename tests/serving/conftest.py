@@ -15,7 +15,7 @@ class Served(NamedTuple):
     pairs: ab.Model
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     for name in ("uvicorn", "httptools", "orjson", "uvloop", "prometheus_client"):
         pytest.importorskip(name)
