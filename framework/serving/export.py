@@ -12,6 +12,7 @@ from ...engine.graph import Graph, Operation, Placeholder, Symbol, TensorSpec, V
 from ...engine.graph.dtypes import as_dtype, name_of
 from ...layers.input_spec import InputSpec
 from ..config import floatx
+from ..layer_graph import history
 from .signature import DEFAULT, OPEN_INFERENCE, Signature, TensorInfo
 from .storage import write_servable
 
@@ -86,7 +87,7 @@ def _named_inputs(arguments: Sequence[Any]) -> list[tuple[str, TensorSpec]]:
 
 
 def _given_name(leaf: Any) -> str | None:
-    name = leaf.name if isinstance(leaf, InputSpec) else leaf.operation.name if isinstance(leaf, Symbol) else None
+    name = leaf.name if isinstance(leaf, InputSpec) else history(leaf).layer.name if isinstance(leaf, Symbol) else None
     return None if not name or _AUTOMATIC.fullmatch(name) else name
 
 

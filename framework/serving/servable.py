@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...distribute.request_error import RequestError
+from ...distribute.inference import RequestError
 from ...engine.graph import Graph
 from ...engine.session.programs import make_variants
 from .signature import DEFAULT, Signature

@@ -243,7 +243,7 @@ def _array(folder: Path, files: Mapping[str, Any], entry: Any) -> Any:
         return read_array(entry)
     if entry not in files:
         raise ServableError(f"{str(folder)!r}: graph.json names {entry!r}, which the manifest does not.")
-    return np.asarray(np.lib.format.open_memmap(folder / entry, mode="r"))
+    return np.asarray(np.lib.format.open_memmap(folder / entry, mode="r"))  # read once, by whoever copies it
 
 
 def _digest(path: Path) -> str:

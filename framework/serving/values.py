@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...distribute.request_error import RequestError
+from ...distribute.inference import RequestError
 from ...engine.graph.dtypes import as_dtype, name_of
 from .signature import TensorInfo
 
@@ -46,7 +46,7 @@ def as_array_of(what: str, dtype: str, value: Any) -> Any:
         return array.astype(wanted, copy=False)
     given = "V" if name_of(array.dtype) == "bfloat16" else array.dtype.kind
     if given not in _KINDS[wanted.kind] and given != wanted.kind:
-        found = "text" if given in "USTO" else name_of(array.dtype)
+        found = {"O": "others"}.get(given, "text" if given in "UST" else name_of(array.dtype))
         raise RequestError(400, f"{what}: expected values of {dtype}, got {found}.")
     if wanted.kind in "iu":
         _check_range(what, array, wanted)

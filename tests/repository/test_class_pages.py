@@ -160,9 +160,16 @@ EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py") if path
 ELSEWHERE = {  # on the page of what they show
     "experts_in_cell": "mixture_of_experts.md",
     "moe": "scheduling.md",
+    "serving": "serving.md",
     "two_tasks": "distribute.md",
 }
-NO_FIGURE = ("character_model", "moe", "nested_loops", "two_tasks")  # what they write is text, a trace, and numbers
+NO_FIGURE = (
+    "character_model",
+    "moe",
+    "nested_loops",
+    "serving",
+    "two_tasks",
+)  # what they write is text, a trace, and numbers
 
 
 def page_of(example: str) -> str:

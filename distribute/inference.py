@@ -1,0 +1,68 @@
+"""What the fronts of a model server share: requests' tensors, errors, and what a front calls to answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+
+class RequestError(Exception):
+    """A request to a model server fails.
+
+    Args:
+        status: HTTP's status: 400 malformed, 404 unknown, 405, 413, 415, 500, 503 not now. gRPC's follows from it.
+        message: what happened, what was expected and what was got.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class WireTensor(NamedTuple):
+    """A tensor as the Open Inference Protocol writes it.
+
+    Attributes:
+        name: its name.
+        datatype: the protocol's name of its dtype, such as "FP32".
+        shape: its sizes.
+        data: its bytes, or a list of values.
+    """
+
+    name: str
+    datatype: str
+    shape: Sequence[int]
+    data: Any
+
+
+class Answer(NamedTuple):
+    """What a model gave: its version, and its outputs as bytes."""
+
+    version: str
+    outputs: list[WireTensor]
+
+
+class InferenceBackend(Protocol):
+    """What answers the requests of the Open Inference Protocol; all of it may raise a `RequestError`."""
+
+    def is_ready(self) -> bool:
+        """Whether all models can be asked."""
+        ...
+
+    def is_model_ready(self, model: str, version: str) -> bool:
+        """Whether a model can be asked; False also where there is none."""
+        ...
+
+    def server_metadata(self) -> dict[str, Any]:
+        """Name, version and extensions."""
+        ...
+
+    def model_metadata(self, model: str, version: str) -> dict[str, Any]:
+        """Name, versions, platform, inputs and outputs."""
+        ...
+
+    async def infer(
+        self, model: str, version: str, inputs: Sequence[WireTensor], outputs: Sequence[str], raw: bool = True
+    ) -> Answer:
+        """The outputs of these names (of all, if none is named), as bytes or, unless `raw`, as arrays."""
+        ...

@@ -1,0 +1,102 @@
+"""The command ``python -m anabranch serve``: exported models behind HTTP and gRPC, until SIGTERM or an interrupt."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import math
+import queue
+import signal
+import sys
+from typing import Any
+
+from .signature import TensorInfo
+
+_NEEDED = ("uvicorn", "httptools", "orjson", "prometheus_client", *(() if sys.platform == "win32" else ("uvloop",)))
+_MOST_SHOWN = 32  # values in the example request that is printed
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command to its parser."""
+    parser.add_argument(
+        "--model",
+        action="append",
+        required=True,
+        metavar="NAME=PATH",
+        help="serve what model.export() wrote to PATH as NAME; may be given several times",
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
+    parser.add_argument("--rest-port", type=int, default=8501, metavar="PORT", help="for HTTP (default: 8501; 0: any)")
+    parser.add_argument("--grpc-port", type=int, default=8500, metavar="PORT", help="for gRPC (default: 8500; 0: any)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until the process is terminated or interrupted; requests under way end. A second signal ends at once."""
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        return _fail(f"{', '.join(missing)} must be installed for this: pip install 'anabranch[serve]'")
+    from .server import Server
+    from .storage import ServableError
+
+    signals: queue.SimpleQueue[int] = queue.SimpleQueue()  # whose put() may be called by a signal's handler
+
+    def note(number: int, frame: Any) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        signals.put(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, note)
+    try:
+        models = _models(options.model)
+        with Server(models, host=options.host, rest_port=options.rest_port, grpc_port=options.grpc_port) as server:
+            print(f"ready rest={server.rest_url} grpc={server.grpc_address}")
+            print(
+                example_request(server.rest_url, next(iter(models)), server.inputs_of(next(iter(models)))), flush=True
+            )
+            signals.get()
+    except (ServableError, ValueError, OSError) as error:
+        return _fail(str(error))
+    return 0
+
+
+def _fail(message: str) -> int:
+    print(f"anabranch serve: {message}", file=sys.stderr)
+    return 2
+
+
+def _models(given: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for each in given:
+        name, equals, path = each.partition("=")
+        if not (name and equals and path) or "/" in name or ":" in name:
+            raise ValueError(f"--model {each!r}: expected NAME=PATH, with no slash and no colon in the name.")
+        if name in found:
+            raise ValueError(f"--model {each!r}: there is a model {name!r} already.")
+        found[name] = path
+    return found
+
+
+def example_request(url: str, name: str, inputs: tuple[TensorInfo, ...]) -> str:
+    """A line for the shell that asks a model: for a prediction, or for its state where a row would be too long."""
+    rows = {info.name: _example(info) for info in inputs}
+    if sum(math.prod(4 if size is None else size for size in info.shape[1:]) for info in inputs) > _MOST_SHOWN:
+        return f"curl {url}/v1/models/{name}"
+    instance = rows[inputs[0].name] if len(inputs) == 1 else rows
+    return f"curl -d '{json.dumps({'instances': [instance]})}' {url}/v1/models/{name}:predict"
+
+
+def _example(info: TensorInfo) -> Any:
+    """One row for an input: 0, 1, 2, ..., as many as four along axes that are open."""
+    values: Any = [0, 1, 2, 3]
+    if info.dtype == "string":
+        values = ["a", "b", "c", "d"]
+    if info.dtype == "bool":
+        values = [False, True, False, True]
+
+    def fill(sizes: list[int], place: int) -> Any:
+        if not sizes:
+            return values[place % 4]
+        return [fill(sizes[1:], index if len(sizes) == 1 else place) for index in range(sizes[0])]
+
+    return fill([4 if size is None else size for size in info.shape[1:]], 0)

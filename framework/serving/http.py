@@ -1,0 +1,106 @@
+"""The HTTP front: an ASGI application that finds the handler of a path, reads bodies and writes answers and errors."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ...distribute.inference import RequestError
+from .json_text import write_json
+
+
+class Request(NamedTuple):
+    """What a handler gets.
+
+    Attributes:
+        parts: the named parts of the path; those that are not there are "".
+        headers: by names in lower case.
+        body: the whole body.
+    """
+
+    parts: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Response(NamedTuple):
+    """What a handler gives."""
+
+    body: bytes
+    content_type: str = "application/json"
+    headers: Mapping[str, str] = {}
+    status: int = 200
+
+
+class Route(NamedTuple):
+    """A path, as a regular expression with named parts, and its handler."""
+
+    method: str
+    path: re.Pattern[str]
+    handle: Callable[[Request], Awaitable[Response]]
+
+
+class Application:
+    """An ASGI application.
+
+    Args:
+        routes: tried in their order.
+        max_body_bytes: the largest body that is read.
+    """
+
+    def __init__(self, routes: Sequence[Route], max_body_bytes: int) -> None:
+        self._routes = routes
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one request."""
+        try:
+            response = await self._answer(scope, receive)
+        except ConnectionAbortedError:
+            return
+        except RequestError as error:
+            response = _failure(error.status, str(error))
+        except Exception as error:
+            traceback.print_exc()
+            response = _failure(500, f"The server failed: {type(error).__name__}: {error}")
+        headers = {"content-type": response.content_type, "content-length": str(len(response.body)), **response.headers}
+        encoded = [(name.lower().encode("latin-1"), text.encode("latin-1")) for name, text in headers.items()]
+        await send({"type": "http.response.start", "status": response.status, "headers": encoded})
+        await send({"type": "http.response.body", "body": response.body})
+
+    async def _answer(self, scope: Any, receive: Any) -> Response:
+        method, path = scope["method"], scope["path"]
+        found = [(route, match) for route in self._routes if (match := route.path.fullmatch(path))]
+        if not found:
+            raise RequestError(404, f"There is nothing at {path!r}. Models are at /v1/models/NAME and /v2/models/NAME.")
+        route, match = next((each for each in found if each[0].method == method), found[0])
+        if route.method != method:
+            allowed = ", ".join(dict.fromkeys(each.method for each, _ in found))
+            return _failure(405, f"{method} is no method of {path!r}; it has {allowed}.", {"allow": allowed})
+        headers = {name.decode("latin-1"): text.decode("latin-1") for name, text in scope["headers"]}
+        if headers.get("content-encoding", "identity") != "identity":
+            raise RequestError(415, f"Bodies of encoding {headers['content-encoding']!r} are not taken: send it plain.")
+        parts = {name: text or "" for name, text in match.groupdict().items()}
+        return await route.handle(Request(parts, headers, await self._body(headers, receive)))
+
+    async def _body(self, headers: Mapping[str, str], receive: Any) -> bytes:
+        said = headers.get("content-length", "0")
+        size = int(said) if said.isdecimal() else 0
+        pieces: list[bytes] = []
+        while size <= self._max_body_bytes:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ConnectionAbortedError
+            pieces.append(message.get("body", b""))
+            size = max(size, sum(map(len, pieces)))
+            if not message.get("more_body", False):
+                break
+        if size > self._max_body_bytes:
+            raise RequestError(413, f"The body is larger than the {self._max_body_bytes:,} bytes that are taken.")
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _failure(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(write_json({"error": message}), headers=headers or {}, status=status)

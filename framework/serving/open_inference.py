@@ -1,0 +1,103 @@
+"""Tensors of the Open Inference Protocol: bytes or lists in, bytes or arrays out."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...distribute.inference import RequestError, WireTensor
+from ...engine.graph.dtypes import as_dtype
+from .servable import Servable
+from .signature import OPEN_INFERENCE, Signature, TensorInfo
+from .values import as_array_of, as_text, check_shape
+
+EXTENSIONS = ("binary_tensor_data",)
+PLATFORM = "anabranch"
+RAW_ONLY = ("FP16", "BF16")
+_LENGTH = struct.Struct("<I")
+
+
+def from_wire(signature: Signature, tensors: Sequence[WireTensor]) -> list[Any]:
+    """Arrays for the inputs of a signature, in its order.
+
+    Raises:
+        RequestError: an input is missing, unknown, given twice, or does not fit.
+    """
+    given = {tensor.name: tensor for tensor in tensors}
+    if len(given) < len(tensors):
+        raise RequestError(400, "An input is given twice.")
+    Servable.check_names(signature, given)
+    return [_array(info, given[info.name]) for info in signature.inputs]
+
+
+def _array(info: TensorInfo, tensor: WireTensor) -> Any:
+    what, wanted = f"Input {info.name!r}", OPEN_INFERENCE[info.dtype]
+    if tensor.datatype != wanted:
+        raise RequestError(400, f"{what}: expected the datatype {wanted}, got {tensor.datatype!r}.")
+    shape = _shape(what, tensor.shape)
+    check_shape(info, shape)
+    if isinstance(tensor.data, bytes | memoryview):
+        return _from_bytes(what, info.dtype, shape, tensor.data)
+    if wanted in RAW_ONLY:
+        raise RequestError(400, f"{what}: {wanted} has no JSON form; send its bytes (binary_data_size).")
+    array = as_array_of(what, info.dtype, tensor.data)
+    if array.size != math.prod(shape):
+        raise RequestError(400, f"{what}: the shape {shape} needs {math.prod(shape)} values, got {array.size}.")
+    return array.reshape(shape)
+
+
+def _shape(what: str, shape: Any) -> tuple[int, ...]:
+    try:
+        sizes = tuple(shape)
+    except TypeError:
+        raise RequestError(400, f"{what}: expected a shape such as [1, 3], got {shape!r}.") from None
+    if any(type(size) is not int or not 0 <= size < 2**62 for size in sizes):
+        raise RequestError(400, f"{what}: expected sizes that are whole numbers from 0 on, got {list(sizes)}.")
+    return sizes
+
+
+def _from_bytes(what: str, dtype: str, shape: tuple[int, ...], data: Any) -> Any:
+    count = math.prod(shape)
+    if dtype == "string":
+        texts = [as_text(what, each) for each in _split(what, data)]
+        if len(texts) != count:
+            raise RequestError(400, f"{what}: the shape {shape} needs {count} elements, got {len(texts)}.")
+        return np.array(texts, as_dtype("string")).reshape(shape)
+    wanted = as_dtype(dtype)
+    if len(data) != count * wanted.itemsize:
+        raise RequestError(
+            400, f"{what}: the shape {shape} of {dtype} needs {count * wanted.itemsize} bytes, got {len(data)}."
+        )
+    return np.frombuffer(data, wanted.newbyteorder("<")).astype(wanted, copy=False).reshape(shape)
+
+
+def _split(what: str, data: Any) -> list[bytes]:
+    """The elements of BYTES: each has its length in front, four bytes, the lowest first."""
+    found, place = [], 0
+    while place < len(data):
+        if place + 4 > len(data):
+            raise RequestError(400, f"{what}: {len(data) - place} bytes are left where a length of 4 bytes should be.")
+        (length,) = _LENGTH.unpack_from(data, place)
+        place += 4
+        if place + length > len(data):
+            raise RequestError(400, f"{what}: an element of {length} bytes is said, and {len(data) - place} are left.")
+        found.append(bytes(data[place : place + length]))
+        place += length
+    return found
+
+
+def as_wire(info: TensorInfo, array: Any, raw: bool) -> WireTensor:
+    """An output for the wire; its data are bytes if `raw`, else the array."""
+    return WireTensor(info.name, OPEN_INFERENCE[info.dtype], list(array.shape), as_bytes(array) if raw else array)
+
+
+def as_bytes(array: Any) -> bytes:
+    """The bytes of an array, in C order, the lowest byte of each number first."""
+    if array.dtype.kind == "T":
+        texts = [text.encode("utf-8") for text in array.reshape(-1).tolist()]
+        return b"".join([part for text in texts for part in (_LENGTH.pack(len(text)), text)])
+    return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()

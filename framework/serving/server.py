@@ -1,0 +1,186 @@
+"""`Server`: models behind HTTP and gRPC, on one event loop in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import socket
+import sys
+import threading
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future
+from typing import Any, Self
+
+import uvicorn
+
+from ...distribute.inference_grpc import start_front
+from .catalogue import Catalogue
+from .http import Application, Request, Response, Route
+from .metrics import CONTENT_TYPE
+from .open_inference_rest import OpenInferenceRest
+from .signature import TensorInfo
+from .tensorflow_rest import TensorFlowRest
+
+MAX_BODY_BYTES = 64 << 20
+DRAIN_SECONDS = 30
+
+
+class Server:
+    """Serves models while its block is entered, or from `start` to `stop`.
+
+    Args:
+        models: paths of servables, that `model.export` wrote, by the names under which they are served. The highest
+            version of each is loaded.
+        host: the address to listen on; by default only this machine gets there.
+        rest_port, grpc_port: ports; 0 for any that are free.
+        max_body_bytes: the largest body, and the largest gRPC message, that is taken.
+        drain_seconds: how long requests under way may take when the server stops.
+
+    >>> import tempfile
+    >>> from urllib.request import urlopen
+    >>> import anabranch as ab
+    >>> model = ab.Sequential([ab.Input((2,), name="x"), ab.layers.Dense(1)])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     version = model.export(folder, verbose=False)
+    ...     with ab.serving.Server({"small": folder}) as server:
+    ...         urlopen(f"{server.rest_url}/v2/models/small/ready").read()
+    b'{"name":"small","ready":true}'
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, str | os.PathLike[str]],
+        *,
+        host: str = "127.0.0.1",
+        rest_port: int = 0,
+        grpc_port: int = 0,
+        max_body_bytes: int = MAX_BODY_BYTES,
+        drain_seconds: float = DRAIN_SECONDS,
+    ) -> None:
+        self._models = models
+        self._host = host
+        self._ports = rest_port, grpc_port
+        self._max_body_bytes = max_body_bytes
+        self._drain_seconds = drain_seconds
+        self._thread: threading.Thread | None = None
+        self._stop: Callable[[], Any] = lambda: None
+        self.rest_url = ""
+        self.grpc_address = ""
+
+    def start(self) -> Self:
+        """Load the models, listen, and return when requests are answered.
+
+        Raises:
+            ServableError: a model can't be loaded.
+            OSError: a port is taken.
+        """
+        if self._thread is not None:
+            raise RuntimeError("This server runs already.")
+        catalogue = Catalogue(self._models)
+        self._inputs = {each.name: each.servable.signature().inputs for each in catalogue.models.values()}
+        try:
+            family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+            listening = socket.create_server((self._host, self._ports[0]), family=family, backlog=2048)
+        except OSError as error:
+            catalogue.close()
+            raise OSError(error.errno, f"Can't listen on {self._host}:{self._ports[0]} for HTTP: {error}") from error
+        started: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, args=(catalogue, listening, started), name="serving")
+        self._thread.start()
+        try:
+            started.result()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Take no more requests, wait for those under way, and end."""
+        self._stop()
+        if self._thread is not None:
+            self._thread.join()
+        self._thread, self._stop = None, lambda: None
+
+    def inputs_of(self, name: str) -> tuple[TensorInfo, ...]:
+        """The inputs of a model that is served."""
+        return self._inputs[name]
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *details: Any) -> None:
+        self.stop()
+
+    def _run(self, catalogue: Catalogue, listening: socket.socket, started: Future[None]) -> None:
+        with contextlib.closing(catalogue), listening, asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            try:
+                runner.run(self._serve(catalogue, listening, started))
+            except BaseException as error:
+                if started.done():
+                    raise
+                started.set_exception(error)
+
+    async def _serve(self, catalogue: Catalogue, listening: socket.socket, started: Future[None]) -> None:
+        loop, ending = asyncio.get_running_loop(), asyncio.Event()
+        front, grpc_port = await start_front(catalogue, self._host, self._ports[1], self._max_body_bytes)
+        routes = [*TensorFlowRest(catalogue).routes(), *OpenInferenceRest(catalogue).routes(), metrics_route(catalogue)]
+        http = _HttpServer(Application(routes, self._max_body_bytes), self._drain_seconds)
+        serving = asyncio.create_task(http.serve(sockets=[listening]))
+        await http.listens.wait()
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        self.rest_url = f"http://{host}:{listening.getsockname()[1]}"
+        self.grpc_address = f"{host}:{grpc_port}"
+        self._stop = lambda: loop.call_soon_threadsafe(ending.set)
+        catalogue.is_open = True
+        started.set_result(None)
+        await ending.wait()
+        catalogue.is_open = False
+        http.should_exit = True
+        await asyncio.gather(serving, front.stop(self._drain_seconds))
+
+
+def metrics_route(catalogue: Catalogue) -> Route:
+    """What is counted, for Prometheus, at the path that it looks at first and at TensorFlow Serving's."""
+
+    async def answer(request: Request) -> Response:
+        return Response(catalogue.metrics.text(), CONTENT_TYPE)
+
+    return Route("GET", re.compile("/metrics|/monitoring/prometheus/metrics"), answer)
+
+
+class _HttpServer(uvicorn.Server):
+    """uvicorn, which leaves signals to the program and says when it listens."""
+
+    def __init__(self, application: Any, drain_seconds: float) -> None:
+        super().__init__(
+            uvicorn.Config(
+                application,
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=75,  # clients keep connections for longer than uvicorn's 5 seconds
+                timeout_graceful_shutdown=max(1, round(drain_seconds)),
+            )
+        )
+        self.listens = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        self.listens.set()
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    if sys.platform == "win32":
+        return asyncio.new_event_loop
+    import uvloop
+
+    return uvloop.new_event_loop

@@ -1,0 +1,171 @@
+"""``python -m anabranch serve`` as a process of its own: what it prints, how it ends, what it refuses."""
+
+import argparse
+import importlib.util
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from shared.served_models import LETTERS, letters
+from shared.serving_clients import ask, call
+
+import anabranch as ab
+from anabranch.framework.serving import command
+
+for _name in ("uvicorn", "httptools", "orjson", "uvloop", "prometheus_client"):
+    pytest.importorskip(_name)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Servables "letters", and "slow", which counts to its input."""
+    folder = tmp_path_factory.mktemp("models")
+    letters().export(folder / "letters", verbose=False, input_signature=LETTERS)
+    x = ab.Input((), dtype="int64", name="x")
+    count = ab.layers.Lambda(lambda x: x + ab.while_loop(lambda i: i < x[0], lambda i: i + 1, 0 * x[0]))
+    ab.Model(x, count(x)).export(folder / "slow", verbose=False)
+    return folder
+
+
+@pytest.fixture
+def start(models: Path) -> Iterator[Callable[..., Any]]:
+    """Starts a server of a model at ports of its own: the process, its URL, its address for gRPC, the line for curl."""
+    started: list[subprocess.Popen[str]] = []
+
+    def make(name: str) -> tuple[subprocess.Popen[str], str, str, str]:
+        command = [sys.executable, "-W", "error", "-m", "anabranch", "serve", "--rest-port", "0", "--grpc-port", "0"]
+        command += ["--model", f"{name}={models / name}"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.fullmatch(r"ready rest=(http://127\.0\.0\.1:\d+) grpc=(127\.0\.0\.1:\d+)\n", line)
+        if not found:
+            process.kill()
+            raise AssertionError(f"{line!r}\n{process.communicate()}")
+        return process, found[1], found[2], process.stdout.readline()
+
+    yield make
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_it_serves_by_each_protocol_and_ends(start: Callable[..., Any]) -> None:
+    process, url, address, line = start("letters")
+
+    found = re.fullmatch(r"curl -d '(.*)' (http://.*?)(/v1/models/letters:predict)\n", line)
+    assert found is not None
+    assert found[2] == url
+    assert json.loads(found[1]) == {"instances": [[0, 1, 2, 3]]}
+    assert len(ask(url, found[3], json.loads(found[1])).json["predictions"][0]) == 4
+    assert call(address, "ModelReady", name="letters").ready
+
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=60) == ("", "")
+    assert process.returncode == 0
+    parts = urlsplit(url)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((parts.hostname or "", parts.port or 0), timeout=5)
+
+
+def test_requests_under_way_end(start: Callable[..., Any]) -> None:
+    process, url, address, _ = start("slow")
+
+    def by_rest(steps: int) -> int:
+        tensor = {"name": "x", "shape": [1], "datatype": "INT64", "data": [steps]}
+        return ask(url, "/v2/models/slow/infer", {"inputs": [tensor]}).json["outputs"][0]["data"][0]
+
+    def by_grpc(steps: int) -> int:
+        tensor = {"name": "x", "datatype": "INT64", "shape": [1], "contents": {"int64_contents": [steps]}}
+        answer = call(address, "ModelInfer", model_name="slow", inputs=[tensor])
+        return int.from_bytes(answer.raw_output_contents[0], "little")
+
+    assert by_rest(1) == by_grpc(1) == 2
+    steps = 100_000_000
+    with ThreadPoolExecutor() as pool:
+        waiting = [pool.submit(request, steps) for request in (by_rest, by_grpc)]
+        while b'anabranch_requests_under_way{model="slow"} 2.0' not in ask(url, "/metrics").body:
+            assert not all(each.done() for each in waiting)
+        process.send_signal(signal.SIGTERM)
+        assert [each.result(60) for each in waiting] == [2 * steps] * 2
+    assert process.wait(60) == 0
+
+
+def test_a_second_signal_ends_at_once(start: Callable[..., Any]) -> None:
+    process, url, _, _ = start("letters")
+    parts = urlsplit(url)
+    with socket.create_connection((parts.hostname or "", parts.port or 0)) as stream:
+        stream.sendall(b"POST /v1/models/letters:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
+        assert ask(url, "/v2/health/live").status == 200
+        process.send_signal(signal.SIGTERM)
+        while ask_or_refused(url) is not None:  # until it has the first
+            pass
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == -signal.SIGTERM
+
+
+def ask_or_refused(url: str) -> Any:
+    try:
+        return ask(url, "/v2/health/live").status
+    except OSError:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--model", "letters"], "expected NAME=PATH"),
+        (["--model", "a/b=x"], "no slash and no colon"),
+        (["--model", "a=x", "--model", "a=y"], "there is a model 'a' already"),
+        (["--model", "a=/nowhere/at/all"], "There is no folder '/nowhere/at/all'"),
+    ],
+)
+def test_mistakes_are_named(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*options) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["rest", "grpc"])
+def test_a_port_that_is_taken_is_named(models: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        others = {"rest": ["--grpc-port", "0"], "grpc": ["--rest-port", "0"]}[kind]
+        assert run("--model", f"a={models / 'letters'}", f"--{kind}-port", str(port), *others) == 2
+    assert re.search(rf"Can't listen on 127\.0\.0\.1:{port} for", capsys.readouterr().err)
+
+
+def test_what_must_be_installed_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in ("uvicorn", "orjson") else find(name))
+    assert run("--model", "a=x") == 2
+    assert "uvicorn, orjson must be installed for this: pip install 'anabranch[serve]'" in capsys.readouterr().err
+
+
+def run(*options: str) -> int:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        return command.run(parser.parse_args(options))
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def test_the_example_is_a_row_of_any_input() -> None:
+    info = command.TensorInfo
+    a, b = info("a", "float32", (None, 2, 2), "a:0"), info("b", "string", (None,), "b:0")
+    line = command.example_request("http://h:1", "m", (a, b))
+    assert line == """curl -d '{"instances": [{"a": [[0, 1], [0, 1]], "b": "a"}]}' http://h:1/v1/models/m:predict"""
+    large = info("x", "float32", (None, 28, 28), "x:0")
+    assert command.example_request("http://h:1", "m", (large,)) == "curl http://h:1/v1/models/m"

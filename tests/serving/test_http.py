@@ -1,0 +1,82 @@
+"""What the HTTP front refuses, whichever protocol is spoken."""
+
+import socket
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from shared.serving_clients import ask
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allowed"),
+    [
+        ("GET", "/v3", 404, None),
+        ("POST", "/v1/models/letters:classify", 404, None),
+        ("GET", "/v1/models/letters:predict", 405, "POST"),
+        ("POST", "/v1/models/letters", 405, "GET"),
+        ("DELETE", "/v2/models/letters", 405, "GET"),
+        ("GET", "/v2/models/letters/infer", 405, "POST"),
+    ],
+)
+def test_paths_and_methods(served: Any, method: str, path: str, status: int, allowed: str | None) -> None:
+    reply = ask(served.server.rest_url, path, b"{}" if method == "POST" else None, method)
+    assert (reply.status, reply.headers.get("allow")) == (status, allowed)
+    assert set(reply.json) == {"error"}
+
+
+def test_large_bodies_are_refused(served: Any) -> None:
+    reply = ask(served.server.rest_url, "/v1/models/letters:predict", b" " * (1 << 20) + b"{}")
+    assert reply.status == 413
+    assert "1,048,576 bytes" in reply.json["error"]
+
+
+def test_large_bodies_of_unknown_length_are_refused(served: Any) -> None:
+    parts = urlsplit(served.server.rest_url)
+    with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=60) as stream:
+        stream.sendall(b"POST /v1/models/letters:predict HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for _ in range(17):
+            stream.sendall(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
+        assert stream.recv(1000).startswith(b"HTTP/1.1 413")
+
+
+def test_encoded_bodies_are_refused(served: Any) -> None:
+    headers = {"Content-Encoding": "gzip"}
+    assert ask(served.server.rest_url, "/v1/models/letters:predict", b"x", headers=headers).status == 415
+
+
+def test_half_a_body_harms_nobody(served: Any) -> None:
+    parts = urlsplit(served.server.rest_url)
+    with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=60) as stream:
+        stream.sendall(b"POST /v1/models/letters:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+    assert ask(served.server.rest_url, "/v2/health/live").status == 200
+
+
+def test_what_is_no_http_harms_nobody(served: Any) -> None:
+    parts = urlsplit(served.server.rest_url)
+    with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=60) as stream:
+        stream.sendall(b"\x00\xff" * 100 + b"\r\n\r\n")
+        assert stream.recv(100).startswith(b"HTTP/1.1 400")
+    assert ask(served.server.rest_url, "/v2/health/live").status == 200
+
+
+def test_requests_are_counted(served: Any) -> None:
+    def counts() -> dict[str, float]:
+        text = ask(served.server.rest_url, "/monitoring/prometheus/metrics").body.decode()
+        lines = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
+        return {name: float(number) for name, _, number in lines if 'model="pairs"' in name}
+
+    def grown(name: str) -> float:
+        return after.get(name, 0) - before.get(name, 0)
+
+    before = counts()
+    good = {"inputs": {"a": [[1, 2]] * 3, "b": [[1, 2, 3]] * 3}}
+    bad = {"inputs": {"a": [[1, 2]] * 2, "b": [[1, 2, 3]]}}
+    for body, status in ((good, 200), (bad, 400), (good, 200)):
+        assert ask(served.server.rest_url, "/v1/models/pairs:predict", body).status == status
+    after = counts()
+    assert grown('anabranch_requests_total{model="pairs",status="200"}') == 2
+    assert grown('anabranch_requests_total{model="pairs",status="400"}') == 1
+    assert grown('anabranch_rows_total{model="pairs"}') == 6
+    assert grown('anabranch_request_seconds_count{model="pairs"}') == 3
+    assert after['anabranch_requests_under_way{model="pairs"}'] == 0

@@ -1,0 +1,111 @@
+"""TensorFlow Serving's REST interface, asked over real sockets."""
+
+import base64
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from shared.served_models import some_text
+from shared.serving_clients import Reply, ask
+
+
+def predict(served: Any, model: str, body: Any) -> Reply:
+    return ask(served.server.rest_url, f"/v1/models/{model}:predict", body)
+
+
+def test_rows_of_one_input_and_output(served: Any) -> None:
+    x = some_text(3, 5)
+    reply = predict(served, "letters", {"instances": x.tolist()})
+    assert reply.headers["content-type"] == "application/json"
+    found = np.array(reply.json["predictions"], "float32")
+    np.testing.assert_allclose(found, served.letters.predict(x, verbose=0), rtol=1e-5, atol=1e-7)
+    assert predict(served, "letters", {"instances": [{"x": row} for row in x.tolist()]}).json == reply.json
+
+
+def test_columns_of_one_input_and_output(served: Any) -> None:
+    x = some_text(2, 4).tolist()
+    by_rows = predict(served, "letters", {"instances": x}).json["predictions"]
+    assert predict(served, "letters", {"inputs": x}).json == {"outputs": by_rows}
+    assert predict(served, "letters", {"inputs": {"x": x}, "signature_name": "serving_default"}).json == {
+        "outputs": by_rows
+    }
+
+
+def test_rows_and_columns_of_several_inputs_and_outputs(served: Any) -> None:
+    a, b = [[1, 2], [3, 4]], [[0, 0, 1], [0, 0.5, 0]]
+    rows = predict(served, "pairs", {"instances": [{"a": x, "b": y} for x, y in zip(a, b, strict=True)]})
+    columns = predict(served, "pairs", {"inputs": {"a": a, "b": b}})
+    assert rows.json == {"predictions": [{"scaled": [2, 4], "sum": 4}, {"scaled": [6, 8], "sum": 7.5}]}
+    assert columns.json == {"outputs": {"scaled": [[2, 4], [6, 8]], "sum": [4, 7.5]}}
+
+
+def test_numbers_that_json_lacks_go_both_ways(served: Any) -> None:
+    reply = predict(served, "n", b'{"instances": [NaN, Infinity, -Infinity, -4, 4]}')
+    halves, roots = ([row[name] for row in reply.json["predictions"]] for name in ("half", "root"))
+    assert math.isnan(halves[0])
+    assert halves[1:] == [math.inf, -math.inf, -2, 2]
+    assert roots[1] == math.inf
+    assert all(math.isnan(roots[place]) for place in (0, 2, 3))
+
+
+def test_bytes_go_both_ways(served: Any) -> None:
+    coded = {"b64": base64.b64encode("Flüsse".encode()).decode()}
+    found = predict(served, "words", {"instances": [coded, "b64"]}).json["predictions"]
+    assert found[0] == {"text": "Flüsse", "text_bytes": coded}
+    assert found[1]["text"] == "b64"
+
+
+@pytest.mark.parametrize("version", ["", "/versions/3"])
+def test_status_and_metadata(served: Any, version: str) -> None:
+    status = ask(served.server.rest_url, f"/v1/models/words{version}").json
+    ok = {"error_code": "OK", "error_message": ""}
+    assert status == {"model_version_status": [{"version": "3", "state": "AVAILABLE", "status": ok}]}
+
+    found = ask(served.server.rest_url, f"/v1/models/words{version}/metadata").json
+    assert found["model_spec"] == {"name": "words", "signature_name": "", "version": "3"}
+    signature = found["metadata"]["signature_def"]["signature_def"]["serving_default"]
+    assert signature["inputs"]["words"]["dtype"] == "DT_STRING"
+    assert signature["inputs"]["words"]["tensor_shape"]["dim"] == [{"size": "-1", "name": ""}]
+    assert set(signature["outputs"]) == {"text", "text_bytes"}
+
+
+@pytest.mark.parametrize(
+    ("model", "body", "status", "message"),
+    [
+        ("half", {"instances": [1]}, 404, "Servable not found for request: Latest(half)"),
+        ("letters/versions/7", {"instances": [[1]]}, 404, "Specific(letters, 7)"),
+        ("letters/labels/stable", {"instances": [[1]]}, 404, "Specific(letters, stable)"),
+        ("letters", b"{", 400, "no JSON"),
+        ("letters", b"[" * 500_000, 400, "no JSON"),
+        ("letters", b'{"instances": [NaN' + b"[" * 100_000, 400, "no JSON"),
+        ("letters", b"[1]", 400, "Expected a JSON object, got list"),
+        ("letters", {}, 400, "'instances' (rows) or 'inputs' (columns), one of them; got neither"),
+        ("letters", {"instances": [[1]], "inputs": [[1]]}, 400, "got both"),
+        ("letters", {"instances": []}, 400, "at least one row"),
+        ("letters", {"instances": 3}, 400, "at least one row"),
+        ("letters", {"instances": [[1]], "signature_name": "x"}, 404, "no signature 'x'"),
+        ("letters", {"instances": [[1]], "signature_name": 3}, 400, "'signature_name' is no text"),
+        ("letters", {"instances": [1, 2]}, 400, "Input 'x': expected the shape (any, any), got (2,)"),
+        ("letters", {"instances": [[1, 2], [3]]}, 400, "Input 'x': expected an array of int64, got unequal lists"),
+        ("letters", {"instances": [[0.5]]}, 400, "Input 'x': expected values of int64, got float64"),
+        ("letters", {"instances": [["a"]]}, 400, "Input 'x': expected values of int64, got text"),
+        ("letters", {"instances": [[None]]}, 400, "Input 'x': expected values of int64, got others"),
+        ("letters", {"instances": [[2**70]]}, 400, "Input 'x': expected values of int64"),
+        ("letters", {"inputs": {"y": [[1]]}}, 400, "Expected the inputs 'x'; missing: 'x'"),
+        ("pairs", {"inputs": [[1]]}, 400, "an object of the inputs ['a', 'b']"),
+        ("pairs", {"instances": [{"a": [1, 2]}]}, 400, "Row 0: expected an object of the inputs ['a', 'b']"),
+        ("pairs", {"instances": [{"a": [1, 2], "b": [1, 2, 3]}, 4]}, 400, "Row 1: .*got int"),
+        ("pairs", {"inputs": {"a": [[1, 2]], "b": [[1, 2, 3]] * 2}}, 400, "same number of rows"),
+        ("words", {"instances": [{"b64": "?"}]}, 400, "no base64"),
+        ("words", {"instances": [{"b64": "//8="}]}, 400, "Input 'words': expected bytes that are UTF-8"),
+        ("words", {"instances": [1]}, 400, "Input 'words': expected text, got int"),
+    ],
+)
+def test_errors(served: Any, model: str, body: Any, status: int, message: str) -> None:
+    reply = predict(served, model, body)
+    assert reply.status == status
+    assert set(reply.json) == {"error"}
+    first, _, last = message.partition(".*")
+    assert first in reply.json["error"]
+    assert last in reply.json["error"]
