@@ -269,7 +269,8 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
             with graph_for([tensor]).as_default():
                 return self._assign_tensor(_operators[name](self, tensor))
         with self.lock:  # between reading and writing nobody else writes
-            return self.assign(_operators[name](Value(self.read_value()), tensor))
+            before = self.value if _context.tapes else Value(self.read_value())  # tapes record what is read
+            return self.assign(_operators[name](before, tensor))
 
     def scatter_update(self, sparse_delta: IndexedSlices, name: str | None = None) -> Any:
         """Set rows: ``v[indices[k]] = values[k]``; of rows named several times the last one counts.

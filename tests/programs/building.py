@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import anabranch as ab
+from anabranch.engine.graph import in_explicit_graph
 
 from .primitives import PRIMITIVES
 from .syntax import (
@@ -362,4 +363,5 @@ class _Computer(_Builder):
         return tape.gradient(target, point, unconnected_gradients="zero")
 
     def _recursive(self, function: Any) -> Any:
-        return function
+        traced = super()._recursive(function)
+        return lambda *given: (traced if in_explicit_graph() else function)(*given)

@@ -74,3 +74,13 @@ def test_seed_generators_advance() -> None:
     assert not np.array_equal(before, after), "the state has not changed"
     assert not np.allclose(first, plain(k.random.normal((3,), seed=generator)))
     same(k.random.normal((3,), seed=k.random.SeedGenerator(11)), first)
+
+
+def test_what_assign_add_returns_depends_on_what_was_there() -> None:
+    v = k.Variable([1.0, 2.0])
+    with k.GradientTape() as tape:
+        total = v.assign_add(v.value * 3.0)
+    same(tape.gradient(total, v), [4.0, 4.0])
+    with k.GradientTape() as tape:
+        total = v.assign_sub(v.value * 3.0)
+    same(tape.gradient(total, v), [-2.0, -2.0])
