@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ..graph.op import Op
-from ..graph.quick_dataclass import dataclass
 
-
-@dataclass(frozen=True)
-class LeavesOut(Op):
-    """Base: ops over ids of groups (segments, classes). An id that names no group counts for nothing.
+class LeavesOut:
+    """Mixed into ops over ids of groups (segments, classes). An id that names no group counts for nothing.
 
     So do TensorFlow's, and -1 can stand for padding. `debugging.check_indices` makes such ids errors.
     """
 
-    @abstractmethod
     def ids_and_count(self, *inputs: Any) -> tuple[Any, int]:
         """Of the inputs of a run the ids, and how many groups there are."""
+        raise NotImplementedError(f"{type(self).__name__} must define ids_and_count().")
 
 
 def first_left_out(op: LeavesOut, inputs: Sequence[Any]) -> str | None:

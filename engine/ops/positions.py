@@ -19,7 +19,7 @@ from .left_out import LeavesOut
 
 
 @dataclass(frozen=True)
-class OneHot(LeavesOut):
+class OneHot(LeavesOut, Op):
     """A new axis of `classes` elements, with a one at the place that the integer names; zeros if there is none."""
 
     classes: int

@@ -45,7 +45,7 @@ def _check_lengths(rows: Any, ids: Any) -> None:
 
 
 @dataclass(frozen=True)
-class _SegmentReduction(LeavesOut):
+class _SegmentReduction(LeavesOut, Op):
     """Inputs: data [n, ...], ids [n], the number of segments. Rows whose id lies outside of these are left out.
 
     Attributes:
