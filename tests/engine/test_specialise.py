@@ -40,7 +40,7 @@ def specialised(targets: Sequence[Tensor | Operation], feeds: dict[Symbol, tuple
     """The operations of a step, regions included, for feeds of the given shapes."""
     specs = [TensorSpec(shape, tensor.dtype) for tensor, shape in feeds.items()]
     wanted = [target if isinstance(target, Operation) else symbol_of(target) for target in targets]
-    return list(all_operations(prepare(symbol_of(targets[0]).graph, wanted, list(feeds), specs).operations))
+    return list(all_operations(prepare(wanted[0].graph, wanted, list(feeds), specs).operations))
 
 
 def count(targets: Sequence[Tensor | Operation], feeds: dict[Symbol, tuple[int, ...]] | None = None) -> Counter[str]:
