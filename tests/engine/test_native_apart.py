@@ -9,6 +9,7 @@ import pytest
 
 import anabranch as ab
 from anabranch import ops
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.runtime.kernels import dynamic, open_sizes
 from anabranch.engine.runtime.kernels.bound import BoundKernel
 from anabranch.engine.runtime.kernels.library import library
@@ -25,7 +26,7 @@ def gates(dtype: str) -> Program:
         row, number = ab.placeholder((WIDTH,), dtype), ab.placeholder((), dtype)
         f, g, o = ops.split(z, 3, axis=1)
         carry = ops.maximum(f, 0) * c + g * row
-        return Program(graph, [carry, ops.minimum(o, number) * carry + row], [z, c, row, number])
+        return Program(graph, [symbol_of(carry), symbol_of(ops.minimum(o, number) * carry + row)], [z, c, row, number])
 
 
 def expected_of(z: Any, c: Any, row: Any, number: Any) -> tuple[Any, Any]:

@@ -49,7 +49,7 @@ def test_known_values() -> None:
         fed = ab.placeholder(x.shape, "float32")
         y = ab.ops.conv(fed, np.ones((2, 2, 1, 32), "float32"))
     assert "conv" in kernel_types(graph)
-    (found,) = Program(graph, [y], [fed])(x)
+    (found,) = Program(graph, [symbol_of(y)], [fed])(x)
     expected = x[:, :-1, :-1] + x[:, 1:, :-1] + x[:, :-1, 1:] + x[:, 1:, 1:]
     np.testing.assert_array_equal(found, np.repeat(expected, 32, axis=-1))
 
@@ -168,7 +168,7 @@ def test_nan_and_infinity_reach_the_windows_they_lie_in() -> None:
     with ab.Graph().as_default() as graph:
         fed = ab.placeholder(x.shape, "float32")
         y = ab.ops.conv(fed, kernel, padding="same")
-    (found,) = Program(graph, [y], [fed])(x)
+    (found,) = Program(graph, [symbol_of(y)], [fed])(x)
     expected = np.zeros((8, 20))
     expected[1:4, 2:5], expected[5:8, 11:14] = np.nan, np.inf
     np.testing.assert_array_equal(found[0], np.broadcast_to(expected[..., None], (8, 20, 16)))

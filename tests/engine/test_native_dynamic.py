@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from natives.comparing import check_against_numpy, kernel_types
 
 import anabranch as ab
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.fused import Fused
 from anabranch.engine.passes.prepare import prepare
 from anabranch.engine.passes.switches import without
@@ -65,7 +66,7 @@ def test_rows_that_do_not_fit() -> None:
         x, y = (ab.placeholder((None, 64), "float32") for _ in range(2))
         z = x + y
     with pytest.raises(ValueError, match="do not broadcast"):
-        Program(graph, [z], [x, y])(np.zeros((300, 64), "float32"), np.zeros((299, 64), "float32"))
+        Program(graph, [symbol_of(z)], [x, y])(np.zeros((300, 64), "float32"), np.zeros((299, 64), "float32"))
 
 
 def test_other_layouts() -> None:

@@ -90,7 +90,7 @@ def test_several_at_the_same_time() -> None:
     with ab.Graph().as_default() as graph:
         a = ab.placeholder((2048, 96), "float32")
         others = [ab.placeholder((2048, 6), "float32") for _ in range(8)]
-        fetches = [apply(MatMul(True, False), a, b) for b in others]
+        fetches = [symbol_of(apply(MatMul(True, False), a, b)) for b in others]
     rng = np.random.default_rng(0)
     x, *rest = (rng.uniform(-1, 1, (2048, width)).astype("f") for width in (96, *[6] * 8))
     program = Program(graph, fetches, [a, *others])

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from natives.comparing import kernel_types
 
 import anabranch as ab
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.runtime.kernels.library import library
 from anabranch.engine.runtime.program import Program
 
@@ -30,7 +31,7 @@ def along(rank: int, dtype: str, index: str, axis: int = -1, *, exact: bool = Fa
     with ab.Graph().as_default() as graph:
         feeds = [ab.placeholder((None,) * rank, dtype), ab.placeholder((None,) * rank, index)]
         taken = ab.ops.take_along_axis(*feeds, axis=axis)
-        return Program(graph, [taken], feeds, exact=exact), kernel_types(graph)
+        return Program(graph, [symbol_of(taken)], feeds, exact=exact), kernel_types(graph)
 
 
 @needs_kernels
@@ -62,7 +63,7 @@ def test_known_sizes_along_the_last_axis() -> None:
         given = ab.placeholder((3, 9), "float32")
         taken = ab.ops.take_along_axis(given, places, axis=1)
         assert "take_along_axis" in kernel_types(graph)
-        (found,) = Program(graph, [taken], [given])(x)
+        (found,) = Program(graph, [symbol_of(taken)], [given])(x)
     np.testing.assert_array_equal(found, np.take_along_axis(x, places, axis=1))
 
 
@@ -111,7 +112,7 @@ def written(rank: int, depth: int, dtype: str, index: str) -> tuple[Program, set
             ab.placeholder((None,) * (depth - 1 + rank - 1), dtype),
         ]
         changed = ab.ops.scatter_update(feeds[0], feeds[1], feeds[2])
-        return Program(graph, [changed], feeds), kernel_types(graph)
+        return Program(graph, [symbol_of(changed)], feeds), kernel_types(graph)
 
 
 def one_after_the_other(x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
@@ -176,7 +177,7 @@ def test_indices_of_several_axes_are_left_to_numpy() -> None:
         feeds.append(ab.placeholder((None,), "float32"))
         changed = ab.ops.scatter_update(feeds[0], feeds[1], feeds[2])
         assert "scatter_update" not in kernel_types(graph)
-        (found,) = Program(graph, [changed], feeds)(
+        (found,) = Program(graph, [symbol_of(changed)], feeds)(
             np.zeros((2, 2), "float32"), np.array([[1, 0], [1, 0]], "int32"), np.array([3, 4], "float32")
         )
     np.testing.assert_array_equal(found, [[0, 0], [4, 0]])
@@ -189,7 +190,7 @@ def test_gradients_of_rows_that_are_replaced() -> None:
     with ab.Graph().as_default() as graph:
         feeds = [ab.placeholder((None, 2), "float64") for _ in range(2)]
         loss = ab.ops.sum(ab.ops.square(ab.ops.scatter_update(feeds[0], indices, feeds[1])))
-        program = Program(graph, [loss, *ab.gradients(loss, feeds)], feeds)
+        program = Program(graph, [symbol_of(loss), *ab.gradients(loss, feeds)], feeds)
     _, *found = program(x, updates)
     for position, gradient in enumerate(found):
         for place in np.ndindex(gradient.shape):

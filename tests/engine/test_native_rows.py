@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from natives.comparing import check_against_numpy, kernel_types
 
 import anabranch as ab
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.sorting import UniquePositions
 from anabranch.engine.runtime.kernels.library import library
 from anabranch.engine.runtime.program import Program
@@ -81,7 +82,7 @@ def test_rows_of_any_rank_and_dtype(dtype: str, row: tuple[int, ...], places: tu
         feeds = [ab.placeholder((None, *row), dtype), ab.placeholder((None,) * len(places), "int32")]
         taken = ab.ops.take(*feeds, axis=0)
     assert "take" in kernel_types(graph)
-    program = Program(graph, [taken], feeds)
+    program = Program(graph, [symbol_of(taken)], feeds)
     (found,) = program(table, positions)
     assert found.dtype == dtype
     np.testing.assert_array_equal(found, table[positions])
@@ -151,7 +152,7 @@ def test_putting_rows(dtype: str) -> None:
         table, dy = ab.placeholder((50, 48), dtype), ab.placeholder((400, 48), dtype)
         ids = ab.placeholder((400,), "int32")
         (gradient,) = ab.gradients(ab.ops.take(table, ids, axis=0), [table], dy)
-        fetches = [ab.convert_to_tensor(gradient)]
+        fetches = [symbol_of(ab.convert_to_tensor(gradient))]
     assert "put_rows" in kernel_types(graph)
     values = [rng.uniform(-1, 1, shape).astype(dtype) for shape in ((50, 48), (400, 48))]
     places = rng.integers(-50, 50, 400).astype("int32")
@@ -182,7 +183,7 @@ def test_taking_and_putting_rows_along_any_axis(shape: tuple[int, ...], axis: in
         table = ab.placeholder((None, *shape[1:]) if axis % len(shape) else shape, "float32")
         dy, ids = ab.placeholder((*first, *places, *last), "float32"), ab.placeholder(places, "int32")
         taken = ab.ops.take(table, ids, axis=axis)
-        fetches = [taken, ab.convert_to_tensor(ab.gradients(taken, [table], dy)[0])]
+        fetches = [symbol_of(taken), symbol_of(ab.convert_to_tensor(ab.gradients(taken, [table], dy)[0]))]
     values = [rng.uniform(-1, 1, tensor).astype("float32") for tensor in (shape, (*first, *places, *last))]
     size = shape[axis]
     chosen = rng.integers(-size, size, places).astype("int32")

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import anabranch as ab
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.passes.switches import without
 from anabranch.engine.runtime.native import elementwise, forms, rule
 from anabranch.engine.runtime.program import Program
@@ -377,7 +378,7 @@ def test_chains_of_scalars_are_printed_as_other_elementwise_operations_are(
                 value = ops.maximum(value * y, x - value) + ops.where(value > y, value, y)
                 value = value // (y * y + 1) if dtype == "int32" else ops.tanh(value / 3) - ops.exp(-value)
         printed.clear()
-        Program(graph, [value], [x, y])
+        Program(graph, [symbol_of(value)], [x, y])
         return "".join(printed)
 
     printed: list[str] = []

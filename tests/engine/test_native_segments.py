@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from natives.comparing import check_against_numpy, kernel_types
 
 import anabranch as ab
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.base import apply
 from anabranch.engine.ops.segments import GatherSegments, SegmentSum
 from anabranch.engine.ops.sum_of_rows import SumOfParts
@@ -83,7 +84,7 @@ def test_parts_along_another_axis_are_joined() -> None:
     with ab.Graph().as_default() as graph:
         first, second = (ab.placeholder((None, 64), "float32") for _ in range(2))
         ids = ab.placeholder((None,), "int32")
-        fetches = [ab.ops.segment_sum(ab.ops.concatenate([first, second], axis=1), ids, 4)]
+        fetches = [symbol_of(ab.ops.segment_sum(ab.ops.concatenate([first, second], axis=1), ids, 4))]
     operations = prepare(graph, fetches, [first, second, ids], rule=fusion_rule()).operations
     assert "concatenate" in [operation.type for operation in operations]
     rows = np.arange(128, dtype="f").reshape(2, 64)

@@ -8,7 +8,7 @@ import pytest
 from anabranch.engine import ops
 from anabranch.engine.autodiff import gradients
 from anabranch.engine.control_flow import cond, while_loop
-from anabranch.engine.graph import Graph, Tensor, Variable, as_dtype
+from anabranch.engine.graph import Graph, Symbol, Tensor, Variable, as_dtype
 from anabranch.engine.ops.escape import numpy_function
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
@@ -22,7 +22,7 @@ def graph():
         yield graph
 
 
-def every_road(graph: Graph, fetches: list[Any], feeds: dict[Tensor, Any]) -> list[Any]:
+def every_road(graph: Graph, fetches: list[Any], feeds: dict[Symbol, Any]) -> list[Any]:
     """The fetched values, after all ways to run the graph gave the same."""
     expected = Interpreter().run(graph, fetches, feeds)
     for exact in (True, False):

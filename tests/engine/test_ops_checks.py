@@ -12,7 +12,7 @@ import pytest
 from anabranch.engine import ops
 from anabranch.engine.autodiff import gradients
 from anabranch.engine.control_flow import cond, while_loop
-from anabranch.engine.graph import Graph, Tensor, Variable, as_dtype
+from anabranch.engine.graph import Graph, Symbol, Tensor, Variable, as_dtype
 from anabranch.engine.graph.graph import Operation, control_dependencies
 from anabranch.engine.ops.checks import InvalidArgumentError
 from anabranch.engine.runtime.interpreter import Interpreter
@@ -30,7 +30,7 @@ def graph():
 ROADS = ["interpreter", "exact program", "session"]
 
 
-def run(road: str, graph: Graph, fetches: list[Any], feeds: dict[Tensor, Any] | None = None) -> list[Any]:
+def run(road: str, graph: Graph, fetches: list[Any], feeds: dict[Symbol, Any] | None = None) -> list[Any]:
     """The fetches, by one of the ways to run a graph."""
     feeds = feeds or {}
     if road == "interpreter":

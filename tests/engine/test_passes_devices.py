@@ -80,10 +80,10 @@ def test_assign_gets_what_is_fed_and_what_runs_in_order():
         seen.append(([operation.type for operation in operations], [symbol_of(tensor).name for tensor in fed]))
         return dict.fromkeys(operations, A)
 
-    prepare(symbol_of(z).graph, [z], [x, unused], assign=assign)
+    prepare(symbol_of(z).graph, [symbol_of(z)], [x, unused], assign=assign)
     assert seen == [(["placeholder", "placeholder", "tanh", "constant", "add", "exp"], ["x:0", "unused:0"])]
     seen.clear()
-    prepare(symbol_of(z).graph, [z], [y], assign=assign)  # what is fed is not computed
+    prepare(symbol_of(z).graph, [symbol_of(z)], [symbol_of(y)], assign=assign)  # what is fed is not computed
     assert [types for types, _ in seen] == [["placeholder", "exp"]]
 
 
@@ -100,7 +100,9 @@ def test_an_operation_without_a_device_is_named():
     y = ops.tanh(x)
     with pytest.raises(ValueError, match=r"assign gave no device for <Operation tanh \(tanh\) defined at .*"
                        r"expected one for each of the 2 operations that it was handed"):  # fmt: skip
-        prepare(symbol_of(y).graph, [y], [x], assign=lambda operations, fed: dict.fromkeys(operations[:1], A))
+        prepare(
+            symbol_of(y).graph, [symbol_of(y)], [x], assign=lambda operations, fed: dict.fromkeys(operations[:1], A)
+        )
 
 
 def test_what_is_not_mentioned_inside_lies_where_what_holds_it_does():
@@ -152,7 +154,7 @@ def test_histories_and_saved_values_lie_where_they_are_recorded():
 
 def kinds_left(*fetches: Tensor) -> list[str]:
     """The types of what is computed, in order."""
-    step = prepare(symbol_of(fetches[0]).graph, list(fetches), [])
+    step = prepare(symbol_of(fetches[0]).graph, [symbol_of(fetch) for fetch in fetches], [])
     return [o.type for o in step.operations if o.inputs]
 
 

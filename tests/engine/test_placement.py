@@ -101,7 +101,7 @@ def test_costs_are_estimated_until_they_are_measured():
     costs.record("matmul", "cpu", 0.003, 300)
     assert costs.measured("matmul") == Measurement(0.002, 200)
     assert costs.seconds(symbol_of(y).operation, cpu) == 0.002
-    assert (costs.bytes(symbol_of(y).operation), costs.size(y)) == (200, 200)
+    assert (costs.bytes(symbol_of(y).operation), costs.size(symbol_of(y))) == (200, 200)
     estimated = CostModel()
     ratio = estimated.seconds(symbol_of(y).operation, sim) / estimated.seconds(
         symbol_of(y).operation, make_devices()[0]
@@ -171,7 +171,7 @@ def test_memory_limits_force_a_spread():
     y = ab.constant(np.ones((1, SIZE), "float32"))
     for w in weights:
         y = y @ w
-    operations = needed_operations(symbol_of(y).graph, [y])
+    operations = needed_operations(symbol_of(y).graph, [symbol_of(y)])
     whole = place(operations, devices=cpus(4, latency=1.0))
     assert len(set(names(whole, weights))) == 1
     tight = place(operations, devices=cpus(4, latency=1.0, memory_limit=2 * size + 2000))

@@ -17,6 +17,7 @@ from shared.placed_steps import CPUS, Assigned, B, Placed, at_random, everywhere
 
 import anabranch as ab
 from anabranch.engine.control_flow.while_loop import While
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.passes.prepare import Step, prepare
 from anabranch.engine.passes.switches import without
 from anabranch.engine.place.kernels import all_operations as running_operations
@@ -43,7 +44,7 @@ class RandomCase:
         sources = [x for x in self.built.inputs.values() if x.dtype.kind == "f"] + list(free.values())
         with self.built.graph.as_default():
             found = ab.gradients(self.built.loss, sources, unconnected_gradients="zero")
-            self.fetches = [*self.built.outputs.values(), *[ab.convert_to_tensor(part) for part in found]]
+            self.fetches = [*self.built.outputs.values(), *[symbol_of(ab.convert_to_tensor(part)) for part in found]]
         self.targets = [*self.fetches, *self.built.effects]
         self.feeds = self.built.feeds(program)
 

@@ -36,7 +36,7 @@ from programs.syntax import (
 )
 
 import anabranch as ab
-from anabranch.engine.graph import TensorSpec
+from anabranch.engine.graph import Symbol, TensorSpec
 from anabranch.engine.graph.slices import IndexedSlices
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.array_value import ArrayValue
@@ -183,25 +183,25 @@ class _Gradients:
             slope = ab.constant(0.0, program.precision)
             for name, part in zip(self.sources, self.first, strict=True):
                 slope = slope + ab.ops.sum(part * program.directions[0][name].astype(program.precision))
-            self.slope = slope
+            self.slope = symbol_of(slope)
             self.second = self._gradients(slope, xs)
 
-    def _gradients(self, y: ab.Tensor, xs: list[Any]) -> list[ab.Tensor]:
+    def _gradients(self, y: ab.Tensor, xs: list[Any]) -> list[Symbol]:
         """Dense ones: of a variable of which only elements are used they are IndexedSlices."""
         parts = ab.gradients(y, xs, unconnected_gradients="zero")
         if any(isinstance(part, IndexedSlices) for part in parts):
             self.built_rows = True
-        return [ab.convert_to_tensor(part) for part in parts]
+        return [symbol_of(ab.convert_to_tensor(part)) for part in parts]
 
     @property
-    def tensors(self) -> list[ab.Tensor]:
+    def tensors(self) -> list[Symbol]:
         return [*self.first, self.slope, *self.second]
 
     def along(self, direction: dict[str, Any], parts: list[Any]) -> float:
         return float(sum(np.sum(direction[n] * part) for n, part in zip(self.sources, parts, strict=True)))
 
 
-def interpret(program: Program, built: Built, targets: list[ab.Tensor], float64: bool = False) -> list[Any]:
+def interpret(program: Program, built: Built, targets: list[Symbol], float64: bool = False) -> list[Any]:
     built.reset(program)
     values = Interpreter(float64).run(built.graph, [*targets, *built.effects], built.feeds(program))
     return values[: len(targets)]

@@ -113,7 +113,7 @@ def test_there_are_no_gradients():
 def test_other_roads_refuse():
     y = raw.merge([ops.ones(2)]).output
     with pytest.raises(RuntimeError, match=r"raw\.merge can't be run here: .* Build those with ab.cond"):
-        Interpreter().run(symbol_of(y).graph, [y])
+        Interpreter().run(symbol_of(y).graph, [symbol_of(y)])
 
 
 def test_saved_and_loaded(tmp_path: Any, graph: Graph):
@@ -131,7 +131,7 @@ def test_saved_and_loaded(tmp_path: Any, graph: Graph):
 def test_what_is_handed_back_is_needed(graph: Graph):
     total = loop("f", 0, lambda i: i < 5, lambda i: i + 1)
     unused = ops.ones(3)
-    pruned = needed_operations(graph, [total])
+    pruned = needed_operations(graph, [symbol_of(total)])
     assert "next_iteration" not in {operation.type for operation in pruned}
     completed = with_back_edges(pruned)
     assert {"next_iteration", "add"} <= {operation.type for operation in completed}

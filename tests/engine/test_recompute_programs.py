@@ -17,6 +17,7 @@ from programs.primitives import UnsuitableError
 from programs.syntax import Program
 
 import anabranch as ab
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.passes.cuts import Network
 from anabranch.engine.passes.memory_budget import within_memory_budget
 from anabranch.engine.runtime.program import Program as CompiledProgram
@@ -46,9 +47,11 @@ def check_program(program: Program, budget: int, found: Counter[str]) -> None:
     built = build(program)
     floats = [x for x in built.inputs.values() if x.dtype.kind == "f"]
     with built.graph.as_default():
-        first = [ab.convert_to_tensor(g) for g in ab.gradients(built.loss, floats, unconnected_gradients="zero")]
+        first = [
+            symbol_of(ab.convert_to_tensor(g)) for g in ab.gradients(built.loss, floats, unconnected_gradients="zero")
+        ]
         slope = sum([ab.ops.sum(part) for part in first], ab.constant(0.0, program.precision))
-        second = [ab.convert_to_tensor(g) for g in ab.gradients(slope, floats, unconnected_gradients="zero")]
+        second = [symbol_of(ab.convert_to_tensor(g)) for g in ab.gradients(slope, floats, unconnected_gradients="zero")]
     fetches = [built.loss, *first, *second]
     feeds = built.feeds(program)
     results: list[Any] = []

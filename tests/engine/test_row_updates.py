@@ -240,7 +240,12 @@ def test_sums_of_rows_that_are_used_besides() -> None:
         rows = ab.ops.take(table, ids, axis=0)
         total, other_axis = ab.ops.sum(rows, axis=1), ab.ops.sum(ab.ops.take(table, ids + 1, axis=0), axis=2)
     for targets in ([total, rows], [total, rows * 2], [other_axis]):
-        types = [o.type for o in prepare(graph, targets, [table, ids], rule=_NothingFused()).operations]
+        types = [
+            o.type
+            for o in prepare(
+                graph, [symbol_of(target) for target in targets], [table, ids], rule=_NothingFused()
+            ).operations
+        ]
         assert "sum_of_rows" not in types
 
 
@@ -250,7 +255,9 @@ def test_sums_of_rows_out_of_bounds() -> None:
         total = ab.ops.sum(ab.ops.take(table, ids, axis=0), axis=1)
     for size, expected in ((0, "empty"), (9, "index 9 is out of bounds for axis 0 with size 9")):
         with pytest.raises(IndexError, match=expected):
-            Program(graph, [total], [table, ids])(np.zeros((size, 4), "f"), np.array([[0, 1], [9, 2]], "int32"))
+            Program(graph, [symbol_of(total)], [table, ids])(
+                np.zeros((size, 4), "f"), np.array([[0, 1], [9, 2]], "int32")
+            )
 
 
 def test_sums_of_rows_in_other_layouts() -> None:
@@ -318,7 +325,7 @@ def test_single_rows_of_a_whole(places: list[int], size: int, is_joined: bool) -
     for place, factor in zip(places, factors, strict=True):
         expected[place] += factor
     for exact in (False, True):
-        (found,) = Program(graph, [gradient], feeds, exact=exact)(np.zeros((size, 3, 2), "f"), *factors)
+        (found,) = Program(graph, [symbol_of(gradient)], feeds, exact=exact)(np.zeros((size, 3, 2), "f"), *factors)
         np.testing.assert_array_equal(found, expected)
 
 

@@ -10,6 +10,7 @@ import pytest
 import anabranch as ab
 from anabranch import ops
 from anabranch.engine.graph import Graph
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.runtime.interpreter import Interpreter
 
 LENGTHS = [0, 1, 2, 5]
@@ -47,7 +48,7 @@ def assert_derivatives(loss: Any, feeds: dict[Any, Any], sources: list[Any]) -> 
     ends: list[Any] = []
     for step in (1e-5, -1e-5):
         moved = {x: np.asarray(feeds[x] + step * way) for x, way in zip(sources, ways, strict=True)}
-        ends.append(Interpreter().run(loss.graph, [loss, slope], {**feeds, **moved}))
+        ends.append(Interpreter().run(loss.graph, [loss, symbol_of(slope)], {**feeds, **moved}))
     for order in (0, 1):
         derivatives = found[2 + order * len(sources) :][: len(sources)]
         exact = sum(np.sum(d * way) for d, way in zip(derivatives, ways, strict=True))

@@ -14,7 +14,8 @@ from shared.machines import Assigned, assert_nothing_left, idle_step, of_kind, r
 import anabranch as ab
 from anabranch import ops
 from anabranch.engine.control_flow.scheduling import Scheduled
-from anabranch.engine.graph import Tensor
+from anabranch.engine.graph import Symbol, Tensor
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.machine.program import MachineProgram
 from anabranch.engine.machine.scheduling import SchedulingStatistics
 from anabranch.engine.machine.shares import Job, spread
@@ -43,7 +44,7 @@ def on_host(operation: Any) -> str:
     return "cpu:0"
 
 
-def machine(fetches: Sequence[Any], feeds: Sequence[Tensor] = (), **options: Any) -> MachineProgram:
+def machine(fetches: Sequence[Any], feeds: Sequence[Symbol] = (), **options: Any) -> MachineProgram:
     options.setdefault("assign", Assigned(on_host))
     return MachineProgram(ab.get_default_graph(), fetches, feeds, exact=True, **options)
 
@@ -276,7 +277,7 @@ def test_an_error_inside_names_operation_and_line():
 # --- where it runs --------------------------------------------------------------------------------------------------
 
 
-def experts(count: int, devices: Callable[[int], Sequence[str]] = lambda k: ()) -> tuple[list[Tensor], Tensor, Any]:
+def experts(count: int, devices: Callable[[int], Sequence[str]] = lambda k: ()) -> tuple[list[Symbol], Symbol, Any]:
     """Inputs, the result of a mixture of experts, and the experts' weights."""
     x, chosen = ab.placeholder((None, 16), "float32", "x"), ab.placeholder((None,), "int32", "chosen")
     made = [weights(16, 16, seed=k) for k in range(count)]
@@ -286,7 +287,7 @@ def experts(count: int, devices: Callable[[int], Sequence[str]] = lambda k: ()) 
         ab.dynamic_schedule(lambda r, w=w: ops.tanh(r @ w), group, devices=devices(k))
         for k, (group, w) in enumerate(zip(groups, made, strict=True))
     ]
-    return [x, chosen], ops.dynamic_stitch(places, done), made
+    return [x, chosen], symbol_of(ops.dynamic_stitch(places, done)), made
 
 
 def skewed(count: int, tokens: int) -> np.ndarray:
@@ -375,7 +376,7 @@ def test_any_order_gives_the_same(seed: int):
     ab.config.set_devices(cpu=2, sim={**SIMS, "seed": seed})
     feeds, y, made = experts(6)
     slope = ab.gradients(ops.sum(y * y), made)
-    fetches = [y, *map(ab.convert_to_tensor, slope)]
+    fetches = [y, *[symbol_of(ab.convert_to_tensor(part)) for part in slope]]
     given = [rows(60, 16), skewed(6, 60).astype("int32")]
     expected = Interpreter().run(ab.get_default_graph(), fetches, dict(zip(feeds, given, strict=True)))
     program = machine(fetches, feeds, seed=seed)

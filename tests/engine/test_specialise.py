@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch.engine.graph import Graph, Operation, Tensor, TensorSpec
+from anabranch.engine.graph import Graph, Operation, Symbol, Tensor, TensorSpec
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.passes.prepare import prepare
 from anabranch.engine.passes.prune import all_operations
@@ -36,38 +36,40 @@ def values(*shape: int) -> Any:
     return np.random.default_rng(sum(shape)).uniform(-1, 1, shape).astype("float32")
 
 
-def specialised(targets: Sequence[Tensor | Operation], feeds: dict[Tensor, tuple[int, ...]]) -> list[Operation]:
+def specialised(targets: Sequence[Tensor | Operation], feeds: dict[Symbol, tuple[int, ...]]) -> list[Operation]:
     """The operations of a step, regions included, for feeds of the given shapes."""
     specs = [TensorSpec(shape, tensor.dtype) for tensor, shape in feeds.items()]
-    return list(all_operations(prepare(symbol_of(targets[0]).graph, targets, list(feeds), specs).operations))
+    wanted = [target if isinstance(target, Operation) else symbol_of(target) for target in targets]
+    return list(all_operations(prepare(wanted[0].graph, wanted, list(feeds), specs).operations))
 
 
-def count(targets: Sequence[Tensor | Operation], feeds: dict[Tensor, tuple[int, ...]] | None = None) -> Counter[str]:
+def count(targets: Sequence[Tensor | Operation], feeds: dict[Symbol, tuple[int, ...]] | None = None) -> Counter[str]:
     """How many operations of each type a step has."""
     return Counter(operation.type for operation in specialised(targets, feeds or {}))
 
 
-def check(targets: Sequence[Tensor], feeds: dict[Tensor, Any], tolerance: float = 1e-5) -> None:
+def check(targets: Sequence[Tensor], feeds: dict[Symbol, Any], tolerance: float = 1e-5) -> None:
     """Specialised and general programs, with and without kernels, compute what the interpreter does."""
     graph = symbol_of(targets[0]).graph
+    wanted = [symbol_of(target) for target in targets]
     fed = [np.asarray(value, tensor.dtype)[()] for tensor, value in feeds.items()]
-    expected = Interpreter().run(graph, targets, dict(zip(feeds, fed, strict=True)))
+    expected = Interpreter().run(graph, wanted, dict(zip(feeds, fed, strict=True)))
     known = [TensorSpec(np.shape(value), tensor.dtype) for tensor, value in feeds.items()]
     for specs in (None, known):
         for exact in (False, True):
-            found = Program(graph, targets, list(feeds), specs, exact=exact)(*fed)
+            found = Program(graph, wanted, list(feeds), specs, exact=exact)(*fed)
             for value, other in zip(found, expected, strict=True):
                 assert value.dtype == other.dtype
                 assert value.shape == other.shape
                 np.testing.assert_allclose(value, other, rtol=tolerance, atol=tolerance)
 
 
-def check_refused(target: Tensor, feeds: dict[Tensor, Any], error: type[Exception], match: str | None) -> list[str]:
+def check_refused(target: Tensor, feeds: dict[Symbol, Any], error: type[Exception], match: str | None) -> list[str]:
     """The same error on every road; the notes of the specialised one."""
     with pytest.raises(error):
-        Interpreter().run(symbol_of(target).graph, [target], feeds)
+        Interpreter().run(symbol_of(target).graph, [symbol_of(target)], feeds)
     with pytest.raises(error):
-        Program(symbol_of(target).graph, [target], list(feeds))(*feeds.values())
+        Program(symbol_of(target).graph, [symbol_of(target)], list(feeds))(*feeds.values())
     with pytest.raises(error, match=match) as caught:
         ab.Session(symbol_of(target).graph).run(target, feeds)
     return caught.value.__notes__
@@ -160,7 +162,7 @@ def test_shapes_that_are_known_fold_away():
 
 def test_a_program_for_each_shape():
     x = ab.placeholder((None, 3), "float32", "x")
-    variants = Variants(x.graph, [x * 2 + 1], [x])
+    variants = Variants(x.graph, [symbol_of(x * 2 + 1)], [x])
     first, second = variants.get([values(2, 3)]), variants.get([values(5, 3)])
     assert first is not second
     assert variants.get([values(2, 3)]) is first
@@ -173,27 +175,27 @@ def test_many_shapes_share_the_general_program():
     x = ab.placeholder((None, None), "float32", "x")
     y = normalised(x)
     session = ab.Session()
-    variants = Variants(x.graph, [y], [x])
+    variants = Variants(x.graph, [symbol_of(y)], [x])
     programs = [variants.get([values(rows, 3)]) for rows in range(1, 13)]
     assert len({id(program) for program in programs}) == 9
     assert {id(program) for program in programs[8:]} == {id(variants.general())}
     assert variants.get([values(8, 3)]) is programs[7]
     for rows in range(1, 13):
         fed = values(rows, 3)
-        expected = Interpreter().run(x.graph, [y], {x: fed})[0]
+        expected = Interpreter().run(x.graph, [symbol_of(y)], {x: fed})[0]
         np.testing.assert_allclose(session.run(y, {x: fed}), expected, rtol=1e-6)
         np.testing.assert_allclose(programs[rows - 1](fed)[0], expected, rtol=1e-6)
 
 
 def test_static_feeds_have_one_program():
     x = ab.placeholder((2, 3), "float32", "x")
-    variants = Variants(x.graph, [x * 2 + 1], [x])
+    variants = Variants(x.graph, [symbol_of(x * 2 + 1)], [x])
     assert variants.get([values(2, 3)]) is variants.general()
 
 
 def test_values_inside_may_be_fed():
     x = ab.placeholder((None, 3), "float32", "x")
-    middle = ops.tanh(x)
+    middle = symbol_of(ops.tanh(x))
     y = ops.sum(middle * 2, axis=0)
     for rows in (1, 4):
         check([y], {middle: values(rows, 3)})
@@ -395,7 +397,7 @@ def test_arrays_of_unknown_elements_learn_them_from_loops(trips: int):
             (0, fresh),
         )[1].stack()
 
-    targets = [written(1), written(2)]
+    targets = [symbol_of(written(1)), symbol_of(written(2))]
     new = [operation for operation in specialised(targets, {x: (trips, 2)}) if operation.type == "array_new"]
     assert sorted(str(operation.outputs[0].spec) for operation in new) == [
         f"array<{trips} x float32[2]>",

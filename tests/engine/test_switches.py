@@ -172,7 +172,7 @@ def test_steps_that_span_devices_follow_too():
                 y = ab.ops.exp(x) + ab.ops.exp(x)
             with ab.device("cpu:0"):
                 z = y * 2
-            program = MachineProgram(symbol_of(z).graph, [z], [x])
+            program = MachineProgram(symbol_of(z).graph, [symbol_of(z)], [x])
             (first,) = program(np.float32(1))
             with without("cse"):
                 assert program(np.float32(1)) == (first,)

@@ -143,7 +143,7 @@ def test_third_order():
     n, x = ab.placeholder((), "int32", "n"), ab.placeholder((2,), "float64", "x")
     start = ab.TensorStore("float64", (2,), key_dtype="int32").write(0, x)
     found = repeat(n, lambda i, s: s.write(i + 1, ops.sin(s.read(i)) * s.read(i // 2)), start).read(n)
-    states = [x]
+    states: list[ab.Tensor] = [x]
     for i in range(3):
         states.append(ops.sin(states[i]) * states[i // 2])
     assert_same(derivatives(found, [x], 3), derivatives(states[3], [x], 3), {n: 3, x: X[0]})

@@ -39,7 +39,7 @@ def fails(error: type[Exception], match: str, fetch: Any, feeds: Any = None) -> 
 def held(store: ab.TensorStore, feeds: Any = None) -> dict[Any, Any]:
     """What a store holds, as lists; both roads have to agree."""
     found = ab.Session().run(store, feeds)
-    (interpreted,) = Interpreter().run(ab.get_default_graph(), [store.flow], feeds)
+    (interpreted,) = Interpreter().run(ab.get_default_graph(), [symbol_of(store.flow)], feeds)
     assert {key: np.shape(value) for key, value in found.items()} == {k: np.shape(v) for k, v in interpreted.items()}
     return {key: np.asarray(value).tolist() for key, value in found.items()}
 
@@ -410,9 +410,9 @@ def test_strings_keep_a_store_in_the_hosts_memory():
     numbered = ab.TensorStore("float32", (2,))
     assert "strings" in str(why_not("gpu", symbol_of(named.flow).operation))
     assert why_not("gpu", symbol_of(numbered.flow).operation) is None
-    assert is_host_value(numbered.size())
-    assert is_host_value(numbered.contains(3))
-    assert not is_host_value(numbered.read(3))
+    assert is_host_value(symbol_of(numbered.size()))
+    assert is_host_value(symbol_of(numbered.contains(3)))
+    assert not is_host_value(symbol_of(numbered.read(3)))
 
 
 # --- graphs ---------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import anabranch as ab
 from anabranch import ops
-from anabranch.engine.graph import Graph, IndexedSlices, Tensor, VariableRows
+from anabranch.engine.graph import Graph, IndexedSlices, Symbol, Tensor, VariableRows
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
@@ -44,7 +44,7 @@ def expected(method: str, values: Any, indices: Any, start: Any = START) -> np.n
 class Check:
     """Runs targets interpreted and compiled from the same state, several times; fetches and variables must agree."""
 
-    def __init__(self, targets: list[Any], v: ab.Variable, feeds: dict[Tensor, Any] | None = None, runs: int = 2):
+    def __init__(self, targets: list[Any], v: ab.Variable, feeds: dict[Symbol, Any] | None = None, runs: int = 2):
         graph, feeds, start = ab.get_default_graph(), feeds or {}, v.numpy()
         wanted: list[Any] = []
         for _ in range(runs):

@@ -106,8 +106,9 @@ def test_saved_graphs_are_as_before(tmp_path: Any):
     graph.save(tmp_path / "graph.npz")
     again = ab.load_graph(tmp_path / "graph.npz").get_tensor_by_name(symbol_of(y).name).operation
 
-    assert symbol_of(y).operation.location is not None
-    assert again.location == symbol_of(y).operation.location._replace(parts=())
+    location = symbol_of(y).operation.location
+    assert location is not None
+    assert again.location == location._replace(parts=())
 
 
 # --- times ----------------------------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ def test_a_variable_tells_the_rate():
 
 @pytest.mark.parametrize(("shape", "dtype"), [((2,), "float32"), ((), "int32")])
 def test_other_tensors_are_refused(shape: Any, dtype: str):
-    given = ab.placeholder(shape, dtype)
+    given: Any = ab.placeholder(shape, dtype)
     with pytest.raises(ValueError, match="rate must be a number or a floating-point scalar, got"):
         ab.random.dropout(ops.ones((2,)), given)
     with pytest.raises(ValueError, match="Dropout: rate must be a number or a floating-point scalar"):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import anabranch as ab
-from anabranch.engine.graph import in_explicit_graph
+from anabranch.engine.graph import Symbol, in_explicit_graph
 
 from .primitives import PRIMITIVES
 from .syntax import (
@@ -54,13 +54,13 @@ class Built:
     """
 
     graph: ab.Graph
-    inputs: dict[str, ab.Tensor]
+    inputs: dict[str, Symbol]
     variables: dict[str, ab.Variable]
-    outputs: dict[str, ab.Tensor]
-    loss: ab.Tensor
+    outputs: dict[str, Symbol]
+    loss: Symbol
     effects: list[ab.Operation] = field(default_factory=list)
 
-    def feeds(self, program: Program) -> dict[ab.Tensor, Any]:
+    def feeds(self, program: Program) -> dict[Symbol, Any]:
         return {tensor: np.asarray(program.inputs[name], tensor.dtype)[()] for name, tensor in self.inputs.items()}
 
     def reset(self, program: Program) -> None:
@@ -142,7 +142,7 @@ class _Builder:
             name: ab.Variable(value, dtype=program.precision, name=name) for name, value in program.variables.items()
         }
 
-    def placeholder(self, name: str, value: Any) -> ab.Tensor:
+    def placeholder(self, name: str, value: Any) -> Symbol:
         if isinstance(value, bool | int):
             return ab.placeholder((), "bool" if isinstance(value, bool) else "int32", name)
         shape = np.shape(value)

@@ -166,6 +166,7 @@ def test_weights_set_to_values() -> None:
     layer = k.layers.Dense(1)
     layer.build((None, 2))
     layer.kernel.assign(k.ops.ones((2, 1)) * 3)
+    assert layer.bias is not None
     layer.bias.assign(layer.bias + 1)
     same(layer(k.ops.ones((1, 2))), [[7.0]])
 

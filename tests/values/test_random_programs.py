@@ -45,7 +45,7 @@ def check_chunk(chunk: int, count: int) -> Counter[str]:
 
 def check_program(program: Program, found: Counter[str]) -> None:
     try:
-        meaning = Evaluation(program)
+        meaning = Evaluation(program, program.directions)
     except UnsuitableError:
         assume(False)
         raise
