@@ -12,6 +12,7 @@ from hypothesis import given, settings
 
 import anabranch as ab
 from anabranch.engine.graph import Graph, TensorSpec
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.passes import algebra, algebra_shapes
 from anabranch.engine.passes.log import recording
 from anabranch.engine.passes.prepare import prepare
@@ -246,7 +247,7 @@ def test_the_transpose_of_a_product_is_a_product_if_nothing_else_takes_it():
     assert types_of([turned], [a, b]) == {"matmul": 1, "transpose": 1}
     assert types_of([turned, product], [a, b], exact=False) == {"matmul": 1, "transpose": 1}
     values = {a: np.arange(12, dtype="float32").reshape(A), b: np.arange(15, dtype="float32").reshape(B)}
-    (found,) = Program(a.graph, [turned], [a, b])(*values.values())
+    (found,) = Program(a.graph, [symbol_of(turned)], [a, b])(*values.values())
     np.testing.assert_allclose(found, (values[b] @ values[a]).T)
 
 
@@ -278,7 +279,7 @@ def test_shapes_that_are_known_are_computed_while_the_step_is_prepared():
     n = ab.placeholder((None, 3), "float32", "n")
     rows, size = ops.shape(n)[0], ops.size(n)
     target = ops.reshape(n, (rows * 3 // 2, 2)) * ops.cast(size, "float32")
-    step = prepare(n.graph, [target], [n], [TensorSpec((4, 3), n.dtype)], reassociate=False)
+    step = prepare(n.graph, [symbol_of(target)], [n], [TensorSpec((4, 3), n.dtype)], reassociate=False)
     assert [o.type for o in step.operations if o.type not in ("constant", "placeholder")] == ["reshape", "multiply"]
     assert step.fetches[0].shape == (6, 2)
     value = np.arange(12, dtype="float32").reshape(4, 3)

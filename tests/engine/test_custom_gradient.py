@@ -10,6 +10,7 @@ import pytest
 from programs.loops import assert_same, derivatives, number, repeat, run, unrolled
 
 import anabranch as ab
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.passes.prepare import prepare
 
 ops = ab.ops
@@ -275,7 +276,7 @@ def test_step_keeps_nothing_but_the_values(graph: ab.Graph):
 
     x, other = number("x"), number("other")
     first, second = f(x, ops.exp(other))
-    step = prepare(graph, [first, second], [x, other])
+    step = prepare(graph, [first, second], [symbol_of(x), symbol_of(other)])
     assert {operation.type for operation in step.operations} <= {"constant", "identity", "multiply"}
     assert ab.Session().run([first, second], {x: 1.0}) == [2.0, 3.0]
 

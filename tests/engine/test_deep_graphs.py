@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import anabranch as ab
-from anabranch.engine.graph import Graph, Tensor
+from anabranch.engine.graph import Graph, Symbol, Tensor
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.passes.switches import without
 from anabranch.engine.runtime.interpreter import Interpreter
@@ -133,9 +133,9 @@ def start_of(build: Build) -> Any:
     return np.linspace(0.5, 0.9, int(np.prod(shape)), dtype="float32").reshape(shape)
 
 
-def chain(build: Build, depth: int) -> tuple[Tensor, Tensor]:
+def chain(build: Build, depth: int) -> tuple[Symbol, Symbol]:
     x = ab.placeholder(CHAINS[build], "float32", "x")
-    return x, build(x, depth)
+    return x, symbol_of(build(x, depth))
 
 
 @pytest.mark.parametrize("build", [scalars, vectors, products, views])

@@ -311,10 +311,12 @@ def test_what_a_simulated_device_refuses():
     text = ab.constant("a")
     number = ab.constant(1.0)
     calling = ab.ops.numpy_function(np.sin, [number], "float32", stateful=False)
+    printing = ab.ops.print(number)
+    assert isinstance(printing, ab.Operation)
     for kind in ("sim", "gpu"):
         assert why_not(kind, symbol_of(number).operation) is None
         assert why_not(kind, symbol_of(text).operation) == "only a CPU has strings"
-        for operation in (ab.ops.print(number), calling.operation):
+        for operation in (printing, symbol_of(calling).operation):
             assert "calls Python, prints, checks" in str(why_not(kind, operation))
             assert why_not("cpu", operation) is None
     assert why_not("cpu", symbol_of(text).operation) is None

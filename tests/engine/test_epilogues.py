@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared.symbols import symbols_of
 
 import anabranch as ab
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.elementwise import Add, Multiply
 from anabranch.engine.ops.fused import Fused
 from anabranch.engine.ops.linalg import MatMul
@@ -219,7 +221,7 @@ def test_without_kernels_and_in_exact_programs_nothing_is_joined():
     (x, _), (w, _) = feed(64, 256), feed(256, 192)
     y = ops.tanh(x @ w + 1)
     assert not joined([y], [x, w], reassociate=False)
-    step = prepare(ab.get_default_graph(), [y], [x, w])
+    step = prepare(ab.get_default_graph(), [symbol_of(y)], [x, w])
     assert not any(isinstance(operation.op, ProductThen) for operation in step.operations)
     for name in ("epilogues", "fuse"):
         with without(name):
@@ -389,7 +391,7 @@ def test_error_names_the_line_of_the_product():
 def test_many_shapes_of_one_open_product(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(open_sizes, "_MOST_MET", 2)
     x, (w, w_value) = ab.placeholder((None, 128)), feed(128, 256)
-    program = Program(ab.get_default_graph(), [ops.relu(x @ w + 1)], [x, w])
+    program = Program(ab.get_default_graph(), [symbol_of(ops.relu(x @ w + 1))], [x, w])
     for rows in (100, 200, 300, 100):
         value = draw(rows, 128)
         np.testing.assert_allclose(program(value, w_value)[0], np.maximum(value @ w_value + 1, 0), rtol=1e-4, atol=1e-5)
@@ -457,7 +459,7 @@ def test_operation_means_the_product_and_what_follows():
 def test_interpreter_runs_what_the_pass_made():
     (x, x_value), (w, w_value) = feed(9, 5), feed(5, 21)
     product = x @ w
-    step = prepare(ab.get_default_graph(), [ops.tanh(product * 2), product], [x, w], rule=fusion_rule())
+    step = prepare(ab.get_default_graph(), symbols_of([ops.tanh(product * 2), product]), [x, w], rule=fusion_rule())
     feeds = dict(zip(step.feeds, (x_value, w_value), strict=True))
     y, kept = Interpreter().run(step.operations[0].graph, step.fetches, feeds)
     np.testing.assert_allclose(kept, x_value @ w_value, rtol=1e-5)

@@ -10,6 +10,7 @@ import pytest
 
 import anabranch as ab
 from anabranch.engine.graph import Graph
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.passes import cheap, live_rows
 from anabranch.engine.passes.switches import without
 from anabranch.engine.runtime.kernels.library import library
@@ -192,7 +193,7 @@ def test_a_product_that_does_not_fit_when_it_runs():
     a, b = ab.placeholder((None, None), "float32", "a"), ab.placeholder((None, None), "float32", "b")
     match = r"matmul: shapes \[2,3\] and \[4,5\] do not fit: each row of the first has 3 elements, each column of the"
     with pytest.raises(ValueError, match=match):
-        Program(a.graph, [a @ b], [a, b])(np.ones((2, 3), "float32"), np.ones((4, 5), "float32"))
+        Program(a.graph, [symbol_of(a @ b)], [a, b])(np.ones((2, 3), "float32"), np.ones((4, 5), "float32"))
 
 
 def test_an_index_out_of_range_when_it_runs():

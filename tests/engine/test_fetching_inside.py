@@ -9,7 +9,7 @@ import pytest
 
 import anabranch as ab
 from anabranch import ops
-from anabranch.engine.graph import Tensor
+from anabranch.engine.graph import Symbol, Tensor
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import as_fetched
@@ -23,12 +23,12 @@ def graph():
 
 
 @pytest.fixture
-def x() -> Tensor:
+def x() -> Symbol:
     return ab.placeholder((), "float32", "x")
 
 
 @pytest.fixture
-def n() -> Tensor:
+def n() -> Symbol:
     return ab.placeholder((), "int32", "n")
 
 
@@ -45,14 +45,14 @@ def powers(x: Tensor, n: Any) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("count", [0, 1, 4])
-def test_history_of_a_loop(x: Tensor, n: Tensor, count: int):
+def test_history_of_a_loop(x: Symbol, n: Symbol, count: int):
     last, inside = powers(x, n)
     found, value = ab.Session().run([inside, last], {x: 3, n: count})
     assert found == [3 * 2**k for k in range(1, count + 1)]
     assert value == 3 * 2**count
 
 
-def test_history_of_a_loop_variable(x: Tensor, n: Tensor):
+def test_history_of_a_loop_variable(x: Symbol, n: Symbol):
     carried: list[Tensor] = []
 
     def body(i: Tensor, value: Tensor) -> Any:
@@ -63,7 +63,7 @@ def test_history_of_a_loop_variable(x: Tensor, n: Tensor):
     assert ab.Session().run(carried[-1], {x: 1, n: 3}) == [1, 2, 3]
 
 
-def test_by_name(x: Tensor, n: Tensor):
+def test_by_name(x: Symbol, n: Symbol):
     powers(x, n)
     session = ab.Session()
     assert session.run("powers/while/body/multiply:0", {"x:0": 1, "n:0": 2}) == [2, 4]
@@ -71,7 +71,7 @@ def test_by_name(x: Tensor, n: Tensor):
         session.run("powers/while/body/add_9:0")
 
 
-def test_nested_loops_give_lists_of_lists(n: Tensor):
+def test_nested_loops_give_lists_of_lists(n: Symbol):
     inside: list[Tensor] = []
 
     def outer(i: Tensor, total: Tensor) -> Any:
@@ -87,7 +87,7 @@ def test_nested_loops_give_lists_of_lists(n: Tensor):
     assert ab.Session().run(inside[-1], {n: 0}) == []
 
 
-def test_branches(x: Tensor):
+def test_branches(x: Symbol):
     inside: list[Tensor] = []
 
     def branch() -> Tensor:
@@ -100,7 +100,7 @@ def test_branches(x: Tensor):
     assert session.run([y, inside[0]], {x: -3}) == [-3, None]
 
 
-def test_branches_inside_loops(n: Tensor):
+def test_branches_inside_loops(n: Symbol):
     inside: list[Tensor] = []
 
     def body(i: Tensor) -> Any:
@@ -115,7 +115,7 @@ def test_branches_inside_loops(n: Tensor):
     assert ab.Session().run(inside[-1], {n: 4}) == [None, None, 4, 9]
 
 
-def test_shapes_may_vary_from_iteration_to_iteration(n: Tensor):
+def test_shapes_may_vary_from_iteration_to_iteration(n: Symbol):
     inside: list[Tensor] = []
 
     def body(values: Tensor) -> Any:
@@ -127,7 +127,7 @@ def test_shapes_may_vary_from_iteration_to_iteration(n: Tensor):
     assert [value.shape for value in found] == [(2,), (3,), (4,)]
 
 
-def test_inside_a_gradient_loop(x: Tensor, n: Tensor, graph: ab.Graph):
+def test_inside_a_gradient_loop(x: Symbol, n: Symbol, graph: ab.Graph):
     last, _ = powers(x, n)
     (slope,) = ab.gradients(last, [x])
     loop = next(o for o in graph.operations if o.type == "while" and "while_grad" in o.name)
@@ -135,7 +135,7 @@ def test_inside_a_gradient_loop(x: Tensor, n: Tensor, graph: ab.Graph):
     assert ab.Session().run([slope, inner], {x: 1, n: 3}) == [8, [2, 4, 8]]
 
 
-def test_fetched_histories_alias_nothing(x: Tensor):
+def test_fetched_histories_alias_nothing(x: Symbol):
     v = ab.Variable([1.0, 2.0], name="v")
     inside: list[Tensor] = []
 
@@ -152,14 +152,14 @@ def test_fetched_histories_alias_nothing(x: Tensor):
     np.testing.assert_array_equal(first, [[2, 3], [3, 4]])
 
 
-def test_explain_shows_what_is_recorded(x: Tensor, n: Tensor):
+def test_explain_shows_what_is_recorded(x: Symbol, n: Symbol):
     _, inside = powers(x, n)
     assert "saved_multiply.append(multiply)" in ab.explain(inside, [x, n])
 
 
 @pytest.mark.parametrize("interpreted", [True, False])
 @pytest.mark.parametrize("count", [0, 3])
-def test_conditions_are_computed_once_more_than_bodies(x: Tensor, n: Tensor, count: int, interpreted: bool):
+def test_conditions_are_computed_once_more_than_bodies(x: Symbol, n: Symbol, count: int, interpreted: bool):
     inside: list[Any] = []
 
     def more(i: Tensor, value: Tensor) -> Tensor:
@@ -182,7 +182,7 @@ def test_conditions_are_computed_once_more_than_bodies(x: Tensor, n: Tensor, cou
     assert session.run([last, inside[-1][1]], {x: 1, n: count}) == [count + 1, wanted[1]]
 
 
-def test_discarded_traces_are_refused(n: Tensor):
+def test_discarded_traces_are_refused(n: Symbol):
     inside: list[Tensor] = []
 
     def body(values: Tensor) -> Any:
@@ -194,13 +194,13 @@ def test_discarded_traces_are_refused(n: Tensor):
         ab.Session().run(inside[0], {n: 3})
 
 
-def test_inner_tensors_can_not_be_fed(x: Tensor, n: Tensor):
+def test_inner_tensors_can_not_be_fed(x: Symbol, n: Symbol):
     last, inside = powers(x, n)
     with pytest.raises(ValueError, match="lies inside a loop or branch and can't be fed: feed a placeholder outside"):
         ab.Session().run(last, {x: 1, n: 2, inside: 5})
 
 
-def test_inner_operations_can_not_be_fetched(x: Tensor, n: Tensor):
+def test_inner_operations_can_not_be_fetched(x: Symbol, n: Symbol):
     _, inside = powers(x, n)
     with pytest.raises(ValueError, match="runs with it: fetch one of its outputs, such as 'multiply:0'"):
         ab.Session().run(symbol_of(inside).operation, {x: 1, n: 2})

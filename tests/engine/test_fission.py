@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.symbols import symbols_of
 
 import anabranch as ab
 from anabranch.engine.graph.tensor import symbol_of
@@ -59,7 +60,8 @@ class Cell:
         self.gradients = ab.gradients(self.loss, list(self.feeds))
 
     def program(self, exact: bool = False) -> Program:
-        return Program(symbol_of(self.loss).graph, [self.loss, *self.gradients], list(self.feeds), exact=exact)
+        targets = symbols_of([self.loss, *self.gradients])
+        return Program(targets[0].graph, targets, list(self.feeds), exact=exact)
 
     def check(self) -> None:
         values = list(self.feeds.values())

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shared.examples import examples
 from shared.fusion_checks import Check, groups, prepared
+from shared.symbols import symbols_of
 
 import anabranch as ab
-from anabranch.engine.graph import Graph, Tensor
+from anabranch.engine.graph import Graph, Symbol, Tensor
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.fused import Fused
 from anabranch.engine.passes.switches import without
@@ -39,8 +40,8 @@ def layer_norm(x: Tensor, gain: Tensor, offset: Tensor) -> Tensor:
     return (x - mean) * o.rsqrt(variance + 1e-3) * gain + offset
 
 
-def run(targets: Sequence[Tensor], feeds: dict[Tensor, Any]) -> tuple[Any, ...]:
-    return Program(symbol_of(targets[0]).graph, list(targets), list(feeds))(*feeds.values())
+def run(targets: Sequence[Tensor], feeds: dict[Symbol, Any]) -> tuple[Any, ...]:
+    return Program(symbol_of(targets[0]).graph, symbols_of(targets), list(feeds))(*feeds.values())
 
 
 # --- structure ------------------------------------------------------------------------------------------------------

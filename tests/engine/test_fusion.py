@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shared.fusion_checks import Check, X, groups, prepared, variable
 
 import anabranch as ab
-from anabranch.engine.graph import Graph, Operation, Tensor
+from anabranch.engine.graph import Graph, Operation, Symbol, Tensor
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.fused import Fused
 
@@ -25,38 +25,38 @@ def graph():
 
 
 @pytest.fixture
-def x(graph: Graph) -> Tensor:
+def x(graph: Graph) -> Symbol:
     return ab.placeholder((3, 4), "float32", "x")
 
 
 # --- which operations are fused -------------------------------------------------------------------------------------
 
 
-def test_chain(x: Tensor):
+def test_chain(x: Symbol):
     y = ab.ops.relu(x * 2 + 1) - 3
     assert groups([y], [x]) == ["multiply add relu subtract"]
     Check([y], {x: X})
 
 
-def test_broadcast_operands(x: Tensor):
+def test_broadcast_operands(x: Symbol):
     row, column, scalar = (ab.placeholder(shape, "float32") for shape in ((4,), (3, 1), ()))
     y = (x * row + column) * scalar
     assert groups([y], [x, row, column, scalar]) == ["multiply add multiply"]
     Check([y], {x: X, row: X[0], column: X[:, :1], scalar: np.float32(3)})
 
 
-def test_casts_and_comparisons(x: Tensor):
+def test_casts_and_comparisons(x: Symbol):
     y = ab.ops.where(ab.ops.greater(x, 5), ab.ops.cast(x, "float64"), -1)
     assert groups([y], [x]) == ["greater cast where"]
     Check([y], {x: X})
 
 
-def test_single_ops_that_numpy_has_stay(x: Tensor):
+def test_single_ops_that_numpy_has_stay(x: Symbol):
     assert groups([x + 1], [x]) == []
     assert groups([ab.ops.cast(x, "float64")], [x]) == []
 
 
-def test_single_ops_that_numpy_computes_in_passes(x: Tensor):
+def test_single_ops_that_numpy_computes_in_passes(x: Symbol):
     assert groups([ab.ops.sigmoid(x)], [x]) == ["sigmoid"]
     Check([ab.ops.sigmoid(x)], {x: X}, tolerance=1e-6)
 
@@ -69,7 +69,7 @@ def test_unknown_shapes_and_scalars_are_not_fused():
         assert groups([ab.ops.tanh(tensor * 2 + 1)], [tensor]) == []
 
 
-def test_unsupported_ops_split_groups(x: Tensor):
+def test_unsupported_ops_split_groups(x: Symbol):
     y = ab.ops.fmod(x * 2 + 1, 5.0) * 3 - 1
     assert groups([y], [x]) == ["multiply add", "multiply subtract"]
     Check([y], {x: X})
@@ -91,14 +91,14 @@ def test_a_column_joins_rows():
     Check([y], {x: np.concatenate([X, -X]), column: X.reshape(12, 1)[:6]})
 
 
-def test_fed_values_inside_a_chain(x: Tensor):
+def test_fed_values_inside_a_chain(x: Symbol):
     middle = x * 2 + 1
     y = middle * 3 - 1
     assert groups([y], [middle]) == ["multiply subtract"]
     Check([y, middle], {middle: X})
 
 
-def test_groups_merge_where_they_meet(x: Tensor):
+def test_groups_merge_where_they_meet(x: Symbol):
     y = ab.placeholder((3, 4), "float32", "y")
     left, right = x * 2 + 1, y * 3 - 1
     joined = left * right
@@ -106,7 +106,7 @@ def test_groups_merge_where_they_meet(x: Tensor):
     Check([joined], {x: X, y: -X})
 
 
-def test_values_that_are_needed_outside_are_outputs(x: Tensor):
+def test_values_that_are_needed_outside_are_outputs(x: Symbol):
     middle = x * 2 + 1
     y = ab.ops.relu(middle - 3)
     total = ab.ops.sum(middle)
@@ -117,7 +117,7 @@ def test_values_that_are_needed_outside_are_outputs(x: Tensor):
     Check([y, total, middle], {x: X})
 
 
-def test_an_outside_operation_between_members(x: Tensor):
+def test_an_outside_operation_between_members(x: Symbol):
     """The chain leads out of the group (a matrix product) and in again: it would be a cycle."""
     inside = x * 2 + 1
     outside = ab.ops.matmul(inside, np.ones((4, 4), "float32"))
@@ -127,7 +127,7 @@ def test_an_outside_operation_between_members(x: Tensor):
     Check([y], {x: X})
 
 
-def test_a_way_around_through_another_group(x: Tensor):
+def test_a_way_around_through_another_group(x: Symbol):
     first = x + 1
     row = ab.ops.sum(first * 2, axis=0) * 3 - 1  # another shape: a group between
     y = first * row - first
@@ -160,7 +160,7 @@ def test_many_operands_split_groups():
     Check([total], {tensor: X + k for k, tensor in enumerate(inputs)})
 
 
-def test_a_long_chain_of_one_value(x: Tensor):
+def test_a_long_chain_of_one_value(x: Symbol):
     y = x
     for k in range(150):
         y = ab.ops.relu(y - (k + 1) * 0.01)
@@ -168,13 +168,13 @@ def test_a_long_chain_of_one_value(x: Tensor):
     Check([y], {x: X * 20})
 
 
-def test_equal_operations_are_computed_once(x: Tensor):
+def test_equal_operations_are_computed_once(x: Symbol):
     y = (x * 2 + 1) * (x * 2 + 1)
     assert groups([y], [x]) == ["multiply add multiply"]
     Check([y], {x: X})
 
 
-def test_control_dependency_on_a_member(x: Tensor):
+def test_control_dependency_on_a_member(x: Symbol):
     """An operation ordered behind the middle of a chain comes behind the whole kernel, which is not computed twice."""
     middle = x * 2 + 1
     y = ab.ops.relu(middle)
@@ -184,7 +184,7 @@ def test_control_dependency_on_a_member(x: Tensor):
     Check([y, z], {x: X})
 
 
-def test_operations_as_targets(x: Tensor):
+def test_operations_as_targets(x: Symbol):
     y = x * 2 + 1
     Check([symbol_of(y).operation, y], {x: X})
     Check([symbol_of(y).operation, symbol_of(x).operation, ab.ops.relu(y)], {x: X})
@@ -194,19 +194,19 @@ def test_operations_as_targets(x: Tensor):
 # --- loops and branches ---------------------------------------------------------------------------------------------
 
 
-def test_inside_a_loop(x: Tensor):
+def test_inside_a_loop(x: Symbol):
     _, y = ab.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, ab.ops.relu(a * x - 1)), (0, x))
     assert groups([y], [x]) == ["multiply subtract relu"]
     Check([y], {x: X / 9})
 
 
-def test_in_a_condition(x: Tensor):
+def test_in_a_condition(x: Symbol):
     _, y = ab.while_loop(lambda i, a: ab.ops.all(a * 2 - 1 < 50), lambda i, a: (i + 1, a + 3), (0, x))
     assert groups([y], [x]) == ["multiply subtract less"]
     Check([y], {x: X})
 
 
-def test_inside_branches(x: Tensor):
+def test_inside_branches(x: Symbol):
     positive = ab.placeholder((), "bool", "positive")
     y = ab.cond(positive, lambda: x * 2 + 1, lambda: -x * 3)
     assert groups([y], [x, positive]) == ["multiply add", "negative multiply"]
@@ -214,7 +214,7 @@ def test_inside_branches(x: Tensor):
         Check([y], {x: X, positive: np.bool_(choice)})
 
 
-def test_nested_loops(x: Tensor):
+def test_nested_loops(x: Symbol):
     def outer(i: Tensor, a: Tensor) -> Any:
         _, inner = ab.while_loop(lambda j, b: j < i, lambda j, b: (j + 1, b * 0.5 + a), (0, a - 1))
         return i + 1, inner * 0.5 - x
@@ -224,14 +224,14 @@ def test_nested_loops(x: Tensor):
     Check([y], {x: X})
 
 
-def test_a_value_captured_by_a_loop_is_an_output(x: Tensor):
+def test_a_value_captured_by_a_loop_is_an_output(x: Symbol):
     a = x * 2 + 1
     b = a - 3
     _, y = ab.while_loop(lambda i, c: i < 3, lambda i, c: (i + 1, c + a), (0, b))
     Check([y, b], {x: X})
 
 
-def test_histories_that_gradients_ask_for(x: Tensor):
+def test_histories_that_gradients_ask_for(x: Symbol):
     """The values inside a fused loop body that the backward loop needs become outputs of the kernel."""
     _, y = ab.while_loop(lambda i, a: i < 5, lambda i, a: (i + 1, ab.ops.tanh(a * x) * 2 - a), (0, x))
     (gradient,) = ab.gradients(ab.ops.sum(y * y), [x])
@@ -239,14 +239,14 @@ def test_histories_that_gradients_ask_for(x: Tensor):
     Check([y, gradient], {x: X / 20}, tolerance=2e-4)
 
 
-def test_second_order_through_a_loop(x: Tensor):
+def test_second_order_through_a_loop(x: Symbol):
     _, y = ab.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, ab.ops.tanh(a * x + 0.5)), (0, x))
     (first,) = ab.gradients(ab.ops.sum(y * y), [x])
     (second,) = ab.gradients(ab.ops.sum(first * first), [x])
     Check([first, second], {x: X / 20}, tolerance=5e-4)
 
 
-def test_saved_values_of_branches(x: Tensor):
+def test_saved_values_of_branches(x: Symbol):
     positive = ab.placeholder((), "bool", "positive")
     y = ab.cond(positive, lambda: ab.ops.tanh(x * 2) * x, lambda: ab.ops.sigmoid(x) - 1)
     (gradient,) = ab.gradients(ab.ops.sum(y), [x])
@@ -257,7 +257,7 @@ def test_saved_values_of_branches(x: Tensor):
 # --- effects keep program order -------------------------------------------------------------------------------------
 
 
-def test_a_read_behind_a_write_of_the_same_chain(x: Tensor):
+def test_a_read_behind_a_write_of_the_same_chain(x: Symbol):
     """read, compute, assign, read, compute: the second half must not join the first."""
     v = variable(1)
     y = ab.ops.relu(x * 2 - v)
@@ -267,7 +267,7 @@ def test_a_read_behind_a_write_of_the_same_chain(x: Tensor):
     Check([z, write.operation, y], {x: X}, [v])
 
 
-def test_old_and_new_values(x: Tensor):
+def test_old_and_new_values(x: Symbol):
     v = variable(1)
     old = v.value
     before = old * 2 + x
@@ -278,7 +278,7 @@ def test_old_and_new_values(x: Tensor):
     Check([old, before, write, v.value, after, both], {x: X}, [v])
 
 
-def test_many_interleavings(x: Tensor):
+def test_many_interleavings(x: Symbol):
     v, w = variable(1, "v"), variable(2, "w")
     seen = [v.value, v * 2 + x]
     for k in range(4):
@@ -291,7 +291,7 @@ def test_many_interleavings(x: Tensor):
         Check([tensor, *effects], {x: X}, [v, w])
 
 
-def test_a_branch_that_writes_between_members(x: Tensor):
+def test_a_branch_that_writes_between_members(x: Symbol):
     v = variable(1)
     positive = ab.placeholder((), "bool", "positive")
     before = v * 2 + x
@@ -306,7 +306,7 @@ def test_a_branch_that_writes_between_members(x: Tensor):
         Check([z, before], {x: X, positive: np.bool_(choice)}, [v])
 
 
-def test_a_loop_that_writes_between_members(x: Tensor):
+def test_a_loop_that_writes_between_members(x: Symbol):
     v = variable(1)
     before = v * 2 + x
     count, _ = ab.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, v.assign(a * 0.5 + v)), (0, before))
@@ -493,7 +493,7 @@ def test_one_program_is_fused_in_one_way():
     def source() -> str:
         rng = np.random.default_rng(3)
         with ab.Graph().as_default():
-            values = [ab.placeholder((4,), "float32", f"x{k}") for k in range(3)]
+            values: list[Tensor] = [ab.placeholder((4,), "float32", f"x{k}") for k in range(3)]
             for _ in range(200):
                 a, b = (values[int(k)] for k in rng.integers(max(0, len(values) - 30), len(values), 2))
                 kind = rng.integers(4)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import anabranch as ab
 from anabranch.engine.graph import TensorSpec
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.base import apply
 from anabranch.engine.ops.linalg import MatMul
 from anabranch.engine.ops.packed import Layout, Pack, PackedMatMul
@@ -256,7 +257,7 @@ def compiled(
         shapes = [(None, None) if is_open else value.shape for value in (a, b)]
         x, y = (ab.placeholder(shape, value.dtype) for shape, value in zip(shapes, (a, b), strict=True))
         result = apply(MatMul(transpose_a, transpose_b), x, y)
-    return Program(graph, [result], [x, y], exact=exact)
+    return Program(graph, [symbol_of(result)], [x, y], exact=exact)
 
 
 @pytest.mark.parametrize("is_open", [False, True])

@@ -203,7 +203,7 @@ def test_programs_use_kernels_but_exact_ones():
     a, b = ab.placeholder((16, 20, 20)), ab.placeholder((16, 20, 20))
     y = ops.matmul(a, b)
     assert "kernel(" in source_of([y], [a, b])
-    exact = Program(ab.get_default_graph(), [y], [a, b], exact=True)
+    exact = Program(ab.get_default_graph(), [symbol_of(y)], [a, b], exact=True)
     assert "kernel(" not in exact.source
     feeds = {a: draw(16, 20, 20), b: draw(16, 20, 20, seed=1)}
     np.testing.assert_array_equal(exact(*feeds.values())[0], feeds[a] @ feeds[b])
@@ -322,9 +322,9 @@ def test_einsum_of_matrices_is_a_product_of_matrices(
     subscripts: str, shapes: tuple[tuple[int, ...], tuple[int, ...]], op: Op
 ):
     inputs = [ab.placeholder(shape) for shape in shapes]
-    y = ops.einsum(subscripts, *inputs)
+    y = symbol_of(ops.einsum(subscripts, *inputs))
     program = Program(ab.get_default_graph(), [y], inputs)
-    step = prepare(symbol_of(y).graph, [y], inputs, reassociate=True)
+    step = prepare(y.graph, [y], inputs, reassociate=True)
     assert [o.op for o in step.operations if isinstance(o.op, (MatMul, Contraction))] == [op]
     arrays = [draw(*shape, seed=k) for k, shape in enumerate(shapes)]
     np.testing.assert_allclose(program(*arrays)[0], np.einsum(subscripts, *arrays), atol=1e-5)

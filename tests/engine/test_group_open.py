@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from natives.comparing import check_against_numpy, kernel_types
+from shared.symbols import symbols_of
 
 import anabranch as ab
 from anabranch.engine.ops.fused import FusedOpen
@@ -119,7 +120,7 @@ def test_rows_that_turn_out_to_be_one() -> None:
     for values in ([one, many], [many, one], [one, one], [many, many]):
         check_against_numpy(graph, fetches, [x, y], values, 1e-5)
     with pytest.raises(ValueError, match=r"Shapes \[2000,32\] and \[1999,32\] do not broadcast"):
-        Program(graph, fetches, [x, y])(many, many[1:])
+        Program(graph, symbols_of(fetches), [x, y])(many, many[1:])
 
 
 def test_no_operation_waits_for_itself() -> None:

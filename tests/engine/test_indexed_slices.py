@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shared.examples import examples
+from shared.symbols import symbols_of
 
 import anabranch as ab
 from anabranch import ops
@@ -61,7 +62,7 @@ def slopes(y: Any, w: Any) -> tuple[Any, Any]:
 def both_roads(targets: list[Any], feeds: dict[Any, Any], session: ab.Session | None = None) -> list[Any]:
     """The values by the compiled program, after the interpreter was found to agree."""
     graph = ab.get_default_graph()
-    dense = [ops.convert_to_tensor(target) for target in targets]
+    dense = symbols_of(ops.convert_to_tensor(target) for target in targets)
     values = (session or ab.Session()).run(dense, feeds)
     for value, expected in zip(values, Interpreter().run(graph, dense, feeds), strict=True):
         np.testing.assert_allclose(value, expected, rtol=1e-10, atol=1e-12)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from shared.cuda_compiler import compile_cuda
+from shared.symbols import symbols_of
 
 import anabranch as ab
 from anabranch.engine import ops
@@ -18,6 +19,7 @@ from anabranch.engine.graph import as_dtype
 from anabranch.engine.graph.identity import is_among
 from anabranch.engine.graph.op import Op, as_scalar_or_array, registered_ops
 from anabranch.engine.graph.spec import TensorSpec
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.base import Cast
 from anabranch.engine.ops.comparison import Where
 from anabranch.engine.ops.elementwise import Add, Multiply, Negative, Subtract
@@ -275,7 +277,7 @@ def test_reductions_accumulate_in_float32(name: str, shape: tuple[int, ...]):
         along = [o.softmax(y), o.log_softmax(y), centred * centred]
         value = np.random.default_rng(3).normal(size=shape).astype(x.dtype)
         eps = float(np.finfo("float16").eps) if name == "float16" else 2.0**-7
-        for fetch in [*exact, *summed, *along]:
+        for fetch in symbols_of([*exact, *summed, *along]):
             program = Program(graph, [fetch], [x])
             (found,) = program(value)
             (expected,) = Interpreter().run(graph, [fetch], {x: value})
@@ -294,7 +296,7 @@ def test_a_sum_that_overflows_float16_on_the_way_only_is_finite():
         value = np.tile(np.array([60000, -60000], "float16"), (4, 32))
         value[:, :2] = 60000
         value[:, -2:] = -60000
-        (found,) = Program(graph, [total], [x])(value)
+        (found,) = Program(graph, [symbol_of(total)], [x])(value)
     np.testing.assert_array_equal(found, value.astype("float32").sum(axis=1).astype("float16"))
 
 

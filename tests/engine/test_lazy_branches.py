@@ -13,7 +13,7 @@ import pytest
 
 import anabranch as ab
 from anabranch import ops
-from anabranch.engine.graph import Op, Tensor
+from anabranch.engine.graph import Op, Symbol, Tensor
 from anabranch.engine.graph.op import Effect
 from anabranch.engine.ops.base import Cast, apply
 from anabranch.engine.runtime.interpreter import Interpreter
@@ -57,16 +57,16 @@ def graph():
 
 
 @pytest.fixture
-def x() -> Tensor:
+def x() -> Symbol:
     return ab.placeholder((), "float32", "x")
 
 
 @pytest.fixture
-def flag() -> Tensor:
+def flag() -> Symbol:
     return ab.placeholder((), "bool", "flag")
 
 
-def run(fetches: Any, feeds: dict[Tensor, Any]) -> Any:
+def run(fetches: Any, feeds: dict[Symbol, Any]) -> Any:
     """The compiled values, which must be the interpreter's."""
     session = ab.Session()
     flat = fetches if isinstance(fetches, list) else [fetches]
@@ -77,7 +77,7 @@ def run(fetches: Any, feeds: dict[Tensor, Any]) -> Any:
     return found if isinstance(fetches, list) else found[0]
 
 
-def test_runs_only_when_its_branch_is_taken(x: Tensor, flag: Tensor):
+def test_runs_only_when_its_branch_is_taken(x: Symbol, flag: Symbol):
     y = counted(x)
     z = ab.cond(flag, lambda: y + 1, lambda: x)
     assert run(z, {x: 3, flag: True}) == 7
@@ -86,7 +86,7 @@ def test_runs_only_when_its_branch_is_taken(x: Tensor, flag: Tensor):
     assert _runs == {}
 
 
-def test_chains_sink_whole(x: Tensor, flag: Tensor):
+def test_chains_sink_whole(x: Symbol, flag: Symbol):
     first = counted(x, "first")
     second = counted(first * first, "second")
     z = ab.cond(flag, lambda: x, lambda: second + first)
@@ -97,45 +97,45 @@ def test_chains_sink_whole(x: Tensor, flag: Tensor):
 
 
 @pytest.mark.parametrize("taken", [True, False])
-def test_what_both_branches_need_runs_before_them(x: Tensor, flag: Tensor, taken: bool):
+def test_what_both_branches_need_runs_before_them(x: Symbol, flag: Symbol, taken: bool):
     y = counted(x)
     run(ab.cond(flag, lambda: y + 1, lambda: y), {x: 1, flag: taken})
     assert _runs == {"y": 1}
 
 
-def test_what_is_fetched_runs(x: Tensor, flag: Tensor):
+def test_what_is_fetched_runs(x: Symbol, flag: Symbol):
     y = counted(x)
     assert run([ab.cond(flag, lambda: y + 1, lambda: x), y], {x: 1, flag: False}) == [1, 2]
     assert _runs == {"y": 1}
 
 
-def test_what_something_else_needs_runs(x: Tensor, flag: Tensor):
+def test_what_something_else_needs_runs(x: Symbol, flag: Symbol):
     y = counted(x)
     run(ab.cond(flag, lambda: y + 1, lambda: x) + y, {x: 1, flag: False})
     assert _runs == {"y": 1}
 
 
-def test_the_choice_itself_runs(x: Tensor):
+def test_the_choice_itself_runs(x: Symbol):
     y = counted(x)
     run(ab.cond(y > 0, lambda: y, lambda: x), {x: -1})
     assert _runs == {"y": 1}
 
 
 @pytest.mark.parametrize("index", [0, 1, 2, 7])
-def test_switches(x: Tensor, index: int):
+def test_switches(x: Symbol, index: int):
     choice = ab.placeholder((), "int32", "choice")
     values = [counted(x, label) for label in "abc"]
     run(ab.switch(choice, [lambda value=value: value + 1 for value in values]), {x: 1, choice: index})
     assert _runs == {"abc"[min(index, 2)]: 1}
 
 
-def test_an_op_with_effects_runs_where_it_was_written(x: Tensor, flag: Tensor):
+def test_an_op_with_effects_runs_where_it_was_written(x: Symbol, flag: Symbol):
     y = apply(_CountedEffect("y"), x)
     run(ab.cond(flag, lambda: y + 1, lambda: x), {x: 1, flag: False})
     assert _runs == {"y": 1}
 
 
-def test_control_dependencies_of_what_sinks_are_kept(flag: Tensor):
+def test_control_dependencies_of_what_sinks_are_kept(flag: Symbol):
     v = ab.Variable(1.0, name="v")
     write = v.assign(5.0)
     with ab.control_dependencies([write]):
@@ -146,7 +146,7 @@ def test_control_dependencies_of_what_sinks_are_kept(flag: Tensor):
     assert v.numpy() == 5, "the write was asked for by what z is made of"
 
 
-def test_a_read_keeps_its_place(flag: Tensor):
+def test_a_read_keeps_its_place(flag: Symbol):
     v = ab.Variable(1.0, name="v")
     y = counted(v.value)
     write = v.assign(5.0)
@@ -156,7 +156,7 @@ def test_a_read_keeps_its_place(flag: Tensor):
     assert _runs == {"y": 1}
 
 
-def test_nested_branches(x: Tensor, flag: Tensor):
+def test_nested_branches(x: Symbol, flag: Symbol):
     y = counted(x)
     inner_flag = x > 0
     z = ab.cond(flag, lambda: ab.cond(inner_flag, lambda: y, lambda: x), lambda: x)
@@ -165,7 +165,7 @@ def test_nested_branches(x: Tensor, flag: Tensor):
         assert _runs.get("y", 0) == count
 
 
-def test_branches_inside_a_loop(x: Tensor):
+def test_branches_inside_a_loop(x: Symbol):
     def body(i: Tensor, total: Tensor) -> Any:
         y = counted(total)
         return i + 1, ab.cond(i > 1, lambda: y, lambda: total)
@@ -177,7 +177,7 @@ def test_branches_inside_a_loop(x: Tensor):
 
 @pytest.mark.usefixtures("loops_stay")
 @pytest.mark.parametrize("taken", [True, False])
-def test_nothing_enters_a_loop(x: Tensor, flag: Tensor, taken: bool):
+def test_nothing_enters_a_loop(x: Symbol, flag: Symbol, taken: bool):
     y = counted(x)
     in_loop = lambda i, t: (i + 1, ab.cond(flag, lambda: t + y, lambda: t))  # noqa: E731
     _, total = ab.while_loop(lambda i, _: i < 3, in_loop, (0, x))
@@ -185,7 +185,7 @@ def test_nothing_enters_a_loop(x: Tensor, flag: Tensor, taken: bool):
     assert _runs == {"y": 1}
 
 
-def test_whole_loops_sink(x: Tensor, flag: Tensor):
+def test_whole_loops_sink(x: Symbol, flag: Symbol):
     _, power = ab.while_loop(lambda i, _: i < 3, lambda i, t: (i + 1, counted(t)), (0, x))
     z = ab.cond(flag, lambda: power, lambda: x)
     run(z, {x: 1, flag: False})
@@ -196,7 +196,7 @@ def test_whole_loops_sink(x: Tensor, flag: Tensor):
 
 @pytest.mark.usefixtures("loops_stay")
 @pytest.mark.parametrize("taken", [True, False])
-def test_a_loop_and_its_gradient_in_one_branch(x: Tensor, flag: Tensor, taken: bool):
+def test_a_loop_and_its_gradient_in_one_branch(x: Symbol, flag: Symbol, taken: bool):
     _, power = ab.while_loop(lambda i, _: i < 3, lambda i, t: (i + 1, counted(t) * t), (0, x))
     (slope,) = ab.gradients(power, [x])
     (curve,) = ab.gradients(slope, [x])
@@ -206,7 +206,7 @@ def test_a_loop_and_its_gradient_in_one_branch(x: Tensor, flag: Tensor, taken: b
 
 
 @pytest.mark.parametrize("taken", [True, False])
-def test_what_two_branches_with_one_choice_need_runs_once(x: Tensor, flag: Tensor, taken: bool):
+def test_what_two_branches_with_one_choice_need_runs_once(x: Symbol, flag: Symbol, taken: bool):
     y = counted(x)
     first = ab.cond(flag, lambda: y + 1, lambda: x)
     second = ab.cond(flag, lambda: y * first, lambda: first)
@@ -215,7 +215,7 @@ def test_what_two_branches_with_one_choice_need_runs_once(x: Tensor, flag: Tenso
 
 
 @pytest.mark.parametrize("taken", [True, False])
-def test_gradients_of_what_one_branch_needs_run_in_it(x: Tensor, flag: Tensor, taken: bool):
+def test_gradients_of_what_one_branch_needs_run_in_it(x: Symbol, flag: Symbol, taken: bool):
     y = counted(counted(ops.sin(x), "first") * x, "second")
     z = ab.cond(flag, lambda: y * x, lambda: x * 3)
     (dz,) = ab.gradients(z * z, [x])
@@ -225,7 +225,7 @@ def test_gradients_of_what_one_branch_needs_run_in_it(x: Tensor, flag: Tensor, t
 
 
 @pytest.mark.parametrize("taken", [True, False])
-def test_gradients_of_whole_loops_run_in_their_branch(x: Tensor, flag: Tensor, taken: bool):
+def test_gradients_of_whole_loops_run_in_their_branch(x: Symbol, flag: Symbol, taken: bool):
     _, power = ab.while_loop(lambda i, _: i < 3, lambda i, t: (i + 1, counted(t) * x), (0, x))
     z = ab.cond(flag, lambda: power, lambda: x)
     (dz,) = ab.gradients(z, [x])
@@ -235,7 +235,7 @@ def test_gradients_of_whole_loops_run_in_their_branch(x: Tensor, flag: Tensor, t
     assert bool(_runs) == taken
 
 
-def test_gradients_in_branches_inside_loops(x: Tensor):
+def test_gradients_in_branches_inside_loops(x: Symbol):
     def body(i: Tensor, total: Tensor) -> Any:
         y = counted(total * x)
         return i + 1, ab.cond(i > 1, lambda: y, lambda: total * x)
@@ -246,7 +246,7 @@ def test_gradients_in_branches_inside_loops(x: Tensor):
     assert _runs["gradient of y"] == 2
 
 
-def test_what_a_gradient_is_asked_for_stays_outside(x: Tensor, flag: Tensor):
+def test_what_a_gradient_is_asked_for_stays_outside(x: Symbol, flag: Symbol):
     y = counted(x)
     z = ab.cond(flag, lambda: y * y, lambda: x)
     dy, dx = ab.gradients(z, [y, x])
@@ -254,7 +254,7 @@ def test_what_a_gradient_is_asked_for_stays_outside(x: Tensor, flag: Tensor):
     assert run([dy, dx], {x: 3, flag: False}) == [0, 1]
 
 
-def test_tables_of_which_one_branch_takes_rows(flag: Tensor):
+def test_tables_of_which_one_branch_takes_rows(flag: Symbol):
     table = ab.Variable(np.arange(6.0, dtype="float32").reshape(3, 2), name="table")
     rows = ops.take(table, [2, 0, 2], axis=0)
     z = ab.cond(flag, lambda: ops.sum(rows * rows), lambda: 1.0)
@@ -264,7 +264,7 @@ def test_tables_of_which_one_branch_takes_rows(flag: Tensor):
     np.testing.assert_array_equal(np.asarray(session.run(dt, {flag: True})), [[0, 2], [0, 0], [16, 20]])
 
 
-def test_opposite_branches_with_one_choice(x: Tensor, flag: Tensor):
+def test_opposite_branches_with_one_choice(x: Symbol, flag: Symbol):
     y = counted(x)
     first = ab.cond(flag, lambda: y + 1, lambda: x)
     second = ab.cond(flag, lambda: x, lambda: y)
@@ -272,7 +272,7 @@ def test_opposite_branches_with_one_choice(x: Tensor, flag: Tensor):
     assert _runs == {"y": 1}
 
 
-def test_a_branch_in_the_same_branch_of_its_own_choice_is_decided(x: Tensor, flag: Tensor):
+def test_a_branch_in_the_same_branch_of_its_own_choice_is_decided(x: Symbol, flag: Symbol):
     first = ab.cond(flag, lambda: ops.sin(x), lambda: ops.cos(x))
     second = ab.cond(flag, lambda: first * 2, lambda: x)
     source = ab.explain(second, [x, flag])
@@ -281,7 +281,7 @@ def test_a_branch_in_the_same_branch_of_its_own_choice_is_decided(x: Tensor, fla
     run(second, {x: 1, flag: True})
 
 
-def test_several_outputs(flag: Tensor):
+def test_several_outputs(flag: Symbol):
     x = ab.placeholder((None,), "float32", "x")
     values, positions = ops.top_k(x, 2)
     z = ab.cond(flag, lambda: values + ops.cast(positions, "float32"), lambda: x[:2])
@@ -291,7 +291,7 @@ def test_several_outputs(flag: Tensor):
 
 
 @pytest.mark.parametrize("taken", [True, False])
-def test_what_was_saved_may_be_what_the_branch_took_from_outside(x: Tensor, flag: Tensor, taken: bool):
+def test_what_was_saved_may_be_what_the_branch_took_from_outside(x: Symbol, flag: Symbol, taken: bool):
     """A cast to the same dtype is simplified away, so that the frame is asked for the captured value itself."""
     wide = ops.cast(x, "float64")
     branch = lambda: ops.apply(Cast(np.dtype("float64")), wide) ** 3  # noqa: E731

@@ -13,6 +13,7 @@ import pytest
 from shared.live_rows_checks import ROWS, STEPS, check, draw, lengths_of, loops, why_not
 
 import anabranch as ab
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.passes import live_rows
 from anabranch.engine.passes.log import recording
 from anabranch.engine.passes.prepare import prepare
@@ -206,7 +207,7 @@ def test_gradients_against_finite_differences(name: str) -> None:
     for source, gradient in zip(problem.sources, found, strict=True):
         direction = generator.normal(size=problem.fed[source].shape)
         moved = [
-            float(Interpreter(True).run(graph, [problem.loss], {**problem.fed, source: value})[0])
+            float(Interpreter(True).run(graph, [symbol_of(problem.loss)], {**problem.fed, source: value})[0])
             for value in (problem.fed[source] + sign * 1e-5 * direction for sign in (1, -1))
         ]
         np.testing.assert_allclose(np.vdot(gradient, direction), (moved[0] - moved[1]) / 2e-5, 2e-3, 2e-3)

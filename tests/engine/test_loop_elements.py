@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.symbols import symbols_of
 
 import anabranch as ab
 from anabranch.engine.graph.tensor import symbol_of
@@ -65,27 +66,27 @@ class Cell:
             return t + 1, ops.tanh(read(x, y, t) @ w + h @ u), total + h
 
         _, h, total = ab.while_loop(lambda t, *_: t < end, body, (start, zero, zero))
-        self.loss = ops.sum(h * h) + ops.sum(total)
+        self.loss = symbol_of(ops.sum(h * h) + ops.sum(total))
         self.sources = [x, w, u]
-        self.first = [ops.convert_to_tensor(each) for each in ab.gradients(self.loss, self.sources)]
+        self.first = symbols_of(ops.convert_to_tensor(each) for each in ab.gradients(self.loss, self.sources))
         slope = ops.sum(ops.concatenate([ops.ravel(each) for each in self.first]) ** 2)
-        self.second = [ops.convert_to_tensor(each) for each in ab.gradients(slope, self.sources)]
+        self.second = symbols_of(ops.convert_to_tensor(each) for each in ab.gradients(slope, self.sources))
 
     def check(self) -> None:
         """Compare with the interpreter, and the gradient with differences."""
         fetches = [self.loss, *self.first, *self.second]
-        found = Program(symbol_of(self.loss).graph, fetches, list(self.feeds))(*self.feeds.values())
-        wanted = Interpreter().run(symbol_of(self.loss).graph, fetches, self.feeds)
+        found = Program(self.loss.graph, fetches, list(self.feeds))(*self.feeds.values())
+        wanted = Interpreter().run(self.loss.graph, fetches, self.feeds)
         for value, reference in zip(found, wanted, strict=True):
             np.testing.assert_allclose(value, reference, rtol=1e-9, atol=1e-10)
-        program = Program(symbol_of(self.loss).graph, [self.loss], list(self.feeds))
+        program = Program(self.loss.graph, [self.loss], list(self.feeds))
         for source, slope in zip(self.sources, found[1:4], strict=True):
             step = 1e-6 * np.random.default_rng(1).normal(size=self.feeds[source].shape)
             ends = [program(*{**self.feeds, source: self.feeds[source] + k * step}.values())[0] for k in (1, -1)]
             np.testing.assert_allclose((ends[0] - ends[1]) / 2, np.sum(slope * step), rtol=1e-5, atol=1e-10)
 
     def lines_in_loops(self) -> list[str]:
-        source = Program(symbol_of(self.loss).graph, [self.loss, *self.first], list(self.feeds)).source
+        source = Program(self.loss.graph, [self.loss, *self.first], list(self.feeds)).source
         assert "put_rows" not in source
         return [line.strip() for line in source.splitlines() if line.startswith("        ")]
 
@@ -165,12 +166,12 @@ def test_both_directions_add_to_one_gradient():
         body = lambda t, h, place=place: (t + 1, ops.tanh(x[place(t)] @ w + h))  # noqa: E731
         ends.append(ab.while_loop(lambda t, _: t < STEPS, body, (0, zero))[1])
     loss = ops.sum(ends[0] * ends[1])
-    fetches = [loss, *[ops.convert_to_tensor(each) for each in ab.gradients(loss, [x, w])]]
+    fetches = symbols_of([loss, *[ops.convert_to_tensor(each) for each in ab.gradients(loss, [x, w])]])
     generator = np.random.default_rng(0)
     feeds = {x: generator.normal(size=(STEPS, ROWS, UNITS)), w: generator.normal(size=(UNITS, UNITS))}
-    program = Program(symbol_of(loss).graph, fetches, list(feeds))
+    program = Program(fetches[0].graph, fetches, list(feeds))
     assert "put_rows" not in program.source
-    wanted = Interpreter().run(symbol_of(loss).graph, fetches, feeds)
+    wanted = Interpreter().run(fetches[0].graph, fetches, feeds)
     for value, reference in zip(program(*feeds.values()), wanted, strict=True):
         np.testing.assert_allclose(value, reference, rtol=1e-9, atol=1e-10)
 
@@ -184,13 +185,11 @@ def test_nested_loops():
 
     h = ab.while_loop(lambda k, _: k < 5, outer, (0, ops.zeros((ROWS, UNITS), "float64")))[1]
     loss = ops.sum(h * h)
-    fetches = [loss, *[ops.convert_to_tensor(each) for each in ab.gradients(loss, [x, w])]]
+    fetches = symbols_of([loss, *[ops.convert_to_tensor(each) for each in ab.gradients(loss, [x, w])]])
     generator = np.random.default_rng(0)
     feeds = {x: generator.normal(size=(STEPS, ROWS, UNITS)), w: generator.normal(size=(UNITS, UNITS))}
-    wanted = Interpreter().run(symbol_of(loss).graph, fetches, feeds)
-    for value, reference in zip(
-        Program(symbol_of(loss).graph, fetches, list(feeds))(*feeds.values()), wanted, strict=True
-    ):
+    wanted = Interpreter().run(fetches[0].graph, fetches, feeds)
+    for value, reference in zip(Program(fetches[0].graph, fetches, list(feeds))(*feeds.values()), wanted, strict=True):
         np.testing.assert_allclose(value, reference, rtol=1e-9, atol=1e-10)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import anabranch as ab
 from anabranch import layers, ops
-from anabranch.engine.graph import Tensor
+from anabranch.engine.graph import Symbol
 from anabranch.engine.graph.graph import Operation
 from anabranch.engine.passes.loops.users import Users
 from anabranch.engine.passes.prune import needed_operations
@@ -20,9 +20,9 @@ from anabranch.engine.passes.prune import needed_operations
 def checked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Every answer is compared with such a walk; gives the numbers of operations that were found."""
     counts: list[int] = []
-    takers: Callable[[Users, Tensor], list[Operation]] = Users.takers
+    takers: Callable[[Users, Symbol], list[Operation]] = Users.takers
 
-    def compare(self: Users, tensor: Tensor) -> list[Operation]:
+    def compare(self: Users, tensor: Symbol) -> list[Operation]:
         found = takers(self, tensor)
         effects = [operation for operation in self.graph.operations if operation.writes]
         needed = needed_operations(self.graph, [*self._kept, *self._awaited, *effects])

@@ -22,7 +22,8 @@ from shared.machines import (
 
 import anabranch as ab
 from anabranch import ops
-from anabranch.engine.graph import Tensor
+from anabranch.engine.graph import Symbol, Tensor
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.lower.nodes import Machine, Node
 from anabranch.engine.machine.program import MachineProgram
 
@@ -30,7 +31,7 @@ graph = graph_on(cpu=4)
 x = fed("float32", "x")
 
 
-def machine(fetches: Sequence[Any], feeds: Sequence[Tensor] = (), **options: Any) -> MachineProgram:
+def machine(fetches: Sequence[Any], feeds: Sequence[Symbol] = (), **options: Any) -> MachineProgram:
     program = MachineProgram(ab.get_default_graph(), fetches, feeds, exact=True, **{"assign": as_asked(), **options})
     assert_acyclic(program.machine)
     assert_crosses_once(program.machine)
@@ -51,7 +52,7 @@ def node_of(machine: Machine, kind: str) -> Node:
     return found[0]
 
 
-def test_that_several_that_are_joined_have_run_crosses_once(x: Tensor):
+def test_that_several_that_are_joined_have_run_crosses_once(x: Symbol):
     """What waits for one of them, and what waits for another, waits for the same: that is joined, too."""
     first, second = ab.Variable(1.0, name="first"), ab.Variable(2.0, name="second")
     with ab.device("cpu:1"):
@@ -70,7 +71,7 @@ def test_that_several_that_are_joined_have_run_crosses_once(x: Tensor):
     assert [first.numpy(), second.numpy()] == [0.5, 1.0]
 
 
-def test_what_needs_the_same_is_joined(x: Tensor):
+def test_what_needs_the_same_is_joined(x: Symbol):
     with ab.device("cpu:1"):
         far = ops.exp(x)
     first = ops.sin(x) * ops.cos(x)  # need what is fed alone
@@ -83,7 +84,7 @@ def test_what_needs_the_same_is_joined(x: Tensor):
     np.testing.assert_allclose(run(program, [value]), [product, np.tan(np.exp(value)) - product], rtol=1e-6)
 
 
-def test_devices_are_not_joined(x: Tensor):
+def test_devices_are_not_joined(x: Symbol):
     results: list[Tensor] = []
     for device in ("cpu:0", "cpu:1", "cpu:0", "cpu:1"):
         with ab.device(device):
@@ -93,7 +94,7 @@ def test_devices_are_not_joined(x: Tensor):
     run(program, [np.float32(0.5)])
 
 
-def test_a_counter_is_not_joined_with_what_it_counts(x: Tensor):
+def test_a_counter_is_not_joined_with_what_it_counts(x: Symbol):
     def body(i: Tensor, y: Tensor, far: Tensor) -> Any:
         with ab.device("cpu:1"):
             far = ops.exp(far)
@@ -109,7 +110,7 @@ def test_a_counter_is_not_joined_with_what_it_counts(x: Tensor):
     run(program, [np.float32(0.5)])
 
 
-def test_what_is_sent_does_not_wait_for_what_is_received(x: Tensor):
+def test_what_is_sent_does_not_wait_for_what_is_received(x: Symbol):
     """Merely convex clusters would: `there` and `after` lie on the same device, and nothing between them."""
     log = Log()
     with ab.device("cpu:0"):
@@ -125,7 +126,7 @@ def test_what_is_sent_does_not_wait_for_what_is_received(x: Tensor):
     assert log.entries == [("back", 0), ("after", 0)]
 
 
-def test_branches_are_not_joined_with_each_other_or_with_what_is_outside(x: Tensor):
+def test_branches_are_not_joined_with_each_other_or_with_what_is_outside(x: Symbol):
     p = ab.placeholder((), "bool", "p")
 
     def on(device: str, function: Any) -> Any:
@@ -141,7 +142,7 @@ def test_branches_are_not_joined_with_each_other_or_with_what_is_outside(x: Tens
         np.testing.assert_allclose(found, [expected, np.tan(0.5)], rtol=1e-6)
 
 
-def test_loops_of_one_device_stand_alone(x: Tensor):
+def test_loops_of_one_device_stand_alone(x: Symbol):
     def looped(y: Tensor) -> Tensor:
         return ab.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, ops.tanh(y)), (0, y))[1]
 
@@ -156,7 +157,7 @@ def test_loops_of_one_device_stand_alone(x: Tensor):
     run(program, [np.float32(0.5)])
 
 
-def test_effects_in_a_cluster_keep_their_order(x: Tensor):
+def test_effects_in_a_cluster_keep_their_order(x: Symbol):
     v = ab.Variable(1.0, dtype="float32", name="v")
     fetches: list[Tensor] = []
     with ab.device("cpu:1"):
@@ -176,15 +177,15 @@ def test_effects_in_a_cluster_keep_their_order(x: Tensor):
     assert max(len(node.operations) for node in of_kind(program.machine, "op")) > 1
 
 
-def test_without_clusters_every_operation_is_a_node(x: Tensor):
+def test_without_clusters_every_operation_is_a_node(x: Symbol):
     with ab.device("cpu:1"):
         far = ops.exp(x)
     y = ops.sin(x) * ops.cos(x) + far
-    program = MachineProgram(ab.get_default_graph(), [y], [x], exact=True, assign=as_asked(), clusters=False)
+    program = MachineProgram(ab.get_default_graph(), [symbol_of(y)], [x], exact=True, assign=as_asked(), clusters=False)
     assert all(len(node.operations) == 1 for node in of_kind(program.machine, "op"))
 
 
-def test_one_device_is_one_cluster(x: Tensor):
+def test_one_device_is_one_cluster(x: Symbol):
     y = ops.sin(x) * ops.cos(x) + ops.exp(x)
     program = machine([y, y * 2.0], [x])
     (node,) = of_kind(program.machine, "op")

@@ -13,7 +13,7 @@ from shared.machines import Log, as_asked, assert_crosses_once, assert_local, by
 
 import anabranch as ab
 from anabranch import ops
-from anabranch.engine.graph import Tensor
+from anabranch.engine.graph import Symbol, Tensor
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.lower.cut import cut
 from anabranch.engine.lower.nodes import CONTROL, Frame, Machine, Node
@@ -23,7 +23,7 @@ graph = graph_on(cpu=4)
 x = fed("float32", "x")
 
 
-def machine(fetches: Sequence[Any], feeds: Sequence[Tensor] = (), **options: Any) -> MachineProgram:
+def machine(fetches: Sequence[Any], feeds: Sequence[Symbol] = (), **options: Any) -> MachineProgram:
     options = {"assign": as_asked(), "clusters": False, **options}
     program = MachineProgram(ab.get_default_graph(), fetches, feeds, exact=True, **options)
     assert_crosses_once(program.machine)
@@ -44,7 +44,7 @@ def crossings(program: MachineProgram) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("clusters", [False, True])
-def test_a_value_crosses_once_to_each_device_that_takes_it(x: Tensor, clusters: bool):
+def test_a_value_crosses_once_to_each_device_that_takes_it(x: Symbol, clusters: bool):
     y = ops.exp(x)
     taken: list[Tensor] = []
     for device in ("cpu:1", "cpu:1", "cpu:2", "cpu:1", "cpu:0"):
@@ -56,7 +56,7 @@ def test_a_value_crosses_once_to_each_device_that_takes_it(x: Tensor, clusters: 
     np.testing.assert_array_equal(run(program, [np.float32(0)]), [1, 2, 3, 4, 5])
 
 
-def test_constants_do_not_cross(x: Tensor):
+def test_constants_do_not_cross(x: Symbol):
     k = ab.constant(2.0, "float32")
     with ab.device("cpu:1"):
         y = x * k
@@ -66,7 +66,7 @@ def test_constants_do_not_cross(x: Tensor):
     assert sorted((a, b) for _, a, b in crossings(program)) == [("cpu:0", "cpu:1"), ("cpu:1", "cpu:2")]
 
 
-def test_what_a_loop_captures_crosses_before_it(x: Tensor):
+def test_what_a_loop_captures_crosses_before_it(x: Symbol):
     y = ops.exp(x)
 
     def body(i: Tensor, a: Tensor) -> Any:
@@ -84,7 +84,7 @@ def test_what_a_loop_captures_crosses_before_it(x: Tensor):
     run(program, [np.float32(0.5)])
 
 
-def test_a_predicate_crosses_once_an_iteration_to_each_device_that_takes_part(x: Tensor):
+def test_a_predicate_crosses_once_an_iteration_to_each_device_that_takes_part(x: Symbol):
     def body(i: Tensor, *values: Tensor) -> Any:
         found: list[Tensor] = []
         for number, value in enumerate(values):
@@ -101,7 +101,7 @@ def test_a_predicate_crosses_once_an_iteration_to_each_device_that_takes_part(x:
     assert run(program, [np.float32(1)]) == (3, 8, 8, 8)
 
 
-def test_order_crosses_as_a_control(x: Tensor):
+def test_order_crosses_as_a_control(x: Symbol):
     log = Log()
     first = log.note("first", 0, ops.exp(x), ordered=True)
     with ab.device("cpu:1"):
@@ -114,7 +114,7 @@ def test_order_crosses_as_a_control(x: Tensor):
     assert log.entries == [("first", 0), ("second", 0)]
 
 
-def test_what_a_branch_takes_crosses_alive_or_dead(x: Tensor):
+def test_what_a_branch_takes_crosses_alive_or_dead(x: Symbol):
     p = ab.placeholder((), "bool", "p")
     with ab.device("cpu:1"):
         inner = ops.exp(x)
@@ -242,7 +242,7 @@ def test_other_values_are_not_cut_off(dtype: str):
     np.testing.assert_array_equal(there[0], value)
 
 
-def test_floats_in_a_loop_are_cut_off_each_time(x: Tensor):
+def test_floats_in_a_loop_are_cut_off_each_time(x: Symbol):
     def body(i: Tensor, y: Tensor) -> Any:
         with ab.device("cpu:1"):
             y = y * 1.1

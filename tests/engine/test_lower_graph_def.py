@@ -150,8 +150,8 @@ def loop_over_two_devices() -> Machine:
     raw.next_iteration(i_on + 1, into=i)
     weights = raw.enter(np.eye(3, dtype="float32"), "loop", is_constant=True, parallel_iterations=4)
     raw.next_iteration(ops.matmul(h_on, weights), into=h)
-    result = raw.exit(h_out)
-    operations = needed_operations(symbol_of(result).graph, [result])
+    result = symbol_of(raw.exit(h_out))
+    operations = needed_operations(result.graph, [result])
     machine = lower_raw(operations, [x], [result], lambda o: "cpu:1" if o.type == "matmul" else "cpu:0")
     cut(machine)
     return machine

@@ -46,10 +46,10 @@ def over_two_devices(joined: bool = True) -> Machine:
     raw.next_iteration(i_on + 1, into=i, name="i/next")
     weights = raw.enter(np.eye(3, dtype="float32"), "loop", is_constant=True, name="weights")
     raw.next_iteration(ops.tanh(ops.matmul(h_on, weights)), into=h, name="h/next")
-    result = raw.exit(h_out, name="h/exit")
+    result = symbol_of(raw.exit(h_out, name="h/exit"))
     there = ("matmul", "tanh")
     machine = lower_raw(
-        needed_operations(symbol_of(result).graph, [result]),
+        needed_operations(result.graph, [result]),
         [x],
         [result],
         lambda o: "cpu:1" if o.type in there else "cpu:0",
@@ -73,8 +73,8 @@ def test_the_structured_text(graph: Graph):
     n = ab.placeholder((), "int32", "n")
     (total,) = ab.while_loop(lambda i: i < n, lambda i: (i * 2,), (1,), name="inner")
     no, yes = raw.switch(total, n > 3)
-    result = raw.merge([no, yes], name="chosen")
-    machine = lower_raw(needed_operations(graph, [result.value_index]), [n], [result.value_index], lambda _: "cpu:0")
+    chosen = symbol_of(raw.merge([no, yes], name="chosen").value_index)
+    machine = lower_raw(needed_operations(graph, [chosen]), [n], [chosen], lambda _: "cpu:0")
     text = dump_machine(machine)
     assert "    inner/while: int32[] = while(1, n) @ cpu:0\n        inner/while:" in text
     assert "            body(" in text
@@ -271,7 +271,7 @@ def test_long_clusters_are_cut_short():
     machine = Machine()
     chain = [x]
     for _ in range(12):
-        chain.append(ops.tanh(chain[-1]))
+        chain.append(symbol_of(ops.tanh(chain[-1])))
     operations = [tensor.operation for tensor in chain[1:]]
     machine.add(Node("op", "chain", "cpu:0", machine.root, (), [x.spec], operations))
     assert r"tanh\n... 5 more" in checked(machine)

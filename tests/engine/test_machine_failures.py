@@ -27,7 +27,8 @@ from shared.waiting import PATIENCE, Waiting
 
 import anabranch as ab
 from anabranch import ops, raw
-from anabranch.engine.graph import Tensor
+from anabranch.engine.graph import Symbol, Tensor
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.lower.cut import cut
 from anabranch.engine.lower.nodes import Frame, Machine, Node
 from anabranch.engine.lower.raw import lower_raw
@@ -44,7 +45,7 @@ SEEDS: list[int | None] = [None, 0, 1]
 graph = graph_on(cpu=4)
 
 
-def machine(fetches: Sequence[Any], feeds: Sequence[Tensor] = (), **options: Any) -> MachineProgram:
+def machine(fetches: Sequence[Any], feeds: Sequence[Symbol] = (), **options: Any) -> MachineProgram:
     return MachineProgram(ab.get_default_graph(), fetches, feeds, exact=True, assign=as_asked(), **options)
 
 
@@ -447,7 +448,7 @@ def test_a_dead_value_that_is_fetched_is_an_error():
     sides = raw.switch(x, p)
     with ab.device("cpu:1"):
         doubled = sides.output_true * 2.0
-    fetches = [doubled]
+    fetches = [symbol_of(doubled)]
     operations = needed_operations(x.graph, fetches, [p, x])
     built = lower_raw(operations, [p, x], fetches, as_asked().choose)
     cut(built)

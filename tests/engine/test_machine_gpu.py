@@ -145,7 +145,7 @@ def test_a_step_for_a_gpu_that_is_not_there() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "cupy", None)
         with pytest.raises(GpuUnavailableError, match=r"Device gpu:0 needs cupy.*set_devices\(cpu=1\)"):
-            MachineProgram(symbol_of(y).operation.graph, [y], [x])
+            MachineProgram(symbol_of(y).operation.graph, [symbol_of(y)], [x])
     ab.config.set_devices()
 
 

@@ -23,11 +23,13 @@ from shared.machines import (
     run,
     structure,
 )
+from shared.symbols import symbols_of
 
 import anabranch as ab
 from anabranch import ops
 from anabranch.engine.control_flow.frames import trip_count
-from anabranch.engine.graph import Tensor
+from anabranch.engine.graph import Symbol, Tensor
+from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.machine.frames import FramePlan
 from anabranch.engine.machine.program import MachineProgram
 from anabranch.engine.runtime.interpreter import Interpreter
@@ -42,7 +44,7 @@ graph = graph_on(cpu=4)
 
 
 def machine(
-    fetches: Sequence[Any], feeds: Sequence[Tensor] = (), assign: Assigned | None = None, **options: Any
+    fetches: Sequence[Any], feeds: Sequence[Symbol] = (), assign: Assigned | None = None, **options: Any
 ) -> MachineProgram:
     return MachineProgram(ab.get_default_graph(), fetches, feeds, exact=True, assign=assign or as_asked(), **options)
 
@@ -55,7 +57,7 @@ def frame(program: MachineProgram, name: str, device: str) -> FramePlan:
 
 
 def check(
-    fetches: Sequence[Any], runs: Sequence[dict[Tensor, Any]], assign: Callable[[], Assigned] = as_asked, **options: Any
+    fetches: Sequence[Any], runs: Sequence[dict[Symbol, Any]], assign: Callable[[], Assigned] = as_asked, **options: Any
 ) -> MachineProgram:
     """Machines give the interpreter's bits, with and without clusters, in several orders; the last one is returned."""
     given = [{tensor: np.asarray(value, tensor.dtype)[()] for tensor, value in feeds.items()} for feeds in runs]
@@ -248,7 +250,7 @@ def test_constants_of_a_loop_come_when_they_come(window: int, clusters: bool):
             return i + 1, x, y + k
 
         results.extend(ab.while_loop(lambda i, *_: i < 5, body, (0, 0.5, 0.25))[1:])
-    expected = Interpreter().run(ab.get_default_graph(), results, {})
+    expected = Interpreter().run(ab.get_default_graph(), symbols_of(results), {})
     for seed in SEEDS:
         found = run(machine(results, clusters=clusters, parallel_iterations=window, seed=seed), [])
         np.testing.assert_array_equal(found, expected)
@@ -293,7 +295,7 @@ p = fed("bool", "p")
 
 
 @pytest.mark.parametrize("window", WINDOWS)
-def test_numbers_of_iterations(x: Tensor, n: Tensor, window: int):
+def test_numbers_of_iterations(x: Symbol, n: Symbol, window: int):
     fetches = with_slope(looped(x, n, step=lambda i, a: a * a * 0.5), x)
     runs = [{x: 1.25, n: count} for count in (5, 0, 1, 40)]
     program = check(fetches, runs, parallel_iterations=window)
@@ -302,7 +304,7 @@ def test_numbers_of_iterations(x: Tensor, n: Tensor, window: int):
 
 
 @pytest.mark.parametrize("window", [1, 32])
-def test_a_loop_in_a_branch(x: Tensor, n: Tensor, p: Tensor, window: int):
+def test_a_loop_in_a_branch(x: Symbol, n: Symbol, p: Symbol, window: int):
     y = chosen(p, lambda: looped(ops.sin(x), n), lambda: x * x)
     runs = [{x: 0.75, n: count, p: taken} for count, taken in [(0, True), (2, False), (2, True), (0, False)]]
     program = check(with_slope(y * y, x), runs, parallel_iterations=window)
@@ -310,14 +312,14 @@ def test_a_loop_in_a_branch(x: Tensor, n: Tensor, p: Tensor, window: int):
 
 
 @pytest.mark.parametrize("window", [1, 32])
-def test_a_branch_in_a_loop(x: Tensor, n: Tensor, window: int):
+def test_a_branch_in_a_loop(x: Symbol, n: Symbol, window: int):
     y = looped(x, n, step=lambda i, a: chosen(i % 2 > 0, lambda: ops.sin(a), lambda: a * a))
     program = check(with_slope(y, x), [{x: 0.75, n: count} for count in (0, 1, 5)], parallel_iterations=window)
     assert "split branch in a split loop" in structure(program.machine)
 
 
 @pytest.mark.parametrize("window", [1, 32])
-def test_a_loop_in_branches_in_a_loop_in_a_branch(x: Tensor, n: Tensor, p: Tensor, window: int):
+def test_a_loop_in_branches_in_a_loop_in_a_branch(x: Symbol, n: Symbol, p: Symbol, window: int):
     m = ab.placeholder((), "int32", "m")
 
     def step(i: Tensor, a: Tensor) -> Tensor:
@@ -329,7 +331,7 @@ def test_a_loop_in_branches_in_a_loop_in_a_branch(x: Tensor, n: Tensor, p: Tenso
 
 
 @pytest.mark.parametrize("window", [1, 2, 32])
-def test_a_loop_in_a_loop(x: Tensor, n: Tensor, window: int):
+def test_a_loop_in_a_loop(x: Symbol, n: Symbol, window: int):
     m = ab.placeholder((), "int32", "m")
 
     def step(j: Tensor, b: Tensor) -> Tensor:
@@ -343,7 +345,7 @@ def test_a_loop_in_a_loop(x: Tensor, n: Tensor, window: int):
     assert {"split loop in a split loop", "history", "number of iterations taken"} <= structure(program.machine)
 
 
-def test_nothing_runs_in_a_loop_of_a_branch_that_is_not_taken(x: Tensor, p: Tensor):
+def test_nothing_runs_in_a_loop_of_a_branch_that_is_not_taken(x: Symbol, p: Symbol):
     log = Log()
     y = chosen(p, lambda: looped(x, 5, step=lambda i, a: log.note("inside", i, a)), lambda: x)
     program = machine([y], [x, p], clusters=False)
@@ -355,14 +357,14 @@ def test_nothing_runs_in_a_loop_of_a_branch_that_is_not_taken(x: Tensor, p: Tens
     assert log.of("inside") == list(range(5))
 
 
-def test_constants_that_enter_a_dead_loop_late(p: Tensor):
+def test_constants_that_enter_a_dead_loop_late(p: Symbol):
     late_value = late(Log(), 8)
     y = chosen(p, lambda: looped(late_value, 5, step=lambda i, a: a * late_value), lambda: ops.exp(0.5))
     check([y], [{p: False}, {p: True}])
 
 
 @pytest.mark.parametrize("has_loops", [False, True])
-def test_a_choice_among_several_over_devices(x: Tensor, n: Tensor, has_loops: bool):
+def test_a_choice_among_several_over_devices(x: Symbol, n: Symbol, has_loops: bool):
     def branch(device: str, scale: float) -> Any:
         def made() -> Tensor:
             with ab.device(device):
@@ -378,7 +380,7 @@ def test_a_choice_among_several_over_devices(x: Tensor, n: Tensor, has_loops: bo
 # --- what is kept ---------------------------------------------------------------------------------------------------
 
 
-def test_what_a_branch_saves_is_none_if_another_is_taken(x: Tensor, p: Tensor):
+def test_what_a_branch_saves_is_none_if_another_is_taken(x: Symbol, p: Symbol):
     inside: list[Tensor] = []
 
     def yes() -> Tensor:
@@ -386,7 +388,7 @@ def test_what_a_branch_saves_is_none_if_another_is_taken(x: Tensor, p: Tensor):
         return inside[0] * 2.0
 
     y = chosen(p, yes, lambda: x * 3.0)
-    saved = fetched_from(ab.get_default_graph(), inside[0])
+    saved = fetched_from(ab.get_default_graph(), symbol_of(inside[0]))
     for clusters in (False, True):
         program = machine([y, saved], [x, p], clusters=clusters)
         assert run(program, [np.float32(0.5), np.True_]) == (2 * np.sin(np.float32(0.5)), np.sin(np.float32(0.5)))
@@ -395,7 +397,7 @@ def test_what_a_branch_saves_is_none_if_another_is_taken(x: Tensor, p: Tensor):
 
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_histories_are_in_order_however_iterations_ran(n: Tensor, window: int, seed: int | None):
+def test_histories_are_in_order_however_iterations_ran(n: Symbol, window: int, seed: int | None):
     inside: list[Tensor] = []
 
     def body(i: Tensor, a: Tensor) -> Any:
@@ -408,8 +410,8 @@ def test_histories_are_in_order_however_iterations_ran(n: Tensor, window: int, s
 
     _, total = ab.while_loop(lambda i, _: i < n, body, (0, 0.0), name="loop")
     graph = ab.get_default_graph()
-    histories = [fetched_from(graph, tensor) for tensor in inside]
-    fetches = [total, *histories, trip_count(histories[0].operation.inputs[0])]
+    histories = [fetched_from(graph, tensor) for tensor in symbols_of(inside)]
+    fetches = [symbol_of(total), *histories, trip_count(histories[0].operation.inputs[0])]
     program = machine(fetches, [n], clusters=False, seed=seed, parallel_iterations=window)
     for count in (0, 1, 12):
         expected = Interpreter().run(graph, fetches, {n: np.int32(count)})
@@ -419,7 +421,7 @@ def test_histories_are_in_order_however_iterations_ran(n: Tensor, window: int, s
         assert found[3] == count
 
 
-def test_what_a_condition_computes_is_kept_once_more(n: Tensor):
+def test_what_a_condition_computes_is_kept_once_more(n: Symbol):
     inside: list[Tensor] = []
 
     def condition(i: Tensor, a: Tensor) -> Tensor:
@@ -428,11 +430,11 @@ def test_what_a_condition_computes_is_kept_once_more(n: Tensor):
         return inside[-1] < n
 
     ab.while_loop(condition, lambda i, a: (i + 1, a * 0.5), (0, 1.0))
-    history = fetched_from(ab.get_default_graph(), inside[-1])
+    history = fetched_from(ab.get_default_graph(), symbol_of(inside[-1]))
     check([history], [{n: count} for count in (0, 5, 25)])
 
 
-def test_a_history_of_histories(n: Tensor, x: Tensor):
+def test_a_history_of_histories(n: Symbol, x: Symbol):
     inside: list[Tensor] = []
 
     def step(j: Tensor, b: Tensor) -> Tensor:
@@ -441,11 +443,11 @@ def test_a_history_of_histories(n: Tensor, x: Tensor):
         return inside[0]
 
     y = looped(x, n, "outer", lambda i, a: looped(a, i, "inner", step))
-    history = fetched_from(ab.get_default_graph(), inside[0])
+    history = fetched_from(ab.get_default_graph(), symbol_of(inside[0]))
     check([y, history], [{x: 1.0, n: count} for count in (0, 1, 4)], parallel_iterations=2)
 
 
-def test_arrays_that_loops_on_two_devices_fill_and_read(n: Tensor):
+def test_arrays_that_loops_on_two_devices_fill_and_read(n: Symbol):
     source = ab.TensorArray("float32", 5).unstack(ab.convert_to_tensor(np.arange(10, dtype=np.float32).reshape(5, 2)))
 
     def body(i: Tensor, made: Any) -> Any:
@@ -504,7 +506,7 @@ def test_a_variable_is_read_and_written_in_order_in_a_split_loop(seed: int | Non
         assert found[1] == v.numpy() == start + 4
 
 
-def test_sends_of_a_dead_branch_are_dead_too(x: Tensor, p: Tensor):
+def test_sends_of_a_dead_branch_are_dead_too(x: Symbol, p: Symbol):
     y = chosen(p, lambda: chain(x, 2), lambda: x - 1.0)
     with ab.device("cpu:3"):
         y = chosen(p, lambda: y * 2.0, lambda: chosen(x > 0, lambda: y * 3.0, lambda: y * 5.0))

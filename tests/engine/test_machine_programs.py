@@ -22,7 +22,7 @@ from shared.placed_steps import CPUS
 
 import anabranch as ab
 from anabranch import ops
-from anabranch.engine.graph import Tensor
+from anabranch.engine.graph import Symbol, Tensor
 from anabranch.engine.machine.program import MachineProgram
 from anabranch.engine.ops.strings import join
 from anabranch.engine.runtime.interpreter import Interpreter
@@ -49,7 +49,7 @@ def with_slopes(fetches: Sequence[Tensor], x: Tensor) -> list[Tensor]:
 
 
 def check(
-    fetches: Sequence[Any], runs: Sequence[dict[Tensor, Any]], variables: Sequence[ab.Variable] = (), ways: int = 6
+    fetches: Sequence[Any], runs: Sequence[dict[Symbol, Any]], variables: Sequence[ab.Variable] = (), ways: int = 6
 ) -> None:
     given = [{tensor: np.asarray(value, tensor.dtype)[()] for tensor, value in feeds.items()} for feeds in runs]
     graph = ab.get_default_graph()
@@ -84,7 +84,7 @@ def _reset(variables: Sequence[ab.Variable]) -> None:
         variable.write_value(np.float32(0.25))
 
 
-def test_a_loop_in_a_condition(x: Tensor, n: Tensor):
+def test_a_loop_in_a_condition(x: Symbol, n: Symbol):
     def condition(i: Tensor, y: Tensor) -> Tensor:
         _, z = ab.while_loop(lambda j, _: j < i, lambda j, z: (j + 1, on("cpu:1", lambda: z + 0.5)), (0, y))
         return z < on("cpu:2", lambda: ops.cast(n, "float32"))
@@ -93,7 +93,7 @@ def test_a_loop_in_a_condition(x: Tensor, n: Tensor):
     check(with_slopes([y], x), [{x: 0.5, n: count} for count in (0, 3, 10)])
 
 
-def test_a_branch_in_a_condition(x: Tensor, n: Tensor):
+def test_a_branch_in_a_condition(x: Symbol, n: Symbol):
     def condition(i: Tensor, y: Tensor) -> Tensor:
         return ab.cond(i % 2 < 1, lambda: on("cpu:1", lambda: y < 10.0), lambda: on("cpu:2", lambda: i < n))
 
@@ -101,7 +101,7 @@ def test_a_branch_in_a_condition(x: Tensor, n: Tensor):
     check([i, *with_slopes([y], x)], [{x: 0.5, n: 0}, {x: 0.5, n: 3}, {x: 20.0, n: 10}])
 
 
-def test_effects_in_a_condition(x: Tensor, n: Tensor):
+def test_effects_in_a_condition(x: Symbol, n: Symbol):
     v = ab.Variable(0.25, dtype="float32", name="v")
 
     def condition(i: Tensor, y: Tensor) -> Tensor:
@@ -112,7 +112,7 @@ def test_effects_in_a_condition(x: Tensor, n: Tensor):
     check([i, y], [{x: 0.5, n: 0}, {x: 0.5, n: 4}], [v])
 
 
-def test_effects_in_branches_and_loops_in_them(x: Tensor, n: Tensor):
+def test_effects_in_branches_and_loops_in_them(x: Symbol, n: Symbol):
     v, w = (ab.Variable(0.25, dtype="float32", name=name) for name in "vw")
 
     def yes(y: Tensor) -> Tensor:
@@ -132,12 +132,12 @@ def test_effects_in_branches_and_loops_in_them(x: Tensor, n: Tensor):
     check([y, v.value + w.value], [{x: 0.5, n: count} for count in (0, 1, 5)], [v, w])
 
 
-def test_a_loop_that_carries_nothing_but_its_counter(n: Tensor):
+def test_a_loop_that_carries_nothing_but_its_counter(n: Symbol):
     i = ab.while_loop(lambda i: i < n, lambda i: on("cpu:1", lambda: i + 1), (0,))
     check(list(i) if isinstance(i, tuple | list) else [i], [{n: 0}, {n: 5}])
 
 
-def test_variables_that_change_places_and_constants_that_are_carried(x: Tensor, n: Tensor):
+def test_variables_that_change_places_and_constants_that_are_carried(x: Symbol, n: Symbol):
     def body(i: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Any:
         return i + 1, b, on("cpu:1", lambda: a * a), ab.constant(3.0, "float32")
 
@@ -145,7 +145,7 @@ def test_variables_that_change_places_and_constants_that_are_carried(x: Tensor, 
     check([i, *with_slopes(values, x)], [{x: 1.5, n: count} for count in (0, 1, 4)])
 
 
-def test_a_body_of_constants(x: Tensor, n: Tensor):
+def test_a_body_of_constants(x: Symbol, n: Symbol):
     def condition(i: Tensor, a: Tensor) -> Tensor:
         return ops.logical_and(i < n, on("cpu:1", lambda: a < 5.0))
 
@@ -153,14 +153,14 @@ def test_a_body_of_constants(x: Tensor, n: Tensor):
     check([i, a], [{x: 1.5, n: 0}, {x: 1.5, n: 3}, {x: 7.0, n: 3}])
 
 
-def test_branches_of_constants_and_of_what_is_handed_on(x: Tensor):
+def test_branches_of_constants_and_of_what_is_handed_on(x: Symbol):
     p = ab.placeholder((), "bool", "p")
     y = ab.cond(p, lambda: ab.constant(1.0, "float32"), lambda: on("cpu:1", lambda: x * 2.0))
     z = ab.cond(p, lambda: x, lambda: on("cpu:1", lambda: y * 2.0) + y)
     check(with_slopes([y, z], x), [{x: 1.5, p: True}, {x: 1.5, p: False}])
 
 
-def test_a_loop_that_ends_by_its_maximum(x: Tensor):
+def test_a_loop_that_ends_by_its_maximum(x: Symbol):
     def body(i: Tensor, y: Tensor) -> Any:
         inner = ab.cond(y > 0, lambda: y * 1.5, lambda: on("cpu:2", lambda: -y))
         return i + 1, ab.cond(i > 1, lambda: on("cpu:1", lambda: y * 2.0), lambda: inner)
@@ -169,7 +169,7 @@ def test_a_loop_that_ends_by_its_maximum(x: Tensor):
     check([i, *with_slopes([y], x)], [{x: 1.5}, {x: -1.0}, {x: 99.0}, {x: 100.0}], ways=4)
 
 
-def test_results_of_a_loop_taken_by_loops_in_loops(x: Tensor, n: Tensor):
+def test_results_of_a_loop_taken_by_loops_in_loops(x: Symbol, n: Symbol):
     with ab.device("cpu:1"):
         y = x * 1.0
     count, _ = ab.while_loop(lambda i, _: i < n, lambda i, a: (i + 1, on("cpu:1", lambda: a * 2.0)), (0, x))
@@ -184,7 +184,7 @@ def test_results_of_a_loop_taken_by_loops_in_loops(x: Tensor, n: Tensor):
     check([count, *with_slopes([found], x)], [{x: 1.5, n: count} for count in (0, 1, 3)])
 
 
-def test_recursion_in_a_loop(x: Tensor, n: Tensor):
+def test_recursion_in_a_loop(x: Symbol, n: Symbol):
     def more(k: Tensor, a: Tensor) -> Tensor:
         return recurse(k - 1, on("cpu:1", lambda: a * 1.5)) + a
 
@@ -197,7 +197,7 @@ def test_recursion_in_a_loop(x: Tensor, n: Tensor):
     check(with_slopes([y], x), [{x: 1.5, n: 0}, {x: 1.5, n: 4}])
 
 
-def test_a_value_that_grows(n: Tensor):
+def test_a_value_that_grows(n: Symbol):
     x = ab.placeholder((None,), "float32", "x")
 
     def body(i: Tensor, a: Tensor) -> Any:
@@ -207,7 +207,7 @@ def test_a_value_that_grows(n: Tensor):
     check(with_slopes([y], x), [{x: [1.5], n: 0}, {x: [1.5, 2.0], n: 4}])
 
 
-def test_one_value_taken_twice_and_fetched_twice(x: Tensor, n: Tensor):
+def test_one_value_taken_twice_and_fetched_twice(x: Symbol, n: Symbol):
     def body(i: Tensor, a: Tensor, b: Tensor) -> Any:
         doubled = on("cpu:1", lambda: a + a)
         return i + 1, doubled, doubled
@@ -216,7 +216,7 @@ def test_one_value_taken_twice_and_fetched_twice(x: Tensor, n: Tensor):
     check([a, b, a, x, x], [{x: 1.5, n: 0}, {x: 1.5, n: 3}])
 
 
-def test_strings_cross(n: Tensor):
+def test_strings_cross(n: Symbol):
     word = ab.placeholder((), "string", "word")
 
     def body(i: Tensor, text: Tensor) -> Any:

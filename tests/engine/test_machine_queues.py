@@ -18,7 +18,7 @@ from shared.waiting import PATIENCE, Waiting, wait_until
 
 import anabranch as ab
 from anabranch import ops
-from anabranch.engine.graph import Tensor
+from anabranch.engine.graph import Symbol, Tensor
 from anabranch.engine.graph.deadlines import deadline
 from anabranch.engine.machine import step as machine_step
 from anabranch.engine.machine.program import MachineProgram, may_wait
@@ -31,7 +31,7 @@ SEEDS = (None, 0, 1, 2)
 graph = graph_on(cpu=3)
 
 
-def machine(fetches: Any, feeds: Sequence[Tensor] = (), **options: Any) -> MachineProgram:
+def machine(fetches: Any, feeds: Sequence[Symbol] = (), **options: Any) -> MachineProgram:
     """A step in which `dequeue` is on a device of its own."""
     targets = list(fetches) if isinstance(fetches, (list, tuple)) else [fetches]
     options = {"assign": by_name({"dequeue": "cpu:1", "take_grad": "cpu:2"})} | options

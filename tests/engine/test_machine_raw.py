@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from shared.machines import assert_crosses_once, assert_local, assert_nothing_left, fed, graph_on, step_of
 from shared.placed_steps import CPUS
+from shared.symbols import symbols_of
 
 from anabranch import ops, raw
-from anabranch.engine.graph import Operation, Tensor
-from anabranch.engine.graph.tensor import symbol_of
+from anabranch.engine.graph import Operation, Symbol, Tensor
 from anabranch.engine.lower.cluster import cluster
 from anabranch.engine.lower.cut import cut
 from anabranch.engine.lower.raw import lower_raw
@@ -25,11 +25,12 @@ n = fed("int32", "n")
 p = fed("bool", "p")
 
 
-def steps(fetches: Sequence[Tensor], feeds: Sequence[Tensor], parallel: int | None = None) -> Iterator[Step]:
+def steps(fetches: Sequence[Tensor], feeds: Sequence[Symbol], parallel: int | None = None) -> Iterator[Step]:
     """A step by hand on one device, and several on more."""
-    operations = needed_operations(symbol_of(fetches[0]).graph, fetches, feeds)
+    targets = symbols_of(fetches)
+    operations = needed_operations(targets[0].graph, targets, feeds)
     for seed in range(8):
-        machine = lower_raw(operations, feeds, fetches, _places(seed))
+        machine = lower_raw(operations, feeds, targets, _places(seed))
         for frame in machine.frames:
             frame.parallel_iterations = parallel or frame.parallel_iterations
         cut(machine)
@@ -46,7 +47,7 @@ def _places(seed: int) -> Callable[[Operation], str]:
 
 
 def check(
-    fetches: Sequence[Tensor], feeds: Sequence[Tensor], runs: Sequence[tuple[Any, Any]], parallel: int | None = None
+    fetches: Sequence[Tensor], feeds: Sequence[Symbol], runs: Sequence[tuple[Any, Any]], parallel: int | None = None
 ) -> None:
     """`runs`: what is fed, and what is expected."""
     for step in steps(fetches, feeds, parallel):
@@ -56,14 +57,14 @@ def check(
             assert_nothing_left(step)
 
 
-def test_a_branch_tells_which_side_it_was(p: Tensor, n: Tensor):
+def test_a_branch_tells_which_side_it_was(p: Symbol, n: Symbol):
     no, yes = raw.switch(n, p)
     value, index = raw.merge([no * 2, yes + 1])
     check([value, index], [p, n], [((True, 5), [6, 1]), ((False, 5), [10, 0])])
 
 
 @pytest.mark.parametrize("window", [1, 2, 32])
-def test_a_loop(n: Tensor, window: int):
+def test_a_loop(n: Symbol, window: int):
     limit = raw.enter(n, "f", is_constant=True)
     i = raw.merge([raw.enter(0, "f")]).output
     total = raw.merge([raw.enter(n * 10, "f")]).output
@@ -77,7 +78,7 @@ def test_a_loop(n: Tensor, window: int):
 
 
 @pytest.mark.parametrize("window", [1, 2, 32])
-def test_constants_of_which_one_is_dead(n: Tensor, p: Tensor, window: int):
+def test_constants_of_which_one_is_dead(n: Symbol, p: Symbol, window: int):
     """A loop takes both sides of a choice that was made before it, and merges them in each iteration."""
     no, yes = (raw.enter(side, "f", is_constant=True) for side in raw.switch(n, p))
     i = raw.merge([raw.enter(n * 0, "f")]).output
@@ -92,7 +93,7 @@ def test_constants_of_which_one_is_dead(n: Tensor, p: Tensor, window: int):
 
 
 @pytest.mark.parametrize("window", [1, 32])
-def test_a_loop_that_is_dead(n: Tensor, p: Tensor, window: int):
+def test_a_loop_that_is_dead(n: Symbol, p: Symbol, window: int):
     no, yes = raw.switch(n, p)
     i = raw.merge([raw.enter(yes, "f")]).output
     out, on = raw.switch(i, raw.loop_cond(i < 100))
@@ -101,7 +102,7 @@ def test_a_loop_that_is_dead(n: Tensor, p: Tensor, window: int):
     check([result, index], [n, p], [((3, True), [192, 1]), ((3, False), [3, 0]), ((100, True), [100, 1])], window)
 
 
-def test_a_loop_in_a_loop(n: Tensor):
+def test_a_loop_in_a_loop(n: Symbol):
     """``for i in range(4): for j in range(i): x += n``"""
     i, x = raw.merge([raw.enter(0, "outer")]).output, raw.merge([raw.enter(0, "outer")]).output
     step = raw.enter(n, "outer", is_constant=True)
@@ -120,7 +121,7 @@ def test_a_loop_in_a_loop(n: Tensor):
     check([raw.exit(x_out)], [n], [((count,), [6 * count]) for count in (0, 1, 5)])
 
 
-def test_vectors_in_a_branch_in_a_loop(n: Tensor):
+def test_vectors_in_a_branch_in_a_loop(n: Symbol):
     i = raw.merge([raw.enter(0, "f")]).output
     x = raw.merge([raw.enter(ops.cast(n, "float32") * ops.ones(3), "f")]).output
     going = raw.loop_cond(i < 5)

@@ -16,7 +16,7 @@ from shared.placed_steps import Assigned, Legal
 import anabranch as ab
 from anabranch import ops
 from anabranch.engine.devices import DeviceMemoryError
-from anabranch.engine.graph import Operation, Tensor
+from anabranch.engine.graph import Operation, Symbol, Tensor
 from anabranch.engine.graph.graph import Parameter
 from anabranch.engine.graph.region import Region
 from anabranch.engine.lower import arrivals
@@ -58,11 +58,11 @@ def as_asked() -> Assigned:
     return Legal(choose)
 
 
-def machine(fetches: Sequence[Any], feeds: Sequence[Tensor] = (), **options: Any) -> MachineProgram:
+def machine(fetches: Sequence[Any], feeds: Sequence[Symbol] = (), **options: Any) -> MachineProgram:
     return MachineProgram(ab.get_default_graph(), fetches, feeds, exact=True, assign=as_asked(), **options)
 
 
-def interpreted(fetches: Sequence[Any], feeds: dict[Tensor, Any]) -> Sequence[Any]:
+def interpreted(fetches: Sequence[Any], feeds: dict[Symbol, Any]) -> Sequence[Any]:
     return Interpreter().run(ab.get_default_graph(), list(fetches), feeds)
 
 
@@ -244,10 +244,10 @@ def test_variables_for_which_there_is_no_room():
 SIDE = 160  # of matrices of more than 64 KiB
 
 
-def chained(count: int, kind: str = "feeds") -> tuple[Tensor, dict[Tensor, Any]]:
+def chained(count: int, kind: str = "feeds") -> tuple[Tensor, dict[Symbol, Any]]:
     """A device takes one large operand after the other: fed, or computed on another device."""
     generator = np.random.default_rng(0)
-    feeds: dict[Tensor, Any] = {}
+    feeds: dict[Symbol, Any] = {}
     total = None
     for number in range(count):
         x = ab.placeholder((SIDE, SIDE), "float32", f"x{number}")

@@ -13,7 +13,7 @@ from shared.placed_steps import CPUS
 
 import anabranch as ab
 from anabranch import ops
-from anabranch.engine.graph import Tensor
+from anabranch.engine.graph import Symbol, Tensor
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.machine.program import MachineProgram
 from anabranch.engine.machine.report import waiting_report
@@ -31,16 +31,16 @@ def on(device: str, function: Callable[[], Any]) -> Any:
         return function()
 
 
-def machine(fetches: Sequence[Any], feeds: Sequence[Tensor], **options: Any) -> MachineProgram:
+def machine(fetches: Sequence[Any], feeds: Sequence[Symbol], **options: Any) -> MachineProgram:
     options.setdefault("assign", as_asked())
     return MachineProgram(ab.get_default_graph(), fetches, feeds, exact=True, **options)
 
 
-def given(feeds: dict[Tensor, Any]) -> dict[Tensor, Any]:
+def given(feeds: dict[Symbol, Any]) -> dict[Symbol, Any]:
     return {tensor: np.asarray(value, tensor.dtype)[()] for tensor, value in feeds.items()}
 
 
-def check(fetches: Sequence[Any], runs: Sequence[dict[Tensor, Any]], ways: int = 8) -> None:
+def check(fetches: Sequence[Any], runs: Sequence[dict[Symbol, Any]], ways: int = 8) -> None:
     """The interpreter's bits, wherever things run and in whatever order."""
     flows = [getattr(fetch, "flow", fetch) for fetch in fetches]
     for way in range(ways):
@@ -78,7 +78,7 @@ def tree(left: Tensor, right: Tensor, leaves: Tensor) -> Any:
     return ab.while_loop(lambda node, _: node < count, body, (0, ab.TensorStore("float32", ())))[1]
 
 
-def tree_feeds() -> list[Tensor]:
+def tree_feeds() -> list[Symbol]:
     return [
         ab.placeholder((None,), dtype, name)
         for dtype, name in (("int32", "left"), ("int32", "right"), ("float32", "leaves"))
@@ -262,7 +262,7 @@ def test_random_tables_give_the_same_values_and_errors(seed: int):
     assert outcomes == {"found", "LookupError", "ValueError"}
 
 
-def _interpreted(store: Any, feeds: dict[Tensor, Any]) -> Any:
+def _interpreted(store: Any, feeds: dict[Symbol, Any]) -> Any:
     return Interpreter().run(ab.get_default_graph(), [store.flow], feeds)[0]
 
 

@@ -17,7 +17,7 @@ from shared.waiting import Waiting, wait_until
 
 import anabranch as ab
 from anabranch import ops
-from anabranch.engine.graph import Tensor
+from anabranch.engine.graph import Symbol, Tensor
 from anabranch.engine.graph.deadlines import deadline
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.machine import program as machine_program
@@ -34,7 +34,7 @@ graph = graph_on(cpu=2)
 x = fed("float32", "x", (4, 4))
 
 
-def machine(fetches: Any, feeds: Sequence[Tensor] = (), assign: Any = None, **options: Any) -> MachineProgram:
+def machine(fetches: Any, feeds: Sequence[Symbol] = (), assign: Any = None, **options: Any) -> MachineProgram:
     targets = list(fetches) if isinstance(fetches, (list, tuple)) else [fetches]
     return MachineProgram(
         ab.get_default_graph(), targets, feeds, exact=True, assign=assign or by_name({"dequeue": "cpu:1"}), **options
@@ -68,7 +68,7 @@ def names_around(each: ReadSlice) -> list[str]:
     return found
 
 
-def test_a_kernel_lies_on_its_device_and_tells_its_operations_shapes_and_line(x: Tensor):
+def test_a_kernel_lies_on_its_device_and_tells_its_operations_shapes_and_line(x: Symbol):
     n = ab.placeholder((None,), "float32", "n")
     with ab.device("cpu:1"):
         y = ops.matmul(x, x)
@@ -90,7 +90,7 @@ def test_a_kernel_lies_on_its_device_and_tells_its_operations_shapes_and_line(x:
     assert step.end >= max(each.end for each in found.slices)
 
 
-def test_a_cluster_is_one_slice_that_names_its_operations(x: Tensor):
+def test_a_cluster_is_one_slice_that_names_its_operations(x: Symbol):
     with ab.device("cpu:1"):
         y = ops.sort(ops.tanh(x @ x) + 1.0, axis=0)
     found = traced(machine(y, [x]), [VALUE])
@@ -100,10 +100,10 @@ def test_a_cluster_is_one_slice_that_names_its_operations(x: Tensor):
     assert len(cluster.args["operations"].split(", ")) == 4
 
 
-def test_fused_kernels_stay_fused(x: Tensor):
+def test_fused_kernels_stay_fused(x: Symbol):
     with ab.device("cpu:1"):
         y = ops.tanh(x * 2.0 + 1.0)
-    program = MachineProgram(ab.get_default_graph(), [y], [x], assign=as_asked())
+    program = MachineProgram(ab.get_default_graph(), [symbol_of(y)], [x], assign=as_asked())
     found = traced(program, [VALUE])
     if "kernel(" in program.source:
         assert "fused (multiply, add, tanh)" in found.kernels()
@@ -111,7 +111,7 @@ def test_fused_kernels_stay_fused(x: Tensor):
 
 
 @pytest.mark.parametrize("clusters", [False, True])
-def test_every_transfer_is_a_send_and_a_receive_with_an_arrow(x: Tensor, clusters: bool):
+def test_every_transfer_is_a_send_and_a_receive_with_an_arrow(x: Symbol, clusters: bool):
     program = machine(split_loop(x), [x], clusters=clusters)
     found = traced(program, [VALUE])
     sends, receives = found.named("send"), found.named("recv")
@@ -129,7 +129,7 @@ def test_every_transfer_is_a_send_and_a_receive_with_an_arrow(x: Tensor, cluster
     assert len(sent) == 3
 
 
-def test_iterations_are_spans_within_their_loops_on_each_device(x: Tensor):
+def test_iterations_are_spans_within_their_loops_on_each_device(x: Symbol):
     def outer(i: Tensor, y: Tensor) -> Any:
         inner = lambda j, v: (j + 1, on_other(v) + 1.0)  # noqa: E731
         return i + 1, ab.while_loop(lambda j, _: j < 2, inner, (0, y), name="inner")[1]
@@ -156,7 +156,7 @@ def test_iterations_are_spans_within_their_loops_on_each_device(x: Tensor):
         assert innermost.args["loop"].endswith("inner/while")
 
 
-def test_iterations_that_are_alive_at_once_lie_side_by_side(x: Tensor):
+def test_iterations_that_are_alive_at_once_lie_side_by_side(x: Symbol):
     queue = FIFOQueue(4, "float32", (4, 4))
 
     def body(i: Tensor, total: Tensor) -> Any:
@@ -175,7 +175,7 @@ def test_iterations_that_are_alive_at_once_lie_side_by_side(x: Tensor):
     assert len({each.stream for each in found.slices if each.stream.startswith("iterations")}) > 1, rows
 
 
-def test_a_wait_for_a_queue_is_a_slice_beside_the_kernels(x: Tensor):
+def test_a_wait_for_a_queue_is_a_slice_beside_the_kernels(x: Symbol):
     queue = FIFOQueue(4, "float32", (4, 4), name="letters")
     program = machine([queue.dequeue(), ops.tanh(x)], [x])
     with ab.trace() as recorded:
@@ -195,7 +195,7 @@ def test_a_wait_for_a_queue_is_a_slice_beside_the_kernels(x: Tensor):
     assert other.end <= wait.end
 
 
-def test_long_kernels_lie_in_rows_of_the_threads_that_ran_them(x: Tensor, monkeypatch: pytest.MonkeyPatch):
+def test_long_kernels_lie_in_rows_of_the_threads_that_ran_them(x: Symbol, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(machine_program, "LONG", -1.0)
     with ab.device("cpu:1"):
         y = chain(x, 3)
@@ -226,7 +226,7 @@ def duration(each: ReadSlice) -> float:
 
 
 @pytest.mark.usefixtures("sim")
-def test_kernels_and_copies_lie_on_the_streams_with_their_simulated_times(x: Tensor):
+def test_kernels_and_copies_lie_on_the_streams_with_their_simulated_times(x: Symbol):
     program = machine(split_loop(x, device="sim:0"), [x], to_sim())
     found = traced(program, [VALUE])
     kernels = [each for each in found.slices if (each.device, each.stream) == ("sim:0", "compute")]
@@ -250,7 +250,7 @@ def test_kernels_and_copies_lie_on_the_streams_with_their_simulated_times(x: Ten
 
 
 @pytest.mark.usefixtures("sim")
-def test_a_value_that_goes_from_device_to_device_has_one_arrow(x: Tensor):
+def test_a_value_that_goes_from_device_to_device_has_one_arrow(x: Symbol):
     with ab.device("sim:0"):
         y = ops.tanh(x @ x)
     with ab.device("sim:1"):
@@ -268,7 +268,7 @@ def _asked(device: str) -> str:
 
 
 @pytest.mark.usefixtures("sim")
-def test_steps_of_one_trace_follow_each_other_in_virtual_time_too(x: Tensor):
+def test_steps_of_one_trace_follow_each_other_in_virtual_time_too(x: Symbol):
     program = machine(split_loop(x, device="sim:0"), [x], to_sim())
     other = machine(split_loop(x, 2, device="sim:0"), [x], to_sim())
     with ab.trace() as recorded:
@@ -282,7 +282,7 @@ def test_steps_of_one_trace_follow_each_other_in_virtual_time_too(x: Tensor):
     assert not any(each.stream.startswith(("compute [", "h2d [")) for each in found.slices)
 
 
-def test_what_moves_to_the_host_is_counted(x: Tensor):
+def test_what_moves_to_the_host_is_counted(x: Symbol):
     size = 8192
     ab.config.set_devices(sim={"count": 1, "virtual_time": True, "memory_limit": 8 * size})
     with ab.device("sim:0"):
@@ -311,7 +311,7 @@ def test_what_moves_to_the_host_is_counted(x: Tensor):
 # --- failures -------------------------------------------------------------------------------------------------------
 
 
-def test_a_failure_ends_what_was_under_way(x: Tensor):
+def test_a_failure_ends_what_was_under_way(x: Symbol):
     def fail(i: Any, y: Any) -> Any:
         if i == 1:
             raise ZeroDivisionError("by hand")
@@ -335,7 +335,7 @@ def test_a_failure_ends_what_was_under_way(x: Tensor):
     assert len(found.named("numpy_function")) == 1  # that of iteration 0
 
 
-def test_a_wait_up_to_the_deadline_is_told(x: Tensor):
+def test_a_wait_up_to_the_deadline_is_told(x: Symbol):
     queue = FIFOQueue(4, "float32", (), name="letters")
     program = machine([queue.dequeue(), as_on_other(x)], [x])
     queue.put([np.float32(0)], many=False)
@@ -365,7 +365,7 @@ def traced_once(program: MachineProgram) -> bool:
 # --- what it costs --------------------------------------------------------------------------------------------------
 
 
-def test_without_a_trace_there_are_no_clocks(x: Tensor, tmp_path: Path):
+def test_without_a_trace_there_are_no_clocks(x: Symbol, tmp_path: Path):
     program = machine(split_loop(x), [x])
     before = program.source
     for word in ("now()", "ran(", "began", "sending(", "received("):
@@ -387,7 +387,7 @@ def _is_of_clocks(line: str) -> bool:
     return any(word in line for word in ("began", "ran(", "sending(", "sent(", "received("))
 
 
-def test_two_threads_are_traced_at_once(x: Tensor):
+def test_two_threads_are_traced_at_once(x: Symbol):
     met = threading.Barrier(2)
 
     def meet(value: Any) -> Any:

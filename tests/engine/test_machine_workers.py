@@ -15,7 +15,7 @@ from shared.waiting import PATIENCE, Waiting
 
 import anabranch as ab
 from anabranch import ops
-from anabranch.engine.graph import Tensor
+from anabranch.engine.graph import Symbol, Tensor
 from anabranch.engine.machine import program as machine_program
 from anabranch.engine.machine.program import MachineProgram
 
@@ -31,7 +31,7 @@ def all_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_program, "LONG", -1.0)
 
 
-def machine(fetches: Sequence[Any], feeds: Sequence[Tensor] = (), **options: Any) -> MachineProgram:
+def machine(fetches: Sequence[Any], feeds: Sequence[Symbol] = (), **options: Any) -> MachineProgram:
     return MachineProgram(ab.get_default_graph(), fetches, feeds, exact=True, assign=as_asked(), **options)
 
 

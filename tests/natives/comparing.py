@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from shared.symbols import symbols_of
 
 import anabranch as ab
+from anabranch.engine.graph import Symbol
 from anabranch.engine.runtime.program import Program, kernels_of
 
 
@@ -17,11 +19,12 @@ def kernel_types(graph: ab.Graph) -> set[str]:
 
 
 def check_against_numpy(
-    graph: ab.Graph, fetches: Sequence[ab.Tensor], feeds: Sequence[ab.Tensor], values: Sequence[Any], tolerance: float
+    graph: ab.Graph, fetches: Sequence[ab.Tensor], feeds: Sequence[Symbol], values: Sequence[Any], tolerance: float
 ) -> list[Any]:
     """Run a step with kernels, and compare what it gives with NumPy's; returns that."""
-    found = Program(graph, fetches, feeds)(*values)
-    expected = Program(graph, fetches, feeds, exact=True)(*values)
+    targets = symbols_of(fetches)
+    found = Program(graph, targets, feeds)(*values)
+    expected = Program(graph, targets, feeds, exact=True)(*values)
     for result, wanted in zip(found, expected, strict=True):
         assert np.asarray(result).dtype == np.asarray(wanted).dtype
         scale = max(1.0, float(np.nanmax(np.abs(wanted), initial=0.0)))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 import anabranch as ab
-from anabranch.engine.graph import Operation, Tensor
-from anabranch.engine.graph.tensor import symbol_of
+from anabranch.engine.graph import Operation, Symbol, Tensor
 from anabranch.engine.ops.fused import Fused
 from anabranch.engine.passes.prepare import Step, prepare
 from anabranch.engine.passes.prune import all_operations
@@ -17,13 +16,16 @@ from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.kernels.rule import fusion_rule
 from anabranch.engine.runtime.program import Program
 
+from .symbols import AnyTensor, feeds_of, symbols_of, targets_of
+
 X = np.arange(1, 13, dtype="float32").reshape(3, 4)
 
 
 def prepared(targets: Sequence[Tensor | Operation], feeds: Sequence[Tensor]) -> Step:
     rule = fusion_rule()
     assert rule is not None
-    return prepare(symbol_of(targets[0]).graph, targets, feeds, rule=rule)
+    wanted = targets_of(targets)
+    return prepare(wanted[0].graph, wanted, symbols_of(feeds), rule=rule)
 
 
 def groups(targets: Sequence[Tensor | Operation], feeds: Sequence[Tensor] = ()) -> list[str]:
@@ -42,23 +44,23 @@ class Check:
     def __init__(
         self,
         targets: Sequence[Tensor | Operation],
-        feeds: dict[Tensor, Any] | None = None,
+        feeds: Mapping[AnyTensor, Any] | None = None,
         variables: Sequence[ab.Variable] = (),
         tolerance: float = 0,
     ) -> None:
-        self.targets = list(targets)
-        self.feeds = feeds or {}
+        self.targets = targets_of(targets)
+        self.feeds = feeds_of(feeds or {})
         self.variables = variables
         self.tolerance = tolerance
         self.initial = [v.numpy() for v in variables]
-        self.program = Program(symbol_of(targets[0]).graph, self.targets, list(self.feeds))
-        expected = self._runs(lambda fed: Interpreter().run(symbol_of(targets[0]).graph, self.targets, fed))
+        self.program = Program(self.targets[0].graph, self.targets, list(self.feeds))
+        expected = self._runs(lambda fed: Interpreter().run(self.targets[0].graph, self.targets, fed))
         actual = self._runs(lambda fed: self.program(*fed.values()), mutate=True)
         for run, (found, wanted) in enumerate(zip(actual, expected, strict=True)):
             for what, (value, other) in enumerate(zip(found, wanted, strict=True)):
                 self._compare(value, other, f"value {what} of run {run}\n{self.program.source}")
 
-    def _runs(self, run: Callable[[dict[Tensor, Any]], Sequence[Any]], mutate: bool = False) -> list[list[Any]]:
+    def _runs(self, run: Callable[[dict[Symbol, Any]], Sequence[Any]], mutate: bool = False) -> list[list[Any]]:
         """What three runs in a row fetch, and the variables behind each."""
         for v, value in zip(self.variables, self.initial, strict=True):
             v.write_value(value.copy())

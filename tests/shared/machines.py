@@ -17,10 +17,9 @@ import anabranch as ab
 from anabranch.engine.control_flow.call import Recursion
 from anabranch.engine.control_flow.while_loop import While
 from anabranch.engine.devices import SimDevice, VirtualClock
-from anabranch.engine.graph import Operation, Tensor
+from anabranch.engine.graph import Operation, Symbol, Tensor
 from anabranch.engine.graph.identity import is_among
 from anabranch.engine.graph.spec import ArraySpec
-from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.lower.nodes import CONTROL, Frame, Machine, Node, Value, frame_of
 from anabranch.engine.machine.engines import Engine, WorkerEngine
 from anabranch.engine.machine.frames import FramePlan
@@ -40,6 +39,7 @@ from anabranch.engine.runtime.printer import Printer
 from anabranch.engine.runtime.program import Statistics, copied_value, kernels_of
 
 from .placed_steps import CPUS, SIMS, Assigned, at_random, legally
+from .symbols import feeds_of, symbols_of
 from .waiting import PATIENCE, Waiting
 
 Observed = tuple[list[Any], dict[str, Any]]  # what was fetched, and what variables are afterwards
@@ -65,7 +65,7 @@ def fed(dtype: str, name: str, shape: tuple[int, ...] = ()) -> Any:
     """A fixture: a placeholder."""
 
     @pytest.fixture
-    def placeholder() -> Tensor:
+    def placeholder() -> Symbol:
         return ab.placeholder(shape, dtype, name)
 
     return placeholder
@@ -235,19 +235,19 @@ class MachineCase:
     def __init__(self, program: Program, order: int) -> None:
         self.program = program
         self.built = build(program)
-        self.feeds = self.built.feeds(program)
+        self.feeds = feeds_of(self.built.feeds(program))
         free = [v for name, v in self.built.variables.items() if name not in program.written_inside()]
         free = [v for v in free if not is_among(v, self._made())]
         sources: list[Any] = [x for x in self.built.inputs.values() if x.dtype.kind == "f"] + free
-        self.fetches: list[Tensor] = list(self.built.outputs.values())
+        self.fetches = symbols_of(self.built.outputs.values())
         with self.built.graph.as_default():
             target = self.built.loss
             for _ in range(order if sources else 0):
                 parts = ab.gradients(target, sources, unconnected_gradients="zero")
-                found = [ab.convert_to_tensor(part) for part in parts]
+                found = symbols_of(ab.convert_to_tensor(part) for part in parts)
                 self.fetches.extend(found)
                 target = sum([ab.ops.sum(part * part) for part in found], ab.constant(0.0, program.precision))
-        self.targets: list[Tensor | Operation] = [*self.fetches, *self.built.effects]
+        self.targets: list[Symbol | Operation] = [*self.fetches, *self.built.effects]
 
     def _made(self) -> list[ab.Variable]:
         return [self.built.variables[name] for name in self.program.made]
@@ -287,7 +287,7 @@ class MachineCase:
         """
         agree = _assert_same_but_for_order if setting.has_streams else assert_same_bits
         for tensor, value, wanted in zip(self.fetches, found[0], expected[0], strict=True):
-            agree(value, wanted, symbol_of(tensor).name)
+            agree(value, wanted, tensor.name)
         for name, wanted in expected[1].items():
             agree(found[1][name], wanted, name)
 

@@ -11,6 +11,8 @@ from anabranch.engine.graph.device import DeviceName
 from anabranch.engine.machine.part import PartProgram, PartStep
 from anabranch.engine.place.devices import Device, make_devices
 
+from .symbols import symbols_of, targets_of
+
 MOST_TURNS = 200_000
 
 
@@ -41,8 +43,9 @@ class Parts:
         **options: Any,
     ) -> None:
         self.count = sum(isinstance(target, Tensor) for target in targets)
+        wanted, fed = targets_of(targets), symbols_of(feeds)
         self.programs = [
-            PartProgram(graph, targets, feeds, task=task, devices=devices, assign=assign and assign(), **options)
+            PartProgram(graph, wanted, fed, task=task, devices=devices, assign=assign and assign(), **options)
             for task in tasks_of(devices)
         ]
 

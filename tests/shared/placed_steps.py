@@ -11,9 +11,8 @@ import numpy as np
 
 from anabranch.engine.control_flow.call import Recursion
 from anabranch.engine.control_flow.frames import History, Saved
-from anabranch.engine.graph import Operation, Tensor
+from anabranch.engine.graph import Operation, Symbol, Tensor
 from anabranch.engine.graph.device import State
-from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.fused import Fused
 from anabranch.engine.passes.prepare import Step, prepare
 from anabranch.engine.passes.prune import all_operations
@@ -24,6 +23,8 @@ from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.kernels.rule import fusion_rule
 from anabranch.engine.runtime.printer import Printer
 from anabranch.engine.runtime.program import Statistics, copied_value
+
+from .symbols import AnyTensor, feeds_of, symbols_of
 
 A, B, C, D = CPUS = ("cpu:0", "cpu:1", "cpu:2", "cpu:3")
 SIMS = ("sim:0", "sim:1")
@@ -47,11 +48,11 @@ class Assigned:
     def __init__(self, choose: Choose) -> None:
         self.choose = choose
         self.places: dict[Operation, str] = {}
-        self.made: dict[Tensor, str] = {}
-        self.fed: list[Tensor] = []
+        self.made: dict[Symbol, str] = {}
+        self.fed: list[Symbol] = []
         self.calls = 0
 
-    def __call__(self, operations: Sequence[Operation], fed: Sequence[Tensor]) -> Mapping[Operation, str]:
+    def __call__(self, operations: Sequence[Operation], fed: Sequence[Symbol]) -> Mapping[Operation, str]:
         self.calls += 1
         self.fed = list(fed)
         self.places = self.chosen(operations)
@@ -194,20 +195,20 @@ def text(step: Step) -> str:
 class Case:
     """Fetches with feeds: prepared in several ways, and compared with the interpreter."""
 
-    def __init__(self, fetches: Sequence[Tensor], feeds: Mapping[Tensor, Any] | None = None) -> None:
-        self.fetches = list(fetches)
-        self.feeds = dict(feeds or {})
+    def __init__(self, fetches: Sequence[Tensor], feeds: Mapping[AnyTensor, Any] | None = None) -> None:
+        self.fetches = symbols_of(fetches)
+        self.feeds = feeds_of(feeds or {})
 
     def prepared(self, assign: Assigned | None = None, exact: bool = False, fuses: bool = True) -> Step:
         rule = None if exact or not fuses else fusion_rule()
-        step = prepare(symbol_of(self.fetches[0]).graph, self.fetches, list(self.feeds), None, rule, not exact, assign)
+        step = prepare(self.fetches[0].graph, self.fetches, list(self.feeds), None, rule, not exact, assign)
         if assign is not None:
             verify(step, assign)
         return step
 
     def check(self, assign: Callable[[], Assigned], tolerance: float = 1e-5) -> None:
         """Exact passes keep the interpreter's bits, others its values, and every operation its device."""
-        expected = Interpreter().run(symbol_of(self.fetches[0]).graph, self.fetches, self.feeds)
+        expected = Interpreter().run(self.fetches[0].graph, self.fetches, self.feeds)
         values = list(self.feeds.values())
         for value, wanted in zip(run(self.prepared(assign(), exact=True), values), expected, strict=True):
             np.testing.assert_array_equal(value, wanted)

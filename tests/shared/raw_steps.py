@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from anabranch import raw
-from anabranch.engine.graph import Tensor
-from anabranch.engine.graph.tensor import symbol_of
+from anabranch.engine.graph import Symbol, Tensor
 from anabranch.engine.lower.nodes import Machine, Node, Value, frame_of
 from anabranch.engine.lower.raw import lower_raw
 from anabranch.engine.passes.prune import needed_operations
 from anabranch.engine.runtime.interpreter import Interpreter
+
+from .symbols import AnyTensor, feeds_of, symbols_of
 
 DEAD = object()
 Tag = tuple[int, ...]  # the number of the iteration in each frame, the outermost first
@@ -88,14 +89,15 @@ def heads(exit_node: Node) -> Iterator[Value]:
 
 
 def lowered(
-    fetches: list[Tensor], feeds: list[Tensor] | None = None, device: Callable[..., str] | None = None
+    fetches: Sequence[Tensor], feeds: Sequence[Symbol] = (), device: Callable[..., str] | None = None
 ) -> Machine:
-    operations = needed_operations(symbol_of(fetches[0]).graph, fetches, feeds or [])
-    return lower_raw(operations, feeds or [], fetches, device or (lambda operation: operation.device or "cpu:0"))
+    targets = symbols_of(fetches)
+    operations = needed_operations(targets[0].graph, targets, feeds)
+    return lower_raw(operations, feeds, targets, device or (lambda operation: operation.device or "cpu:0"))
 
 
-def run(fetches: list[Tensor], feeds: dict[Tensor, Any] | None = None) -> list[Any]:
-    machine = lowered(fetches, list(feeds or {}))
+def run(fetches: Sequence[Tensor], feeds: Mapping[AnyTensor, Any] | None = None) -> list[Any]:
+    machine = lowered(fetches, list(feeds_of(feeds or {})))
     check_frames(machine)
     rules = Rules(machine, dict(zip(machine.feeds, (feeds or {}).values(), strict=True)))
     return [rules.value(node.inputs[0], ()) for node in machine.fetches]
