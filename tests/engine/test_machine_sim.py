@@ -356,7 +356,7 @@ def test_a_kernel_that_fails(options: dict[str, Any], clusters: bool):
         assert_nothing_left(idle_step(program))
 
 
-def test_steps_take_no_memory_though_some_fail():
+def test_steps_take_no_memory_though_some_fail(monkeypatch: pytest.MonkeyPatch):
     declare(2, seed=1, memory_limit=10**6)
     x, n = ab.placeholder((COUNT,), "float32", "x"), ab.placeholder((), "int32", "n")
     y = fragile(x, n, 3)
@@ -375,6 +375,7 @@ def test_steps_take_no_memory_though_some_fail():
             assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
 
     steps(20)
+    monkeypatch.setattr(program, "_note_long", lambda _: None)  # where others load the machine it prints the step again
     gc.collect()
     tracemalloc.start()
     steps(10)
