@@ -44,6 +44,15 @@ def _quiet_context() -> contextvars.Context:
 _quiet = _Quiet()
 
 
+class _Watch:
+    """What looks at each op that has run: its op, the arrays it took and those it gave; None for nothing."""
+
+    check: Callable[[Op, Sequence[Any], Sequence[Any]], None] | None = None
+
+
+watch = _Watch()
+
+
 def is_building() -> bool:
     """Whether a graph is being built on this thread; elsewhere ops on values run at once."""
     return bool(_context.stack)
@@ -61,6 +70,8 @@ def run_now(op: Op, inputs: Sequence[Value], arrays: list[Any]) -> tuple[Value, 
         ValueError, TypeError: the inputs do not fit the op (from `Op.infer`).
     """
     outputs = _outputs(op, inputs, arrays)
+    if watch.check is not None:
+        watch.check(op, arrays, [output.array for output in outputs])  # pyright: ignore[reportAttributeAccessIssue]
     for tensor in inputs:
         if tensor.of_weights:
             if op.type_name != "stop_gradient":
@@ -153,4 +164,4 @@ def _keep(key: Any, plan: Plan) -> None:
         _plans[key] = plan
 
 
-__all__ = ["is_building", "run_now", "value_of"]
+__all__ = ["is_building", "run_now", "value_of", "watch"]

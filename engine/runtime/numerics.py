@@ -10,7 +10,9 @@ import numpy as np
 
 from ..graph.dtypes import is_differentiable
 from ..graph.graph import Operation, ReadVariable
+from ..graph.op import Op
 from ..ops.base import is_numpy
+from ..ops.immediate import watch
 from ..ops.left_out import LeavesOut, first_left_out
 
 __all__ = [
@@ -32,6 +34,13 @@ class _Guard:
 _guard = _Guard()
 
 
+def _switch(numbers: bool | None = None, indices: bool | None = None) -> None:
+    """Begin or end checks, of steps and of ops that run at once on values."""
+    _guard.enabled = _guard.enabled if numbers is None else numbers
+    _guard.indices = _guard.indices if indices is None else indices
+    watch.check = check_values if looks_at_operations() else None
+
+
 def enable_check_numerics() -> None:
     """From now on, check the results of every operation for NaN and infinity (``tf.debugging.enable_check_numerics``).
 
@@ -47,23 +56,23 @@ def enable_check_numerics() -> None:
     FloatingPointError: 'log' (log) gives an infinity from finite numbers, in run 1 of this step.
     ...
     """
-    _guard.enabled = True
+    _switch(numbers=True)
 
 
 def disable_check_numerics() -> None:
     """Let NaN and infinities pass again."""
-    _guard.enabled = False
+    _switch(numbers=False)
 
 
 @contextmanager
 def check_numerics() -> Generator[None]:
     """``with ab.debugging.check_numerics():`` - the guard holds inside the block."""
     before = _guard.enabled
-    _guard.enabled = True
+    _switch(numbers=True)
     try:
         yield
     finally:
-        _guard.enabled = before
+        _switch(numbers=before)
 
 
 def enable_check_indices() -> None:
@@ -80,23 +89,23 @@ def enable_check_indices() -> None:
     IndexError: 'one_hot' (one_hot) leaves out 1 of 2 ids outside 0 to 2, first 3 at [1], in run 1 of this step.
     ...
     """
-    _guard.indices = True
+    _switch(indices=True)
 
 
 def disable_check_indices() -> None:
     """Let ids that name no segment and no class be left out again."""
-    _guard.indices = False
+    _switch(indices=False)
 
 
 @contextmanager
 def check_indices() -> Generator[None]:
     """``with ab.debugging.check_indices():`` - the check holds inside the block."""
     before = _guard.indices
-    _guard.indices = True
+    _switch(indices=True)
     try:
         yield
     finally:
-        _guard.indices = before
+        _switch(indices=before)
 
 
 def is_enabled() -> bool:
@@ -122,10 +131,23 @@ def check_results(operation: Operation, run: int, inputs: Sequence[Any], outputs
         FloatingPointError: a NaN appears that no input has, or an infinity although all inputs are finite.
         IndexError: with `check_indices`, an id that names no segment or class is left out.
     """
-    if _guard.indices and isinstance(operation.op, LeavesOut):
-        found = first_left_out(operation.op, inputs)
+    subject = f"{operation.name!r} ({operation.type})"
+    verb = f"{subject} gives"
+    if isinstance(operation.op, ReadVariable):
+        verb = f"Variable {operation.op.variable.name!r} holds"
+    _check(operation.op, subject, verb, f", in run {run} of this step.", inputs, outputs)
+
+
+def check_values(op: Op, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+    """Check what an op gave on values, outside of graphs; errors as those of `check_results`."""
+    _check(op, repr(op.type_name), f"{op.type_name!r} gives", ".", inputs, outputs)
+
+
+def _check(op: Op, subject: str, verb: str, end: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+    if _guard.indices and isinstance(op, LeavesOut):
+        found = first_left_out(op, inputs)
         if found is not None:
-            raise IndexError(f"{operation.name!r} ({operation.type}) leaves out {found}, in run {run} of this step.")
+            raise IndexError(f"{subject} leaves out {found}{end}")
     for value in outputs if _guard.enabled else ():
         if not _is_checked(value) or np.isfinite(value).all():
             continue
@@ -137,17 +159,11 @@ def check_results(operation: Operation, run: int, inputs: Sequence[Any], outputs
             what = _counted(~np.isfinite(value), "an infinity")
         else:
             continue
-        raise FloatingPointError(f"{_subject(operation)} {what}{_source(given)}, in run {run} of this step.")
+        raise FloatingPointError(f"{verb} {what}{_source(given)}{end}")
 
 
 def _is_checked(value: Any) -> bool:
     return is_numpy(value) and is_differentiable(value.dtype)
-
-
-def _subject(operation: Operation) -> str:
-    if isinstance(operation.op, ReadVariable):
-        return f"Variable {operation.op.variable.name!r} holds"
-    return f"{operation.name!r} ({operation.type}) gives"
 
 
 def _source(given: Sequence[Any]) -> str:

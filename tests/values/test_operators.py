@@ -7,6 +7,7 @@ import threading
 import weakref
 
 import numpy as np
+import pytest
 from shared.values import dtype_name_of, refused, resident, same
 
 import anabranch as k
@@ -306,3 +307,13 @@ def test_threads_compute_side_by_side() -> None:
         worker.join()
     assert not wrong, wrong
     same(np.array([found[number] for number in range(4)], "float32"), [0.0, 200.0, 400.0, 600.0], 1e-4)
+
+
+def test_checks_of_numbers_and_indices_see_ops_on_values() -> None:
+    x = k.ops.convert_to_tensor([1.0, 0.0])
+    with k.debugging.check_numerics(), pytest.raises(FloatingPointError, match="'log' gives an infinity in 1 of 2"):
+        k.ops.log(x)
+    with k.debugging.check_indices(), pytest.raises(IndexError, match="'one_hot' leaves out 1 of 2 ids"):
+        k.ops.one_hot([0, 3], 3)
+    same(k.ops.log(x), [0.0, -np.inf])
+    same(k.ops.one_hot([0, 3], 3), [[1, 0, 0], [0, 0, 0]])
