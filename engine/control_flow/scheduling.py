@@ -5,7 +5,7 @@ and rewrites it, and it simply runs once. On the dataflow machine it becomes a S
 function on each device, and what joins the parts (`lower.scheduling`).
 
 Its inputs are cut by rows if it may be split. Which captured values are cut, and which results are rows to be joined or
-sums to be added up, is marked by `Part` ops inside the region, so that it survives what passes do to captures.
+sums to be added up, is marked by `ScheduledPart` ops inside the region, so that it survives what passes do to captures.
 
 The gradient is such an op again, over the rows of inputs and cotangents. It computes the function's values anew, for
 what a replica made on one device is of no use where its gradient is scheduled on another one.
@@ -34,7 +34,7 @@ ROWS, JOINED, SUMMED = "rows", "joined", "summed"
 
 
 @dataclass(frozen=True)
-class Part(Op):
+class ScheduledPart(Op):
     """Marks a value of a scheduled function; gives it as it is.
 
     Attributes:
@@ -150,7 +150,7 @@ def _build_gradient(op: Scheduled, node: Operation, cotangents: Sequence[Any], s
         for parameter, total in totals.items():
             total = backward.capture(resolved(total))
             role = JOINED if parameter in cut else SUMMED
-            backward.results.append(symbol_of(apply(Part(role), total)) if op.split else total)
+            backward.results.append(symbol_of(apply(ScheduledPart(role), total)) if op.split else total)
     found = _append(op.with_regions([backward]), f"{node.name}_grad")
     for parameter, output in zip(totals, found.outputs, strict=False):
         sweep.add(captured[parameter], output)
@@ -159,7 +159,7 @@ def _build_gradient(op: Scheduled, node: Operation, cotangents: Sequence[Any], s
 
 def _seed(backward: Region, result: Symbol, cotangent: Tensor) -> Tensor:
     local = _parameter_for(backward, cotangent)
-    return apply(Part(ROWS), local) if role_of(result) == JOINED else local
+    return apply(ScheduledPart(ROWS), local) if role_of(result) == JOINED else local
 
 
 def _with_rows(spec: Any, rows: int | None) -> Any:
@@ -169,7 +169,7 @@ def _with_rows(spec: Any, rows: int | None) -> Any:
 def role_of(tensor: Symbol) -> str:
     """How a value of a scheduled function is marked; "" if it is not."""
     op = tensor.operation.op
-    return op.role if isinstance(op, Part) else ""
+    return op.role if isinstance(op, ScheduledPart) else ""
 
 
 def _cut_parameters(region: Region) -> set[Symbol]:
@@ -177,7 +177,7 @@ def _cut_parameters(region: Region) -> set[Symbol]:
     return {
         operation.inputs[0]
         for operation in region.operations
-        if isinstance(operation.op, Part) and operation.op.role == ROWS
+        if isinstance(operation.op, ScheduledPart) and operation.op.role == ROWS
     }
 
 
@@ -246,12 +246,12 @@ def dynamic_schedule(
     with region.as_default(), region.device(None):
         parameters = [_parameter_for(region, tensor) for tensor in given]
         if split:
-            parameters = [apply(Part(ROWS), parameter) for parameter in parameters]
+            parameters = [apply(ScheduledPart(ROWS), parameter) for parameter in parameters]
         structure = function(*parameters)
         results = [_result(leaf, path, region) for path, leaf in flatten_with_path(structure)]
         if split:
             _check_results(results, given)
-        region.results = [symbol_of(apply(Part(JOINED), result)) if split else result for result in results]
+        region.results = [symbol_of(apply(ScheduledPart(JOINED), result)) if split else result for result in results]
     _check_effects(region)
     node = _append(Scheduled([region], devices, split, least_rows), name)
     return rebuild(structure, node.outputs[:-1])
@@ -315,4 +315,4 @@ def _check_effects(region: Region) -> None:
             )
 
 
-__all__ = ["JOINED", "ROWS", "SUMMED", "Part", "Scheduled", "dynamic_schedule", "role_of"]
+__all__ = ["JOINED", "ROWS", "SUMMED", "Scheduled", "ScheduledPart", "dynamic_schedule", "role_of"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..control_flow.scheduling import ROWS, Part, Scheduled, role_of
+from ..control_flow.scheduling import ROWS, Scheduled, ScheduledPart, role_of
 from ..graph.device import DeviceName
 from ..graph.graph import Operation, Parameter, ReadVariable
 from ..graph.identity import is_among
@@ -50,7 +50,7 @@ class Site:
         self.devices = {device.name: device for device in targets}
         inner = [each for each in needed_in_region(region, ()) if not isinstance(each.op, Parameter)]
         marks = {each for each in inner if _cuts(each)}
-        ends = {result.operation for result in region.results if isinstance(result.operation.op, Part)}
+        ends = {result.operation for result in region.results if isinstance(result.operation.op, ScheduledPart)}
         whole = {tensor for each in inner if each not in marks for tensor in each.inputs} | set(region.results)
         self.split = op.split and all(role_of(result) for result in region.results)
         self.least_rows = max(1, op.least_rows)

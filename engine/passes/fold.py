@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..control_flow.scheduling import Part
+from ..control_flow.scheduling import ScheduledPart
 from ..graph.op import Op, as_scalar_or_array
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Symbol
@@ -35,7 +35,7 @@ def folded(op: Op, inputs: Sequence[Symbol], site: Site) -> Constant | None:
         if value is None or value.dtype.kind not in "biufc":
             return None
         values.append(value)
-    if not values or op.regions or isinstance(op, Part) or not _is_small(op, inputs):
+    if not values or op.regions or isinstance(op, ScheduledPart) or not _is_small(op, inputs):
         return None
     if isinstance(op, LeavesOut) and first_left_out(op, values) is not None:
         return None

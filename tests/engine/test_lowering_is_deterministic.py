@@ -10,26 +10,29 @@ import sys
 from pathlib import Path
 
 import pytest
-from shared.lowered_steps import lowered_steps
 
 TESTS = Path(__file__).parents[1]
 LIMIT = 900  # seconds
 
 
 def check(number: int, count: int) -> None:
-    hash_seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
-    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(TESTS)}
-    command = [sys.executable, "-m", "shared.lowered_steps", str(number), str(count)]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        here = lowered_steps(number, count)
-        output, _ = process.communicate(timeout=LIMIT)
-    assert process.returncode == 0
-    there = json.loads(output)
+    # Two new processes: what Hypothesis draws depends on the modules that a process has imported.
+    with _process(number, count, 1) as first, _process(number, count, 2) as second:
+        outputs = [process.communicate(timeout=LIMIT)[0] for process in (first, second)]
+    assert [first.returncode, second.returncode] == [0, 0]
+    here, there = map(json.loads, outputs)
     assert len(here) == len(there) >= count
     assert sum("recv(" in text for texts in here for text in texts) >= count // 2
     for own, other in zip(here, there, strict=True):
         for text, other_text in zip(own, other, strict=True):
             assert text == other_text, "\n".join(difflib.unified_diff(text.splitlines(), other_text.splitlines()))
+
+
+def _process(number: int, count: int, hash_seed: int) -> subprocess.Popen[str]:
+    """A process that lowers the steps, the second one in reverse order."""
+    environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": str(TESTS)}
+    command = [sys.executable, "-m", "shared.lowered_steps", str(number), str(count), str(hash_seed - 1)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
 
 def test_two_processes_lower_alike():

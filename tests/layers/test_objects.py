@@ -171,7 +171,9 @@ def test_arrays_and_variables_round_trip() -> None:
         assert again.dtype == np.float16
         np.testing.assert_array_equal(again, array)
     assert registry.serialize_keras_object(np.float32(2.5)) == 2.5
-    with pytest.raises(TypeError, match="it has no value"):
+    value = registry.deserialize_keras_object(registry.serialize_keras_object(ab.constant([1.0, 2.0])))
+    np.testing.assert_array_equal(value, np.array([1.0, 2.0], "float32"))
+    with ab.Graph().as_default(), pytest.raises(TypeError, match="it has no value"):
         registry.serialize_keras_object(ab.constant(1.0))
     with pytest.raises(TypeError, match="no get_config"):
         registry.serialize_keras_object(object())

@@ -1,6 +1,6 @@
 """Random programs with their gradients as lowered steps over tasks, as text: two processes compare them.
 
-``python -m shared.lowered_steps SEED COUNT`` prints them as JSON; what it lowers first is what comes last.
+``python -m shared.lowered_steps SEED COUNT REVERSED`` prints them as JSON; REVERSED of 1 lowers first what comes last.
 """
 
 from __future__ import annotations
@@ -59,4 +59,4 @@ def _text(case: MachineCase, devices: list[Device], places: int | None, exact: b
 
 
 if __name__ == "__main__":
-    json.dump(lowered_steps(*map(int, sys.argv[1:]), is_reversed=True), sys.stdout)
+    json.dump(lowered_steps(int(sys.argv[1]), int(sys.argv[2]), is_reversed=sys.argv[3] == "1"), sys.stdout)
