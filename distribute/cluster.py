@@ -172,7 +172,7 @@ def resolved(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine, as nobody but it can reach it.
+    """Tell whether a host is an address of this machine that no other machine can reach.
 
     >>> is_loopback("localhost"), is_loopback("0.0.0.0")
     (True, False)

@@ -68,7 +68,7 @@ class Handshake:
         self._claimed: Identity | None = None
 
     def begin(self) -> list[Any]:
-        """What to send at first."""
+        """Return the first bytes to send."""
         if not self._accepts:
             return []
         return encode_document(Kind.HELLO, self._introduction())

@@ -36,7 +36,7 @@ _OPTIONS = [
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """What a task says of itself.
+    """Describe a task, in its reply to a greeting.
 
     Attributes:
         name: "/job:ps/task:0".
@@ -193,7 +193,7 @@ def _answer(call: Any, address: str, expected: str | None, until: float, timeout
 
 
 def is_healthy(address: str, timeout: float = _CALL_SECONDS) -> bool:
-    """Whether the task at an address says that it is well, by gRPC's own health service."""
+    """Ask the task at an address, by gRPC's health service, whether it is serving."""
     with grpc.insecure_channel(address, options=_OPTIONS) as channel:
         call = channel.unary_unary(
             f"/{HEALTH_SERVICE}/Check",

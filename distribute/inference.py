@@ -1,4 +1,4 @@
-"""What the fronts of a model server share: requests' tensors, errors, and what a front calls to answer."""
+"""Define the tensors, errors and backend interface that the front ends of a model server share."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class WireTensor(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a model gave: its version, and its outputs as bytes."""
+    """Hold the answer of a model: its version, and its outputs as bytes."""
 
     version: str
     outputs: list[WireTensor]

@@ -7,13 +7,14 @@ import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from ..engine import ops
 from ..engine.graph import Graph, Symbol, Tensor, TensorSpec, Variable, flatten, in_explicit_graph
+from ..engine.graph.cached import cached_property
 from ..engine.graph.dtypes import is_floating
 from ..engine.ops.base import as_array
 

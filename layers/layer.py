@@ -145,6 +145,7 @@ class Layer(StatelessCalls):
             args = (*map(numbers_to_arrays, args[:1]), *args[1:])
             if self.has_loops and not in_stateless_scope():
                 return self._call_compiled(args, kwargs)
+            return self._called(None, args, kwargs)
         return self._call_on_tensors(args, kwargs)
 
     def _call_on_tensors(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -161,11 +162,11 @@ class Layer(StatelessCalls):
             self._clear_losses()
         arguments, training = self._bind(args, kwargs)
         given = tensors_in(list(arguments.values()))
-        masks = masks_of(next(iter(arguments.values()), None))
+        first = next(iter(arguments.values()), None)
+        masks = masks_of(first)
         converted = to_tensors(arguments, self.compute_dtype if self.autocast else None)
         outputs = self._run_call(graph, arguments, converted, training)
         records = outermost and graph is not None and is_construction_graph(graph)
-        first = next(iter(arguments.values()), None)
         explicit_mask = arguments.get("mask")
         masked = self._output_masks(first, outputs, masks if explicit_mask is None else explicit_mask)
         if records or masked:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..engine.graph import Graph, Operation, Placeholder, Symbol, TensorSpec, Value, flatten, pack_as
-from ..engine.graph.nest import is_nested
 from ..engine.ops import convert_to_tensor
 from ..engine.ops.base import as_array
 from ..engine.place.devices import devices_version
@@ -147,7 +146,7 @@ class ArrayFunction:
             def run(*arrays: Any) -> Any:
                 values = iter(program(*arrays))
                 found = [None if fetch is None else as_values(next(values)) for fetch in fetches]
-                return pack_as(result, found) if is_nested(result) else (found[0] if found else None)
+                return pack_as(result, found)
 
             return run
 

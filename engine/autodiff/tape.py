@@ -153,10 +153,8 @@ class Tape:
 
     def reset(self) -> None:
         """Forget everything."""
-        self._records.clear()
-        self._live.clear()
+        self.release()
         self._watched.clear()
-        self._reads.clear()
 
     def release(self) -> None:
         """Let go of the values that were recorded; which variables were watched stays known."""

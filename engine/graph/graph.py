@@ -407,7 +407,7 @@ class Graph:
 
     def note_outer_waits(self, operation: Operation, sources: Sequence[Operation]) -> None:
         """Take note that `operation` waits for operations of enclosing graphs."""
-        raise NotImplementedError(f"{self!r} lies in no other graph.")
+        raise NotImplementedError(f"{self!r} has no enclosing graph.")
 
     # --- the current graph ----------------------------------------------------------------------------------
 

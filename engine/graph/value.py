@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .dtypes import name_of
 from .nest import is_mapping, is_sequence
 from .operator_table import _operators  # pyright: ignore[reportPrivateUsage]
 from .spec import Shape, Spec, TensorSpec
@@ -169,7 +170,7 @@ class Value(Tensor):
     def __repr__(self) -> str:
         text = np.array2string(np.asarray(self.array), separator=", ", prefix="Tensor(")
         shape = f", shape={self.array.shape}" if not self.array.size else ""
-        return f"Tensor({text}{shape}, dtype={_dtype_name(self.array.dtype)})"
+        return f"Tensor({text}{shape}, dtype={name_of(self.array.dtype)})"
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return type(self), (self.array,)
@@ -224,10 +225,6 @@ def _as_arrays(structure: Any) -> Any:
     if is_mapping(structure):
         return {key: _as_arrays(item) for key, item in structure.items()}
     return structure
-
-
-def _dtype_name(dtype: Any) -> str:
-    return "string" if dtype.kind == "T" else dtype.name
 
 
 __all__ = ["FlowValue", "Value"]

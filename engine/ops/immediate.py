@@ -53,11 +53,6 @@ class _Watch:
 watch = _Watch()
 
 
-def is_building() -> bool:
-    """Whether a graph is being built on this thread; elsewhere ops on values run at once."""
-    return bool(_context.stack)
-
-
 def run_now(op: Op, inputs: Sequence[Value], arrays: list[Any]) -> tuple[Value, ...]:
     """The outputs of `op` on values, noted by the tapes that record.
 
@@ -164,4 +159,4 @@ def _keep(key: Any, plan: Plan) -> None:
         _plans[key] = plan
 
 
-__all__ = ["is_building", "run_now", "value_of", "watch"]
+__all__ = ["run_now", "value_of", "watch"]

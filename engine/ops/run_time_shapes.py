@@ -123,14 +123,14 @@ class BroadcastToShape(Op):
 
 def sum_like(dy: Tensor, x: Tensor) -> Tensor:
     """A cotangent of a broadcast result, summed to the shape of the input `x` that was broadcast."""
-    if dy.shape is not None and dy.shape == x.shape and None not in dy.shape:
+    if _are_alike(dy, x):
         return dy
     return apply(SumToShape(x.shape), dy, runtime_shape(x))
 
 
 def broadcast_like(dy: Tensor, x: Tensor) -> Tensor:
     """`dy` broadcast to the shape of `x`."""
-    if dy.shape is not None and dy.shape == x.shape and None not in dy.shape:
+    if _are_alike(dy, x):
         return dy
     return apply(BroadcastToShape(x.shape), dy, runtime_shape(x))
 
@@ -167,7 +167,7 @@ def zeros_of(x: Tensor) -> Tensor:
 
 def reshape_like(dy: Tensor, x: Tensor) -> Tensor:
     """`dy` in the shape of `x`, which has as many elements."""
-    if dy.shape is not None and dy.shape == x.shape and None not in dy.shape:
+    if _are_alike(dy, x):
         return dy
     return apply(ReshapeToShape(x.shape), dy, runtime_shape(x))
 
@@ -197,3 +197,8 @@ class ReshapeToShape(Op):
         yield Sample(cls((2, 3)), [x, np.array([2, 3], "int32")], x.reshape(2, 3), label="matrix")
         yield Sample(cls(()), [x[:1], np.array([], "int32")], np.float32(0), label="to scalar")
         yield Sample(cls((None, 0)), [x[:0], np.array([2, 0], "int32")], np.zeros((2, 0), "float32"), label="empty")
+
+
+def _are_alike(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are known to have the same shape."""
+    return a.shape is not None and a.shape == b.shape and None not in a.shape

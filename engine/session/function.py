@@ -15,7 +15,7 @@ from ..graph.graph import (
     _context,  # pyright: ignore[reportPrivateUsage]
     get_default_graph,
 )
-from ..graph.nest import flatten, flatten_with_path, is_mapping, is_nested, is_sequence, pack_as
+from ..graph.nest import flatten, flatten_with_path, is_mapping, is_sequence, pack_as
 from ..graph.op import as_scalar_or_array
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Symbol
@@ -137,7 +137,7 @@ class _Trace:
             return self._run_recorded(given)
         arrays = [value.array if isinstance(value, Value) else value for value in given]
         results = iter(self._programs.general()(*arrays, *[value.array for value, _ in self._graph.fed]))
-        return self._packed([None if fetch is None else as_values(next(results)) for fetch in self._fetches])
+        return pack_as(self.result, [None if fetch is None else as_values(next(results)) for fetch in self._fetches])
 
     def _run_recorded(self, given: Sequence[Any]) -> Any:
         if self._recording is None:
@@ -150,10 +150,7 @@ class _Trace:
             args, kwargs = pack_as(self._arguments, leaves)
             return self._function.python_function(*args, **kwargs)
         results = iter(self._recording.on_values(values))
-        return self._packed([None if fetch is None else as_values(next(results)) for fetch in self._fetches])
-
-    def _packed(self, found: list[Any]) -> Any:
-        return pack_as(self.result, found) if is_nested(self.result) else (found[0] if found else None)
+        return pack_as(self.result, [None if fetch is None else as_values(next(results)) for fetch in self._fetches])
 
 
 def as_values(found: Any) -> Any:

@@ -20,7 +20,7 @@ from ..graph.graph import (
     _context,  # pyright: ignore[reportPrivateUsage]
     in_explicit_graph,
 )
-from ..graph.nest import flatten, is_nested, pack_as
+from ..graph.nest import flatten, pack_as
 from ..graph.op import Op
 from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec
@@ -222,7 +222,7 @@ def staged(function: Callable[..., Any], *args: Any, compiled: bool = False) -> 
     effects = [operation for operation in graph.operations if operation.writes]
     values = [leaf for leaf in leaves if type(leaf) is Value]
     found = Recording(graph, feeds, fetches, effects, at_once=not compiled).on_values(values)
-    return pack_as(result, found) if is_nested(result) else found[0]
+    return pack_as(result, found)
 
 
 def compiled_on_values(function: Callable[..., Any]) -> Callable[..., Any]:

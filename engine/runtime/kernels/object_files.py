@@ -16,6 +16,8 @@ import time
 import warnings
 from pathlib import Path
 
+from ...graph.cached import cached_property
+
 MOST_BYTES = 256 << 20  # of all files together
 _SHARE = 16  # the folder is looked through whenever this process has written such a share of MOST_BYTES
 _SECONDS = 3600  # times of use are exact to an hour; a temporary file that is older was left by a process that is gone
@@ -40,7 +42,7 @@ class ObjectFiles:
         self._most_bytes = most_bytes
         self._not_counted = most_bytes  # bytes that were written since the folder was looked through
 
-    @functools.cached_property
+    @cached_property
     def _folder(self) -> Path | None:
         """The folder, made if it was not there; None where it can't be used."""
         folder = self._asked
