@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from shared.tasks import TaskProcess, tasks
+from shared.tasks import PS, WORKER, Running
 
 import anabranch as ab
 from anabranch.engine.machine.part import PartProgram
 
-PS, WORKER = "/job:ps/task:0", "/job:worker/task:0"
-Running = dict[str, TaskProcess]
-
 pytestmark = pytest.mark.xdist_group("tasks")
-
-
-@pytest.fixture(scope="module")
-def running() -> Generator[Running]:
-    with tasks() as made:
-        yield made
-
-
-@pytest.fixture
-def graph() -> Generator[ab.Graph]:
-    with ab.Graph().as_default() as made:
-        yield made
 
 
 def total_of(running: Running, names: Sequence[str]) -> float:

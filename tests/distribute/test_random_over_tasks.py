@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Generator
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from programs.generator import programs
 from programs.syntax import Program
 from shared.machines import MachineCase, assert_same_bits
-from shared.tasks import TaskProcess, tasks
+from shared.tasks import TaskProcess
 
 import anabranch as ab
 from anabranch.distribute.wire import Kind
@@ -32,12 +31,6 @@ LARGE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_to
 _numbers = itertools.count()
 
 pytestmark = pytest.mark.xdist_group("tasks")
-
-
-@pytest.fixture(scope="module")
-def running() -> Generator[dict[str, TaskProcess]]:
-    with tasks() as made:
-        yield made
 
 
 def spread(case: MachineCase, places: int, parallel_iterations: int) -> None:

@@ -13,28 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shared.tasks import PATIENCE, TOKEN, TaskProcess, tasks
+from shared.tasks import PATIENCE, PS, TOKEN, WORKER, Running, TaskProcess, tasks
 
 import anabranch as ab
 from anabranch.distribute.wire import Kind
 from anabranch.engine.place.constraints import PlacementError
 
-PS, WORKER = "/job:ps/task:0", "/job:worker/task:0"
-Running = dict[str, TaskProcess]
-
 pytestmark = pytest.mark.xdist_group("tasks")
-
-
-@pytest.fixture(scope="module")
-def running() -> Generator[Running]:
-    with tasks() as made:
-        yield made
-
-
-@pytest.fixture
-def graph() -> Generator[ab.Graph]:
-    with ab.Graph().as_default() as made:
-        yield made
 
 
 @pytest.fixture

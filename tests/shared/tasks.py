@@ -14,6 +14,7 @@ from typing import Any
 
 PATIENCE = 60.0  # seconds
 TOKEN = "a token for tests, which is no secret"
+PS, WORKER = "/job:ps/task:0", "/job:worker/task:0"
 
 
 class TaskProcess:
@@ -66,8 +67,11 @@ class TaskProcess:
                 self._process.stdout.close()
 
 
+Running = dict[str, TaskProcess]
+
+
 @contextlib.contextmanager
-def tasks(*options: str, ps: int = 1) -> Generator[dict[str, TaskProcess]]:
+def tasks(*options: str, ps: int = 1) -> Generator[Running]:
     """A worker and some ps tasks, by name; clients address the worker, which knows where the others are."""
     with contextlib.ExitStack() as stack:
         found: dict[str, TaskProcess] = {}

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import statistics
 import time
 
 import numpy as np
@@ -67,3 +68,18 @@ def dev(a):
     import jax.numpy as jnp
 
     return jnp.array(a)
+
+
+def few_runs(seconds, first, check, **facts):
+    """The record of runs that are too few for percentiles: the fastest and the slowest stand for p10 and p90."""
+    times = sorted(1e3 * value for value in seconds)
+    return {
+        "median_ms": round(statistics.median(times), 2),
+        "p10": round(times[0], 2),
+        "p90": round(times[-1], 2),
+        "reps": len(times),
+        "peak_rss_mb": round(rss_mb()),
+        "compile_or_first_step_s": round(first, 3),
+        "loss_check": check,
+        **facts,
+    }

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from typing import Any
 
 import common
 import numpy as np
-from common import BUDGET, rss_mb
+from common import BUDGET, few_runs, rss_mb
 
 import anabranch as ab
 
@@ -63,7 +62,7 @@ def anabranch_operations(params: dict[str, Any]) -> Record:
                 x = _mixed(x, matrix, row)
             seconds.append((time.perf_counter() - start) * wanted / len(graph.operations))
             built = len(graph.operations)
-    return _record(seconds, seconds[0], [], operations=built)
+    return few_runs(seconds, seconds[0], [], operations=built)
 
 
 # --- an Inception-v3 ------------------------------------------------------------------------------------------------
@@ -219,23 +218,9 @@ def _ready(replicas: int, *, cold: bool) -> Callable[[dict[str, Any]], Record]:
         first, *others = records
         walls = [record["wall_s"] for record in others]
         shown = {key: others[-1][key] for key in ("operations", "stages", "peak_rss_mb", "busy_s")}
-        return _record(walls, first["wall_s"], first["loss_check"]) | shown
+        return few_runs(walls, first["wall_s"], first["loss_check"]) | shown
 
     return measure
-
-
-def _record(seconds: list[float], first: float, check: list[float], **facts: Any) -> Record:
-    times = sorted(1e3 * value for value in seconds)
-    return {
-        "median_ms": round(statistics.median(times), 2),
-        "p10": round(times[0], 2),
-        "p90": round(times[-1], 2),
-        "reps": len(times),
-        "peak_rss_mb": round(rss_mb()),
-        "compile_or_first_step_s": round(first, 3),
-        "loss_check": check,
-        **facts,
-    }
 
 
 _REPLICAS = {"9k": 2, "18k": 4, "36k": 9, "72k": 17}  # by the number of operations of the graph

@@ -9,13 +9,12 @@ compiled program is measured, with kernels in the cache.
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from common import BUDGET, bench, rss_mb
+from common import BUDGET, bench, few_runs
 
 import anabranch as ab
 
@@ -108,16 +107,7 @@ def _prepared(of: str, size: int) -> Record:
             seconds.append(time.perf_counter() - start)
             check = float(program(_fed(x))[0])
     first, *others = seconds
-    times = sorted(1e3 * each for each in others)
-    return {
-        "median_ms": round(statistics.median(times), 2),
-        "p10": round(times[0], 2),
-        "p90": round(times[-1], 2),
-        "reps": len(times),
-        "peak_rss_mb": round(rss_mb()),
-        "compile_or_first_step_s": round(first, 3),
-        "loss_check": [check],
-    }
+    return few_runs(others, first, [check])
 
 
 def _row(size: int) -> Callable[[dict[str, Any]], Record]:
