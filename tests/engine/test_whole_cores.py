@@ -87,7 +87,8 @@ def test_no_threads_but_the_engines_use_processors(first: str, tmp_path: Path):
     )
     assert done.returncode == 0, done.stderr
     ours, others, users = map(int, done.stdout.split())
-    assert others < 0.1 * ours, f"others took {others / 1e6:.1f} ms beside our {ours / 1e6:.1f}"
+    # A thread that spins after each product takes more than the steps themselves; start and stop take a little.
+    assert others < 0.5 * ours, f"others took {others / 1e6:.1f} ms beside our {ours / 1e6:.1f}"
     assert users > 0, "the user's own products had one thread"
 
 
