@@ -11,7 +11,7 @@ import secrets
 import socket
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..engine.graph.container import name_of_container
@@ -66,11 +66,14 @@ class Client:
     Attributes:
         tasks_of_latest: how many tasks take part in the step that was prepared last.
         exact: have steps prepared with rewrites alone that keep the interpreter's bits.
+        places: gives what tasks are to know of state otherwise than it says of itself: "device", "path", "container"
+            and the like.
     """
 
     def __init__(self, info: TaskInfo, token: bytes) -> None:
         self.master = info
         self.exact = False
+        self.places: Callable[[Any], dict[str, Any]] = lambda resource: {}
         self.tasks_of_latest = 0
         self.identity = Identity(f"client {socket.gethostname()}:{os.getpid()}", secrets.randbits(63))
         self._token = token
@@ -184,6 +187,7 @@ class Client:
             }
             if isinstance(resource, Variable):
                 description["dtype"] = name_of(resource.dtype)
+            description |= self.places(resource)
         digest = hashlib.sha256(json.dumps(described["blocks"]).encode()).digest()
         if self._sent == digest:
             return None

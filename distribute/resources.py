@@ -1,4 +1,7 @@
-"""The state of a task: variables and generators under (container, name), which outlive those who asked for them."""
+"""The state of a task: variables, generators, queues and their like under (container, name).
+
+It outlives those who asked for it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import numpy as np
 
 from ..engine.graph.device import DeviceName
 from ..engine.graph.graph import Graph
+from ..engine.graph.resource import NamedResource
 from ..engine.graph.spec import TensorSpec
 from ..engine.graph.variable import Variable
 from ..engine.ops.keys import SeedGenerator
@@ -54,6 +58,12 @@ class Resources:
         _check_same(held, description, self.task)
         return held
 
+    def task_lost(self, task: str, incarnation: int) -> None:
+        """Have what lies here take note that a task is gone."""
+        for held in list(self._held.values()):
+            if isinstance(held, NamedResource):
+                held.task_lost(task, incarnation)
+
     def clear(self, container: str) -> int:
         """Forget what a container holds; gives how many that were."""
         keys = [key for key in self._held if key[0] == container]
@@ -63,8 +73,8 @@ class Resources:
 
 
 def _elsewhere(description: Any) -> Any:
-    """What stands for a variable or generator of another task: its spec counts, and nothing reads it here."""
-    if description["kind"] == "generator":
+    """What stands for state of another task: its spec counts, and nothing reads it here."""
+    if description["kind"] != "variable":
         return made_resource(description, lambda number: None)
     shape = description["shape"] or ()
     value = np.broadcast_to(np.zeros((), description["dtype"]), [dimension or 0 for dimension in shape])
@@ -81,11 +91,20 @@ def _as_described(variable: Variable, description: Any) -> Variable:
 
 
 def _check_same(held: Any, description: Any, task: str) -> None:
-    name = description["path"]
-    if description["kind"] == "generator" or isinstance(held, SeedGenerator):
-        if description["kind"] == "generator" and isinstance(held, SeedGenerator):
-            return
-        raise ValueError(f"{name!r} on {task} is a variable for one client and a generator for another. Rename one.")
+    name, kind = description["path"], description["kind"]
+    if kind != _kind_of(held):
+        raise ValueError(
+            f"{name!r} on {task} is a {kind} for this client and a {_kind_of(held)} for another. Rename one."
+        )
+    if isinstance(held, NamedResource):
+        if held.definition() != description["definition"]:
+            raise ValueError(
+                f"The {kind} {name!r} on {task} was made by another client as {held.definition()}; this one expects "
+                f"{description['definition']}. Give yours another name, or a container of its own (ab.container)."
+            )
+        return
+    if kind == "generator":
+        return
     shape = None if description["shape"] is None else tuple(description["shape"])
     if held.shape != shape or held.dtype.name != description["dtype"]:
         raise ValueError(
@@ -95,17 +114,20 @@ def _check_same(held: Any, description: Any, task: str) -> None:
         )
 
 
+def _kind_of(held: Any) -> str:
+    if isinstance(held, NamedResource):
+        return held.kind
+    return "generator" if isinstance(held, SeedGenerator) else "variable"
+
+
 # --- lost state -----------------------------------------------------------------------------------------------------
 
 
 class _Lost:
     """Stands for the value of a variable whose task was started anew: whatever is done with it is an error."""
 
-    def __init__(self, name: str, task: str) -> None:
-        self._message = (
-            f"Variable {name!r} has no value: {task}, which held it, has been started anew. Assign it a value, or "
-            "restore one."
-        )
+    def __init__(self, message: str) -> None:
+        self._message = message
 
     def __getattr__(self, name: str) -> NoReturn:
         raise StateLostError(self._message)
@@ -116,8 +138,16 @@ class _Lost:
 
 def _lost(description: Any, task: str) -> Any:
     made = _elsewhere(description)
+    name = description["path"]
     if isinstance(made, Variable):
-        made.write_value(_Lost(description["path"], task))
+        made.write_value(
+            _Lost(
+                f"Variable {name!r} has no value: {task}, which held it, has been started anew. Assign it a value, or "
+                "restore one."
+            )
+        )
+    elif isinstance(made, NamedResource):
+        made.lost = f"What {name!r} held is gone: {task}, where it lay, has been started anew. Begin with a new one."
     return made
 
 

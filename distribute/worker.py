@@ -371,6 +371,7 @@ class Worker:
 
     def lost_master(self, master: Identity) -> None:
         """A master is gone: its steps end, and what it has sent is forgotten."""
+        self.resources.task_lost(master.name, master.incarnation)
         for running in [each for each in self._running.values() if each.key[0] == master.incarnation]:
             del self._running[running.key]
             running.step.abort()

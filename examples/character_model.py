@@ -208,9 +208,7 @@ def build_model(units: int, batch: int) -> ab.Sequential:
         [
             ab.Input(batch_shape=(batch, None), dtype="int32"),
             layers.Embedding(CHARACTERS, 64, name="characters"),
-            layers.RNN(
-                LayerNormLSTMCell(units, name="cell"), return_sequences=True, stateful=True, name="recurrence"
-            ),
+            layers.RNN(LayerNormLSTMCell(units, name="cell"), return_sequences=True, stateful=True, name="recurrence"),
             layers.Dense(CHARACTERS, name="next_character"),
         ]
     )

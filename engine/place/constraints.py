@@ -267,7 +267,8 @@ def _described(operation: Operation) -> str:
     states = [effect.resource for effect in operation.effects if isinstance(effect.resource, State)]
     if states and not operation.op.regions:
         name = getattr(states[0], "name", "")
-        return f"Variable {name!r} (made at {states[0].location})"
+        kind = type(states[0]).__name__ if states[0].on_host else "Variable"
+        return f"{kind} {name!r} (made at {states[0].location})"
     return f"Operation {operation.name!r} ({operation.type}, defined at {operation.location})"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from ..control_flow.cond import Branch
 from ..control_flow.frames import History, Saved
@@ -35,13 +36,17 @@ def why_not(kind: str, operation: Operation) -> str | None:
         return "it is handed out to devices by a host"
     if kind == "cpu" or op.regions or isinstance(op, Parameter):
         return None
-    if operation.type == "numpy_function" or any(not isinstance(each.resource, State) for each in operation.effects):
+    if operation.type == "numpy_function" or any(_on_host(each.resource) for each in operation.effects):
         return "it calls Python, prints, checks, or holds what lies in the host's memory, which only a CPU does"
     if any(_holds_strings(tensor) for tensor in (*operation.inputs, *operation.outputs)):
         return "only a CPU has strings"
     if kind == "gpu" and op.host_only:
         return f"{operation.type!r} has no kernel for GPUs"
     return None
+
+
+def _on_host(resource: Any) -> bool:
+    return not isinstance(resource, State) or resource.on_host
 
 
 def _holds_strings(tensor: Symbol) -> bool:

@@ -16,6 +16,7 @@ from ..graph import dtypes
 from ..graph.dtypes import as_dtype, is_differentiable, name_of
 from ..graph.graph import get_default_graph, graph_for, in_explicit_graph
 from ..graph.op import Effect, Op
+from ..graph.resource import NamedResource
 from ..graph.slices import IndexedSlices
 from ..graph.spec import Shape, TensorSpec, as_shape, shape_accepts, shape_text, shapes_compatible
 from ..graph.value import Value
@@ -25,6 +26,7 @@ from ..ops.entrance import entering_graphs
 from .accumulator_state import AccumulatorState, AccumulatorStatistics, DenseTotal, SparseTotal, Total
 from .attempts import Attempt, Course, Gate, Request, WaitingOp
 from .components import holds_tensors
+from .errors import check_held
 
 if TYPE_CHECKING:
     from ..graph.graph import Operation
@@ -100,13 +102,15 @@ def _check_integer(what: str, spec: Any) -> None:
         raise TypeError(f"{what} must be an integer scalar; got {spec}.")
 
 
-class _Accumulator:
+class _Accumulator(NamedResource):
     """What both accumulators have in common."""
 
     def __init__(self, total: Total, dtype: Any, shape: Any, name: str, reduction_type: str) -> None:
         self.dtype = as_dtype(dtype)
         self.shape = as_shape(shape)
         self.name = name
+        self.place_here()
+        self._reduction_type = reduction_type
         self.label = f"{type(self).__name__} {name!r}"
         if reduction_type not in ("MEAN", "SUM"):
             raise ValueError(f"{self.label}: reduction_type must be 'MEAN' or 'SUM'; got {reduction_type!r}.")
@@ -114,6 +118,15 @@ class _Accumulator:
             raise TypeError(f"{self.label}: gradients are floating-point numbers; got dtype {name_of(self.dtype)}.")
         self._state = AccumulatorState(total, reduction_type == "MEAN")
         self._gate = Gate()
+
+    def definition(self) -> dict[str, Any]:
+        shape = None if self.shape is None else list(self.shape)
+        return {"dtype": name_of(self.dtype), "shape": shape, "reduction_type": self._reduction_type}
+
+    @classmethod
+    def from_definition(cls, name: str, definition: dict[str, Any]) -> Any:
+        make: Any = cls
+        return make(**definition, name=name)
 
     def check_specs(self, specs: Sequence[Any]) -> None:
         """Refuse gradients that can't fit.
@@ -133,6 +146,7 @@ class _Accumulator:
 
     def apply_now(self, parts: Sequence[Any], local_step: int) -> None:
         """Add a gradient; what `apply_grad` builds does this."""
+        check_held(self)
         gradient = self.check_values(parts)
         with self._gate.lock:
             try:
@@ -142,6 +156,7 @@ class _Accumulator:
 
     def taking(self, required: int) -> Request:
         """The request for the result of so many gradients."""
+        check_held(self)
         if required < 1:
             raise ValueError(f"{self.label}: num_required must be at least 1; got {required}.")
         state = self._state
@@ -149,11 +164,13 @@ class _Accumulator:
 
     def set_step_now(self, step: int) -> None:
         """Set the step; what `set_global_step` builds does this."""
+        check_held(self)
         with self._gate.lock:
             self._state.set_global_step(step)
 
     def statistics(self) -> AccumulatorStatistics:
         """What the accumulator holds and what it has done."""
+        check_held(self)
         with self._gate.lock:
             return self._state.statistics()
 
@@ -228,6 +245,8 @@ class ConditionalAccumulator(_Accumulator):
     1
     """
 
+    kind = "conditional_accumulator"
+
     def __init__(
         self,
         dtype: Any,
@@ -293,6 +312,8 @@ class SparseConditionalAccumulator(_Accumulator):
     (array([1, 3]), array([[2.],
            [6.]], dtype=float32), array([4, 1], dtype=int32))
     """
+
+    kind = "sparse_conditional_accumulator"
 
     def __init__(
         self,

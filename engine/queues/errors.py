@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..graph.resource import NamedResource
 from ..ops.checks import InvalidArgumentError
 
 
@@ -51,10 +52,20 @@ class TaskFailedError(ConnectionError):
 
 
 class StateLostError(RuntimeError):
-    """A variable has no value, because the task that held it was started anew.
+    """A variable or a queue has lost what it held, because its task was started anew.
 
     Assign it a value, or restore one; variables of other tasks have kept theirs.
     """
+
+
+def check_held(resource: NamedResource) -> None:
+    """Check that a resource has not lost what it held.
+
+    Raises:
+        StateLostError: it has.
+    """
+    if resource.lost:
+        raise StateLostError(resource.lost)
 
 
 __all__ = [

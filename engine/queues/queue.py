@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 from weakref import WeakValueDictionary
 
 import numpy as np
 
+from ..graph.dtypes import name_of
 from ..graph.graph import get_default_graph, graph_for, in_explicit_graph
 from ..graph.nest import is_integer
 from ..graph.op import is_array
+from ..graph.resource import NamedResource
 from ..graph.value import Value
 from ..graph.variable import Variable
 from ..ops.base import convert_to_tensor
@@ -19,6 +21,7 @@ from ..ops.entrance import entering_graphs
 from ..ops.keys import SeedGenerator, key_words
 from .attempts import Attempt, Gate, Request
 from .components import Components, stacked
+from .errors import check_held
 from .ops import QueueClose, QueueDequeue, QueueDequeueMany, QueueEnqueue, QueueIsClosed, QueueSize
 from .state import Element, FirstInFirstOut, LowestFirst, QueueState, QueueStatistics, Shuffled, Store
 
@@ -36,7 +39,7 @@ _shared: WeakValueDictionary[str, _Shared] = WeakValueDictionary()
 _shared_lock = threading.Lock()
 
 
-class Queue:
+class Queue(NamedResource):
     """Base of the queues; use one of them.
 
     An element has one or several components. `enqueue` takes the value of the only component, a list or tuple of
@@ -67,7 +70,10 @@ class Queue:
                 f"{components.owner}: capacity must be at least 1, or -1 for a queue without bound; got {capacity!r}."
             )
         self.name = name
+        self.path = shared_name or name
+        self.place_here()
         self.components = components
+        self._capacity = capacity
         state = QueueState(store, None if capacity == -1 else int(capacity), min_after_dequeue, name)
         kind = (type(self), capacity, min_after_dequeue, components.specs(), components.names)
         self._shared = _Shared(kind, state)
@@ -76,6 +82,21 @@ class Queue:
                 self._shared = _shared.setdefault(shared_name, self._shared)
             self._check_same(kind, shared_name)
         self._state, self._gate = self._shared.state, self._shared.gate
+
+    def definition(self) -> dict[str, Any]:
+        specs = self.components.specs()
+        shapes = None if self.components.shapes is None else [list(spec.shape or ()) for spec in specs]
+        names = self.components.names
+        return {
+            "capacity": self._capacity,
+            "dtypes": [name_of(spec.dtype) for spec in specs],
+            "shapes": shapes,
+            "names": None if names is None else list(names),
+        }
+
+    @classmethod
+    def from_definition(cls, name: str, definition: dict[str, Any]) -> Self:
+        return cls(**definition, name=name)
 
     def _check_same(self, kind: tuple[Any, ...], shared_name: str) -> None:
         if self._shared.kind != kind:
@@ -103,12 +124,14 @@ class Queue:
 
     def putting(self, values: Sequence[Any], many: bool) -> Request:
         """The request to put in arrays, one a component."""
+        check_held(self)
         elements = self.components.elements(values) if many else [self.components.element(values)]
         state = self._state
         return Request(self._gate, lambda: state.enqueue(elements), state.withdraw, self._describe_enqueue)
 
     def taking(self, count: int, up_to: bool = False) -> Request:
         """The request for elements."""
+        check_held(self)
         if count < 0:
             raise ValueError(f"Queue {self.name!r}: the number of elements must not be negative; got {count}.")
         state = self._state
@@ -128,11 +151,13 @@ class Queue:
 
     def shut(self, cancel_pending_enqueues: bool) -> None:
         """Close the queue now. (`close` is the public form.)"""
+        check_held(self)
         with self._gate.lock:
             self._state.close(cancel_pending_enqueues)
 
     def statistics(self) -> QueueStatistics:
         """What the queue holds now and what it has done."""
+        check_held(self)
         with self._gate.lock:
             return self._state.statistics()
 
@@ -298,6 +323,8 @@ class FIFOQueue(Queue):
         name: for messages, and the names of the operations.
     """
 
+    kind = "fifo_queue"
+
     def __init__(
         self,
         capacity: int,
@@ -327,6 +354,7 @@ class PaddingFIFOQueue(Queue):
            [4, 0, 0]], dtype=int32)
     """
 
+    kind = "padding_fifo_queue"
     _pads: ClassVar[bool] = True
 
     def __init__(
@@ -354,6 +382,8 @@ class RandomShuffleQueue(Queue):
         seed: an integer; by default one is drawn from the global generator.
     """
 
+    kind = "random_shuffle_queue"
+
     def __init__(
         self,
         capacity: int,
@@ -373,6 +403,10 @@ class RandomShuffleQueue(Queue):
             )
         generator = np.random.Generator(np.random.Philox(key=key_words(SeedGenerator(seed).next())))
         super().__init__(Shuffled(generator), capacity, components, name, shared_name, min_after_dequeue)
+        self._min_after_dequeue = min_after_dequeue
+
+    def definition(self) -> dict[str, Any]:
+        return {**super().definition(), "min_after_dequeue": self._min_after_dequeue}
 
 
 class PriorityQueue(Queue):
@@ -391,6 +425,8 @@ class PriorityQueue(Queue):
     [array([1, 2]), array(['a', 'b'], dtype=StringDType())]
     """
 
+    kind = "priority_queue"
+
     def __init__(
         self,
         capacity: int,
@@ -405,6 +441,11 @@ class PriorityQueue(Queue):
         known = None if rest.shapes is None else [(), *rest.shapes]
         components = Components(owner, ["int64", *rest.dtypes], known, names)
         super().__init__(LowestFirst(), capacity, components, name, shared_name)
+
+    def definition(self) -> dict[str, Any]:
+        found = super().definition()
+        dtypes, shapes = found.pop("dtypes"), found.pop("shapes")
+        return {**found, "types": dtypes[1:], "shapes": None if shapes is None else shapes[1:]}
 
     def putting(self, values: Sequence[Any], many: bool) -> Request:
         """The request to put in arrays, one a component."""

@@ -12,10 +12,14 @@ from ..graph.nest import is_sequence
 from ..graph.op import Effect, Op, registered_ops
 from ..graph.provenance import Location
 from ..graph.region import Region
+from ..graph.resource import NamedResource
 from ..graph.spec import Spec
 from ..graph.tensor import Symbol
 from ..graph.variable import Variable
 from ..ops.keys import SeedGenerator
+from ..queues.accumulators import ConditionalAccumulator, SparseConditionalAccumulator
+from ..queues.queue import FIFOQueue, PaddingFIFOQueue, PriorityQueue, RandomShuffleQueue
+from ..queues.replica_steps import ReplicaGradients, ReplicaSteps
 from .values import SavedGraphError, ValueReader, field_names, read_spec, restored
 from .writing import FORMAT, VERSION
 
@@ -177,12 +181,36 @@ class _GraphReader:
         return array
 
 
+_RESOURCES: dict[str, type[NamedResource]] = {
+    cls.kind: cls
+    for cls in (
+        FIFOQueue,
+        PaddingFIFOQueue,
+        PriorityQueue,
+        RandomShuffleQueue,
+        ConditionalAccumulator,
+        SparseConditionalAccumulator,
+        ReplicaSteps,
+        ReplicaGradients,
+    )
+}
+
+
 def made_resource(description: Any, array: Callable[[int], Any]) -> Any:
-    """A new variable or generator, as it was described."""
-    if description["kind"] == "generator":
+    """A new variable, generator or named resource, as it was described; the last one is empty."""
+    kind = description["kind"]
+    if kind in _RESOURCES:
+        resource = _RESOURCES[kind].from_definition(description["name"], description["definition"])
+        resource.device = description.get("device", "")
+        return resource
+    if kind == "generator":
         generator = SeedGenerator(0, description["name"])
         generator.state = description["state"]
         return generator
+    if kind != "variable":
+        raise SavedGraphError(
+            f"state of the kind {kind!r} is not known here. Load it with a newer version of anabranch"
+        )
     value = array(description["value"])
     shape = description["shape"]
     variable = Variable(value, shape, value.dtype, trainable=description["trainable"], name=description["name"])

@@ -22,6 +22,7 @@ from ..graph.dtypes import as_dtype, is_dtype, name_of
 from ..graph.nest import is_mapping, is_sequence
 from ..graph.op import Op, as_scalar_or_array
 from ..graph.region import Region
+from ..graph.resource import NamedResource
 from ..graph.spec import ArraySpec, FrameSpec, Spec, StoreSpec, TensorSpec
 from ..graph.tensor import Symbol
 from ..graph.variable import Variable
@@ -65,7 +66,8 @@ class ValueWriter:
     """Writes attributes. What is more than a value is left to the functions that it is given.
 
     Args:
-        tensor, region, resource: what stands in the file for a tensor, a region, a variable or generator.
+        tensor, region, resource: what stands in the file for a tensor, a region, and state: a variable, a generator or
+            a named resource.
         array: keeps an array and gives its number.
     """
 
@@ -123,7 +125,7 @@ class ValueWriter:
             return {"tensor": self._tensor(value)}
         if isinstance(value, Region):
             return {"region": self._region(value)}
-        if isinstance(value, (Variable, SeedGenerator)):
+        if isinstance(value, (Variable, SeedGenerator, NamedResource)):
             return {"resource": self._resource(value)}
         return {"ellipsis": True} if isinstance(value, EllipsisType) else None
 

@@ -10,6 +10,7 @@ from ..graph.dtypes import name_of
 from ..graph.graph import Graph, Operation
 from ..graph.op import registered_ops
 from ..graph.region import Region
+from ..graph.resource import NamedResource
 from ..graph.tensor import Symbol
 from ..graph.variable import Variable
 from .values import SavedGraphError, ValueWriter, field_names, write_spec
@@ -146,6 +147,9 @@ class _GraphWriter:
         return self.resources.setdefault(resource, len(self.resources))
 
     def _described(self, resource: Any) -> dict[str, Any]:
+        if isinstance(resource, NamedResource):
+            described = {"name": resource.name, "device": resource.device, "definition": resource.definition()}
+            return {"kind": resource.kind, **described}
         if not isinstance(resource, Variable):
             return {"kind": "generator", "name": resource.name, "state": [int(part) for part in resource.state]}
         shape = resource.shape

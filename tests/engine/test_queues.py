@@ -27,6 +27,7 @@ from anabranch.engine.queues import (
 )
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program
+from anabranch.engine.saving import load_graph
 from anabranch.engine.session import Session, explain, function, placeholder
 
 
@@ -282,13 +283,18 @@ def test_a_dequeue_is_not_dragged_in_by_order(graph: Graph):
     assert "dequeue" not in explain(size)
 
 
-def test_a_queue_is_not_saved_with_a_graph(graph: Graph, tmp_path: Path):
-    FIFOQueue(10, "int32", ()).dequeue()
+def test_a_queue_is_saved_with_a_graph_without_its_elements(graph: Graph, tmp_path: Path):
+    queue = FIFOQueue(10, ["int32", "string"], [(), ()], names=["n", "text"])
+    queue.dequeue()
+    queue.enqueue({"n": 3, "text": "x"})
+    queue.put([np.int32(1), np.asarray("kept here", "T")], False)
+    graph.save(tmp_path / "graph")
 
-    with pytest.raises(
-        ValueError, match=r"'fifo_queue/dequeue' .* can't be saved: its attribute 'queue' holds a value of"
-    ):
-        graph.save(tmp_path / "graph")
+    loaded = load_graph(tmp_path / "graph")
+    dequeue, enqueue = loaded.operations[0], loaded.operations[-1]
+    Session(loaded).run(enqueue)
+    assert Session(loaded).run(list(dequeue.outputs)) == [3, "x"]
+    assert queue.statistics().size == 1
 
 
 # --- what does not fit ----------------------------------------------------------------------------------------------

@@ -1,0 +1,386 @@
+"""The state machine of synchronous and asynchronous replicas, without threads: tickets, receipts, sets and rows.
+
+A step needs the gradients of so many *shares*, which are parts of global batches. A worker takes a *ticket*: a share,
+and the step whose parameters it reads. It puts its gradients under the number of the ticket, and then commits it. The
+first shares that are committed in a step are its *set*; what comes later is dropped, and its share is handed out again.
+
+Source: Chen, Pan, Monga, Bengio and Jozefowicz, "Revisiting Distributed Synchronous SGD" (2016); Abadi et al.,
+"TensorFlow: A System for Large-Scale Machine Learning" (OSDI 2016), section 4.4.
+"""
+
+from __future__ import annotations
+
+import bisect
+import collections
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from .attempts import Attempt
+from .errors import CancelledError
+
+NO_TICKET = -1  # in place of a ticket's number: the epoch is over
+
+
+class Receipt(IntEnum):
+    """What has become of a gradient."""
+
+    TAKEN = 0
+    LATE = 1  # its step had its set already, or it was staler than is allowed
+    DUPLICATE = 2  # another worker was quicker with the same share
+    REFUSED = 3  # the worker is not known any more, or the epoch is over
+
+
+class Ticket(NamedTuple):
+    """What a worker is to compute.
+
+    Attributes:
+        number: its own, by which gradients are put; NO_TICKET at the end of an epoch.
+        step: the step whose parameters are read, counted from 0 over all epochs.
+        share: the number of the share in its epoch; share ``g * shares + p`` is part p of global batch g.
+    """
+
+    number: int
+    step: int
+    share: int
+
+
+class Chosen(NamedTuple):
+    """The set of a step.
+
+    Attributes:
+        step: which.
+        tickets: their numbers, in the order of shares.
+        rows: of each.
+        horizon: no ticket with a lower number is in use, but those of the set.
+    """
+
+    step: int
+    tickets: list[int]
+    rows: list[int]
+    horizon: int
+
+
+@dataclass
+class _Worker:
+    """A worker that takes part.
+
+    Attributes:
+        task, incarnation: of its process.
+        receipts: how many it got of each kind.
+        contributed: the step to which it has contributed last.
+    """
+
+    task: str
+    incarnation: int
+    receipts: collections.Counter[Receipt] = field(default_factory=collections.Counter[Receipt])
+    contributed: int = -1
+
+
+@dataclass
+class _Out:
+    """A ticket that is out."""
+
+    worker: int
+    step: int
+    share: int
+
+
+class ReplicaStepsState:
+    """Hands out shares, counts what comes back, and chooses the sets of steps.
+
+    Args:
+        shares: how many shares make a step.
+        synchronous: whether tickets of a step are handed out only when the step before has been applied.
+        requeue: whether shares of dropped gradients are handed out again. Otherwise their rows are skipped.
+        max_staleness: how many steps the parameters of an asynchronous gradient may be behind; None for any number.
+
+    Attributes:
+        step: the step that is under way: so many have been applied.
+        epoch: the number of the epoch that is under way or was last, counted from 1.
+    """
+
+    def __init__(
+        self, shares: int, synchronous: bool = True, requeue: bool = True, max_staleness: int | None = None
+    ) -> None:
+        self.step = 0
+        self.epoch = 0
+        self._shares = shares
+        self._synchronous = synchronous
+        self._requeue = requeue
+        self._max_staleness = max_staleness
+        self._workers: dict[int, _Worker] = {}
+        self._pool: list[int] = []  # shares to hand out, in order
+        self._undone: set[int] = set()  # shares of the epoch that no applied or chosen set has
+        self._counted: dict[int, tuple[int, int]] = {}  # by share: ticket and rows
+        self._out: dict[int, _Out] = {}
+        self._sets: collections.deque[Chosen] = collections.deque()
+        self._unapplied: dict[int, list[int]] = {}  # by step: tickets of chosen sets
+        self._takes: list[tuple[Attempt, int, int, int]] = []  # with worker, incarnation and epoch
+        self._chooses: collections.deque[Attempt] = collections.deque()
+        self._is_running = False
+        self._closed: str | None = None
+        self._next_ticket = 0
+        self._chosen = 0  # how many sets were chosen
+        self._staleness: collections.Counter[int] = collections.Counter()
+
+    # --- members ----------------------------------------------------------------------------------------------------
+
+    def join(self, worker: int, task: str, incarnation: int) -> None:
+        """Take in a worker; an earlier incarnation of it is out."""
+        known = self._workers.get(worker)
+        if known is not None and known.incarnation != incarnation:
+            self._drop(worker)
+        if known is None or known.incarnation != incarnation:
+            self._workers[worker] = _Worker(task, incarnation)
+        self._settle()
+
+    def leave(self, worker: int, incarnation: int) -> None:
+        """Let a worker go; what it has out is handed out again."""
+        if self._is_member(worker, incarnation):
+            self._drop(worker)
+            self._settle()
+
+    def lost(self, task: str, incarnation: int) -> list[int]:
+        """Let the workers of a task go that is gone; gives their numbers."""
+        gone = [n for n, each in self._workers.items() if (each.task, each.incarnation) == (task, incarnation)]
+        for worker in gone:
+            self._drop(worker)
+        self._settle()
+        return gone
+
+    @property
+    def members(self) -> list[int]:
+        """The numbers of the workers that take part."""
+        return sorted(self._workers)
+
+    def _is_member(self, worker: int, incarnation: int) -> bool:
+        known = self._workers.get(worker)
+        return known is not None and known.incarnation == incarnation
+
+    def _drop(self, worker: int) -> None:
+        del self._workers[worker]
+        self._void(worker)
+        for take in [take for take in self._takes if take[1] == worker]:
+            self._takes.remove(take)
+            take[0].fail(CancelledError(f"worker {worker} does not take part any more"))
+
+    def _void(self, worker: int) -> None:
+        """Hand out again what a worker has out."""
+        for number in [number for number, out in self._out.items() if out.worker == worker]:
+            self._hand_back(self._out.pop(number).share, is_dropped=False)
+
+    # --- epochs -----------------------------------------------------------------------------------------------------
+
+    def begin_epoch(self, batches: int) -> int:
+        """Begin an epoch of so many global batches; gives its number."""
+        self.epoch += 1
+        self._pool = list(range(batches * self._shares))
+        self._undone = set(self._pool)
+        self._counted.clear()
+        self._out.clear()
+        self._is_running = True
+        for worker in self._workers.values():
+            worker.contributed = -1
+        self._settle()
+        return self.epoch
+
+    def end_epoch(self) -> None:
+        """End the epoch now: shares that are not done are not handed out any more."""
+        self._is_running = False
+        self._pool.clear()
+        self._undone.clear()
+        self._counted.clear()
+        self._out.clear()
+        self._settle()
+
+    def close(self, reason: str) -> None:
+        """End everything: whoever asks or waits gets a `CancelledError` with the reason."""
+        self._closed = self._closed or reason
+        self._is_running = False
+        for attempt, *_ in self._takes:
+            attempt.fail(CancelledError(self._closed))
+        for attempt in self._chooses:
+            attempt.fail(CancelledError(self._closed))
+        self._takes.clear()
+        self._chooses.clear()
+
+    # --- what workers ask -------------------------------------------------------------------------------------------
+
+    def take(self, worker: int, incarnation: int, epoch: int) -> Attempt:
+        """Ask for a ticket of an epoch; it waits for the epoch to begin, and for the step before to be applied.
+
+        A ticket that the worker still has out is void.
+        """
+        attempt = Attempt(1)
+        if self._closed is not None:
+            attempt.fail(CancelledError(self._closed))
+        elif not self._is_member(worker, incarnation):
+            attempt.fail(CancelledError(f"worker {worker} does not take part any more"))
+        else:
+            self._void(worker)
+            self._takes.append((attempt, worker, incarnation, epoch))
+            self._settle()
+        return attempt
+
+    def withdraw_take(self, attempt: Attempt) -> None:
+        """Forget a request for a ticket."""
+        self._takes = [take for take in self._takes if take[0] is not attempt]
+
+    def commit(self, worker: int, incarnation: int, number: int, rows: int) -> Receipt:
+        """Count the gradients that a worker has put under a ticket, of so many rows."""
+        out = self._out.get(number)
+        if out is None or out.worker != worker or not self._is_member(worker, incarnation):
+            return self._receipt(worker, Receipt.REFUSED)
+        del self._out[number]
+        if out.share not in self._undone or out.share in self._counted:
+            return self._receipt(worker, Receipt.DUPLICATE)
+        staleness = self._chosen - out.step
+        self._staleness[staleness] += 1
+        allowed = 0 if self._synchronous else self._max_staleness
+        if allowed is not None and staleness > allowed:
+            self._hand_back(out.share, is_dropped=True)
+            self._settle()
+            return self._receipt(worker, Receipt.LATE)
+        self._counted[out.share] = (number, rows)
+        self._workers[worker].contributed = out.step
+        if len(self._counted) == min(self._shares, len(self._undone)):
+            self._choose()
+        self._settle()
+        return self._receipt(worker, Receipt.TAKEN)
+
+    def _receipt(self, worker: int, receipt: Receipt) -> Receipt:
+        if worker in self._workers:
+            self._workers[worker].receipts[receipt] += 1
+        return receipt
+
+    def _hand_back(self, share: int, is_dropped: bool) -> None:
+        if share not in self._undone or share in self._counted or share in self._pool:
+            return
+        if any(out.share == share for out in self._out.values()):
+            return  # another worker is at it
+        if is_dropped and not self._requeue:
+            self._undone.discard(share)
+            if self._counted and len(self._counted) == min(self._shares, len(self._undone)):
+                self._choose()
+        else:
+            bisect.insort(self._pool, share)
+
+    # --- what applies steps -----------------------------------------------------------------------------------------
+
+    def _choose(self) -> None:
+        shares = sorted(self._counted)
+        pairs = [self._counted[share] for share in shares]
+        self._undone.difference_update(shares)
+        self._counted.clear()
+        step, self._chosen = self._chosen, self._chosen + 1
+        self._unapplied[step] = [number for number, _ in pairs]
+        in_use = [*self._out, *(number for numbers in self._unapplied.values() for number in numbers)]
+        self._sets.append(
+            Chosen(step, self._unapplied[step], [rows for _, rows in pairs], min(in_use, default=self._next_ticket))
+        )
+
+    def choose(self) -> Attempt:
+        """Ask for the set of the next step; it waits until there is one."""
+        attempt = Attempt(1)
+        if self._closed is not None:
+            attempt.fail(CancelledError(self._closed))
+        else:
+            self._chooses.append(attempt)
+            self._settle()
+        return attempt
+
+    def withdraw_choose(self, attempt: Attempt) -> None:
+        """Forget a request for a set."""
+        self._chooses.remove(attempt)
+
+    def applied(self, step: int) -> None:
+        """Take note that a step's set has been applied everywhere."""
+        if self._unapplied.pop(step, None) is not None:
+            self.step += 1
+            self._settle()
+
+    # --- who is served ----------------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        while self._chooses and self._sets:
+            self._chooses.popleft().finish(self._sets.popleft())
+        if self._closed is not None:
+            return
+        again = True
+        while again:
+            again = False
+            for take in list(self._takes):
+                attempt, worker, _, epoch = take
+                ticket = self._ticket_for(worker, epoch)
+                if ticket is not None:
+                    self._takes.remove(take)
+                    attempt.finish(ticket)
+                    again = True
+
+    def _ticket_for(self, worker: int, epoch: int) -> Ticket | None:
+        """A ticket; None if the worker has to wait."""
+        if epoch < self.epoch:
+            return Ticket(NO_TICKET, self.step, 0)
+        if epoch > self.epoch:
+            return None
+        if not self._undone or not self._is_running:
+            return None if self._unapplied else Ticket(NO_TICKET, self.step, 0)
+        if self._synchronous and self._unapplied:
+            return None
+        share = self._share_for(worker)
+        if share is None:
+            return None
+        number, self._next_ticket = self._next_ticket, self._next_ticket + 1
+        self._out[number] = _Out(worker, self._chosen, share)
+        return Ticket(number, self._chosen, share)
+
+    def _share_for(self, worker: int) -> int | None:
+        """The share that a worker is to compute now.
+
+        Each worker has one share of a step. It gets another one if the step needs more than there are workers. Of the
+        next shares it gets the one that has its own number, so that without drops a worker always has the same part.
+        """
+        has_done = self._synchronous and self._has_contributed(worker)
+        if has_done:
+            to_come = sum(not self._has_contributed(other) for other in self._workers)
+            again = sum(self._has_contributed(out.worker) for out in self._out.values())
+            if len(self._counted) + to_come + again >= min(self._shares, len(self._undone)):
+                return None
+        if self._pool:
+            own = [share for share in self._pool[: self._shares] if share % self._shares == worker % self._shares]
+            share = own[0] if own else self._pool[0]
+            self._pool.remove(share)
+            return share
+        mine = {out.share for out in self._out.values() if out.worker == worker}
+        rest = sorted(self._undone - self._counted.keys() - mine)
+        return rest[0] if rest and self._synchronous and not has_done else None
+
+    def _has_contributed(self, worker: int) -> bool:
+        known = self._workers.get(worker)
+        return known is not None and known.contributed == self._chosen
+
+    # --- accounts ---------------------------------------------------------------------------------------------------
+
+    def statistics(self) -> dict[str, Any]:
+        """Count what was done, as values of JSON."""
+        return {
+            "step": self.step,
+            "epoch": self.epoch,
+            "members": self.members,
+            "receipts": {
+                str(number): {receipt.name.lower(): each.receipts[receipt] for receipt in Receipt}
+                for number, each in sorted(self._workers.items())
+            },
+            "staleness": {str(steps): count for steps, count in sorted(self._staleness.items())},
+            "undone": len(self._undone),
+        }
+
+    def describe(self, who: Callable[[int], str] = str) -> str:
+        """Say what a step waits for, for messages."""
+        outstanding = ", ".join(who(out.worker) for out in self._out.values()) or "nobody"
+        return (
+            f"step {self._chosen}, which has {len(self._counted)} of {min(self._shares, len(self._undone))} gradients; "
+            f"at work on it: {outstanding}; taking part: {', '.join(map(who, self.members)) or 'nobody'}"
+        )

@@ -1,0 +1,111 @@
+"""The state of replicas as operations: what is put and reduced, and what is refused."""
+
+import numpy as np
+import pytest
+
+from anabranch.engine.graph import Graph, control_dependencies
+from anabranch.engine.queues import DeadlineExceededError
+from anabranch.engine.queues.errors import CancelledError, StateLostError
+from anabranch.engine.queues.replica_steps import Part, ReplicaGradients, ReplicaSteps
+from anabranch.engine.session import Session
+
+
+def kept(*parts: Part) -> ReplicaGradients:
+    return ReplicaGradients(parts, "kept")
+
+
+def test_means_are_weighted_by_rows_and_do_not_depend_on_who_came_first():
+    rng = np.random.default_rng(0)
+    values = {ticket: [rng.normal(size=3).astype("float32"), np.int64(ticket), np.int32(ticket)] for ticket in range(4)}
+    results = []
+    for order in ([0, 1, 2, 3], [3, 1, 0, 2]):
+        gradients = kept(Part("float32", (3,)), Part("int64", (), "sum"), Part("int32", (), "first"))
+        for ticket in order:
+            gradients.put_now(ticket, values[ticket])
+        results.append(gradients.take_now([1, 2, 3], [1, 2, 3], 1))
+        assert len(gradients) == 0, "ticket 0 is older than the horizon"
+    mean = (values[1][0] + 2 * values[2][0] + 3 * values[3][0]) / 6
+    np.testing.assert_allclose(results[0][0], mean, rtol=1e-6)
+    assert [int(part) for part in results[0][1:]] == [6, 1]
+    for first, second in zip(*results, strict=True):
+        assert np.array_equal(first, second)
+
+
+def test_short_floats_are_added_up_in_float32():
+    gradients = kept(Part("float16", (1,)))
+    for ticket in range(3):
+        gradients.put_now(ticket, [np.array([40000.0], "float16")])  # two of them are beyond float16
+    (found,) = gradients.take_now([0, 1, 2], [1, 1, 1], 0)
+    assert (found.dtype, found.tolist()) == (np.float16, [40000.0])
+
+
+def test_what_comes_behind_the_horizon_is_not_kept():
+    gradients = kept(Part("float32", ()))
+    gradients.put_now(5, [np.float32(1.0)])
+    gradients.take_now([5], [1], 5)
+    gradients.put_now(4, [np.float32(1.0)])
+    gradients.put_now(6, [np.float32(1.0)])
+    assert len(gradients) == 1
+
+
+def test_values_that_are_missing_are_named():
+    gradients = kept(Part("float32", ()))
+    gradients.put_now(1, [np.float32(1.0)])
+    with pytest.raises(ValueError, match=r"'kept' has no values of tickets \[2\]"):
+        gradients.take_now([1, 2], [1, 1], 0)
+    assert len(gradients.take_now([1, 2], [1, 0], 0)) == 1, "a share without rows has none"
+
+
+def test_values_that_do_not_fit_are_refused_while_the_graph_is_built():
+    with Graph().as_default(), pytest.raises(TypeError, match=r"'kept' takes .*float32\[3\].*; got"):
+        kept(Part("float32", (3,))).put(0, [np.zeros(4, "float32")])
+    with Graph().as_default(), pytest.raises(TypeError, match=r"ReplicaSteps.applied takes 1 scalars, integers"):
+        ReplicaSteps(1).applied(1.5)
+
+
+def test_a_whole_step_in_one_graph():
+    with Graph().as_default() as graph:
+        steps, gradients = ReplicaSteps(1), kept(Part("float32", (2,)))
+        begun = [steps.join(0, 7, "/job:worker/task:0"), steps.begin_epoch(1)]
+        ticket, _, _ = steps.take(0, 7, 1)
+        with control_dependencies([gradients.put(ticket, [np.array([1.0, 2.0], "float32")])]):
+            receipt = steps.commit(0, 7, ticket, 4)
+        step, tickets, rows, horizon = steps.choose()
+        (found,) = gradients.take(tickets, rows, horizon)
+        done = steps.applied(step)
+        value, got, *_ = Session(graph).run([found, receipt, done, *begun], timeout=30)
+    assert (value.tolist(), int(got)) == ([1.0, 2.0], 0)
+
+
+def test_waiting_in_vain_tells_for_whom():
+    with Graph().as_default() as graph:
+        steps = ReplicaSteps(2, name="ours")
+        Session(graph).run([steps.join(0, 7, "a task"), steps.begin_epoch(1)])
+    with Graph().as_default() as graph:
+        ticket = steps.take(0, 7, 1)
+        Session(graph).run(ticket)
+        chosen = steps.choose()
+        with pytest.raises(
+            DeadlineExceededError,
+            match="the set of step 0, which has 0 of 2 gradients; at work on it: worker 0; taking part: worker 0",
+        ):
+            Session(graph).run(chosen, timeout=0.05)
+
+
+def test_the_loss_of_the_leading_task_ends_the_training():
+    steps = ReplicaSteps(1)
+    with Graph().as_default() as graph:
+        Session(graph).run(steps.join(0, 7, "/job:worker/task:0"))
+        steps.task_lost("/job:worker/task:0", 8)  # another incarnation
+        steps.task_lost("/job:worker/task:0", 7)
+        with pytest.raises(CancelledError, match="/job:worker/task:0, which leads the training, is gone"):
+            Session(graph).run(steps.choose())
+
+
+def test_lost_state_says_so():
+    steps, gradients = ReplicaSteps(1), kept(Part("float32", ()))
+    steps.lost = gradients.lost = "What it held is gone."
+    with Graph().as_default() as graph, pytest.raises(StateLostError, match="gone"):
+        Session(graph).run(steps.choose())
+    with pytest.raises(StateLostError, match="gone"):
+        gradients.put_now(0, [np.float32(1.0)])
