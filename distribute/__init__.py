@@ -1,4 +1,4 @@
-"""Running over several processes and machines: clusters, tasks and their clients. See docs/distribute.md."""
+"""Running over several processes and machines: clusters, tasks, clients and strategies. See docs/distribute.md."""
 
 from __future__ import annotations
 
@@ -6,11 +6,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 # Names and the modules that hold them; loaded on first use, for gRPC takes its time.
-_NAMES = {"ClusterSpec": ".cluster", "Server": ".server", "ServerConfig": ".server"}
+_NAMES = {
+    "ClusterSpec": ".cluster",
+    "ParameterServer": ".strategy",
+    "Server": ".server",
+    "ServerConfig": ".server",
+    "cluster_from_environment": ".environment",
+}
 
 if TYPE_CHECKING:
     from .cluster import ClusterSpec
+    from .environment import cluster_from_environment
     from .server import Server, ServerConfig
+    from .strategy import ParameterServer
 
 
 def __getattr__(name: str) -> Any:
@@ -25,4 +33,4 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_NAMES})
 
 
-__all__ = ["ClusterSpec", "Server", "ServerConfig"]
+__all__ = ["ClusterSpec", "ParameterServer", "Server", "ServerConfig", "cluster_from_environment"]

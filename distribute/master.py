@@ -183,7 +183,7 @@ class Master:
         targets = [named_target(graph, name) for name in program.document["targets"]]
         feeds: Any = [named_target(graph, name) for name in program.document["feeds"]]
         operations = all_operations(needed_operations(graph, targets, feeds))
-        return asked_tasks(operations, self.cluster.tasks, self.identity.name)
+        return asked_tasks([*operations, *[feed.operation for feed in feeds]], self.cluster.tasks, self.identity.name)
 
     def _locate(self, program: MasterProgram, found: Any) -> None:
         """Find the tasks of a program, wherever they are by now."""

@@ -169,7 +169,10 @@ class Worker:
                 result = error
             self._call(lambda: ended(result))
 
-        self._compiler.submit(run)
+        try:
+            self._compiler.submit(run)
+        except RuntimeError:  # the task or the whole process is ending, and nobody waits for the result
+            self._compiling -= 1
 
     def inspect(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """The same, for the master of this process."""

@@ -34,6 +34,9 @@ class Callback:
     reads_batch_logs: ClassVar[bool] = True
     """Whether it looks at the logs of single batches; if no callback does, they are not computed, and empty."""
 
+    # Under a strategy callbacks are called in the chief alone, unless they say otherwise.
+    on_all_workers: bool = False
+
     def __init__(self) -> None:
         self.params: dict[str, Any] = {}
         self._model: Any = None

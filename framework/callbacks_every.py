@@ -13,7 +13,7 @@ from .callback import Callback, CallbackList, Logs
 from .checkpointing import stateful_parts
 from .data import Data
 from .epochs import Epochs
-from .training import validation_data_of
+from .fit_data import validation_data_of
 
 
 class Every(Callback):

@@ -305,22 +305,36 @@ class ArrayData(Data):
         self.batches = -(-self.rows // batch_size)
 
     def epoch(self) -> Iterator[Batch]:
-        if self.shuffle == "batch":
-            return self._slices([int(i) * self.batch_size for i in _permutation(self.batches or 0)])
-        return self._gathered() if self.shuffle else self._slices(range(0, self.rows, self.batch_size))
+        order = self.order()
+        return self._slices(order) if self.shuffle == "batch" or order is None else self._gathered(order)
 
-    def _slices(self, starts: Iterable[int]) -> Iterator[Batch]:
+    def order(self) -> Array | None:
+        """Draw the order of a pass: of batches with ``shuffle="batch"``, else of rows; None for the order they have."""
+        if self.shuffle == "batch":
+            return _permutation(self.batches or 0)
+        return _permutation(self.rows) if self.shuffle else None
+
+    def rows_of(self, order: Array | None, number: int) -> Array:
+        """The numbers of the rows of a batch, in a pass of this order."""
+        place = int(order[number]) if order is not None and self.shuffle == "batch" else number
+        start = place * self.batch_size
+        stop = min(start + self.batch_size, self.rows)
+        return np.arange(start, stop) if order is None or self.shuffle == "batch" else order[start:stop]
+
+    def gather(self, rows: Array) -> Batch:
+        """The rows of these numbers, as a batch."""
+        return Batch(self.layout, [array.take(rows, axis=0) for array in self.arrays], len(rows))
+
+    def _slices(self, order: Array | None) -> Iterator[Batch]:
         arrays, layout, rows, size = self.arrays, self.layout, self.rows, self.batch_size
-        for start in starts:
+        for number in range(self.batches or 0) if order is None else order.tolist():
+            start = number * size
             stop = min(start + size, rows)
             yield Batch(layout, [array[start:stop] for array in arrays], stop - start)
 
-    def _gathered(self) -> Iterator[Batch]:
-        arrays, layout, size = self.arrays, self.layout, self.batch_size
-        order = _permutation(self.rows)
-        for start in range(0, self.rows, size):
-            rows = order[start : start + size]
-            yield Batch(layout, [array.take(rows, axis=0) for array in arrays], len(rows))
+    def _gathered(self, order: Array) -> Iterator[Batch]:
+        for start in range(0, self.rows, self.batch_size):
+            yield self.gather(order[start : start + self.batch_size])
 
 
 def _permutation(count: int) -> Array:

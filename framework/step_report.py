@@ -23,7 +23,7 @@ from ..engine.session.explain import told_of_passes
 from ..engine.session.profile import Profile, ProfiledLine, profile_program
 from .checkpointing import random_state, set_random_state, stateful_parts
 from .data import Batch, as_data
-from .training import without_targets
+from .fit_data import without_targets
 
 _KINDS = ("train", "test", "predict")
 _OTHERS = ("loss", "optimizer", "metrics")

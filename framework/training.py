@@ -19,28 +19,25 @@ from typing import Any
 import numpy as np
 
 from .. import optim
+from ..distribute.strategy import ParameterServer, current_strategy
 from ..engine.graph import Tensor, in_explicit_graph, pack_as
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
 from ..engine.runtime import numerics
 from . import metrics as metrics_module
 from .callback import Callback, CallbackList, History
 from .checkpointing import TrainingRun
-from .config import floatx
 from .contract import check_class_weight, check_numbers, check_probabilities, checked_first
 from .data import (
-    X_ONLY,
-    ArrayData,
     Batch,
-    Data,
     as_data,
     batch_of,
     class_weights_to_sample_weights,
     convert_structure,
     is_array_like,
     train_validation_split,
-    unpack_x_y_sample_weight,
 )
 from .epochs import Epochs
+from .fit_data import batch_of_x, batch_size_of, validation_data_of, without_targets
 from .limits import check_counts, limited_epochs
 from .nan_report import guard_restored, located
 from .objectives import CompiledLoss, CompiledMetrics, check_names, object_name
@@ -58,6 +55,7 @@ class Trainer(StepMethods):
     def _init_trainer(self) -> None:
         self.optimizer: Any = None
         self.loss: Any = None
+        self.distribute_strategy: ParameterServer | None = None
         self.compiled = False
         self.stop_training = self.stop_evaluating = self.stop_predicting = False
         self.history: History | None = None
@@ -108,6 +106,7 @@ class Trainer(StepMethods):
         before the first step, before `compile`, or between two calls of `fit`.
         """
         self._check_step_signatures()
+        self.distribute_strategy = current_strategy()
         check_names(loss, metrics, weighted_metrics)
         self._compile_arguments = {
             "optimizer": optimizer,
@@ -248,8 +247,20 @@ class Trainer(StepMethods):
             x, y, sample_weight, batch_size=batch_size, shuffle=shuffle, class_weight=class_weight, labels=labels
         )
         epochs_of_data, epochs = Epochs(data, steps_per_epoch), limited_epochs(epochs)
-        validation = validation_data_of(validation_data, validation_batch_size or _batch_size(data, batch_size))
+        validation = validation_data_of(validation_data, validation_batch_size or batch_size_of(data, batch_size))
         verbosity = resolve_verbose(verbose)
+
+        def validate(epoch: int, hooks: CallbackList) -> Logs:
+            if validation is None or not _is_due(epoch, validation_freq):
+                return {}
+            found = self._evaluate(Epochs(validation, validation_steps), hooks, None)
+            return {f"val_{name}": value for name, value in found.items()}
+
+        if self.distribute_strategy is not None and self.distribute_strategy.is_distributed:
+            from .replicas.training import fit_replicas  # few need it
+
+            span = range(initial_epoch, epochs)
+            return fit_replicas(self, self.distribute_strategy, epochs_of_data, callbacks, span, verbosity, validate)
         hooks = self._callback_list(callbacks, verbose=verbosity, epochs=epochs, steps=epochs_of_data.steps)
         history = next(item for item in hooks.callbacks if isinstance(item, History))
         self.history = history
@@ -266,9 +277,7 @@ class Trainer(StepMethods):
                 progress = make_progress(shown, title, epochs_of_data.steps, partial(self._logs, "train"))
                 done = self._run_steps("train", epochs_of_data, hooks, progress)
                 logs = self._logs("train") if done else {}
-                if validation is not None and _is_due(epoch, validation_freq):
-                    found = self._evaluate(Epochs(validation, validation_steps), hooks, None)
-                    logs = dict(sorted({**logs, **{f"val_{name}": value for name, value in found.items()}}.items()))
+                logs = dict(sorted({**logs, **validate(epoch, hooks)}.items()))
                 progress.close(done, logs)
                 hooks.on_epoch_end(epoch, logs)
                 if self.stop_training or epochs_of_data.exhausted:
@@ -529,21 +538,6 @@ class Trainer(StepMethods):
 # --- helpers --------------------------------------------------------------------------------------------------------
 
 
-def batch_of_x(x: Any) -> Batch:
-    """A batch of inputs only."""
-    if type(x) is np.ndarray and x.ndim and x.dtype.kind not in "OSU":
-        return Batch(X_ONLY, [x.astype(floatx()) if x.dtype.kind == "f" and x.dtype.name != floatx() else x], len(x))
-    return batch_of(x)
-
-
-def without_targets(batch: Batch) -> Batch:
-    """The batch with its inputs only."""
-    if batch.layout.y is None and batch.layout.sample_weight is None:
-        return batch
-    x, _, _ = batch.layout.pack(batch.leaves)
-    return batch_of(x)
-
-
 def _joined(column: Sequence[Any]) -> Any:
     try:
         return np.concatenate(column)
@@ -561,25 +555,6 @@ def _packed(structure: Any, values: list[Any]) -> Any:
 
 def _converted(x: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
     return convert_structure(x, "x"), convert_structure(y, "y"), convert_structure(sample_weight, "sample_weight")
-
-
-def _batch_size(data: Data, given: int | None) -> int | None:
-    return data.batch_size if isinstance(data, ArrayData) else given
-
-
-def validation_data_of(given: Any, batch_size: int | None) -> Data | None:
-    """What to validate on, from what `fit` got; None if it got nothing."""
-    if given is None:
-        return None
-    if isinstance(given, (tuple, list)) and not is_batches(given):
-        x, y, sample_weight = unpack_x_y_sample_weight(given)
-        return as_data(x, y, sample_weight, batch_size=batch_size if is_array_like(x, y) else None)
-    return as_data(given, batch_size=batch_size if is_array_like(given) else None)
-
-
-def is_batches(given: Any) -> bool:
-    """Whether a list is one of batches ``[(x, y), ...]``, not ``[x, y]``."""
-    return isinstance(given, list) and bool(given) and all(isinstance(item, tuple) for item in given)
 
 
 def _needs_scaled_loss(model: Any) -> bool:

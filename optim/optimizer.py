@@ -35,6 +35,7 @@ from ..engine.ops.base import as_array
 from ..engine.ops.indexed_slices import deduplicated
 from ..engine.session import Function
 from .clipping import Clipping, Gradient, on_values
+from .replicas import who_takes
 from .schedules import LearningRateSchedule
 from .stateless import StatelessSteps
 from .updates import Updates, constrain
@@ -339,7 +340,8 @@ class Optimizer(StatelessSteps, Updates):
         given = list(grads)
         variables = self._targets(given, None if trainable_variables is None else list(trainable_variables))
         if in_explicit_graph() or any(isinstance(part, Symbol) for part in flatten(given)):
-            return self._add_step(given, variables)
+            take = who_takes()
+            return self._add_step(given, variables) if take is None else take(self, given, variables)
         arrays = [None if gradient is None else _as_arrays(gradient) for gradient in given]
         if not any(array is not None for array in arrays):
             raise ValueError(NO_GRADIENTS)

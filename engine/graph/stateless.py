@@ -72,6 +72,11 @@ class StatelessScope:
         """The tensor that a variable reads as; None where it has neither been given nor assigned a value."""
         return self._values.get(variable)
 
+    @property
+    def variables(self) -> list[Variable]:
+        """The variables that were given or assigned a value."""
+        return list(self._values)
+
     def __enter__(self) -> StatelessScope:
         self._graph = get_default_graph()
         _active.scopes.append(self)

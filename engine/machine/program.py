@@ -7,6 +7,7 @@ import copy
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -37,6 +38,7 @@ from ..place.constraints import check_step
 from ..place.costs import CostModel, costs_of_process
 from ..place.devices import Device, declaration, list_devices, steps_are_measured
 from ..place.kernels import all_operations as needed_inside
+from ..place.kernels import is_split as can_be_split
 from ..place.placement import Placement, place
 from ..queues.attempts import WaitingOp
 from ..queues.writing import Writing, hold_interrupts, locks_of
@@ -396,8 +398,22 @@ def lowered(
 
     built = prepared if isinstance(prepared, BuiltStep) else None
 
-    def device_of(operation: Operation) -> str:
+    def own_device(operation: Operation) -> str:
         return (operation.device if built is None else built.places.get(operation)) or host
+
+    @cache
+    def computing_inside(operation: Operation) -> list[Operation]:
+        return [each for each in needed_inside([operation]) if not isinstance(each.op, (Constant, Parameter))]
+
+    @cache
+    def devices_inside(operation: Operation) -> frozenset[str]:
+        inside = computing_inside(operation)
+        return frozenset([own_device(each) for each in inside if each is not operation and not each.op.regions])
+
+    def device_of(operation: Operation) -> str:
+        """Where an operation runs. A loop or branch that is run as a whole is where all that is inside was placed."""
+        used = devices_inside(operation) if can_be_split(operation.op) else ()
+        return next(iter(used)) if len(used) == 1 else own_device(operation)
 
     def has_own_memory(device: str) -> bool:
         return devices[device].has_own_memory
@@ -405,9 +421,8 @@ def lowered(
     targets = scheduling_of(devices)
 
     def is_split(operation: Operation) -> bool:
-        inside = [each for each in needed_inside([operation]) if not isinstance(each.op, (Constant, Parameter))]
-        used = {device_of(each) for each in inside if each is not operation and not each.op.regions}
-        waits = any(isinstance(each.op, WaitingOp) or targets(each) for each in inside)
+        used = devices_inside(operation)
+        waits = any(isinstance(each.op, WaitingOp) or targets(each) for each in computing_inside(operation))
         return waits or len(used) > 1 or any(has_own_memory(device) for device in used)
 
     if built:

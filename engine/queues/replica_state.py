@@ -39,11 +39,13 @@ class Ticket(NamedTuple):
         number: its own, by which gradients are put; NO_TICKET at the end of an epoch.
         step: the step whose parameters are read, counted from 0 over all epochs.
         share: the number of the share in its epoch; share ``g * shares + p`` is part p of global batch g.
+        applied: how many steps have been applied so far, over all epochs.
     """
 
     number: int
     step: int
     share: int
+    applied: int
 
 
 class Chosen(NamedTuple):
@@ -291,6 +293,11 @@ class ReplicaStepsState:
             self._settle()
         return attempt
 
+    def end_choosing(self) -> None:
+        """Have whoever waits for a set fail with `CancelledError`: no further one is wanted."""
+        while self._chooses:
+            self._chooses.popleft().fail(CancelledError("no further set is wanted"))
+
     def withdraw_choose(self, attempt: Attempt) -> None:
         """Forget a request for a set."""
         self._chooses.remove(attempt)
@@ -322,11 +329,11 @@ class ReplicaStepsState:
     def _ticket_for(self, worker: int, epoch: int) -> Ticket | None:
         """A ticket; None if the worker has to wait."""
         if epoch < self.epoch:
-            return Ticket(NO_TICKET, self.step, 0)
+            return Ticket(NO_TICKET, self.step, 0, self.step)
         if epoch > self.epoch:
             return None
         if not self._undone or not self._is_running:
-            return None if self._unapplied else Ticket(NO_TICKET, self.step, 0)
+            return None if self._unapplied else Ticket(NO_TICKET, self.step, 0, self.step)
         if self._synchronous and self._unapplied:
             return None
         share = self._share_for(worker)
@@ -334,7 +341,7 @@ class ReplicaStepsState:
             return None
         number, self._next_ticket = self._next_ticket, self._next_ticket + 1
         self._out[number] = _Out(worker, self._chosen, share)
-        return Ticket(number, self._chosen, share)
+        return Ticket(number, self._chosen, share, self.step)
 
     def _share_for(self, worker: int) -> int | None:
         """The share that a worker is to compute now.

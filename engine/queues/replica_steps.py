@@ -60,8 +60,9 @@ _METHODS = {
     "close": _Method(1, takes_text=True),
     "commit": _Method(4, (_NUMBER,)),
     "applied": _Method(1),
+    "end_choosing": _Method(0),
     "statistics": _Method(0, (TensorSpec((), dtypes.string),)),
-    "take": _Method(3, (_NUMBER, _NUMBER, _NUMBER)),
+    "take": _Method(3, (_NUMBER, _NUMBER, _NUMBER, _NUMBER)),
     "choose": _Method(0, (_NUMBER, _NUMBERS, _NUMBERS, _NUMBER)),
 }
 
@@ -202,7 +203,10 @@ class ReplicaSteps(NamedResource):
         return self._add("close", [reason])
 
     def take(self, worker: Any, incarnation: Any, epoch: Any) -> Sequence[Tensor]:
-        """Take a ticket: its number (-1: the epoch is over), step and share. Waits for the step before."""
+        """Take a ticket: its number (-1: the epoch is over), step, share, and how many steps are applied.
+
+        Waits for the step before.
+        """
         return self._add("take", [worker, incarnation, epoch]).outputs
 
     def commit(self, worker: Any, incarnation: Any, ticket: Any, rows: Any) -> Tensor:
@@ -216,6 +220,10 @@ class ReplicaSteps(NamedResource):
     def applied(self, step: Any) -> Operation:
         """Note that the set of a step has been applied."""
         return self._add("applied", [step])
+
+    def end_choosing(self) -> Operation:
+        """Have whoever waits for a set fail with `CancelledError`."""
+        return self._add("end_choosing", [])
 
     def statistics(self) -> Tensor:
         """What was done, as JSON."""

@@ -479,3 +479,25 @@ session.run({forever.name!r}, {{"x:0": np.zeros(3)}})
         finite = loop_over_both(x, ab.constant(2))
         assert other.run(finite, {x: np.zeros(3)}).shape == (3,)
         other.close()
+
+
+def test_a_task_that_only_a_fed_placeholder_asks_for_is_in_the_step(session: ab.Session):
+    with ab.device(PS):
+        x = ab.placeholder((2,), "float32", "x")
+    with ab.device(WORKER):
+        y = x + 1.0
+    assert session.run(y, {x: [1.0, 2.0]}).tolist() == [2.0, 3.0]
+
+
+def test_a_branch_that_only_touches_state_of_another_task_runs_there(session: ab.Session):
+    with ab.device(PS):
+        total = ab.Variable([0.0, 0.0], name="branch/total")
+        count = ab.Variable(0, name="branch/count")
+        x = ab.placeholder((2,), "float32", "x")
+        is_even = ab.ops.equal(count % 2, 0)
+        done = ab.cond(is_even, lambda: total.assign(total + x), lambda: total.assign(total * x))
+        with ab.control_dependencies([done.operation]):
+            counted = count.assign_add(1)
+    for _ in range(3):
+        session.run(counted, {x: [2.0, 3.0]})
+    assert session.run(total).tolist() == [6.0, 12.0]

@@ -67,7 +67,7 @@ def test_a_whole_step_in_one_graph():
     with Graph().as_default() as graph:
         steps, gradients = ReplicaSteps(1), kept(Part("float32", (2,)))
         begun = [steps.join(0, 7, "/job:worker/task:0"), steps.begin_epoch(1)]
-        ticket, _, _ = steps.take(0, 7, 1)
+        ticket, *_ = steps.take(0, 7, 1)
         with control_dependencies([gradients.put(ticket, [np.array([1.0, 2.0], "float32")])]):
             receipt = steps.commit(0, 7, ticket, 4)
         step, tickets, rows, horizon = steps.choose()

@@ -1,0 +1,188 @@
+"""`ParameterServer`: replicas of a model on the workers of a cluster, with the parameters on its ps tasks.
+
+What `fit` does under a strategy is in framework/replicas. Nothing here imports gRPC before there is a cluster.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import threading
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+from .cluster import ClusterSpec
+from .environment import Place, cluster_from_environment
+
+if TYPE_CHECKING:
+    from .client import Client
+    from .server import Server
+
+WORKER_JOBS = ("chief", "worker")  # in the order in which their tasks are numbered
+
+
+class _Scopes(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[ParameterServer] = []
+
+
+_scopes = _Scopes()
+
+
+def current_strategy() -> ParameterServer | None:
+    """Give the strategy whose `scope` is around; None outside of all."""
+    return _scopes.stack[-1] if _scopes.stack else None
+
+
+class ParameterServer:
+    """Trains replicas of a model on the workers of a cluster, with parameters and optimizers on its ps tasks.
+
+    Every worker runs the same script. It finds its place in the environment (``TF_CONFIG``, which
+    ``python -m anabranch launch`` sets). Worker 0 is the chief: its callbacks are called, it shows the progress, and
+    the model begins with its initial values. Without a cluster the model is trained in this process as ever.
+
+    Args:
+        sync: whether the workers make each step together, with the mean of their gradients. Otherwise each worker's
+            gradient is an update of its own.
+        backup_workers: how many workers more there are than a step waits for. The first gradients count; the rows of
+            those that come later are handed out again.
+        on_drop: "requeue" hands the rows of dropped gradients out again, so that each row of an epoch counts once;
+            "skip" does not, as in the paper.
+        max_staleness: without `sync`, how many steps the parameters of a gradient may be behind; None for any number.
+        cluster: the tasks, in place of those in the environment: a `ClusterSpec`, or what makes one.
+        job_name, task_index: which task this process is; with `cluster`.
+
+    Source: Chen, Pan, Monga, Bengio and Jozefowicz, "Revisiting Distributed Synchronous SGD" (2016); Abadi et al.,
+    "TensorFlow: A System for Large-Scale Machine Learning" (OSDI 2016), section 4.4.
+
+    Raises:
+        ValueError: the cluster lacks workers or ps tasks, or an argument does not fit.
+
+    >>> import anabranch as ab
+    >>> strategy = ab.distribute.ParameterServer()
+    >>> with strategy.scope():
+    ...     model = ab.Sequential([ab.layers.Dense(1)])
+    ...     model.compile("sgd", "mse")
+    >>> strategy.is_chief, strategy.num_workers
+    (True, 1)
+    """
+
+    def __init__(
+        self,
+        sync: bool = True,
+        backup_workers: int = 0,
+        *,
+        on_drop: str = "requeue",
+        max_staleness: int | None = None,
+        cluster: ClusterSpec | dict[str, Any] | None = None,
+        job_name: str | None = None,
+        task_index: int | None = None,
+    ) -> None:
+        self.sync = sync
+        self.backup_workers = backup_workers
+        self.on_drop = on_drop
+        self.max_staleness = max_staleness
+        place = _place(cluster, job_name, task_index)
+        self.cluster = None if place is None else place.cluster
+        self.workers = [] if place is None else _tasks(place.cluster, WORKER_JOBS)
+        self.ps = [] if place is None else _tasks(place.cluster, ("ps",))
+        self.num_workers = max(len(self.workers), 1)
+        self._check()
+        self.task_index = 0
+        self._server: Server | None = None
+        self.fits = 0  # how many models were trained: a name for the state of each
+        if place is not None:
+            self._start(place)
+
+    def _check(self) -> None:
+        if self.on_drop not in ("requeue", "skip"):
+            raise ValueError(f"ParameterServer: on_drop must be 'requeue' or 'skip'; got {self.on_drop!r}.")
+        if self.max_staleness is not None and (self.sync or self.max_staleness < 0):
+            raise ValueError(
+                f"ParameterServer: max_staleness={self.max_staleness} is a number of steps, at least 0, for sync=False."
+            )
+        if self.backup_workers < 0 or (self.backup_workers and not self.sync):
+            raise ValueError(
+                f"ParameterServer: backup_workers={self.backup_workers} must be at least 0, and 0 where sync=False: "
+                "there no step waits for others."
+            )
+        if self.cluster is None:
+            return
+        if self.backup_workers >= self.num_workers:
+            raise ValueError(
+                f"ParameterServer: {self.backup_workers} of {self.num_workers} workers are backups, which leaves none "
+                "for a step to wait for. Start more workers, or give a smaller backup_workers."
+            )
+        if not self.ps or not self.workers:
+            raise ValueError(
+                f"ParameterServer needs a cluster with jobs 'worker' and 'ps'; this one has {self.cluster}. Start ps "
+                "tasks too: python -m anabranch launch -n 2 --ps 1 script.py."
+            )
+
+    def _start(self, place: Place) -> None:
+        from .server import Server
+
+        name = place.cluster.task_name(place.job_name, place.task_index)
+        self._server = Server(place.cluster, place.job_name, place.task_index)
+        if name in self.ps:
+            self._server.join()
+            raise SystemExit(0)
+        if name not in self.workers:
+            self._server.stop()
+            raise ValueError(f"{name} is neither a worker nor a ps task; jobs are 'worker', 'ps' and 'chief'.")
+        self.task_index = self.workers.index(name)
+        atexit.register(self.close)
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process is worker 0, whose callbacks are called."""
+        return self.task_index == 0
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether there is a cluster."""
+        return self.cluster is not None
+
+    @property
+    def shares(self) -> int:
+        """How many workers' gradients make a step."""
+        return self.num_workers - self.backup_workers if self.sync else 1
+
+    @property
+    def incarnation(self) -> int:
+        """The number that tells this process from one that was started before or after it as the same task."""
+        return 0 if self._server is None else self._server.incarnation
+
+    @contextlib.contextmanager
+    def scope(self) -> Generator[ParameterServer]:
+        """Make a block: models compiled inside are trained under this strategy."""
+        _scopes.stack.append(self)
+        try:
+            yield self
+        finally:
+            _scopes.stack.pop()
+
+    def connect(self) -> Client:
+        """Connect to this process's own task, which is the master of its steps."""
+        from .client import connect
+
+        if self._server is None:
+            raise RuntimeError("There is no cluster to connect to: this process was started by itself.")
+        return connect(self._server.target)
+
+    def close(self) -> None:
+        """End this process's task. It ends with the process, too."""
+        if self._server is not None:
+            self._server.stop()
+
+
+def _place(cluster: Any, job_name: str | None, task_index: int | None) -> Place | None:
+    if cluster is None:
+        return cluster_from_environment()
+    if job_name is None or task_index is None:
+        raise ValueError("ParameterServer: with cluster=, give job_name= and task_index= of this process.")
+    return Place(cluster if isinstance(cluster, ClusterSpec) else ClusterSpec(cluster), job_name, task_index)
+
+
+def _tasks(cluster: ClusterSpec, jobs: tuple[str, ...]) -> list[str]:
+    return [task for job in jobs for task in cluster.tasks if task.startswith(f"/job:{job}/")]

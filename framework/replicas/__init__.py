@@ -1,0 +1,1 @@
+"""Training of replicas: how `fit` runs on the workers of a cluster, under a strategy of `ab.distribute`."""

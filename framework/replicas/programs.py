@@ -1,0 +1,204 @@
+"""`ReplicaPrograms`: the steps that a worker runs on the cluster, each built and prepared when it is first needed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...engine import ops
+from ...engine.graph import (
+    Graph,
+    IndexedSlices,
+    Placeholder,
+    TensorSpec,
+    Variable,
+    control_dependencies,
+    dtypes,
+)
+from ...engine.graph.graph import device
+from ...engine.queues.replica_state import Receipt, Ticket
+from ..data import Batch
+from .plan import ReplicaPlan, placeholders
+
+_NUMBER, _NUMBERS, _TEXT = (
+    TensorSpec((), dtypes.int64),
+    TensorSpec((None,), dtypes.int64),
+    TensorSpec((), dtypes.string),
+)
+Run = Callable[..., tuple[Any, ...]]
+
+
+class ReplicaPrograms:
+    """Runs steps on the cluster for one worker.
+
+    Args:
+        plan: what lies where.
+    """
+
+    def __init__(self, plan: ReplicaPlan) -> None:
+        self.plan = plan
+        self.client = plan.strategy.connect()
+        self.client.places = plan.places
+        self._worker = plan.strategy.task_index
+        self._incarnation = plan.strategy.incarnation
+        self._known: dict[Any, Run] = {}
+
+    def close(self) -> None:
+        """Give up the connections."""
+        self.client.close()
+
+    # --- tickets ----------------------------------------------------------------------------------------------------
+
+    def join(self) -> None:
+        """Take part from now on."""
+        task = self.plan.strategy.workers[self._worker]
+        self._run("join", lambda: self.plan.steps.join(self._worker, self._incarnation, task))
+
+    def leave(self) -> None:
+        """Take part no more."""
+        self._run("leave", lambda: self.plan.steps.leave(self._worker, self._incarnation))
+
+    def take(self, epoch: int) -> Ticket:
+        """Take a ticket; its number is -1 at the end of the epoch."""
+        found = self._run(
+            "take",
+            lambda epoch: self.plan.steps.take(self._worker, self._incarnation, epoch),
+            (_NUMBER, epoch),
+        )
+        return Ticket(*map(int, found))
+
+    def train(self, ticket: int, batch: Batch) -> Receipt:
+        """Compute the gradients of a batch and put them under a ticket; a batch without rows has none."""
+        if not batch.size:
+            return self._commit_nothing(ticket)
+        key = ("train", batch.layout.key, *[(leaf.shape, leaf.dtype) for leaf in batch.leaves])
+        program = self._known.get(key)
+        if program is None:
+            program = self._known[key] = self._built_step(batch)
+        return Receipt(int(program(np.int64(ticket), *batch.leaves)[0]))
+
+    def _built_step(self, batch: Batch) -> Run:
+        own = self.plan.strategy.workers[self._worker]
+        with Graph().as_default() as graph, device(own):  # what touches state runs where that lies nevertheless
+            ticket = graph.add(Placeholder(_NUMBER), (), "ticket").outputs[0]
+            feeds = placeholders(batch)
+            puts = self.plan.trace_puts(batch, ticket, feeds)
+            with control_dependencies(puts):
+                receipt = self.plan.steps.commit(self._worker, self._incarnation, ticket, batch.size)
+            effects = [operation for operation in graph.operations if operation.writes]
+        specs = [_NUMBER, *[TensorSpec(leaf.shape, leaf.dtype) for leaf in batch.leaves]]
+        targets: list[Any] = [receipt, *effects]
+        return self.client.program(graph, targets, [ticket, *feeds], specs, None)
+
+    def _commit_nothing(self, ticket: int) -> Receipt:
+        (receipt,) = self._run(
+            "commit nothing",
+            lambda ticket: [self.plan.steps.commit(self._worker, self._incarnation, ticket, 0)],
+            (_NUMBER, ticket),
+        )
+        return Receipt(int(receipt))
+
+    # --- what the chief does ----------------------------------------------------------------------------------------
+
+    def begin_epoch(self, batches: int) -> int:
+        """Begin an epoch of so many global batches; gives its number."""
+        return int(self._run("begin", lambda count: [self.plan.steps.begin_epoch(count)], (_NUMBER, batches))[0])
+
+    def end_epoch(self) -> None:
+        """End the epoch now."""
+        self._run("end", self.plan.steps.end_epoch)
+
+    def end_all(self, reason: str) -> None:
+        """Have all workers that wait, or ask later, fail with this reason."""
+        self._run("close", lambda reason: self.plan.steps.close(reason), (_TEXT, np.asarray(reason, dtypes.string)))
+
+    def choose(self) -> tuple[Any, ...]:
+        """Wait for the set of the next step."""
+        return self._run("choose", self.plan.steps.choose)
+
+    def end_choosing(self) -> None:
+        """Have whoever waits for a set fail with `CancelledError`."""
+        self._run("end choosing", self.plan.steps.end_choosing)
+
+    def apply(self, chosen: Sequence[Any]) -> None:
+        """Apply the set of a step everywhere; then the next one may begin."""
+        specs = [_NUMBER, _NUMBERS, _NUMBERS, _NUMBER]
+        self._run("apply", self._build_apply, *zip(specs, chosen, strict=True))
+
+    def _build_apply(self, step: Any, tickets: Any, rows: Any, horizon: Any) -> Any:
+        plan, graph = self.plan, step.graph
+        taken = [iter(each.take(tickets, rows, horizon) if each.parts else ()) for each in plan.gradients]
+        gradients: list[list[Any]] = [[None] * len(variables) for _, variables in plan.applications]
+        for entry in plan.entries:
+            value: Any = next(taken[entry.ps])
+            if entry.variable is not None:
+                change = entry.variable.assign_add if plan.is_sum(entry.variable) else entry.variable.assign
+                change(value)
+                continue
+            variable = plan.applications[entry.application][1][entry.position]
+            if entry.part.has_rows:
+                whole = ops.convert_to_tensor(np.array(variable.shape, "int64"))
+                value = IndexedSlices(next(taken[entry.ps]), value, whole)
+            gradients[entry.application][entry.position] = value
+        for (optimizer, variables), found in zip(plan.applications, gradients, strict=True):
+            optimizer.apply(found, variables)
+        with control_dependencies([operation for operation in graph.operations if operation.writes]):
+            return plan.steps.applied(step)
+
+    def statistics(self) -> dict[str, Any]:
+        """What was done so far, by worker."""
+        return json.loads(str(self._run("statistics", lambda: [self.plan.steps.statistics()])[0]))
+
+    # --- values and messages ----------------------------------------------------------------------------------------
+
+    def pull(self, variables: Sequence[Variable]) -> list[Any]:
+        """The values that variables have on the ps tasks."""
+        if not variables:
+            return []
+        key = ("pull", *map(id, variables))
+        return list(self._run(key, lambda: [variable.value for variable in variables]))
+
+    def push(self, variables: Sequence[Variable], values: Sequence[Any]) -> None:
+        """Assign values to variables on the ps tasks."""
+        if not variables:
+            return
+        pairs = [(TensorSpec(np.shape(value), v.dtype), value) for v, value in zip(variables, values, strict=True)]
+
+        def build(*given: Any) -> Any:
+            return [variable.assign(value).operation for variable, value in zip(variables, given, strict=True)]
+
+        self._run(("push", *map(id, variables)), build, *pairs)
+
+    def send(self, worker: int, message: Any) -> None:
+        """Send a message, a value of JSON, to another worker."""
+        queue, text = self.plan.messages[worker], np.asarray(json.dumps(message), dtypes.string)
+        self._run(("send", worker), lambda text: queue.enqueue(text), (_TEXT, text))
+
+    def receive(self) -> Any:
+        """Wait for the next message to this worker."""
+        queue = self.plan.messages[self._worker]
+        return json.loads(str(self._run("receive", lambda: [queue.dequeue()])[0]))
+
+    # --- building ---------------------------------------------------------------------------------------------------
+
+    def _run(self, key: Any, build: Callable[..., Any], *given: tuple[TensorSpec, Any]) -> tuple[Any, ...]:
+        """Run a step on the ps tasks; it is built when it is first run.
+
+        Args:
+            key: tells one step from others.
+            build: makes what to fetch of placeholders.
+            given: the spec and the value of each placeholder.
+        """
+        program = self._known.get(key)
+        if program is None:
+            specs = [spec for spec, _ in given]
+            with Graph().as_default() as graph:
+                feeds = [graph.add(Placeholder(s), (), f"given_{n}").outputs[0] for n, s in enumerate(specs)]
+                with device(self.plan.strategy.ps[0]):
+                    made = build(*feeds)
+            targets = list(made) if isinstance(made, (list, tuple)) else [made]
+            program = self._known[key] = self.client.program(graph, targets, feeds, specs, None)
+        return program(*[np.asarray(value, spec.dtype) for spec, value in given])

@@ -1,0 +1,93 @@
+"""`Shares`: the parts of global batches that workers compute, cut out of data that every worker has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ...engine.ops.keys import global_generator
+from ..data import ArrayData, Batch, Data
+
+
+def check_shareable(data: Data, may_repeat: bool) -> None:
+    """Check that each worker can read its own rows of the data.
+
+    Args:
+        data: what `fit` was given.
+        may_repeat: whether rows may be handed out again, so that they have to be found by number.
+
+    Raises:
+        ValueError: it can't.
+    """
+    if not data.restartable:
+        raise ValueError(
+            "fit() on a cluster needs data that every worker can read, and can begin anew: arrays, a utils.PyDataset, "
+            "or an object that can be iterated again. A generator gives each row to one process only."
+        )
+    if data.batches is None:
+        raise ValueError(
+            "fit() on a cluster has to know how many batches an epoch has: give arrays, or an object with a length."
+        )
+    if may_repeat and not isinstance(data, ArrayData):
+        raise ValueError(
+            "Backup workers need data whose rows can be found by number, since rows may be handed out again: give "
+            "arrays, or leave backup_workers out."
+        )
+
+
+class Shares:
+    """One epoch's global batches, cut into shares of equal size as far as that goes.
+
+    Args:
+        data: the data.
+        parts: how many shares a global batch has.
+        seed: the state of the global generator with which the chief begins the pass, so that all draw one order.
+    """
+
+    def __init__(self, data: Data, parts: int, seed: list[int]) -> None:
+        self._data = data
+        self._parts = parts
+        generator = global_generator()
+        generator.state = np.array(seed, "int64")
+        self._order = data.order() if isinstance(data, ArrayData) else None
+        self._running: Iterator[Batch] = iter(()) if isinstance(data, ArrayData) else data.epoch()
+        self._position = -1
+        self._latest: Batch | None = None
+
+    def batch(self, share: int) -> Batch:
+        """The rows of a share.
+
+        Raises:
+            ValueError: data that are read in order would have to be read again.
+        """
+        number, part = divmod(share, self._parts)
+        if isinstance(self._data, ArrayData):
+            chosen = self._data.rows_of(self._order, number)
+            first, last = _bounds(len(chosen), part, self._parts)
+            return self._data.gather(chosen[first:last])
+        whole = self._whole(number)
+        first, last = _bounds(whole.size, part, self._parts)
+        return Batch(whole.layout, [leaf[first:last] for leaf in whole.leaves], last - first)
+
+    def _whole(self, number: int) -> Batch:
+        while self._position < number:
+            self._latest = next(self._running, None)
+            self._position += 1
+        if self._latest is None or self._position != number:
+            raise ValueError(
+                f"Global batch {number} is asked for, but the data are at batch {self._position}: rows of a worker "
+                "that is gone were handed out again, which takes data whose rows can be found by number. Give arrays."
+            )
+        return self._latest
+
+
+def _bounds(rows: int, part: int, parts: int) -> tuple[int, int]:
+    """The first row of a part, and the one behind the last.
+
+    >>> [_bounds(7, part, 3) for part in range(3)]
+    [(0, 3), (3, 5), (5, 7)]
+    """
+    size, more = divmod(rows, parts)
+    first = part * size + min(part, more)
+    return first, first + size + (part < more)

@@ -1,0 +1,324 @@
+"""`fit_replicas`: `fit` in one worker of a cluster.
+
+Each worker takes tickets, computes the gradients of the rows that these name, and puts them on the ps tasks. The chief
+(worker 0) does the same, and besides: a thread of it has the set of each step applied; it calls the callbacks, shows
+the progress, and tells the others at the end of an epoch what came of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...distribute.strategy import ParameterServer
+from ...engine.graph import Variable
+from ...engine.ops.keys import global_generator
+from ...engine.queues.errors import CancelledError
+from ...engine.queues.replica_state import NO_TICKET
+from ..callback import CallbackList, History
+from ..data import Batch, Data
+from ..epochs import Epochs
+from ..progress import Progress, make_progress
+from .plan import ReplicaPlan
+from .programs import ReplicaPrograms
+from .shares import Shares, check_shareable
+
+Logs = dict[str, Any]
+
+
+class ReplicaFit:
+    """One call of `fit` in one worker.
+
+    Args:
+        model: the model.
+        strategy: with a cluster.
+        data: what to train on.
+        validate: gives the logs of validation after an epoch (counted from 0), if there are any.
+        hooks: the callbacks; in other workers than the chief those with ``on_all_workers``.
+        verbosity: of the chief's progress.
+    """
+
+    def __init__(
+        self, model: Any, strategy: ParameterServer, data: Data, validate: Any, hooks: CallbackList, verbosity: int
+    ) -> None:
+        check_shareable(data, strategy.backup_workers > 0 or not strategy.sync)
+        self.model = model
+        self.strategy = strategy
+        self.data = data
+        self.validate = validate
+        self.hooks = hooks
+        self.verbosity = verbosity
+        self._applied = 0  # how many steps were applied in epochs that are over
+        self._known: dict[Variable, Any] = {}  # what the chief knows that variables have on the ps tasks
+
+    def run(self, epochs: range) -> None:
+        """Train; afterwards the model has the trained values, in each worker.
+
+        Raises:
+            CancelledError: another worker, or the chief, has ended the training; the message says why.
+            TaskFailedError: a task is gone that is needed.
+        """
+        self.strategy.fits += 1
+        # As in one process: the order of the first epoch is drawn before the first values of a model that is not built.
+        self._seed = _seed()
+        self._shares: Shares | None = Shares(self.data, self.strategy.shares, self._seed)
+        self.plan = ReplicaPlan(self.model, self.strategy, self._shares.batch(0))
+        self.programs = ReplicaPrograms(self.plan)
+        try:
+            self.programs.join()
+            if self.strategy.is_chief:
+                self._lead(epochs)
+            else:
+                self._follow()
+        except BaseException as error:
+            with contextlib.suppress(Exception):
+                self._give_up(error)
+            raise
+        finally:
+            self.programs.close()
+
+    def _give_up(self, error: BaseException) -> None:
+        if self.strategy.is_chief:
+            chief = self.strategy.workers[0]
+            self.programs.end_all(f"{chief}, which leads the training, has ended it: {_told(error)}")
+        else:
+            self.programs.leave()
+
+    # --- the chief --------------------------------------------------------------------------------------------------
+
+    def _lead(self, epochs: range) -> None:
+        model, hooks = self.model, self.hooks
+        hooks.on_begin("train")
+        self._push(self.plan.variables)
+        logs: Logs = {}
+        with self._applying() as self._applier:
+            for epoch in epochs:
+                model.reset_metrics()
+                hooks.on_epoch_begin(epoch)
+                self._push_changed()
+                shares = self._shares_of_epoch()
+                number = self.programs.begin_epoch(self.data.batches or 0)
+                self._tell({"epoch": epoch, "number": number, "seed": self._seed})
+                title = f"Epoch {epoch + 1}/{epochs.stop}"
+                progress = make_progress(self.verbosity, title, self.data.batches, self._logs_now)
+                done = self._run_epoch(number, shares, progress)
+                self._pull(self.plan.variables)
+                logs = self._logs() if done else {}
+                logs = dict(sorted({**logs, **self.validate(epoch)}.items()))
+                progress.close(done, logs)
+                hooks.on_epoch_end(epoch, logs)
+                self.data.on_epoch_end()
+                self._tell({"logs": {name: _plain(value) for name, value in logs.items()}})
+                if model.stop_training:
+                    break
+        model.optimizer.finalize_variable_values(model._trained_variables)
+        hooks.on_end("train", logs)
+        self._push_changed()
+        self._tell({"stop": bool(model.stop_training)})
+
+    def _shares_of_epoch(self) -> Shares:
+        """The rows of the next epoch; their order is drawn now, but for the first one's."""
+        shares, self._shares = self._shares, None
+        if shares is None:
+            self._seed = _seed()
+            shares = Shares(self.data, self.strategy.shares, self._seed)
+        return shares
+
+    def _tell(self, message: Logs) -> None:
+        for worker in range(1, self.strategy.num_workers):
+            self.programs.send(worker, message)
+
+    @contextlib.contextmanager
+    def _applying(self) -> Generator[_Applier]:
+        applier = _Applier(self.programs)
+        try:
+            yield applier
+        except CancelledError as error:
+            raise applier.error or error from None
+        finally:
+            applier.end()
+
+    def _run_epoch(self, number: int, shares: Shares, progress: Progress) -> int:
+        """Run the chief's part of an epoch; gives how many steps were applied in it."""
+        hooks, model = self.hooks, self.model
+        wanted = hooks.wants_batches("train")
+        done = 0
+        while True:
+            ticket = self.programs.take(number)
+            while done < ticket.applied - self._applied:
+                if wanted:
+                    hooks.begin_batch("train", done)
+                    self._pull(self.plan.variables)
+                    hooks.end_batch("train", done, self._logs() if hooks.reads_batch_logs("train") else {})
+                    self._push_changed()
+                done += 1
+                if model.stop_training:
+                    self.programs.end_epoch()
+            if ticket.number == NO_TICKET:
+                self._applied += done
+                return done
+            if not model.stop_training:
+                self._compute(ticket.number, shares.batch(ticket.share))
+            if time.perf_counter() >= progress.next_redraw:
+                progress.redraw(done)
+
+    def _compute(self, ticket: int, batch: Batch) -> None:
+        if not self.model._checked_batch and batch.size:
+            self.model._check_batch(batch)
+        self.programs.train(ticket, batch)
+
+    def _logs_now(self) -> Logs:
+        self._pull([variable for metric in self.model.metrics for variable in metric.variables])
+        return self._logs()
+
+    def _logs(self) -> Logs:
+        """The logs of the epoch so far, of all workers' rows; the variables have been pulled."""
+        results = self.model.get_metrics_result()
+        given = self.plan.log_variables
+        if not given:
+            return results
+        return {name: results.get(name, float(variable.numpy())) for name, variable in sorted(given.items())}
+
+    def _pull(self, variables: Sequence[Variable]) -> None:
+        with self._between_steps():
+            values = self.programs.pull(variables)
+        for variable, value in zip(variables, values, strict=True):
+            self._known[variable] = value
+            variable.assign(value)
+
+    def _push(self, variables: Sequence[Variable]) -> None:
+        values = [variable.numpy() for variable in variables]
+        with self._between_steps():
+            self.programs.push(variables, values)
+        self._known.update(zip(variables, values, strict=True))
+
+    def _push_changed(self) -> None:
+        """Bring what a callback has changed to the ps tasks."""
+        self._push([variable for variable in self.plan.variables if not _same(variable.numpy(), self._known[variable])])
+
+    def _between_steps(self) -> Any:
+        applier = getattr(self, "_applier", None)
+        return contextlib.nullcontext() if applier is None else applier.between_steps
+
+    # --- the other workers ------------------------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        model, hooks = self.model, self.hooks
+        hooks.on_begin("train")
+        logs: Logs = {}
+        while True:
+            message = self.programs.receive()
+            if "stop" in message:
+                model.stop_training = message["stop"]
+                break
+            epoch = message["epoch"]
+            hooks.on_epoch_begin(epoch)
+            shares = Shares(self.data, self.strategy.shares, message["seed"])
+            while (ticket := self.programs.take(message["number"])).number != NO_TICKET:
+                self._compute(ticket.number, shares.batch(ticket.share))
+            logs = self.programs.receive()["logs"]
+            self.data.on_epoch_end()
+            hooks.on_epoch_end(epoch, logs)
+        for variable, value in zip(self.plan.variables, self.programs.pull(self.plan.variables), strict=True):
+            variable.assign(value)
+        hooks.on_end("train", logs)
+
+
+class _Applier:
+    """A thread of the chief that has the set of each step applied.
+
+    Attributes:
+        between_steps: held while a set is applied.
+        error: what went wrong in the thread.
+    """
+
+    def __init__(self, programs: ReplicaPrograms) -> None:
+        self.between_steps = threading.Lock()
+        self.error: Exception | None = None
+        self._programs = programs
+        self._is_ending = False
+        self._thread = threading.Thread(target=self._run, name="anabranch applies steps", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                chosen = self._programs.choose()
+                with self.between_steps:
+                    self._programs.apply(chosen)
+        except Exception as error:
+            if not self._is_ending:
+                self.error = error
+                with contextlib.suppress(Exception):
+                    self._programs.end_all(f"a step could not be applied: {_told(error)}")
+
+    def end(self) -> None:
+        """End the thread; a set that is being applied is waited for."""
+        self._is_ending = True
+        self._programs.end_choosing()
+        self._thread.join()
+
+
+def _told(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+def _seed() -> list[int]:
+    return [int(part) for part in global_generator().state]
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+
+
+def _same(value: Any, known: Any) -> bool:
+    value, known = np.asarray(value), np.asarray(known)
+    return value.dtype == known.dtype and value.shape == known.shape and value.tobytes() == known.tobytes()
+
+
+def fit_replicas(
+    model: Any,
+    strategy: ParameterServer,
+    data: Epochs,
+    callbacks: Any,
+    epochs: range,
+    verbosity: int,
+    validate: Callable[[int, CallbackList], Logs],
+) -> History:
+    """Train a model on a cluster, in one of its workers; see `Trainer.fit`.
+
+    Args:
+        model: the model.
+        strategy: with a cluster.
+        data: what to train on.
+        callbacks: what `fit` was given.
+        epochs: those to make, counted from 0.
+        verbosity: what the chief shows.
+        validate: gives the logs of validation after an epoch.
+
+    Raises:
+        ValueError: model, data or callbacks can't be used by replicas.
+    """
+    if data.steps_per_epoch is not None:
+        raise ValueError(
+            f"fit(steps_per_epoch={data.steps_per_epoch}) on a cluster: an epoch is one pass over the data there. "
+            "Leave steps_per_epoch out, and give the rows of one epoch."
+        )
+    given = CallbackList(callbacks).callbacks
+    if not strategy.is_chief:
+        given = [callback for callback in given if callback.on_all_workers]
+    params = {"verbose": verbosity, "epochs": epochs.stop, "steps": data.steps}
+    hooks = CallbackList(given, add_history=True, model=model, **params)
+    history = next(item for item in hooks.callbacks if isinstance(item, History))
+    model.history, model.stop_training = history, False
+    shown = 0 if hooks.shows_progress else verbosity
+    ReplicaFit(model, strategy, data.data, lambda epoch: validate(epoch, hooks), hooks, shown).run(epochs)
+    return history
+
+
+__all__ = ["ReplicaFit", "fit_replicas"]

@@ -1,0 +1,130 @@
+"""Trains small models one after the other, as one of the workers of a cluster or alone, and saves what came of it.
+
+train_models.py OUTPUT [MODEL ...]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import anabranch as ab
+from anabranch import layers, ops, optim
+
+ROWS = 50  # in batches of 12: the last one has 2 rows, fewer than there are workers in some runs
+rng = np.random.default_rng(0)
+X = rng.normal(size=(ROWS, 6))
+Y = rng.normal(size=(ROWS, 1))
+WORDS = rng.integers(0, 20, size=(ROWS, 5))
+CLASSES = (WORDS.sum(1) % 3).astype("int32")
+
+
+class Leaky(layers.Layer):
+    def __init__(self, units: int) -> None:
+        super().__init__()
+        self.units = self.state_size = units
+
+    def build(self, input_shape: Any) -> None:
+        self.kernel = self.add_weight(shape=(input_shape[-1], self.units), name="kernel")
+        self.recurrent = self.add_weight(shape=(self.units, self.units), name="recurrent")
+
+    def call(self, x: Any, states: Any) -> Any:
+        h = 0.9 * states[0] + 0.1 * ops.tanh(x @ self.kernel + states[0] @ self.recurrent)
+        return h, [h]
+
+
+class OwnStep(ab.Model):
+    """A step of its own, which logs one metric and one value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = layers.Dense(1)
+        self.error = ab.metrics.Mean(name="error")
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with ab.GradientTape() as tape:
+            loss = ops.mean(ops.square(y - self(x, training=True)))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        self.error.update_state(loss, sample_weight=ops.shape(x)[0])
+        return {"error": self.error.result(), "half": loss / 2}
+
+
+def dense(optimizer: Any, **options: Any) -> Any:
+    model = ab.Sequential([layers.Dense(8, "tanh", kernel_regularizer="l2"), layers.Dense(1)])
+    model.compile(optimizer, "mse", metrics=["mae"], **options)
+    return model, X, Y, {}
+
+
+def words(cell: bool) -> Any:
+    inner = layers.RNN(Leaky(7)) if cell else layers.Flatten()
+    model = ab.Sequential([layers.Embedding(20, 4), inner, layers.Dense(3, "softmax")])
+    model.compile(optim.SGD(0.1, momentum=0.9), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model, WORDS, CLASSES, {}
+
+
+def two_outputs() -> Any:
+    x = ab.Input((6,))
+    hidden = layers.Dense(5, "relu")(x)
+    model = ab.Model(x, {"a": layers.Dense(1, name="a")(hidden), "b": layers.Dense(1, name="b")(hidden)})
+    model.compile(
+        optim.RMSprop(0.01), {"a": "mse", "b": "huber"}, loss_weights={"a": 1.0, "b": 0.5}, metrics={"a": ["mae"]}
+    )
+    return model, X, {"a": Y, "b": 2 * Y}, {"shuffle": False}
+
+
+def own_step() -> Any:
+    model = OwnStep()
+    model.compile(optim.Adagrad(0.1))
+    return model, X, Y, {"shuffle": "batch"}
+
+
+def float64() -> Any:
+    ab.config.set_floatx("float64")
+    return dense(optim.Adam(0.01))
+
+
+SCHEDULE = optim.schedules.ExponentialDecay(0.05, 3, 0.9)
+MODELS: dict[str, Callable[[], Any]] = {
+    "clipped": lambda: dense(optim.Adam(0.01, global_clipnorm=0.5)),
+    "averaged": lambda: dense(optim.SGD(0.05, use_ema=True, ema_momentum=0.9)),
+    "accumulated": lambda: dense(optim.Adam(0.01, gradient_accumulation_steps=2)),
+    "scheduled": lambda: dense(optim.AdamW(SCHEDULE, weight_decay=0.01)),
+    "several steps a call": lambda: dense(optim.SGD(0.05), steps_per_execution=3),
+    "table": lambda: words(cell=False),
+    "cell": lambda: words(cell=True),
+    "two outputs": two_outputs,
+    "own step": own_step,
+    "float64": float64,  # changes floatx, so it comes last
+}
+
+
+def main(output: str, names: list[str]) -> None:
+    ab.utils.set_random_seed(1)
+    strategy = ab.distribute.ParameterServer()
+    found: dict[str, Any] = {}
+    for name in names or MODELS:
+        with strategy.scope():
+            model, x, y, options = MODELS[name]()
+        history = model.fit(x, y, batch_size=12, epochs=2, validation_data=(x[:20], _first(y)), verbose=0, **options)
+        for number, weight in enumerate(model.get_weights()):
+            found[f"{name}: weight {number}"] = weight
+        for key, values in history.history.items():
+            found[f"{name}: {key}"] = np.array(values)
+        found[f"{name}: steps"] = np.array(int(model.optimizer.iterations))
+    np.savez(f"{output}-{strategy.task_index}.npz", **found)
+
+
+def _first(y: Any) -> Any:
+    return {key: value[:20] for key, value in y.items()} if isinstance(y, dict) else y[:20]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])
