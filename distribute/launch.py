@@ -49,6 +49,9 @@ class Launch:
     Args:
         workers, ps: how many there are.
         script: the script and its arguments.
+
+    Attributes:
+        workers, ps: their processes.
     """
 
     def __init__(self, workers: int, ps: int, script: Sequence[str]) -> None:
@@ -62,17 +65,17 @@ class Launch:
         threads = str(max((os.cpu_count() or 1) // workers, 1))
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             self._environment.setdefault(name, threads)
-        self._ps: list[subprocess.Popen[str]] = []
-        self._workers: list[subprocess.Popen[str]] = []
+        self.ps: list[subprocess.Popen[str]] = []
+        self.workers: list[subprocess.Popen[str]] = []
         self._readers: list[threading.Thread] = []
 
     def __enter__(self) -> Launch:
         self._handler = signal.signal(signal.SIGTERM, _interrupt)
         try:
             for index in range(len(self.cluster["ps"])):
-                self._ps.append(self._started_ps(index))
+                self.ps.append(self._started_ps(index))
             for index in range(len(self.cluster["worker"])):
-                self._workers.append(self._started_worker(index))
+                self.workers.append(self._started_worker(index))
         except BaseException:
             self.__exit__()
             raise
@@ -106,14 +109,14 @@ class Launch:
 
         It is that of the chief. Where it is not 0, the first worker that failed is named.
         """
-        chief = self._workers[0]
+        chief = self.workers[0]
         first = None
         try:
             while chief.poll() is None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     chief.wait(0.2)
                 first = first or next(self._failed(), None)
-            for worker in self._workers[1:] if chief.returncode == 0 else ():
+            for worker in self.workers[1:] if chief.returncode == 0 else ():
                 worker.wait()
         except KeyboardInterrupt:
             print("anabranch launch: interrupted.", file=sys.stderr)
@@ -124,15 +127,15 @@ class Launch:
         return _status(chief.returncode if chief.returncode else 0)
 
     def _failed(self) -> Iterator[tuple[str, int]]:
-        named = [(f"ps {n}", each) for n, each in enumerate(self._ps)]
-        named += [(f"worker {n}", each) for n, each in enumerate(self._workers)]
+        named = [(f"ps {n}", each) for n, each in enumerate(self.ps)]
+        named += [(f"worker {n}", each) for n, each in enumerate(self.workers)]
         for name, process in named:
             if process.poll():
                 yield name, process.returncode
 
     def __exit__(self, *exception: object) -> None:
         """End all processes that are still there, and wait for them."""
-        processes = [*self._workers, *self._ps]
+        processes = [*self.workers, *self.ps]
         for process in processes:
             if process.poll() is None:
                 process.terminate()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from .cluster import ClusterSpec
@@ -91,6 +91,7 @@ class ParameterServer:
         self.task_index = 0
         self._server: Server | None = None
         self.fits = 0  # how many models were trained: a name for the state of each
+        self.count: Callable[[], dict[str, Any]] = dict  # what `statistics` gives: set by `fit`
         if place is not None:
             self._start(place)
 
@@ -161,6 +162,16 @@ class ParameterServer:
             yield self
         finally:
             _scopes.stack.pop()
+
+    def statistics(self) -> dict[str, Any]:
+        """Count what the `fit` that runs, or ran last, has done.
+
+        Returns:
+            ``step``: how many steps were applied; ``members``: the workers that take part; ``receipts``: for each
+            worker, how many of its gradients were taken, late, duplicate or refused; ``staleness``: how many gradients
+            were behind by so many steps. Empty before the first `fit`.
+        """
+        return self.count()
 
     def connect(self) -> Client:
         """Connect to this process's own task, which is the master of its steps."""

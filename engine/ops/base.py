@@ -296,16 +296,30 @@ def scalar(value: Any, dtype: DType | None, graph: Graph | None = None) -> Tenso
         key: Any = (type(value), value, dtype)
         known = _scalars.get(key)
         if known is None or value != value or (not value and type(value) is not int):  # -0.0 equals 0.0
-            known = Value(_scalar_array(value, dtype or result_type(type(value))))
+            known = Value(_scalar_array(value, dtype or _scalar_dtype(value)))
             if len(_scalars) < _MOST_SCALARS:
                 _scalars[key] = known
         return known
-    return _scalar_constant(value, dtype or result_type(type(value)), graph or get_default_graph())
+    return _scalar_constant(value, dtype or _scalar_dtype(value), graph or get_default_graph())
+
+
+def _scalar_dtype(value: Any) -> DType:
+    """The dtype of a Python number: int32 for integers that it can hold, else what NumPy takes for them."""
+    if type(value) is int and not -(2**31) <= value < 2**31:
+        return np.asarray(value).dtype
+    return result_type(type(value))
 
 
 def _scalar_array(value: Any, dtype: DType) -> Any:
     if dtypes.is_string(dtype):
         check_castable(result_type(type(value)), dtype)
+    elif type(value) is int and dtype.kind in "iu":
+        bits = 8 * dtype.itemsize  # negative numbers in an unsigned type count from its end, as masks of bits do
+        if not -(2 ** (bits - 1)) <= value < 2 ** (bits - (dtype.kind == "i")):
+            raise OverflowError(
+                f"The Python integer {value} does not fit {dtypes.name_of(dtype)}, the dtype of what it is used with. "
+                "Cast that to a larger type first, such as ops.cast(x, 'int64')."
+            )
     return np.asarray(value).astype(dtype)[()]
 
 

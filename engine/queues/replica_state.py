@@ -13,7 +13,7 @@ from __future__ import annotations
 import bisect
 import collections
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -70,13 +70,11 @@ class _Worker:
 
     Attributes:
         task, incarnation: of its process.
-        receipts: how many it got of each kind.
         contributed: the step to which it has contributed last.
     """
 
     task: str
     incarnation: int
-    receipts: collections.Counter[Receipt] = field(default_factory=collections.Counter[Receipt])
     contributed: int = -1
 
 
@@ -125,6 +123,7 @@ class ReplicaStepsState:
         self._closed: str | None = None
         self._next_ticket = 0
         self._chosen = 0  # how many sets were chosen
+        self._receipts: dict[int, collections.Counter[Receipt]] = {}
         self._staleness: collections.Counter[int] = collections.Counter()
 
     # --- members ----------------------------------------------------------------------------------------------------
@@ -253,8 +252,7 @@ class ReplicaStepsState:
         return self._receipt(worker, Receipt.TAKEN)
 
     def _receipt(self, worker: int, receipt: Receipt) -> Receipt:
-        if worker in self._workers:
-            self._workers[worker].receipts[receipt] += 1
+        self._receipts.setdefault(worker, collections.Counter())[receipt] += 1
         return receipt
 
     def _hand_back(self, share: int, is_dropped: bool) -> None:
@@ -347,7 +345,7 @@ class ReplicaStepsState:
         """The share that a worker is to compute now.
 
         Each worker has one share of a step. It gets another one if the step needs more than there are workers. Of the
-        next shares it gets the one that has its own number, so that without drops a worker always has the same part.
+        next batch it gets the part that has its own number, so that without drops a worker always has the same part.
         """
         has_done = self._synchronous and self._has_contributed(worker)
         if has_done:
@@ -356,7 +354,8 @@ class ReplicaStepsState:
             if len(self._counted) + to_come + again >= min(self._shares, len(self._undone)):
                 return None
         if self._pool:
-            own = [share for share in self._pool[: self._shares] if share % self._shares == worker % self._shares]
+            batch = self._pool[0] // self._shares
+            own = [share for share in self._pool[: self._shares] if share == batch * self._shares + worker]
             share = own[0] if own else self._pool[0]
             self._pool.remove(share)
             return share
@@ -377,8 +376,8 @@ class ReplicaStepsState:
             "epoch": self.epoch,
             "members": self.members,
             "receipts": {
-                str(number): {receipt.name.lower(): each.receipts[receipt] for receipt in Receipt}
-                for number, each in sorted(self._workers.items())
+                str(number): {receipt.name.lower(): count[receipt] for receipt in Receipt}
+                for number, count in sorted(self._receipts.items())
             },
             "staleness": {str(steps): count for steps, count in sorted(self._staleness.items())},
             "undone": len(self._undone),

@@ -71,16 +71,26 @@ class ReplicaFit:
         self.programs = ReplicaPrograms(self.plan)
         try:
             self.programs.join()
+            self.strategy.count = self.programs.statistics
             if self.strategy.is_chief:
                 self._lead(epochs)
             else:
                 self._follow()
+            self._keep_statistics()
+            self.programs.leave()  # so that the end of the chief is no loss to workers that are still reading
         except BaseException as error:
+            self._keep_statistics()
             with contextlib.suppress(Exception):
                 self._give_up(error)
             raise
         finally:
             self.programs.close()
+
+    def _keep_statistics(self) -> None:
+        found: dict[str, Any] = {}
+        with contextlib.suppress(Exception):  # a ps task may be gone
+            found = self.programs.statistics()
+        self.strategy.count = lambda: found
 
     def _give_up(self, error: BaseException) -> None:
         if self.strategy.is_chief:

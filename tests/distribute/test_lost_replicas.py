@@ -1,0 +1,120 @@
+"""Workers and ps tasks that are killed, stopped or fail while replicas train."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from shared.tasks import PATIENCE
+
+from anabranch.distribute.launch import Launch
+
+SCRIPT = str(Path(__file__).parent / "scripts" / "train_with_a_pause.py")
+pytestmark = [
+    pytest.mark.xdist_group("tasks"),
+    pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes"),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("reached", "go"):
+        os.mkfifo(tmp_path / name)
+    return tmp_path
+
+
+@pytest.fixture
+def run(folder: Path, request: pytest.FixtureRequest, capfd: Any) -> Generator[Launch]:
+    """A run whose chief has made two steps and waits; what it prints is captured."""
+    workers, *arguments = request.param
+    with Launch(workers, 1, [SCRIPT, str(folder), *arguments]) as made:
+        assert (folder / "reached").read_text() == "two steps"
+        yield made
+
+
+def found(folder: Path, worker: int) -> Any:
+    return json.loads((folder / f"found-{worker}.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def alone() -> Any:
+    """What one process finds."""
+    done = subprocess.run(
+        [sys.executable, SCRIPT, "/no/such/folder"], stdout=subprocess.PIPE, text=True, check=True, timeout=PATIENCE
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("run", [(2,)], indirect=True)
+def test_the_work_of_a_worker_that_is_killed_is_done_by_the_others(run: Launch, folder: Path, alone: Any, capfd: Any):
+    run.workers[1].kill()
+    run.workers[1].wait()
+    (folder / "go").write_text("go")
+    assert (folder / "reached").read_text() == "the end"
+    assert run.wait() == 0
+    mine = found(folder, 0)
+    assert mine["steps"] == alone["steps"] == 14
+    assert mine["statistics"]["members"] == [0]
+    np.testing.assert_allclose(mine["history"]["loss"], alone["history"]["loss"], 1e-5)
+    for weight, other in zip(mine["weights"], alone["weights"], strict=True):
+        np.testing.assert_allclose(weight, other, 1e-4, 1e-5)
+    assert "worker 1 ended with exit status -9" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("run", [(3, "1")], indirect=True)
+def test_a_backup_makes_up_for_a_worker_that_is_stopped(run: Launch, folder: Path):
+    run.workers[2].send_signal(signal.SIGSTOP)
+    (folder / "go").write_text("go")
+    assert (folder / "reached").read_text() == "the end"
+    run.workers[2].send_signal(signal.SIGCONT)
+    assert run.wait() == 0
+    results = [found(folder, worker) for worker in range(3)]
+    assert [each["steps"] for each in results] == [14, 14, 14], "each row counts once"
+    assert results[0]["history"] == results[1]["history"] == results[2]["history"]
+    assert results[0]["weights"] == results[2]["weights"]
+    receipts = results[2]["statistics"]["receipts"]
+    assert sum(receipts[worker]["taken"] for worker in "012") == 28
+
+
+@pytest.mark.parametrize("run", [(2,)], indirect=True)
+def test_the_loss_of_the_chief_ends_the_other_workers(run: Launch, folder: Path, capfd: Any):
+    run.workers[0].kill()
+    run.workers[0].wait()
+    assert run.workers[1].wait(PATIENCE) == 1
+    assert run.wait() == 128 + signal.SIGKILL
+    run.__exit__()
+    printed = capfd.readouterr()
+    assert "[worker 1] " in printed.out
+    assert "/job:worker/task:0, which leads the training, is gone" in printed.out
+    assert "worker 0 ended with exit status -9" in printed.err
+
+
+@pytest.mark.parametrize("run", [(2,)], indirect=True)
+def test_the_loss_of_a_ps_task_is_named_by_all_workers(run: Launch, folder: Path, capfd: Any):
+    run.ps[0].kill()
+    run.ps[0].wait()
+    (folder / "go").write_text("go")
+    assert run.wait() == 1
+    assert run.workers[1].wait(PATIENCE) == 1
+    run.__exit__()
+    printed = capfd.readouterr()
+    assert "TaskFailedError: /job:ps/task:0 has failed" in printed.out
+    assert "ps 0 ended with exit status -9" in printed.err
+
+
+@pytest.mark.parametrize("run", [(2, "0", "fail")], indirect=True)
+def test_an_error_in_the_chief_is_told_to_the_other_workers(run: Launch, folder: Path, capfd: Any):
+    (folder / "go").write_text("go")
+    assert run.wait() == 1
+    assert run.workers[1].wait(PATIENCE) == 1
+    run.__exit__()
+    printed = capfd.readouterr()
+    assert "/job:worker/task:0, which leads the training, has ended it: this callback fails" in printed.out
