@@ -37,15 +37,13 @@ class Ticket(NamedTuple):
 
     Attributes:
         number: its own, by which gradients are put; NO_TICKET at the end of an epoch.
-        step: the step whose parameters are read, counted from 0 over all epochs.
+        step: the step whose parameters are read, counted from 0 over all epochs: so many have been applied.
         share: the number of the share in its epoch; share ``g * shares + p`` is part p of global batch g.
-        applied: how many steps have been applied so far, over all epochs.
     """
 
     number: int
     step: int
     share: int
-    applied: int
 
 
 class Chosen(NamedTuple):
@@ -113,10 +111,10 @@ class ReplicaStepsState:
         self._workers: dict[int, _Worker] = {}
         self._pool: list[int] = []  # shares to hand out, in order
         self._undone: set[int] = set()  # shares of the epoch that no applied or chosen set has
-        self._counted: dict[int, tuple[int, int]] = {}  # by share: ticket and rows
+        self._counted: dict[int, tuple[int, int, int]] = {}  # by share: ticket, rows and worker
         self._out: dict[int, _Out] = {}
         self._sets: collections.deque[Chosen] = collections.deque()
-        self._unapplied: dict[int, list[int]] = {}  # by step: tickets of chosen sets
+        self._unapplied: dict[int, list[tuple[int, int, int]]] = {}  # by step: those of chosen sets
         self._takes: list[tuple[Attempt, int, int, int]] = []  # with worker, incarnation and epoch
         self._chooses: collections.deque[Attempt] = collections.deque()
         self._is_running = False
@@ -244,7 +242,7 @@ class ReplicaStepsState:
             self._hand_back(out.share, is_dropped=True)
             self._settle()
             return self._receipt(worker, Receipt.LATE)
-        self._counted[out.share] = (number, rows)
+        self._counted[out.share] = (number, rows, worker)
         self._workers[worker].contributed = out.step
         if len(self._counted) == min(self._shares, len(self._undone)):
             self._choose()
@@ -271,15 +269,14 @@ class ReplicaStepsState:
 
     def _choose(self) -> None:
         shares = sorted(self._counted)
-        pairs = [self._counted[share] for share in shares]
+        chosen = [self._counted[share] for share in shares]
         self._undone.difference_update(shares)
         self._counted.clear()
         step, self._chosen = self._chosen, self._chosen + 1
-        self._unapplied[step] = [number for number, _ in pairs]
-        in_use = [*self._out, *(number for numbers in self._unapplied.values() for number in numbers)]
-        self._sets.append(
-            Chosen(step, self._unapplied[step], [rows for _, rows in pairs], min(in_use, default=self._next_ticket))
-        )
+        self._unapplied[step] = chosen
+        in_use = [*self._out, *(number for each in self._unapplied.values() for number, *_ in each)]
+        tickets, rows = [number for number, *_ in chosen], [rows for _, rows, _ in chosen]
+        self._sets.append(Chosen(step, tickets, rows, min(in_use, default=self._next_ticket)))
 
     def choose(self) -> Attempt:
         """Ask for the set of the next step; it waits until there is one."""
@@ -327,19 +324,25 @@ class ReplicaStepsState:
     def _ticket_for(self, worker: int, epoch: int) -> Ticket | None:
         """A ticket; None if the worker has to wait."""
         if epoch < self.epoch:
-            return Ticket(NO_TICKET, self.step, 0, self.step)
+            return Ticket(NO_TICKET, self.step, 0)
         if epoch > self.epoch:
             return None
         if not self._undone or not self._is_running:
-            return None if self._unapplied else Ticket(NO_TICKET, self.step, 0, self.step)
-        if self._synchronous and self._unapplied:
+            return None if self._unapplied else Ticket(NO_TICKET, self.step, 0)
+        if self._has_to_wait(worker):
             return None
         share = self._share_for(worker)
         if share is None:
             return None
         number, self._next_ticket = self._next_ticket, self._next_ticket + 1
-        self._out[number] = _Out(worker, self._chosen, share)
-        return Ticket(number, self._chosen, share, self.step)
+        self._out[number] = _Out(worker, self.step, share)
+        return Ticket(number, self.step, share)
+
+    def _has_to_wait(self, worker: int) -> bool:
+        """Whether parameters are still to change that a worker has to see: by any step, or by a gradient of its own."""
+        if self._synchronous:
+            return bool(self._unapplied)
+        return any(other == worker for chosen in self._unapplied.values() for *_, other in chosen)
 
     def _share_for(self, worker: int) -> int | None:
         """The share that a worker is to compute now.

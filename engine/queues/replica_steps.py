@@ -62,7 +62,7 @@ _METHODS = {
     "applied": _Method(1),
     "end_choosing": _Method(0),
     "statistics": _Method(0, (TensorSpec((), dtypes.string),)),
-    "take": _Method(3, (_NUMBER, _NUMBER, _NUMBER, _NUMBER)),
+    "take": _Method(3, (_NUMBER, _NUMBER, _NUMBER)),
     "choose": _Method(0, (_NUMBER, _NUMBERS, _NUMBERS, _NUMBER)),
 }
 
@@ -203,10 +203,7 @@ class ReplicaSteps(NamedResource):
         return self._add("close", [reason])
 
     def take(self, worker: Any, incarnation: Any, epoch: Any) -> Sequence[Tensor]:
-        """Take a ticket: its number (-1: the epoch is over), step, share, and how many steps are applied.
-
-        Waits for the step before.
-        """
+        """Take a ticket: its number (-1: the epoch is over), step and share. Waits for the step before."""
         return self._add("take", [worker, incarnation, epoch]).outputs
 
     def commit(self, worker: Any, incarnation: Any, ticket: Any, rows: Any) -> Tensor:

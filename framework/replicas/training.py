@@ -160,7 +160,7 @@ class ReplicaFit:
         done = 0
         while True:
             ticket = self.programs.take(number)
-            while done < ticket.applied - self._applied:
+            while done < ticket.step - self._applied:
                 if wanted:
                     hooks.begin_batch("train", done)
                     self._pull(self.plan.variables)

@@ -54,7 +54,7 @@ def test_a_step_begins_when_the_one_before_is_applied():
     chosen = state.choose().outcome()
     assert not waits.is_done
     state.applied(chosen.step)
-    assert waits.outcome() == Ticket(1, 1, 1, 1)
+    assert waits.outcome() == Ticket(1, 1, 1)
 
 
 def test_with_a_backup_the_first_count_and_the_last_is_handed_out_again():
@@ -146,7 +146,7 @@ def test_asynchronous_gradients_count_one_by_one_and_stale_ones_do_not():
     assert [each.step for each in tickets] == [0, 0, 0]
     found = [state.commit(worker, 100 + worker, tickets[worker].number, 1) for worker in range(3)]
     assert found == [Receipt.TAKEN, Receipt.TAKEN, Receipt.LATE]
-    assert ticket(state, 2) == Ticket(3, 2, 2, 0), "the stale share again, before those that follow"
+    assert ticket(state, 2) == Ticket(3, 0, 2), "the stale share again, before those that follow"
     assert [state.choose().outcome().tickets for _ in range(2)] == [[0], [1]]
     assert state.statistics()["staleness"] == {"0": 1, "1": 1, "2": 1}
 
@@ -189,7 +189,7 @@ class Simulation:
         elif draw < 0.3:
             self.apply()
         elif alive and worker in self.tickets:
-            number, _, share, _ = self.tickets.pop(worker)
+            number, _, share = self.tickets.pop(worker)
             if number >= self.horizon:
                 self.held[number] = share
             self.state.commit(worker, self.incarnations[worker], number, share + 1)

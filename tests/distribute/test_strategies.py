@@ -1,0 +1,251 @@
+"""`ParameterServer`: where it finds its cluster, what it refuses, and what one worker does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from shared.tasks import PATIENCE
+
+import anabranch as ab
+from anabranch import callbacks, layers
+from anabranch.distribute import ParameterServer, Server, cluster_from_environment
+
+pytestmark = pytest.mark.xdist_group("tasks")
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(20, 3)).astype("float32"), RNG.normal(size=(20, 1)).astype("float32")
+
+
+@pytest.fixture(scope="module")
+def ps() -> Generator[Server]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ANABRANCH_TOKEN", "a token for tests, which is no secret")
+        with Server({"ps": ["localhost:0"]}, "ps", 0) as server:
+            yield server
+
+
+@pytest.fixture(params=[{}, {"sync": False}, {"sync": False, "max_staleness": 0}], ids=str)
+def strategy(ps: Server, request: pytest.FixtureRequest) -> Generator[ParameterServer]:
+    """The only worker of a cluster, in this process."""
+    cluster = {"ps": [ps.target.removeprefix("grpc://")], "worker": ["localhost:0"]}
+    made = ParameterServer(cluster=cluster, job_name="worker", task_index=0, **request.param)
+    yield made
+    made.close()
+
+
+synchronous = pytest.mark.parametrize("strategy", [{}], indirect=True)
+
+
+def compiled(strategy: ParameterServer, *given: Any, loss: Any = "mse", **options: Any) -> ab.Sequential:
+    with strategy.scope():
+        model = ab.Sequential(list(given) or [layers.Dense(1)])
+        model.compile("sgd", loss, **options)
+    return model
+
+
+def test_one_worker_finds_what_fit_without_a_strategy_finds(strategy: ParameterServer) -> None:
+    results = []
+    for each in (strategy, ParameterServer()):
+        ab.utils.set_random_seed(2)
+        model = compiled(each, layers.Dense(4, "tanh"), layers.Dense(1), metrics=["mae"])
+        history = model.fit(X, Y, batch_size=6, epochs=2, verbose=0)
+        results.append((history.history, model.get_weights()))
+    for key, values in results[0][0].items():
+        np.testing.assert_allclose(values, results[1][0][key], 1e-5)
+    for mine, other in zip(results[0][1], results[1][1], strict=True):
+        np.testing.assert_allclose(mine, other, 1e-5, 1e-6)
+    found = strategy.statistics()
+    assert found["step"] == 8
+    assert found["receipts"] == {"0": {"taken": 8, "late": 0, "duplicate": 0, "refused": 0}}
+
+
+@synchronous
+def test_what_callbacks_change_holds_from_then_on(strategy: ParameterServer) -> None:
+    seen: list[float] = []
+
+    class Change(callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            seen.append(float(np.abs(self.model.get_weights()[0]).sum()))
+            if batch == 1:
+                self.model.optimizer.learning_rate = 0.0
+            if batch == 3:
+                self.model.set_weights([np.full((3, 1), 7.0), np.zeros(1)])
+            self.model.stop_training = batch == 5
+
+    model = compiled(strategy)
+    history = model.fit(X, Y, batch_size=2, epochs=4, verbose=0, callbacks=[Change()])
+    assert len(history.epoch) == 1
+    assert len(seen) >= 6, "a step that was under way when training was stopped may follow"
+    assert seen[0] != seen[1] == seen[2] == seen[3], "the learning rate became 0 behind the second step"
+    assert model.get_weights()[0].tolist() == [[7.0]] * 3
+    assert float(model.optimizer.learning_rate) == 0.0
+
+
+@synchronous
+def test_losses_that_are_nan_reach_callbacks(strategy: ParameterServer) -> None:
+    model = compiled(strategy)
+    wrong = np.where(np.arange(20)[:, None] == 7, np.nan, Y)
+    model.fit(X, wrong, batch_size=4, epochs=3, shuffle=False, verbose=0, callbacks=[callbacks.TerminateOnNaN()])
+    assert model.stop_training
+    assert int(model.optimizer.iterations) < 15
+
+
+@synchronous
+def test_the_progress_of_all_rows_is_shown_once(strategy: ParameterServer, capsys: pytest.CaptureFixture[str]) -> None:
+    compiled(strategy).fit(X, Y, batch_size=5, epochs=2, verbose=2)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(" - ")[0] for line in lines] == ["Epoch 1/2", "Epoch 2/2"]
+    assert all(" - 4/4 - " in line for line in lines)
+
+
+def batches() -> Iterator[Any]:
+    yield X, Y
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "match"),
+    [
+        ((batches(),), {}, "needs data that every worker can read.*A generator gives each row to one process only"),
+        ((X, Y), {"steps_per_epoch": 2}, r"fit\(steps_per_epoch=2\) on a cluster: an epoch is one pass over the data"),
+    ],
+)
+@synchronous
+def test_data_that_can_not_be_shared(strategy: ParameterServer, data: Any, options: Any, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        compiled(strategy).fit(*data, verbose=0, **options)
+
+
+@synchronous
+def test_layers_that_keep_state_of_rows_are_refused(strategy: ParameterServer) -> None:
+    model = compiled(strategy, ab.Input(batch_shape=(4, 5, 3)), layers.SimpleRNN(2, stateful=True, name="memory"))
+    with pytest.raises(ValueError, match=r"the layers \['memory'\] are stateful, and each row of their state belongs"):
+        model.fit(np.zeros((4, 5, 3)), np.zeros((4, 2)), batch_size=4, verbose=0)
+
+
+@synchronous
+def test_losses_that_are_sums_are_refused(strategy: ParameterServer) -> None:
+    model = compiled(strategy, loss=ab.losses.MeanSquaredError(reduction="sum", name="total"))
+    with pytest.raises(ValueError, match=r"Loss 'total' .*reduction='sum'.* use reduction='sum_over_batch_size'"):
+        model.fit(X, Y, verbose=0)
+
+
+class OwnStep(ab.Model):
+    """A step that updates, then reads what it has updated, or updates it again."""
+
+    def __init__(self, again: bool) -> None:
+        super().__init__()
+        self.dense = layers.Dense(1, name="dense")
+        self.again = again
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        loss = ab.ops.mean(ab.ops.square(self(x) - y))
+        gradients = ab.gradients(loss, self.trainable_variables)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        if self.again:
+            self.optimizer.apply(gradients, self.trainable_variables)
+        return {"after": ab.ops.mean(self(x))}
+
+
+@pytest.mark.parametrize(("again", "match"), [(False, "after an optimizer was to update them"), (True, "twice")])
+@synchronous
+def test_steps_that_need_what_they_have_updated_are_refused(strategy: ParameterServer, again: bool, match: str) -> None:
+    with strategy.scope():
+        model = OwnStep(again)
+        model.compile("sgd")
+    with pytest.raises(
+        ValueError, match=rf"train_step of model .*dense/kernel.*{match}.*Replicas compute all gradients"
+    ):
+        model.fit(X, Y, verbose=0)
+
+
+# --- places ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_environment_tells_cluster_and_task() -> None:
+    assert cluster_from_environment({}) is None
+    config = {"cluster": {"ps": ["a:1"], "worker": ["b:2", "c:3"]}, "task": {"type": "worker", "index": 1}}
+    place = cluster_from_environment({"TF_CONFIG": json.dumps(config)})
+    assert place is not None
+    assert (place.cluster.tasks[-1], place.job_name, place.task_index) == ("/job:worker/task:1", "worker", 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("{", "TF_CONFIG is '{', which can't be read: .* Write {\"cluster\""),
+        ('{"cluster": {"worker": ["a:1"]}}', "'task' is missing"),
+        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "ps", "index": 0}}', "has no task /job:ps/task:0"),
+    ],
+)
+def test_an_environment_that_can_not_be_read(text: str, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        cluster_from_environment({"TF_CONFIG": text})
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"on_drop": "keep"}, "on_drop must be 'requeue' or 'skip'; got 'keep'"),
+        ({"max_staleness": 1}, "max_staleness=1 is a number of steps.*for sync=False"),
+        ({"backup_workers": 1, "sync": False}, "0 where sync=False"),
+        ({"cluster": {"worker": ["localhost:0"]}}, "give job_name= and task_index="),
+        ({"cluster": {"worker": ["localhost:0"]}, "job_name": "worker", "task_index": 0}, "jobs 'worker' and 'ps'"),
+        (
+            {
+                "cluster": {"worker": ["localhost:1"], "ps": ["localhost:0"]},
+                "job_name": "worker",
+                "task_index": 0,
+                "backup_workers": 1,
+            },
+            "1 of 1 workers are backups, which leaves none",
+        ),
+    ],
+)
+def test_strategies_that_can_not_be(options: Any, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        ParameterServer(**options)
+
+
+# --- the launcher ---------------------------------------------------------------------------------------------------
+
+
+def launched(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "anabranch", "launch", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE)
+
+
+def test_the_launcher_runs_a_script_everywhere_and_prefixes_lines(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, sys, json\n"
+        "task = json.loads(os.environ['TF_CONFIG'])['task']\n"
+        "print('hello from', task['index'], sys.argv[1:], os.environ['OMP_NUM_THREADS'])\n"
+    )
+    done = launched("-n", "3", str(script), "--some", "option")
+    assert done.returncode == 0, done.stderr
+    lines = sorted(done.stdout.splitlines())
+    assert [line.partition("hello")[0] for line in lines] == ["[worker 1] ", "[worker 2] ", ""]
+    assert all("['--some', 'option']" in line for line in lines)
+
+
+def test_the_launcher_gives_the_chiefs_status_and_names_who_failed_first(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import os, sys\nsys.exit(3 if '\"index\": 0' in os.environ['TF_CONFIG'] else 0)\n")
+    done = launched("-n", "2", str(script))
+    assert (done.returncode, done.stderr) == (3, "anabranch launch: worker 0 ended with exit status 3.\n")
+    done = launched("-n", "2", str(tmp_path / "none.py"))
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"anabranch launch: there is no script {str(tmp_path / 'none.py')!r}.\n",
+    )
+    assert launched("-n", "0", str(script)).returncode == 2
