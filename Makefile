@@ -24,8 +24,9 @@ help: ## list these targets
 demo: $(RUNTIME) ## train a character model with a custom recurrent cell, save it, load it, generate text
 	OMP_NUM_THREADS=2 OPENBLAS_NUM_THREADS=2 $(BIN)/python examples/character_model.py
 
-demo-cluster: $(RUNTIME) ## train the same model by two processes, a parameter server and a worker
+demo-cluster: $(RUNTIME) ## train on several processes: by graphs that span two tasks, and by fit on two workers and two ps
 	OMP_NUM_THREADS=2 OPENBLAS_NUM_THREADS=2 $(BIN)/python examples/two_tasks.py
+	$(BIN)/python -m anabranch launch -n 2 --ps 2 examples/cluster_training.py
 
 test: lint types imports ## lint, types, import rules and tests
 	$(PYTEST) $(ARGS)

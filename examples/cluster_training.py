@@ -60,15 +60,15 @@ def build_model(units: int) -> ab.Sequential:
 def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     """Train as one of the workers, or alone; the losses on text that was not trained on, in nats a character."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--characters", type=int, default=300_000, help="how much text to learn from")
+    parser.add_argument("--characters", type=int, default=600_000, help="how much text to learn from")
     parser.add_argument("--validation-characters", type=int, default=50_000, help="how much text to test on")
-    parser.add_argument("--units", type=int, default=128, help="size of the cell")
+    parser.add_argument("--units", type=int, default=192, help="size of the cell")
     parser.add_argument("--batch", type=int, default=64, help="windows in a step, of all workers together")
     parser.add_argument("--window", type=int, default=48, help="characters in a window")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--backup-workers", type=int, default=0, help="workers that a step does not wait for")
     parser.add_argument("--output", type=Path, help="where the chief saves the model")
-    parser.add_argument("--at-most", type=float, default=2.6, help="fail unless the last loss is below")
+    parser.add_argument("--at-most", type=float, default=2.45, help="fail unless the last loss is below")
     options = parser.parse_args(arguments)
 
     ab.utils.set_random_seed(1)

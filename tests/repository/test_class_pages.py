@@ -158,6 +158,7 @@ def test_every_optimizer_is_on_its_page() -> None:
 
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py") if path.stem != "drawing")
 ELSEWHERE = {  # on the page of what they show
+    "cluster_training": "training_on_clusters.md",
     "experts_in_cell": "mixture_of_experts.md",
     "moe": "scheduling.md",
     "serving": "serving.md",
@@ -165,6 +166,7 @@ ELSEWHERE = {  # on the page of what they show
 }
 NO_FIGURE = (
     "character_model",
+    "cluster_training",
     "moe",
     "nested_loops",
     "serving",
