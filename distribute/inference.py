@@ -10,7 +10,7 @@ class RequestError(Exception):
     """A request to a model server fails.
 
     Args:
-        status: HTTP's status: 400 malformed, 404 unknown, 405, 413, 415, 500, 503 not now. gRPC's follows from it.
+        status: HTTP's status: 400 malformed, 404 unknown, 405, 413, 415, 429 busy, 500, 503 not now. gRPC's follows.
         message: what happened, what was expected and what was got.
     """
 

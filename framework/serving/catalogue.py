@@ -18,10 +18,12 @@ from .signature import OPEN_INFERENCE, TensorInfo
 
 
 class ServedModel:
-    """A loaded model and the thread that computes it: requests run one by one."""
+    """A loaded model and the thread that computes it: requests run one by one, and at most `max_queue_size` wait."""
 
-    def __init__(self, name: str, servable: Servable, metrics: Metrics) -> None:
+    def __init__(self, name: str, servable: Servable, metrics: Metrics, max_queue_size: int) -> None:
         self._metrics = metrics
+        self._max_queue_size = max_queue_size
+        self._under_way = 0  # waiting or computed; counted on the event loop alone
         self.name = name
         self.servable = servable
         self.version = str(servable.version)
@@ -31,11 +33,13 @@ class ServedModel:
         """The outputs, in order, for arrays that fit the inputs.
 
         Raises:
-            RequestError: the model can't compute them.
+            RequestError: the model can't compute them, or too many requests wait for it.
         """
         loop = asyncio.get_running_loop()
         rows = len(arrays[0]) if arrays and arrays[0].ndim else 1
         with self._metrics.request(self.name, rows):
+            self._check_queue()
+            self._under_way += 1
             try:
                 return await loop.run_in_executor(self._thread, self.servable.run, arrays, signature)
             except RequestError:
@@ -43,6 +47,16 @@ class ServedModel:
             except Exception as error:
                 traceback.print_exc()
                 raise RequestError(500, f"Model {self.name!r} failed: {type(error).__name__}: {error}") from error
+            finally:
+                self._under_way -= 1
+
+    def _check_queue(self) -> None:
+        if self._under_way > self._max_queue_size:
+            raise RequestError(
+                429,
+                f"Model {self.name!r} is busy: {self._max_queue_size} requests wait for it, which is its limit "
+                "(max_queue_size). Ask again later.",
+            )
 
     def close(self) -> None:
         """End the thread, after what it computes."""
@@ -54,14 +68,17 @@ class Catalogue:
 
     Args:
         models: paths of servables by the names under which they are served, of each the highest version.
+        max_queue_size: how many requests may wait for each model.
 
     Raises:
         ServableError: one can't be loaded.
     """
 
-    def __init__(self, models: Mapping[str, str | os.PathLike[str]]) -> None:
+    def __init__(self, models: Mapping[str, str | os.PathLike[str]], max_queue_size: int) -> None:
         self.metrics = Metrics()
-        self.models = {name: ServedModel(name, load(path), self.metrics) for name, path in models.items()}
+        self.models = {
+            name: ServedModel(name, load(path), self.metrics, max_queue_size) for name, path in models.items()
+        }
         self.is_open = False
 
     def find(self, name: str, version: str = "", label: str = "") -> ServedModel:

@@ -61,7 +61,7 @@ class Application:
         except ConnectionAbortedError:
             return
         except RequestError as error:
-            response = _failure(error.status, str(error))
+            response = _failure(error.status, str(error), {"retry-after": "1"} if error.status == 429 else None)
         except Exception as error:
             traceback.print_exc()
             response = _failure(500, f"The server failed: {type(error).__name__}: {error}")

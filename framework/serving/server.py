@@ -24,6 +24,7 @@ from .signature import TensorInfo
 from .tensorflow_rest import TensorFlowRest
 
 MAX_BODY_BYTES = 64 << 20
+MAX_QUEUE_SIZE = 1024
 DRAIN_SECONDS = 30
 
 
@@ -36,6 +37,7 @@ class Server:
         host: the address to listen on; by default only this machine gets there.
         rest_port, grpc_port: ports; 0 for any that are free.
         max_body_bytes: the largest body, and the largest gRPC message, that is taken.
+        max_queue_size: how many requests may wait for each model; further ones are refused with 429.
         drain_seconds: how long requests under way may take when the server stops.
 
     >>> import tempfile
@@ -57,12 +59,16 @@ class Server:
         rest_port: int = 0,
         grpc_port: int = 0,
         max_body_bytes: int = MAX_BODY_BYTES,
+        max_queue_size: int = MAX_QUEUE_SIZE,
         drain_seconds: float = DRAIN_SECONDS,
     ) -> None:
+        if max_queue_size < 0:
+            raise ValueError(f"max_queue_size must be 0 or more; got {max_queue_size}.")
         self._models = models
         self._host = host
         self._ports = rest_port, grpc_port
         self._max_body_bytes = max_body_bytes
+        self._max_queue_size = max_queue_size
         self._drain_seconds = drain_seconds
         self._thread: threading.Thread | None = None
         self._stop: Callable[[], Any] = lambda: None
@@ -78,7 +84,7 @@ class Server:
         """
         if self._thread is not None:
             raise RuntimeError("This server runs already.")
-        catalogue = Catalogue(self._models)
+        catalogue = Catalogue(self._models, self._max_queue_size)
         self._inputs = {each.name: each.servable.signature().inputs for each in catalogue.models.values()}
         try:
             family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
