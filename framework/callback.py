@@ -343,7 +343,7 @@ class LambdaCallback(Callback):
             **kwargs,
         }
         for name, function in given.items():
-            if not name.startswith("on_") or not hasattr(Callback, name):
+            if not name.startswith("on_") or not callable(getattr(Callback, name, None)):
                 raise TypeError(f"LambdaCallback: {name!r} is no method of Callback.")
             if function is not None:
                 setattr(self, name, function)

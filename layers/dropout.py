@@ -11,6 +11,8 @@ from ..engine.ops import random
 from .input_spec import InputSpec
 from .layer import Layer
 
+Rate = float | Tensor | Variable
+
 
 def acts(rate: Any) -> bool:
     """Whether dropout by a rate does anything; if a tensor tells it, the graph finds out."""
@@ -30,7 +32,7 @@ class Dropout(Layer):
     """
 
     def __init__(
-        self, rate: float, noise_shape: Sequence[int | None] | None = None, seed: int | None = None, **kwargs: Any
+        self, rate: Rate, noise_shape: Sequence[int | None] | None = None, seed: int | None = None, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self.rate = random.checked_rate(type(self).__name__, rate)
@@ -55,7 +57,7 @@ class Dropout(Layer):
 class SpatialDropout1D(Dropout):
     """In training, drops whole features: the same ones at each step of ``(batch, steps, features)``."""
 
-    def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
+    def __init__(self, rate: Rate, seed: int | None = None, **kwargs: Any) -> None:
         super().__init__(rate, seed=seed, **kwargs)
         self.input_spec = InputSpec(ndim=3)
 

@@ -10,7 +10,7 @@ from ..engine import ops
 from ..engine.graph import Tensor
 from ..engine.objects import regularizers
 from ..engine.ops import random
-from .dropout import acts
+from .dropout import Rate, acts
 from .layer import Layer
 
 # Of the scaled exponential linear unit: where it saturates below.
@@ -34,7 +34,7 @@ class GaussianDropout(Layer):
     Tensor([[1., 1., 1.]], dtype=float32)
     """
 
-    def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
+    def __init__(self, rate: Rate, seed: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.rate = random.checked_rate("GaussianDropout", rate, below_one=True)
         self.seed = seed
@@ -71,7 +71,7 @@ class AlphaDropout(Layer):
     """
 
     def __init__(
-        self, rate: float, noise_shape: Sequence[int | None] | None = None, seed: int | None = None, **kwargs: Any
+        self, rate: Rate, noise_shape: Sequence[int | None] | None = None, seed: int | None = None, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self.rate = random.checked_rate("AlphaDropout", rate, below_one=True)

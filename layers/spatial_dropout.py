@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from ..engine.graph import Tensor
-from .dropout import Dropout
+from .dropout import Dropout, Rate
 from .input_spec import InputSpec
 from .shaping import check_data_format
 
@@ -15,7 +15,7 @@ class _SpatialDropout(Dropout):
 
     rank: ClassVar[int]
 
-    def __init__(self, rate: float, data_format: str | None = None, seed: int | None = None, **kwargs: Any) -> None:
+    def __init__(self, rate: Rate, data_format: str | None = None, seed: int | None = None, **kwargs: Any) -> None:
         super().__init__(rate, seed=seed, **kwargs)
         self.data_format = check_data_format(data_format)
         self.input_spec = InputSpec(ndim=self.rank + 2)

@@ -1,6 +1,6 @@
-"""Initializers: the first values of weights, as arrays, computed at once.
+"""Initializers: the first values of weights, computed at once.
 
-``initializer(shape, dtype=None)`` gives a NumPy array. With an integer `seed` it is the same one at each call; with
+``initializer(shape, dtype=None)`` gives a tensor. With an integer `seed` it is the same one at each call; with
 None it comes from the global generator, which `utils.set_random_seed` sets.
 """
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from ..graph import define_operators
 from ..graph.dtypes import as_dtype
+from ..graph.value import Value
 from ..ops.random import (
     SeedGenerator,
     draw_normal,
@@ -34,13 +35,17 @@ _TRUNCATED_STDDEV = 0.87962566103423978
 class Initializer:
     """The base of initializers. Subclasses define ``__call__(shape, dtype=None)``."""
 
-    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Array:
-        """The first value of a weight.
+    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Any:
+        """Compute the first value of a weight; gives a tensor.
 
         Args:
             shape: its shape, ints.
             dtype: its dtype; by default `config.floatx()`.
         """
+        return Value(np.asarray(self.compute(shape, dtype)))
+
+    def compute(self, shape: Sequence[int], dtype: Any = None) -> Array:
+        """The same as a NumPy array: what the built-in initializers define."""
         raise NotImplementedError(f"Initializer {type(self).__name__} does not define __call__(shape, dtype).")
 
     def get_config(self) -> dict[str, Any]:
@@ -68,14 +73,14 @@ class Initializer:
 class Zeros(Initializer):
     """All zeros."""
 
-    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Array:
+    def compute(self, shape: Sequence[int], dtype: Any = None) -> Array:
         return np.zeros(tuple(shape), as_dtype(dtype or floatx()))
 
 
 class Ones(Initializer):
     """All ones."""
 
-    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Array:
+    def compute(self, shape: Sequence[int], dtype: Any = None) -> Array:
         return np.ones(tuple(shape), as_dtype(dtype or floatx()))
 
 
@@ -89,7 +94,7 @@ class Constant(Initializer):
     def __init__(self, value: Any = 0.0) -> None:
         self.value = value
 
-    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Array:
+    def compute(self, shape: Sequence[int], dtype: Any = None) -> Array:
         return np.broadcast_to(np.asarray(self.value, as_dtype(dtype or floatx())), tuple(shape)).copy()
 
     def get_config(self) -> dict[str, Any]:
@@ -113,7 +118,7 @@ class Identity(Initializer):
     def __init__(self, gain: float = 1.0) -> None:
         self.gain = gain
 
-    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Array:
+    def compute(self, shape: Sequence[int], dtype: Any = None) -> Array:
         if len(shape) != 2:
             raise ValueError(f"The identity initializer makes matrices only, got shape {tuple(shape)}.")
         return (self.gain * np.eye(shape[0], shape[1])).astype(as_dtype(dtype or floatx()))
@@ -165,7 +170,7 @@ class RandomNormal(RandomInitializer):
         self.mean = mean
         self.stddev = stddev
 
-    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Array:
+    def compute(self, shape: Sequence[int], dtype: Any = None) -> Array:
         return draw_normal(self._key(), tuple(shape), dtype or floatx(), self.mean, self.stddev)
 
     def get_config(self) -> dict[str, Any]:
@@ -175,7 +180,7 @@ class RandomNormal(RandomInitializer):
 class TruncatedNormal(RandomNormal):
     """Normally distributed values, drawn again where they are more than 2 standard deviations off."""
 
-    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Array:
+    def compute(self, shape: Sequence[int], dtype: Any = None) -> Array:
         return draw_truncated_normal(self._key(), tuple(shape), dtype or floatx(), self.mean, self.stddev)
 
 
@@ -187,7 +192,7 @@ class RandomUniform(RandomInitializer):
         self.minval = minval
         self.maxval = maxval
 
-    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Array:
+    def compute(self, shape: Sequence[int], dtype: Any = None) -> Array:
         return draw_uniform(self._key(), tuple(shape), dtype or floatx(), self.minval, self.maxval)
 
     def get_config(self) -> dict[str, Any]:
@@ -230,7 +235,7 @@ class VarianceScaling(RandomInitializer):
         self.mode = mode
         self.distribution = distribution
 
-    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Array:
+    def compute(self, shape: Sequence[int], dtype: Any = None) -> Array:
         fan_in, fan_out = compute_fans(shape)
         fans = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}
         variance = self.scale / max(1.0, fans[self.mode])
@@ -310,7 +315,7 @@ class Orthogonal(RandomInitializer):
         super().__init__(seed)
         self.gain = gain
 
-    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Array:
+    def compute(self, shape: Sequence[int], dtype: Any = None) -> Array:
         if len(shape) < 2:
             raise ValueError(f"The orthogonal initializer needs at least two dimensions, got shape {tuple(shape)}.")
         rows, columns = math.prod(shape[:-1]), shape[-1]
@@ -356,7 +361,7 @@ class STFT(Initializer):
         self.scaling = scaling
         self.periodic = periodic
 
-    def __call__(self, shape: Sequence[int], dtype: Any = None) -> Array:
+    def compute(self, shape: Sequence[int], dtype: Any = None) -> Array:
         if len(shape) != 3 or shape[1] != 1:
             raise ValueError(f"STFT needs a shape (frame_length, 1, fft_length // 2 + 1), got {tuple(shape)}.")
         length, _, bins = shape

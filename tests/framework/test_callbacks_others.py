@@ -452,7 +452,8 @@ def test_a_list_is_called_as_in_keras() -> None:
     names = [
         name
         for name in dir(Callback)
-        if name.startswith("on_") and name not in ("on_batch_begin", "on_batch_end") and "predict" not in name
+        if name.startswith("on_") and name not in ("on_batch_begin", "on_batch_end", "on_all_workers")
+        if "predict" not in name
     ]
     hooks: dict[str, Any] = {name: lambda *args, name=name, logs=None: called.append(name) for name in names}
     callbacks = CallbackList(

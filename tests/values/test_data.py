@@ -76,3 +76,17 @@ def test_callbacks_see_values() -> None:
     model.fit(x, y, epochs=3, batch_size=16, verbose=0, callbacks=[Watch()])
     assert seen[0] > seen[1] > seen[2]
     same(model.optimizer.learning_rate, np.float32(0.3 * 0.9**3))
+
+
+def test_initializers_called_by_hand_give_tensors() -> None:
+    initializer = k.initializers.RandomNormal(stddev=2.0, seed=3)
+    found = initializer((2, 3))
+    assert isinstance(found, k.Tensor)
+    assert (found.shape, found.dtype) == ((2, 3), np.float32)
+    assert np.array_equal(found.numpy(), initializer((2, 3)))
+    assert np.array_equal(k.Variable(found * 2.0).numpy(), 2.0 * found.numpy())
+    assert np.array_equal(k.Variable(initializer, shape=(2, 3)), found)
+    assert k.initializers.Zeros()((2,), dtype="int32").dtype == np.int32
+    layer = k.layers.Dense(3, kernel_initializer=lambda shape, dtype=None: initializer(shape, dtype) + 1.0)
+    layer.build((None, 2))
+    np.testing.assert_allclose(layer.kernel.numpy(), found.numpy() + 1.0)
