@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import FunctionType
 from typing import Any
+
+import numpy as np
 
 
 class TrackedMetric:
@@ -24,6 +27,10 @@ def optional_metric(layer: str, argument: str, metric: Any) -> Any:
     )
 
 
+_PLAIN = frozenset({str, int, float, bool, type(None), FunctionType, np.ndarray, np.dtype})
+_CONTAINERS = (dict, list, tuple, set, frozenset)
+
+
 def held(value: Any, kinds: tuple[type, ...] | type) -> Iterator[Any]:
     """The instances of `kinds` that `value` is or holds, in order."""
     if isinstance(value, kinds):
@@ -31,7 +38,7 @@ def held(value: Any, kinds: tuple[type, ...] | type) -> Iterator[Any]:
     elif isinstance(value, dict):
         for item in value.values():
             yield from held(item, kinds)
-    elif isinstance(value, (list, tuple, set, frozenset)):
+    elif isinstance(value, _CONTAINERS):
         for item in value:
             yield from held(item, kinds)
 
@@ -40,7 +47,11 @@ def held_by_attributes(owner: object, kinds: tuple[type, ...] | type, without: f
     """The instances of `kinds` in the attributes of `owner`, each once, in the order in which they were first set."""
     found: dict[int, Any] = {}
     for name, value in vars(owner).items():
-        if name not in without:
+        if type(value) in _PLAIN or name in without:  # most are: this is asked for in every step of a loop by hand
+            continue
+        if isinstance(value, kinds):
+            found.setdefault(id(value), value)
+        elif isinstance(value, _CONTAINERS) and value:
             for item in held(value, kinds):
                 found.setdefault(id(item), item)
     return list(found.values())
