@@ -117,6 +117,8 @@ class ReplicaStepsState:
         self._unapplied: dict[int, list[tuple[int, int, int]]] = {}  # by step: those of chosen sets
         self._takes: list[tuple[Attempt, int, int, int]] = []  # with worker, incarnation and epoch
         self._chooses: collections.deque[Attempt] = collections.deque()
+        self._announcements: list[str] = []
+        self._hears: list[tuple[Attempt, int]] = []
         self._is_running = False
         self._closed: str | None = None
         self._next_ticket = 0
@@ -200,10 +202,39 @@ class ReplicaStepsState:
         self._is_running = False
         for attempt, *_ in self._takes:
             attempt.fail(CancelledError(self._closed))
-        for attempt in self._chooses:
+        for attempt in [*self._chooses, *[attempt for attempt, _ in self._hears]]:
             attempt.fail(CancelledError(self._closed))
         self._takes.clear()
         self._chooses.clear()
+        self._hears.clear()
+
+    # --- announcements ----------------------------------------------------------------------------------------------
+
+    def announce(self, text: str) -> None:
+        """Add an announcement for all workers. It is kept for those that come later."""
+        self._announcements.append(text)
+        hears, self._hears = self._hears, []
+        for attempt, number in hears:
+            self._serve(attempt, number)
+
+    def hear(self, number: int) -> Attempt:
+        """Ask for the announcement of a number, counted from 0; it waits until there is one."""
+        attempt = Attempt(1)
+        if self._closed is not None and number >= len(self._announcements):
+            attempt.fail(CancelledError(self._closed))
+        else:
+            self._serve(attempt, number)
+        return attempt
+
+    def withdraw_hear(self, attempt: Attempt) -> None:
+        """Forget a request for an announcement."""
+        self._hears = [hear for hear in self._hears if hear[0] is not attempt]
+
+    def _serve(self, attempt: Attempt, number: int) -> None:
+        if number < len(self._announcements):
+            attempt.finish((self._announcements[number],))
+        else:
+            self._hears.append((attempt, number))
 
     # --- what workers ask -------------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ..graph.tensor import Tensor
 
 _NUMBER, _NUMBERS = TensorSpec((), dtypes.int64), TensorSpec((None,), dtypes.int64)
+_TEXT = TensorSpec((), dtypes.string)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +62,9 @@ _METHODS = {
     "commit": _Method(4, (_NUMBER,)),
     "applied": _Method(1),
     "end_choosing": _Method(0),
-    "statistics": _Method(0, (TensorSpec((), dtypes.string),)),
+    "announce": _Method(1, takes_text=True),
+    "hear": _Method(1, (_TEXT,)),
+    "statistics": _Method(0, (_TEXT,)),
     "take": _Method(3, (_NUMBER, _NUMBER, _NUMBER)),
     "choose": _Method(0, (_NUMBER, _NUMBERS, _NUMBERS, _NUMBER)),
 }
@@ -103,11 +106,13 @@ class ReplicaStepsCall(_ReplicaStepsOp):
 
 @dataclass(frozen=True, eq=False)
 class ReplicaStepsWait(_ReplicaStepsOp, WaitingOp):
-    """A request that may have to wait: for a ticket, or for the set of a step."""
+    """A request that may have to wait: for a ticket, the set of a step, or an announcement."""
 
     def course(self, *inputs: Any) -> Course:
-        found = yield self.steps.asking(self.method, inputs)
-        return tuple([np.asarray(part, "int64") for part in found])
+        parts = yield self.steps.asking(self.method, inputs)
+        specs = _METHODS[self.method].outputs
+        found = [np.asarray(part, spec.dtype) for part, spec in zip(parts, specs, strict=True)]
+        return found[0] if len(found) == 1 else tuple(found)
 
 
 class ReplicaSteps(NamedResource):
@@ -167,15 +172,20 @@ class ReplicaSteps(NamedResource):
         return () if found is None else np.int64(found)
 
     def asking(self, method: str, inputs: Sequence[Any]) -> Request:
-        """The request for a ticket, or for a set."""
+        """The request for a ticket, a set or an announcement."""
         check_held(self)
         state, given = self._state, [int(value) for value in inputs]
         if method == "take":
             return Request(self._gate, lambda: state.take(*given), state.withdraw_take, self._describe_take)
+        if method == "hear":
+            return Request(self._gate, lambda: state.hear(*given), state.withdraw_hear, self._describe_hear)
         return Request(self._gate, state.choose, state.withdraw_choose, self._describe_choose)
 
     def _describe_take(self, attempt: Attempt) -> str:
         return f"a ticket of {self.name!r} for {self._state.describe(_worker)}."
+
+    def _describe_hear(self, attempt: Attempt) -> str:
+        return f"what the chief announces next, of {self.name!r}."
 
     def _describe_choose(self, attempt: Attempt) -> str:
         return f"the set of {self._state.describe(_worker)}, of {self.name!r}."
@@ -222,12 +232,20 @@ class ReplicaSteps(NamedResource):
         """Have whoever waits for a set fail with `CancelledError`."""
         return self._add("end_choosing", [])
 
+    def announce(self, text: Any) -> Operation:
+        """Tell all workers something, those that come later, too."""
+        return self._add("announce", [text])
+
+    def hear(self, number: Any) -> Tensor:
+        """The announcement of a number, counted from 0. Waits until there is one."""
+        return self._add("hear", [number]).outputs[0]
+
     def statistics(self) -> Tensor:
         """What was done, as JSON."""
         return self._add("statistics", []).outputs[0]
 
     def _add(self, method: str, inputs: Sequence[Any], task: str = "") -> Operation:
-        kind = ReplicaStepsWait if method in ("take", "choose") else ReplicaStepsCall
+        kind = ReplicaStepsWait if method in ("take", "choose", "hear") else ReplicaStepsCall
         tensors = [convert_to_tensor(value) for value in inputs]
         return get_default_graph().add(kind(self, method, task), tensors, f"{self.name}/{method}")
 

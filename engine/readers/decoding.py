@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,6 +23,8 @@ class DecodeRaw(Op):
 
     dtype: DType
     little_endian: bool
+
+    host_only: ClassVar[bool] = True  # CuPy has no dtypes of another byte order, and readers give bytes on the host
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs

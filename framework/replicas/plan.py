@@ -20,7 +20,6 @@ from ...engine.graph import Graph, IndexedSlices, Placeholder, StatelessScope, T
 from ...engine.graph.graph import device, get_default_graph
 from ...engine.graph.nest import flatten
 from ...engine.ops.keys import SeedGenerator
-from ...engine.queues.queue import FIFOQueue
 from ...engine.queues.replica_steps import Part, ReplicaGradients, ReplicaSteps
 from ...optim.replicas import handing_over
 from ..data import Batch
@@ -73,7 +72,7 @@ class ReplicaPlan:
     Attributes:
         variables: all that lie on ps tasks, in an order that is the same in all workers.
         entries: what each worker puts.
-        steps, gradients, messages: the resources on the ps tasks.
+        steps, gradients: the resources on the ps tasks.
     """
 
     def __init__(self, model: Any, strategy: ParameterServer, batch: Batch) -> None:
@@ -106,9 +105,6 @@ class ReplicaPlan:
             self.steps = ReplicaSteps(
                 strategy.shares, strategy.sync, strategy.on_drop == "requeue", strategy.max_staleness, "steps"
             )
-            self.messages = [
-                FIFOQueue(-1, "string", shapes=(), name=f"messages/{n}") for n in range(strategy.num_workers)
-            ]
         self.gradients: list[ReplicaGradients] = []
         for number, task in enumerate(strategy.ps):
             with device(task):

@@ -44,6 +44,7 @@ class ReplicaPrograms:
         self.client.places = plan.places
         self._worker = plan.strategy.task_index
         self._incarnation = plan.strategy.incarnation
+        self._heard = 0  # how many announcements
         self._known: dict[Any, Run] = {}
 
     def close(self) -> None:
@@ -172,15 +173,16 @@ class ReplicaPrograms:
 
         self._run(("push", *map(id, variables)), build, *pairs)
 
-    def send(self, worker: int, message: Any) -> None:
-        """Send a message, a value of JSON, to another worker."""
-        queue, text = self.plan.messages[worker], np.asarray(json.dumps(message), dtypes.string)
-        self._run(("send", worker), lambda text: queue.enqueue(text), (_TEXT, text))
+    def announce(self, message: Any) -> None:
+        """Tell all workers something, a value of JSON; those that come later will hear it, too."""
+        text = np.asarray(json.dumps(message), dtypes.string)
+        self._run("announce", self.plan.steps.announce, (_TEXT, text))
 
-    def receive(self) -> Any:
-        """Wait for the next message to this worker."""
-        queue = self.plan.messages[self._worker]
-        return json.loads(str(self._run("receive", lambda: [queue.dequeue()])[0]))
+    def hear(self) -> Any:
+        """Wait for the next announcement."""
+        (text,) = self._run("hear", lambda number: [self.plan.steps.hear(number)], (_NUMBER, self._heard))
+        self._heard += 1
+        return json.loads(str(text))
 
     # --- building ---------------------------------------------------------------------------------------------------
 

@@ -113,7 +113,7 @@ class ReplicaFit:
                 self._push_changed()
                 shares = self._shares_of_epoch()
                 number = self.programs.begin_epoch(self.data.batches or 0)
-                self._tell({"epoch": epoch, "number": number, "seed": self._seed})
+                self.programs.announce({"epoch": epoch, "number": number, "seed": self._seed})
                 title = f"Epoch {epoch + 1}/{epochs.stop}"
                 progress = make_progress(self.verbosity, title, self.data.batches, self._logs_now)
                 done = self._run_epoch(number, shares, progress)
@@ -123,13 +123,13 @@ class ReplicaFit:
                 progress.close(done, logs)
                 hooks.on_epoch_end(epoch, logs)
                 self.data.on_epoch_end()
-                self._tell({"logs": {name: _plain(value) for name, value in logs.items()}})
+                self.programs.announce({"logs": {name: _plain(value) for name, value in logs.items()}})
                 if model.stop_training:
                     break
         model.optimizer.finalize_variable_values(model._trained_variables)
         hooks.on_end("train", logs)
         self._push_changed()
-        self._tell({"stop": bool(model.stop_training)})
+        self.programs.announce({"stop": bool(model.stop_training)})
 
     def _shares_of_epoch(self) -> Shares:
         """The rows of the next epoch; their order is drawn now, but for the first one's."""
@@ -138,10 +138,6 @@ class ReplicaFit:
             self._seed = _seed()
             shares = Shares(self.data, self.strategy.shares, self._seed)
         return shares
-
-    def _tell(self, message: Logs) -> None:
-        for worker in range(1, self.strategy.num_workers):
-            self.programs.send(worker, message)
 
     @contextlib.contextmanager
     def _applying(self) -> Generator[_Applier]:
@@ -222,7 +218,7 @@ class ReplicaFit:
         hooks.on_begin("train")
         logs: Logs = {}
         while True:
-            message = self.programs.receive()
+            message = self.programs.hear()
             if "stop" in message:
                 model.stop_training = message["stop"]
                 break
@@ -231,7 +227,7 @@ class ReplicaFit:
             shares = Shares(self.data, self.strategy.shares, message["seed"])
             while (ticket := self.programs.take(message["number"])).number != NO_TICKET:
                 self._compute(ticket.number, shares.batch(ticket.share))
-            logs = self.programs.receive()["logs"]
+            logs = self.programs.hear()["logs"]
             self.data.on_epoch_end()
             hooks.on_epoch_end(epoch, logs)
         for variable, value in zip(self.plan.variables, self.programs.pull(self.plan.variables), strict=True):

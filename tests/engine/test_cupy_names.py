@@ -1,7 +1,5 @@
 """What ops call of CuPy is there and takes these arguments: by a table of its signatures."""
 
-import importlib
-import pkgutil
 import warnings
 from typing import Any
 
@@ -9,16 +7,15 @@ import numpy as np
 import pytest
 from shared import cupy_names
 from shared.device_arrays import to_device, to_host, xp
+from shared.every_op import registered_ops
 from shared.make_cupy_signatures import lines
 
-from anabranch.engine import control_flow, ops
+from anabranch.engine import ops
 from anabranch.engine.graph.op import Sample
 from anabranch.engine.machine.gpu_kernels import OpRunner
 from anabranch.engine.testing import op_check
 
-for _package in (ops, control_flow):  # every op is registered when its module is imported
-    for _module in pkgutil.iter_modules(_package.__path__):
-        importlib.import_module(f"{_package.__name__}.{_module.name}")
+registered_ops()
 
 
 def numeric_samples() -> list[Any]:

@@ -12,6 +12,7 @@ from programs.generator import programs
 from programs.syntax import Program
 from shared.cuda_compiler import compile_cuda
 from shared.device_arrays import DeviceArray
+from shared.every_op import registered_ops
 from shared.fake_cupy import FakeCupy
 from shared.machines import MachineCase, Setting, assert_nothing_left, idle_step, run
 from shared.placed_steps import Legal
@@ -20,7 +21,7 @@ import anabranch as ab
 from anabranch.engine.devices import dispatcher as dispatchers
 from anabranch.engine.devices.cuda import GpuUnavailableError, check_gpu
 from anabranch.engine.graph import as_dtype
-from anabranch.engine.graph.op import Sample, registered_ops
+from anabranch.engine.graph.op import Sample
 from anabranch.engine.graph.spec import TensorSpec
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.machine.gpu_kernels import HOST_READS, FusedRunner, OpRunner

@@ -1,18 +1,13 @@
 """The samples of all ops, as parameters of tests."""
 
-import importlib
-import pkgutil
-
 import pytest
+from shared.every_op import registered_ops
 
-from anabranch.engine import control_flow, ops
 from anabranch.engine.graph.op import Sample
 from anabranch.engine.testing import derivatives as slopes
 from anabranch.engine.testing import op_check
 
-for _package in (ops, control_flow):  # every op is registered when its module is imported
-    for _module in pkgutil.iter_modules(_package.__path__):
-        importlib.import_module(f"{_package.__name__}.{_module.name}")
+registered_ops()
 
 
 def is_smooth(sample: Sample) -> bool:
