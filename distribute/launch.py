@@ -2,6 +2,9 @@
 
 Each worker runs the same script; worker 0 is the chief, whose output is shown as it is. Lines of the others begin with
 their task. The exit status is the chief's.
+
+With ``--max-restarts`` a worker that fails is started again, and takes part in the training that goes on. What the
+chief and ps tasks hold can't be had elsewhere: when one of them fails, all tasks are started again.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import IO, Any
 
+_POLL_SECONDS = 0.2  # how often tasks are looked at
 _END_SECONDS = 10.0  # how long a process has to end when it is asked to
 
 
@@ -27,6 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command to its parser."""
     parser.add_argument("-n", "--workers", type=int, default=1, metavar="N", help="how many workers run the script")
     parser.add_argument("--ps", type=int, default=1, metavar="N", help="how many ps tasks keep the parameters")
+    parser.add_argument(
+        "--max-restarts", type=int, default=0, metavar="N", help="how often, in all, tasks that fail are started again"
+    )
     parser.add_argument("script", help="the Python script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
 
@@ -36,10 +43,14 @@ def run(options: argparse.Namespace) -> int:
     if options.workers < 1 or options.ps < 1:
         print("anabranch launch: -n and --ps must be at least 1.", file=sys.stderr)
         return 2
+    if options.max_restarts < 0:
+        print("anabranch launch: --max-restarts must be at least 0.", file=sys.stderr)
+        return 2
     if not os.path.exists(options.script):
         print(f"anabranch launch: there is no script {options.script!r}.", file=sys.stderr)
         return 2
-    with Launch(options.workers, options.ps, [options.script, *options.arguments]) as launch:
+    script = [options.script, *options.arguments]
+    with Launch(options.workers, options.ps, script, options.max_restarts) as launch:
         return launch.wait()
 
 
@@ -49,17 +60,18 @@ class Launch:
     Args:
         workers, ps: how many there are.
         script: the script and its arguments.
+        max_restarts: how often, in all, tasks that fail are started again.
 
     Attributes:
         workers, ps: their processes.
+        max_restarts: as given.
+        restarts: how often tasks were started again.
     """
 
-    def __init__(self, workers: int, ps: int, script: Sequence[str]) -> None:
-        ports = iter(_free_ports(workers + ps))
-        self.cluster = {
-            "ps": [f"localhost:{next(ports)}" for _ in range(ps)],
-            "worker": [f"localhost:{next(ports)}" for _ in range(workers)],
-        }
+    def __init__(self, workers: int, ps: int, script: Sequence[str], max_restarts: int = 0) -> None:
+        self._counts = workers, ps
+        self.max_restarts = max_restarts
+        self.restarts = 0
         self._script = [sys.executable, *script]
         self._environment = {**os.environ, "ANABRANCH_TOKEN": secrets.token_hex(16), "PYTHONUNBUFFERED": "1"}
         threads = str(max((os.cpu_count() or 1) // workers, 1))
@@ -72,14 +84,23 @@ class Launch:
     def __enter__(self) -> Launch:
         self._handler = signal.signal(signal.SIGTERM, _interrupt)
         try:
-            for index in range(len(self.cluster["ps"])):
-                self.ps.append(self._started_ps(index))
-            for index in range(len(self.cluster["worker"])):
-                self.workers.append(self._started_worker(index))
+            self._start_all()
         except BaseException:
             self.__exit__()
             raise
         return self
+
+    def _start_all(self) -> None:
+        workers, ps = self._counts
+        ports = iter(_free_ports(workers + ps))
+        self.cluster = {
+            "ps": [f"localhost:{next(ports)}" for _ in range(ps)],
+            "worker": [f"localhost:{next(ports)}" for _ in range(workers)],
+        }
+        for index in range(ps):
+            self.ps.append(self._started_ps(index))
+        for index in range(workers):
+            self.workers.append(self._started_worker(index))
 
     def _started_ps(self, index: int) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", f"{__package__}".partition(".")[0], "worker"]
@@ -107,34 +128,63 @@ class Launch:
     def wait(self) -> int:
         """Wait for the chief's script, then for the other workers'; gives the exit status.
 
-        It is that of the chief. Where it is not 0, the first worker that failed is named.
+        It is that of the chief. The first task that failed and was not started again is named.
         """
-        chief = self.workers[0]
         first = None
         try:
-            while chief.poll() is None:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    chief.wait(0.2)
-                first = first or next(self._failed(), None)
-            for worker in self.workers[1:] if chief.returncode == 0 else ():
-                worker.wait()
+            while True:
+                if not self._restart_failed():
+                    first = first or next(self._failed(), None)
+                running = [worker for worker in self._awaited() if worker.poll() is None]
+                if running:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        running[0].wait(_POLL_SECONDS)
+                elif self.restarts >= self.max_restarts or not any(self._failed()):
+                    break
         except KeyboardInterrupt:
             print("anabranch launch: interrupted.", file=sys.stderr)
             return 130
         first = first or next(self._failed(), None)
         if first is not None:
-            print(f"anabranch launch: {first[0]} ended with exit status {first[1]}.", file=sys.stderr)
-        return _status(chief.returncode if chief.returncode else 0)
+            print(f"anabranch launch: {_what_ended(*first)}.", file=sys.stderr)
+        return _status(self.workers[0].returncode)
+
+    def _awaited(self) -> list[subprocess.Popen[str]]:
+        """Whose end is waited for: the chief's, and if that is good, the other workers'."""
+        return self.workers if self.workers[0].poll() == 0 else self.workers[:1]
 
     def _failed(self) -> Iterator[tuple[str, int]]:
-        named = [(f"ps {n}", each) for n, each in enumerate(self.ps)]
+        """Names and exit statuses of the tasks that failed; ps tasks, while they are needed, and the chief first."""
+        named = [(f"ps {n}", each) for n, each in enumerate(self.ps) if self.workers[0].poll() != 0]
         named += [(f"worker {n}", each) for n, each in enumerate(self.workers)]
         for name, process in named:
             if process.poll():
                 yield name, process.returncode
 
+    def _restart_failed(self) -> bool:
+        """Start again what has failed; gives whether anything was."""
+        name, status = next(self._failed(), ("", 0))
+        if not name or self.restarts >= self.max_restarts:
+            return False
+        self.restarts += 1
+        is_alone = name.startswith("worker") and name != "worker 0"
+        again = "it is started again" if is_alone else "all tasks are started again"
+        count = f"restart {self.restarts} of {self.max_restarts}"
+        print(f"anabranch launch: {_what_ended(name, status)}; {again} ({count}).", file=sys.stderr, flush=True)
+        if is_alone:
+            index = int(name.removeprefix("worker "))
+            self.workers[index] = self._started_worker(index)
+        else:
+            self._end_all()
+            self._start_all()
+        return True
+
     def __exit__(self, *exception: object) -> None:
         """End all processes that are still there, and wait for them."""
+        self._end_all()
+        signal.signal(signal.SIGTERM, self._handler)
+
+    def _end_all(self) -> None:
         processes = [*self.workers, *self.ps]
         for process in processes:
             if process.poll() is None:
@@ -147,7 +197,13 @@ class Launch:
                 process.wait()
         for reader in self._readers:
             reader.join()
-        signal.signal(signal.SIGTERM, self._handler)
+        self.workers.clear()
+        self.ps.clear()
+        self._readers.clear()
+
+
+def _what_ended(name: str, status: int) -> str:
+    return f"{name} ended with exit status {status}"
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

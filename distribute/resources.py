@@ -58,6 +58,10 @@ class Resources:
         _check_same(held, description, self.task)
         return held
 
+    def hold(self, container: str, path: str, resource: Any) -> None:
+        """Hold an object of this process, so that steps and the process share its state."""
+        self._held[container, path] = resource
+
     def task_lost(self, task: str, incarnation: int) -> None:
         """Have what lies here take note that a task is gone."""
         for held in list(self._held.values()):

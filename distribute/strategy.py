@@ -181,6 +181,11 @@ class ParameterServer:
             raise RuntimeError("There is no cluster to connect to: this process was started by itself.")
         return connect(self._server.target)
 
+    def hold(self, container: str, path: str, resource: Any) -> None:
+        """Have steps that use this task's `path` in a container share an object of this process."""
+        if self._server is not None:
+            self._server.task.hold(container, path, resource)
+
     def close(self) -> None:
         """End this process's task. It ends with the process, too."""
         if self._server is not None:

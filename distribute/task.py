@@ -83,6 +83,10 @@ class Task:
         """What it does, in a word; for any thread."""
         return self._worker.state
 
+    def hold(self, container: str, path: str, resource: Any) -> None:
+        """Hold an object of this process as the state of that name; for any thread."""
+        self._worker.resources.hold(container, path, resource)
+
     # --- connections ------------------------------------------------------------------------------------------------
 
     def listen(self, listener: socket.socket) -> None:

@@ -75,6 +75,10 @@ class Epochs:
             running.close()
         return batch
 
+    def count_pass(self) -> None:
+        """Take note of a pass that was made without `epoch`, by workers that share its batches."""
+        self._passes += 1
+
     def epoch(self) -> Generator[Batch]:
         """The batches of one epoch. If data end that can't be started anew, `exhausted` is set."""
         steps, first = self.steps_per_epoch, self.done_before

@@ -22,6 +22,7 @@ from ...engine.graph.nest import flatten
 from ...engine.ops.keys import SeedGenerator
 from ...engine.queues.replica_steps import Part, ReplicaGradients, ReplicaSteps
 from ...optim.replicas import handing_over
+from ..checkpointing import stateful_parts
 from ..data import Batch
 
 
@@ -96,6 +97,8 @@ class ReplicaPlan:
         found = [*model.variables, *slots, *metric_variables, *logs, *traced.state, *others]
         self.variables = list({id(variable): variable for variable in found}.values())
         self._ps_of = self._spread()
+        parts = [part for part in stateful_parts(model).values() if isinstance(part, SeedGenerator)]
+        self._generators = {part: (number, part.seed) for number, part in enumerate(parts)}
         self._numbers = {variable: number for number, variable in enumerate(self.variables)}
         with Graph().as_default():
             traced = self._trace(batch.layout, placeholders(batch))
@@ -131,16 +134,29 @@ class ReplicaPlan:
             return {"container": self.container, "path": path, "device": self.strategy.ps[self._ps_of[resource]]}
         if isinstance(resource, SeedGenerator):  # each worker draws numbers of its own
             own = self.strategy.workers[self.strategy.task_index]
-            return {"container": self.container, "device": own, "state": self._own_state(resource)}
+            if resource not in self._generators:  # the global one, of which the order of rows is drawn, too
+                seed, counter = (int(part) for part in resource.state)
+                return {"container": self.container, "device": own, "state": [self._own_seed(seed), counter]}
+            # Its name stands in programs, which all tasks print alike, so that it is the container that differs.
+            container = f"{self.container}: generator {self._generators[resource][0]}"
+            self.strategy.hold(container, resource.name, resource)
+            return {"container": container, "path": resource.name, "device": own}
         return {"container": self.container}
 
-    def _own_state(self, generator: SeedGenerator) -> list[int]:
-        """The state of a generator for this worker: another seed in each."""
-        seed, counter = (int(part) for part in generator.state)
-        if not self.strategy.is_chief:
-            mixed = np.random.SeedSequence([seed % 2**64, self.strategy.task_index])
-            seed = int(mixed.generate_state(1, "uint64")[0] >> np.uint64(1))
-        return [seed, counter]
+    def begin_epoch(self, epoch: int) -> None:
+        """Give the generators of a worker that isn't the chief the states of an epoch.
+
+        They depend on nothing else, so that a worker that was started again draws what it would have drawn.
+        """
+        for generator, (_, seed) in self._generators.items():
+            generator.state = (self._own_seed(seed, epoch), 0)
+
+    def _own_seed(self, seed: int, *more: int) -> int:
+        """The seed of a generator for this worker: another one in each."""
+        if self.strategy.is_chief:
+            return seed
+        mixed = np.random.SeedSequence([seed % 2**64, self.strategy.task_index, *more])
+        return int(mixed.generate_state(1, "uint64")[0] >> np.uint64(1))
 
     # --- what a step puts -------------------------------------------------------------------------------------------
 

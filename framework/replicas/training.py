@@ -21,7 +21,8 @@ from ...engine.ops.keys import global_generator
 from ...engine.queues.errors import CancelledError
 from ...engine.queues.replica_state import NO_TICKET
 from ..callback import CallbackList, History
-from ..data import Batch, Data
+from ..checkpointing import RunCallback, TrainingRun
+from ..data import Batch
 from ..epochs import Epochs
 from ..progress import Progress, make_progress
 from .plan import ReplicaPlan
@@ -37,19 +38,20 @@ class ReplicaFit:
     Args:
         model: the model.
         strategy: with a cluster.
-        data: what to train on.
+        data: what to train on, whose passes are counted.
         validate: gives the logs of validation after an epoch (counted from 0), if there are any.
         hooks: the callbacks; in other workers than the chief those with ``on_all_workers``.
         verbosity: of the chief's progress.
     """
 
     def __init__(
-        self, model: Any, strategy: ParameterServer, data: Data, validate: Any, hooks: CallbackList, verbosity: int
+        self, model: Any, strategy: ParameterServer, data: Epochs, validate: Any, hooks: CallbackList, verbosity: int
     ) -> None:
-        check_shareable(data, strategy.backup_workers > 0 or not strategy.sync)
+        check_shareable(data.data, strategy.backup_workers > 0 or not strategy.sync)
         self.model = model
         self.strategy = strategy
-        self.data = data
+        self.passes = data
+        self.data = data.data
         self.validate = validate
         self.hooks = hooks
         self.verbosity = verbosity
@@ -58,6 +60,9 @@ class ReplicaFit:
 
     def run(self, epochs: range) -> None:
         """Train; afterwards the model has the trained values, in each worker.
+
+        Args:
+            epochs: those to make, if no interrupted run is taken up.
 
         Raises:
             CancelledError: another worker, or the chief, has ended the training; the message says why.
@@ -103,8 +108,11 @@ class ReplicaFit:
 
     def _lead(self, epochs: range) -> None:
         model, hooks = self.model, self.hooks
+        run = TrainingRun(model, hooks, self.passes)
         hooks.on_begin("train")
+        epochs = self._taken_up(run, epochs)
         self._push(self.plan.variables)
+        self.programs.announce({"passes": self.passes.position["passes"], "history": model.history.get_state()})
         logs: Logs = {}
         with self._applying() as self._applier:
             for epoch in epochs:
@@ -121,8 +129,9 @@ class ReplicaFit:
                 logs = self._logs() if done else {}
                 logs = dict(sorted({**logs, **self.validate(epoch)}.items()))
                 progress.close(done, logs)
-                hooks.on_epoch_end(epoch, logs)
+                self.passes.count_pass()
                 self.data.on_epoch_end()
+                hooks.on_epoch_end(epoch, logs)
                 self.programs.announce({"logs": {name: _plain(value) for name, value in logs.items()}})
                 if model.stop_training:
                     break
@@ -130,6 +139,13 @@ class ReplicaFit:
         hooks.on_end("train", logs)
         self._push_changed()
         self.programs.announce({"stop": bool(model.stop_training)})
+
+    def _taken_up(self, run: TrainingRun, epochs: range) -> range:
+        """The epochs to make: all, or what is left of an interrupted run, whose state is restored."""
+        found = run.epochs(epochs.start, epochs.stop)
+        if self.passes.position["passes"]:
+            self._shares = None  # of the first epoch, which is over
+        return found
 
     def _shares_of_epoch(self) -> Shares:
         """The rows of the next epoch; their order is drawn now, but for the first one's."""
@@ -217,6 +233,9 @@ class ReplicaFit:
         model, hooks = self.model, self.hooks
         hooks.on_begin("train")
         logs: Logs = {}
+        begun = self.programs.hear()
+        self.data.skip_passes(begun["passes"])
+        model.history.set_state(begun["history"])
         while True:
             message = self.programs.hear()
             if "stop" in message:
@@ -225,6 +244,7 @@ class ReplicaFit:
             epoch = message["epoch"]
             hooks.on_epoch_begin(epoch)
             shares = Shares(self.data, self.strategy.shares, message["seed"])
+            self.plan.begin_epoch(epoch)
             while (ticket := self.programs.take(message["number"])).number != NO_TICKET:
                 self._compute(ticket.number, shares.batch(ticket.share))
             logs = self.programs.hear()["logs"]
@@ -318,12 +338,18 @@ def fit_replicas(
     given = CallbackList(callbacks).callbacks
     if not strategy.is_chief:
         given = [callback for callback in given if callback.on_all_workers]
+    for callback in given:
+        if isinstance(callback, RunCallback) and callback.wants_batches("train"):
+            raise ValueError(
+                f"{type(callback).__name__} within epochs: on a cluster a run is taken up at the beginning of an "
+                "epoch. Leave save_freq out."
+            )
     params = {"verbose": verbosity, "epochs": epochs.stop, "steps": data.steps}
     hooks = CallbackList(given, add_history=True, model=model, **params)
     history = next(item for item in hooks.callbacks if isinstance(item, History))
     model.history, model.stop_training = history, False
     shown = 0 if hooks.shows_progress else verbosity
-    ReplicaFit(model, strategy, data.data, lambda epoch: validate(epoch, hooks), hooks, shown).run(epochs)
+    ReplicaFit(model, strategy, data, lambda epoch: validate(epoch, hooks), hooks, shown).run(epochs)
     return history
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from shared.tasks import PATIENCE
 from anabranch.distribute.launch import Launch
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "train_with_a_pause.py")
+RESTORING = str(Path(__file__).parent / "scripts" / "train_and_restore.py")
 pytestmark = [
     pytest.mark.xdist_group("tasks"),
     pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes"),
@@ -44,6 +46,16 @@ def found(folder: Path, worker: int) -> Any:
     return json.loads((folder / f"found-{worker}.json").read_text())
 
 
+def assert_same(one: Any, other: Any) -> None:
+    """Two runs have the same results, up to rounding."""
+    assert one["steps"] == other["steps"]
+    assert one["history"].keys() == other["history"].keys()
+    for name, values in one["history"].items():
+        np.testing.assert_allclose(values, other["history"][name], 1e-5, err_msg=name)
+    for weight, expected in zip(one["weights"], other["weights"], strict=True):
+        np.testing.assert_allclose(weight, expected, 1e-4, 1e-5)
+
+
 @pytest.fixture(scope="module")
 def alone() -> Any:
     """What one process finds."""
@@ -63,9 +75,7 @@ def test_the_work_of_a_worker_that_is_killed_is_done_by_the_others(run: Launch, 
     mine = found(folder, 0)
     assert mine["steps"] == alone["steps"] == 14
     assert mine["statistics"]["members"] == [0]
-    np.testing.assert_allclose(mine["history"]["loss"], alone["history"]["loss"], 1e-5)
-    for weight, other in zip(mine["weights"], alone["weights"], strict=True):
-        np.testing.assert_allclose(weight, other, 1e-4, 1e-5)
+    assert_same(mine, alone)
     assert "worker 1 ended with exit status -9" in capfd.readouterr().err
 
 
@@ -118,3 +128,56 @@ def test_an_error_in_the_chief_is_told_to_the_other_workers(run: Launch, folder:
     run.__exit__()
     printed = capfd.readouterr()
     assert "/job:worker/task:0, which leads the training, has ended it: this callback fails" in printed.out
+
+
+@pytest.mark.parametrize("run", [(2,)], indirect=True)
+def test_a_worker_that_is_started_again_takes_part(run: Launch, folder: Path, alone: Any, capfd: Any):
+    run.max_restarts = 1
+    (folder / "was lost").touch()
+    run.workers[1].kill()
+    with ThreadPoolExecutor(1) as pool:
+        status = pool.submit(run.wait)
+        assert (folder / "reached").read_text() == "worker 1 is back"
+        (folder / "go").write_text("go")
+        assert (folder / "reached").read_text() == "the end"
+        assert status.result(PATIENCE) == 0
+    mine, other = found(folder, 0), found(folder, 1)
+    assert_same(mine, alone)
+    assert mine["history"] == other["history"]
+    assert mine["weights"] == other["weights"]
+    assert other["statistics"]["receipts"]["1"]["taken"] > 0
+    assert "worker 1 ended with exit status -9; it is started again (restart 1 of 1)." in capfd.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def restored_alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What a run that is never interrupted finds, on as many workers."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    (folder / "was here").touch()
+    with Launch(2, 2, [RESTORING, str(folder)]) as run:
+        assert run.wait() == 0
+    return found(folder, 0)
+
+
+@pytest.mark.parametrize("victim", ["the chief", "a ps", "a worker"])
+def test_a_run_that_is_started_again_goes_on_from_its_backup(
+    victim: str, folder: Path, restored_alone: Any, capfd: Any
+):
+    with Launch(2, 2, [RESTORING, str(folder)], max_restarts=2) as run:
+        assert (folder / "reached").read_text() == "two steps"
+        lost = {"the chief": run.workers[0], "a ps": run.ps[1], "a worker": run.workers[1]}[victim]
+        lost.kill()
+        with ThreadPoolExecutor(1) as pool:
+            status = pool.submit(run.wait)
+            if victim == "a worker":
+                (folder / "go").write_text("go")
+            assert status.result(PATIENCE) == 0
+        assert run.restarts == 1
+    mine, other = found(folder, 0), found(folder, 1)
+    assert mine["epochs"] == other["epochs"] == [0, 1, 2, 3]
+    assert mine["history"] == other["history"]
+    if victim != "a worker":  # else the chief may have computed other rows than it would have had to
+        assert_same(mine, restored_alone)
+    assert not (folder / "backup").exists(), "the run has come to its end"
+    again = "it is" if victim == "a worker" else "all tasks are"
+    assert f"ended with exit status -9; {again} started again (restart 1 of 2)." in capfd.readouterr().err

@@ -249,3 +249,29 @@ def test_the_launcher_gives_the_chiefs_status_and_names_who_failed_first(tmp_pat
         f"anabranch launch: there is no script {str(tmp_path / 'none.py')!r}.\n",
     )
     assert launched("-n", "0", str(script)).returncode == 2
+
+
+def test_the_launcher_gives_up_after_so_many_restarts(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, sys\n"
+        "with open(sys.argv[1], 'a') as file:\n"
+        "    file.write('.')\n"
+        "sys.exit(3 if os.path.getsize(sys.argv[1]) <= int(sys.argv[2]) else 0)\n"
+    )
+    done = launched("--max-restarts", "2", str(script), str(tmp_path / "once"), "1")
+    again = "anabranch launch: worker 0 ended with exit status 3; all tasks are started again (restart {} of 2)."
+    assert (done.returncode, done.stderr.splitlines()) == (0, [again.format(1)])
+    done = launched("--max-restarts", "2", str(script), str(tmp_path / "always"), "9")
+    lines = [again.format(1), again.format(2), "anabranch launch: worker 0 ended with exit status 3."]
+    assert (done.returncode, done.stderr.splitlines()) == (3, lines)
+    done = launched("--max-restarts", "-1", str(script))
+    assert (done.returncode, done.stderr) == (2, "anabranch launch: --max-restarts must be at least 0.\n")
+
+
+def test_backups_within_epochs_are_refused(strategy: ParameterServer, tmp_path: Path) -> None:
+    with strategy.scope():
+        model = ab.Sequential([layers.Dense(1)])
+        model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match=r"BackupAndRestore within epochs.*Leave save_freq out"):
+        model.fit(X, Y, verbose=0, callbacks=[callbacks.BackupAndRestore(tmp_path, save_freq=2)])

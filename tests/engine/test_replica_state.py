@@ -139,6 +139,26 @@ def test_closing_tells_why():
             attempt.outcome()
 
 
+def test_announcements_are_heard_by_number_also_by_those_that_come_later():
+    state = joined(1, 2)
+    waits, given_up = state.hear(0), state.hear(0)
+    assert not waits.is_done
+    state.withdraw_hear(given_up)
+    state.announce("first")
+    assert waits.outcome() == ("first",)
+    assert not given_up.is_done
+    second = state.hear(1)
+    state.announce("second")
+    assert second.outcome() == ("second",)
+    assert state.hear(0).outcome() == ("first",)
+    waits = state.hear(2)
+    state.close("the chief is gone")
+    assert state.hear(1).outcome() == ("second",), "what was said before counts"
+    for attempt in (waits, state.hear(2)):
+        with pytest.raises(CancelledError, match="the chief is gone"):
+            attempt.outcome()
+
+
 def test_asynchronous_gradients_count_one_by_one_and_stale_ones_do_not():
     state = joined(1, 3, synchronous=False, max_staleness=1)
     state.begin_epoch(4)

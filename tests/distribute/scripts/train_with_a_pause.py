@@ -2,7 +2,7 @@
 
     train_with_a_pause.py FOLDER [BACKUP_WORKERS [fail]]
 
-FOLDER holds two named pipes, "reached" and "go".
+FOLDER holds two named pipes, "reached" and "go". If there is a file "was lost", another worker says that it is back.
 """
 
 from __future__ import annotations
@@ -34,25 +34,36 @@ class Pause(callbacks.Callback):
             (FOLDER / "reached").write_text("the end")
 
 
+class Back(callbacks.Callback):
+    on_all_workers = True
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch == 0 and not STRATEGY.is_chief and (FOLDER / "was lost").exists():
+            (FOLDER / "reached").write_text("worker 1 is back")
+
+
+STRATEGY = ab.distribute.ParameterServer(backup_workers=int((*sys.argv[2:], "0")[0]))
+
+
 def main() -> None:
     ab.utils.set_random_seed(1)
-    strategy = ab.distribute.ParameterServer(backup_workers=int((*sys.argv[2:], "0")[0]))
     rng = np.random.default_rng(0)
     x = rng.normal(size=(70, 4))
     y = x.sum(1, keepdims=True)
-    with strategy.scope():
+    with STRATEGY.scope():
         model = ab.Sequential([layers.Dense(5, "tanh"), layers.Dense(1)])
         model.compile(optim.Adam(0.01), "mse")
-    history = model.fit(x, y, batch_size=10, epochs=2, verbose=0, callbacks=[Pause()] if FOLDER.exists() else [])
+    given = [Pause(), Back()] if FOLDER.exists() else []
+    history = model.fit(x, y, batch_size=10, epochs=2, verbose=0, callbacks=given)
     found = {
         "history": history.history,
         "weights": [weight.tolist() for weight in model.get_weights()],
         "steps": int(model.optimizer.iterations),
-        "statistics": strategy.statistics(),
+        "statistics": STRATEGY.statistics(),
     }
     print(json.dumps(found))
     if FOLDER.exists():
-        (FOLDER / f"found-{strategy.task_index}.json").write_text(json.dumps(found))
+        (FOLDER / f"found-{STRATEGY.task_index}.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":
