@@ -24,9 +24,10 @@ help: ## list these targets
 demo: $(RUNTIME) ## train a character model with a custom recurrent cell, save it, load it, generate text
 	OMP_NUM_THREADS=2 OPENBLAS_NUM_THREADS=2 $(BIN)/python examples/character_model.py
 
-demo-cluster: $(RUNTIME) ## train on several processes: by graphs that span two tasks, and by fit on two workers and two ps
+demo-cluster: $(RUNTIME) ## train on several processes: by graphs that span two tasks, and by fit on two workers, with ps tasks and by all-reduce
 	OMP_NUM_THREADS=2 OPENBLAS_NUM_THREADS=2 $(BIN)/python examples/two_tasks.py
 	$(BIN)/python -m anabranch launch -n 2 --ps 2 examples/cluster_training.py
+	$(BIN)/python -m anabranch launch -n 2 --ps 0 examples/cluster_training.py --all-reduce
 
 test: lint types imports ## lint, types, import rules and tests
 	$(PYTEST) $(ARGS)

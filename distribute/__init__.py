@@ -8,17 +8,28 @@ from typing import TYPE_CHECKING, Any
 # Names and the modules that hold them; loaded on first use, for gRPC takes its time.
 _NAMES = {
     "ClusterSpec": ".cluster",
+    "DataParallel": ".data_parallel",
     "ParameterServer": ".strategy",
     "Server": ".server",
     "ServerConfig": ".server",
+    "Strategy": ".strategy",
+    "all_gather": ".collectives.public",
+    "all_reduce": ".collectives.public",
+    "barrier": ".collectives.public",
+    "broadcast": ".collectives.public",
     "cluster_from_environment": ".environment",
+    "rank": ".collectives.public",
+    "reduce_scatter": ".collectives.public",
+    "world_size": ".collectives.public",
 }
 
 if TYPE_CHECKING:
     from .cluster import ClusterSpec
+    from .collectives.public import all_gather, all_reduce, barrier, broadcast, rank, reduce_scatter, world_size
+    from .data_parallel import DataParallel
     from .environment import cluster_from_environment
     from .server import Server, ServerConfig
-    from .strategy import ParameterServer
+    from .strategy import ParameterServer, Strategy
 
 
 def __getattr__(name: str) -> Any:
@@ -33,4 +44,19 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_NAMES})
 
 
-__all__ = ["ClusterSpec", "ParameterServer", "Server", "ServerConfig", "cluster_from_environment"]
+__all__ = [
+    "ClusterSpec",
+    "DataParallel",
+    "ParameterServer",
+    "Server",
+    "ServerConfig",
+    "Strategy",
+    "all_gather",
+    "all_reduce",
+    "barrier",
+    "broadcast",
+    "cluster_from_environment",
+    "rank",
+    "reduce_scatter",
+    "world_size",
+]

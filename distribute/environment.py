@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from .cluster import ClusterSpec
 
+WORKER_JOBS = ("chief", "worker")  # in the order in which their tasks are numbered
+
 
 class Place(NamedTuple):
     """The place of a process.

@@ -4,7 +4,8 @@ Each worker runs the same script; worker 0 is the chief, whose output is shown a
 their task. The exit status is the chief's.
 
 With ``--max-restarts`` a worker that fails is started again, and takes part in the training that goes on. What the
-chief and ps tasks hold can't be had elsewhere: when one of them fails, all tasks are started again.
+chief and ps tasks hold can't be had elsewhere: when one of them fails, all tasks are started again. So they are where
+there are no ps tasks.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the script; gives the chief's exit status."""
-    if options.workers < 1 or options.ps < 1:
-        print("anabranch launch: -n and --ps must be at least 1.", file=sys.stderr)
+    if options.workers < 1 or options.ps < 0:
+        print("anabranch launch: -n must be at least 1, and --ps at least 0.", file=sys.stderr)
         return 2
     if options.max_restarts < 0:
         print("anabranch launch: --max-restarts must be at least 0.", file=sys.stderr)
@@ -167,7 +168,8 @@ class Launch:
         if not name or self.restarts >= self.max_restarts:
             return False
         self.restarts += 1
-        is_alone = name.startswith("worker") and name != "worker 0"
+        # Without ps tasks all workers hold the state together, and end when one of them is lost.
+        is_alone = bool(self.ps) and name.startswith("worker") and name != "worker 0"
         again = "it is started again" if is_alone else "all tasks are started again"
         count = f"restart {self.restarts} of {self.max_restarts}"
         print(f"anabranch launch: {_what_ended(name, status)}; {again} ({count}).", file=sys.stderr, flush=True)

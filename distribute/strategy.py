@@ -9,32 +9,73 @@ import atexit
 import contextlib
 import threading
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from .cluster import ClusterSpec
-from .environment import Place, cluster_from_environment
+from .environment import WORKER_JOBS, Place, cluster_from_environment
 
 if TYPE_CHECKING:
     from .client import Client
     from .server import Server
 
-WORKER_JOBS = ("chief", "worker")  # in the order in which their tasks are numbered
-
 
 class _Scopes(threading.local):
     def __init__(self) -> None:
-        self.stack: list[ParameterServer] = []
+        self.stack: list[Strategy] = []
 
 
 _scopes = _Scopes()
 
 
-def current_strategy() -> ParameterServer | None:
+def current_strategy() -> Strategy | None:
     """Give the strategy whose `scope` is around; None outside of all."""
     return _scopes.stack[-1] if _scopes.stack else None
 
 
-class ParameterServer:
+class Strategy:
+    """What all strategies have: how `fit` trains a model that was compiled in its `scope`.
+
+    Attributes:
+        cluster: all tasks; None where there is this process alone.
+        task_index: the number of this worker.
+        num_workers: how many there are.
+    """
+
+    cluster: ClusterSpec | None
+    task_index: int
+    num_workers: int
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process is worker 0, whose callbacks are called."""
+        return self.task_index == 0
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether there is a cluster."""
+        return self.cluster is not None
+
+    @property
+    def shares(self) -> int:
+        """How many workers' gradients make a step."""
+        return self.num_workers
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether rows may be handed out again, so that they have to be found by number."""
+        return False
+
+    @contextlib.contextmanager
+    def scope(self) -> Generator[Self]:
+        """Make a block: models compiled inside are trained under this strategy."""
+        _scopes.stack.append(self)
+        try:
+            yield self
+        finally:
+            _scopes.stack.pop()
+
+
+class ParameterServer(Strategy):
     """Trains replicas of a model on the workers of a cluster, with parameters and optimizers on its ps tasks.
 
     Every worker runs the same script. It finds its place in the environment (``TF_CONFIG``, which
@@ -82,7 +123,7 @@ class ParameterServer:
         self.backup_workers = backup_workers
         self.on_drop = on_drop
         self.max_staleness = max_staleness
-        place = _place(cluster, job_name, task_index)
+        place = place_of("ParameterServer", cluster, job_name, task_index)
         self.cluster = None if place is None else place.cluster
         self.workers = [] if place is None else _tasks(place.cluster, WORKER_JOBS)
         self.ps = [] if place is None else _tasks(place.cluster, ("ps",))
@@ -135,33 +176,18 @@ class ParameterServer:
         atexit.register(self.close)
 
     @property
-    def is_chief(self) -> bool:
-        """Whether this process is worker 0, whose callbacks are called."""
-        return self.task_index == 0
-
-    @property
-    def is_distributed(self) -> bool:
-        """Whether there is a cluster."""
-        return self.cluster is not None
-
-    @property
     def shares(self) -> int:
         """How many workers' gradients make a step."""
         return self.num_workers - self.backup_workers if self.sync else 1
 
     @property
+    def may_repeat(self) -> bool:
+        return self.backup_workers > 0 or not self.sync
+
+    @property
     def incarnation(self) -> int:
         """The number that tells this process from one that was started before or after it as the same task."""
         return 0 if self._server is None else self._server.incarnation
-
-    @contextlib.contextmanager
-    def scope(self) -> Generator[ParameterServer]:
-        """Make a block: models compiled inside are trained under this strategy."""
-        _scopes.stack.append(self)
-        try:
-            yield self
-        finally:
-            _scopes.stack.pop()
 
     def statistics(self) -> dict[str, Any]:
         """Count what the `fit` that runs, or ran last, has done.
@@ -192,11 +218,16 @@ class ParameterServer:
             self._server.stop()
 
 
-def _place(cluster: Any, job_name: str | None, task_index: int | None) -> Place | None:
+def place_of(strategy: str, cluster: Any, job_name: str | None, task_index: int | None) -> Place | None:
+    """The place that a strategy was given, or that of the environment.
+
+    Raises:
+        ValueError: a cluster was given, and not which of its tasks this process is.
+    """
     if cluster is None:
         return cluster_from_environment()
     if job_name is None or task_index is None:
-        raise ValueError("ParameterServer: with cluster=, give job_name= and task_index= of this process.")
+        raise ValueError(f"{strategy}: with cluster=, give job_name= and task_index= of this process.")
     return Place(cluster if isinstance(cluster, ClusterSpec) else ClusterSpec(cluster), job_name, task_index)
 
 

@@ -1,9 +1,10 @@
-"""A model with a cell of its own, trained by several processes: workers make each step together, ps tasks keep it.
+"""A model with a cell of its own, trained by several processes: workers make each step together.
 
-    python -m anabranch launch -n 2 --ps 2 examples/cluster_training.py    # what `make demo-cluster` runs
-    python examples/cluster_training.py                                    # the same in one process
+    python -m anabranch launch -n 2 --ps 2 examples/cluster_training.py                 # parameters on ps tasks
+    python -m anabranch launch -n 2 --ps 0 examples/cluster_training.py --all-reduce    # parameters in each worker
+    python examples/cluster_training.py                                                 # the same in one process
 
-Both end with the same weights, up to rounding: the workers share the rows of each batch.
+All end with the same weights, up to rounding: the workers share the rows of each batch.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument("--batch", type=int, default=64, help="windows in a step, of all workers together")
     parser.add_argument("--window", type=int, default=48, help="characters in a window")
     parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--all-reduce", action="store_true", help="sum gradients among the workers, without ps tasks")
     parser.add_argument("--backup-workers", type=int, default=0, help="workers that a step does not wait for")
     parser.add_argument("--output", type=Path, help="where the chief saves the model")
     parser.add_argument("--at-most", type=float, default=2.45, help="fail unless the last loss is below")
@@ -74,7 +76,11 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     ab.utils.set_random_seed(1)
     training, validation, _ = read_library(options.characters, options.validation_characters)
     x, y = windows(training, options.batch, options.window)
-    strategy = ab.distribute.ParameterServer(backup_workers=options.backup_workers)
+    strategy: ab.distribute.Strategy = (
+        ab.distribute.DataParallel()
+        if options.all_reduce
+        else ab.distribute.ParameterServer(backup_workers=options.backup_workers)
+    )
     with strategy.scope():
         model = build_model(options.units)
         model.compile(optim.Adam(1e-2, global_clipnorm=1.0), "sparse_categorical_crossentropy", metrics=["accuracy"])

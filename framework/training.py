@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from .. import optim
-from ..distribute.strategy import ParameterServer, current_strategy
+from ..distribute.strategy import Strategy, current_strategy
 from ..engine.graph import Tensor, in_explicit_graph, pack_as
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
 from ..engine.runtime import numerics
@@ -55,7 +55,7 @@ class Trainer(StepMethods):
     def _init_trainer(self) -> None:
         self.optimizer: Any = None
         self.loss: Any = None
-        self.distribute_strategy: ParameterServer | None = None
+        self.distribute_strategy: Strategy | None = None
         self.compiled = False
         self.stop_training = self.stop_evaluating = self.stop_predicting = False
         self.history: History | None = None
@@ -257,7 +257,7 @@ class Trainer(StepMethods):
             return {f"val_{name}": value for name, value in found.items()}
 
         if self.distribute_strategy is not None and self.distribute_strategy.is_distributed:
-            from .replicas.training import fit_replicas  # few need it
+            from .replicas.fitting import fit_replicas  # few need it
 
             span = range(initial_epoch, epochs)
             return fit_replicas(self, self.distribute_strategy, epochs_of_data, callbacks, span, verbosity, validate)

@@ -1,66 +1,20 @@
-"""`ReplicaPlan`: which variables replicas of a model share, where these lie, and what a worker puts in each step.
-
-A training step is traced as in one process, with two differences. Optimizers hand their gradients over. What is
-assigned to other variables is kept aside: each worker puts it with its gradients, and the reduced values are assigned
-once. Metrics begin each step with their first values, and what they have added is summed.
-"""
+"""`ReplicaPlan`: which variables replicas of a model share, where these lie, and what a worker puts in each step."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ...distribute.strategy import ParameterServer
-from ...engine import ops
-from ...engine.control_flow.grouping import no_op
-from ...engine.graph import Graph, IndexedSlices, Placeholder, StatelessScope, TensorSpec, Variable
-from ...engine.graph.graph import device, get_default_graph
-from ...engine.graph.nest import flatten
+from ...engine.graph import Variable
+from ...engine.graph.graph import device
 from ...engine.ops.keys import SeedGenerator
-from ...engine.queues.replica_steps import Part, ReplicaGradients, ReplicaSteps
-from ...optim.replicas import handing_over
-from ..checkpointing import stateful_parts
+from ...engine.queues.replica_steps import ReplicaGradients, ReplicaSteps
 from ..data import Batch
+from .traced import StepTracer
 
 
-@dataclass(eq=False)
-class TracedStep:
-    """What one trace of a training step gives.
-
-    Attributes:
-        applications: each optimizer that was applied, with its gradients and variables.
-        state: the new values of other variables; of metrics what they have added.
-        logs: what the step logs, by name, where it has a say in that.
-    """
-
-    applications: list[tuple[Any, list[Any], list[Variable]]]
-    state: dict[Variable, Any]
-    logs: dict[str, Any]
-
-
-@dataclass(frozen=True, eq=False)
-class Entry:
-    """One value that each worker puts.
-
-    Attributes:
-        ps: the number of the ps task that reduces it.
-        part: its spec, and how it is reduced.
-        application, position: for a gradient, which application of an optimizer and which of its variables.
-        variable: for state and logs, what gets the reduced value.
-    """
-
-    ps: int
-    part: Part
-    application: int = -1
-    position: int = -1
-    variable: Variable | None = None
-
-
-class ReplicaPlan:
-    """How one model is trained under a strategy. All workers make the same plan.
+class ReplicaPlan(StepTracer):
+    """How one model is trained with parameters on ps tasks. All workers make the same plan.
 
     Args:
         model: a compiled model.
@@ -71,39 +25,13 @@ class ReplicaPlan:
         ValueError: the model or its training step can't be trained by replicas; the message says why.
 
     Attributes:
-        variables: all that lie on ps tasks, in an order that is the same in all workers.
-        entries: what each worker puts.
         steps, gradients: the resources on the ps tasks.
     """
 
     def __init__(self, model: Any, strategy: ParameterServer, batch: Batch) -> None:
-        self.model = model
         self.strategy = strategy
         self.container = f"fit {strategy.fits}: {model.name}"
-        _refuse_stateful(model)
-        _refuse_sums(model)
-        self._resets: dict[Variable, Any] = {}
-        self.log_variables: dict[str, Variable] = {}
-        with Graph().as_default() as graph:
-            traced = self._trace(batch.layout, placeholders(batch))  # makes what the model makes at first
-            others = [variable for variable in graph.variables if isinstance(variable, Variable)]
-        model.reset_metrics()
-        metric_variables = [variable for metric in model.metrics for variable in metric.variables]
-        self._resets = {variable: variable.numpy() for variable in metric_variables}
-        self.log_variables = {name: Variable(0.0, name=f"logs/{name}", trainable=False) for name in traced.logs}
-        optimizers = [optimizer for optimizer, _, _ in traced.applications]
-        slots = [variable for optimizer in optimizers for variable in optimizer.variables]
-        logs = list(self.log_variables.values())
-        found = [*model.variables, *slots, *metric_variables, *logs, *traced.state, *others]
-        self.variables = list({id(variable): variable for variable in found}.values())
-        self._ps_of = self._spread()
-        parts = [part for part in stateful_parts(model).values() if isinstance(part, SeedGenerator)]
-        self._generators = {part: (number, part.seed) for number, part in enumerate(parts)}
-        self._numbers = {variable: number for number, variable in enumerate(self.variables)}
-        with Graph().as_default():
-            traced = self._trace(batch.layout, placeholders(batch))
-            self.entries = [entry for entry, _ in self.entries_of(traced)]
-        self.applications = [(optimizer, variables) for optimizer, _, variables in traced.applications]
+        super().__init__(model, strategy, batch)
         with device(strategy.ps[0]):
             self.steps = ReplicaSteps(
                 strategy.shares, strategy.sync, strategy.on_drop == "requeue", strategy.max_staleness, "steps"
@@ -111,13 +39,13 @@ class ReplicaPlan:
         self.gradients: list[ReplicaGradients] = []
         for number, task in enumerate(strategy.ps):
             with device(task):
-                parts = [entry.part for entry in self.entries if entry.ps == number]
+                parts = [entry.part for entry in self.entries if entry.place == number]
                 self.gradients.append(ReplicaGradients(parts, "gradients"))
 
     # --- where things lie -------------------------------------------------------------------------------------------
 
-    def _spread(self) -> dict[Variable, int]:
-        """The ps task of each variable: the one that holds the fewest bytes; optimizers' are where the model's are."""
+    def arrange(self) -> None:
+        """Give each variable to the ps task that holds the fewest bytes; optimizers' are where the model's are."""
         held = [0] * len(self.strategy.ps)
         found: dict[Variable, int] = {}
         for variable in self.variables:
@@ -125,7 +53,11 @@ class ReplicaPlan:
             number = near[0] if near else min(range(len(held)), key=held.__getitem__)
             found[variable] = number
             held[number] += variable.nbytes
-        return found
+        self._ps_of = found
+        self._numbers = {variable: number for number, variable in enumerate(self.variables)}
+
+    def place_of(self, variable: Variable) -> int:
+        return self._ps_of[variable]
 
     def places(self, resource: Any) -> dict[str, Any]:
         """What tasks are to know of state; see `Client.places`."""
@@ -136,93 +68,12 @@ class ReplicaPlan:
             own = self.strategy.workers[self.strategy.task_index]
             if resource not in self._generators:  # the global one, of which the order of rows is drawn, too
                 seed, counter = (int(part) for part in resource.state)
-                return {"container": self.container, "device": own, "state": [self._own_seed(seed), counter]}
+                return {"container": self.container, "device": own, "state": [self.own_seed(seed), counter]}
             # Its name stands in programs, which all tasks print alike, so that it is the container that differs.
             container = f"{self.container}: generator {self._generators[resource][0]}"
             self.strategy.hold(container, resource.name, resource)
             return {"container": container, "path": resource.name, "device": own}
         return {"container": self.container}
-
-    def begin_epoch(self, epoch: int) -> None:
-        """Give the generators of a worker that isn't the chief the states of an epoch.
-
-        They depend on nothing else, so that a worker that was started again draws what it would have drawn.
-        """
-        for generator, (_, seed) in self._generators.items():
-            generator.state = (self._own_seed(seed, epoch), 0)
-
-    def _own_seed(self, seed: int, *more: int) -> int:
-        """The seed of a generator for this worker: another one in each."""
-        if self.strategy.is_chief:
-            return seed
-        mixed = np.random.SeedSequence([seed % 2**64, self.strategy.task_index, *more])
-        return int(mixed.generate_state(1, "uint64")[0] >> np.uint64(1))
-
-    # --- what a step puts -------------------------------------------------------------------------------------------
-
-    def _trace(self, layout: Any, feeds: list[Any]) -> TracedStep:
-        """Build the training step in the current graph.
-
-        Raises:
-            ValueError: it uses variables after an optimizer was to change them.
-        """
-        applications: list[tuple[Any, list[Any], list[Variable]]] = []
-        changed: dict[Variable, Any] = {}
-        scope = StatelessScope(self._resets.items())
-        given = {variable: scope.get_current_value(variable) for variable in scope.variables}
-
-        def take(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Variable]) -> Any:
-            twice = [variable.path for variable in variables if variable in changed]
-            if twice:
-                raise ValueError(f"train_step of model {self.model.name!r} updates {twice} twice. {_ONE_UPDATE}")
-            applications.append((optimizer, list(gradients), list(variables)))
-            for variable in variables:  # whoever reads it from now on would read the value of before
-                changed[variable] = ops.stop_gradient(variable.value)
-                scope.add_update((variable, changed[variable]))
-            return no_op()
-
-        with scope, handing_over(take):
-            fetches = self.model._build_train_step(layout, feeds)
-        _refuse_late_reads(self.model.name, scope, changed)
-        names = self.model._log_names.get(("train", layout.key), [])
-        state: dict[Variable, Any] = {}
-        for variable in scope.variables:
-            value = scope.get_current_value(variable)
-            if variable not in changed and value is not given.get(variable):
-                first = self._resets.get(variable)
-                state[variable] = value if first is None or not np.any(first) else value - first
-        return TracedStep(applications, state, dict(zip(names, fetches, strict=True)))
-
-    def entries_of(self, traced: TracedStep) -> list[tuple[Entry, list[Any]]]:
-        """What is put, with its tensors."""
-        found: list[tuple[Entry, list[Any]]] = []
-        for number, (_, gradients, variables) in enumerate(traced.applications):
-            for position, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
-                if gradient is None:
-                    continue
-                has_rows = isinstance(gradient, IndexedSlices)
-                values = gradient.values if has_rows else ops.convert_to_tensor(gradient, variable.dtype)
-                part = Part(_name_of(values), variable.shape, "mean", has_rows)
-                tensors = [ops.cast(gradient.indices, "int64"), values] if has_rows else [values]
-                found.append((Entry(self._ps_of[variable], part, number, position), tensors))
-        for variable, value in traced.state.items():
-            part = Part(_name_of(variable), variable.shape, self._reduction(variable))
-            found.append((Entry(self._ps_of[variable], part, variable=variable), [value]))
-        for name, value in traced.logs.items():
-            variable = self.log_variables[name]
-            part = Part(_name_of(variable), (), "mean")
-            tensors = [ops.cast(ops.reshape(ops.convert_to_tensor(value), ()), variable.dtype)]
-            found.append((Entry(self._ps_of[variable], part, variable=variable), tensors))
-        return found
-
-    def is_sum(self, variable: Variable) -> bool:
-        """Whether what workers put is added to a variable, as to those of metrics."""
-        return variable in self._resets
-
-    def _reduction(self, variable: Variable) -> str:
-        if variable in self._resets:
-            return "sum"
-        return "mean" if variable.spec.differentiable else "first"
 
     def trace_puts(self, batch: Batch, ticket: Any, feeds: list[Any]) -> list[Any]:
         """Build a step of a worker in the current graph; gives the operations that put its values.
@@ -230,70 +81,13 @@ class ReplicaPlan:
         Raises:
             ValueError: it puts other values than the plan says.
         """
-        traced = self._trace(batch.layout, feeds)
-        entries = self.entries_of(traced)
-        if [(e.ps, e.part) for e, _ in entries] != [(e.ps, e.part) for e in self.entries]:
-            raise ValueError(
-                f"train_step of model {self.model.name!r} computes other gradients, metrics or logs for this batch "
-                "than for the first one. Let it do the same for all batches."
-            )
+        entries = self.traced_entries(batch.layout, feeds)
         puts: list[Any] = []
         for number, gradients in enumerate(self.gradients):
-            values = [tensor for entry, tensors in entries if entry.ps == number for tensor in tensors]
+            values = [tensor for entry, tensors in entries if entry.place == number for tensor in tensors]
             if values:
                 puts.append(gradients.put(ticket, values))
         return puts
 
 
-_ONE_UPDATE = (
-    "Replicas compute all gradients of a step before any variable changes. Compute them first, then call the "
-    "optimizers, each variable in one of them."
-)
-
-
-def placeholders(batch: Batch) -> list[Any]:
-    """Make a placeholder for each array of a batch in the current graph."""
-    graph = get_default_graph()
-    specs = [TensorSpec(leaf.shape, leaf.dtype) for leaf in batch.leaves]
-    return [graph.add(Placeholder(spec), (), f"leaf_{n}").outputs[0] for n, spec in enumerate(specs)]
-
-
-def _refuse_stateful(model: Any) -> None:
-    stateful = [layer.name for layer in model._flatten_layers() if getattr(layer, "stateful", False)]
-    if stateful:
-        raise ValueError(
-            f"Model {model.name!r} can't be trained by replicas: the layers {stateful} are stateful, and each row of "
-            "their state belongs to a row of the batch, which another worker may get next. Make them with "
-            "stateful=False, or train without a cluster."
-        )
-
-
-def _refuse_sums(model: Any) -> None:
-    """Refuse losses that are no means over rows: the mean of gradients would not be the gradient of the whole."""
-    for loss in flatten(model.loss):
-        reduction = getattr(loss, "reduction", "sum_over_batch_size")
-        if reduction not in ("sum_over_batch_size", "mean", "auto"):
-            raise ValueError(
-                f"Loss {getattr(loss, 'name', loss)!r} of model {model.name!r} has reduction={reduction!r}. Replicas "
-                "take the mean of their gradients, weighted by rows, which is right for losses that are means over "
-                "rows: use reduction='sum_over_batch_size', with another learning rate if need be."
-            )
-
-
-def _refuse_late_reads(name: str, scope: StatelessScope, changed: Mapping[Variable, Any]) -> None:
-    stand_ins = {id(tensor): variable for variable, tensor in changed.items()}
-    used = {id(tensor) for operation in get_default_graph().operations for tensor in operation.inputs}
-    late = [variable.path for key, variable in stand_ins.items() if key in used]
-    late += [v.path for v, tensor in changed.items() if scope.get_current_value(v) is not tensor]
-    if late:
-        raise ValueError(
-            f"train_step of model {name!r} uses {sorted(set(late))} after an optimizer was to update them. "
-            f"{_ONE_UPDATE}"
-        )
-
-
-def _name_of(value: Any) -> str:
-    return TensorSpec((), value.dtype).dtype.name
-
-
-__all__ = ["Entry", "ReplicaPlan", "TracedStep", "placeholders"]
+__all__ = ["ReplicaPlan"]

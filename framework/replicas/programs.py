@@ -21,7 +21,8 @@ from ...engine.graph import (
 from ...engine.graph.graph import device
 from ...engine.queues.replica_state import Receipt, Ticket
 from ..data import Batch
-from .plan import ReplicaPlan, placeholders
+from .plan import ReplicaPlan
+from .traced import placeholders
 
 _NUMBER, _NUMBERS, _TEXT = (
     TensorSpec((), dtypes.int64),
@@ -132,20 +133,14 @@ class ReplicaPrograms:
     def _build_apply(self, step: Any, tickets: Any, rows: Any, horizon: Any) -> Any:
         plan, graph = self.plan, step.graph
         taken = [iter(each.take(tickets, rows, horizon) if each.parts else ()) for each in plan.gradients]
-        gradients: list[list[Any]] = [[None] * len(variables) for _, variables in plan.applications]
+        values: list[Any] = []
         for entry in plan.entries:
-            value: Any = next(taken[entry.ps])
-            if entry.variable is not None:
-                change = entry.variable.assign_add if plan.is_sum(entry.variable) else entry.variable.assign
-                change(value)
-                continue
-            variable = plan.applications[entry.application][1][entry.position]
+            value: Any = next(taken[entry.place])
             if entry.part.has_rows:
-                whole = ops.convert_to_tensor(np.array(variable.shape, "int64"))
-                value = IndexedSlices(next(taken[entry.ps]), value, whole)
-            gradients[entry.application][entry.position] = value
-        for (optimizer, variables), found in zip(plan.applications, gradients, strict=True):
-            optimizer.apply(found, variables)
+                whole = ops.convert_to_tensor(np.array(entry.part.shape, "int64"))
+                value = IndexedSlices(next(taken[entry.place]), value, whole)
+            values.append(value)
+        plan.build_updates(values)
         with control_dependencies([operation for operation in graph.operations if operation.writes]):
             return plan.steps.applied(step)
 

@@ -70,6 +70,12 @@ class Shares:
         first, last = _bounds(whole.size, part, self._parts)
         return Batch(whole.layout, [leaf[first:last] for leaf in whole.leaves], last - first)
 
+    def size_of(self, number: int) -> int:
+        """How many rows a global batch has, of which a share has been asked for."""
+        if isinstance(self._data, ArrayData):
+            return len(self._data.rows_of(self._order, number))
+        return self._whole(number).size
+
     def _whole(self, number: int) -> Batch:
         while self._position < number:
             self._latest = next(self._running, None)

@@ -1,4 +1,4 @@
-"""`fit_replicas`: `fit` in one worker of a cluster.
+"""`ReplicaFit`: `fit` under `ParameterServer`, in one worker.
 
 Each worker takes tickets, computes the gradients of the rows that these name, and puts them on the ps tasks. The chief
 (worker 0) does the same, and besides: a thread of it has the set of each step applied; it calls the callbacks, shows
@@ -10,53 +10,26 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
-
-import numpy as np
 
 from ...distribute.strategy import ParameterServer
 from ...engine.graph import Variable
-from ...engine.ops.keys import global_generator
 from ...engine.queues.errors import CancelledError
 from ...engine.queues.replica_state import NO_TICKET
-from ..callback import CallbackList, History
-from ..checkpointing import RunCallback, TrainingRun
+from ..checkpointing import TrainingRun
 from ..data import Batch
-from ..epochs import Epochs
 from ..progress import Progress, make_progress
+from .cluster_fit import ClusterFit, Logs, plain, same, seed_now, told
 from .plan import ReplicaPlan
 from .programs import ReplicaPrograms
-from .shares import Shares, check_shareable
-
-Logs = dict[str, Any]
+from .shares import Shares
 
 
-class ReplicaFit:
-    """One call of `fit` in one worker.
+class ReplicaFit(ClusterFit):
+    """One call of `fit` in one worker under `ParameterServer`."""
 
-    Args:
-        model: the model.
-        strategy: with a cluster.
-        data: what to train on, whose passes are counted.
-        validate: gives the logs of validation after an epoch (counted from 0), if there are any.
-        hooks: the callbacks; in other workers than the chief those with ``on_all_workers``.
-        verbosity: of the chief's progress.
-    """
-
-    def __init__(
-        self, model: Any, strategy: ParameterServer, data: Epochs, validate: Any, hooks: CallbackList, verbosity: int
-    ) -> None:
-        check_shareable(data.data, strategy.backup_workers > 0 or not strategy.sync)
-        self.model = model
-        self.strategy = strategy
-        self.passes = data
-        self.data = data.data
-        self.validate = validate
-        self.hooks = hooks
-        self.verbosity = verbosity
-        self._applied = 0  # how many steps were applied in epochs that are over
-        self._known: dict[Variable, Any] = {}  # what the chief knows that variables have on the ps tasks
+    strategy: ParameterServer
 
     def run(self, epochs: range) -> None:
         """Train; afterwards the model has the trained values, in each worker.
@@ -70,8 +43,8 @@ class ReplicaFit:
         """
         self.strategy.fits += 1
         # As in one process: the order of the first epoch is drawn before the first values of a model that is not built.
-        self._seed = _seed()
-        self._shares: Shares | None = Shares(self.data, self.strategy.shares, self._seed)
+        self._seed = seed_now()
+        self._shares = Shares(self.data, self.strategy.shares, self._seed)
         self.plan = ReplicaPlan(self.model, self.strategy, self._shares.batch(0))
         self.programs = ReplicaPrograms(self.plan)
         try:
@@ -100,7 +73,7 @@ class ReplicaFit:
     def _give_up(self, error: BaseException) -> None:
         if self.strategy.is_chief:
             chief = self.strategy.workers[0]
-            self.programs.end_all(f"{chief}, which leads the training, has ended it: {_told(error)}")
+            self.programs.end_all(f"{chief}, which leads the training, has ended it: {told(error)}")
         else:
             self.programs.leave()
 
@@ -132,28 +105,13 @@ class ReplicaFit:
                 self.passes.count_pass()
                 self.data.on_epoch_end()
                 hooks.on_epoch_end(epoch, logs)
-                self.programs.announce({"logs": {name: _plain(value) for name, value in logs.items()}})
+                self.programs.announce({"logs": {name: plain(value) for name, value in logs.items()}})
                 if model.stop_training:
                     break
         model.optimizer.finalize_variable_values(model._trained_variables)
         hooks.on_end("train", logs)
         self._push_changed()
         self.programs.announce({"stop": bool(model.stop_training)})
-
-    def _taken_up(self, run: TrainingRun, epochs: range) -> range:
-        """The epochs to make: all, or what is left of an interrupted run, whose state is restored."""
-        found = run.epochs(epochs.start, epochs.stop)
-        if self.passes.position["passes"]:
-            self._shares = None  # of the first epoch, which is over
-        return found
-
-    def _shares_of_epoch(self) -> Shares:
-        """The rows of the next epoch; their order is drawn now, but for the first one's."""
-        shares, self._shares = self._shares, None
-        if shares is None:
-            self._seed = _seed()
-            shares = Shares(self.data, self.strategy.shares, self._seed)
-        return shares
 
     @contextlib.contextmanager
     def _applying(self) -> Generator[_Applier]:
@@ -198,14 +156,6 @@ class ReplicaFit:
         self._pull([variable for metric in self.model.metrics for variable in metric.variables])
         return self._logs()
 
-    def _logs(self) -> Logs:
-        """The logs of the epoch so far, of all workers' rows; the variables have been pulled."""
-        results = self.model.get_metrics_result()
-        given = self.plan.log_variables
-        if not given:
-            return results
-        return {name: results.get(name, float(variable.numpy())) for name, variable in sorted(given.items())}
-
     def _pull(self, variables: Sequence[Variable]) -> None:
         with self._between_steps():
             values = self.programs.pull(variables)
@@ -221,7 +171,7 @@ class ReplicaFit:
 
     def _push_changed(self) -> None:
         """Bring what a callback has changed to the ps tasks."""
-        self._push([variable for variable in self.plan.variables if not _same(variable.numpy(), self._known[variable])])
+        self._push([variable for variable in self.plan.variables if not same(variable.numpy(), self._known[variable])])
 
     def _between_steps(self) -> Any:
         applier = getattr(self, "_applier", None)
@@ -281,7 +231,7 @@ class _Applier:
             if not self._is_ending:
                 self.error = error
                 with contextlib.suppress(Exception):
-                    self._programs.end_all(f"a step could not be applied: {_told(error)}")
+                    self._programs.end_all(f"a step could not be applied: {told(error)}")
 
     def end(self) -> None:
         """End the thread; a set that is being applied is waited for."""
@@ -290,67 +240,4 @@ class _Applier:
         self._thread.join()
 
 
-def _told(error: BaseException) -> str:
-    return str(error) or type(error).__name__
-
-
-def _seed() -> list[int]:
-    return [int(part) for part in global_generator().state]
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
-
-
-def _same(value: Any, known: Any) -> bool:
-    value, known = np.asarray(value), np.asarray(known)
-    return value.dtype == known.dtype and value.shape == known.shape and value.tobytes() == known.tobytes()
-
-
-def fit_replicas(
-    model: Any,
-    strategy: ParameterServer,
-    data: Epochs,
-    callbacks: Any,
-    epochs: range,
-    verbosity: int,
-    validate: Callable[[int, CallbackList], Logs],
-) -> History:
-    """Train a model on a cluster, in one of its workers; see `Trainer.fit`.
-
-    Args:
-        model: the model.
-        strategy: with a cluster.
-        data: what to train on.
-        callbacks: what `fit` was given.
-        epochs: those to make, counted from 0.
-        verbosity: what the chief shows.
-        validate: gives the logs of validation after an epoch.
-
-    Raises:
-        ValueError: model, data or callbacks can't be used by replicas.
-    """
-    if data.steps_per_epoch is not None:
-        raise ValueError(
-            f"fit(steps_per_epoch={data.steps_per_epoch}) on a cluster: an epoch is one pass over the data there. "
-            "Leave steps_per_epoch out, and give the rows of one epoch."
-        )
-    given = CallbackList(callbacks).callbacks
-    if not strategy.is_chief:
-        given = [callback for callback in given if callback.on_all_workers]
-    for callback in given:
-        if isinstance(callback, RunCallback) and callback.wants_batches("train"):
-            raise ValueError(
-                f"{type(callback).__name__} within epochs: on a cluster a run is taken up at the beginning of an "
-                "epoch. Leave save_freq out."
-            )
-    params = {"verbose": verbosity, "epochs": epochs.stop, "steps": data.steps}
-    hooks = CallbackList(given, add_history=True, model=model, **params)
-    history = next(item for item in hooks.callbacks if isinstance(item, History))
-    model.history, model.stop_training = history, False
-    shown = 0 if hooks.shows_progress else verbosity
-    ReplicaFit(model, strategy, data, lambda epoch: validate(epoch, hooks), hooks, shown).run(epochs)
-    return history
-
-
-__all__ = ["ReplicaFit", "fit_replicas"]
+__all__ = ["ReplicaFit"]

@@ -149,35 +149,43 @@ def test_a_worker_that_is_started_again_takes_part(run: Launch, folder: Path, al
     assert "worker 1 ended with exit status -9; it is started again (restart 1 of 1)." in capfd.readouterr().err
 
 
-@pytest.fixture(scope="module")
-def restored_alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What a run that is never interrupted finds, on as many workers."""
+def restoring(ps: int, folder: Path) -> list[str]:
+    return [RESTORING, str(folder), "ParameterServer" if ps else "DataParallel"]
+
+
+@pytest.fixture(scope="module", params=[2, 0])
+def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The number of ps tasks, and what a run that is never interrupted finds."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     (folder / "was here").touch()
-    with Launch(2, 2, [RESTORING, str(folder)]) as run:
+    with Launch(2, request.param, restoring(request.param, folder)) as run:
         assert run.wait() == 0
-    return found(folder, 0)
+    return request.param, found(folder, 0)
 
 
-@pytest.mark.parametrize("victim", ["the chief", "a ps", "a worker"])
+@pytest.mark.parametrize("victim", ["worker 0", "worker 1", "ps 1"])
 def test_a_run_that_is_started_again_goes_on_from_its_backup(
-    victim: str, folder: Path, restored_alone: Any, capfd: Any
-):
-    with Launch(2, 2, [RESTORING, str(folder)], max_restarts=2) as run:
+    victim: str, folder: Path, uninterrupted: Any, capfd: Any
+) -> None:
+    ps, expected = uninterrupted
+    if victim == "ps 1" and not ps:
+        pytest.skip("there are no ps tasks")
+    is_alone = victim == "worker 1" and ps
+    with Launch(2, ps, restoring(ps, folder), max_restarts=2) as run:
         assert (folder / "reached").read_text() == "two steps"
-        lost = {"the chief": run.workers[0], "a ps": run.ps[1], "a worker": run.workers[1]}[victim]
-        lost.kill()
+        job, number = victim.split()
+        (run.ps if job == "ps" else run.workers)[int(number)].kill()
         with ThreadPoolExecutor(1) as pool:
             status = pool.submit(run.wait)
-            if victim == "a worker":
+            if is_alone:
                 (folder / "go").write_text("go")
             assert status.result(PATIENCE) == 0
         assert run.restarts == 1
     mine, other = found(folder, 0), found(folder, 1)
     assert mine["epochs"] == other["epochs"] == [0, 1, 2, 3]
     assert mine["history"] == other["history"]
-    if victim != "a worker":  # else the chief may have computed other rows than it would have had to
-        assert_same(mine, restored_alone)
+    if not is_alone:  # else the chief may have computed other rows than it would have had to
+        assert_same(mine, expected)
     assert not (folder / "backup").exists(), "the run has come to its end"
-    again = "it is" if victim == "a worker" else "all tasks are"
-    assert f"ended with exit status -9; {again} started again (restart 1 of 2)." in capfd.readouterr().err
+    again = "it is" if is_alone else "all tasks are"
+    assert f"{victim} ended with exit status -9; {again} started again (restart 1 of 2)." in capfd.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -24,19 +25,21 @@ def run(*command: str, status: int = 0) -> str:
 
 
 def launch(workers: int, ps: int, script: str, *arguments: str, status: int = 0) -> str:
+    """Run a script in workers: under `ParameterServer` where there are ps tasks, else under `DataParallel`."""
     counts = ["-n", str(workers), "--ps", str(ps)]
-    return run("-m", "anabranch", "launch", *counts, str(SCRIPTS / script), *arguments, status=status)
+    kind = "ParameterServer" if ps else "DataParallel"
+    return run("-m", "anabranch", "launch", *counts, str(SCRIPTS / script), kind, *arguments, status=status)
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What one process finds."""
     output = tmp_path_factory.mktemp("alone") / "found"
-    run(str(SCRIPTS / "train_models.py"), str(output))
+    run(str(SCRIPTS / "train_models.py"), "ParameterServer", str(output))
     return np.load(f"{output}-0.npz")
 
 
-@pytest.mark.parametrize(("workers", "ps"), [(2, 2), pytest.param(3, 1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("workers", "ps"), [(2, 2), pytest.param(3, 1, marks=pytest.mark.slow), (3, 0)])
 def test_replicas_find_what_one_process_finds(workers: int, ps: int, alone: Any, tmp_path: Path) -> None:
     launch(workers, ps, "train_models.py", str(tmp_path / "found"))
     for worker in range(workers):
@@ -47,9 +50,37 @@ def test_replicas_find_what_one_process_finds(workers: int, ps: int, alone: Any,
             np.testing.assert_allclose(found[name], alone[name], precision, precision, err_msg=name)
 
 
-def test_two_runs_give_the_same_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ps", [0, 1])
+def test_two_runs_give_the_same_bits(ps: int, tmp_path: Path) -> None:
     for name in ("first", "second"):
-        launch(2, 1, "train_models.py", str(tmp_path / name), "table", "clipped")
+        launch(2, ps, "train_models.py", str(tmp_path / name), "table", "clipped")
     first, second = (np.load(tmp_path / f"{name}-0.npz") for name in ("first", "second"))
     for name in first.files:
         assert first[name].tobytes() == second[name].tobytes(), name
+
+
+def found(folder: Path, worker: int) -> Any:
+    return json.loads((folder / f"found-{worker}.json").read_text())
+
+
+def test_what_the_chiefs_callbacks_change_holds_in_all_workers(tmp_path: Path) -> None:
+    run(str(SCRIPTS / "train_with_callbacks.py"), str(tmp_path))
+    alone = found(tmp_path, 0)
+    run("-m", "anabranch", "launch", "-n", "3", "--ps", "0", str(SCRIPTS / "train_with_callbacks.py"), str(tmp_path))
+    results = [found(tmp_path, worker) for worker in range(3)]
+    for each in results:
+        assert each["history"] == results[0]["history"]
+        assert each["weights"] == results[0]["weights"], "the same bits"
+        assert (each["rate"], each["steps"], each["sum"]) == (0.5, 9, 6.0), "it stops in the second epoch"
+    np.testing.assert_allclose(results[0]["history"]["loss"], alone["history"]["loss"], 1e-5)
+    for weight, other in zip(results[0]["weights"], alone["weights"], strict=True):
+        np.testing.assert_allclose(weight, other, 1e-4, 1e-6)
+    assert results[0]["seen"] == alone["seen"]
+    assert results[1]["seen"] == ["end of 0: ['loss']", "end of 1: ['loss']"]
+
+
+def test_an_error_of_the_chief_ends_all_workers(tmp_path: Path) -> None:
+    script = str(SCRIPTS / "train_with_callbacks.py")
+    printed = run("-m", "anabranch", "launch", "-n", "2", "--ps", "0", script, str(tmp_path), "fail", status=1)
+    assert "ValueError: this callback fails" in printed
+    assert "CancelledError: /job:worker/task:0 has ended what the group runs: this callback fails" in printed

@@ -122,7 +122,7 @@ def test_fetches_of_other_graphs():
 
 def test_every_kind_of_op_can_be_printed():
     for name, cls in registered_ops().items():
-        for sample in cls.samples():
+        for sample in cls.samples() if cls.__module__.startswith("anabranch.") else ():  # other tests make ops, too
             with Graph().as_default() as graph:
                 node = graph.add(sample.op, [ops.convert_to_tensor(x) for x in sample.inputs])
             assert name in graph.dump(node) or name == "constant"

@@ -12,11 +12,18 @@ OPTIONS = ["--characters", "12000", "--validation-characters", "3000", "--units"
 OPTIONS += ["--epochs", "2", "--at-most", "9"]
 
 
+@pytest.fixture(scope="module")
+def alone(example: ModuleType) -> dict[str, float]:
+    return example.main(OPTIONS)
+
+
 @pytest.mark.xdist_group("tasks")
-def test_two_workers_find_the_losses_of_one_process(example: ModuleType) -> None:
-    alone = example.main(OPTIONS)
+@pytest.mark.parametrize(("ps", "more"), [("2", []), ("0", ["--all-reduce"])])
+def test_two_workers_find_the_losses_of_one_process(
+    ps: str, more: list[str], example: ModuleType, alone: dict[str, float]
+) -> None:
     script = Path(str(example.__file__))
-    command = [sys.executable, "-m", "anabranch", "launch", "-n", "2", "--ps", "2", str(script), *OPTIONS]
+    command = [sys.executable, "-m", "anabranch", "launch", "-n", "2", "--ps", ps, str(script), *OPTIONS, *more]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     found = re.search(r"2 workers: validation loss (\d\.\d+) to (\d\.\d+) in", done.stdout)
@@ -32,4 +39,5 @@ def test_a_goal_that_is_missed_fails(example: ModuleType) -> None:
 
 def test_the_makefile_runs_it() -> None:
     done = subprocess.run(["make", "-n", "demo-cluster"], capture_output=True, text=True, check=True)
-    assert "python -m anabranch launch -n 2 --ps 2 examples/cluster_training.py" in done.stdout
+    assert "python -m anabranch launch -n 2 --ps 2 examples/cluster_training.py\n" in done.stdout
+    assert "python -m anabranch launch -n 2 --ps 0 examples/cluster_training.py --all-reduce\n" in done.stdout

@@ -1,6 +1,6 @@
 """Trains a model whose run is backed up after each epoch, and waits once, in the second epoch, to be killed.
 
-    train_and_restore.py FOLDER
+    train_and_restore.py FOLDER STRATEGY
 
 FOLDER holds two named pipes, "reached" and "go", which are used while there is no file "was here".
 """
@@ -30,7 +30,7 @@ class Pause(callbacks.Callback):
 
 def main() -> None:
     ab.utils.set_random_seed(1)
-    strategy = ab.distribute.ParameterServer()
+    strategy = getattr(ab.distribute, sys.argv[2])()
     rng = np.random.default_rng(0)
     x = rng.normal(size=(70, 4))
     y = x.sum(1, keepdims=True)

@@ -1,6 +1,6 @@
 """Trains small models one after the other, as one of the workers of a cluster or alone, and saves what came of it.
 
-train_models.py OUTPUT [MODEL ...]
+train_models.py STRATEGY OUTPUT [MODEL ...]
 """
 
 from __future__ import annotations
@@ -106,9 +106,9 @@ MODELS: dict[str, Callable[[], Any]] = {
 }
 
 
-def main(output: str, names: list[str]) -> None:
+def main(kind: str, output: str, names: list[str]) -> None:
     ab.utils.set_random_seed(1)
-    strategy = ab.distribute.ParameterServer()
+    strategy = getattr(ab.distribute, kind)()
     found: dict[str, Any] = {}
     for name in names or MODELS:
         with strategy.scope():
@@ -127,4 +127,4 @@ def _first(y: Any) -> Any:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main(sys.argv[1], sys.argv[2], sys.argv[3:])

@@ -1,0 +1,240 @@
+"""`Links`: a socket between each two processes of a group, over which all of them exchange bytes of known lengths."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..cluster import resolved, split_address
+from ..connections import Handshake, Identity, RefusedError
+from ..failures import task_failed
+from ..wire import Decoder, FrameError, Kind, encode_document
+
+_RETRY_SECONDS = 0.05
+_LOOK_MILLISECONDS = 500  # how often a wait looks whether it was interrupted
+_OPEN = b"\x01"
+
+
+class Links:
+    """The connections of one member to all others, once each has proved that it knows the token.
+
+    Args:
+        names: the members' names, by rank.
+        addresses: where they listen, by rank.
+        rank: which of them this is.
+        incarnation: drawn when this process started.
+        token: that of the job.
+        timeout: for how many seconds to wait for the others.
+
+    Raises:
+        TimeoutError: members are absent; the message names them.
+        RefusedError: a member does not know the token.
+        OSError: this process can't listen at its address.
+    """
+
+    def __init__(
+        self, names: Sequence[str], addresses: Sequence[str], rank: int, incarnation: int, token: bytes, timeout: float
+    ) -> None:
+        self.names = list(names)
+        self.rank = rank
+        self._own = Identity(names[rank], incarnation)
+        self._token = token
+        self._sockets: dict[int, socket.socket] = {}
+        self._error: Exception | None = None
+        try:
+            self._connect(addresses, time.monotonic() + timeout, timeout)
+        except BaseException:
+            self.close()
+            raise
+
+    # --- connecting -------------------------------------------------------------------------------------------------
+
+    def _connect(self, addresses: Sequence[str], until: float, timeout: float) -> None:
+        host, port = split_address(addresses[self.rank])
+        with contextlib.ExitStack() as stack:
+            if self.rank < len(self.names) - 1:
+                family = socket.AF_INET6 if ":" in resolved(host) else socket.AF_INET
+                listener = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind((resolved(host), port))
+                listener.listen(len(self.names))
+            for other in range(self.rank):
+                self._sockets[other] = self._called(other, addresses[other], until, timeout)
+            while len(self._sockets) < len(self.names) - 1:
+                self._accept(listener, until, timeout)  # pyright: ignore[reportPossiblyUnboundVariable]
+        for sock in self._sockets.values():
+            sock.setblocking(False)
+
+    def _called(self, other: int, address: str, until: float, timeout: float) -> socket.socket:
+        """A connection to a member of lower rank, which listens or will."""
+        host, port = split_address(address)
+        while True:
+            try:
+                sock = socket.create_connection((resolved(host), port), max(until - time.monotonic(), _RETRY_SECONDS))
+            except OSError:
+                if time.monotonic() >= until:
+                    raise self._absent([other], timeout) from None
+                time.sleep(_RETRY_SECONDS)
+                continue
+            try:
+                handshake = Handshake(self._own, self._token, accepts=False)
+                _shake_hands(sock, handshake)
+                assert handshake.other is not None
+                if handshake.other.name != self.names[other]:
+                    raise RefusedError(
+                        f"{self.names[other]} was expected at {address}; {handshake.other.name} is there"
+                    )
+                sock.sendall(_OPEN)
+                return sock
+            except RefusedError:
+                sock.close()
+                raise
+            except (ConnectionError, TimeoutError):
+                sock.close()  # what was there has ended: another start of it may come
+                if time.monotonic() >= until:
+                    raise self._absent([other], timeout) from None
+            except BaseException:
+                sock.close()
+                raise
+
+    def _accept(self, listener: socket.socket, until: float, timeout: float) -> None:
+        """Take a connection of a member of higher rank; whoever can't prove to be one is sent away."""
+        listener.settimeout(max(until - time.monotonic(), _RETRY_SECONDS))
+        try:
+            sock, _ = listener.accept()
+        except TimeoutError:
+            missing = [k for k in range(self.rank + 1, len(self.names)) if k not in self._sockets]
+            raise self._absent(missing, timeout) from None
+        handshake = Handshake(self._own, self._token, accepts=True)
+        try:
+            sock.settimeout(max(until - time.monotonic(), _RETRY_SECONDS))
+            _shake_hands(sock, handshake)
+            name = "" if handshake.other is None else handshake.other.name
+            if name not in self.names[self.rank + 1 :] or sock.recv(1) != _OPEN:
+                raise RefusedError(f"{name or 'somebody'} is no member that connects here")
+        except (OSError, FrameError) as error:
+            if isinstance(error, RefusedError):
+                with contextlib.suppress(OSError):
+                    sock.sendall(b"".join(encode_document(Kind.REFUSED, {"message": str(error)})))
+            sock.close()
+            return
+        before = self._sockets.pop(self.names.index(name), None)
+        if before is not None:  # an earlier start of it
+            before.close()
+        self._sockets[self.names.index(name)] = sock
+
+    def _absent(self, ranks: Sequence[int], timeout: float) -> TimeoutError:
+        names = ", ".join(self.names[rank] for rank in ranks)
+        return TimeoutError(
+            f"{self.names[self.rank]} has waited {timeout:g} s for {names}. Start all members of the group with the "
+            "same addresses, and see whether they have failed."
+        )
+
+    # --- exchanging -------------------------------------------------------------------------------------------------
+
+    def exchange(self, sends: Mapping[int, Sequence[Any]], receives: Mapping[int, Any]) -> None:
+        """Send buffers to members, and fill memory with what they send, all at once.
+
+        Args:
+            sends: for each rank, buffers of bytes to send in turn.
+            receives: for each rank, writable memory, all of which is filled.
+
+        Raises:
+            TaskFailedError: a member is gone. From then on every exchange fails with this error.
+        """
+        if self._error is not None:
+            raise self._error
+        out = {rank: [memoryview(each) for each in buffers if len(each)] for rank, buffers in sends.items()}
+        into = {rank: memoryview(target) for rank, target in receives.items()}
+        while True:
+            moved = False
+            for rank in [*out]:
+                moved |= self._send(rank, out)
+            for rank in [*into]:
+                moved |= self._receive(rank, into)
+            if not out and not into:
+                return
+            if not moved:
+                self._wait(out, into)
+
+    def _send(self, rank: int, out: dict[int, list[memoryview]]) -> bool:
+        """Send what goes without waiting; gives whether anything went."""
+        left = out[rank]
+        moved = False
+        try:
+            while left:
+                count = self._sockets[rank].send(left[0])
+                moved = True
+                if count == len(left[0]):
+                    del left[0]
+                else:
+                    left[0] = left[0][count:]
+        except (BlockingIOError, InterruptedError):
+            return moved
+        except OSError as error:
+            self._lose(rank, error.strerror or "its connection failed")
+        del out[rank]
+        return True
+
+    def _receive(self, rank: int, into: dict[int, memoryview]) -> bool:
+        """Take what is there; gives whether anything was."""
+        moved = False
+        try:
+            while len(into[rank]):
+                count = self._sockets[rank].recv_into(into[rank])
+                if not count:
+                    self._lose(rank, "its connection was closed")
+                moved = True
+                into[rank] = into[rank][count:]
+        except (BlockingIOError, InterruptedError):
+            return moved
+        except OSError as error:
+            self._lose(rank, error.strerror or "its connection failed")
+        del into[rank]
+        return True
+
+    def _wait(self, out: Mapping[int, Any], into: Mapping[int, Any]) -> None:
+        poller = select.poll()
+        for rank in {*out, *into}:
+            events = (select.POLLOUT if rank in out else 0) | (select.POLLIN if rank in into else 0)
+            poller.register(self._sockets[rank], events)
+        poller.poll(_LOOK_MILLISECONDS)
+
+    def _lose(self, rank: int, reason: str) -> None:
+        # The sockets stay open until this process ends or closes the group: others see who was lost, not who noticed.
+        self._error = task_failed(self.names[rank], reason)
+        raise self._error
+
+    def close(self) -> None:
+        """End all connections."""
+        for sock in self._sockets.values():
+            sock.close()
+        if self._error is None:
+            self._error = RuntimeError("The group of processes is closed. Collectives run while it is open.")
+
+
+def _shake_hands(sock: socket.socket, handshake: Handshake) -> None:
+    """Prove to each other who is there.
+
+    Raises:
+        RefusedError: one side can't.
+        ConnectionError: the other side is gone.
+    """
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    decoder = Decoder()
+    for buffer in handshake.begin():
+        sock.sendall(buffer)
+    while handshake.other is None:
+        count = sock.recv_into(decoder.buffer())
+        if not count:
+            raise ConnectionResetError("the connection was closed by the other side")
+        for frame in decoder.advance(count):
+            for buffer in handshake.take(frame):
+                sock.sendall(buffer)
+
+
+__all__ = ["Links"]

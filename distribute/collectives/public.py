@@ -1,0 +1,53 @@
+"""The collectives as users call them, and the group that a process finds in its environment."""
+
+from __future__ import annotations
+
+import atexit
+import secrets
+
+from ...engine.ops import collectives
+from ...engine.ops.collectives import Group, all_gather, all_reduce, barrier, broadcast, reduce_scatter
+from ..cluster import is_loopback, split_address
+from ..environment import WORKER_JOBS, Place, cluster_from_environment
+from ..token import job_token
+from .group import ProcessGroup
+from .links import Links
+
+CONNECT_SECONDS = 30.0
+
+
+def rank() -> int:
+    """The number of this process among those that run collectives together; 0 alone."""
+    return collectives.current_group().rank
+
+
+def world_size() -> int:
+    """How many processes run collectives together; 1 alone."""
+    return collectives.current_group().size
+
+
+def joined(place: Place | None, timeout: float = CONNECT_SECONDS) -> Group | None:
+    """Join the group of all workers of a cluster; None for a process alone.
+
+    Raises:
+        TimeoutError: workers are absent.
+        OSError: something else listens at this worker's address.
+    """
+    if place is None:
+        return None
+    cluster = place.cluster
+    names = [task for job in WORKER_JOBS for task in cluster.tasks if task.startswith(f"/job:{job}/")]
+    own = cluster.task_name(place.job_name, place.task_index)
+    if own not in names or len(names) == 1:
+        return None
+    addresses = [cluster.address(name) for name in names]
+    is_local = all(is_loopback(split_address(address)[0]) for address in addresses)
+    links = Links(names, addresses, names.index(own), secrets.randbits(63), job_token(None, is_local), timeout)
+    group = ProcessGroup(links)
+    atexit.register(group.close)
+    return group
+
+
+collectives.set_finder(lambda: joined(cluster_from_environment()))
+
+__all__ = ["all_gather", "all_reduce", "barrier", "broadcast", "joined", "rank", "reduce_scatter", "world_size"]

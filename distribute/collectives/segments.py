@@ -1,0 +1,63 @@
+"""`Segment`: memory of one process that others of the same host map. Nothing of it outlives the processes."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Any
+
+import numpy as np
+
+IS_AVAILABLE = hasattr(os, "memfd_create")
+
+
+class Segment:
+    """Memory of this process that others can map; it grows.
+
+    Attributes:
+        descriptor: the number of the file that others open.
+        size: bytes.
+        memory: its bytes.
+    """
+
+    def __init__(self) -> None:
+        self.descriptor = -1
+        self.size = 0
+        self.memory: Any = np.zeros(0, "uint8")
+
+    def grow(self, size: int) -> None:
+        """Have at least so many bytes, in a new file if need be."""
+        if size <= self.size:
+            return
+        self.close()
+        size = max(size, mmap.PAGESIZE)
+        self.descriptor = os.memfd_create("anabranch collectives")
+        os.ftruncate(self.descriptor, size)
+        self.size = size
+        self.memory = _mapped(self.descriptor, size)
+
+    def close(self) -> None:
+        """Give the memory up."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+        self.descriptor, self.size, self.memory = -1, 0, np.zeros(0, "uint8")
+
+
+def opened(process: int, descriptor: int, size: int) -> Any:
+    """Map the memory of another process of this host.
+
+    Raises:
+        OSError: the system does not allow that, or the process is on another host.
+    """
+    file = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR)
+    try:
+        return _mapped(file, size)
+    finally:
+        os.close(file)
+
+
+def _mapped(descriptor: int, size: int) -> Any:
+    return np.frombuffer(mmap.mmap(descriptor, size), "uint8")  # the array holds the map
+
+
+__all__ = ["IS_AVAILABLE", "Segment", "opened"]

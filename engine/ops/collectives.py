@@ -1,0 +1,320 @@
+"""Collective ops: sums over all processes of a group, and what else they exchange.
+
+Every member of a group runs the same collectives in the same order; the ops have an effect, so that program order is
+kept. A process that belongs to no group is a group of one. How members reach each other is no matter of this module:
+`anabranch.distribute` sets the group of a process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..graph.op import OUTSIDE_WORLD, Effect
+from ..graph.quick_dataclass import dataclass
+from ..graph.spec import shape_text
+from . import comparison, creation, gathering, reduction, run_time_shapes, shaping
+from .base import ErrorSample, Op, Operation, Sample, Tensor, TensorLike, TensorSpec, apply, apply_effect, cast
+from .base import convert_to_tensor as to_tensor
+from .run_time_shapes import reshape_like
+
+REDUCE_OPS = ("sum", "mean", "max", "min")
+
+
+class Group:
+    """The processes that run collectives together: here one alone; `distribute` has those of several.
+
+    Attributes:
+        rank: the number of this process, from 0.
+        size: how many there are.
+    """
+
+    rank = 0
+    size = 1
+
+    def all_reduce(self, array: Any, reduce_op: str) -> Any:
+        """Reduce the members' arrays, of one shape and dtype, in the order of ranks; each gets the result."""
+        return array
+
+    def all_gather(self, array: Any, axis: int) -> Any:
+        """Join the members' arrays along an axis, in the order of ranks; each gets the result."""
+        return array
+
+    def broadcast(self, array: Any, root: int) -> Any:
+        """Give each member the array of one of them; all have one shape and dtype."""
+        return array
+
+    def barrier(self) -> None:
+        """Wait until all members are here."""
+
+
+_current: Group | None = None
+
+
+def _find() -> Group | None:
+    """Find the group of this process; replaced by `set_finder`."""
+    return None
+
+
+def current_group() -> Group:
+    """The group of this process, which is looked for when it is first needed."""
+    global _current
+    if _current is None:
+        _current = _find() or Group()
+    return _current
+
+
+def set_group(group: Group | None) -> None:
+    """Set the group of this process; None to look for it anew."""
+    global _current
+    _current = group
+
+
+def set_finder(find: Callable[[], Group | None]) -> None:
+    """Set what finds the group of this process; it gives None for a process alone."""
+    global _find
+    _find = find
+
+
+class _Collective(Op):
+    """Base: what all members run together. Sockets and shared memory are the host's."""
+
+    host_only: ClassVar[bool] = True
+
+    def effects(self) -> Iterable[Effect]:
+        return (Effect(OUTSIDE_WORLD, writes=True),)
+
+
+@dataclass(frozen=True)
+class AllReduce(_Collective):
+    """The sum, mean, maximum or minimum of the members' tensors."""
+
+    reduce_op: str
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        (x,) = inputs
+        if self.reduce_op not in REDUCE_OPS:
+            raise ValueError(f"all_reduce: reduce_op is one of {', '.join(REDUCE_OPS)}; got {self.reduce_op!r}.")
+        if x.dtype.kind in "bT" or (x.dtype.kind == "c" and self.reduce_op in ("max", "min")):
+            raise TypeError(f"all_reduce({self.reduce_op!r}) takes numbers that have one; got {x}. Cast them first.")
+        if self.reduce_op == "mean" and x.dtype.kind in "iu":
+            raise TypeError(f"all_reduce('mean') takes floating-point numbers; got {x}. Cast them first.")
+        return x
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return _own(current_group().all_reduce(np.asarray(inputs[0]), self.reduce_op), inputs[0])
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (x,), (y,), (dy,) = node.inputs, node.outputs, cotangents
+        if dy is None:
+            return (None,)
+        if self.reduce_op in ("sum", "mean"):
+            return (all_reduce(dy, self.reduce_op),)
+        here = cast(comparison.equal(x, y), x.dtype)
+        return (all_reduce(dy) * here / all_reduce(here),)  # ties share, as in `max` over an axis
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        x = np.array([[1.0, -2.0], [3.0, 0.5]], "float32")
+        for reduce_op in REDUCE_OPS:
+            yield Sample(cls(reduce_op), [x], x, label=reduce_op)
+
+    @classmethod
+    def error_samples(cls) -> Iterable[ErrorSample]:
+        yield ErrorSample(lambda: all_reduce([1.0], "product"), ValueError, "sum, mean, max, min; got 'product'")
+        yield ErrorSample(lambda: all_reduce([True]), TypeError, "takes numbers")
+        yield ErrorSample(lambda: all_reduce([1, 2], "mean"), TypeError, "floating-point")
+
+
+@dataclass(frozen=True)
+class AllGather(_Collective):
+    """The members' tensors, joined along an axis."""
+
+    axis: int
+
+    shape_from_values: ClassVar[bool] = True  # members may have more or fewer
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        (x,) = inputs
+        if x.dtype.kind == "T":
+            raise TypeError(f"all_gather takes numbers; got {x}.")
+        if x.shape is None:
+            return TensorSpec(None, x.dtype)
+        if not 0 <= self.axis < len(x.shape):
+            raise ValueError(
+                f"all_gather: there is no axis {self.axis} in shape {shape_text(x.shape)}. Give one of its axes."
+            )
+        dims = list(x.shape)
+        dims[self.axis] = None
+        return TensorSpec(tuple(dims), x.dtype)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return _own(current_group().all_gather(np.asarray(inputs[0]), self.axis), inputs[0])
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (x,), (dy,) = node.inputs, cotangents
+        if dy is None:
+            return (None,)
+        length = run_time_shapes.runtime_shape(x)[self.axis]
+        lengths = all_gather(shaping.reshape(length, (1,)))
+        begin = reduction.sum(lengths[: current_group().rank])
+        own = creation.arange(begin, begin + length)
+        part = reshape_like(gathering.take(all_reduce(dy), own, axis=self.axis), x)
+        return (part,)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        x = np.array([[1.0, -2.0, 4.0], [3.0, 0.5, 0.0]], "float32")
+        yield Sample(cls(0), [x], x, label="rows")
+        yield Sample(cls(1), [x], x, label="columns")
+        yield Sample(cls(0), [x[:0]], x[:0], label="no rows")
+
+    @classmethod
+    def error_samples(cls) -> Iterable[ErrorSample]:
+        yield ErrorSample(lambda: all_gather(1.0), ValueError, "no axis 0 in shape")
+        yield ErrorSample(lambda: all_gather([1.0], axis=1), ValueError, "no axis 1")
+
+
+@dataclass(frozen=True)
+class Broadcast(_Collective):
+    """The tensor of one member."""
+
+    root: int
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        (x,) = inputs
+        if x.dtype.kind == "T":
+            raise TypeError(f"broadcast takes numbers; got {x}.")
+        return x
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return _own(current_group().broadcast(np.asarray(inputs[0]), self.root), inputs[0])
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (dy,) = cotangents
+        if dy is None:
+            return (None,)
+        total = all_reduce(dy)
+        return (total if current_group().rank == self.root else total * 0,)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        x = np.array([[1.0, -2.0], [3.0, 0.5]], "float32")
+        yield Sample(cls(0), [x], x, label="matrix")
+        yield Sample(cls(0), [x[0, 0]], x[0, 0], label="scalar")
+        yield Sample(cls(0), [x[:0]], x[:0], label="empty")
+
+
+@dataclass(frozen=True)
+class Barrier(_Collective):
+    """Waits for all members."""
+
+    no_samples: ClassVar[str] = "gives no result: test_collectives"
+
+    def infer(self, *inputs: Any) -> Any:
+        return ()
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        current_group().barrier()
+        return ()
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return ()
+
+
+def _own(found: Any, given: Any) -> Any:
+    """A result that is not the array that was given, for whoever owns that may write to it."""
+    return np.array(found)[()] if found is given or np.may_share_memory(found, given) else found[()]
+
+
+def all_reduce(tensor: TensorLike, reduce_op: str = "sum") -> Tensor:
+    """Reduce the tensors of all members of the group; each member gets the result.
+
+    Numbers are added in the order of ranks, so that the result has the same bits on all members and in each run. The
+    gradient is that of the sum of all members' losses.
+
+    Args:
+        tensor: numbers, of the same shape and dtype on all members.
+        reduce_op: "sum", "mean", "max" or "min".
+
+    Returns:
+        A tensor like `tensor`.
+
+    Raises:
+        ValueError: `reduce_op` is another text, or, at run time, members disagree on op, shape or dtype.
+        TypeError: the dtype has no such reduction.
+        TaskFailedError: at run time, a member is gone.
+
+    >>> import anabranch as ab
+    >>> float(ab.distribute.all_reduce(2.0))  # this process is alone
+    2.0
+    """
+    return apply(AllReduce(reduce_op), to_tensor(tensor), name="all_reduce")
+
+
+def all_gather(tensor: TensorLike, axis: int = 0) -> Tensor:
+    """Join the tensors of all members of the group, in the order of ranks; each member gets the result.
+
+    Args:
+        tensor: numbers; the members' shapes agree but for `axis`.
+        axis: along which they are joined.
+
+    Raises:
+        ValueError: there is no such axis, or, at run time, members disagree.
+        TaskFailedError: at run time, a member is gone.
+    """
+    x = to_tensor(tensor)
+    known = x.spec.shape
+    return apply(AllGather(axis + len(known) if axis < 0 and known is not None else axis), x, name="all_gather")
+
+
+def reduce_scatter(tensor: TensorLike, reduce_op: str = "sum") -> Tensor:
+    """Reduce the tensors of all members; each gets its part of the rows, in the order of ranks.
+
+    Args:
+        tensor: numbers, of the same shape and dtype on all members; the rows divide by the number of members.
+        reduce_op: "sum", "mean", "max" or "min".
+
+    Raises:
+        ValueError: rows do not divide, or, at run time, members disagree.
+        TaskFailedError: at run time, a member is gone.
+    """
+    x, group = to_tensor(tensor), current_group()
+    rows = None if not x.spec.shape else x.spec.shape[0]
+    if rows is None or rows % group.size:
+        raise ValueError(
+            f"reduce_scatter: {x.spec} has rows that do not divide by {group.size} members, or an unknown number of "
+            "them. Pad them, or give a static shape."
+        )
+    share = rows // group.size
+    return all_reduce(x, reduce_op)[group.rank * share : (group.rank + 1) * share]
+
+
+def broadcast(tensor: TensorLike, root: int = 0) -> Tensor:
+    """Give each member the tensor of one of them.
+
+    Args:
+        tensor: numbers, of the same shape and dtype on all members.
+        root: the rank of the member whose numbers all get.
+
+    Raises:
+        ValueError: there is no such member, or, at run time, members disagree.
+        TaskFailedError: at run time, a member is gone.
+    """
+    if not 0 <= root < current_group().size:
+        raise ValueError(f"broadcast: root={root} is no rank of a group of {current_group().size}; ranks begin at 0.")
+    return apply(Broadcast(root), to_tensor(tensor), name="broadcast")
+
+
+def barrier() -> Operation | None:
+    """Wait until all members of the group are here.
+
+    Returns:
+        The operation; None outside of graphs.
+    """
+    return apply_effect(Barrier(), name="barrier")
+
+
+__all__ = ["all_gather", "all_reduce", "barrier", "broadcast", "reduce_scatter"]

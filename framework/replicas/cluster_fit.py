@@ -1,0 +1,99 @@
+"""`ClusterFit`: what every `fit` on a cluster has: rows that workers share, logs, a run that is taken up again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...distribute.strategy import Strategy
+from ...engine.graph import Variable
+from ...engine.ops.keys import global_generator
+from ..callback import CallbackList
+from ..checkpointing import TrainingRun
+from ..epochs import Epochs
+from .shares import Shares, check_shareable
+
+Logs = dict[str, Any]
+
+
+class ClusterFit:
+    """One call of `fit` in one worker.
+
+    Args:
+        model: the model.
+        strategy: with a cluster.
+        data: what to train on, whose passes are counted.
+        validate: gives the logs of validation after an epoch (counted from 0), if there are any.
+        hooks: the callbacks; in other workers than the chief those with ``on_all_workers``.
+        verbosity: of the chief's progress.
+    """
+
+    def __init__(
+        self, model: Any, strategy: Strategy, data: Epochs, validate: Any, hooks: CallbackList, verbosity: int
+    ) -> None:
+        check_shareable(data.data, strategy.may_repeat)
+        self.model = model
+        self.strategy = strategy
+        self.passes = data
+        self.data = data.data
+        self.validate = validate
+        self.hooks = hooks
+        self.verbosity = verbosity
+        self._applied = 0  # how many steps were applied in epochs that are over
+        self._known: dict[Variable, Any] = {}  # what the chief knows that variables have on the ps tasks
+
+        self._seed: list[int] = []  # of the order of rows
+        self._shares: Shares | None = None  # of the next epoch, where they have been drawn
+        self.plan: Any = None
+
+    def run(self, epochs: range) -> None:
+        """Train; see the strategies' own."""
+        raise NotImplementedError
+
+    def _taken_up(self, run: TrainingRun, epochs: range) -> range:
+        """The epochs to make: all, or what is left of an interrupted run, whose state is restored."""
+        found = run.epochs(epochs.start, epochs.stop)
+        if self.passes.position["passes"]:
+            self._shares = None  # of the first epoch, which is over
+        return found
+
+    def _shares_of_epoch(self) -> Shares:
+        """The rows of the next epoch; their order is drawn now, but for the first one's."""
+        shares, self._shares = self._shares, None
+        if shares is None:
+            self._seed = seed_now()
+            shares = Shares(self.data, self.strategy.shares, self._seed)
+        return shares
+
+    def _logs(self) -> Logs:
+        """The logs of the epoch so far, of all workers' rows; the variables have been pulled."""
+        results = self.model.get_metrics_result()
+        given = self.plan.log_variables
+        if not given:
+            return results
+        return {name: results.get(name, float(variable.numpy())) for name, variable in sorted(given.items())}
+
+
+def told(error: BaseException) -> str:
+    """Say what an error says; its type where it says nothing."""
+    return str(error) or type(error).__name__
+
+
+def seed_now() -> list[int]:
+    """The state of the global generator, of which the order of rows is drawn."""
+    return [int(part) for part in global_generator().state]
+
+
+def plain(value: Any) -> Any:
+    """A value of logs as JSON has it."""
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+
+
+def same(value: Any, known: Any) -> bool:
+    """Whether two arrays have the same bits."""
+    value, known = np.asarray(value), np.asarray(known)
+    return value.dtype == known.dtype and value.shape == known.shape and value.tobytes() == known.tobytes()
+
+
+__all__ = ["ClusterFit", "Logs", "plain", "same", "seed_now", "told"]

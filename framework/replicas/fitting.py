@@ -1,0 +1,65 @@
+"""`fit_replicas`: `fit` in one worker of a cluster, under whichever strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...distribute.data_parallel import DataParallel
+from ...distribute.strategy import Strategy
+from ..callback import CallbackList, History
+from ..checkpointing import RunCallback
+from ..epochs import Epochs
+from .cluster_fit import Logs
+from .parallel import ParallelFit
+from .training import ReplicaFit
+
+
+def fit_replicas(
+    model: Any,
+    strategy: Strategy,
+    data: Epochs,
+    callbacks: Any,
+    epochs: range,
+    verbosity: int,
+    validate: Callable[[int, CallbackList], Logs],
+) -> History:
+    """Train a model on a cluster, in one of its workers; see `Trainer.fit`.
+
+    Args:
+        model: the model.
+        strategy: with a cluster.
+        data: what to train on.
+        callbacks: what `fit` was given.
+        epochs: those to make, counted from 0.
+        verbosity: what the chief shows.
+        validate: gives the logs of validation after an epoch.
+
+    Raises:
+        ValueError: model, data or callbacks can't be used by replicas.
+    """
+    if data.steps_per_epoch is not None:
+        raise ValueError(
+            f"fit(steps_per_epoch={data.steps_per_epoch}) on a cluster: an epoch is one pass over the data there. "
+            "Leave steps_per_epoch out, and give the rows of one epoch."
+        )
+    given = CallbackList(callbacks).callbacks
+    if not strategy.is_chief:
+        given = [callback for callback in given if callback.on_all_workers]
+    for callback in given:
+        if isinstance(callback, RunCallback) and callback.wants_batches("train"):
+            raise ValueError(
+                f"{type(callback).__name__} within epochs: on a cluster a run is taken up at the beginning of an "
+                "epoch. Leave save_freq out."
+            )
+    params = {"verbose": verbosity, "epochs": epochs.stop, "steps": data.steps}
+    hooks = CallbackList(given, add_history=True, model=model, **params)
+    history = next(item for item in hooks.callbacks if isinstance(item, History))
+    model.history, model.stop_training = history, False
+    shown = 0 if hooks.shows_progress else verbosity
+    kind = ParallelFit if isinstance(strategy, DataParallel) else ReplicaFit
+    kind(model, strategy, data, lambda epoch: validate(epoch, hooks), hooks, shown).run(epochs)
+    return history
+
+
+__all__ = ["fit_replicas"]

@@ -1,0 +1,263 @@
+"""`ParallelFit`: `fit` under `DataParallel`, in one worker.
+
+All workers run the same steps: each computes the gradients of its rows of a batch, all sum them, and each makes the
+same update. What only the chief (worker 0) knows, it tells between steps: which epoch begins, with which order of rows,
+what callbacks have changed, and what the logs were.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...distribute.data_parallel import DataParallel
+from ...engine import ops
+from ...engine.graph import Graph, IndexedSlices
+from ...engine.graph.dtypes import as_dtype
+from ...engine.ops.collectives import all_gather, all_reduce
+from ...engine.session.programs import make_program
+from ..checkpointing import TrainingRun
+from ..data import Batch
+from ..progress import make_progress
+from ..steps import StepPrograms
+from .cluster_fit import ClusterFit, Logs, plain, same, seed_now, told
+from .shares import Shares
+from .traced import Entry, StepTracer
+
+
+class ParallelFit(ClusterFit):
+    """One call of `fit` in one worker under `DataParallel`."""
+
+    strategy: DataParallel
+
+    def run(self, epochs: range) -> None:
+        """Train; afterwards the model has the trained values, in each worker.
+
+        Args:
+            epochs: those to make, if no interrupted run is taken up.
+
+        Raises:
+            CancelledError: another worker has ended the training; the message says why.
+            TaskFailedError: another worker is gone.
+        """
+        assert self.strategy.group is not None
+        self._group = self.strategy.group
+        try:
+            self._train(epochs)
+        except BaseException as error:
+            self._group.abort(told(error))
+            raise
+
+    def _train(self, epochs: range) -> None:
+        model, hooks = self.model, self.hooks
+        self._seed = self._tell(seed_now())
+        # As in one process: the order of the first epoch is drawn before the first values of a model that is not built.
+        self._shares = Shares(self.data, self.strategy.shares, self._seed)
+        self.plan = StepTracer(model, self.strategy, self._shares.batch(0))
+        self._programs = StepPrograms(self._build_step)
+        self._idle: Any = None
+        hooks.on_begin("train")
+        epochs = self._begin(epochs)
+        self._send(range(len(self.plan.variables)))
+        logs: Logs = {}
+        for epoch in epochs:
+            logs = self._epoch(epoch, epochs.stop)
+            if model.stop_training:
+                break
+        model.optimizer.finalize_variable_values(model._trained_variables)
+        before = self._values()
+        hooks.on_end("train", logs)
+        self._share_changes(before)
+
+    def _begin(self, epochs: range) -> range:
+        """Agree on the epochs to make, and on what came before."""
+        history = self.model.history
+        if self.strategy.is_chief:
+            epochs = self._taken_up(TrainingRun(self.model, self.hooks, self.passes), epochs)
+        passes = self.passes.position["passes"]
+        begun = self._tell({"epochs": [epochs.start, epochs.stop], "passes": passes, "history": history.get_state()})
+        if not self.strategy.is_chief:
+            self.data.skip_passes(begun["passes"])
+            history.set_state(begun["history"])
+            self._shares = None if begun["passes"] else self._shares
+        return range(*begun["epochs"])
+
+    # --- epochs -----------------------------------------------------------------------------------------------------
+
+    def _epoch(self, epoch: int, stop: int) -> Logs:
+        """Make one epoch; gives its logs."""
+        model, hooks, is_chief = self.model, self.hooks, self.strategy.is_chief
+        model.reset_metrics()
+        before = self._values()
+        hooks.on_epoch_begin(epoch)
+        self._share_changes(before)
+        shares = self._next_shares(epoch)
+        progress = make_progress(
+            self.verbosity if is_chief else 0, f"Epoch {epoch + 1}/{stop}", self.data.batches, self._logs
+        )
+        done = self._run_epoch(shares, progress)
+        before = self._values()
+        logs = self._logs() if done else {}
+        if is_chief:
+            logs = dict(sorted({**logs, **self.validate(epoch)}.items()))
+        progress.close(done, logs)
+        logs = self._tell({name: plain(value) for name, value in logs.items()})
+        self.passes.count_pass()
+        self.data.on_epoch_end()
+        hooks.on_epoch_end(epoch, logs)
+        self._share_changes(before)
+        return logs
+
+    def _next_shares(self, epoch: int) -> Shares:
+        """The rows of an epoch, in the order that the chief draws."""
+        if self.strategy.is_chief:
+            shares = self._shares_of_epoch()
+            self._tell(self._seed)
+            return shares
+        shares, self._shares, seed = self._shares, None, self._tell(None)
+        self.plan.begin_epoch(epoch)
+        return Shares(self.data, self.strategy.shares, seed) if shares is None else shares
+
+    def _run_epoch(self, shares: Shares, progress: Any) -> int:
+        """Make the steps of an epoch; gives how many there were."""
+        hooks, model, is_chief = self.hooks, self.model, self.strategy.is_chief
+        watches = self._tell(hooks.wants_batches("train"))
+        reads_logs = is_chief and watches and hooks.reads_batch_logs("train")
+        done = 0
+        for number in range(self.data.batches or 0):
+            if watches and is_chief:
+                hooks.begin_batch("train", done)
+            self._step(number, shares)
+            if watches:
+                before = self._values()
+                if is_chief:
+                    hooks.end_batch("train", done, self._logs() if reads_logs else {})
+                self._share_changes(before)
+            done += 1
+            if model.stop_training:
+                break
+            if time.perf_counter() >= progress.next_redraw:
+                progress.redraw(done)
+        return done
+
+    def _step(self, number: int, shares: Shares) -> None:
+        batch = shares.batch(number * self.strategy.shares + self.strategy.task_index)
+        if batch.size:
+            if not self.model._checked_batch:
+                self.model._check_batch(batch)
+            weight = np.asarray(batch.size / shares.size_of(number), "float64")
+            self._programs.run(Batch(batch.layout, [*batch.leaves, weight], batch.size))
+        else:
+            if self._idle is None:
+                self._idle = self._build_idle()
+            self._idle()
+        self.strategy.steps += 1
+
+    # --- what the chief tells ---------------------------------------------------------------------------------------
+
+    def _tell(self, message: Any) -> Any:
+        """Give all workers a value of JSON that the chief has; what others pass does not count."""
+        text = json.dumps(message) if self.strategy.is_chief else ""
+        return json.loads(self._group.gather_bytes(text.encode())[0])
+
+    def _values(self) -> list[Any]:
+        """The values of all variables now, in the chief."""
+        return [np.array(variable.numpy()) for variable in self.plan.variables] if self.strategy.is_chief else []
+
+    def _share_changes(self, before: Sequence[Any]) -> None:
+        """Have what the chief's callbacks have changed hold everywhere."""
+        model, variables = self.model, self.plan.variables
+        pairs = zip(variables, before, strict=False)
+        changed = [number for number, (v, value) in enumerate(pairs) if not same(v.numpy(), value)]
+        found = self._tell({"changed": changed, "stop": bool(model.stop_training)})
+        model.stop_training = found["stop"]
+        self._send(found["changed"])
+
+    def _send(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            variable = self.plan.variables[number]
+            value = self._group.broadcast(np.asarray(variable.numpy()), 0)
+            if not self.strategy.is_chief:
+                variable.assign(value)
+
+    # --- steps ------------------------------------------------------------------------------------------------------
+
+    def _build_step(self, layout: Any, tensors: list[Any]) -> list[Any]:
+        *feeds, weight = tensors
+        entries = self.plan.traced_entries(layout, feeds)
+        self._build_updates([_weighted(entry, given, weight, self.strategy.is_chief) for entry, given in entries])
+        return []
+
+    def _build_idle(self) -> Any:
+        """The program of a worker that has no row of a batch: it takes part in the sums, and makes the update."""
+        with Graph().as_default() as graph:
+            self._build_updates([_nothing(entry) for entry in self.plan.entries])
+            effects = [operation for operation in graph.operations if operation.writes]
+        return make_program(graph, effects, [])
+
+    def _build_updates(self, given: list[list[Any]]) -> None:
+        """Build the sums over all workers of what each gives, and the updates by them."""
+        entries = self.plan.entries
+        dense = [tensors[0] for entry, tensors in zip(entries, given, strict=True) if not entry.part.has_rows]
+        sums = iter(_summed(dense))
+        values: list[Any] = []
+        for entry, tensors in zip(entries, given, strict=True):
+            if entry.part.has_rows:
+                whole = ops.convert_to_tensor(np.array(entry.part.shape, "int64"))
+                values.append(IndexedSlices(all_gather(tensors[1]), all_gather(tensors[0]), whole))
+            else:
+                values.append(ops.cast(next(sums), entry.part.dtype))
+        self.plan.build_updates(values)
+
+
+def _weighted(entry: Entry, tensors: list[Any], weight: Any, is_first: bool) -> list[Any]:
+    """What a worker adds to a sum over all of them; for rows of a table, the indices before."""
+    *indices, value = tensors
+    reduction = entry.part.reduction
+    value = _summable(value)
+    if reduction == "mean":
+        value = value * ops.cast(weight, value.dtype)
+    elif reduction == "first" and not is_first:
+        value = ops.zeros_like(value)
+    if entry.part.has_rows:
+        value = ops.cast(value, entry.part.dtype)
+    return [*indices, value]
+
+
+def _nothing(entry: Entry) -> list[Any]:
+    """What a worker without rows adds."""
+    dtype, shape = as_dtype(entry.part.dtype), entry.part.shape or ()
+    if entry.part.has_rows:
+        return [ops.zeros((0,), "int64"), ops.zeros((0, *shape[1:]), dtype)]
+    return [_summable(ops.zeros(shape, dtype))]
+
+
+def _summable(value: Any) -> Any:
+    """A tensor of a dtype in which sums over workers lose nothing: of half precision they are float32."""
+    kind, size = value.dtype.kind, value.dtype.itemsize
+    if kind == "b":
+        return ops.cast(value, "int32")
+    return ops.cast(value, "float32") if size < 4 and kind not in "iu" else value
+
+
+def _summed(tensors: list[Any]) -> list[Any]:
+    """The sums over all workers, of all tensors of one dtype at once."""
+    found: list[Any] = [None] * len(tensors)
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        numbers = [number for number, tensor in enumerate(tensors) if tensor.dtype == dtype]
+        parts = [ops.reshape(tensors[number], (-1,)) for number in numbers]
+        total = all_reduce(parts[0] if len(parts) == 1 else ops.concatenate(parts))
+        begin = 0
+        for number in numbers:
+            shape = tensors[number].shape
+            end = begin + int(np.prod(shape, dtype="int64"))
+            found[number] = ops.reshape(total[begin:end], shape)
+            begin = end
+    return found
+
+
+__all__ = ["ParallelFit"]

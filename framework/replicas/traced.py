@@ -1,0 +1,283 @@
+"""`StepTracer`: the training step of a model as replicas run it.
+
+A training step is traced as in one process, with two differences. Optimizers hand their gradients over. What is
+assigned to other variables is kept aside: each replica gives it with its gradients, and the reduced values are assigned
+once. Metrics begin each step with their first values, and what they have added is summed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from ...engine import ops
+from ...engine.control_flow.grouping import no_op
+from ...engine.graph import Graph, IndexedSlices, Placeholder, StatelessScope, TensorSpec, Variable
+from ...engine.graph.graph import get_default_graph
+from ...engine.graph.nest import flatten
+from ...engine.ops.keys import SeedGenerator
+from ...engine.queues.replica_steps import Part
+from ...optim.replicas import handing_over
+from ..checkpointing import stateful_parts
+from ..data import Batch
+
+
+@dataclass(eq=False)
+class TracedStep:
+    """What one trace of a training step gives.
+
+    Attributes:
+        applications: each optimizer that was applied, with its gradients and variables.
+        state: the new values of other variables; of metrics what they have added.
+        logs: what the step logs, by name, where it has a say in that.
+    """
+
+    applications: list[tuple[Any, list[Any], list[Variable]]]
+    state: dict[Variable, Any]
+    logs: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One value that each replica gives.
+
+    Attributes:
+        place: the number of the ps task that reduces it; 0 where there are none.
+        part: its spec, and how it is reduced.
+        application, position: for a gradient, which application of an optimizer and which of its variables.
+        variable: for state and logs, what gets the reduced value.
+    """
+
+    place: int
+    part: Part
+    application: int = -1
+    position: int = -1
+    variable: Variable | None = None
+
+
+class Replica(Protocol):
+    """What a tracer has to know of a strategy: which replica this process is."""
+
+    task_index: int
+
+    @property
+    def is_chief(self) -> bool: ...
+
+
+class StepTracer:
+    """Traces the training step of one model. All replicas find the same.
+
+    Args:
+        model: a compiled model.
+        replica: which one this process is.
+        batch: a replica's part of a batch, of which nothing but shapes and dtypes is used.
+
+    Raises:
+        ValueError: the model or its training step can't be trained by replicas; the message says why.
+
+    Attributes:
+        variables: all that a step reads or changes, in an order that is the same in all replicas.
+        entries: what each replica gives.
+        applications: each optimizer that is applied, with its variables.
+        log_variables: what holds the step's logs, by name.
+    """
+
+    def __init__(self, model: Any, replica: Replica, batch: Batch) -> None:
+        self.model = model
+        self._replica = replica
+        _refuse_stateful(model)
+        _refuse_sums(model)
+        self._resets: dict[Variable, Any] = {}
+        self.log_variables: dict[str, Variable] = {}
+        with Graph().as_default() as graph:
+            traced = self.trace(batch.layout, placeholders(batch))  # makes what the model makes at first
+            others = [variable for variable in graph.variables if isinstance(variable, Variable)]
+        model.reset_metrics()
+        metric_variables = [variable for metric in model.metrics for variable in metric.variables]
+        self._resets = {variable: variable.numpy() for variable in metric_variables}
+        self.log_variables = {name: Variable(0.0, name=f"logs/{name}", trainable=False) for name in traced.logs}
+        optimizers = [optimizer for optimizer, _, _ in traced.applications]
+        slots = [variable for optimizer in optimizers for variable in optimizer.variables]
+        logs = list(self.log_variables.values())
+        found = [*model.variables, *slots, *metric_variables, *logs, *traced.state, *others]
+        self.variables = list({id(variable): variable for variable in found}.values())
+        self.arrange()
+        parts = [part for part in stateful_parts(model).values() if isinstance(part, SeedGenerator)]
+        self._generators = {part: (number, part.seed) for number, part in enumerate(parts)}
+        with Graph().as_default():
+            traced = self.trace(batch.layout, placeholders(batch))
+            self.entries = [entry for entry, _ in self.entries_of(traced)]
+        self.applications = [(optimizer, variables) for optimizer, _, variables in traced.applications]
+
+    def arrange(self) -> None:
+        """Decide where the variables are kept: here all in one place."""
+
+    def place_of(self, variable: Variable) -> int:
+        """The number of the place where a variable is kept."""
+        return 0
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Give the generators of a worker that isn't the chief the states of an epoch.
+
+        They depend on nothing else, so that a worker that was started again draws what it would have drawn.
+        """
+        for generator, (_, seed) in self._generators.items():
+            generator.state = (self.own_seed(seed, epoch), 0)
+
+    def own_seed(self, seed: int, *more: int) -> int:
+        """The seed of a generator for this worker: another one in each."""
+        if self._replica.is_chief:
+            return seed
+        mixed = np.random.SeedSequence([seed % 2**64, self._replica.task_index, *more])
+        return int(mixed.generate_state(1, "uint64")[0] >> np.uint64(1))
+
+    def trace(self, layout: Any, feeds: list[Any]) -> TracedStep:
+        """Build the training step in the current graph.
+
+        Raises:
+            ValueError: it uses variables after an optimizer was to change them.
+        """
+        applications: list[tuple[Any, list[Any], list[Variable]]] = []
+        changed: dict[Variable, Any] = {}
+        scope = StatelessScope(self._resets.items())
+        given = {variable: scope.get_current_value(variable) for variable in scope.variables}
+
+        def take(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Variable]) -> Any:
+            twice = [variable.path for variable in variables if variable in changed]
+            if twice:
+                raise ValueError(f"train_step of model {self.model.name!r} updates {twice} twice. {_ONE_UPDATE}")
+            applications.append((optimizer, list(gradients), list(variables)))
+            for variable in variables:  # whoever reads it from now on would read the value of before
+                changed[variable] = ops.stop_gradient(variable.value)
+                scope.add_update((variable, changed[variable]))
+            return no_op()
+
+        with scope, handing_over(take):
+            fetches = self.model._build_train_step(layout, feeds)
+        _refuse_late_reads(self.model.name, scope, changed)
+        names = self.model._log_names.get(("train", layout.key), [])
+        state: dict[Variable, Any] = {}
+        for variable in scope.variables:
+            value = scope.get_current_value(variable)
+            if variable not in changed and value is not given.get(variable):
+                first = self._resets.get(variable)
+                state[variable] = value if first is None or not np.any(first) else value - first
+        return TracedStep(applications, state, dict(zip(names, fetches, strict=True)))
+
+    def entries_of(self, traced: TracedStep) -> list[tuple[Entry, list[Any]]]:
+        """What is put, with its tensors."""
+        found: list[tuple[Entry, list[Any]]] = []
+        for number, (_, gradients, variables) in enumerate(traced.applications):
+            for position, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
+                if gradient is None:
+                    continue
+                has_rows = isinstance(gradient, IndexedSlices)
+                values = gradient.values if has_rows else ops.convert_to_tensor(gradient, variable.dtype)
+                part = Part(_name_of(values), variable.shape, "mean", has_rows)
+                tensors = [ops.cast(gradient.indices, "int64"), values] if has_rows else [values]
+                found.append((Entry(self.place_of(variable), part, number, position), tensors))
+        for variable, value in traced.state.items():
+            part = Part(_name_of(variable), variable.shape, self._reduction(variable))
+            found.append((Entry(self.place_of(variable), part, variable=variable), [value]))
+        for name, value in traced.logs.items():
+            variable = self.log_variables[name]
+            part = Part(_name_of(variable), (), "mean")
+            tensors = [ops.cast(ops.reshape(ops.convert_to_tensor(value), ()), variable.dtype)]
+            found.append((Entry(self.place_of(variable), part, variable=variable), tensors))
+        return found
+
+    def traced_entries(self, layout: Any, feeds: list[Any]) -> list[tuple[Entry, list[Any]]]:
+        """Build a step in the current graph; gives what the replica gives, with its tensors.
+
+        Raises:
+            ValueError: it gives other values than for the first batch.
+        """
+        found = self.entries_of(self.trace(layout, feeds))
+        if [(e.place, e.part) for e, _ in found] != [(e.place, e.part) for e in self.entries]:
+            raise ValueError(
+                f"train_step of model {self.model.name!r} computes other gradients, metrics or logs for this batch "
+                "than for the first one. Let it do the same for all batches."
+            )
+        return found
+
+    def build_updates(self, values: Sequence[Any]) -> None:
+        """Build the updates by reduced values: of state and metrics, then by the optimizers.
+
+        Args:
+            values: for each of `entries` a tensor, or `IndexedSlices`.
+        """
+        gradients: list[list[Any]] = [[None] * len(variables) for _, variables in self.applications]
+        for entry, value in zip(self.entries, values, strict=True):
+            if entry.variable is None:
+                gradients[entry.application][entry.position] = value
+            else:
+                change = entry.variable.assign_add if self.is_sum(entry.variable) else entry.variable.assign
+                change(value)
+        for (optimizer, variables), found in zip(self.applications, gradients, strict=True):
+            optimizer.apply(found, variables)
+
+    def is_sum(self, variable: Variable) -> bool:
+        """Whether what workers put is added to a variable, as to those of metrics."""
+        return variable in self._resets
+
+    def _reduction(self, variable: Variable) -> str:
+        if variable in self._resets:
+            return "sum"
+        return "mean" if variable.spec.differentiable else "first"
+
+
+_ONE_UPDATE = (
+    "Replicas compute all gradients of a step before any variable changes. Compute them first, then call the "
+    "optimizers, each variable in one of them."
+)
+
+
+def placeholders(batch: Batch) -> list[Any]:
+    """Make a placeholder for each array of a batch in the current graph."""
+    graph = get_default_graph()
+    specs = [TensorSpec(leaf.shape, leaf.dtype) for leaf in batch.leaves]
+    return [graph.add(Placeholder(spec), (), f"leaf_{n}").outputs[0] for n, spec in enumerate(specs)]
+
+
+def _refuse_stateful(model: Any) -> None:
+    stateful = [layer.name for layer in model._flatten_layers() if getattr(layer, "stateful", False)]
+    if stateful:
+        raise ValueError(
+            f"Model {model.name!r} can't be trained by replicas: the layers {stateful} are stateful, and each row of "
+            "their state belongs to a row of the batch, which another worker may get next. Make them with "
+            "stateful=False, or train without a cluster."
+        )
+
+
+def _refuse_sums(model: Any) -> None:
+    """Refuse losses that are no means over rows: the mean of gradients would not be the gradient of the whole."""
+    for loss in flatten(model.loss):
+        reduction = getattr(loss, "reduction", "sum_over_batch_size")
+        if reduction not in ("sum_over_batch_size", "mean", "auto"):
+            raise ValueError(
+                f"Loss {getattr(loss, 'name', loss)!r} of model {model.name!r} has reduction={reduction!r}. Replicas "
+                "take the mean of their gradients, weighted by rows, which is right for losses that are means over "
+                "rows: use reduction='sum_over_batch_size', with another learning rate if need be."
+            )
+
+
+def _refuse_late_reads(name: str, scope: StatelessScope, changed: Mapping[Variable, Any]) -> None:
+    stand_ins = {id(tensor): variable for variable, tensor in changed.items()}
+    used = {id(tensor) for operation in get_default_graph().operations for tensor in operation.inputs}
+    late = [variable.path for key, variable in stand_ins.items() if key in used]
+    late += [v.path for v, tensor in changed.items() if scope.get_current_value(v) is not tensor]
+    if late:
+        raise ValueError(
+            f"train_step of model {name!r} uses {sorted(set(late))} after an optimizer was to update them. "
+            f"{_ONE_UPDATE}"
+        )
+
+
+def _name_of(value: Any) -> str:
+    return TensorSpec((), value.dtype).dtype.name
+
+
+__all__ = ["Entry", "StepTracer", "TracedStep", "placeholders"]

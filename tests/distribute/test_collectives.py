@@ -1,0 +1,307 @@
+"""Collectives of several members, by memory and by sockets: results, agreement, members that are lost.
+
+Members are threads of this process, each with its own sockets and memory; processes are in test_data_parallel.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shared.tasks import PATIENCE
+
+import anabranch as ab
+from anabranch.distribute.collectives.group import ProcessGroup
+from anabranch.distribute.collectives.links import Links
+from anabranch.distribute.connections import RefusedError
+from anabranch.engine.ops import collectives
+from anabranch.engine.queues.errors import CancelledError, TaskFailedError
+
+pytestmark = pytest.mark.xdist_group("tasks")
+TOKEN = b"a token for tests, no secret"
+Members = list[ProcessGroup]
+
+
+def addresses(count: int) -> list[str]:
+    found = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in found]
+    for each in found:
+        each.close()
+    return [f"127.0.0.1:{port}" for port in ports]
+
+
+def all_at_once(*calls: Callable[[], Any]) -> list[Any]:
+    """Call functions in threads of their own; gives their results, or what they raised."""
+
+    def outcome(call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        futures = [pool.submit(outcome, call) for call in calls]
+        return [future.result(PATIENCE) for future in futures]
+
+
+def linked(count: int, timeout: float = PATIENCE, tokens: dict[int, bytes] | None = None) -> list[Any]:
+    names, at = [f"/job:worker/task:{rank}" for rank in range(count)], addresses(count)
+
+    def link(rank: int) -> Links:
+        return Links(names, at, rank, rank + 1, (tokens or {}).get(rank, TOKEN), timeout)
+
+    return all_at_once(*[lambda rank=rank: link(rank) for rank in range(count)])
+
+
+def made(count: int, shares_memory: bool) -> Members:
+    return all_at_once(*[lambda link=link: ProcessGroup(link, shares_memory) for link in linked(count)])
+
+
+@pytest.fixture(scope="module", params=[(2, True), (2, False), (3, True), (3, False)], ids=str)
+def members(request: pytest.FixtureRequest) -> Generator[Members]:
+    found = made(*request.param)
+    assert all(member.shares_memory == request.param[1] for member in found)
+    yield found
+    for member in found:
+        member.close()
+
+
+def each(members: Members, call: Callable[[ProcessGroup], Any]) -> list[Any]:
+    found = all_at_once(*[lambda member=member: call(member) for member in members])
+    for one in found:
+        if isinstance(one, Exception):
+            raise one
+    return found
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    shape=st.lists(st.sampled_from([0, 1, 3, 40, 130]), max_size=3),
+    dtype=st.sampled_from(["float32", "float64", "int64", "bfloat16", "complex64"]),
+    reduce_op=st.sampled_from(["sum", "mean", "max", "min"]),
+)
+def test_all_reduce_adds_in_the_order_of_ranks(
+    members: Members, seed: int, shape: list[int], dtype: str, reduce_op: str
+) -> None:
+    if (dtype == "int64" and reduce_op == "mean") or (dtype == "complex64" and reduce_op in ("max", "min")):
+        reduce_op = "sum"
+    rng = np.random.default_rng(seed)
+    kind = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+    arrays = [(rng.normal(size=shape) * 100).astype(kind) for _ in members]
+    want: Any = arrays[0]
+    for array in arrays[1:]:
+        want = {"max": np.maximum, "min": np.minimum}.get(reduce_op, np.add)(want, array)
+    if reduce_op == "mean":
+        want = want / np.asarray(len(members), kind)
+    for found in each(members, lambda member: member.all_reduce(arrays[member.rank], reduce_op)):
+        assert (found.dtype, found.shape) == (kind, tuple(shape))
+        assert found.tobytes() == want.astype(kind).tobytes()
+
+
+@settings(max_examples=25, deadline=None)
+@given(rows=st.lists(st.sampled_from([0, 1, 2, 5000]), min_size=3, max_size=3), axis=st.integers(0, 1))
+def test_all_gather_joins_in_the_order_of_ranks(members: Members, rows: list[int], axis: int) -> None:
+    shapes = [(count, 3) if axis == 0 else (3, count) for count in rows]
+    arrays = [np.random.default_rng(rank).normal(size=shape) for rank, shape in enumerate(shapes)]
+    want = np.concatenate(arrays[: len(members)], axis)
+    for found in each(members, lambda member: member.all_gather(arrays[member.rank], axis)):
+        np.testing.assert_array_equal(found, want)
+
+
+@pytest.mark.parametrize("size", [1, 100_000])
+def test_broadcast_gives_the_array_of_the_root(members: Members, size: int) -> None:
+    for root in range(len(members)):
+        for found in each(members, lambda member, root=root: member.broadcast(np.full(size, member.rank), root)):
+            np.testing.assert_array_equal(found, np.full(size, root))
+
+
+def test_results_are_nobody_elses(members: Members) -> None:
+    """A later collective does not change what an earlier one gave, whichever memory it goes through."""
+    found = each(members, lambda member: [member.all_reduce(np.full(50_000, k), "sum") for k in range(5)])
+    for results in found:
+        for k, array in enumerate(results):
+            np.testing.assert_array_equal(array, np.full(50_000, k * len(members)))
+
+
+def test_members_wait_at_a_barrier(members: Members) -> None:
+    arrived: list[int] = []
+    lock = threading.Lock()
+
+    def cross(member: ProcessGroup) -> int:
+        with lock:
+            arrived.append(member.rank)
+        member.barrier()
+        return len(arrived)
+
+    assert each(members, cross) == [len(members)] * len(members)
+
+
+# --- failures -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "match"),
+    [
+        (
+            lambda member: member.all_reduce(np.zeros((2, 3), "float32"), "sum"),
+            lambda member: member.all_reduce(np.zeros((3, 2), "float32"), "sum"),
+            r"task:0 runs all_reduce, sum, of float32\[2, 3\] \(number 0\), and .*float32\[3, 2\]",
+        ),
+        (
+            lambda member: member.all_reduce(np.zeros(2, "float32"), "sum"),
+            lambda member: member.all_reduce(np.zeros(2, "float32"), "max"),
+            "all_reduce, sum.*all_reduce, max",
+        ),
+        (
+            lambda member: member.barrier(),
+            lambda member: member.broadcast(np.zeros(2), 1),
+            "barrier .*broadcast, root 1",
+        ),
+        (
+            lambda member: member.all_gather(np.zeros((2, 3)), 0),
+            lambda member: member.all_gather(np.zeros((2, 4)), 0),
+            r"all_gather, axis 0, of float64\[2, 3\]",
+        ),
+    ],
+)
+def test_members_that_disagree_are_both_named(first: Any, second: Any, match: str) -> None:
+    one, other = made(2, shares_memory=False)
+    found = all_at_once(lambda: first(one), lambda: second(other))
+    assert [type(error) for error in found] == [ValueError, ValueError]
+    with pytest.raises(ValueError, match=match):
+        raise found[0]
+    with pytest.raises(RuntimeError, match="is closed"):
+        one.barrier()
+
+
+def test_a_member_that_is_gone_is_named() -> None:
+    group = made(3, shares_memory=True)
+    group[1].close()
+    for member, found in zip((group[0], group[2]), all_at_once(group[0].barrier, group[2].barrier), strict=True):
+        assert isinstance(found, TaskFailedError)
+        assert found.task == "/job:worker/task:1"
+        with pytest.raises(TaskFailedError, match="task:1 has failed"):
+            member.all_reduce(np.zeros(3), "sum")
+        member.close()
+
+
+def test_an_abort_tells_the_others_why() -> None:
+    group = made(3, shares_memory=False)
+    first, second, _ = all_at_once(group[0].barrier, group[1].barrier, lambda: group[2].abort("no luck"))
+    for error in (first, second):
+        assert isinstance(error, CancelledError)
+        assert str(error) == "/job:worker/task:2 has ended what the group runs: no luck"
+    for member in group:
+        member.close()
+
+
+def test_absent_members_are_named() -> None:
+    names, at = ["/job:worker/task:0", "/job:worker/task:1"], addresses(2)
+    with pytest.raises(TimeoutError, match=r"task:0 has waited 0.2 s for /job:worker/task:1\. Start all"):
+        Links(names, at, 0, 1, TOKEN, 0.2)
+    with pytest.raises(TimeoutError, match=r"task:1 has waited 0.2 s for /job:worker/task:0"):
+        Links(names, at, 1, 1, TOKEN, 0.2)
+
+
+def test_members_without_the_token_are_refused() -> None:
+    first, second = linked(2, 1.0, {1: b"another token of a stranger"})
+    assert isinstance(first, TimeoutError), "who comes without the token is none of the members"
+    assert isinstance(second, RefusedError)
+
+
+# --- ops ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def in_threads(members: Members, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[ProcessGroup], Any]], Any]:
+    """Runs ops as each member: in a thread whose group it is."""
+    local = threading.local()
+    monkeypatch.setattr(collectives, "current_group", lambda: local.group)
+
+    def run(call: Callable[[ProcessGroup], Any]) -> list[Any]:
+        def as_member(member: ProcessGroup) -> Any:
+            local.group = member
+            return call(member)
+
+        return each(members, as_member)
+
+    return run
+
+
+def test_gradients_are_those_of_the_summed_losses(members: Members, in_threads: Any) -> None:
+    """Each member's loss depends on all members' inputs; the gradient by its own is that of the sum."""
+    count = len(members)
+    xs = [np.random.default_rng(rank).normal(size=(2, 3)) for rank in range(count)]
+    ws = [np.random.default_rng(10 + rank).normal(size=(2, 3)) for rank in range(count)]
+
+    def total(values: list[Any]) -> float:
+        y, top = sum(values), np.max(values, axis=0)
+        rows = np.concatenate(values)
+        weights = np.arange(rows.size).reshape(rows.shape)
+        found = 0.0
+        for rank in range(count):
+            found += np.sum(ws[rank] * (y**2 + top**3 + y / count + values[0])) + np.sum(rank * weights * rows**2)
+        return found
+
+    def gradient(member: ProcessGroup) -> Any:
+        x, rank = ab.constant(xs[member.rank]), member.rank
+        with ab.GradientTape() as tape:
+            tape.watch(x)
+            y, top = collectives.all_reduce(x), collectives.all_reduce(x, "max")
+            mean, first = collectives.all_reduce(x, "mean"), collectives.broadcast(x)
+            rows = collectives.all_gather(x)
+            weights = np.arange(2.0 * 3 * count).reshape(2 * count, 3)
+            loss = ab.ops.sum(ws[rank] * (y**2 + top**3 + mean + first)) + ab.ops.sum(rank * weights * rows**2)
+        return tape.gradient(loss, x).numpy()
+
+    for rank, found in enumerate(in_threads(gradient)):
+        for place in np.ndindex(2, 3):
+            step = np.zeros((2, 3))
+            step[place] = 1e-6
+            up = total([x + step * (k == rank) for k, x in enumerate(xs)])
+            down = total([x - step * (k == rank) for k, x in enumerate(xs)])
+            np.testing.assert_allclose(found[place], (up - down) / 2e-6, 1e-5)
+
+
+def test_collectives_in_loops_of_graphs(members: Members, in_threads: Any) -> None:
+    def run(member: ProcessGroup) -> Any:
+        with ab.Graph().as_default() as graph:
+            x = ab.placeholder((3,), "float64", "x")
+            _, y = ab.while_loop(lambda k, y: k < 4, lambda k, y: (k + 1, collectives.all_reduce(y) / 2.0), [0, x])
+            (dx,) = ab.gradients(ab.ops.sum(y), [x])
+            return ab.Session(graph).run([y, dx], {x: np.arange(3.0) + member.rank})
+
+    n = len(members)
+    want = sum(np.arange(3.0) + rank for rank in range(n)) / 2 * (n / 2) ** 3
+    for y, dx in in_threads(run):
+        np.testing.assert_allclose(y, want)
+        np.testing.assert_allclose(dx, np.full(3, n * (1 / 2) * (n / 2) ** 3))
+
+
+def test_reduce_scatter_gives_each_its_rows(members: Members, in_threads: Any) -> None:
+    n = len(members)
+    x = np.arange(4.0 * n).reshape(2 * n, 2)
+    for rank, found in enumerate(in_threads(lambda member: collectives.reduce_scatter(x * member.rank).numpy())):
+        np.testing.assert_array_equal(found, (x * sum(range(n)))[2 * rank : 2 * rank + 2])
+    with pytest.raises(ValueError, match="do not divide"):
+        in_threads(lambda member: collectives.reduce_scatter(np.zeros((n + 1, 2))))
+
+
+def test_a_process_alone_is_a_group_of_one() -> None:
+    assert (ab.distribute.rank(), ab.distribute.world_size()) == (0, 1)
+    x = np.arange(4.0)
+    np.testing.assert_array_equal(ab.distribute.all_reduce(x), x)
+    np.testing.assert_array_equal(ab.distribute.reduce_scatter(x), x)
+    np.testing.assert_array_equal(ab.distribute.broadcast(x), x)
+    assert ab.distribute.barrier() is None
+    with pytest.raises(ValueError, match="root=1 is no rank of a group of 1"):
+        ab.distribute.broadcast(x, 1)
