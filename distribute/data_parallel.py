@@ -18,7 +18,8 @@ class DataParallel(Strategy):
     the workers. They reduce their gradients, then each makes the same update, so that no ps task is needed and no
     worker waits for another's parameters. Without a cluster the model is trained in this process as ever.
 
-    A worker finds its place in the environment (``TF_CONFIG``, which ``python -m anabranch launch --ps 0`` sets).
+    A worker finds its place in the environment: ``TF_CONFIG``, which ``python -m anabranch launch --ps 0`` sets, or the
+    variables of torchrun, ``mpirun`` and ``srun``.
     Worker 0 is the chief: its callbacks are called, it shows the progress, and the model begins with its values. When a
     worker is lost, training ends in all others with an error that names it.
 
@@ -53,10 +54,14 @@ class DataParallel(Strategy):
             found = joined(place)
             collectives.set_group(found)
         self.group = found if isinstance(found, ProcessGroup) else None
-        self.cluster = None if place is None or self.group is None else place.cluster
+        self.cluster = None if place is None else place.cluster
         self.task_index = 0 if self.group is None else self.group.rank
         self.num_workers = 1 if self.group is None else self.group.size
         self.steps = 0
+
+    @property
+    def is_distributed(self) -> bool:
+        return self.group is not None
 
     def statistics(self) -> dict[str, Any]:
         """Count what was done: ``step``, how many steps this worker has taken part in; ``members``, the workers."""

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from .cluster import ClusterSpec
+from .cluster import ClusterSpec, joined_address
 
 WORKER_JOBS = ("chief", "worker")  # in the order in which their tasks are numbered
 
@@ -23,6 +23,57 @@ class Place(NamedTuple):
     cluster: ClusterSpec
     job_name: str
     task_index: int
+
+
+class Rendezvous(NamedTuple):
+    """Where processes that know only their number find each other.
+
+    Attributes:
+        rank, size: the number of this process, and how many there are.
+        address: where process 0 waits for the others.
+    """
+
+    rank: int
+    size: int
+    address: str
+
+
+_RANKS = (  # of torchrun, Open MPI and SLURM: the number of the process, and how many there are
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),  # which srun sets, and a batch script alone does not have
+)
+
+
+def rendezvous_from_environment(environment: Mapping[str, str] | None = None) -> Rendezvous | None:
+    """Read what torchrun, ``mpirun`` or ``srun`` tell a process; None if they have not started it.
+
+    Process 0 waits at ``MASTER_ADDR`` and at the port behind ``MASTER_PORT``, which torchrun's agent holds. Where there
+    is no such variable: at port 29501 of this machine.
+
+    Args:
+        environment: in place of ``os.environ``.
+
+    Raises:
+        ValueError: a variable is no number, or out of range.
+
+    >>> rendezvous_from_environment({"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "29400"})
+    Rendezvous(rank=1, size=4, address='a:29401')
+    """
+    given = os.environ if environment is None else environment
+    names = next((pair for pair in _RANKS if all(given.get(name) for name in pair)), None)
+    if names is None:
+        return None
+    texts = {name: given[name] for name in names}
+    port = given.get("MASTER_PORT") or "29500"
+    try:
+        rank, size = (int(text) for text in texts.values())
+        address = joined_address(given.get("MASTER_ADDR") or "localhost", int(port) + 1)
+    except ValueError:
+        raise ValueError(f"{texts} and MASTER_PORT={port!r} have to be numbers.") from None
+    if not 0 <= rank < size:
+        raise ValueError(f"{texts}: the number of a process is at least 0 and below the number of processes.")
+    return Rendezvous(rank, size, address)
 
 
 def cluster_from_environment(environment: Mapping[str, str] | None = None) -> Place | None:

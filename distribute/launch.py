@@ -74,7 +74,7 @@ class Launch:
         self.max_restarts = max_restarts
         self.restarts = 0
         self._script = [sys.executable, *script]
-        self._environment = {**os.environ, "ANABRANCH_TOKEN": secrets.token_hex(16), "PYTHONUNBUFFERED": "1"}
+        self._environment = {**os.environ, "ANABRANCH_TOKEN": secrets.token_hex(16)}
         threads = str(max((os.cpu_count() or 1) // workers, 1))
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             self._environment.setdefault(name, threads)
@@ -118,7 +118,12 @@ class Launch:
 
     def _started(self, command: Sequence[str], environment: Any, name: str, is_quiet: bool) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace"
+            command,
+            env={**environment, "PYTHONUNBUFFERED": "1"},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            errors="replace",
         )
         assert process.stdout is not None
         reader = threading.Thread(target=_show, args=(process.stdout, name, is_quiet), daemon=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Self
 
 from .cluster import ClusterSpec
-from .environment import WORKER_JOBS, Place, cluster_from_environment
+from .environment import WORKER_JOBS, Place, cluster_from_environment, rendezvous_from_environment
 
 if TYPE_CHECKING:
     from .client import Client
@@ -129,6 +129,7 @@ class ParameterServer(Strategy):
         self.ps = [] if place is None else _tasks(place.cluster, ("ps",))
         self.num_workers = max(len(self.workers), 1)
         self._check()
+        _refuse_ranks(place)
         self.task_index = 0
         self._server: Server | None = None
         self.fits = 0  # how many models were trained: a name for the state of each
@@ -216,6 +217,16 @@ class ParameterServer(Strategy):
         """End this process's task. It ends with the process, too."""
         if self._server is not None:
             self._server.stop()
+
+
+def _refuse_ranks(place: Place | None) -> None:
+    """Refuse processes that a launcher has only numbered: each would train alone."""
+    found = rendezvous_from_environment() if place is None else None
+    if found is not None and found.size > 1:
+        raise ValueError(
+            f"ParameterServer needs ps tasks, but this is process {found.rank} of {found.size} that are all alike. Use "
+            "DataParallel, or describe the tasks in TF_CONFIG."
+        )
 
 
 def place_of(strategy: str, cluster: Any, job_name: str | None, task_index: int | None) -> Place | None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import struct
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..cluster import resolved, split_address
+from ..cluster import joined_address, resolved, split_address
 from ..connections import Handshake, Identity, RefusedError
 from ..failures import task_failed
 from ..wire import Decoder, FrameError, Kind, encode_document
@@ -17,6 +18,7 @@ from ..wire import Decoder, FrameError, Kind, encode_document
 _RETRY_SECONDS = 0.05
 _LOOK_MILLISECONDS = 500  # how often a wait looks whether it was interrupted
 _OPEN = b"\x01"
+_PORT = struct.Struct("<I")
 
 
 class Links:
@@ -24,7 +26,7 @@ class Links:
 
     Args:
         names: the members' names, by rank.
-        addresses: where they listen, by rank.
+        addresses: where they listen, by rank; or only where the first does, and the others take any port.
         rank: which of them this is.
         incarnation: drawn when this process started.
         token: that of the job.
@@ -54,20 +56,40 @@ class Links:
     # --- connecting -------------------------------------------------------------------------------------------------
 
     def _connect(self, addresses: Sequence[str], until: float, timeout: float) -> None:
-        host, port = split_address(addresses[self.rank])
-        with contextlib.ExitStack() as stack:
-            if self.rank < len(self.names) - 1:
-                family = socket.AF_INET6 if ":" in resolved(host) else socket.AF_INET
-                listener = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                listener.bind((resolved(host), port))
-                listener.listen(len(self.names))
+        learns = len(addresses) == 1 < len(self.names)
+        if learns and self.rank:
+            self._sockets[0] = self._called(0, addresses[0], until, timeout)
+            own = self._sockets[0].getsockname()[0], 0
+        else:
+            own = split_address(addresses[self.rank])
+        with _listening(*own) as listener:
+            if learns:
+                addresses = self._learned(listener, until, timeout)
             for other in range(self.rank):
-                self._sockets[other] = self._called(other, addresses[other], until, timeout)
+                if other not in self._sockets:
+                    self._sockets[other] = self._called(other, addresses[other], until, timeout)
             while len(self._sockets) < len(self.names) - 1:
-                self._accept(listener, until, timeout)  # pyright: ignore[reportPossiblyUnboundVariable]
+                self._accept(listener, until, timeout)
         for sock in self._sockets.values():
             sock.setblocking(False)
+
+    def _learned(self, listener: socket.socket, until: float, timeout: float) -> list[str]:
+        """The addresses of all members: the first one hears them, and says them to all."""
+        port = _PORT.pack(listener.getsockname()[1])
+        if self.rank:
+            self._sockets[0].sendall(port)
+            size = _PORT.unpack(_read(self._sockets[0], _PORT.size))[0]
+            return _read(self._sockets[0], size).decode().split()
+        while len(self._sockets) < len(self.names) - 1:
+            self._accept(listener, until, timeout)
+        found = [""]
+        for rank in range(1, len(self.names)):
+            sock = self._sockets[rank]
+            found.append(joined_address(sock.getpeername()[0], _PORT.unpack(_read(sock, _PORT.size))[0]))
+        text = " ".join(["-", *found[1:]]).encode()
+        for sock in self._sockets.values():
+            sock.sendall(_PORT.pack(len(text)) + text)
+        return found
 
     def _called(self, other: int, address: str, until: float, timeout: float) -> socket.socket:
         """A connection to a member of lower rank, which listens or will."""
@@ -215,6 +237,34 @@ class Links:
             sock.close()
         if self._error is None:
             self._error = RuntimeError("The group of processes is closed. Collectives run while it is open.")
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in resolved(host) else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((resolved(host), port))
+        listener.listen()
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _read(sock: socket.socket, count: int) -> bytes:
+    """Read so many bytes from a socket that waits.
+
+    Raises:
+        ConnectionError: it ends before.
+    """
+    found = b""
+    while len(found) < count:
+        more = sock.recv(count - len(found))
+        if not more:
+            raise ConnectionResetError("a member was gone before all had found each other")
+        found += more
+    return found
 
 
 def _shake_hands(sock: socket.socket, handshake: Handshake) -> None:

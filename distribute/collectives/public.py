@@ -8,7 +8,7 @@ import secrets
 from ...engine.ops import collectives
 from ...engine.ops.collectives import Group, all_gather, all_reduce, barrier, broadcast, reduce_scatter
 from ..cluster import is_loopback, split_address
-from ..environment import WORKER_JOBS, Place, cluster_from_environment
+from ..environment import WORKER_JOBS, Place, cluster_from_environment, rendezvous_from_environment
 from ..token import job_token
 from .group import ProcessGroup
 from .links import Links
@@ -27,22 +27,29 @@ def world_size() -> int:
 
 
 def joined(place: Place | None, timeout: float = CONNECT_SECONDS) -> Group | None:
-    """Join the group of all workers of a cluster; None for a process alone.
+    """Join the group of all workers of a cluster, or of all that one launcher has started; None for a process alone.
 
     Raises:
         TimeoutError: workers are absent.
         OSError: something else listens at this worker's address.
     """
     if place is None:
-        return None
+        found = rendezvous_from_environment()
+        if found is None or found.size == 1:
+            return None
+        names = [f"/job:worker/task:{number}" for number in range(found.size)]
+        return _linked(names, [found.address], found.rank, timeout)
     cluster = place.cluster
     names = [task for job in WORKER_JOBS for task in cluster.tasks if task.startswith(f"/job:{job}/")]
     own = cluster.task_name(place.job_name, place.task_index)
     if own not in names or len(names) == 1:
         return None
-    addresses = [cluster.address(name) for name in names]
+    return _linked(names, [cluster.address(name) for name in names], names.index(own), timeout)
+
+
+def _linked(names: list[str], addresses: list[str], rank: int, timeout: float) -> Group:
     is_local = all(is_loopback(split_address(address)[0]) for address in addresses)
-    links = Links(names, addresses, names.index(own), secrets.randbits(63), job_token(None, is_local), timeout)
+    links = Links(names, addresses, rank, secrets.randbits(63), job_token(None, is_local), timeout)
     group = ProcessGroup(links)
     atexit.register(group.close)
     return group

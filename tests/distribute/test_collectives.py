@@ -145,6 +145,18 @@ def test_members_wait_at_a_barrier(members: Members) -> None:
     assert each(members, cross) == [len(members)] * len(members)
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_members_learn_the_addresses_from_the_first_one(host: str) -> None:
+    names = [f"/job:worker/task:{rank}" for rank in range(4)]
+    at = f"{host}:{addresses(1)[0].rpartition(':')[2]}"
+    links = [lambda rank=rank: Links(names, [at], rank, rank + 1, TOKEN, PATIENCE) for rank in range(4)]
+    group = all_at_once(*[lambda link=link: ProcessGroup(link(), shares_memory=False) for link in links])
+    for found in each(group, lambda member: member.all_gather(np.array([member.rank]), 0)):
+        assert found.tolist() == [0, 1, 2, 3]
+    for member in group:
+        member.close()
+
+
 # --- failures -------------------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -84,3 +86,20 @@ def test_an_error_of_the_chief_ends_all_workers(tmp_path: Path) -> None:
     printed = run("-m", "anabranch", "launch", "-n", "2", "--ps", "0", script, str(tmp_path), "fail", status=1)
     assert "ValueError: this callback fails" in printed
     assert "CancelledError: /job:worker/task:0 has ended what the group runs: this callback fails" in printed
+
+
+def test_processes_that_a_launcher_has_numbered_find_each_other(tmp_path: Path) -> None:
+    with socket.create_server(("localhost", 0)) as free:
+        port = free.getsockname()[1]
+    common = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port - 1)}
+    command = [sys.executable, str(SCRIPTS / "train_with_callbacks.py"), str(tmp_path)]
+    processes = [subprocess.Popen(command, env={**common, "RANK": str(rank)}) for rank in (1, 0)]
+    try:
+        assert [process.wait(PATIENCE) for process in processes] == [0, 0]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    first, second = (found(tmp_path, worker) for worker in range(2))
+    assert first["weights"] == second["weights"]
+    assert first["sum"] == 3.0

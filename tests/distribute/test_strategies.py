@@ -16,6 +16,7 @@ from shared.tasks import PATIENCE
 import anabranch as ab
 from anabranch import callbacks, layers
 from anabranch.distribute import ParameterServer, Server, cluster_from_environment
+from anabranch.distribute.environment import rendezvous_from_environment
 
 pytestmark = pytest.mark.xdist_group("tasks")
 RNG = np.random.default_rng(0)
@@ -169,6 +170,41 @@ def test_steps_that_need_what_they_have_updated_are_refused(strategy: ParameterS
 
 
 # --- places ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environment", "found"),
+    [
+        ({}, None),
+        ({"RANK": "0"}, None),
+        ({"RANK": "2", "WORLD_SIZE": "3", "MASTER_ADDR": "::1", "MASTER_PORT": "80"}, (2, 3, "[::1]:81")),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, (0, 2, "localhost:29501")),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, None),
+        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "MASTER_ADDR": "a"}, (1, 2, "a:29501")),
+    ],
+)
+def test_launchers_number_processes(environment: dict[str, str], found: Any) -> None:
+    assert rendezvous_from_environment(environment) == found
+
+
+@pytest.mark.parametrize(
+    ("environment", "match"),
+    [
+        ({"RANK": "one", "WORLD_SIZE": "2"}, "'RANK': 'one'.* have to be numbers"),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "x"}, "MASTER_PORT='x' have to be numbers"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "at least 0 and below the number of processes"),
+    ],
+)
+def test_numbers_that_can_not_be_read(environment: dict[str, str], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        rendezvous_from_environment(environment)
+
+
+def test_parameter_server_refuses_processes_that_are_all_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match=r"needs ps tasks, but this is process 1 of 2.*Use DataParallel"):
+        ParameterServer()
 
 
 def test_the_environment_tells_cluster_and_task() -> None:
