@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 # Names and the modules that hold them; loaded on first use, for gRPC takes its time.
 _NAMES = {
+    "CheckpointManager": ".checkpoints",
     "ClusterSpec": ".cluster",
     "DataParallel": ".data_parallel",
     "ParameterServer": ".strategy",
@@ -24,6 +25,7 @@ _NAMES = {
 }
 
 if TYPE_CHECKING:
+    from .checkpoints import CheckpointManager
     from .cluster import ClusterSpec
     from .collectives.public import all_gather, all_reduce, barrier, broadcast, rank, reduce_scatter, world_size
     from .data_parallel import DataParallel
@@ -45,6 +47,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "CheckpointManager",
     "ClusterSpec",
     "DataParallel",
     "ParameterServer",

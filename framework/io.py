@@ -1,5 +1,9 @@
-"""Input from files: readers, `TFRecordWriter`, and what turns records into tensors; `anabranch.io`."""
+"""Files: readers, `TFRecordWriter`, what turns records into tensors, and checkpoints; `anabranch.io`."""
 
+import os
+
+from ..engine.checkpoint.files import CheckpointReader
+from ..engine.checkpoint.ops import restore, save
 from ..engine.readers import (
     FixedLengthRecordReader,
     Reader,
@@ -14,7 +18,27 @@ from ..engine.readers import (
 )
 from .hdf5_reader import HDF5Reader
 
+
+def checkpoint_reader(path: str | os.PathLike[str]) -> CheckpointReader:
+    """Open a checkpoint: a mapping of names to arrays, each read when it is asked for.
+
+    Args:
+        path: the folder ``step-N``.
+
+    Raises:
+        FileNotFoundError: the folder is no checkpoint, or a shard is missing.
+        DataLossError: the manifest or a shard is damaged.
+
+    >>> import anabranch as ab
+    >>> ab.io.save("one", ["w"], [[1.0, 2.0]])
+    >>> dict(ab.io.checkpoint_reader("one"))
+    {'w': array([1., 2.], dtype=float32)}
+    """
+    return CheckpointReader(path)
+
+
 __all__ = [
+    "CheckpointReader",
     "FixedLengthRecordReader",
     "HDF5Reader",
     "Reader",
@@ -22,8 +46,11 @@ __all__ = [
     "TFRecordReader",
     "TFRecordWriter",
     "TextLineReader",
+    "checkpoint_reader",
     "decode_csv",
     "decode_raw",
+    "restore",
+    "save",
     "string_input_producer",
     "tf_record_iterator",
 ]

@@ -10,6 +10,7 @@ from ..engine.objects.registry import register_builtins
 from ..layers.calling import shapes_of, tensors_in
 from ..layers.layer import Layer
 from ..layers.tracking import held_by_attributes
+from .checkpointing import stateful_parts
 from .layer_graph import LayerGraph, layer_graph_between
 from .training import Trainer
 
@@ -340,6 +341,12 @@ class Model(Trainer, Layer):
         from .saving import save_model
 
         save_model(self, filepath, overwrite=overwrite)
+
+    def checkpoint_items(self) -> dict[str, Any]:
+        """All state by name, as `CheckpointManager` saves it: weights, optimizers, metrics and random generators."""
+        if self.built and self.optimizer is not None and not self.optimizer.built:
+            self.optimizer.build(self.trainable_variables)
+        return dict(stateful_parts(self))
 
     def save_weights(self, filepath: str | os.PathLike[str], overwrite: bool = True) -> None:
         """Save the weights to a ``.weights.h5`` file."""

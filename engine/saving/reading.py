@@ -20,6 +20,7 @@ from ..ops.keys import SeedGenerator
 from ..queues.accumulators import ConditionalAccumulator, SparseConditionalAccumulator
 from ..queues.queue import FIFOQueue, PaddingFIFOQueue, PriorityQueue, RandomShuffleQueue
 from ..queues.replica_steps import ReplicaGradients, ReplicaSteps
+from .late import late_op
 from .values import SavedGraphError, ValueReader, field_names, read_spec, restored
 from .writing import FORMAT, VERSION
 
@@ -105,7 +106,7 @@ class _GraphReader:
 
     def _definition(self, description: Any) -> Op:
         what = f"{self._source}: operation {description['name']!r} is of type {description['type']!r}"
-        cls = self._known.get(description["type"])
+        cls = self._known.get(description["type"]) or late_op(description["type"])
         if cls is None:
             raise SavedGraphError(
                 f"{what}, which is not known here. If it is an op of your own, import its module before you load the "

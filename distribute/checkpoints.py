@@ -1,0 +1,354 @@
+"""`CheckpointManager`: checkpoints of a run, one folder for each step, of which the latest and the best are kept."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from ..engine.checkpoint.files import MANIFEST, CheckpointReader, is_checkpoint, write_manifest, write_shard
+from ..engine.checkpoint.ops import checked, restore, save
+from ..engine.control_flow.grouping import group
+from ..engine.graph import Graph, Placeholder, TensorSpec, Variable
+from ..engine.graph.dtypes import string
+from ..engine.graph.graph import device, get_default_graph
+from ..engine.ops.keys import SeedGenerator
+from ..engine.queues.errors import DataLossError
+
+_HOUR = 3600.0
+_KEY = TensorSpec((2,), np.dtype("int64"))
+Metrics = Mapping[str, float]
+
+
+class CheckpointManager:
+    """Saves checkpoints of variables, keeps the latest and the best ones, and restores them.
+
+    Each checkpoint is a folder ``step-N`` with shards and a manifest, which is written last: a run that is killed while
+    it saves leaves the checkpoints before. Without a session the values of this process are saved. With one, the tasks
+    on which the variables lie each write their own, to a folder that all share.
+
+    Args:
+        directory: where the checkpoints are. It is made if there is none.
+        items: a model, with its optimizer, metrics and random state; or variables, in a list or by name.
+        max_to_keep: how many checkpoints are kept; None for all.
+        keep_checkpoint_every_n_hours: keep one beyond these for each so many hours.
+        save_interval_steps: `save` is due at multiples of this.
+        save_interval_seconds: and so many seconds after the checkpoint before.
+        best_by: a function of a checkpoint's metrics. Those of the largest results are kept, not the latest.
+        save_async: write in a thread, from copies of the values, while training goes on. With a session the step that
+            saves is waited for.
+        session: a `Session` of the graph of the variables, such as one with a target.
+
+    Raises:
+        ValueError: an argument is out of range, or two variables have the same name.
+        TypeError: `items` are no variables.
+
+    Source: Abadi et al., "TensorFlow: A System for Large-Scale Machine Learning" (OSDI 2016), section 4.3.
+
+    >>> import anabranch as ab
+    >>> w = ab.Variable([1.0, 2.0], name="w")
+    >>> manager = ab.distribute.CheckpointManager("checkpoints", [w], max_to_keep=2)
+    >>> for step in range(3):
+    ...     _ = w.assign_add([1.0, 1.0])
+    ...     _ = manager.save(step)
+    >>> manager.all_steps()
+    [1, 2]
+    >>> _ = w.assign([0.0, 0.0])
+    >>> manager.restore(), w.numpy()
+    (2, array([4., 5.], dtype=float32))
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        items: Any,
+        max_to_keep: int | None = 5,
+        keep_checkpoint_every_n_hours: float | None = None,
+        save_interval_steps: int = 1,
+        save_interval_seconds: float | None = None,
+        best_by: Callable[[Metrics], float] | None = None,
+        save_async: bool = True,
+        session: Any = None,
+    ) -> None:
+        if max_to_keep is not None and max_to_keep < 1:
+            raise ValueError(f"CheckpointManager: max_to_keep={max_to_keep} must be at least 1, or None for all.")
+        if save_interval_steps < 1:
+            raise ValueError(f"CheckpointManager: save_interval_steps={save_interval_steps} must be at least 1.")
+        self.directory = Path(directory)
+        self.max_to_keep = max_to_keep
+        self._hours = keep_checkpoint_every_n_hours
+        self._interval_steps = save_interval_steps
+        self._interval_seconds = save_interval_seconds
+        self._best_by = best_by
+        self._items = items
+        self._session = session
+        self._pool = ThreadPoolExecutor(1, "anabranch saves") if save_async and session is None else None
+        self._writing: Future[None] | None = None
+        self._saved_at = 0.0
+        self._programs: dict[str, tuple[Any, ...]] = {}
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._parts()  # so that what can't be saved is refused now
+
+    # --- saving -----------------------------------------------------------------------------------------------------
+
+    def save(self, step: int, metrics: Metrics | None = None) -> bool:
+        """Save a checkpoint, if one is due.
+
+        Args:
+            step: its number; there is none of this number or a later one.
+            metrics: numbers by name, which the manifest keeps, and by which `best_by` judges.
+
+        Returns:
+            Whether a checkpoint was saved, or is being saved.
+
+        Raises:
+            OSError: this checkpoint, or the one before it that a thread has written, could not be written.
+        """
+        self.wait_until_finished()
+        if not self._is_due(step):
+            return False
+        if self._best_by is not None and metrics is None:
+            raise ValueError(f"CheckpointManager.save({step}): best_by judges by metrics; give metrics=.")
+        self._saved_at = time.time()
+        noted = {name: float(value) for name, value in (metrics or {}).items()}
+        more = {"step": int(step), "time": self._saved_at, "metrics": noted}
+        folder = self._folder(step)
+        if self._session is not None:
+            self._run_save(folder, more)
+            self._remove_old()
+            return True
+        values = {name: np.array(_value_of(part)) for name, part in self._parts().items()}
+        if self._pool is None:
+            self._write(folder, values, more)
+        else:
+            self._writing = self._pool.submit(self._write, folder, values, more)
+        return True
+
+    def _is_due(self, step: int) -> bool:
+        latest = self.latest_step()
+        if step % self._interval_steps or (latest is not None and latest >= step):
+            return False
+        return self._interval_seconds is None or time.time() - self._saved_at >= self._interval_seconds
+
+    def _write(self, folder: Path, values: Mapping[str, Any], more: Mapping[str, Any]) -> None:
+        _clear(folder)
+        write_manifest(folder, [write_shard(folder, 0, 1, values)], more)
+        self._remove_old()
+
+    def wait_until_finished(self) -> None:
+        """Wait until the checkpoint that is being saved is on the disk.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def close(self) -> None:
+        """Wait for what is being saved, and end the thread that saves."""
+        try:
+            self.wait_until_finished()
+        finally:
+            if self._pool is not None:
+                self._pool.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # --- which there are --------------------------------------------------------------------------------------------
+
+    def all_steps(self) -> list[int]:
+        """The numbers of all checkpoints that were written to their end, in order."""
+        self.wait_until_finished()
+        return self._steps()
+
+    def latest_step(self) -> int | None:
+        """The number of the latest checkpoint; None if there is none."""
+        return max(self.all_steps(), default=None)
+
+    def best_step(self) -> int | None:
+        """The number of the checkpoint that `best_by` likes best; None if there is none."""
+        steps = self.all_steps()
+        return max(steps, key=self._worth, default=None) if self._best_by is not None else max(steps, default=None)
+
+    def _steps(self) -> list[int]:
+        names = [path.name.removeprefix("step-") for path in self.directory.glob("step-*") if is_checkpoint(path)]
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def _worth(self, step: int) -> float:
+        assert self._best_by is not None
+        try:
+            return float(self._best_by(CheckpointReader(self._folder(step)).manifest.get("metrics", {})))
+        except (DataLossError, FileNotFoundError):
+            return -np.inf
+
+    def _folder(self, step: int) -> Path:
+        return self.directory / f"step-{int(step)}"
+
+    def _remove_old(self) -> None:
+        """Remove what is not to be kept."""
+        steps = self._steps()
+        if self.max_to_keep is None or len(steps) <= self.max_to_keep:
+            return
+        ordered = sorted(steps, key=self._worth) if self._best_by is not None else steps
+        kept = {*ordered[-self.max_to_keep :], steps[-1]}
+        kept_at = -np.inf
+        for step in steps:
+            at = _time_of(self._folder(step))
+            if step in kept:
+                continue
+            if self._hours is not None and at - kept_at >= self._hours * _HOUR:
+                kept_at = at
+                continue
+            _clear(self._folder(step))
+
+    # --- restoring --------------------------------------------------------------------------------------------------
+
+    def restore(self, step: int | None = None) -> int | None:
+        """Give all items the values of a checkpoint.
+
+        Args:
+            step: its number; by default the latest that can be read. Damaged ones are left out, with a warning.
+
+        Returns:
+            The number of the checkpoint; None if there is none and no number was given.
+
+        Raises:
+            FileNotFoundError: there is no checkpoint of this number.
+            DataLossError: the checkpoint that was asked for is damaged.
+            KeyError, ValueError: it lacks an item, or has it with another shape or dtype. Nothing is restored then.
+        """
+        if step is not None:
+            self.wait_until_finished()
+            self._restore_from(self._folder(step))
+            return step
+        for found in reversed(self.all_steps()):
+            try:
+                self._restore_from(self._folder(found))
+            except (DataLossError, FileNotFoundError) as error:
+                warnings.warn(f"CheckpointManager takes a checkpoint before step {found}: {error}", stacklevel=2)
+            else:
+                return found
+        return None
+
+    def _restore_from(self, folder: Path) -> None:
+        if self._session is not None:
+            CheckpointReader(folder)  # before a step begins to assign
+            self._run_restore(folder)
+            return
+        reader, parts = CheckpointReader(folder), self._parts()
+        values = {name: checked(reader, name, _spec_of(part)) for name, part in parts.items()}
+        for name, part in parts.items():
+            _set(part, values[name])
+
+    # --- items ------------------------------------------------------------------------------------------------------
+
+    def _parts(self) -> dict[str, Any]:
+        """What is saved, by name."""
+        items = self._items
+        if hasattr(items, "checkpoint_items"):
+            return items.checkpoint_items()
+        if isinstance(items, Mapping):
+            found = {str(name): part for name, part in items.items()}
+        elif isinstance(items, Sequence):
+            found = {}
+            for part in items:
+                name = getattr(part, "path", None) or getattr(part, "name", None)
+                if name in found:
+                    raise ValueError(
+                        f"CheckpointManager: two items are named {name!r}. Give them by name: items={{'a': v, 'b': w}}."
+                    )
+                found[str(name)] = part
+        else:
+            raise TypeError(f"CheckpointManager: items are a model or variables; got {type(items).__name__}.")
+        for name, part in found.items():
+            if not isinstance(part, (Variable, SeedGenerator)):
+                raise TypeError(f"CheckpointManager: item {name!r} is no variable but a {type(part).__name__}.")
+        return found
+
+    # --- with a session ---------------------------------------------------------------------------------------------
+
+    def _variables(self) -> dict[str, Variable]:
+        found = self._parts()
+        others = [name for name, part in found.items() if not isinstance(part, Variable)]
+        if others:
+            raise TypeError(f"CheckpointManager(session=...) saves variables; {others} are none. Leave them out.")
+        return found
+
+    def _run_save(self, folder: Path, more: Mapping[str, Any]) -> None:
+        _clear(folder)
+        if "save" not in self._programs:
+            variables = self._variables()
+            with self._graph().as_default():
+                where, what = _text("folder"), _text("metadata")
+                done = save(where, list(variables), list(variables.values()), what)
+            self._programs["save"] = done, where, what
+        done, where, what = self._programs["save"]
+        self._session.run(done, {where: str(folder.resolve()), what: json.dumps(more)})
+
+    def _run_restore(self, folder: Path) -> None:
+        if "restore" not in self._programs:
+            variables = self._variables()
+            with self._graph().as_default():
+                where = _text("folder")
+                assigned: list[Any] = []
+                for name, variable in variables.items():
+                    with device(variable.device) if variable.device else contextlib.nullcontext():
+                        (value,) = restore(where, [name], [variable])
+                        assigned.append(variable.assign(value))
+                done = group(*assigned)
+            self._programs["restore"] = done, where
+        done, where = self._programs["restore"]
+        self._session.run(done, {where: str(folder.resolve())})
+
+    def _graph(self) -> Graph:
+        return self._session.graph
+
+
+def _text(name: str) -> Any:
+    return get_default_graph().add(Placeholder(TensorSpec((), string)), (), name).outputs[0]
+
+
+def _value_of(part: Any) -> Any:
+    return part.state if isinstance(part, SeedGenerator) else part.read_value()
+
+
+def _spec_of(part: Any) -> TensorSpec:
+    return _KEY if isinstance(part, SeedGenerator) else part.spec
+
+
+def _set(part: Any, value: Any) -> None:
+    if isinstance(part, SeedGenerator):
+        part.state = value
+    else:
+        part.write_value(value[()] if value.ndim == 0 else value)
+
+
+def _clear(folder: Path) -> None:
+    """Remove a checkpoint: the manifest first, so that what is left of it is none."""
+    if folder.is_dir():
+        (folder / MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(folder)
+
+
+def _time_of(folder: Path) -> float:
+    try:
+        return float(CheckpointReader(folder).manifest.get("time", 0.0))
+    except (DataLossError, FileNotFoundError):
+        return 0.0
+
+
+__all__ = ["CheckpointManager"]

@@ -1,0 +1,289 @@
+"""The format of checkpoints: shards in HDF5, and a manifest that names them and is written last.
+
+A checkpoint is a folder. Each task that saves writes one shard, a file of HDF5 with pieces of tensors. The manifest
+says of each shard its size, and of each tensor its shape, its dtype and the pieces with their CRC-32. It takes its name
+only when all shards are on the disk: a folder without it is no checkpoint.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..graph.dtypes import as_dtype, name_of, string
+from ..queues.errors import DataLossError
+from ..saving.atomic import atomic_write
+
+MANIFEST = "manifest.json"
+FORMAT, VERSION = "anabranch-checkpoint", 1
+_NATIVE = "biufc"  # the kinds of dtypes that HDF5 has
+
+
+class Piece(NamedTuple):
+    """A part of a tensor in a shard.
+
+    Attributes:
+        shard: the number of the shard.
+        dataset: its name in the file.
+        offset, shape: which part it is.
+        crc32: of its bytes.
+    """
+
+    shard: int
+    dataset: str
+    offset: tuple[int, ...]
+    shape: tuple[int, ...]
+    crc32: int
+
+
+class Entry(NamedTuple):
+    """A tensor of a checkpoint.
+
+    Attributes:
+        shape, dtype: of the whole.
+        pieces: what it is put together of.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    pieces: list[Piece]
+
+
+def _h5py() -> Any:
+    """The library, which has no types; imported when it is needed."""
+    return importlib.import_module("h5py")
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+
+
+def write_shard(folder: Path, number: int, count: int, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Write one shard, whole or not at all; gives what the manifest has to say of it.
+
+    Args:
+        folder: of the checkpoint; it is made if there is none.
+        number, count: which shard it is, and of how many.
+        tensors: arrays by name.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    h5py = _h5py()
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"shard-{number}-of-{count}.h5"
+    entries: dict[str, Any] = {}
+    with atomic_write(path) as stream:
+        with h5py.File(stream, "w", libver=("v108", "v108")) as file:
+            for position, (name, value) in enumerate(tensors.items()):
+                array = np.asarray(value)
+                dataset = file.create_dataset(str(position), data=_stored(array))
+                dataset.attrs.update({"name": name, "dtype": name_of(array.dtype), "offset": [0] * array.ndim})
+                dataset.attrs["global_shape"] = array.shape
+                entries[name] = {
+                    "dataset": str(position),
+                    "dtype": name_of(array.dtype),
+                    "shape": list(array.shape),
+                    "crc32": _crc32(array),
+                }
+        stream.flush()
+        size = os.fstat(stream.fileno()).st_size
+    return {"file": path.name, "size": size, "tensors": entries}
+
+
+def write_manifest(folder: Path, shards: Sequence[Mapping[str, Any]], more: Mapping[str, Any]) -> None:
+    """Write the manifest: from now on the folder is a checkpoint.
+
+    Args:
+        folder: of the checkpoint.
+        shards: what `write_shard` gave, in turn.
+        more: what else it is to say.
+
+    Raises:
+        FileNotFoundError: a shard is not here, as in a folder that tasks do not share.
+        ValueError: two shards have a tensor of the same name.
+    """
+    tensors: dict[str, Any] = {}
+    for number, shard in enumerate(shards):
+        path = folder / shard["file"]
+        if not path.is_file() or path.stat().st_size != shard["size"]:
+            raise FileNotFoundError(
+                f"A task has written {shard['file']!r} ({shard['size']:,} bytes), but it is not in {str(folder)!r} "
+                "here. Save to a folder that all tasks share, under the same path."
+            )
+        for name, entry in shard["tensors"].items():
+            if name in tensors:
+                raise ValueError(f"Two shards of {str(folder)!r} have a tensor {name!r}. Give each another name.")
+            piece = {"shard": number, "dataset": entry["dataset"], "crc32": entry["crc32"]}
+            piece |= {"offset": [0] * len(entry["shape"]), "shape": entry["shape"]}
+            tensors[name] = {"shape": entry["shape"], "dtype": entry["dtype"], "pieces": [piece]}
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "shards": [{"file": shard["file"], "size": shard["size"]} for shard in shards],
+        "tensors": tensors,
+        **more,
+    }
+    document["crc32"] = _crc32_of_json(document)
+    with atomic_write(folder / MANIFEST) as stream:
+        stream.write(json.dumps(document, indent=1).encode())
+
+
+def _crc32_of_json(document: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(document, sort_keys=True).encode())
+
+
+def _stored(array: Any) -> Any:
+    """An array as HDF5 has it."""
+    if array.dtype.kind in _NATIVE:
+        return array
+    if array.dtype.kind == "T":
+        return array.astype(_h5py().string_dtype("utf-8"))
+    return array.view(f"u{array.dtype.itemsize}")  # such as bfloat16
+
+
+def _crc32(array: Any) -> int:
+    if array.dtype.kind == "T":
+        return zlib.crc32("\0".join(array.ravel().tolist()).encode())
+    flat: Any = np.ascontiguousarray(array).reshape(-1).view("uint8")
+    return zlib.crc32(flat)
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+class CheckpointReader(Mapping[str, Any]):
+    """The tensors of a checkpoint: a mapping of names to arrays, each read when it is asked for.
+
+    Args:
+        path: the folder.
+
+    Raises:
+        FileNotFoundError: the folder is no checkpoint, or a shard is missing.
+        DataLossError: the manifest or a shard is damaged.
+
+    Attributes:
+        manifest: all that the manifest says.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.manifest = _read_manifest(self.path)
+        self._entries = _entries(self.path, self.manifest)
+        for shard in self.manifest["shards"]:
+            file = self.path / shard["file"]
+            if not file.is_file():
+                raise FileNotFoundError(f"The checkpoint {str(self.path)!r} lacks {shard['file']!r}. {_AGAIN}")
+            if file.stat().st_size != shard["size"]:
+                raise DataLossError(
+                    f"{str(file)!r} has {file.stat().st_size:,} bytes, and had {shard['size']:,} when the checkpoint "
+                    f"was saved. {_AGAIN}"
+                )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def entry(self, name: str) -> Entry:
+        """The shape, the dtype and the pieces of a tensor.
+
+        Raises:
+            KeyError: there is no such tensor; the message has names that are alike.
+        """
+        found = self._entries.get(name)
+        if found is None:
+            import difflib
+
+            near = difflib.get_close_matches(name, self._entries, 3, 0.5) or list(self._entries)[:3]
+            raise KeyError(f"The checkpoint {str(self.path)!r} has no tensor {name!r}. It has {near}, among others.")
+        return found
+
+    def __getitem__(self, name: str) -> Any:
+        h5py, entry = _h5py(), self.entry(name)
+        dtype = as_dtype(entry.dtype)
+        whole: Any = np.empty(entry.shape, string if dtype.kind == "T" else dtype)
+        for piece in entry.pieces:
+            file = self.path / self.manifest["shards"][piece.shard]["file"]
+            try:
+                with h5py.File(file, "r") as opened:
+                    part = _read(opened[piece.dataset], dtype)
+                if part.shape != piece.shape or _crc32(part) != piece.crc32:
+                    raise OSError("what is there is not what was saved")
+            except (OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
+                raise DataLossError(f"Tensor {name!r} can't be read from {str(file)!r}: {error}. {_AGAIN}") from error
+            places = tuple(slice(at, at + length) for at, length in zip(piece.offset, piece.shape, strict=True))
+            whole[places] = part
+        return whole
+
+
+_AGAIN = "Take another checkpoint, or save it again."
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether a folder holds a checkpoint that was written to its end."""
+    return (path / MANIFEST).is_file()
+
+
+def _read(dataset: Any, dtype: Any) -> Any:
+    if dtype.kind == "T":
+        return np.asarray(dataset.asstr()[()], string)
+    array = np.asarray(dataset[()])
+    return array if array.dtype == dtype else array.view(dtype)
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    file = path / MANIFEST
+    if not file.is_file():
+        what = "a checkpoint that was not written to its end" if path.is_dir() else "no folder"
+        raise FileNotFoundError(f"{str(path)!r} is {what}: there is no {MANIFEST}. Take another one.")
+    try:
+        found: Any = json.loads(file.read_bytes())
+        if found["format"] != FORMAT:
+            raise ValueError(f"its format is {found['format']!r}")
+        if found.pop("crc32") != _crc32_of_json(found):
+            raise ValueError("what is there is not what was saved")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DataLossError(f"{str(file)!r} is damaged: {error}. {_AGAIN}") from error
+    if found.get("version", 0) > VERSION:
+        raise DataLossError(
+            f"{str(path)!r} is of version {found['version']} of the format; this is anabranch with version {VERSION}. "
+            "Read it with a newer anabranch."
+        )
+    return found
+
+
+def _entries(path: Path, manifest: Mapping[str, Any]) -> dict[str, Entry]:
+    try:
+        return {
+            name: Entry(
+                tuple(map(int, entry["shape"])),
+                str(entry["dtype"]),
+                [
+                    Piece(
+                        int(piece["shard"]),
+                        str(piece["dataset"]),
+                        tuple(map(int, piece["offset"])),
+                        tuple(map(int, piece["shape"])),
+                        int(piece["crc32"]),
+                    )
+                    for piece in entry["pieces"]
+                ],
+            )
+            for name, entry in manifest["tensors"].items()
+        }
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DataLossError(f"{str(path / MANIFEST)!r} is damaged: {error!r}. {_AGAIN}") from error
+
+
+__all__ = ["CheckpointReader", "is_checkpoint", "write_manifest", "write_shard"]

@@ -1,0 +1,190 @@
+"""Ops that save tensors to checkpoints and restore them: one Save a task, and a manifest when all are written.
+
+Source: Abadi et al., "TensorFlow: A System for Large-Scale Machine Learning" (OSDI 2016), section 4.3.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..graph.device import DeviceName
+from ..graph.dtypes import as_dtype, name_of, string
+from ..graph.graph import device
+from ..graph.op import Effect, as_scalar_or_array
+from ..graph.quick_dataclass import dataclass
+from ..graph.spec import as_shape, shape_accepts, shape_text
+from ..graph.variable import Variable
+from ..ops.base import Op, Operation, Tensor, TensorSpec, apply, apply_effect, apply_multi, convert_to_tensor
+from .files import CheckpointReader, write_manifest, write_shard
+
+_TEXT = TensorSpec((), string)
+
+
+class _FileOp(Op):
+    """Base: ops that touch files. They have no gradient."""
+
+    host_only: ClassVar[bool] = True
+    no_samples: ClassVar[str] = "touches files: test_checkpoints"
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return [None] * len(node.inputs)
+
+
+@dataclass(frozen=True)
+class SaveShard(_FileOp):
+    """Writes one shard of a checkpoint: of a folder, and of tensors; gives what the manifest says of it, as JSON."""
+
+    names: tuple[str, ...]
+    number: int
+    count: int
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        return _TEXT
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        folder, *tensors = inputs
+        found = write_shard(Path(str(folder)), self.number, self.count, dict(zip(self.names, tensors, strict=True)))
+        return as_scalar_or_array(json.dumps(found))
+
+    def effects(self) -> Iterable[Effect]:  # shards are written at once
+        return (Effect(f"shard {self.number} of a checkpoint", writes=True),)
+
+
+@dataclass(frozen=True)
+class WriteManifest(_FileOp):
+    """Writes the manifest of a checkpoint: of a folder, of more to say as JSON, and of what the shards gave."""
+
+    def infer(self, *inputs: Any) -> Any:
+        return ()
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        folder, more, *shards = inputs
+        write_manifest(Path(str(folder)), [json.loads(str(shard)) for shard in shards], json.loads(str(more)))
+        return ()
+
+    def effects(self) -> Iterable[Effect]:
+        return (Effect("manifest of a checkpoint", writes=True),)
+
+
+@dataclass(frozen=True)
+class RestoreTensors(_FileOp):
+    """Reads tensors of a checkpoint, by name."""
+
+    names: tuple[str, ...]
+    specs: tuple[TensorSpec, ...]
+
+    def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
+        return self.specs
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        reader = CheckpointReader(str(inputs[0]))
+        wanted = zip(self.names, self.specs, strict=True)
+        found = [as_scalar_or_array(checked(reader, name, spec)) for name, spec in wanted]
+        return found[0] if len(found) == 1 else tuple(found)
+
+    def effects(self) -> Iterable[Effect]:
+        return (Effect("manifest of a checkpoint", writes=False),)
+
+
+def checked(reader: CheckpointReader, name: str, spec: TensorSpec) -> Any:
+    """A tensor of a checkpoint, if it is what is expected.
+
+    Raises:
+        KeyError: there is no such tensor. ValueError: its shape or dtype is another one.
+    """
+    entry = reader.entry(name)
+    if as_dtype(entry.dtype) != spec.dtype or not shape_accepts(spec.shape, entry.shape):
+        raise ValueError(
+            f"Tensor {name!r} of the checkpoint {str(reader.path)!r} is {entry.dtype}{shape_text(entry.shape)}; "
+            f"expected {name_of(spec.dtype)}{shape_text(spec.shape)}. Nothing was restored."
+        )
+    return reader[name]
+
+
+def save(prefix: Any, names: Sequence[str], tensors: Sequence[Any], metadata: Any = "{}") -> Operation | None:
+    """Save tensors to a checkpoint: one shard for each task on which some of them are, then the manifest.
+
+    Args:
+        prefix: the folder, which all tasks share; a text, or a tensor of one.
+        names: of the tensors.
+        tensors: tensors or variables. A variable is written by the task on which it is.
+        metadata: a JSON object whose entries the manifest has, too; a text, or a tensor of one.
+
+    Returns:
+        The operation that writes the manifest; None outside of graphs.
+
+    Raises:
+        ValueError: names and tensors are not as many, or a name is given twice. FileNotFoundError: at run time, a shard
+            is not in the folder of the task that writes the manifest.
+
+    >>> import anabranch as ab
+    >>> ab.io.save("saved", ["w", "b"], [[[1.0, 2.0]], [0.5]])
+    >>> ab.io.restore("saved", ["b"], [ab.InputSpec(shape=(1,), dtype="float32")])[0].numpy()
+    array([0.5], dtype=float32)
+    """
+    names = [str(name) for name in names]
+    if len(names) != len(tensors):
+        raise ValueError(f"save: {len(names)} names and {len(tensors)} tensors were given; give as many.")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"save: the names {twice} are given more than once; a checkpoint has one tensor of a name.")
+    where = _as_text(prefix)
+    groups: dict[str, list[int]] = {}
+    for position, tensor in enumerate(tensors):
+        groups.setdefault(_task_of(tensor), []).append(position)
+    shards: list[Tensor] = []
+    for number, (task, positions) in enumerate(groups.items()):
+        op = SaveShard(tuple([names[k] for k in positions]), number, len(groups))
+        with device(task) if task else contextlib.nullcontext():
+            given = [convert_to_tensor(tensors[k]) for k in positions]
+            shards.append(apply(op, where, *given, name=f"save/shard_{number}"))
+    return apply_effect(WriteManifest(), where, _as_text(metadata), *shards, name="save/manifest")
+
+
+def restore(prefix: Any, names: Sequence[str], specs: Sequence[Any]) -> list[Tensor]:
+    """Read tensors of a checkpoint, by name, whichever tasks have saved them.
+
+    Args:
+        prefix: the folder; a text, or a tensor of one.
+        names: of the tensors.
+        specs: for each an `InputSpec`, a variable, or what else has a shape and a dtype.
+
+    Raises:
+        ValueError: names and specs are not as many; at run time, a tensor has another shape or dtype.
+        KeyError: at run time, there is no tensor of a name.
+        FileNotFoundError, DataLossError: at run time, the folder is no checkpoint, or is damaged.
+    """
+    if len(names) != len(specs):
+        raise ValueError(f"restore: {len(names)} names and {len(specs)} specs were given; give as many.")
+    if not names:
+        return []
+    wanted = tuple([_spec_of(spec) for spec in specs])
+    op = RestoreTensors(tuple([str(name) for name in names]), wanted)
+    return list(apply_multi(op, _as_text(prefix), name="restore"))
+
+
+def _as_text(value: Any) -> Tensor:
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    return convert_to_tensor(np.asarray(value, string) if isinstance(value, str) else value)
+
+
+def _task_of(tensor: Any) -> str:
+    """The task on which a variable is; "" for whatever is to be saved where the scope says."""
+    asked = getattr(tensor, "device", "") if isinstance(tensor, Variable) else ""
+    return str(DeviceName.parse(asked).of_task()) if asked else ""
+
+
+def _spec_of(value: Any) -> TensorSpec:
+    spec = getattr(value, "spec", value)
+    return TensorSpec(as_shape(spec.shape), as_dtype(spec.dtype))
+
+
+__all__ = ["restore", "save"]

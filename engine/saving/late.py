@@ -1,0 +1,16 @@
+"""Ops whose modules are imported when a graph that has them is read: few programs need them."""
+
+from __future__ import annotations
+
+import importlib
+
+from ..graph.op import Op, registered_ops
+
+_MODULES = ("..checkpoint.ops", "..ops.collectives", "..readers")
+
+
+def late_op(name: str) -> type[Op] | None:
+    """The class of an op of this package that was not imported so far; None if there is none."""
+    for module in _MODULES:
+        importlib.import_module(module, __package__)
+    return registered_ops().get(name)

@@ -1,0 +1,229 @@
+"""`CheckpointManager`: which checkpoints are kept and restored, of values, of models, and of variables on tasks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from shared.tasks import PATIENCE, PS, WORKER, Running
+
+import anabranch as ab
+from anabranch import layers, optim
+from anabranch.distribute import CheckpointManager
+from anabranch.distribute import checkpoints as module
+
+pytestmark = pytest.mark.xdist_group("tasks")
+
+
+@pytest.fixture
+def v() -> ab.Variable:
+    return ab.Variable([1.0, 2.0], name="v")
+
+
+def saved(manager: CheckpointManager, v: ab.Variable, steps: Any, metrics: Any = None) -> None:
+    for step in steps:
+        v.assign(np.full(2, float(step)))
+        manager.save(step, metrics(step) if metrics else None)
+    manager.wait_until_finished()
+
+
+# --- which are kept -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("save_async", [True, False])
+def test_the_latest_are_kept_and_restored(v: ab.Variable, tmp_path: Path, save_async: bool) -> None:
+    with CheckpointManager(tmp_path / "new" / "folder", [v], max_to_keep=3, save_async=save_async) as manager:
+        assert (manager.restore(), manager.latest_step(), manager.all_steps()) == (None, None, [])
+        saved(manager, v, range(6))
+        assert (manager.all_steps(), manager.latest_step()) == ([3, 4, 5], 5)
+        assert manager.restore(4) == 4
+        assert v.numpy().tolist() == [4.0, 4.0]
+        assert manager.restore() == 5
+        assert v.numpy().tolist() == [5.0, 5.0]
+        with pytest.raises(FileNotFoundError, match="step-0' is no folder"):
+            manager.restore(0)
+        assert not manager.save(5), "there is one of this step"
+        assert not manager.save(4)
+
+
+def test_saving_is_due_at_intervals(v: ab.Variable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(module.time, "time", lambda: now[0])
+    with CheckpointManager(tmp_path, [v], save_interval_steps=2, save_interval_seconds=10.0) as manager:
+        assert [manager.save(step) for step in range(1, 7)] == [False, True, False, False, False, False]
+        now[0] += 11
+        assert [manager.save(step) for step in range(7, 11)] == [False, True, False, False]
+        assert manager.all_steps() == [2, 8]
+
+
+def test_the_best_are_kept_and_the_latest(v: ab.Variable, tmp_path: Path) -> None:
+    losses = [3.0, 1.0, 4.0, 0.5, 9.0, 2.0, 7.0]
+    options: Any = {"max_to_keep": 2, "best_by": lambda metrics: -metrics["loss"]}
+    with CheckpointManager(tmp_path, {"weights": v}, **options) as manager:
+        saved(manager, v, range(7), lambda step: {"loss": losses[step]})
+        assert manager.all_steps() == [1, 3, 6]
+        assert manager.best_step() == 3
+        with pytest.raises(ValueError, match=r"save\(8\): best_by judges by metrics"):
+            manager.save(8)
+    assert ab.io.checkpoint_reader(tmp_path / "step-3").manifest["metrics"] == {"loss": 0.5}
+    with CheckpointManager(tmp_path, {"weights": v}, **options) as again:
+        assert again.best_step() == 3
+
+
+def test_one_is_kept_for_some_hours(v: ab.Variable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hours = [0.0]
+    monkeypatch.setattr(module.time, "time", lambda: hours[0] * 3600 + 1e6)
+    with CheckpointManager(tmp_path, [v], max_to_keep=1, keep_checkpoint_every_n_hours=2.0) as manager:
+        for step in range(9):
+            hours[0] = step / 2
+            saved(manager, v, [step])
+        assert manager.all_steps() == [0, 4, 8]
+
+
+# --- what goes wrong ------------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_checkpoint_is_left_out_with_a_warning(v: ab.Variable, tmp_path: Path) -> None:
+    manager = CheckpointManager(tmp_path, [v], save_async=False)
+    saved(manager, v, [1, 2, 3])
+    (tmp_path / "step-3" / "shard-0-of-1.h5").write_bytes(b"short")
+    shard = tmp_path / "step-2" / "shard-0-of-1.h5"
+    data = shard.read_bytes()
+    place = data.index(np.full(2, 2.0, "float32").tobytes())
+    shard.write_bytes(data[:place] + b"\x01" + data[place + 1 :])
+    with pytest.warns(UserWarning, match="takes a checkpoint before step") as warned:
+        assert manager.restore() == 1
+    assert len(warned) == 2
+    assert v.numpy().tolist() == [1.0, 1.0]
+    with pytest.raises(ab.errors.DataLossError, match=r"shard-0-of-1\.h5' has 5 bytes"):
+        manager.restore(3)
+
+
+def test_nothing_is_restored_where_an_item_differs(v: ab.Variable, tmp_path: Path) -> None:
+    manager = CheckpointManager(tmp_path, {"a": v, "b": ab.Variable([1.0])}, save_async=False)
+    manager.save(1)
+    w, u = ab.Variable([0.0, 0.0]), ab.Variable([[0.0]])
+    with pytest.raises(ValueError, match=r"'b' of the checkpoint .* is float32\[1\]; expected float32\[1,1\]"):
+        CheckpointManager(tmp_path, {"a": w, "b": u}).restore()
+    with pytest.raises(KeyError, match="has no tensor 'c'"):
+        CheckpointManager(tmp_path, {"a": w, "c": u}).restore()
+    assert w.numpy().tolist() == [0.0, 0.0]
+    assert CheckpointManager(tmp_path, {"a": w}).restore() == 1, "some items alone"
+    assert w.numpy().tolist() == [1.0, 2.0]
+
+
+def test_a_write_that_fails_is_raised_by_the_next_call(v: ab.Variable, tmp_path: Path) -> None:
+    manager = CheckpointManager(tmp_path, [v])
+    (tmp_path / "step-1").write_text("a file in the place of the folder")
+    assert manager.save(1)
+    with pytest.raises(OSError, match="step-1"):
+        manager.save(2)
+    assert manager.save(2)
+    manager.close()
+    assert manager.all_steps() == [2]
+
+
+@pytest.mark.parametrize(
+    ("items", "options", "match"),
+    [
+        ([ab.Variable(1.0, name="a"), ab.Variable(1.0, name="a")], {}, "two items are named 'a'"),
+        ({"a": 1.0}, {}, "item 'a' is no variable but a float"),
+        (3, {}, "a model or variables; got int"),
+        ({}, {"max_to_keep": 0}, "max_to_keep=0 must be at least 1"),
+        ({}, {"save_interval_steps": 0}, "save_interval_steps=0 must be at least 1"),
+    ],
+)
+def test_managers_that_can_not_be(tmp_path: Path, items: Any, options: Any, match: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=match):
+        CheckpointManager(tmp_path, items, **options)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_a_process_killed_while_it_saves_leaves_the_checkpoint_before(v: ab.Variable, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "reached")
+    program = (
+        "import sys, os, signal, pathlib, anabranch as ab\n"
+        "from anabranch.distribute import checkpoints\n"
+        "folder = pathlib.Path(sys.argv[1])\n"
+        "v = ab.Variable([1.0, 2.0], name='v')\n"
+        "manager = ab.distribute.CheckpointManager(folder / 'c', [v], save_async=False)\n"
+        "manager.save(1)\n"
+        "def killed(*arguments):\n"
+        "    (folder / 'reached').write_text('shards are written')\n"
+        "    signal.pause()\n"
+        "checkpoints.write_manifest = killed\n"
+        "manager.save(2)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)])
+    assert (tmp_path / "reached").read_text() == "shards are written"
+    process.send_signal(signal.SIGKILL)
+    process.wait(PATIENCE)
+    v.assign([0.0, 0.0])
+    with CheckpointManager(tmp_path / "c", [v]) as manager:
+        assert manager.all_steps() == [1]
+        assert manager.restore() == 1
+        assert v.numpy().tolist() == [1.0, 2.0]
+        assert manager.save(2), "what is left of the other is replaced"
+        manager.wait_until_finished()
+        assert manager.all_steps() == [1, 2]
+
+
+# --- models ---------------------------------------------------------------------------------------------------------
+
+
+def built(seed: int) -> tuple[Any, Callable[..., Any]]:
+    ab.utils.set_random_seed(seed)
+    model = ab.Sequential([ab.Input((3,)), layers.Dense(4, "tanh"), layers.Dropout(0.5), layers.BatchNormalization()])
+    model.add(layers.Dense(1))
+    model.compile(optim.Adam(0.01), "mse", metrics=["mae"])
+    x = np.random.default_rng(0).normal(size=(24, 3))
+    return model, lambda: model.fit(x, x[:, :1], batch_size=8, epochs=2, shuffle=False, verbose=0).history
+
+
+def test_a_model_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    model, train = built(1)
+    train()
+    with CheckpointManager(tmp_path, model) as manager:
+        manager.save(1)
+    expected = train()
+    weights = model.get_weights()
+    other, train_other = built(2)
+    assert CheckpointManager(tmp_path, other).restore() == 1
+    assert train_other() == expected
+    for found, wanted in zip(other.get_weights(), weights, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+# --- variables on tasks ---------------------------------------------------------------------------------------------
+
+
+def test_each_task_writes_what_lies_on_it(running: Running, tmp_path: Path) -> None:
+    with ab.Graph().as_default() as graph:
+        with ab.device(PS):
+            a = ab.Variable(np.arange(4.0), name="a")
+        with ab.device(WORKER):
+            b = ab.Variable(np.ones((2, 2), "float32"), name="b")
+        change = [a.assign_add(np.ones(4)), b.assign_add(np.ones((2, 2)))]
+    with ab.Session(graph, target=running[WORKER].target) as session:
+        manager = CheckpointManager(tmp_path, [a, b], session=session)
+        assert manager.save(1, {"loss": 2.0})
+        session.run(change)
+        manager.save(2)
+        session.run(change)
+        assert manager.restore(1) == 1
+        assert [value.tolist() for value in session.run([a, b])] == [[0.0, 1.0, 2.0, 3.0], [[1.0, 1.0], [1.0, 1.0]]]
+        assert manager.restore() == 2
+        assert session.run(a).tolist() == [1.0, 2.0, 3.0, 4.0]
+    names = sorted(path.name for path in (tmp_path / "step-1").iterdir())
+    assert names == ["manifest.json", "shard-0-of-2.h5", "shard-1-of-2.h5"]
+    # One process reads what two tasks have written.
+    mine = {"a": ab.Variable(np.zeros(4)), "b": ab.Variable(np.zeros((2, 2), "float32"))}
+    assert CheckpointManager(tmp_path, mine).restore() == 2
+    assert mine["b"].numpy().tolist() == [[2.0, 2.0], [2.0, 2.0]]
