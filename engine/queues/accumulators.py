@@ -15,7 +15,7 @@ import numpy as np
 from ..graph import dtypes
 from ..graph.dtypes import as_dtype, is_differentiable, name_of
 from ..graph.graph import get_default_graph, graph_for, in_explicit_graph
-from ..graph.op import Effect, Op
+from ..graph.op import Effect, Op, as_scalar_or_array
 from ..graph.resource import NamedResource
 from ..graph.slices import IndexedSlices
 from ..graph.spec import Shape, TensorSpec, as_shape, shape_accepts, shape_text, shapes_compatible
@@ -200,7 +200,8 @@ class _Accumulator(NamedResource):
     def _take(self, num_required: Any, name: str | None) -> Sequence[Any]:
         if not in_explicit_graph():
             result = self.taking(int(num_required)).wait()
-            return result if len(self.result_specs()) > 1 else [result]
+            parts = result if len(self.result_specs()) > 1 else [result]
+            return [Value(as_scalar_or_array(part)) for part in parts]
         count = convert_to_tensor(num_required)
         return graph_for([count]).add(AccumulatorTake(self), [count], name or f"{self.name}/take_grad").outputs
 
@@ -239,7 +240,7 @@ class ConditionalAccumulator(_Accumulator):
     >>> for step, gradient in [(0, [1.0, 2.0]), (0, [3.0, 4.0])]:
     ...     accumulator.apply_grad(gradient, local_step=step)
     >>> accumulator.take_grad(2)
-    array([2., 3.], dtype=float32)
+    Tensor([2., 3.], dtype=float32)
     >>> accumulator.apply_grad([9.0, 9.0], local_step=0)
     >>> accumulator.statistics().dropped
     1
@@ -309,8 +310,8 @@ class SparseConditionalAccumulator(_Accumulator):
     >>> accumulator.apply_grad([3, 1], [[1.0], [2.0]])
     >>> accumulator.apply_grad([3], [[5.0]])
     >>> accumulator.take_grad(2)
-    (array([1, 3]), array([[2.],
-           [6.]], dtype=float32), array([4, 1], dtype=int32))
+    (Tensor([1, 3], dtype=int64), Tensor([[2.],
+            [6.]], dtype=float32), Tensor([4, 1], dtype=int32))
     """
 
     kind = "sparse_conditional_accumulator"

@@ -12,7 +12,7 @@ import numpy as np
 from ..graph.dtypes import name_of
 from ..graph.graph import get_default_graph, graph_for, in_explicit_graph
 from ..graph.nest import is_integer
-from ..graph.op import is_array
+from ..graph.op import as_scalar_or_array
 from ..graph.resource import NamedResource
 from ..graph.value import Value
 from ..graph.variable import Variable
@@ -222,10 +222,10 @@ class Queue(NamedResource):
         >>> queue = ab.queues.FIFOQueue(10, ["float32", "string"], shapes=[(2,), ()])
         >>> queue.enqueue(([1.0, 2.0], "first"))
         >>> queue.dequeue()
-        [array([1., 2.], dtype=float32), 'first']
+        [Tensor([1., 2.], dtype=float32), Tensor('first', dtype=string)]
         """
         if not in_explicit_graph():
-            return self._as_given([_scalar(value) for value in self.take(1)[0]])
+            return self._as_given(_values(self.take(1)[0]))
         return self._as_given(get_default_graph().add(QueueDequeue(self), (), name or f"{self.name}/dequeue").outputs)
 
     def dequeue_many(self, n: Any, name: str | None = None) -> Any:
@@ -266,7 +266,7 @@ class Queue(NamedResource):
         if count is not None and count < 0:
             raise ValueError(f"{self.components.owner}: n must not be negative; got {n}.")
         if not in_explicit_graph():
-            return self._as_given(self.as_columns(self.take(int(n), up_to)))
+            return self._as_given(_values(self.as_columns(self.take(int(n), up_to))))
         inputs = [] if count is not None else [convert_to_tensor(n)]
         graph = graph_for(inputs) if inputs else get_default_graph()
         return self._as_given(graph.add(QueueDequeueMany(self, count, up_to), inputs, name).outputs)
@@ -305,9 +305,9 @@ class Queue(NamedResource):
         return f"<{type(self).__name__} {self.name!r}>"
 
 
-def _scalar(value: Any) -> Any:
-    """A value as `Session.run` gives it: a single string as a ``str``."""
-    return value[()] if is_array(value) and not value.ndim else value
+def _values(parts: Sequence[Any]) -> list[Value]:
+    """What was taken, as tensors, as everything outside of graphs gives them."""
+    return [Value(as_scalar_or_array(part)) for part in parts]
 
 
 class FIFOQueue(Queue):
@@ -350,8 +350,8 @@ class PaddingFIFOQueue(Queue):
     >>> for row in ([1, 2, 3], [4]):
     ...     queue.enqueue([row])
     >>> queue.dequeue_many(2)
-    array([[1, 2, 3],
-           [4, 0, 0]], dtype=int32)
+    Tensor([[1, 2, 3],
+            [4, 0, 0]], dtype=int32)
     """
 
     kind = "padding_fifo_queue"
@@ -422,7 +422,7 @@ class PriorityQueue(Queue):
     >>> queue = ab.queues.PriorityQueue(10, ["string"], [()])
     >>> queue.enqueue_many(([3, 1, 2], ["c", "a", "b"]))
     >>> queue.dequeue_many(2)
-    [array([1, 2]), array(['a', 'b'], dtype=StringDType())]
+    [Tensor([1, 2], dtype=int64), Tensor(['a', 'b'], dtype=string)]
     """
 
     kind = "priority_queue"

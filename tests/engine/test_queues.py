@@ -16,6 +16,7 @@ from anabranch.engine.autodiff import gradients
 from anabranch.engine.control_flow import cond, while_loop
 from anabranch.engine.graph import Graph, Tensor, Variable
 from anabranch.engine.graph.deadlines import deadline, seconds_left
+from anabranch.engine.graph.value import Value
 from anabranch.engine.queues import (
     CancelledError,
     DeadlineExceededError,
@@ -77,9 +78,10 @@ def test_from_plain_python_everything_happens_at_once():
     assert queue.size() == 3
     numbers, text = queue.dequeue()
     np.testing.assert_array_equal(numbers, np.array([1, 2], "int32"))
-    assert (text, type(text)) == ("a", str)
+    assert all(isinstance(part, Value) for part in (numbers, text))
+    assert text.numpy() == "a"
     numbers, texts = queue.dequeue_many(2)
-    assert (numbers.tolist(), texts.tolist()) == ([[3, 4], [5, 6]], ["b", "c"])
+    assert (numbers.numpy().tolist(), texts.numpy().tolist()) == ([[3, 4], [5, 6]], ["b", "c"])
     assert not queue.is_closed()
     queue.close()
     assert queue.is_closed()
