@@ -10,6 +10,7 @@ import numpy as np
 from ..engine import ops
 from ..engine.graph import Tensor, as_dtype, result_type
 from ..engine.objects import constraints, initializers, regularizers
+from ..engine.ops.collectives import is_replicated, sum_over_replicas
 from .input_spec import InputSpec
 from .layer import Layer
 
@@ -131,8 +132,8 @@ class BatchNormalization(Layer):
             batches (Ioffe, 2017).
         renorm_clipping: limits of the correction ``x * r + d``: ``rmin <= r <= rmax`` and ``-dmax <= d <= dmax``.
         renorm_momentum: how much of these averages is kept at each step.
-        synchronized: whether the statistics are those of the batches of all replicas. A step that is run by a single
-            replica, as all are here, sees the whole batch, so that both values mean the same.
+        synchronized: whether the statistics are those of the rows of all replicas, under
+            `distribute.DataParallel`. A single replica sees the whole batch, so that both values mean the same.
 
     In training the batch's own statistics are used (over positions where the mask is True) and the moving ones
     updated; otherwise, and where ``trainable`` is False, the moving ones are used. Weights: ``gamma``, ``beta``,
@@ -284,13 +285,11 @@ class BatchNormalization(Layer):
         rank = len(shape)
         axes = [axis for axis in range(rank) if axis != self.axis % rank]
         counts = None if all(shape[axis] for axis in axes) else ops.size(inputs) > 0
+        if self.synchronized and is_replicated():
+            return self._moments_of_replicas(inputs, mask, axes)
         if mask is None:
             return *ops.moments(inputs, axes=axes), counts
-        kept = ops.cast(mask, "bool")
-        for _ in range(rank - len(kept.shape or ())):
-            kept = ops.expand_dims(kept, -1)
-        # A mask may lack the inputs' inner axes: it counts once for each position that it stands for.
-        kept = ops.broadcast_to(kept, ops.shape(inputs))
+        kept = self._kept(inputs, mask)
         total = ops.sum(ops.cast(kept, inputs.dtype), axis=axes) + _LEAST_WEIGHT
         along = [1] * rank
         along[self.axis] = -1
@@ -300,6 +299,29 @@ class BatchNormalization(Layer):
 
         mean = masked_mean(inputs)
         return mean, masked_mean(ops.square(inputs - ops.reshape(mean, along))), counts
+
+    def _kept(self, inputs: Tensor, mask: Any) -> Tensor:
+        """The mask in the shape of the inputs."""
+        kept = ops.cast(mask, "bool")
+        for _ in range(len(inputs.shape or ()) - len(kept.shape or ())):
+            kept = ops.expand_dims(kept, -1)
+        # A mask may lack the inputs' inner axes: it counts once for each position that it stands for.
+        return ops.broadcast_to(kept, ops.shape(inputs))
+
+    def _moments_of_replicas(self, inputs: Tensor, mask: Any, axes: list[int]) -> tuple[Tensor, Tensor, Any]:
+        """As `_moments`, over the positions of all replicas."""
+        values = ops.cast(inputs, result_type(inputs.dtype, as_dtype("float32")))
+        kept = ops.ones_like(values) if mask is None else ops.cast(self._kept(inputs, mask), values.dtype)
+        along = [1] * len(inputs.shape or ())
+        along[self.axis] = -1
+        sums = ops.stack([ops.sum(values * kept, axis=axes), ops.sum(kept, axis=axes)])
+        total, count = ops.unstack(sum_over_replicas(sums))
+        counts = ops.sum(count) > 0
+        count = ops.maximum(count, 1.0) if mask is None else count + _LEAST_WEIGHT
+        mean = total / count
+        squares = ops.sum(kept * ops.square(values - ops.reshape(mean, along)), axis=axes)
+        variance = sum_over_replicas(squares) / count
+        return ops.cast(mean, inputs.dtype), ops.cast(variance, inputs.dtype), counts
 
     def get_config(self) -> dict[str, Any]:
         return {

@@ -18,7 +18,7 @@ from ...distribute.data_parallel import DataParallel
 from ...engine import ops
 from ...engine.graph import Graph, IndexedSlices
 from ...engine.graph.dtypes import as_dtype
-from ...engine.ops.collectives import all_gather, all_reduce
+from ...engine.ops.collectives import all_gather, all_reduce, replicated
 from ...engine.session.programs import make_program
 from ..checkpointing import TrainingRun
 from ..data import Batch
@@ -57,7 +57,8 @@ class ParallelFit(ClusterFit):
         self._seed = self._tell(seed_now())
         # As in one process: the order of the first epoch is drawn before the first values of a model that is not built.
         self._shares = Shares(self.data, self.strategy.shares, self._seed)
-        self.plan = StepTracer(model, self.strategy, self._shares.batch(0))
+        with replicated():
+            self.plan = StepTracer(model, self.strategy, self._shares.batch(0))
         self._programs = StepPrograms(self._build_step)
         self._idle: Any = None
         hooks.on_begin("train")
@@ -152,10 +153,25 @@ class ParallelFit(ClusterFit):
             weight = np.asarray(batch.size / shares.size_of(number), "float64")
             self._programs.run(Batch(batch.layout, [*batch.leaves, weight], batch.size))
         else:
+            self._refuse_idle(number)
             if self._idle is None:
                 self._idle = self._build_idle()
             self._idle()
         self.strategy.steps += 1
+
+    def _refuse_idle(self, number: int) -> None:
+        """Refuse a batch that leaves a worker without rows, if layers have to exchange what they compute.
+
+        Raises:
+            ValueError: there is such a layer.
+        """
+        names = [layer.name for layer in self.model._flatten_layers() if getattr(layer, "synchronized", False)]
+        if names:
+            raise ValueError(
+                f"Batch {number} has no row for worker {self.strategy.task_index} of {self.strategy.num_workers}, but "
+                f"the layers {names} are synchronized: each worker needs rows. Choose another batch_size, or leave the "
+                "last rows out."
+            )
 
     # --- what the chief tells ---------------------------------------------------------------------------------------
 
@@ -188,7 +204,8 @@ class ParallelFit(ClusterFit):
 
     def _build_step(self, layout: Any, tensors: list[Any]) -> list[Any]:
         *feeds, weight = tensors
-        entries = self.plan.traced_entries(layout, feeds)
+        with replicated(weight):
+            entries = self.plan.traced_entries(layout, feeds)
         self._build_updates([_weighted(entry, given, weight, self.strategy.is_chief) for entry, given in entries])
         return []
 

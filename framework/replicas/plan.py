@@ -30,6 +30,7 @@ class ReplicaPlan(StepTracer):
 
     def __init__(self, model: Any, strategy: ParameterServer, batch: Batch) -> None:
         self.strategy = strategy
+        _refuse_synchronized(model)
         self.container = f"fit {strategy.fits}: {model.name}"
         super().__init__(model, strategy, batch)
         with device(strategy.ps[0]):
@@ -88,6 +89,15 @@ class ReplicaPlan(StepTracer):
             if values:
                 puts.append(gradients.put(ticket, values))
         return puts
+
+
+def _refuse_synchronized(model: Any) -> None:
+    names = [layer.name for layer in model._flatten_layers() if getattr(layer, "synchronized", False)]
+    if names:
+        raise ValueError(
+            f"The layers {names} of model {model.name!r} are synchronized, which takes workers that compute each step "
+            "together. Under ParameterServer they do not wait for each other: use DataParallel, or synchronized=False."
+        )
 
 
 __all__ = ["ReplicaPlan"]

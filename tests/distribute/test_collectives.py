@@ -5,6 +5,7 @@ Members are threads of this process, each with its own sockets and memory; proce
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable, Generator
@@ -306,6 +307,39 @@ def test_reduce_scatter_gives_each_its_rows(members: Members, in_threads: Any) -
         np.testing.assert_array_equal(found, (x * sum(range(n)))[2 * rank : 2 * rank + 2])
     with pytest.raises(ValueError, match="do not divide"):
         in_threads(lambda member: collectives.reduce_scatter(np.zeros((n + 1, 2))))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_synchronized_normalisation_is_that_of_all_rows(members: Members, in_threads: Any, masked: bool) -> None:
+    """Each member has other rows, and more or fewer; outputs and gradients are those of all rows together."""
+    counts = [3, 1, 2][: len(members)]
+    rng = np.random.default_rng(0)
+    x, out = (rng.normal(2.0, 3.0, size=(sum(counts), 4, 5)).astype("float32") for _ in range(2))
+    mask = rng.random((sum(counts), 4)) < 0.6 if masked else None
+    begins = np.cumsum([0, *counts])
+
+    def normalised(rows: slice, weight: Any = None) -> Any:
+        layer = ab.layers.BatchNormalization(synchronized=True, momentum=0.5)
+        layer.build((None, 4, 5))
+        given = ab.constant(x[rows])
+        scope = contextlib.nullcontext() if weight is None else collectives.replicated(weight)
+        with ab.GradientTape() as tape, scope:
+            tape.watch(given)
+            y = layer(given, training=True, mask=None if mask is None else mask[rows])
+            loss = ab.ops.mean(ab.ops.sum(ab.ops.sin(y) * out[rows], axis=(1, 2)))
+        gradients = tape.gradient(loss, [given, layer.gamma])
+        return y.numpy(), *[gradient.numpy() for gradient in gradients], layer.moving_variance.numpy()
+
+    want = normalised(slice(None))
+    weights = [count / sum(counts) for count in counts]
+    found = in_threads(lambda m: normalised(slice(*begins[m.rank : m.rank + 2]), weights[m.rank]))
+    outputs, inner, gamma, variance = zip(*found, strict=True)
+    np.testing.assert_allclose(np.concatenate(outputs), want[0], 1e-4, 1e-5)
+    weighted = [weight * each for weight, each in zip(weights, inner, strict=True)]
+    np.testing.assert_allclose(np.concatenate(weighted), want[1], 1e-3, 1e-5)
+    np.testing.assert_allclose(sum(w * g for w, g in zip(weights, gamma, strict=True)), want[2], 1e-4, 1e-5)
+    for each in variance:
+        np.testing.assert_allclose(each, want[3], 1e-4)
 
 
 def test_a_process_alone_is_a_group_of_one() -> None:

@@ -52,6 +52,21 @@ def test_replicas_find_what_one_process_finds(workers: int, ps: int, alone: Any,
             np.testing.assert_allclose(found[name], alone[name], precision, precision, err_msg=name)
 
 
+def test_synchronized_statistics_are_those_of_the_whole_batch(tmp_path: Path) -> None:
+    run(str(SCRIPTS / "train_models.py"), "DataParallel", str(tmp_path / "alone"), "synchronized")
+    launch(2, 0, "train_models.py", str(tmp_path / "found"), "synchronized")
+    alone, first, second = (np.load(tmp_path / name) for name in ("alone-0.npz", "found-0.npz", "found-1.npz"))
+    for name in alone.files:
+        np.testing.assert_allclose(first[name], alone[name], 2e-5, 2e-5, err_msg=name)
+        assert first[name].tobytes() == second[name].tobytes(), name
+    printed = launch(3, 0, "train_models.py", str(tmp_path / "refused"), "synchronized", status=0)
+    assert "ValueError" not in printed, "6 rows for 3 workers"
+    printed = launch(7, 0, "train_models.py", str(tmp_path / "refused"), "synchronized", status=1)
+    assert "Batch 4 has no row for worker 6 of 7, but the layers ['batch_normalization'] are synchronized" in printed
+    printed = launch(1, 1, "train_models.py", str(tmp_path / "refused"), "synchronized", status=1)
+    assert "are synchronized, which takes workers that compute each step together" in printed
+
+
 @pytest.mark.parametrize("ps", [0, 1])
 def test_two_runs_give_the_same_bits(ps: int, tmp_path: Path) -> None:
     for name in ("first", "second"):

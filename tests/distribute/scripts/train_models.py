@@ -91,6 +91,13 @@ def float64() -> Any:
     return dense(optim.Adam(0.01))
 
 
+def synchronized() -> Any:
+    model = ab.Sequential([layers.Dense(8, "tanh"), layers.BatchNormalization(synchronized=True, momentum=0.5)])
+    model.add(layers.Dense(1))
+    model.compile(optim.Adam(0.01), "mse")
+    return model, X, Y, {"batch_size": 11}  # so that workers have more rows than others
+
+
 SCHEDULE = optim.schedules.ExponentialDecay(0.05, 3, 0.9)
 MODELS: dict[str, Callable[[], Any]] = {
     "clipped": lambda: dense(optim.Adam(0.01, global_clipnorm=0.5)),
@@ -110,10 +117,12 @@ def main(kind: str, output: str, names: list[str]) -> None:
     ab.utils.set_random_seed(1)
     strategy = getattr(ab.distribute, kind)()
     found: dict[str, Any] = {}
+    known = {**MODELS, "synchronized": synchronized}
     for name in names or MODELS:
         with strategy.scope():
-            model, x, y, options = MODELS[name]()
-        history = model.fit(x, y, batch_size=12, epochs=2, validation_data=(x[:20], _first(y)), verbose=0, **options)
+            model, x, y, options = known[name]()
+        options = {"batch_size": 12, "epochs": 2, "verbose": 0, **options}
+        history = model.fit(x, y, validation_data=(x[:20], _first(y)), **options)
         for number, weight in enumerate(model.get_weights()):
             found[f"{name}: weight {number}"] = weight
         for key, values in history.history.items():
