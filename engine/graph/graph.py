@@ -69,7 +69,7 @@ class Operation:
     @property
     def writes(self) -> bool:
         """Whether a run changes something outside the graph."""
-        return any(effect.writes for effect in self.effects)
+        return bool(self.effects) and any(effect.writes for effect in self.effects)
 
     @property
     def own_inputs(self) -> tuple[Symbol, ...]:

@@ -140,8 +140,7 @@ class Operators:
     def __ne__(self, other: Any) -> Any:
         return _operators["ne"](self, other) if _is_comparable(other) else NotImplemented
 
-    def __hash__(self) -> int:
-        return id(self)
+    __hash__ = object.__hash__  # by identity; passes look symbols up millions of times, and this one is in C
 
     def __getitem__(self, key: Any) -> Tensor:
         return _operators["getitem"](self, key)

@@ -33,7 +33,10 @@ def needed_operations(
         operation = pending.pop()
         if operation not in needed and operation not in stopped:
             needed.add(operation)
-            pending += [tensor.operation for tensor in operation.inputs if tensor not in given]
+            if given:
+                pending += [tensor.operation for tensor in operation.inputs if tensor not in given]
+            else:
+                pending += [tensor.operation for tensor in operation.inputs]
             if operation.control_inputs:
                 pending += _waited_for(operation, operation.control_inputs)
                 holders += [operation] if operation.op.regions else []
@@ -177,6 +180,8 @@ def recorded_tensors(operations: Sequence[Operation]) -> dict[Body, list[Symbol]
     A body records the union of what is asked of any of its calls. What one body records may need what another one
     does, so that it takes a fixpoint.
     """
+    if not any(isinstance(operation.op, (Recorded, Recursion)) for operation in all_operations(operations)):
+        return {}  # as in most steps; what is needed in each region need not be found for that
     recorded: dict[Body, dict[Symbol, None]] = {}
     while True:
         found: dict[Body, dict[Symbol, None]] = {}
