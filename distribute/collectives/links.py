@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import select
 import socket
 import struct
@@ -15,9 +16,11 @@ from ..connections import Handshake, Identity, RefusedError
 from ..failures import task_failed
 from ..wire import Decoder, FrameError, Kind, encode_document
 
+SAYS_SECONDS = 30.0  # after how long a member says for whom it waits
 _RETRY_SECONDS = 0.05
 _LOOK_MILLISECONDS = 500  # how often a wait looks whether it was interrupted
 _OPEN = b"\x01"
+_logger = logging.getLogger(__name__)
 _PORT = struct.Struct("<I")
 
 
@@ -172,6 +175,7 @@ class Links:
             raise self._error
         out = {rank: [memoryview(each) for each in buffers if len(each)] for rank, buffers in sends.items()}
         into = {rank: memoryview(target) for rank, target in receives.items()}
+        says_at = time.monotonic() + SAYS_SECONDS
         while True:
             moved = False
             for rank in [*out]:
@@ -182,6 +186,15 @@ class Links:
                 return
             if not moved:
                 self._wait(out, into)
+                if time.monotonic() >= says_at:
+                    says_at = float("inf")
+                    names = ", ".join(self.names[rank] for rank in sorted({*out, *into}))
+                    _logger.warning(
+                        "%s has waited %g s for %s in a collective. They are there, but have not come so far.",
+                        self.names[self.rank],
+                        SAYS_SECONDS,
+                        names,
+                    )
 
     def _send(self, rank: int, out: dict[int, list[memoryview]]) -> bool:
         """Send what goes without waiting; gives whether anything went."""

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from shared.tasks import PATIENCE
 
 import anabranch as ab
+from anabranch.distribute.collectives import links
 from anabranch.distribute.collectives.group import ProcessGroup
 from anabranch.distribute.collectives.links import Links
 from anabranch.distribute.connections import RefusedError
@@ -150,8 +151,8 @@ def test_members_wait_at_a_barrier(members: Members) -> None:
 def test_members_learn_the_addresses_from_the_first_one(host: str) -> None:
     names = [f"/job:worker/task:{rank}" for rank in range(4)]
     at = f"{host}:{addresses(1)[0].rpartition(':')[2]}"
-    links = [lambda rank=rank: Links(names, [at], rank, rank + 1, TOKEN, PATIENCE) for rank in range(4)]
-    group = all_at_once(*[lambda link=link: ProcessGroup(link(), shares_memory=False) for link in links])
+    calls = [lambda rank=rank: Links(names, [at], rank, rank + 1, TOKEN, PATIENCE) for rank in range(4)]
+    group = all_at_once(*[lambda link=link: ProcessGroup(link(), shares_memory=False) for link in calls])
     for found in each(group, lambda member: member.all_gather(np.array([member.rank]), 0)):
         assert found.tolist() == [0, 1, 2, 3]
     for member in group:
@@ -214,6 +215,29 @@ def test_an_abort_tells_the_others_why() -> None:
         assert isinstance(error, CancelledError)
         assert str(error) == "/job:worker/task:2 has ended what the group runs: no luck"
     for member in group:
+        member.close()
+
+
+def test_a_member_says_for_whom_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    has_said = threading.Event()
+
+    def warn(text: str, *values: Any) -> None:
+        said.append(text % values)
+        has_said.set()
+
+    first, second = made(2, shares_memory=False)
+    monkeypatch.setattr(links, "SAYS_SECONDS", 0.0)
+    monkeypatch.setattr(links._logger, "warning", warn)
+
+    def come_late() -> None:
+        assert has_said.wait(PATIENCE)
+        monkeypatch.setattr(links, "SAYS_SECONDS", PATIENCE)
+        second.barrier()
+
+    assert all_at_once(first.barrier, come_late) == [None, None]
+    assert said[0].startswith("/job:worker/task:0 has waited 0 s for /job:worker/task:1 in a collective.")
+    for member in (first, second):
         member.close()
 
 
