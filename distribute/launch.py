@@ -26,6 +26,7 @@ from typing import IO, Any
 
 _POLL_SECONDS = 0.2  # how often tasks are looked at
 _END_SECONDS = 10.0  # how long a process has to end when it is asked to
+_OUTPUT = threading.Lock()  # held while a line is written
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -112,17 +113,20 @@ class Launch:
     def _started_worker(self, index: int) -> subprocess.Popen[str]:
         config = {"cluster": self.cluster, "task": {"type": "worker", "index": index}}
         environment = {**self._environment, "TF_CONFIG": json.dumps(config)}
-        if index == 0:  # its progress bar is to know whether it is in a terminal
+        if index > 0:
+            return self._started(self._script, environment, f"worker {index}", is_quiet=False)
+        if sys.stdout.isatty():  # its progress bar needs the terminal itself
             return subprocess.Popen(self._script, env=environment, text=True)
-        return self._started(self._script, environment, f"worker {index}", is_quiet=False)
+        return self._started(self._script, environment, "", is_quiet=False)
 
     def _started(self, command: Sequence[str], environment: Any, name: str, is_quiet: bool) -> subprocess.Popen[str]:
+        """Start a process whose lines are shown with its name before them; without a name, its errors stay apart."""
         process = subprocess.Popen(
             command,
             env={**environment, "PYTHONUNBUFFERED": "1"},
             text=True,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.STDOUT if name else None,
             errors="replace",
         )
         assert process.stdout is not None
@@ -223,11 +227,13 @@ def _status(code: int) -> int:
 
 
 def _show(lines: IO[str], name: str, is_quiet: bool) -> None:
-    """Show the lines of a process; of a ps task all but the one that says that it serves."""
+    """Show the lines of a process, each whole; of a ps task all but the one that says that it serves."""
     with lines:
         for line in lines:
             if not (is_quiet and " serves at grpc://" in line):
-                print(f"[{name}] {line.rstrip()}", flush=True)
+                with _OUTPUT:
+                    sys.stdout.write(f"[{name}] {line.rstrip()}\n" if name else line)
+                    sys.stdout.flush()
 
 
 def _free_ports(count: int) -> list[int]:

@@ -131,9 +131,9 @@ def get_custom_objects() -> dict[str, Any]:
 
 
 @contextmanager
-def custom_object_scope(custom_objects: Mapping[str, Any]) -> Generator[None]:
-    """Make names known inside the block: ``with custom_object_scope({"MyCell": MyCell}):``."""
-    token = _scoped_objects.set({**(_scoped_objects.get() or {}), **custom_objects})
+def custom_object_scope(custom_objects: Mapping[str, Any] | None) -> Generator[None]:
+    """Make names known inside the block: ``with custom_object_scope({"MyCell": MyCell}):``. None adds no name."""
+    token = _scoped_objects.set({**(_scoped_objects.get() or {}), **(custom_objects or {})})
     try:
         yield
     finally:

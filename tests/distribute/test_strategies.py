@@ -274,6 +274,20 @@ def test_the_launcher_runs_a_script_everywhere_and_prefixes_lines(tmp_path: Path
     assert all("['--some', 'option']" in line for line in lines)
 
 
+def test_the_launcher_writes_whole_lines_of_workers_that_write_theirs_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("for step in range(300):\n    print('step', step, 'of', 300)\n")
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    lines = launched("-n", "3", "--ps", "0", str(script)).stdout.splitlines()
+    steps = [f"step {step} of 300" for step in range(300)]
+    assert [line for line in lines if line.startswith("step")] == steps
+    for worker in (1, 2):
+        prefix = f"[worker {worker}] "
+        assert [line.removeprefix(prefix) for line in lines if line.startswith(prefix)] == steps
+
+
 def test_the_launcher_gives_the_chiefs_status_and_names_who_failed_first(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import os, sys\nsys.exit(3 if '\"index\": 0' in os.environ['TF_CONFIG'] else 0)\n")
