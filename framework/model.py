@@ -148,7 +148,7 @@ class Model(Trainer, Layer):
             self._build_shapes = {f"{name}_shape": shape for name, shape in shapes.items()}
         self.built = True
 
-    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """The masks that the layers inside gave to the outputs stay; the model itself adds none."""
         return None
 

@@ -23,7 +23,7 @@ class Activation(Layer):
 
     def __init__(self, activation: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.built = True
+        self._build_at_init()
         self.supports_masking = True
         self.activation = activations.get(activation)
 
@@ -50,7 +50,7 @@ class ReLU(Layer):
         self, max_value: float | None = None, negative_slope: float = 0.0, threshold: float = 0.0, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        self.built = True
+        self._build_at_init()
         if max_value is not None and max_value < 0:
             raise ValueError(f"ReLU: max_value must not be negative, got {max_value}.")
         for name, value in (("negative_slope", negative_slope), ("threshold", threshold)):
@@ -76,7 +76,7 @@ class LeakyReLU(Layer):
         if "alpha" in kwargs:  # its name in Keras 2, and in its files
             negative_slope = kwargs.pop("alpha")
         super().__init__(**kwargs)
-        self.built = True
+        self._build_at_init()
         if negative_slope is None or negative_slope < 0:
             raise ValueError(f"LeakyReLU: negative_slope must be a number from 0 up, got {negative_slope}.")
         self.supports_masking = True
@@ -94,7 +94,7 @@ class ELU(Layer):
 
     def __init__(self, alpha: float = 1.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.built = True
+        self._build_at_init()
         self.supports_masking = True
         self.alpha = alpha
 
@@ -167,7 +167,7 @@ class Softmax(Layer):
 
     def __init__(self, axis: int | Sequence[int] = -1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.built = True
+        self._build_at_init()
         self.supports_masking = True
         self.axis = axis if isinstance(axis, int) else list(axis)
 

@@ -107,9 +107,9 @@ class Attention(Layer):
             weights = random.dropout(weights, self.dropout, seed=self.seed_generator)
         return ops.matmul(weights, value), weights
 
-    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """The query's mask."""
-        return previous_mask[0] if isinstance(previous_mask, (list, tuple)) else None
+        return mask[0] if isinstance(mask, (list, tuple)) else None
 
     def _check(self, inputs: Any, mask: Any) -> None:
         for argument, value in (("inputs", inputs), ("mask", mask)):

@@ -277,7 +277,7 @@ class Pipeline(Layer):
             inputs = layer(inputs, **given)
         return inputs
 
-    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """The masks that the layers inside gave to the outputs stay; the pipeline itself adds none."""
         return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ class Identity(Layer):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
-        self.built = True
+        self._build_at_init()
 
     def call(self, inputs: Any) -> Any:
         return inputs
@@ -37,9 +37,9 @@ class Masking(Layer):
         super().__init__(**kwargs)
         self.mask_value = deserialize_keras_object(mask_value)
         self.supports_masking = True
-        self.built = True
+        self._build_at_init()
 
-    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Tensor:
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Tensor:
         """Where any feature differs from `mask_value`, over all axes but the last."""
         return ops.any(ops.not_equal(inputs, self.mask_value), axis=-1)
 
@@ -64,7 +64,7 @@ class Rescaling(Layer):
         self.scale = scale
         self.offset = offset
         self.supports_masking = True
-        self.built = True
+        self._build_at_init()
 
     def call(self, inputs: Any) -> Tensor:
         dtype = self.compute_dtype
@@ -104,7 +104,7 @@ class Lambda(Layer):
         self.arguments = dict(arguments or {})
         self.mask = mask
         self.supports_masking = mask is not None
-        self.built = True
+        self._build_at_init()
 
     def call(self, inputs: Any, mask: Any = None, training: Any = None) -> Any:
         given = dict(self.arguments)
@@ -115,9 +115,9 @@ class Lambda(Layer):
             given["training"] = training
         return self.function(inputs, **given)
 
-    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """What the `mask` argument gives."""
-        return self.mask(inputs, previous_mask) if callable(self.mask) else self.mask
+        return self.mask(inputs, mask) if callable(self.mask) else self.mask
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -128,10 +128,18 @@ class Lambda(Layer):
         }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Lambda:
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: Mapping[str, Any] | None = None, safe_mode: bool | None = None
+    ) -> Lambda:
+        """The layer of a config.
+
+        Raises:
+            ValueError: it holds a Python lambda, which is code, and `safe_mode` is not False, here or around.
+        """
         made = dict(config)
         for name in ("function", "mask", "arguments"):
             value = made.get(name)
-            made[name] = deserialize_keras_object(value) if isinstance(value, dict) or is_serialized(value) else value
+            if isinstance(value, dict) or is_serialized(value):
+                made[name] = deserialize_keras_object(value, custom_objects, safe_mode)
         made.pop("output_shape", None)
         return super().from_config(made)

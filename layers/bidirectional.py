@@ -131,9 +131,9 @@ class Bidirectional(Layer):
             )
         return layer(sequences, **known)
 
-    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """The steps' mask where all outputs are returned, else None."""
-        mask = next(iter(flatten(previous_mask)), None) if self.return_sequences else None
+        mask = next(iter(flatten(mask)), None) if self.return_sequences else None
         outputs = [mask, mask] if self.merge_mode is None else [mask]
         if not self.return_state:
             return outputs if self.merge_mode is None else mask

@@ -92,7 +92,7 @@ class Convolution(Layer):
         """A convolution's result with bias and activation."""
         if self.bias is not None:
             outputs = outputs + per_channel(self.bias, self.rank, self.data_format)
-        return self.activation(outputs)
+        return outputs if self.activation is None else self.activation(outputs)
 
     def get_config(self) -> dict[str, Any]:
         return {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+import numpy as np
 
 from ..engine import ops
 from ..engine.graph import Tensor, Variable
@@ -19,6 +21,23 @@ def acts(rate: Any) -> bool:
     return isinstance(rate, (Tensor, Variable)) or rate != 0
 
 
+def checked_noise_shape(layer: str, noise_shape: Any) -> tuple[int | None, ...] | None:
+    """The shape of a random mask, None for that of the inputs.
+
+    Raises:
+        ValueError: it is no list of positive ints and Nones.
+    """
+    if noise_shape is None:
+        return None
+    sizes = tuple(noise_shape) if isinstance(noise_shape, Iterable) else ()
+    if not sizes or not all(size is None or (isinstance(size, (int, np.integer)) and size > 0) for size in sizes):
+        raise ValueError(
+            f"{layer}: noise_shape must be a tuple of positive integers, with None for a size of the inputs, got "
+            f"noise_shape={noise_shape!r}."
+        )
+    return sizes
+
+
 class Dropout(Layer):
     """In training, sets a random part of the elements to 0 and scales the others up (Srivastava et al., 2014).
 
@@ -28,7 +47,7 @@ class Dropout(Layer):
         seed: an integer, so that a new process draws the same masks.
 
     Raises:
-        ValueError: `rate` is not within [0, 1].
+        ValueError: `rate` is not within [0, 1], or `noise_shape` is no tuple of positive integers and Nones.
     """
 
     def __init__(
@@ -37,10 +56,10 @@ class Dropout(Layer):
         super().__init__(**kwargs)
         self.rate = random.checked_rate(type(self).__name__, rate)
         self.seed = seed
-        self.noise_shape = None if noise_shape is None else tuple(noise_shape)
+        self.noise_shape = checked_noise_shape(type(self).__name__, noise_shape)
         self.supports_masking = True
         self.seed_generator = random.SeedGenerator(seed)
-        self.built = True
+        self._build_at_init()
 
     def call(self, inputs: Any, training: Any = False) -> Tensor:
         if not training or not acts(self.rate):
@@ -87,7 +106,7 @@ class GaussianNoise(Layer):
         self.seed = seed
         self.supports_masking = True
         self.seed_generator = random.SeedGenerator(seed)
-        self.built = True
+        self._build_at_init()
 
     def call(self, inputs: Any, training: Any = False) -> Tensor:
         if not training or not acts(self.stddev):

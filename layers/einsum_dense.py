@@ -104,7 +104,7 @@ class EinsumDense(Layer):
         outputs = ops.einsum(_without_ellipsis(self.equation, len(inputs.shape)), inputs, self.kernel)
         if self.bias is not None:
             outputs = outputs + self.bias
-        return self.activation(outputs)
+        return outputs if self.activation is None else self.activation(outputs)
 
     def get_config(self) -> dict[str, Any]:
         return {

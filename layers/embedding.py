@@ -54,6 +54,8 @@ class Embedding(Layer):
         self.supports_masking = mask_zero
         self.autocast = False
         self._first_value = weights
+        if weights is not None:
+            self.build()
 
     def build(self, input_shape: Any = None) -> None:
         self.embeddings = self.add_weight(
@@ -75,7 +77,7 @@ class Embedding(Layer):
             inputs = ops.cast(inputs, "int32")
         return ops.cast(ops.take(self.embeddings, inputs, axis=0), self.compute_dtype)
 
-    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """Where the input is not 0; None without `mask_zero`."""
         return ops.not_equal(inputs, 0) if self.mask_zero else None
 

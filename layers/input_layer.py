@@ -62,7 +62,7 @@ class InputLayer(Layer):
         self.batch_shape: tuple[int | None, ...] = tuple(batch_shape) if shape is None else (batch_size, *shape)
         self.optional = optional
         self.dtype_policy = name_of(as_dtype(floatx() if dtype is None else dtype))
-        self.built = True
+        self._build_at_init()
         with symbols_apart():
             tensor = placeholder(self.batch_shape, self.dtype, self.name)
         Node(self, ((), {}), tensor)

@@ -102,7 +102,6 @@ class Layer(StatelessCalls):
         self._functions: dict[Any, Any] = {}
         self._latest_output_shapes: Any = None  # for summaries: what the latest call gave, in its structure
         self._build_shapes: dict[str, Any] | None = None
-        self._is_building = False
 
     # --- what subclasses define -----------------------------------------------------------------------------
 
@@ -329,6 +328,10 @@ class Layer(StatelessCalls):
         return function
 
     # --- building -------------------------------------------------------------------------------------------
+
+    def _build_at_init(self) -> None:
+        """Note that a layer without weights needs no `build`, unless a subclass defines one."""
+        self.built = type(self).build is Layer.build
 
     def _ensure_built(self, arguments: dict[str, Any]) -> None:
         if self.built:

@@ -35,7 +35,10 @@ class LayerState:
         if name is not None and (not isinstance(name, str) or "/" in name):
             raise ValueError(f"A layer's name must be a string without '/', got name={name!r}.")
         self.name = name or name_for(self)
+        if not isinstance(trainable, (bool, np.bool_)):
+            raise ValueError(f"Layer {self.name!r}: trainable must be True or False, got trainable={trainable!r}.")
         self.built = False
+        self._is_building = False
         self.inbound_nodes: list[Node] = []
         self._dtype_policy = policies.get(dtype)
         self._trainable = bool(trainable)
@@ -71,6 +74,7 @@ class LayerState:
 
         Raises:
             ValueError: a dimension of the shape is not known.
+            ValueError: the layer's `call` makes it.
             RuntimeError: the layer was made in the call of another one, to which it does not belong.
             MemoryError: there is no room for it.
         """
@@ -114,7 +118,12 @@ class LayerState:
         return weight
 
     def _check_kept(self) -> None:
-        """Check that weights of a layer that was made in a call stay."""
+        """Check that a weight stays: that it is not made in a call of the layer, or in one that made the layer."""
+        if is_within_call_of(self) and self.built and not self._is_building:
+            raise ValueError(
+                f"Layer {self.name!r} ({type(self).__name__}) makes a weight in call(): it would be a new one at each "
+                "call. Make it in __init__() or build(), as in self.w = self.add_weight(...), and use self.w in call()."
+            )
         maker = self._made_in
         if maker is None or not is_within_call_of(maker) or any(layer is self for layer in maker._flatten_layers()):
             return

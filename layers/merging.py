@@ -56,11 +56,23 @@ class Merge(Layer):
             return self.merge(list(inputs))
         return self.merge([_expanded(x, max(ranks)) for x in inputs])
 
-    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
-        masks = previous_mask if isinstance(previous_mask, (list, tuple)) else [previous_mask]
-        if any(mask is None for mask in masks):
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+        masks = self._masks(inputs, mask)
+        if any(each is None for each in masks):
             return None
         return functools.reduce(ops.logical_or, _aligned(inputs, masks))
+
+    def _masks(self, inputs: Any, mask: Any) -> list[Any]:
+        """The masks of the inputs, None for one without."""
+        if mask is None:
+            return [None] * len(inputs)
+        if not isinstance(mask, (list, tuple)) or len(mask) != len(inputs):
+            got = f"a list of {len(mask)}" if isinstance(mask, (list, tuple)) else f"one {type(mask).__name__}"
+            raise ValueError(
+                f"Layer {self.name!r} ({type(self).__name__}): mask must be a list with a mask, or None, for each of "
+                f"the {len(inputs)} inputs, got {got}."
+            )
+        return list(mask)
 
 
 class MaskedMerge(Merge):
@@ -224,9 +236,9 @@ class Concatenate(Merge):
     def merge(self, inputs: list[Tensor]) -> Tensor:
         return ops.concatenate(inputs, axis=self.axis)
 
-    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """The masks concatenated; an input without one counts as True everywhere."""
-        masks = previous_mask if isinstance(previous_mask, (list, tuple)) else [previous_mask]
+        masks = self._masks(inputs, mask)
         if not flatten(masks):
             return None
         rank = len(inputs[0].shape)
@@ -290,7 +302,7 @@ class Dot(Merge):
         output = ops.einsum(f"{''.join(left)},{''.join(right)}->{''.join(kept)}", x, y)
         return ops.expand_dims(output, 1) if len(kept) == 1 else output
 
-    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """None: what the masked axis was is summed over or mixed."""
         return None
 

@@ -10,7 +10,7 @@ from ..engine import ops
 from ..engine.graph import Tensor
 from ..engine.objects import regularizers
 from ..engine.ops import random
-from .dropout import Rate, acts
+from .dropout import Rate, acts, checked_noise_shape
 from .layer import Layer
 
 # Of the scaled exponential linear unit: where it saturates below.
@@ -40,7 +40,7 @@ class GaussianDropout(Layer):
         self.seed = seed
         self.supports_masking = True
         self.seed_generator = random.SeedGenerator(seed)
-        self.built = True
+        self._build_at_init()
 
     def call(self, inputs: Any, training: Any = False) -> Tensor:
         if not training or not acts(self.rate):
@@ -76,10 +76,10 @@ class AlphaDropout(Layer):
         super().__init__(**kwargs)
         self.rate = random.checked_rate("AlphaDropout", rate, below_one=True)
         self.seed = seed
-        self.noise_shape = None if noise_shape is None else tuple(noise_shape)
+        self.noise_shape = checked_noise_shape(type(self).__name__, noise_shape)
         self.supports_masking = True
         self.seed_generator = random.SeedGenerator(seed)
-        self.built = True
+        self._build_at_init()
 
     def call(self, inputs: Any, training: Any = False) -> Tensor:
         if not training or not acts(self.rate):
@@ -118,7 +118,7 @@ class ActivityRegularization(Layer):
         self.supports_masking = True
         self.l1 = l1
         self.l2 = l2
-        self.built = True
+        self._build_at_init()
 
     def call(self, inputs: Any) -> Any:
         return inputs

@@ -13,6 +13,7 @@ from ..engine.objects import constraints, initializers, regularizers
 from ..engine.ops.collectives import is_replicated, sum_over_replicas
 from .input_spec import InputSpec
 from .layer import Layer
+from .normalization_axes import axes_of, given_axes
 
 # Keras's epsilon: what a mask without a True is divided by.
 _LEAST_WEIGHT = 1e-7
@@ -48,7 +49,7 @@ class LayerNormalization(Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.axis = axis if isinstance(axis, int) else list(axis)
+        self.axis = given_axes(type(self).__name__, axis)
         self.epsilon = epsilon
         self.center = center
         self.scale = scale
@@ -62,8 +63,7 @@ class LayerNormalization(Layer):
         self.autocast = False
 
     def build(self, input_shape: Any) -> None:
-        axes = [self.axis] if isinstance(self.axis, int) else self.axis
-        self._axes = tuple(sorted(axis % len(input_shape) for axis in axes))
+        self._axes = axes_of(self, self.axis, len(input_shape))
         shape = tuple(input_shape[axis] for axis in self._axes)
         self.gamma = self.beta = None
         if self.scale:

@@ -10,6 +10,7 @@ from ..engine.graph import Tensor, as_dtype, result_type
 from ..engine.objects import constraints, initializers, regularizers
 from .input_spec import InputSpec
 from .layer import Layer
+from .normalization_axes import axes_of, given_axes
 
 
 class GroupNormalization(Layer):
@@ -157,13 +158,12 @@ class RMSNormalization(Layer):
 
     def __init__(self, axis: int | Sequence[int] = -1, epsilon: float = 1e-6, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.axis = axis if isinstance(axis, int) else list(axis)
+        self.axis = given_axes(type(self).__name__, axis)
         self.epsilon = epsilon
         self.supports_masking = True
 
     def build(self, input_shape: Any) -> None:
-        axes = [self.axis] if isinstance(self.axis, int) else self.axis
-        self._axes = tuple(sorted(axis % len(input_shape) for axis in axes))
+        self._axes = axes_of(self, self.axis, len(input_shape))
         shape = tuple(input_shape[axis] for axis in self._axes)
         self.scale = self.add_weight(shape=shape, initializer="ones", name="scale")
         self.input_spec = InputSpec(ndim=len(input_shape), axes=dict(zip(self._axes, shape, strict=True)))
@@ -194,11 +194,9 @@ class UnitNormalization(Layer):
 
     def __init__(self, axis: int | Sequence[int] = -1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if not isinstance(axis, (int, list, tuple)):
-            raise TypeError(f"UnitNormalization: axis must be an int or a list of ints, got {axis!r}.")
-        self.axis = axis if isinstance(axis, int) else list(axis)
+        self.axis = given_axes("UnitNormalization", axis)
         self.supports_masking = True
-        self.built = True
+        self._build_at_init()
 
     def call(self, inputs: Any) -> Tensor:
         axis = self.axis if isinstance(self.axis, int) else tuple(self.axis)

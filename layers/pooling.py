@@ -27,7 +27,7 @@ class _Pooling(Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(name=name, **kwargs)
-        self.built = True
+        self._build_at_init()
         layer = type(self).__name__
         self.pool_size = axis_sizes(layer, "pool_size", pool_size, self.rank)
         self.strides = self.pool_size if strides is None else axis_sizes(layer, "strides", strides, self.rank)
@@ -219,7 +219,7 @@ class _GlobalPooling(Layer):
 
     def __init__(self, data_format: str | None = None, keepdims: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.built = True
+        self._build_at_init()
         self.data_format = check_data_format(data_format)
         self.keepdims = keepdims
         self.input_spec = InputSpec(ndim=self.rank + 2)
@@ -281,7 +281,7 @@ class GlobalAveragePooling1D(_GlobalPooling):
         total = ops.sum(ops.where(kept, inputs, 0), axis=axis, keepdims=self.keepdims)
         return total / ops.sum(ops.cast(kept, inputs.dtype), axis=axis, keepdims=self.keepdims)
 
-    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """None: there are no steps left to mask."""
         return None
 

@@ -88,7 +88,7 @@ class SinePositionEncoding(Layer):
         self.max_wavelength = _wavelength("SinePositionEncoding", max_wavelength)
         self.supports_masking = True
         self.input_spec = InputSpec(min_ndim=2)
-        self.built = True
+        self._build_at_init()
 
     def call(self, inputs: Any, start_index: Any = 0, positions: Any = None) -> Tensor:
         features = ops.shape(inputs)[-1]
@@ -146,7 +146,7 @@ class RotaryEmbedding(Layer):
         self.sequence_axis = sequence_axis
         self.feature_axis = feature_axis
         self.supports_masking = True
-        self.built = True
+        self._build_at_init()
 
     def call(self, inputs: Any, start_index: Any = 0, positions: Any = None) -> Tensor:
         rank = len(inputs.shape)
@@ -261,7 +261,7 @@ class ReversibleEmbedding(Embedding):
             return logits
         return ops.tanh(logits / self.logit_soft_cap) * self.logit_soft_cap
 
-    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """None: the call itself notes where the input is not 0, for only the way there has such a mask."""
         return None
 
@@ -334,7 +334,7 @@ class TokenAndPositionEmbedding(Layer):
         embedded = self.token_embedding(inputs)
         return embedded + self.position_embedding(embedded, start_index=start_index, positions=positions)
 
-    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """Where the token is not 0; None without `mask_zero`."""
         return ops.not_equal(inputs, 0) if self.mask_zero else None
 

@@ -97,7 +97,7 @@ class Hashing(PreprocessingLayer):
         self.sparse = sparse
         self.salt = salt_pair(salt, self.name)
         self.autocast = False
-        self.built = True
+        self._build_at_init()
 
     def call(self, inputs: Any) -> Tensor:
         values = ops.convert_to_tensor(inputs)
@@ -147,7 +147,7 @@ class HashedCrossing(PreprocessingLayer):
         self.num_bins = num_bins
         self.sparse = sparse
         self.autocast = False
-        self.built = True
+        self._build_at_init()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if args and isinstance(args[0], (list, tuple)):

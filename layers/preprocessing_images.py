@@ -40,7 +40,7 @@ class ImageLayer(Layer):
                 f"Layer {self.name!r}: data_format must be 'channels_last' or 'channels_first', got {data_format!r}."
             )
         self.data_format = data_format or "channels_last"
-        self.built = True
+        self._build_at_init()
 
     # --- what subclasses define -----------------------------------------------------------------------------
 

@@ -96,7 +96,7 @@ class IndexLookup(PreprocessingLayer):
         self.oov_method = oov_method
         self.salt = salt_pair(salt, self.name)
         self.autocast = False
-        self.built = True
+        self._build_at_init()
         self.input_vocabulary = None if isinstance(vocabulary, (str, os.PathLike)) else _listed(vocabulary)
         self.input_idf_weights = _listed(idf_weights)
         self._has_input_vocabulary = vocabulary is not None if has_input_vocabulary is None else has_input_vocabulary

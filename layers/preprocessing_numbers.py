@@ -218,7 +218,7 @@ class Discretization(PreprocessingLayer):
         self.num_bins = num_bins
         self.epsilon = epsilon
         self.sparse = sparse
-        self.built = True
+        self._build_at_init()
         self.reset_state()
         # A variable of unknown length, so that boundaries which are found later need no new program.
         self._boundaries = Variable(np.zeros(0, floatx()), shape=(None,), trainable=False, name="bin_boundaries")
@@ -360,7 +360,7 @@ class CategoryEncoding(PreprocessingLayer):
         self.num_tokens = num_tokens
         self.sparse = sparse
         self.autocast = False
-        self.built = True
+        self._build_at_init()
 
     def call(self, inputs: Any, count_weights: Any = None) -> Tensor:
         if count_weights is not None and self.output_mode != "count":

@@ -108,7 +108,7 @@ class TextVectorization(PreprocessingLayer):
             )
         self._tokenize = Function(lambda texts: self._tokens(texts).values)
         self.autocast = False
-        self.built = True
+        self._build_at_init()
 
     def _known(self, argument: str, value: Any, allowed: tuple[str, ...]) -> Any:
         if value is None or callable(value) or value in allowed:

@@ -300,9 +300,9 @@ class RNN(Layer):
 
     # --- facts ----------------------------------------------------------------------------------------------
 
-    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """The steps' mask where all outputs are returned, else None."""
-        mask = next(iter(flatten(previous_mask)), None) if self.return_sequences else None
+        mask = next(iter(flatten(mask)), None) if self.return_sequences else None
         return [mask] + [None] * len(flatten(state_form(self.cell))) if self.return_state else mask
 
     def get_config(self) -> dict[str, Any]:

@@ -164,9 +164,9 @@ class SampledSoftmax(Layer):
             tensor = ops.cast(tensor, "int32")
         return ops.reshape(tensor, (-1,))
 
-    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """The inputs' mask, for each output."""
-        return previous_mask if self.top_k is None or previous_mask is None else [previous_mask] * 2
+        return mask if self.top_k is None or mask is None else [mask] * 2
 
     def get_config(self) -> dict[str, Any]:
         return {

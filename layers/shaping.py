@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ..engine import ops
 from ..engine.graph import Tensor
 from .dense import positive_int
@@ -56,8 +58,10 @@ class Reshape(Layer):
 
     def __init__(self, target_shape: Sequence[int], **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.built = True
+        self._build_at_init()
         self.target_shape = tuple(target_shape)
+        if not all(isinstance(size, (int, np.integer)) and size >= -1 for size in self.target_shape):
+            raise ValueError(f"Reshape: sizes must be integers from 0 up, or -1, got target_shape={self.target_shape}.")
         if self.target_shape.count(-1) > 1:
             raise ValueError(f"Reshape: only one size may be -1, got target_shape={self.target_shape}.")
 

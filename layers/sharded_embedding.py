@@ -108,7 +108,7 @@ class ShardedEmbedding(Layer):
             inputs = ops.cast(inputs, "int32")
         return ops.cast(ops.embedding_lookup(self.tables, inputs, self.partition), self.compute_dtype)
 
-    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """Where the input is not 0; None without `mask_zero`."""
         return ops.not_equal(inputs, 0) if self.mask_zero else None
 

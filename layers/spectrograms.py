@@ -236,7 +236,7 @@ class MelSpectrogram(Layer):
         self.mag_exp = mag_exp
         self.min_power = min_power
         self.ref_power = ref_power
-        self.built = True
+        self._build_at_init()
 
     def call(self, inputs: Any) -> Any:
         signal = ops.cast(inputs, "float64" if self.compute_dtype == "float64" else "float32")

@@ -280,9 +280,9 @@ class TreeLSTM(Layer):
 
     # --- what it says of itself -----------------------------------------------------------------------------
 
-    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """The nodes' mask if all nodes are returned."""
-        return previous_mask if self.return_nodes else None
+        return mask if self.return_nodes else None
 
     def get_config(self) -> dict[str, Any]:
         parts = ("kernel", "recurrent", "bias")

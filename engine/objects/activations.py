@@ -157,7 +157,9 @@ def get(identifier: Any) -> Callable[..., Any]:
 
 
 def serialize(activation: Any) -> Any:
-    """The name of a built-in activation; the config of any other."""
+    """The name of a built-in activation; the config of any other; None for None, which is `linear`."""
+    if activation is None:
+        return None
     name = _NAMES_OF.get(activation)
     return serialize_keras_object(activation) if name is None else name
 
