@@ -160,6 +160,9 @@ def _names_in(given: Any) -> Iterator[str]:
 
 
 def _make_loss(identifier: Any, y_true: Any, y_pred: Any) -> Any:
+    if isinstance(identifier, (list, tuple)):  # several losses of one output count as their sum
+        parts = [_make_loss(item, y_true, y_pred) for item in identifier if item is not None]
+        return parts[0] if len(parts) == 1 else _SumOfLosses(parts) if parts else None
     if str(identifier).lower() in ("crossentropy", "ce"):
         binary, sparse = _is_binary_or_sparse(y_true, y_pred)
         kind = "binary" if binary else "sparse_categorical" if sparse else "categorical"
@@ -169,6 +172,17 @@ def _make_loss(identifier: Any, y_true: Any, y_pred: Any) -> Any:
         return found
     name = identifier if isinstance(identifier, str) else object_name(found)
     return losses_module.LossFunctionWrapper(found, name=name)
+
+
+class _SumOfLosses:
+    """The sum of several losses of one output."""
+
+    def __init__(self, parts: list[Any]) -> None:
+        self.name = "_and_".join(object_name(part) for part in parts)
+        self._parts = parts
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Tensor:
+        return sum_of([part(y_true, y_pred, sample_weight) for part in self._parts])
 
 
 def object_name(item: Any) -> str:

@@ -138,7 +138,7 @@ class Muon(Optimizer):
         return self.adam_weight_decay if self.is_left_to_adam(variable) else self.weight_decay
 
     def _is_decayed(self, variable: Variable) -> bool:
-        return bool(self._decay_of(variable)) and not self._not_decayed(variable)
+        return bool(self._decay_of(variable)) and not self._is_excluded(variable)
 
     def _decay(self, variables: Sequence[Variable], learning_rate: Tensor) -> None:
         for variable in variables:

@@ -126,10 +126,14 @@ class Optimizer(StatelessSteps, Updates):
         self._indices: dict[Variable, int] = {}
         self._averages: list[Variable] = []
         self._accumulated: list[Variable] = []
-        self._not_decayed: Callable[[Variable], bool] = lambda variable: False
+        self._not_decayed: tuple[frozenset[Variable], str] = frozenset(), ""
         self._iterations = self.add_variable((), dtype="int32", name="iteration")
         self._learning_rate: Any = self._as_learning_rate(learning_rate)
         self._compiled: dict[str, Function] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Give what a copy or a pickle keeps: all but the compiled steps, which are made again."""
+        return {**self.__dict__, "_compiled": {}}
 
     def _check_options(self) -> None:
         steps, frequency = self.gradient_accumulation_steps, self.ema_overwrite_frequency
@@ -470,16 +474,14 @@ class Optimizer(StatelessSteps, Updates):
         """
         if self.built:
             raise ValueError(f"{self.name} was built already: call exclude_from_weight_decay() before the first step.")
-        listed = set(var_list or ())
-        pattern = re.compile("|".join(var_names)) if var_names else None
-
-        def excluded(variable: Variable) -> bool:
-            return variable in listed or (pattern is not None and pattern.search(variable.name) is not None)
-
-        self._not_decayed = excluded
+        self._not_decayed = frozenset(var_list or ()), "|".join(var_names or ())
 
     def _is_decayed(self, variable: Variable) -> bool:
-        return bool(self.weight_decay) and not self._not_decayed(variable)
+        return bool(self.weight_decay) and not self._is_excluded(variable)
+
+    def _is_excluded(self, variable: Variable) -> bool:
+        listed, pattern = self._not_decayed
+        return variable in listed or (bool(pattern) and re.search(pattern, variable.name) is not None)
 
     def _decay(self, variables: Sequence[Variable], learning_rate: Tensor) -> None:
         if not self.weight_decay:

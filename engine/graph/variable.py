@@ -20,6 +20,7 @@ from .graph import (
     get_default_graph,
     graph_for,
     in_explicit_graph,
+    scoped_path,
 )
 from .lifting import created, outside
 from .op import Effect, Op, as_scalar_or_array
@@ -152,7 +153,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         holder = current_container()
         if holder is not None:
             self.name = holder.hold(self)
-        self.path = self.name
+        self.path = scoped_path(self.name)
 
     @property
     def shape(self) -> Any:  # a `Shape`, of which nearly all are known: callers would have to ask each time
