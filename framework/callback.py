@@ -316,7 +316,7 @@ class LambdaCallback(Callback):
         on_epoch_begin, on_epoch_end: functions of (epoch, logs).
         on_train_begin, on_train_end: functions of (logs).
         on_train_batch_begin, on_train_batch_end: functions of (batch, logs).
-        **kwargs: any other method of `Callback`.
+        **kwargs: any other method of `Callback`, or a method of the caller's own, which becomes an attribute.
 
     >>> losses = []
     >>> callback = LambdaCallback(on_epoch_end=lambda epoch, logs: losses.append(logs["loss"]))
@@ -343,7 +343,7 @@ class LambdaCallback(Callback):
             **kwargs,
         }
         for name, function in given.items():
-            if not name.startswith("on_") or not callable(getattr(Callback, name, None)):
+            if name.startswith("on_") and not callable(getattr(Callback, name, None)):
                 raise TypeError(f"LambdaCallback: {name!r} is no method of Callback.")
             if function is not None:
                 setattr(self, name, function)
@@ -356,6 +356,8 @@ class TerminateOnNaN(Callback):
         locate: check the results of every operation while training, as `ab.debugging.check_numerics` does. Then the
             first that makes a NaN or an infinity ends `fit` with a FloatingPointError that names layer, operation,
             step and batch. Steps are slower meanwhile.
+        raise_error: end `fit` with a RuntimeError. `on_train_end` of callbacks is not called then, so that
+            `BackupAndRestore` keeps its backup.
 
     >>> import anabranch as ab
     >>> model = ab.Sequential([ab.Input((1,)), ab.layers.Dense(1, name="roots"), ab.layers.Activation(ab.ops.log)])
@@ -365,8 +367,9 @@ class TerminateOnNaN(Callback):
     FloatingPointError: ...
     """
 
-    def __init__(self, locate: bool = False) -> None:
+    def __init__(self, raise_error: bool = False, *, locate: bool = False) -> None:
         super().__init__()
+        self.raise_error = raise_error
         self.locate = locate
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
@@ -377,6 +380,11 @@ class TerminateOnNaN(Callback):
         loss = (logs or {}).get("loss")
         if loss is None or math.isfinite(loss):
             return
+        if self.raise_error:
+            raise RuntimeError(
+                f"Batch {batch}: the loss is {loss}. TerminateOnNaN(locate=True) tells which operation of which layer "
+                "it comes from."
+            )
         print(f"Batch {batch}: the loss is {loss}, terminating training.", end=" ")
         print("TerminateOnNaN(locate=True) tells which operation of which layer it comes from.")
         self.model.stop_training = True

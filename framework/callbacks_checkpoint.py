@@ -263,7 +263,7 @@ class BackupAndRestore(RunCallback):
         delete_checkpoint: bool = True,
     ) -> None:
         super().__init__()
-        if not os.fspath(backup_dir):
+        if not backup_dir or not os.fspath(backup_dir):
             raise ValueError("BackupAndRestore: backup_dir is empty. Give the name of a folder.")
         _check_frequency(self, save_freq)
         self.backup_dir = os.fspath(backup_dir)

@@ -27,7 +27,11 @@ class MonitorCallback(Callback):
     ) -> None:
         super().__init__()
         if mode not in ("auto", "min", "max"):
-            raise ValueError(f"{type(self).__name__}: mode must be 'auto', 'min' or 'max', got {mode!r}.")
+            warnings.warn(
+                f"{type(self).__name__}: mode must be 'auto', 'min' or 'max', got {mode!r}. 'auto' is taken.",
+                stacklevel=3,
+            )
+            mode = "auto"
         self.monitor = monitor
         self.mode = mode
         self.min_delta = abs(min_delta)
@@ -156,27 +160,45 @@ class LearningRateScheduler(Callback):
         self.verbose = verbose
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
-        rate = _learning_rate(self)
+        for optimizer in _optimizers(self):
+            new = self._next(epoch, float(optimizer.learning_rate))
+            optimizer.learning_rate = new
+            if self.verbose:
+                print(f"\nEpoch {epoch + 1}: LearningRateScheduler setting learning rate to {new}.")
+
+    def _next(self, epoch: int, rate: float) -> float:
         try:
             new = self.schedule(epoch, rate)
         except TypeError:  # a schedule of the epoch alone
             new = self.schedule(epoch)
         if not isinstance(new, (float, int, np.floating, np.integer, np.ndarray)) or np.ndim(new) != 0:
             raise ValueError(f"LearningRateScheduler: the schedule must return a number, got {new!r}.")
-        self.model.optimizer.learning_rate = float(new)
-        if self.verbose:
-            print(f"\nEpoch {epoch + 1}: LearningRateScheduler setting learning rate to {float(new)}.")
+        return float(new)
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         if logs is not None:
-            logs["learning_rate"] = _learning_rate(self)
+            logs.update(_learning_rates(self))
 
 
-def _learning_rate(callback: Callback) -> float:
+def _optimizers(callback: Callback) -> list[Any]:
+    """The model's optimizer, or those of its `MultiOptimizer`."""
     optimizer = getattr(callback.model, "optimizer", None)
-    if optimizer is None or not hasattr(optimizer, "learning_rate"):
+    found = list(getattr(optimizer, "optimizers", [optimizer]))
+    if any(not hasattr(each, "learning_rate") for each in found):
         raise ValueError(f"{type(callback).__name__} needs a compiled model whose optimizer has a learning_rate.")
-    return float(optimizer.learning_rate)
+    return found
+
+
+def _learning_rates(callback: Callback) -> dict[str, float]:
+    """The learning rate for the logs; of each optimizer, by its name, where there are several."""
+    found = _optimizers(callback)
+    if len(found) == 1:
+        return {"learning_rate": float(found[0].learning_rate)}
+    rates: dict[str, float] = {}
+    for optimizer in found:
+        same = sum(name.startswith(f"learning_rate_{optimizer.name}") for name in rates)
+        rates[f"learning_rate_{optimizer.name}" + (f"_{same}" if same else "")] = float(optimizer.learning_rate)
+    return rates
 
 
 class ReduceLROnPlateau(MonitorCallback):
@@ -232,7 +254,7 @@ class ReduceLROnPlateau(MonitorCallback):
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         if logs is not None:
-            logs["learning_rate"] = _learning_rate(self)
+            logs.update(_learning_rates(self))
         value = self.monitored(logs)
         if value is None:
             return
@@ -248,12 +270,13 @@ class ReduceLROnPlateau(MonitorCallback):
                 self._reduce(epoch)
 
     def _reduce(self, epoch: int) -> None:
-        old = _learning_rate(self)
-        if old <= np.float32(self.min_lr):
-            return
-        new = max(old * self.factor, self.min_lr)
-        self.model.optimizer.learning_rate = new
-        self.cooldown_counter = self.cooldown
-        self.wait = 0
-        if self.verbose:
-            print(f"\nEpoch {epoch + 1}: ReduceLROnPlateau reducing learning rate to {new}.")
+        for optimizer in _optimizers(self):
+            old = float(optimizer.learning_rate)
+            if old <= np.float32(self.min_lr):
+                continue
+            new = max(old * self.factor, self.min_lr)
+            optimizer.learning_rate = new
+            self.cooldown_counter = self.cooldown
+            self.wait = 0
+            if self.verbose:
+                print(f"\nEpoch {epoch + 1}: ReduceLROnPlateau reducing learning rate to {new}.")

@@ -94,9 +94,8 @@ class Metric(TrackedMetric):
         chosen = initializers.get(initializer) or _zeros
         claim(fixed, 4, f"Metric {self.name!r}: variable {name!r}")
         value = chosen(fixed, dtype=dtype or self._dtype)
-        variable = Variable(
-            value, dtype=dtype or self._dtype, trainable=False, name=f"{self.name}/{name or 'variable'}"
-        )
+        variable = Variable(value, dtype=dtype or self._dtype, trainable=False, name=name)
+        variable.path = f"{self.name}/{variable.name}"
         self._variables.append(variable)
         return variable
 

@@ -9,7 +9,7 @@ from ..engine import ops
 from ..engine.graph import Tensor, Variable
 from ..engine.graph.claims import claim
 from .metric import Metric
-from .metrics_confusion import LONG_NAMES, checked_thresholds, update_counts
+from .metrics_confusion import checked_thresholds, new_counts, update_counts
 
 _MARGIN = 1e-7  # the outermost thresholds lie beyond [0, 1], so that rounding can't bring a prediction past them
 
@@ -69,7 +69,7 @@ class AUC(Metric):
 
     def _make_counts(self, labels: int | None) -> None:
         shape = (self.num_thresholds,) if labels is None else (self.num_thresholds, labels)
-        self.counts = {short: self.add_variable(shape, name=name) for short, name in LONG_NAMES.items()}
+        self.counts = new_counts(self, shape)
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Add a batch: targets (not 0 means true), predictions in [0, 1] or logits, weights."""

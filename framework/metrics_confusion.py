@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -166,8 +166,7 @@ class _Counting(Metric):
         self.top_k = top_k
         self.class_id = class_id
         self.thresholds = checked_thresholds(thresholds, 0.5 if top_k is None else NEVER)
-        shape = (len(self.thresholds),)
-        self.counts = {short: self.add_variable(shape, name=LONG_NAMES[short]) for short in self.names}
+        self.counts = new_counts(self, (len(self.thresholds),), self.names)
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Add a batch: targets (not 0 means true), predictions in [0, 1], weights [batch] or [batch, ...]."""
@@ -182,6 +181,14 @@ class _Counting(Metric):
 LONG_NAMES = {"tp": "true_positives", "fp": "false_positives", "tn": "true_negatives", "fn": "false_negatives"}
 
 
+def new_counts(metric: Metric, shape: tuple[int, ...], names: Iterable[str] = tuple(LONG_NAMES)) -> dict[str, Variable]:
+    """Variables of a metric for the counts `names`, which are also its attributes ``true_positives`` and so on."""
+    counts = {short: metric.add_variable(shape, name=LONG_NAMES[short]) for short in names}
+    for short, variable in counts.items():
+        setattr(metric, LONG_NAMES[short], variable)
+    return counts
+
+
 class _Count(_Counting):
     """Base: one count as the result.
 
@@ -191,6 +198,7 @@ class _Count(_Counting):
 
     def __init__(self, thresholds: Any = None, name: str | None = None, dtype: Any = None) -> None:
         super().__init__(thresholds=thresholds, name=name, dtype=dtype)
+        self.accumulator = self.counts[self.names[0]]
 
     def result(self) -> Any:
         return self._one_or_all(self.counts[self.names[0]].value)

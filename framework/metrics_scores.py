@@ -196,7 +196,8 @@ class R2Score(_ByColumn):
         amounts = (weight * target * target, weight * target, weight * ops.square(target - prediction), weight)
         for name, amount in zip(self.names, amounts, strict=True):
             self.sums[name].assign_add(ops.sum(amount, axis=0))
-        self.num_samples.assign_add(ops.cast(ops.size(target), self.dtype))
+        counted = ops.any(ops.not_equal(weight, 0.0), axis=-1)  # samples, however many columns each has
+        self.num_samples.assign_add(ops.sum(ops.cast(counted, self.dtype)))
 
     def result(self) -> Any:
         """The score. The adjusted one needs more samples than regressors; until then it is the plain one."""

@@ -8,7 +8,7 @@ from ..engine import ops
 from ..engine.graph import Tensor
 from ..engine.graph.claims import claim
 from .metric import Metric
-from .metrics_confusion import LONG_NAMES, update_counts
+from .metrics_confusion import new_counts, update_counts
 
 # How each rate is computed: hits over hits and misses.
 _RATES = {
@@ -37,12 +37,13 @@ class _BestAt(Metric):
         if num_thresholds <= 0:
             raise ValueError(f"{type(self).__name__}: num_thresholds must be positive; got {num_thresholds}.")
         self.value = value
+        setattr(self, self.constrained, value)
         self.num_thresholds = num_thresholds
         self.class_id = class_id
         claim((num_thresholds,), 32, f"{type(self).__name__}: the list of thresholds")
         last = num_thresholds - 1
         self.thresholds = [position / last for position in range(num_thresholds)] if last else [0.5]
-        self.counts = {short: self.add_variable((num_thresholds,), name=name) for short, name in LONG_NAMES.items()}
+        self.counts = new_counts(self, (num_thresholds,))
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Add a batch: targets (not 0 means true), predictions in [0, 1], weights [batch] or [batch, ...]."""
