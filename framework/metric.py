@@ -20,6 +20,7 @@ from ..layers.tracking import TrackedMetric, held_by_attributes
 from .calling import as_argument, is_symbolic
 
 _OWN_MODULES = __name__.rpartition(".")[0]
+_UNTRACKED = frozenset({"_functions"})
 _METHODS = ("update_state", "result", "reset_state")
 
 
@@ -69,9 +70,12 @@ class Metric(TrackedMetric):
 
     @property
     def variables(self) -> list[Variable]:
-        """Its state, and that of the metrics that its attributes are or hold in lists, tuples and dicts."""
-        parts = held_by_attributes(self, Metric, frozenset())
-        return [*self._variables, *[variable for metric in parts for variable in metric.variables]]
+        """Its state: the variables, and those of the metrics, that its attributes are or hold in lists and dicts."""
+        found: dict[int, Variable] = {}
+        for part in held_by_attributes(self, (Variable, Metric), _UNTRACKED):
+            for variable in [part] if isinstance(part, Variable) else part.variables:
+                found.setdefault(id(variable), variable)
+        return list(found.values())
 
     def add_variable(
         self,

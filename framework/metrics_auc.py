@@ -19,7 +19,8 @@ class AUC(Metric):
 
     Args:
         num_thresholds: how many, at equal distances.
-        curve: "ROC" (true positive rate over false positive rate) or "PR" (precision over recall).
+        curve: "ROC" (true positive rate over false positive rate), "PR" (precision over recall) or "PRGAIN" (precision
+            gain over recall gain).
         summation_method: "interpolation" (trapezoids; for PR the interpolation of Davis and Goadrich), or the lower
             or upper of the two heights, "minoring" and "majoring".
         thresholds: thresholds in [0, 1] instead of `num_thresholds`.
@@ -28,13 +29,19 @@ class AUC(Metric):
         label_weights: weights of the positions of the last axis.
         from_logits: whether predictions are logits.
 
-    Source: Davis and Goadrich, "The Relationship Between Precision-Recall and ROC Curves", 2006, section 4.
+    Sources: Davis and Goadrich, "The Relationship Between Precision-Recall and ROC Curves", 2006, section 4; Flach and
+    Kull, "Precision-Recall-Gain Curves: PR Analysis Done Right", 2015.
 
     >>> import anabranch as ab
     >>> metric = ab.metrics.AUC(num_thresholds=3)
     >>> float(metric([0, 0, 1, 1], [0.0, 0.5, 0.3, 0.9]))
     0.75
     """
+
+    true_positives: Variable
+    false_positives: Variable
+    true_negatives: Variable
+    false_negatives: Variable
 
     def __init__(
         self,
@@ -50,7 +57,7 @@ class AUC(Metric):
         from_logits: bool = False,
     ) -> None:
         super().__init__(name=name, dtype=dtype)
-        self.curve = _one_of("curve", curve.upper(), ("ROC", "PR"))
+        self.curve = _one_of("curve", curve.upper(), ("ROC", "PR", "PRGAIN"))
         methods = ("interpolation", "minoring", "majoring")
         self.summation_method = _one_of("summation_method", summation_method.lower(), methods)
         self._given = None if thresholds is None else sorted(checked_thresholds(list(thresholds), 0.5))
@@ -98,8 +105,10 @@ class AUC(Metric):
         recall = ops.divide_no_nan(tp, tp + fn)
         if self.curve == "ROC":
             x, y = ops.divide_no_nan(fp, fp + tn), recall
-        else:
+        elif self.curve == "PR":
             x, y = recall, ops.divide_no_nan(tp, tp + fp)
+        else:
+            x, y = _gains(tp, fp, tn, fn)
         return self._over_labels((x[:-1] - x[1:]) * self._heights(y))
 
     def _heights(self, y: Tensor) -> Tensor:
@@ -129,6 +138,15 @@ class AUC(Metric):
         if self._given is not None:
             config["thresholds"] = self._given
         return {**super().get_config(), **config}
+
+
+def _gains(tp: Tensor, fp: Tensor, tn: Tensor, fn: Tensor) -> tuple[Tensor, Tensor]:
+    """Recall gain, 0 where it would be negative, and precision gain; 0 and 1 where there is no true positive."""
+    odds = ops.divide_no_nan(tp + fn, tn + fp)
+    none = ops.equal(tp, 0.0)
+    recall_gain = ops.where(none, 0.0, 1.0 - odds * ops.divide_no_nan(fn, tp))
+    precision_gain = ops.where(none, 1.0, 1.0 - odds * ops.divide_no_nan(fp, tp))
+    return ops.maximum(recall_gain, 0.0), precision_gain
 
 
 def _interpolated_precision(tp: Tensor, fp: Tensor, fn: Tensor) -> Tensor:

@@ -152,6 +152,10 @@ class _Counting(Metric):
     """
 
     names: tuple[str, ...] = ()
+    true_positives: Variable
+    false_positives: Variable
+    true_negatives: Variable
+    false_negatives: Variable
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..engine import ops
-from ..engine.graph import Tensor
+from ..engine.graph import Tensor, Variable
 from ..engine.graph.claims import claim
 from .metric import Metric
 from .metrics_confusion import new_counts, update_counts
@@ -29,6 +29,10 @@ class _BestAt(Metric):
 
     wanted: str
     constrained: str
+    true_positives: Variable
+    false_positives: Variable
+    true_negatives: Variable
+    false_negatives: Variable
 
     def __init__(self, value: float, num_thresholds: int, class_id: int | None, name: str | None, dtype: Any) -> None:
         super().__init__(name=name, dtype=dtype)
@@ -83,6 +87,7 @@ class SensitivityAtSpecificity(_BestAt):
     """
 
     wanted, constrained = "sensitivity", "specificity"
+    specificity: float
 
     def __init__(
         self,
@@ -105,6 +110,7 @@ class SpecificityAtSensitivity(_BestAt):
     """
 
     wanted, constrained = "specificity", "sensitivity"
+    sensitivity: float
 
     def __init__(
         self,
@@ -127,6 +133,7 @@ class PrecisionAtRecall(_BestAt):
     """
 
     wanted, constrained = "precision", "recall"
+    recall: float
 
     def __init__(
         self,
@@ -149,6 +156,7 @@ class RecallAtPrecision(_BestAt):
     """
 
     wanted, constrained = "recall", "precision"
+    precision: float
 
     def __init__(
         self,

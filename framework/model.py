@@ -6,12 +6,13 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self, overload
 
-from ..engine.objects.registry import register_builtins
+from ..engine.objects.registry import custom_object_scope, register_builtins
 from ..layers.calling import shapes_of, tensors_in
 from ..layers.layer import Layer
 from ..layers.tracking import held_by_attributes
 from .checkpointing import stateful_parts
 from .layer_graph import LayerGraph, layer_graph_between
+from .nested_state import NestedState
 from .training import Trainer
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
         def __getattr__(self, name: str) -> Any: ...
 
 
-class Model(Trainer, Layer):
+class Model(Trainer, NestedState, Layer):
     """Layers with a way to train them: subclass it, or give inputs and outputs.
 
     Args:
@@ -415,8 +416,11 @@ class Model(Trainer, Layer):
         return {"name": self.name, "trainable": self.trainable, **graph_config(graph)}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
-        """A model from what `get_config` gave."""
+    def from_config(cls, config: dict[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Any:
+        """Make a model from what `get_config` gave; `custom_objects` are classes and functions by name."""
+        if custom_objects:
+            with custom_object_scope(custom_objects):
+                return cls.from_config(config)
         if {"layers", "input_layers", "output_layers"} <= config.keys():
             from .functional_config import model_from_config
 

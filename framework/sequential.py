@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..engine.graph import Tensor, TensorSpec, as_dtype, flatten
-from ..engine.objects.registry import deserialize_keras_object, register_builtins, serialize_keras_object
+from ..engine.objects.registry import (
+    custom_object_scope,
+    deserialize_keras_object,
+    register_builtins,
+    serialize_keras_object,
+)
 from ..layers.calling import tensors_in
 from ..layers.input_layer import InputLayer
 from ..layers.layer import Layer
@@ -63,8 +68,10 @@ class Sequential(Model):
             raise ValueError(
                 f"Model {self.name!r} has a layer called {layer.name!r} already. Give each layer a name of its own."
             )
-        if not self._stack and self._input_layer is None and layer.batch_input_shape is not None:
-            self._start(InputLayer(batch_shape=layer.batch_input_shape, dtype=layer.input_dtype))
+        if not self._stack and self._input_layer is None:
+            first = _input_of(layer)
+            if first is not None:
+                self._start(InputLayer(batch_shape=first.shape, dtype=first.dtype))
         self._stack.append(layer)
         self._changed()
         if not self._has_own_input:
@@ -211,8 +218,11 @@ class Sequential(Model):
         return Layer.get_build_config(self)
 
     @classmethod
-    def from_config(cls, config: Any) -> Any:
-        """A model from what `get_config` gave."""
+    def from_config(cls, config: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
+        """Make a model from what `get_config` gave; `custom_objects` are classes and functions by name."""
+        if custom_objects:
+            with custom_object_scope(custom_objects):
+                return cls.from_config(config)
         if isinstance(config, list):  # as Keras wrote it long ago
             config = {"layers": config}
         options = {name: config[name] for name in ("name", "trainable") if config.get(name) is not None}
@@ -237,6 +247,16 @@ def _as_layer(item: Any) -> Any:
         return item
     hint = " Write the class's name with parentheses: Dense(3)." if isinstance(item, type) else ""
     raise TypeError(f"Sequential: expected layers, got {item!r} of type {type(item).__name__}.{hint}")
+
+
+def _input_of(layer: Layer) -> TensorSpec | None:
+    """The shape and dtype of the inputs that a first layer takes, where it says so; a model has them with its own."""
+    if layer.batch_input_shape is not None:
+        return TensorSpec(layer.batch_input_shape, as_dtype(layer.input_dtype))
+    graph = layer.layer_graph if isinstance(layer, Model) else None
+    if graph is None or len(graph.inputs) != 1 or graph.inputs_structure is not graph.inputs[0]:
+        return None
+    return TensorSpec(graph.inputs[0].shape, graph.inputs[0].dtype)
 
 
 register_builtins("keras", {"Sequential": Sequential})

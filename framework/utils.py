@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engine import ops
-from ..engine.graph import Tensor
+from ..engine.graph import Tensor, Value
 from ..engine.graph.dtypes import as_dtype, name_of
 from ..engine.graph.graph import reset_default_graph
 from ..engine.graph.nest import flatten, map_structure
@@ -78,7 +78,7 @@ def clear_session(free_memory: bool = True) -> None:
         gc.collect()
 
 
-def to_categorical(x: Any, num_classes: int | None = None) -> Array:
+def to_categorical(x: Any, num_classes: int | None = None) -> Any:
     """Integer labels as one-hot rows.
 
     Args:
@@ -86,7 +86,7 @@ def to_categorical(x: Any, num_classes: int | None = None) -> Array:
         num_classes: the number of columns; by default the largest label + 1.
 
     Returns:
-        float32 ``[..., num_classes]``.
+        float32 ``[..., num_classes]``: a NumPy array, or a tensor if `x` is one.
 
     Raises:
         ValueError: a label is negative or not below `num_classes`.
@@ -95,6 +95,8 @@ def to_categorical(x: Any, num_classes: int | None = None) -> Array:
     array([[1., 0., 0.],
            [0., 0., 1.]], dtype=float32)
     """
+    if isinstance(x, Value):
+        return ops.convert_to_tensor(to_categorical(x.numpy(), num_classes))
     labels = np.asarray(x).astype("int64")
     if labels.ndim > 1 and labels.shape[-1] == 1:
         labels = labels[..., 0]

@@ -201,7 +201,7 @@ class _WeightShapes:
 
     def kernel_initializer(self, initializer: Any) -> Any:
         """`initializer`, with the numbers of inputs and outputs that this kernel has."""
-        if not isinstance(initializer, initializers.VarianceScaling):
+        if not isinstance(initializer, initializers.VarianceScaling) or initializer.input_axes is not None:
             return initializer
         order = (*self.input_axes, *self.output_axes)
 

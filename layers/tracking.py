@@ -31,16 +31,13 @@ _PLAIN = frozenset({str, int, float, bool, type(None), FunctionType, np.ndarray,
 _CONTAINERS = (dict, list, tuple, set, frozenset)
 
 
-def held(value: Any, kinds: tuple[type, ...] | type) -> Iterator[Any]:
-    """The instances of `kinds` that `value` is or holds, in order."""
+def held(value: Any, kinds: tuple[type, ...] | type, around: tuple[int, ...] = ()) -> Iterator[Any]:
+    """The instances of `kinds` that `value` is or holds, in order. `around` are the containers that hold it."""
     if isinstance(value, kinds):
         yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from held(item, kinds)
-    elif isinstance(value, _CONTAINERS):
-        for item in value:
-            yield from held(item, kinds)
+    elif isinstance(value, _CONTAINERS) and id(value) not in around:
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from held(item, kinds, (*around, id(value)))
 
 
 def held_by_attributes(owner: object, kinds: tuple[type, ...] | type, without: frozenset[str]) -> list[Any]:

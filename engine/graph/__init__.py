@@ -16,8 +16,8 @@ from .graph import (
     get_default_graph,
     graph_for,
     in_explicit_graph,
-    name_scope,
 )
+from .name_scopes import name_scope
 from .nest import flatten, map_structure, pack_as
 from .op import Effect, ErrorSample, Op, Sample, registered_ops
 from .region import Mirror, Region

@@ -6,7 +6,6 @@ import threading
 import weakref
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .device import DeviceFunction, DeviceName, DeviceScope, State, colocation_of, settle_operation
@@ -611,31 +610,6 @@ def without_tapes() -> Generator[None]:
         yield
     finally:
         _context.tapes = before
-
-
-_variable_scope: ContextVar[str] = ContextVar("name scope of variables", default="")
-
-
-@contextmanager
-def name_scope(name: str) -> Generator[str]:
-    """``with ab.name_scope("encoder"):`` - a prefix for operations' names and for the paths of variables made inside.
-
-    >>> import anabranch as ab
-    >>> with ab.name_scope("encoder"):
-    ...     print(ab.Variable(1.0, name="scale").path)
-    encoder/scale
-    """
-    token = _variable_scope.set(f"{_variable_scope.get()}{name}/")
-    try:
-        with get_default_graph().name_scope(name) as prefix:
-            yield prefix
-    finally:
-        _variable_scope.reset(token)
-
-
-def scoped_path(name: str) -> str:
-    """The path of a variable called `name` that is made now."""
-    return _variable_scope.get() + name
 
 
 def device(name: str | DeviceFunction | None) -> AbstractContextManager[None]:

@@ -20,9 +20,9 @@ from .graph import (
     get_default_graph,
     graph_for,
     in_explicit_graph,
-    scoped_path,
 )
 from .lifting import created, outside
+from .name_scopes import scoped_path
 from .op import Effect, Op, as_scalar_or_array
 from .provenance import user_location
 from .slices import IndexedSlices

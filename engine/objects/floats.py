@@ -53,7 +53,12 @@ def layer_dtype(dtype: Any) -> str:
     dtype = getattr(dtype, "compute_dtype", dtype)  # a policy
     if is_mixed(dtype):
         return str(dtype).removeprefix("mixed_")
-    found = as_dtype(dtype)
+    try:
+        found = as_dtype(dtype)
+    except TypeError as error:
+        raise ValueError(
+            f"A layer's dtype must be a name such as 'float32' or 'mixed_bfloat16', got {dtype!r}."
+        ) from error
     if not (is_floating(found) or found.kind in "iubcT"):
         raise ValueError(f"A layer's dtype must be a numeric dtype such as 'float32', or 'string', got {dtype!r}.")
     return name_of(found)

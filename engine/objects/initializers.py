@@ -147,9 +147,7 @@ class RandomInitializer(Initializer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Initializer:
-        # Keras 3.15 writes input_axes and output_axes, None unless a layer has kernels of an unusual form.
-        known = {k: v for k, v in config.items() if not (k in ("input_axes", "output_axes") and v is None)}
-        return cls(**{name: deserialize_keras_object(value) for name, value in known.items()})
+        return cls(**{name: deserialize_keras_object(value) for name, value in config.items()})
 
 
 def _checked_seed(seed: Any) -> int | SeedGenerator | None:
@@ -207,6 +205,8 @@ class VarianceScaling(RandomInitializer):
         mode: ``"fan_in"``, ``"fan_out"`` or ``"fan_avg"``.
         distribution: ``"truncated_normal"``, ``"untruncated_normal"`` or ``"uniform"``.
         seed: an int for the same values at each call.
+        input_axes, output_axes: the axes of a kernel that count as inputs and as outputs; by default the last but one
+            and the last, each times the sizes of all axes before.
 
     Raises:
         ValueError: an argument is none of these.
@@ -218,8 +218,12 @@ class VarianceScaling(RandomInitializer):
         mode: str = "fan_in",
         distribution: str = "truncated_normal",
         seed: int | SeedGenerator | None = None,
+        input_axes: Sequence[int] | None = None,
+        output_axes: Sequence[int] | None = None,
     ) -> None:
         super().__init__(seed)
+        self.input_axes = None if input_axes is None else list(input_axes)
+        self.output_axes = None if output_axes is None else list(output_axes)
         if scale <= 0:
             raise ValueError(f"VarianceScaling: scale must be positive, got {scale}.")
         if mode not in ("fan_in", "fan_out", "fan_avg"):
@@ -236,7 +240,7 @@ class VarianceScaling(RandomInitializer):
         self.distribution = distribution
 
     def compute(self, shape: Sequence[int], dtype: Any = None) -> Array:
-        fan_in, fan_out = compute_fans(shape)
+        fan_in, fan_out = compute_fans(shape, self.input_axes, self.output_axes)
         fans = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}
         variance = self.scale / max(1.0, fans[self.mode])
         dtype = dtype or floatx()
@@ -249,7 +253,11 @@ class VarianceScaling(RandomInitializer):
 
     def get_config(self) -> dict[str, Any]:
         scaling = {"scale": self.scale, "mode": self.mode, "distribution": self.distribution}
-        return {**scaling, **super().get_config()}
+        return {**scaling, **super().get_config(), **self._axes_config()}
+
+    def _axes_config(self) -> dict[str, Any]:
+        given = {"input_axes": self.input_axes, "output_axes": self.output_axes}
+        return given if any(axes is not None for axes in given.values()) else {}
 
 
 class _NamedScaling(VarianceScaling):
@@ -257,12 +265,17 @@ class _NamedScaling(VarianceScaling):
 
     _settings: tuple[float, str, str] = (1.0, "fan_in", "truncated_normal")
 
-    def __init__(self, seed: int | SeedGenerator | None = None) -> None:
+    def __init__(
+        self,
+        seed: int | SeedGenerator | None = None,
+        input_axes: Sequence[int] | None = None,
+        output_axes: Sequence[int] | None = None,
+    ) -> None:
         scale, mode, distribution = self._settings
-        super().__init__(scale, mode, distribution, seed)
+        super().__init__(scale, mode, distribution, seed, input_axes, output_axes)
 
     def get_config(self) -> dict[str, Any]:
-        return {"seed": serialize_keras_object(self.seed)}
+        return {"seed": serialize_keras_object(self.seed), **self._axes_config()}
 
 
 class GlorotUniform(_NamedScaling):
@@ -384,12 +397,20 @@ class STFT(Initializer):
         return {"side": self.side, "window": self.window, "periodic": self.periodic, "scaling": self.scaling}
 
 
-def compute_fans(shape: Sequence[int]) -> tuple[int, int]:
-    """The numbers of inputs and outputs of a unit whose weights have this shape; kernels are (..., in, out).
+def compute_fans(
+    shape: Sequence[int], input_axes: Sequence[int] | None = None, output_axes: Sequence[int] | None = None
+) -> tuple[int, int]:
+    """Give the numbers of inputs and outputs of a unit whose weights have this shape.
+
+    Args:
+        shape: the shape; that of a kernel is (..., in, out).
+        input_axes, output_axes: the axes of inputs and of outputs, where a kernel has another form.
 
     >>> compute_fans((3, 3, 8, 16))
     (72, 144)
     """
+    if input_axes is not None and output_axes is not None:
+        return math.prod(int(shape[axis]) for axis in input_axes), math.prod(int(shape[axis]) for axis in output_axes)
     if not shape:
         return 1, 1
     if len(shape) == 1:
@@ -480,8 +501,8 @@ def get(identifier: Any) -> Callable[..., Any]:
     >>> get("he_normal")
     HeNormal(seed=None)
     """
-    if isinstance(identifier, (np.ndarray, np.generic, int, float)):
-        return Constant(identifier)
+    if isinstance(identifier, (np.ndarray, np.generic, int, float, Value)):
+        return Constant(identifier.numpy() if isinstance(identifier, Value) else identifier)
     return get_instance("initializer", identifier, _NAMES)
 
 

@@ -421,7 +421,13 @@ def test_where_a_nan_comes_from(per_batch: bool) -> None:
     model = rooted()
     with pytest.raises(FloatingPointError, match=r"sqrt.*gives NaN") as raised:
         model.fit(
-            BROKEN, BROKEN, batch_size=2, shuffle=False, epochs=2, verbose=0, callbacks=[TerminateOnNaN(True), *others]
+            BROKEN,
+            BROKEN,
+            batch_size=2,
+            shuffle=False,
+            epochs=2,
+            verbose=0,
+            callbacks=[TerminateOnNaN(locate=True), *others],
         )
     text = str(raised.value)
     assert "This is in layer 'roots' (Roots)." in text

@@ -155,7 +155,7 @@ def test_default_names_are_unique_in_the_process():
     first, second = Extremes(), Extremes()
     assert first.name.startswith("extremes")
     assert first.name != second.name
-    assert first.variables[0].name == f"{first.name}/low"
+    assert first.variables[0].path == f"{first.name}/low"
 
 
 def test_metric_of_metrics_has_their_variables():
@@ -308,7 +308,7 @@ def test_multi_label_auc_is_the_mean_of_the_labels():
     ("make", "message"),
     [
         (lambda: metrics.Precision(thresholds=[0.5, 1.5]), r"thresholds must be in \[0, 1\]; got \[1.5\]"),
-        (lambda: metrics.AUC(curve="RC"), "curve must be one of 'ROC', 'PR'; got 'RC'"),
+        (lambda: metrics.AUC(curve="RC"), "curve must be one of 'ROC', 'PR', 'PRGAIN'; got 'RC'"),
         (lambda: metrics.AUC(summation_method="mid"), "summation_method must be one of"),
         (lambda: metrics.AUC(num_thresholds=1), "num_thresholds must be at least 2; got 1"),
         (lambda: metrics.AUC(num_labels=2), "num_labels=2 has a meaning only with multi_label=True"),

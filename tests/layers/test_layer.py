@@ -231,7 +231,7 @@ def test_dtype_of_a_layer() -> None:
     assert layer.compute_dtype == layer.variable_dtype == layer.dtype == "float64"
     with pytest.raises(ValueError, match="one of quantisation, which is not available here"):
         layers.Dense(2, dtype="int8_from_float32")
-    with pytest.raises(TypeError, match="Unknown dtype 'flot32'"):
+    with pytest.raises(ValueError, match="Unknown dtype 'flot32'"):
         layers.Dense(2, dtype="flot32")
 
 

@@ -1,0 +1,319 @@
+"""Behaviour that Keras's own tests ask for: one test for each kind of failure that running them here found."""
+
+from __future__ import annotations
+
+import copy
+import pickle  # noqa: TID251 - users pickle optimizers
+import warnings
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+import anabranch as ab
+from anabranch import layers, metrics, optimizers
+
+X = np.arange(6, dtype="float32").reshape(2, 3)
+
+
+# --- layers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layer", [layers.ReLU, layers.Softmax, layers.GlobalMaxPooling1D, layers.Masking])
+def test_a_layer_without_weights_is_built_unless_a_subclass_builds_it(layer: Any) -> None:
+    class WithWeights(layer):
+        def build(self, input_shape: Any) -> None:
+            self.scale = self.add_weight((), "ones", name="scale")
+
+    assert layer().built
+    assert not WithWeights().built
+
+
+def test_a_weight_made_in_call_is_refused() -> None:
+    class Leaks(layers.Layer):
+        def call(self, x: Any) -> Any:
+            return x + self.add_weight((), name="w")
+
+    with pytest.raises(ValueError, match=r"'leaks' \(Leaks\) makes a weight in call\(\)"):
+        Leaks(name="leaks")(X)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: layers.Dense(2, trainable="yes"), ValueError, "trainable must be True or False"),
+        (
+            lambda: layers.Dropout(0.5, noise_shape=cast("Any", 3)),
+            ValueError,
+            "noise_shape must be a tuple of positive",
+        ),
+        (lambda: layers.AlphaDropout(0.5, noise_shape=(2, -1)), ValueError, "noise_shape must be a tuple of positive"),
+        (lambda: layers.Reshape((-2, 3)), ValueError, "integers from 0 up, or -1"),
+        (
+            lambda: layers.LayerNormalization(axis=cast("Any", {"a": 1})),
+            TypeError,
+            "axis must be an int or a list of ints",
+        ),
+        (lambda: layers.LayerNormalization(axis=2)(X), ValueError, "axis=2 is out of range for an input of rank 2"),
+        (lambda: layers.RMSNormalization(axis=[1, -1])(X), ValueError, "names an axis twice"),
+        (lambda: layers.Add().compute_mask([X, X], X > 0), ValueError, "mask must be a list with a mask"),
+        (lambda: layers.Concatenate().compute_mask([X, X], [None]), ValueError, "got a list of 1"),
+        (lambda: ab.DTypePolicy("mixed_bfloat15"), ValueError, "mixed_bfloat15"),
+        (lambda: ab.callbacks.BackupAndRestore(cast("Any", None)), ValueError, "backup_dir is empty"),
+    ],
+)
+def test_refused(make: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_masks_are_called_mask() -> None:
+    mask = np.array([[True, False]])
+    query = np.zeros((1, 2, 3), "float32")
+    assert layers.Attention().compute_mask(inputs=[query, query], mask=[mask, None]) is mask
+    assert layers.Add().compute_mask([query, query], mask=[mask, None]) is None
+
+
+def test_an_activation_may_be_taken_away() -> None:
+    layer = layers.Dense(3, "relu", kernel_initializer="identity")
+    layer(X)
+    layer.activation = None  # pyright: ignore[reportAttributeAccessIssue] - Keras's scripts do
+    np.testing.assert_array_equal(layer(-X), -X)
+    assert layer.get_config()["activation"] is None
+
+
+def test_an_embedding_of_given_weights_has_them_at_once() -> None:
+    table = np.ones((3, 4), "float32")
+    np.testing.assert_array_equal(layers.Embedding(3, 4, weights=[table]).embeddings, table)
+
+
+def test_a_lambda_layer_is_read_where_code_is_trusted() -> None:
+    with pytest.warns(UserWarning, match="safe_mode=False"):
+        config = layers.Lambda(lambda x: x**2).get_config()
+    with pytest.raises(ValueError, match="lambda"):
+        layers.Lambda.from_config(config)
+    np.testing.assert_allclose(layers.Lambda.from_config(config, safe_mode=False)(X), X**2)
+
+
+def test_containers_that_hold_themselves_are_walked_once(tmp_path: Any) -> None:
+    class Knot(layers.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts: list[Any] = [layers.Dense(2)]
+            self.parts.append(self.parts)
+
+        def call(self, x: Any) -> Any:
+            return self.parts[0](x)
+
+    layer = Knot()
+    layer(X)
+    assert len(layer.weights) == 2
+
+
+def test_name_scopes_name_variables() -> None:
+    with ab.name_scope("outer"), ab.name_scope("inner"):
+        assert ab.Variable(1.0, name="v").path == "outer/inner/v"
+    assert ab.Variable(1.0, name="v").path == "v"
+
+
+# --- models ---------------------------------------------------------------------------------------------------------
+
+
+def small_model() -> Any:
+    inputs = ab.Input((3,))
+    return ab.Model(inputs, layers.Dense(2, name="inner")(inputs))
+
+
+@pytest.mark.parametrize("first", [small_model, lambda: ab.Sequential([ab.Input((3,)), layers.Dense(2)])])
+def test_a_sequential_model_of_a_model_with_inputs_is_built(first: Any) -> None:
+    model = ab.Sequential([first(), layers.Dense(1)])
+    assert model.built
+    assert model.input_shape == (None, 3)
+    assert model.output_shape == (None, 1)
+
+
+def test_several_losses_of_one_output_are_summed() -> None:
+    inputs = ab.Input((3,))
+    model = ab.Model(inputs, [layers.Dense(1, name="a")(inputs), layers.Dense(1, name="b")(inputs)])
+    targets = [X[:, :1], X[:, 1:2]]
+    model.compile("sgd", loss=["mse", ["mse", "mae"]])
+    found = model.evaluate(X, targets, verbose=0, return_dict=True)
+    error = targets[1] - model.predict(X, verbose=0)[1]
+    assert found["b_loss"] == pytest.approx(np.mean(error**2) + np.mean(np.abs(error)), rel=1e-5)
+    assert found["loss"] == pytest.approx(found["a_loss"] + found["b_loss"], rel=1e-5)
+
+
+def test_a_model_is_made_from_its_config_with_custom_objects() -> None:
+    class Mine(layers.Layer):
+        def call(self, x: Any) -> Any:
+            return x + 1.0
+
+    inputs = ab.Input((3,))
+    for model in (ab.Model(inputs, Mine()(inputs)), ab.Sequential([ab.Input((3,)), Mine()])):
+        again = type(model).from_config(model.get_config(), custom_objects={"Mine": Mine})
+        np.testing.assert_array_equal(again(X), X + 1.0)
+
+
+def test_the_state_tree_is_given_and_set() -> None:
+    model = small_model()
+    model.compile("adam", "mse")
+    model.fit(X, X[:, :2], verbose=0)
+    tree = model.get_state_tree("numpy_array")
+    assert set(tree["metrics_variables"]["loss"]) == {"total", "count"}
+    assert tree["optimizer_variables"][model.optimizer.name]["iteration"] == 1
+    other = small_model()
+    other.set_state_tree({"trainable_variables": tree["trainable_variables"]})
+    np.testing.assert_array_equal(other(X), model(X))
+    with pytest.raises(ValueError, match="have no inner/weights"):
+        other.set_state_tree({"trainable_variables": {"inner": {"weights": 1.0, "bias": [9.0, 9.0]}}})
+    np.testing.assert_array_equal(other(X), model(X))
+    with pytest.raises(ValueError, match="no group 'weights'"):
+        other.set_state_tree({"weights": {}})
+    with pytest.raises(ValueError, match="value_format"):
+        other.get_state_tree("jax")
+
+
+# --- optimizers, callbacks ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Ftrl", "Lion", "Muon"])
+@pytest.mark.parametrize("copied", [lambda item: pickle.loads(pickle.dumps(item)), copy.deepcopy])
+def test_optimizers_are_pickled_and_copied_with_their_state(name: str, copied: Any) -> None:
+    optimizer = getattr(optimizers, name)()
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    variable = ab.Variable(np.ones((3, 2), "float32"), name="kernel")
+    gradient = np.full((3, 2), 0.5, "float32")
+    optimizer.apply([gradient], [variable])
+    other = copied(optimizer)
+    twin = other._trainable_variables[0]
+    for each, held in ((optimizer, variable), (other, twin)):
+        each.apply([gradient], [held])
+    assert int(other.iterations) == 2
+    np.testing.assert_array_equal(variable, twin)
+
+
+def test_callbacks_set_the_rates_of_several_optimizers() -> None:
+    first, second = optimizers.SGD(0.1), optimizers.SGD(0.01)
+    model = ab.Sequential([ab.Input((3,)), layers.Dense(2, name="one"), layers.Dense(1, name="two")])
+    model.compile(optimizers.MultiOptimizer(optimizers.OptimizerMap(second, {"one/.*": first})), "mse")
+    history = model.fit(
+        X, X[:, :1], epochs=2, verbose=0, callbacks=ab.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)
+    )
+    assert float(first.learning_rate) == pytest.approx(0.025)
+    assert float(second.learning_rate) == pytest.approx(0.0025)
+    assert history.history[f"learning_rate_{first.name}"] == pytest.approx([0.05, 0.025])
+    assert history.history[f"learning_rate_{second.name}"] == pytest.approx([0.005, 0.0025])
+    plateau = ab.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1)
+    plateau.set_model(model)
+    plateau.on_train_begin()
+    for epoch in range(2):
+        plateau.on_epoch_end(epoch, {"loss": 1.0})
+    assert float(first.learning_rate) == pytest.approx(0.0125)
+    assert float(second.learning_rate) == pytest.approx(0.00125)
+
+
+def test_terminate_on_nan_may_raise_and_then_keeps_the_backup() -> None:
+    ended: list[str] = []
+    model = ab.Sequential([ab.Input((1,)), layers.Dense(1)])
+    model.compile("sgd", "mse")
+    callbacks = [
+        ab.callbacks.TerminateOnNaN(raise_error=True),
+        ab.callbacks.LambdaCallback(on_train_end=lambda logs: ended.append("end")),
+    ]
+    with pytest.raises(RuntimeError, match=r"Batch \d: the loss is"):
+        model.fit([[1.0], [2.0]], [[1.0], [1e30]], batch_size=1, verbose=0, callbacks=callbacks)
+    assert ended == []
+
+
+def test_an_unknown_mode_is_taken_for_auto_with_a_warning() -> None:
+    with pytest.warns(UserWarning, match="got 'unknown'. 'auto' is taken"):
+        callback = ab.callbacks.EarlyStopping("val_accuracy", mode="unknown")
+    assert callback.maximises
+
+
+def test_lambda_callbacks_take_methods_of_ones_own() -> None:
+    callback = ab.callbacks.LambdaCallback(mine=lambda: 3)
+    assert callback.mine() == 3  # pyright: ignore[reportAttributeAccessIssue]
+
+
+# --- metrics, initializers, utils -----------------------------------------------------------------------------------
+
+
+def test_metrics_have_their_settings_and_counts_as_attributes() -> None:
+    precision = metrics.Precision(name="p")
+    precision.update_state([1.0, 0.0], [1.0, 1.0])
+    np.testing.assert_array_equal(precision.true_positives, [1.0])
+    np.testing.assert_array_equal(precision.false_positives, [1.0])
+    assert [(each.name, each.path) for each in precision.variables] == [
+        ("true_positives", "p/true_positives"),
+        ("false_positives", "p/false_positives"),
+    ]
+    assert metrics.FalseNegatives().accumulator.shape == (1,)
+    assert metrics.SensitivityAtSpecificity(0.5).specificity == 0.5
+    assert metrics.TopKCategoricalAccuracy(k=2).k == 2
+    assert metrics.SparseTopKCategoricalAccuracy(k=2, from_sorted_ids=True).from_sorted_ids
+    assert metrics.AUC(num_thresholds=5).false_negatives.shape == (5,)
+
+
+def test_variables_that_a_metric_holds_in_containers_are_reset() -> None:
+    class Sums(metrics.Metric):
+        def __init__(self) -> None:
+            super().__init__()
+            self.total = self.add_variable((), name="total")
+            self.more = {"a": [ab.Variable(0.0), ab.Variable(0.0)]}
+
+        def update_state(self, values: Any) -> None:
+            for variable in (self.total, *self.more["a"]):
+                variable.assign_add(ab.ops.sum(values))
+
+        def result(self) -> Any:
+            return self.total + self.more["a"][1]
+
+    metric = Sums()
+    assert len(metric.variables) == 3
+    metric.update_state([1.0, 2.0])
+    assert float(metric.result()) == 6.0
+    metric.reset_state()
+    assert float(metric.result()) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "regressors", "expected"),
+    [  # of Keras after 3.15.1, which counted each value of a sample as a sample
+        (None, 0, [0.17305559, -8.836666, -0.521]),
+        (None, 1, [-0.65388882, -18.673332, -2.042]),
+        (None, 2, [0.17305559, -8.836666, -0.521]),
+    ],
+)
+def test_adjusted_r2_counts_samples(aggregation: str | None, regressors: int, expected: list[float]) -> None:
+    metric = metrics.R2Score(aggregation, regressors)
+    true = [[0.0, 0.0, 1.0], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
+    pred = [[0.4, 0.9, 1.6], [0.1, 1.2, 0.6], [1.5, 0.8, 0.6]]
+    metric.update_state(true, pred, [0.8, 0.1, 0.4])
+    np.testing.assert_allclose(metric.result(), expected, rtol=1e-5)
+
+
+def test_variance_scaling_counts_the_axes_it_is_told() -> None:
+    assert ab.initializers.compute_fans((2, 3, 5), input_axes=[0], output_axes=[1, 2]) == (2, 15)
+    initializer = ab.initializers.VarianceScaling(mode="fan_in", seed=1, input_axes=[1], output_axes=[0])
+    again = ab.initializers.VarianceScaling.from_config(initializer.get_config())
+    values = np.asarray(again((4, 4000)))
+    assert values.std() == pytest.approx((1 / 4000) ** 0.5, rel=0.05)
+    assert "input_axes" not in ab.initializers.GlorotUniform().get_config()
+    plain = ab.initializers.GlorotUniform.from_config({"seed": 1, "input_axes": None, "output_axes": None})
+    assert plain.get_config() == {"seed": 1}
+
+
+def test_tensors_are_initializers_and_classes() -> None:
+    value = ab.ops.convert_to_tensor([[1.0, 2.0]])
+    np.testing.assert_array_equal(ab.initializers.get(value)((1, 2)), value)
+    rows = ab.utils.to_categorical(ab.ops.convert_to_tensor([0, 2]), 3)
+    assert isinstance(rows, ab.Tensor)
+    np.testing.assert_array_equal(rows, [[1, 0, 0], [0, 0, 1]])
+
+
+def test_no_custom_objects_are_no_error() -> None:
+    with warnings.catch_warnings(), ab.saving.custom_object_scope(None):
+        assert isinstance(
+            ab.saving.deserialize_keras_object(ab.saving.serialize_keras_object(layers.ReLU())), layers.ReLU
+        )
