@@ -56,9 +56,7 @@ def layer_dtype(dtype: Any) -> str:
     try:
         found = as_dtype(dtype)
     except TypeError as error:
-        raise ValueError(
-            f"A layer's dtype must be a name such as 'float32' or 'mixed_bfloat16', got {dtype!r}."
-        ) from error
+        raise ValueError(str(error)) from error
     if not (is_floating(found) or found.kind in "iubcT"):
         raise ValueError(f"A layer's dtype must be a numeric dtype such as 'float32', or 'string', got {dtype!r}.")
     return name_of(found)
