@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING
 from ...engine.objects.on_demand import modules_by_name, on_demand
 
 if TYPE_CHECKING:
+    from .batching import Batching
     from .servable import Servable, load
     from .server import Server
     from .storage import ServableError
 else:  # type checkers would take any name for a public one
-    _NAMES = modules_by_name(__name__, {"servable": "Servable load", "server": "Server", "storage": "ServableError"})
+    _NAMES = modules_by_name(
+        __name__,
+        {"batching": "Batching", "servable": "Servable load", "server": "Server", "storage": "ServableError"},
+    )
     __getattr__, __dir__ = on_demand(globals(), _NAMES)
 
-__all__ = ["Servable", "ServableError", "Server", "load"]
+__all__ = ["Batching", "Servable", "ServableError", "Server", "load"]

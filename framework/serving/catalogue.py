@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import traceback
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 from ... import __version__
 from ...distribute.inference import Answer, RequestError, WireTensor
+from .batching import Batcher, Batching
 from .metrics import Metrics
 from .open_inference import EXTENSIONS, PLATFORM, as_wire, from_wire
 from .servable import Servable, load
@@ -18,16 +18,16 @@ from .signature import OPEN_INFERENCE, TensorInfo
 
 
 class ServedModel:
-    """A loaded model and the thread that computes it: requests run one by one, and at most `max_queue_size` wait."""
+    """A loaded model and the thread that computes it, requests that wait together where `settings` and model allow."""
 
-    def __init__(self, name: str, servable: Servable, metrics: Metrics, max_queue_size: int) -> None:
+    def __init__(self, name: str, servable: Servable, metrics: Metrics, settings: Batching) -> None:
         self._metrics = metrics
-        self._max_queue_size = max_queue_size
-        self._under_way = 0  # waiting or computed; counted on the event loop alone
+        self._settings = settings
         self.name = name
         self.servable = servable
         self.version = str(servable.version)
         self._thread = ThreadPoolExecutor(1, f"serving-{name}")
+        self._batcher = Batcher(servable, settings, self._thread, metrics.of_model(name))
 
     async def run(self, arrays: Sequence[Any], signature: str = "") -> list[Any]:
         """The outputs, in order, for arrays that fit the inputs.
@@ -35,27 +35,24 @@ class ServedModel:
         Raises:
             RequestError: the model can't compute them, or too many requests wait for it.
         """
-        loop = asyncio.get_running_loop()
         rows = len(arrays[0]) if arrays and arrays[0].ndim else 1
         with self._metrics.request(self.name, rows):
+            self.servable.check_rows(arrays, signature)
             self._check_queue()
-            self._under_way += 1
             try:
-                return await loop.run_in_executor(self._thread, self.servable.run, arrays, signature)
+                return await self._batcher.submit(arrays, signature)
             except RequestError:
                 raise
             except Exception as error:
-                traceback.print_exc()
+                traceback.print_exception(error)
                 raise RequestError(500, f"Model {self.name!r} failed: {type(error).__name__}: {error}") from error
-            finally:
-                self._under_way -= 1
 
     def _check_queue(self) -> None:
-        if self._under_way > self._max_queue_size:
+        if self._batcher.is_busy and self._batcher.waiting >= self._settings.max_queue_size:
             raise RequestError(
                 429,
-                f"Model {self.name!r} is busy: {self._max_queue_size} requests wait for it, which is its limit "
-                "(max_queue_size). Ask again later.",
+                f"Model {self.name!r} is busy: {self._settings.max_queue_size} requests wait for it, which is its "
+                "limit (max_queue_size). Ask again later.",
             )
 
     def close(self) -> None:
@@ -68,16 +65,17 @@ class Catalogue:
 
     Args:
         models: paths of servables by the names under which they are served, of each the highest version.
-        max_queue_size: how many requests may wait for each model.
+        batching: how requests for a model are computed together, by its name.
 
     Raises:
         ServableError: one can't be loaded.
     """
 
-    def __init__(self, models: Mapping[str, str | os.PathLike[str]], max_queue_size: int) -> None:
+    def __init__(self, models: Mapping[str, str | os.PathLike[str]], batching: Mapping[str, Batching]) -> None:
         self.metrics = Metrics()
         self.models = {
-            name: ServedModel(name, load(path), self.metrics, max_queue_size) for name, path in models.items()
+            name: ServedModel(name, load(path), self.metrics, batching.get(name, Batching()))
+            for name, path in models.items()
         }
         self.is_open = False
 

@@ -29,6 +29,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
     parser.add_argument("--rest-port", type=int, default=8501, metavar="PORT", help="for HTTP (default: 8501; 0: any)")
     parser.add_argument("--grpc-port", type=int, default=8500, metavar="PORT", help="for gRPC (default: 8500; 0: any)")
+    parser.add_argument(
+        "--max-batch-size",
+        type=int,
+        default=64,
+        metavar="ROWS",
+        help="how many rows of requests that wait are computed together (default: 64)",
+    )
+    parser.add_argument(
+        "--max-queue-delay-ms",
+        type=float,
+        default=1.0,
+        metavar="MS",
+        help="how long requests that wait go on waiting for more rows (default: 1)",
+    )
+    parser.add_argument(
+        "--max-queue-size", type=int, default=1024, metavar="N", help="how many requests may wait (default: 1024)"
+    )
+    parser.add_argument(
+        "--bitwise",
+        action="store_true",
+        help="fill all batches up to --max-batch-size, so that the bits of an answer never change",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -36,6 +58,7 @@ def run(options: argparse.Namespace) -> int:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         return _fail(f"{', '.join(missing)} must be installed for this: pip install 'anabranch[serve]'")
+    from .batching import Batching
     from .server import Server
     from .storage import ServableError
 
@@ -49,11 +72,18 @@ def run(options: argparse.Namespace) -> int:
         signal.signal(number, note)
     try:
         models = _models(options.model)
-        with Server(models, host=options.host, rest_port=options.rest_port, grpc_port=options.grpc_port) as server:
+        batching = Batching(options.max_batch_size, options.max_queue_delay_ms, options.max_queue_size, options.bitwise)
+        with Server(
+            models, host=options.host, rest_port=options.rest_port, grpc_port=options.grpc_port, batching=batching
+        ) as server:
             print(f"ready rest={server.rest_url} grpc={server.grpc_address}")
             print(
                 example_request(server.rest_url, next(iter(models)), server.inputs_of(next(iter(models)))), flush=True
             )
+            for name in models:
+                why = server.why_alone(name)
+                how = f"one at a time: {why}" if why else f"together, up to {batching.max_batch_size} rows"
+                print(f"requests for {name!r} that wait are computed {how}", flush=True)
             signals.get()
     except (ServableError, ValueError, OSError) as error:
         return _fail(str(error))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -12,6 +12,22 @@ from ...distribute.inference import RequestError
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
+
+
+class ModelMetrics:
+    """Counts the batches of a model."""
+
+    def __init__(self, rows: Histogram, queue_seconds: Histogram, compute_seconds: Histogram) -> None:
+        self._rows, self._queue_seconds, self._compute_seconds = rows, queue_seconds, compute_seconds
+
+    def batch(self, rows: int, queue_seconds: Sequence[float], compute_seconds: float) -> None:
+        """Count a batch."""
+        self._rows.observe(rows)
+        for seconds in queue_seconds:
+            self._queue_seconds.observe(seconds)
+        self._compute_seconds.observe(compute_seconds)
 
 
 class Metrics:
@@ -33,6 +49,35 @@ class Metrics:
             buckets=_SECONDS,
             registry=self._registry,
         )
+
+        self._batch_rows = Histogram(
+            "anabranch_batch_rows",
+            "Rows of requests that were computed together.",
+            ["model"],
+            buckets=_ROWS,
+            registry=self._registry,
+        )
+        self._queue_seconds = Histogram(
+            "anabranch_queue_seconds",
+            "Time for which requests waited for the model.",
+            ["model"],
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self._compute_seconds = Histogram(
+            "anabranch_compute_seconds",
+            "Time in which batches were computed.",
+            ["model"],
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+
+    def of_model(self, model: str) -> ModelMetrics:
+        """What counts the batches of one model."""
+        return ModelMetrics(*[each.labels(model) for each in self._of_batches()])
+
+    def _of_batches(self) -> tuple[Histogram, Histogram, Histogram]:
+        return self._batch_rows, self._queue_seconds, self._compute_seconds
 
     @contextmanager
     def request(self, model: str, rows: int) -> Generator[None]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from ...distribute.inference import RequestError
 from ...engine.graph import Graph
+from ...engine.passes.independent_rows import why_rows_depend
 from ...engine.session.programs import make_variants
 from .signature import DEFAULT, Signature
 from .storage import pick_version, read_servable
@@ -33,6 +34,7 @@ class Servable:
         self.signatures = signatures
         self._lock = threading.Lock()
         self._programs = {name: _programs(graph, signature) for name, signature in signatures.items()}
+        self._why_alone = {name: _why_alone(graph, signature) for name, signature in signatures.items()}
 
     def signature(self, name: str = "") -> Signature:
         """The signature of a name, by default the one called "serving_default".
@@ -92,17 +94,34 @@ class Servable:
         """The outputs by their names."""
         return {info.name: array for info, array in zip(signature.outputs, outputs, strict=True)}
 
+    def why_alone(self, signature: str = "") -> str | None:
+        """Say why rows of several requests can't be computed together; None if they can.
+
+        Each row's outputs depend on that row alone if the graph shows it, operation by operation. The sentence names
+        the operation for which it does not.
+        """
+        return self._why_alone[signature or DEFAULT]
+
+    def check_rows(self, arrays: Sequence[Any], signature: str = "") -> None:
+        """Check that all inputs with a batch axis have the same number of rows.
+
+        Raises:
+            RequestError: they have not.
+        """
+        found = self.signatures[signature or DEFAULT]
+        rows = {i.name: len(a) for i, a in zip(found.inputs, arrays, strict=True) if i.shape and i.shape[0] is None}
+        if len(set(rows.values())) > 1:
+            listed = ", ".join(f"{name!r}: {count}" for name, count in rows.items())
+            raise RequestError(400, f"All inputs must have the same number of rows (size of axis 0). Got {listed}.")
+
     def run(self, arrays: Sequence[Any], signature: str = "") -> list[Any]:
         """The outputs for arrays that fit the signature's inputs; callers wait for each other.
 
         Raises:
             RequestError: the inputs differ in their rows, or an op refuses the values.
         """
+        self.check_rows(arrays, signature)
         programs, found = self._programs[signature or DEFAULT], self.signatures[signature or DEFAULT]
-        rows = {i.name: len(a) for i, a in zip(found.inputs, arrays, strict=True) if i.shape and i.shape[0] is None}
-        if len(set(rows.values())) > 1:
-            listed = ", ".join(f"{name!r}: {count}" for name, count in rows.items())
-            raise RequestError(400, f"All inputs must have the same number of rows (size of axis 0). Got {listed}.")
         try:
             with self._lock:
                 values = programs.get(arrays)(*arrays)
@@ -116,6 +135,16 @@ def _programs(graph: Graph, signature: Signature) -> Any:
     fetches = [graph.get_tensor_by_name(info.tensor) for info in signature.outputs]
     effects = [operation for operation in graph.operations if operation.writes]
     return make_variants(graph, [*fetches, *effects], feeds)
+
+
+def _why_alone(graph: Graph, signature: Signature) -> str | None:
+    feeds = [graph.get_tensor_by_name(info.tensor) for info in signature.inputs]
+    fetches = [graph.get_tensor_by_name(info.tensor) for info in signature.outputs]
+    if not feeds:
+        return "there are no inputs"
+    if any(operation.writes for operation in graph.operations):
+        return "the model changes its state"
+    return why_rows_depend(graph, feeds, fetches)
 
 
 def load(filepath: str | os.PathLike[str], version: int | None = None) -> Servable:

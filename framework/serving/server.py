@@ -16,6 +16,7 @@ from typing import Any, Self
 import uvicorn
 
 from ...distribute.inference_grpc import start_front
+from .batching import Batching
 from .catalogue import Catalogue
 from .http import Application, Request, Response, Route
 from .metrics import CONTENT_TYPE
@@ -24,7 +25,6 @@ from .signature import TensorInfo
 from .tensorflow_rest import TensorFlowRest
 
 MAX_BODY_BYTES = 64 << 20
-MAX_QUEUE_SIZE = 1024
 DRAIN_SECONDS = 30
 
 
@@ -37,7 +37,7 @@ class Server:
         host: the address to listen on; by default only this machine gets there.
         rest_port, grpc_port: ports; 0 for any that are free.
         max_body_bytes: the largest body, and the largest gRPC message, that is taken.
-        max_queue_size: how many requests may wait for each model; further ones are refused with 429.
+        batching: how requests for a model are computed together, for all models or by the names of some.
         drain_seconds: how long requests under way may take when the server stops.
 
     >>> import tempfile
@@ -59,16 +59,14 @@ class Server:
         rest_port: int = 0,
         grpc_port: int = 0,
         max_body_bytes: int = MAX_BODY_BYTES,
-        max_queue_size: int = MAX_QUEUE_SIZE,
+        batching: Batching | Mapping[str, Batching] | None = None,
         drain_seconds: float = DRAIN_SECONDS,
     ) -> None:
-        if max_queue_size < 0:
-            raise ValueError(f"max_queue_size must be 0 or more; got {max_queue_size}.")
+        self._batching = _by_model(batching, models)
         self._models = models
         self._host = host
         self._ports = rest_port, grpc_port
         self._max_body_bytes = max_body_bytes
-        self._max_queue_size = max_queue_size
         self._drain_seconds = drain_seconds
         self._thread: threading.Thread | None = None
         self._stop: Callable[[], Any] = lambda: None
@@ -84,8 +82,9 @@ class Server:
         """
         if self._thread is not None:
             raise RuntimeError("This server runs already.")
-        catalogue = Catalogue(self._models, self._max_queue_size)
+        catalogue = Catalogue(self._models, self._batching)
         self._inputs = {each.name: each.servable.signature().inputs for each in catalogue.models.values()}
+        self._why_alone = {each.name: each.servable.why_alone() for each in catalogue.models.values()}
         try:
             family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
             listening = socket.create_server((self._host, self._ports[0]), family=family, backlog=2048)
@@ -112,6 +111,10 @@ class Server:
     def inputs_of(self, name: str) -> tuple[TensorInfo, ...]:
         """The inputs of a model that is served."""
         return self._inputs[name]
+
+    def why_alone(self, name: str) -> str | None:
+        """Say why requests for a model are computed one at a time; None if rows of several are computed together."""
+        return self._why_alone[name]
 
     def __enter__(self) -> Self:
         return self.start()
@@ -145,6 +148,15 @@ class Server:
         catalogue.is_open = False
         http.should_exit = True
         await asyncio.gather(serving, front.stop(self._drain_seconds))
+
+
+def _by_model(batching: Batching | Mapping[str, Batching] | None, models: Mapping[str, Any]) -> dict[str, Batching]:
+    if batching is None or isinstance(batching, Batching):
+        return dict.fromkeys(models, batching or Batching())
+    unknown = sorted(batching.keys() - models.keys())
+    if unknown:
+        raise ValueError(f"batching names {', '.join(unknown)}, which is no model; they are {', '.join(models)}.")
+    return {name: batching.get(name, Batching()) for name in models}
 
 
 def metrics_route(catalogue: Catalogue) -> Route:

@@ -33,7 +33,10 @@ def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 def test_one_runs_one_waits_and_the_third_is_refused(held: threading.Event, tmp_path: Path) -> None:
     two_in_two_out().export(tmp_path, verbose=False)
-    with ab.serving.Server({"pairs": tmp_path}, max_queue_size=1) as server, ThreadPoolExecutor(3) as clients:
+    with (
+        ab.serving.Server({"pairs": tmp_path}, batching=ab.serving.Batching(max_queue_size=1)) as server,
+        ThreadPoolExecutor(3) as clients,
+    ):
         try:
             asked = [clients.submit(ask, server.rest_url, PATH, BODY) for _ in range(3)]
             (refused,), others = wait(asked, timeout=60, return_when=FIRST_COMPLETED)
@@ -49,9 +52,3 @@ def test_one_runs_one_waits_and_the_third_is_refused(held: threading.Event, tmp_
             held.set()
         assert [each.result().json["outputs"]["sum"] for each in others] == [[9.0], [9.0]]
         assert ask(server.rest_url, PATH, BODY).status == 200
-
-
-def test_a_limit_below_zero_is_refused(tmp_path: Path) -> None:
-    pytest.importorskip("uvicorn")
-    with pytest.raises(ValueError, match="max_queue_size must be 0 or more; got -1"):
-        ab.serving.Server({"pairs": tmp_path}, max_queue_size=-1)

@@ -1,0 +1,239 @@
+"""`Batching` and `Batcher`: requests that wait for a model are computed together, where each row stands for itself."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from typing import Any, Protocol
+
+import numpy as np
+
+from ...engine.graph.quick_dataclass import dataclass
+from .servable import Servable
+from .signature import DEFAULT
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How a model server computes requests for a model together.
+
+    Requests are joined only where the model's graph shows that no row's answer depends on other rows
+    (`Servable.why_alone`). Batches have a power of two of rows: they are filled up with copies of a row, so that few
+    programs are compiled.
+
+    Attributes:
+        max_batch_size: how many rows are computed together at most. A request of more rows is computed alone.
+        max_queue_delay_ms: how many milliseconds a request that had to wait goes on waiting for others, while there are
+            fewer rows. A request that finds the model idle does not wait.
+        max_queue_size: how many requests may wait; further ones are refused with 429.
+        bitwise: fill all batches up to `max_batch_size`, and cut larger requests. The rounding of answers depends on
+            the number of rows that are computed together; so each row's answer has the same bits in all requests.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+
+    max_batch_size: int = 64
+    max_queue_delay_ms: float = 1.0
+    max_queue_size: int = 1024
+    bitwise: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_batch_size < 1:
+            raise ValueError(f"Batching: max_batch_size must be at least 1; got {self.max_batch_size}.")
+        if self.max_queue_delay_ms < 0 or self.max_queue_size < 0:
+            raise ValueError(
+                f"Batching: max_queue_delay_ms and max_queue_size must be 0 or more; got {self.max_queue_delay_ms} and "
+                f"{self.max_queue_size}."
+            )
+
+
+class Observer(Protocol):
+    """Is told of each batch."""
+
+    def batch(self, rows: int, queue_seconds: Sequence[float], compute_seconds: float) -> None:
+        """Note how many rows of requests it had, how long each request waited, and how long the batch took."""
+        ...
+
+
+class _Request:
+    """One that waits. `key`: those with an equal one can be computed together; None stands for no other."""
+
+    __slots__ = ("arrays", "future", "had_to_wait", "key", "rows", "signature", "since")
+
+    def __init__(self, arrays: Sequence[Any], signature: str, rows: int, key: Any, future: Any, waits: bool) -> None:
+        self.arrays, self.signature, self.rows, self.key = arrays, signature, rows, key
+        self.future: asyncio.Future[list[Any]] = future
+        self.had_to_wait = waits
+        self.since = time.perf_counter()
+
+
+class Batcher:
+    """The requests that wait for a model, and the thread that computes them. All but `_compute` is on the event loop.
+
+    Args:
+        servable: the model.
+        settings: how requests are joined.
+        thread: one thread.
+        observer: is told of each batch.
+    """
+
+    def __init__(self, servable: Servable, settings: Batching, thread: Executor, observer: Observer) -> None:
+        self._servable = servable
+        self._settings = settings
+        self._thread = thread
+        self._observer = observer
+        self._waiting: deque[_Request] = deque()
+        self._is_busy = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a batch is being computed."""
+        return self._is_busy
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
+        return len(self._waiting)
+
+    def submit(self, arrays: Sequence[Any], signature: str = "") -> asyncio.Future[list[Any]]:
+        """Append a request.
+
+        Args:
+            arrays: the inputs, in order, as `Servable.check_rows` has accepted them.
+            signature: the name of a signature.
+
+        Returns:
+            What becomes its outputs, or raises what the model raises for it alone. If it is cancelled before the model
+            comes to it, it is not computed.
+        """
+        loop = asyncio.get_running_loop()
+        rows = len(arrays[0]) if arrays and arrays[0].ndim else 0
+        key = None
+        if rows and self._servable.why_alone(signature) is None:
+            key = (signature or DEFAULT, *[(array.dtype, array.shape[1:]) for array in arrays])
+        waits = self._is_busy or bool(self._waiting)
+        request = _Request(arrays, signature, rows, key, loop.create_future(), waits)
+        self._waiting.append(request)
+        self._consider()
+        return request.future
+
+    def _consider(self) -> None:
+        """Compute the next batch, if the model is idle, and the batch is full or has waited for long enough."""
+        while self._waiting and self._waiting[0].future.done():  # its client has gone
+            self._waiting.popleft()
+        if self._is_busy or not self._waiting:
+            return
+        first = self._waiting[0]
+        left = first.since + self._settings.max_queue_delay_ms / 1000 - time.perf_counter()
+        is_full = sum(each.rows for each in self._waiting if each.key == first.key) >= self._settings.max_batch_size
+        if first.had_to_wait and first.key is not None and not is_full and left > 0:
+            if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(left, self._end_wait)
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._begin(self._next_batch())
+
+    def _end_wait(self) -> None:
+        self._timer = None
+        self._consider()
+
+    def _next_batch(self) -> list[_Request]:
+        """Take the first request that waits, and those that can be computed with it, in their order."""
+        first = self._waiting.popleft()
+        if first.key is None:
+            return [first]
+        batch, rows, others = [first], first.rows, deque[_Request]()
+        for request in self._waiting:
+            if request.future.done():
+                continue
+            if request.key == first.key and rows + request.rows <= self._settings.max_batch_size:
+                batch.append(request)
+                rows += request.rows
+            else:
+                others.append(request)
+        self._waiting = others
+        return batch
+
+    def _begin(self, batch: list[_Request]) -> None:
+        self._is_busy = True
+        began = time.perf_counter()
+        computed = asyncio.get_running_loop().run_in_executor(self._thread, self._compute, batch)
+
+        def end(done: asyncio.Future[list[Any]]) -> None:
+            self._is_busy = False
+            waits = [began - request.since for request in batch]
+            self._observer.batch(sum(request.rows for request in batch), waits, time.perf_counter() - began)
+            self._answer(batch, done)
+            self._consider()
+
+        computed.add_done_callback(end)
+
+    def _answer(self, batch: list[_Request], done: asyncio.Future[list[Any]]) -> None:
+        failed = asyncio.CancelledError("the server stops") if done.cancelled() else done.exception()
+        results = [failed] * len(batch) if failed is not None else done.result()
+        for request, result in zip(batch, results, strict=True):
+            if request.future.done():
+                continue
+            if isinstance(result, BaseException):
+                request.future.set_exception(result)
+            else:
+                request.future.set_result(result)
+
+    # --- in the thread ----------------------------------------------------------------------------------------
+
+    def _compute(self, batch: list[_Request]) -> list[Any]:
+        """Give for each request its outputs, or what was raised.
+
+        Where requests together fail, each is computed alone.
+        """
+        try:
+            return self._together(batch)
+        except Exception as error:
+            if len(batch) == 1:
+                return [error]
+        return [self._compute([request])[0] for request in batch]
+
+    def _together(self, batch: list[_Request]) -> list[list[Any]]:
+        first = batch[0]
+        if first.key is None:
+            return [self._servable.run(first.arrays, first.signature)]
+        columns = list(zip(*[request.arrays for request in batch], strict=True))
+        rows = sum(request.rows for request in batch)
+        most = self._settings.max_batch_size
+        if self._settings.bitwise:
+            joined = [_joined(column, -(-rows // most) * most) for column in columns]
+            parts = [
+                self._run([array[start : start + most] for array in joined], first.signature)
+                for start in range(0, rows, most)
+            ]
+            outputs = parts[0] if len(parts) == 1 else [np.concatenate(column) for column in zip(*parts, strict=True)]
+        else:
+            size = min(1 << (rows - 1).bit_length(), most) if rows <= most else 1 << (rows - 1).bit_length()
+            outputs = self._run([_joined(column, size) for column in columns], first.signature)
+        results: list[list[Any]] = []
+        start = 0
+        for request in batch:
+            results.append([output[start : start + request.rows] for output in outputs])
+            start += request.rows
+        return results
+
+    def _run(self, arrays: Sequence[Any], signature: str) -> list[Any]:
+        outputs = self._servable.run(arrays, signature)
+        if any(not output.ndim or len(output) != len(arrays[0]) for output in outputs):
+            raise RuntimeError("an output does not have a row for each row of the inputs")
+        return outputs
+
+
+def _joined(arrays: Sequence[Any], rows: int) -> Any:
+    """The rows of arrays one after the other, filled up with copies of the last one."""
+    missing = rows - sum(len(array) for array in arrays)
+    if missing:
+        arrays = [*arrays, np.repeat(arrays[-1][-1:], missing, axis=0)]
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
