@@ -34,6 +34,7 @@ from ..engine.graph import Variable as Variable
 from ..engine.graph import control_dependencies as control_dependencies
 from ..engine.graph import device as device
 from ..engine.graph import name_scope as name_scope
+from ..engine.objects import initializers as initializers
 from ..engine.ops import constant as constant
 from ..engine.ops import convert_to_tensor as convert_to_tensor
 from ..engine.ops import random as draws
@@ -328,6 +329,33 @@ def _resize(images: Any, size: Any, method: str = "bilinear", **options: Any) ->
     return ops.image.resize(images, size, interpolation=method, **options)
 
 
+def _crop_to_bounding_box(
+    image: Any, offset_height: int, offset_width: int, target_height: int, target_width: int
+) -> Tensor:
+    rows, columns = (
+        slice(offset, offset + size) for offset, size in ((offset_height, target_height), (offset_width, target_width))
+    )
+    return ops.convert_to_tensor(image)[..., rows, columns, :]
+
+
+def _pad_to_bounding_box(
+    image: Any, offset_height: int, offset_width: int, target_height: int, target_width: int
+) -> Tensor:
+    tensor = ops.convert_to_tensor(image)
+    rank, sizes = tensor.ndim or 0, ops.shape(tensor)
+    behind = target_height - offset_height - sizes[-3], target_width - offset_width - sizes[-2]
+    if any(isinstance(size, int) and size < 0 for size in (offset_height, offset_width, *behind)):
+        raise ValueError(
+            f"pad_to_bounding_box: an image of {sizes[-3]} x {sizes[-2]} at offsets {offset_height} and {offset_width} "
+            f"does not fit into {target_height} x {target_width}."
+        )
+    return ops.pad(tensor, [*[(0, 0)] * (rank - 3), (offset_height, behind[0]), (offset_width, behind[1]), (0, 0)])
+
+
+def _flip(axis: int) -> Any:
+    return lambda image: ops.flip(image, axis=axis)
+
+
 def _l2_normalize(x: Any, axis: Any = None, epsilon: float = 1e-12, name: Any = None) -> Tensor:
     return x * ops.rsqrt(ops.maximum(ops.sum(ops.square(x), axis=axis, keepdims=True), epsilon))
 
@@ -411,6 +439,13 @@ random = SimpleNamespace(
     uniform=_uniform,
     uniform_candidate_sampler=many_classes.uniform_candidate_sampler,
 )
-image = SimpleNamespace(extract_patches=_patches, resize=_resize)
+image = SimpleNamespace(
+    crop_to_bounding_box=_crop_to_bounding_box,
+    extract_patches=_patches,
+    flip_left_right=_flip(-2),
+    flip_up_down=_flip(-3),
+    pad_to_bounding_box=_pad_to_bounding_box,
+    resize=_resize,
+)
 linalg = SimpleNamespace(einsum=einsum, matmul=matmul, norm=_norm)
 data = SimpleNamespace(Dataset=ElementDataset, AUTOTUNE=-1, experimental=SimpleNamespace(AUTOTUNE=-1))

@@ -121,6 +121,22 @@ def test_patches_and_sizes_of_images():
     assert value(tf.image.resize(image, (2, 2), method="nearest")).shape == (1, 2, 2, 1)
 
 
+def test_boxes_and_flips_of_images():
+    image = np.arange(24, dtype="float32").reshape(1, 4, 3, 2)
+
+    box = tf.image.crop_to_bounding_box(image, 1, 0, 2, 3)
+    np.testing.assert_array_equal(box, image[:, 1:3, 0:3])
+    padded = value(tf.image.pad_to_bounding_box(box, 1, 0, 4, 5))
+    assert padded.shape == (1, 4, 5, 2)
+    np.testing.assert_array_equal(padded[:, 1:3, :3], box)
+    assert padded.sum() == value(box).sum()
+    with pytest.raises(ValueError, match="an image of 4 x 3 at offsets 0 and 1 does not fit into 4 x 3"):
+        tf.image.pad_to_bounding_box(image, 0, 1, 4, 3)
+    np.testing.assert_array_equal(tf.image.flip_left_right(image[0]), image[0, :, ::-1])
+    np.testing.assert_array_equal(tf.image.flip_up_down(image), image[:, ::-1])
+    np.testing.assert_array_equal(tf.initializers.Zeros()((2,)), [0, 0])
+
+
 def test_function_with_and_without_options():
     @tf.function
     def plain(x: Any) -> Any:
