@@ -89,6 +89,7 @@ class Batcher:
         self._waiting: deque[_Request] = deque()
         self._is_busy = False
         self._timer: asyncio.TimerHandle | None = None
+        self._drained: asyncio.Future[None] | None = None
 
     @property
     def is_busy(self) -> bool:
@@ -99,6 +100,16 @@ class Batcher:
     def waiting(self) -> int:
         """How many requests wait."""
         return len(self._waiting)
+
+    def configure(self, settings: Batching) -> None:
+        """Join requests in another way from now on."""
+        self._settings = settings
+
+    async def drained(self) -> None:
+        """Wait until no request waits or is computed."""
+        while self._is_busy or self._waiting:
+            self._drained = asyncio.get_running_loop().create_future()
+            await self._drained
 
     def submit(self, arrays: Sequence[Any], signature: str = "") -> asyncio.Future[list[Any]]:
         """Append a request.
@@ -172,6 +183,8 @@ class Batcher:
             self._observer.batch(sum(request.rows for request in batch), waits, time.perf_counter() - began)
             self._answer(batch, done)
             self._consider()
+            if self._drained is not None and not self._drained.done():
+                self._drained.set_result(None)
 
         computed.add_done_callback(end)
 

@@ -1,83 +1,73 @@
-"""`Catalogue`: the models that a server has loaded; each computes in a thread of its own."""
+"""`Catalogue`: the models that a server has loaded."""
 
 from __future__ import annotations
 
-import os
-import traceback
+import asyncio
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ... import __version__
 from ...distribute.inference import Answer, RequestError, WireTensor
-from .batching import Batcher, Batching
+from .configuration import ModelConfig
 from .metrics import Metrics
 from .open_inference import EXTENSIONS, PLATFORM, as_wire, from_wire
-from .servable import Servable, load
+from .served_model import ServedModel
 from .signature import OPEN_INFERENCE, TensorInfo
-
-
-class ServedModel:
-    """A loaded model and the thread that computes it, requests that wait together where `settings` and model allow."""
-
-    def __init__(self, name: str, servable: Servable, metrics: Metrics, settings: Batching) -> None:
-        self._metrics = metrics
-        self._settings = settings
-        self.name = name
-        self.servable = servable
-        self.version = str(servable.version)
-        self._thread = ThreadPoolExecutor(1, f"serving-{name}")
-        self._batcher = Batcher(servable, settings, self._thread, metrics.of_model(name))
-
-    async def run(self, arrays: Sequence[Any], signature: str = "") -> list[Any]:
-        """The outputs, in order, for arrays that fit the inputs.
-
-        Raises:
-            RequestError: the model can't compute them, or too many requests wait for it.
-        """
-        rows = len(arrays[0]) if arrays and arrays[0].ndim else 1
-        with self._metrics.request(self.name, rows):
-            self.servable.check_rows(arrays, signature)
-            self._check_queue()
-            try:
-                return await self._batcher.submit(arrays, signature)
-            except RequestError:
-                raise
-            except Exception as error:
-                traceback.print_exception(error)
-                raise RequestError(500, f"Model {self.name!r} failed: {type(error).__name__}: {error}") from error
-
-    def _check_queue(self) -> None:
-        if self._batcher.is_busy and self._batcher.waiting >= self._settings.max_queue_size:
-            raise RequestError(
-                429,
-                f"Model {self.name!r} is busy: {self._settings.max_queue_size} requests wait for it, which is its "
-                "limit (max_queue_size). Ask again later.",
-            )
-
-    def close(self) -> None:
-        """End the thread, after what it computes."""
-        self._thread.shutdown()
+from .storage import ServableError
+from .versions import ModelVersions
 
 
 class Catalogue:
-    """All models of a server.
+    """All models of a server, by the names under which they are served. It belongs to the server's event loop."""
 
-    Args:
-        models: paths of servables by the names under which they are served, of each the highest version.
-        batching: how requests for a model are computed together, by its name.
-
-    Raises:
-        ServableError: one can't be loaded.
-    """
-
-    def __init__(self, models: Mapping[str, str | os.PathLike[str]], batching: Mapping[str, Batching]) -> None:
+    def __init__(self) -> None:
         self.metrics = Metrics()
-        self.models = {
-            name: ServedModel(name, load(path), self.metrics, batching.get(name, Batching()))
-            for name, path in models.items()
-        }
+        self.models: dict[str, ModelVersions] = {}
         self.is_open = False
+        self._thread = ThreadPoolExecutor(1, "serving-load")
+        self._turn = asyncio.Lock()
+
+    async def configure(self, models: Mapping[str, ModelConfig]) -> None:
+        """Serve these models, and no others.
+
+        Raises:
+            ServableError: one has no version that can be loaded. Then nothing changes.
+        """
+        async with self._turn:
+            added = {n: ModelVersions(n, config, self.metrics) for n, config in models.items() if n not in self.models}
+            try:
+                for entry in added.values():
+                    await entry.refresh(self._thread)
+                    self._check_loaded(entry)
+            except BaseException:
+                for entry in added.values():
+                    await entry.end()
+                raise
+            gone = [self.models.pop(name) for name in list(self.models) if name not in models]
+            for name, entry in self.models.items():
+                entry.config = models[name]
+                for served in entry.loaded.values():
+                    served.configure(entry.config.batching)
+            self.models.update(added)
+            for entry in gone:
+                await entry.end()
+        await self.refresh()
+
+    @staticmethod
+    def _check_loaded(entry: ModelVersions) -> None:
+        if not entry.loaded:
+            reasons = "; ".join(f"version {number}: {why}" for number, why in entry.failed.items())
+            raise ServableError(
+                f"Model {entry.name!r}: there is no version at {entry.config.path!r} that can be served"
+                f"{f' ({reasons})' if reasons else ''}. model.export() writes folders 1, 2, ... there."
+            )
+
+    async def refresh(self) -> None:
+        """Look for new versions of all models."""
+        async with self._turn:
+            for entry in list(self.models.values()):
+                await entry.refresh(self._thread)
 
     def find(self, name: str, version: str = "", label: str = "") -> ServedModel:
         """The model of a name, and of a version or a label if one is given.
@@ -85,17 +75,22 @@ class Catalogue:
         Raises:
             RequestError: it is not loaded.
         """
-        model = self.models.get(name)
-        if model is not None and not label and version in ("", model.version):
+        entry = self.models.get(name)
+        model = None if entry is None else entry.find(version, label)
+        if model is not None:
             return model
         asked = f"Specific({name}, {version or label})" if version or label else f"Latest({name})"
-        known = ", ".join(f"{each.name!r} (version {each.version})" for each in self.models.values())
+        known = ", ".join(
+            f"{name!r} (version {', '.join(map(str, sorted(each.loaded)))})" for name, each in self.models.items()
+        )
         raise RequestError(404, f"Servable not found for request: {asked}. Loaded are {known or 'none'}.")
 
-    def close(self) -> None:
-        """End all threads."""
-        for model in self.models.values():
-            model.close()
+    async def close(self) -> None:
+        """Wait for the requests under way, and end all threads."""
+        async with self._turn:
+            for entry in self.models.values():
+                await entry.end()
+        self._thread.shutdown()
 
     # --- the Open Inference Protocol: `InferenceBackend` ------------------------------------------------------
 
@@ -104,7 +99,7 @@ class Catalogue:
 
     def is_model_ready(self, model: str, version: str) -> bool:
         found = self.models.get(model)
-        return self.is_open and found is not None and version in ("", found.version)
+        return self.is_open and found is not None and found.find(version, "") is not None
 
     def server_metadata(self) -> dict[str, Any]:
         return {"name": "anabranch", "version": __version__, "extensions": list(EXTENSIONS)}
@@ -114,7 +109,7 @@ class Catalogue:
         signature = found.servable.signature()
         return {
             "name": model,
-            "versions": [found.version],
+            "versions": [str(number) for number in sorted(self.models[model].loaded)],
             "platform": PLATFORM,
             "inputs": [_described(info) for info in signature.inputs],
             "outputs": [_described(info) for info in signature.outputs],

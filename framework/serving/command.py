@@ -9,11 +9,15 @@ import math
 import queue
 import signal
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .signature import TensorInfo
 
+if TYPE_CHECKING:
+    from .server import Server
+
 _NEEDED = ("uvicorn", "httptools", "orjson", "prometheus_client", *(() if sys.platform == "win32" else ("uvloop",)))
+_RELOAD: int = getattr(signal, "SIGHUP", 0)
 _MOST_SHOWN = 32  # values in the example request that is printed
 
 
@@ -22,13 +26,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         action="append",
-        required=True,
         metavar="NAME=PATH",
         help="serve what model.export() wrote to PATH as NAME; may be given several times",
+    )
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="a JSON or TOML file with models, versions, labels, batching and limits, in place of --model and the "
+        "options of batching; it is read again on SIGHUP",
     )
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
     parser.add_argument("--rest-port", type=int, default=8501, metavar="PORT", help="for HTTP (default: 8501; 0: any)")
     parser.add_argument("--grpc-port", type=int, default=8500, metavar="PORT", help="for gRPC (default: 8500; 0: any)")
+    parser.add_argument(
+        "--poll-seconds",
+        type=float,
+        default=2.0,
+        metavar="SECONDS",
+        help="how often folders are looked at for new versions (default: 2; 0: never)",
+    )
     parser.add_argument(
         "--max-batch-size",
         type=int,
@@ -58,36 +74,56 @@ def run(options: argparse.Namespace) -> int:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         return _fail(f"{', '.join(missing)} must be installed for this: pip install 'anabranch[serve]'")
-    from .batching import Batching
-    from .server import Server
     from .storage import ServableError
 
     signals: queue.SimpleQueue[int] = queue.SimpleQueue()  # whose put() may be called by a signal's handler
 
     def note(number: int, frame: Any) -> None:
-        signal.signal(number, signal.SIG_DFL)
+        if number != _RELOAD:
+            signal.signal(number, signal.SIG_DFL)
         signals.put(number)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, *([_RELOAD] if _RELOAD and options.config else [])):
         signal.signal(number, note)
     try:
-        models = _models(options.model)
-        batching = Batching(options.max_batch_size, options.max_queue_delay_ms, options.max_queue_size, options.bitwise)
-        with Server(
-            models, host=options.host, rest_port=options.rest_port, grpc_port=options.grpc_port, batching=batching
-        ) as server:
+        with _server(options) as server:
+            first = server.models[0]
             print(f"ready rest={server.rest_url} grpc={server.grpc_address}")
-            print(
-                example_request(server.rest_url, next(iter(models)), server.inputs_of(next(iter(models)))), flush=True
-            )
-            for name in models:
+            print(example_request(server.rest_url, first, server.inputs_of(first)), flush=True)
+            for name in server.models:
                 why = server.why_alone(name)
-                how = f"one at a time: {why}" if why else f"together, up to {batching.max_batch_size} rows"
+                how = f"one at a time: {why}" if why else "together"
                 print(f"requests for {name!r} that wait are computed {how}", flush=True)
-            signals.get()
+            while signals.get() == _RELOAD:
+                _reconfigure(server, options.config)
     except (ServableError, ValueError, OSError) as error:
         return _fail(str(error))
     return 0
+
+
+def _server(options: argparse.Namespace) -> Server:
+    from .batching import Batching
+    from .server import Server
+
+    where = {"host": options.host, "rest_port": options.rest_port, "grpc_port": options.grpc_port}
+    if bool(options.model) == bool(options.config):
+        raise ValueError("give --model NAME=PATH, once or several times, or --config FILE.")
+    if options.config:
+        return Server(config=options.config, poll_seconds=options.poll_seconds, **where)
+    batching = Batching(options.max_batch_size, options.max_queue_delay_ms, options.max_queue_size, options.bitwise)
+    return Server(_models(options.model), batching=batching, poll_seconds=options.poll_seconds, **where)
+
+
+def _reconfigure(server: Server, path: str) -> None:
+    """Read the configuration again; a wrong one is reported, and changes nothing."""
+    from .storage import ServableError
+
+    try:
+        server.configure(path)
+    except (ServableError, ValueError) as error:
+        print(f"anabranch serve: {error} Nothing was changed.", file=sys.stderr, flush=True)
+    else:
+        print(f"configured anew: {', '.join(server.models)}", flush=True)
 
 
 def _fail(message: str) -> int:

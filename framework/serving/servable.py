@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 
 from ...distribute.inference import RequestError
-from ...engine.graph import Graph
+from ...engine.graph import Graph, as_dtype
 from ...engine.passes.independent_rows import why_rows_depend
 from ...engine.session.programs import make_variants
 from .signature import DEFAULT, Signature
 from .storage import pick_version, read_servable
 from .values import as_input
+
+_MOST_SHAPES = 16  # that are remembered, to compile a new version for them before it is asked
 
 
 class Servable:
@@ -33,6 +35,7 @@ class Servable:
         self.version = version
         self.signatures = signatures
         self._lock = threading.Lock()
+        self._asked: dict[Any, None] = {}  # signatures with the shapes and dtypes of arrays, the latest last
         self._programs = {name: _programs(graph, signature) for name, signature in signatures.items()}
         self._why_alone = {name: _why_alone(graph, signature) for name, signature in signatures.items()}
 
@@ -102,6 +105,24 @@ class Servable:
         """
         return self._why_alone[signature or DEFAULT]
 
+    def recent(self) -> list[tuple[str, list[Any]]]:
+        """Give signatures with arrays of zeros, of the shapes that were computed last."""
+        with self._lock:
+            kinds = list(self._asked)
+        return [(signature, [np.zeros(shape, dtype) for shape, dtype in arrays]) for signature, *arrays in kinds]
+
+    def takes(self, signature: str, arrays: Sequence[Any]) -> bool:
+        """Whether there is such a signature, and its inputs have shapes and dtypes that arrays fit."""
+        found = self.signatures.get(signature)
+        return (
+            found is not None
+            and len(found.inputs) == len(arrays)
+            and all(
+                info.accepts(array.shape) and as_dtype(info.dtype) == array.dtype
+                for info, array in zip(found.inputs, arrays, strict=True)
+            )
+        )
+
     def check_rows(self, arrays: Sequence[Any], signature: str = "") -> None:
         """Check that all inputs with a batch axis have the same number of rows.
 
@@ -122,8 +143,13 @@ class Servable:
         """
         self.check_rows(arrays, signature)
         programs, found = self._programs[signature or DEFAULT], self.signatures[signature or DEFAULT]
+        kind = (signature or DEFAULT, *[(array.shape, array.dtype) for array in arrays])
         try:
             with self._lock:
+                self._asked.pop(kind, None)
+                self._asked[kind] = None
+                if len(self._asked) > _MOST_SHAPES:
+                    del self._asked[next(iter(self._asked))]
                 values = programs.get(arrays)(*arrays)
         except (ValueError, TypeError, IndexError, ArithmeticError) as error:
             raise RequestError(400, f"The model can't compute this: {error}") from error

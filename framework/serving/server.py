@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import re
 import socket
 import sys
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from concurrent.futures import Future
 from typing import Any, Self
 
@@ -18,14 +19,16 @@ import uvicorn
 from ...distribute.inference_grpc import start_front
 from .batching import Batching
 from .catalogue import Catalogue
+from .configuration import ModelConfig, ServerConfig, parse_config, read_config
 from .http import Application, Request, Response, Route
 from .metrics import CONTENT_TYPE
 from .open_inference_rest import OpenInferenceRest
+from .served_model import ServedModel
 from .signature import TensorInfo
 from .tensorflow_rest import TensorFlowRest
 
-MAX_BODY_BYTES = 64 << 20
-DRAIN_SECONDS = 30
+POLL_SECONDS = 2.0
+_log = logging.getLogger("anabranch.serving")
 
 
 class Server:
@@ -33,12 +36,18 @@ class Server:
 
     Args:
         models: paths of servables, that `model.export` wrote, by the names under which they are served. The highest
-            version of each is loaded.
+            version of each is served, and a new one once it is there.
+        config: what is served, instead of `models`: the path of a JSON or TOML file, or a dict like it
+            (docs/serving.md, "Configuration").
         host: the address to listen on; by default only this machine gets there.
         rest_port, grpc_port: ports; 0 for any that are free.
-        max_body_bytes: the largest body, and the largest gRPC message, that is taken.
-        batching: how requests for a model are computed together, for all models or by the names of some.
-        drain_seconds: how long requests under way may take when the server stops.
+        batching: with `models`, how requests are computed together, for all models or by the names of some.
+        poll_seconds: how often folders are looked at for new versions; 0 for never.
+        max_body_bytes: the largest body, and the largest gRPC message, that is taken. By default that of `config`.
+        drain_seconds: how long requests under way may take when the server stops. By default that of `config`.
+
+    Raises:
+        ValueError: both or neither of `models` and `config` are given, or something in them has no meaning.
 
     >>> import tempfile
     >>> from urllib.request import urlopen
@@ -53,22 +62,26 @@ class Server:
 
     def __init__(
         self,
-        models: Mapping[str, str | os.PathLike[str]],
+        models: Mapping[str, str | os.PathLike[str]] | None = None,
+        config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
         *,
         host: str = "127.0.0.1",
         rest_port: int = 0,
         grpc_port: int = 0,
-        max_body_bytes: int = MAX_BODY_BYTES,
         batching: Batching | Mapping[str, Batching] | None = None,
-        drain_seconds: float = DRAIN_SECONDS,
+        poll_seconds: float = POLL_SECONDS,
+        max_body_bytes: int | None = None,
+        drain_seconds: float | None = None,
     ) -> None:
-        self._batching = _by_model(batching, models)
-        self._models = models
+        self._config = _config(models, config, batching)
         self._host = host
         self._ports = rest_port, grpc_port
-        self._max_body_bytes = max_body_bytes
-        self._drain_seconds = drain_seconds
+        self._poll_seconds = poll_seconds
+        self._max_body_bytes = max_body_bytes or self._config.max_body_bytes
+        self._drain_seconds = self._config.drain_seconds if drain_seconds is None else drain_seconds
         self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._catalogue: Catalogue | None = None
         self._stop: Callable[[], Any] = lambda: None
         self.rest_url = ""
         self.grpc_address = ""
@@ -82,17 +95,13 @@ class Server:
         """
         if self._thread is not None:
             raise RuntimeError("This server runs already.")
-        catalogue = Catalogue(self._models, self._batching)
-        self._inputs = {each.name: each.servable.signature().inputs for each in catalogue.models.values()}
-        self._why_alone = {each.name: each.servable.why_alone() for each in catalogue.models.values()}
         try:
             family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
             listening = socket.create_server((self._host, self._ports[0]), family=family, backlog=2048)
         except OSError as error:
-            catalogue.close()
             raise OSError(error.errno, f"Can't listen on {self._host}:{self._ports[0]} for HTTP: {error}") from error
         started: Future[None] = Future()
-        self._thread = threading.Thread(target=self._run, args=(catalogue, listening, started), name="serving")
+        self._thread = threading.Thread(target=self._run, args=(listening, started), name="serving")
         self._thread.start()
         try:
             started.result()
@@ -106,15 +115,44 @@ class Server:
         self._stop()
         if self._thread is not None:
             self._thread.join()
-        self._thread, self._stop = None, lambda: None
+        self._thread, self._stop, self._loop, self._catalogue = None, lambda: None, None, None
+
+    def configure(self, config: str | os.PathLike[str] | Mapping[str, Any]) -> None:
+        """Serve what another configuration says; models, versions, labels and batching change, the limits do not.
+
+        Raises:
+            ValueError: it can't be read, or has no meaning. Nothing changes then.
+            ServableError: a new model has no version that can be loaded. Nothing changes then.
+        """
+        found = _config(None, config, None)
+        self._on_loop(lambda catalogue: catalogue.configure(found.models))
+
+    def refresh(self) -> None:
+        """Look for new versions now, and come back when they are loaded."""
+        self._on_loop(lambda catalogue: catalogue.refresh())
+
+    def _on_loop(self, work: Callable[[Catalogue], Coroutine[Any, Any, None]]) -> None:
+        if self._loop is None or self._catalogue is None:
+            raise RuntimeError("This server does not run.")
+        asyncio.run_coroutine_threadsafe(work(self._catalogue), self._loop).result()
+
+    def _served(self, name: str) -> ServedModel:
+        if self._catalogue is None:
+            raise RuntimeError("This server does not run.")
+        return self._catalogue.find(name)
+
+    @property
+    def models(self) -> list[str]:
+        """The names of the models that are served."""
+        return [] if self._catalogue is None else list(self._catalogue.models)
 
     def inputs_of(self, name: str) -> tuple[TensorInfo, ...]:
         """The inputs of a model that is served."""
-        return self._inputs[name]
+        return self._served(name).servable.signature().inputs
 
     def why_alone(self, name: str) -> str | None:
         """Say why requests for a model are computed one at a time; None if rows of several are computed together."""
-        return self._why_alone[name]
+        return self._served(name).servable.why_alone()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -122,16 +160,24 @@ class Server:
     def __exit__(self, *details: Any) -> None:
         self.stop()
 
-    def _run(self, catalogue: Catalogue, listening: socket.socket, started: Future[None]) -> None:
-        with contextlib.closing(catalogue), listening, asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    def _run(self, listening: socket.socket, started: Future[None]) -> None:
+        with listening, asyncio.Runner(loop_factory=_loop_factory()) as runner:
             try:
-                runner.run(self._serve(catalogue, listening, started))
+                runner.run(self._serve(listening, started))
             except BaseException as error:
                 if started.done():
                     raise
                 started.set_exception(error)
 
-    async def _serve(self, catalogue: Catalogue, listening: socket.socket, started: Future[None]) -> None:
+    async def _serve(self, listening: socket.socket, started: Future[None]) -> None:
+        catalogue = Catalogue()
+        try:
+            await catalogue.configure(self._config.models)
+            await self._answer(catalogue, listening, started)
+        finally:
+            await catalogue.close()
+
+    async def _answer(self, catalogue: Catalogue, listening: socket.socket, started: Future[None]) -> None:
         loop, ending = asyncio.get_running_loop(), asyncio.Event()
         front, grpc_port = await start_front(catalogue, self._host, self._ports[1], self._max_body_bytes)
         routes = [*TensorFlowRest(catalogue).routes(), *OpenInferenceRest(catalogue).routes(), metrics_route(catalogue)]
@@ -142,12 +188,39 @@ class Server:
         self.rest_url = f"http://{host}:{listening.getsockname()[1]}"
         self.grpc_address = f"{host}:{grpc_port}"
         self._stop = lambda: loop.call_soon_threadsafe(ending.set)
+        self._loop, self._catalogue = loop, catalogue
         catalogue.is_open = True
+        polling = asyncio.create_task(self._poll(catalogue))
         started.set_result(None)
         await ending.wait()
         catalogue.is_open = False
         http.should_exit = True
+        polling.cancel()
         await asyncio.gather(serving, front.stop(self._drain_seconds))
+        with contextlib.suppress(asyncio.CancelledError):
+            await polling
+
+    async def _poll(self, catalogue: Catalogue) -> None:
+        while self._poll_seconds > 0:
+            await asyncio.sleep(self._poll_seconds)
+            try:
+                await catalogue.refresh()
+            except Exception:
+                _log.exception("looking for new versions failed")
+
+
+def _config(
+    models: Mapping[str, str | os.PathLike[str]] | None,
+    config: str | os.PathLike[str] | Mapping[str, Any] | None,
+    batching: Batching | Mapping[str, Batching] | None,
+) -> ServerConfig:
+    if (models is None) == (config is None) or (config is not None and batching is not None):
+        raise ValueError("A server takes models, with batching, or config; give one of them.")
+    if config is not None:
+        return parse_config(config) if isinstance(config, Mapping) else read_config(config)
+    assert models is not None
+    by_model = _by_model(batching, models)
+    return ServerConfig({name: ModelConfig(os.fspath(path), batching=by_model[name]) for name, path in models.items()})
 
 
 def _by_model(batching: Batching | Mapping[str, Batching] | None, models: Mapping[str, Any]) -> dict[str, Batching]:

@@ -61,10 +61,19 @@ class TensorFlowRest:
         raise RequestError(404, f"{request.parts['call']!r} is not offered; there is ':predict'.")
 
     async def _status(self, request: Request) -> Response:
+        name, version, label = (request.parts[part] for part in ("model", "version", "label"))
+        entry = self._catalogue.models.get(name)
+        failed = {} if entry is None or label else {str(number): why for number, why in entry.failed.items()}
+        if version in failed:
+            return Response(write_json({"model_version_status": [_state(version, failed[version])]}))
         model = self._model(request)
-        status = {"error_code": "OK", "error_message": ""}
-        state = {"version": model.version, "state": "AVAILABLE", "status": status}
-        return Response(write_json({"model_version_status": [state]}))
+        if version or label or entry is None:
+            return Response(write_json({"model_version_status": [_state(model.version)]}))
+        states = {number: _state(str(number)) for number in entry.loaded}
+        states |= {number: _state(str(number), why) for number, why in entry.failed.items()}
+        return Response(
+            write_json({"model_version_status": [states[number] for number in sorted(states, reverse=True)]})
+        )
 
     async def _metadata(self, request: Request) -> Response:
         model = self._model(request)
@@ -107,6 +116,12 @@ def _named(signature: Signature, inputs: Any) -> dict[str, Any]:
 def _is_object(value: Any) -> bool:
     """Whether a value is an object of inputs; ``{"b64": ...}`` is a value."""
     return isinstance(value, dict) and value.keys() != {"b64"}
+
+
+def _state(version: str, failure: str = "") -> dict[str, Any]:
+    """What is said of a version: it answers, or could not be loaded."""
+    status = {"error_code": "UNKNOWN" if failure else "OK", "error_message": failure}
+    return {"version": version, "state": "END" if failure else "AVAILABLE", "status": status}
 
 
 # --- answers --------------------------------------------------------------------------------------------------------

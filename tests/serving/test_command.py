@@ -41,9 +41,9 @@ def start(models: Path) -> Iterator[Callable[..., Any]]:
     """Starts a server of a model at ports of its own: the process, its URL, its address for gRPC, the line for curl."""
     started: list[subprocess.Popen[str]] = []
 
-    def make(name: str) -> tuple[subprocess.Popen[str], str, str, str]:
+    def make(name: str, *options: str) -> tuple[subprocess.Popen[str], str, str, str]:
         command = [sys.executable, "-W", "error", "-m", "anabranch", "serve", "--rest-port", "0", "--grpc-port", "0"]
-        command += ["--model", f"{name}={models / name}"]
+        command += options or ["--model", f"{name}={models / name}"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         started.append(process)
         assert process.stdout is not None
@@ -52,7 +52,9 @@ def start(models: Path) -> Iterator[Callable[..., Any]]:
         if not found:
             process.kill()
             raise AssertionError(f"{line!r}\n{process.communicate()}")
-        return process, found[1], found[2], process.stdout.readline()
+        curl = process.stdout.readline()
+        assert process.stdout.readline().startswith(f"requests for {name!r} that wait are computed ")
+        return process, found[1], found[2], curl
 
     yield make
     for process in started:
@@ -76,6 +78,24 @@ def test_it_serves_by_each_protocol_and_ends(start: Callable[..., Any]) -> None:
     parts = urlsplit(url)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((parts.hostname or "", parts.port or 0), timeout=5)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no SIGHUP on this system")
+def test_a_configuration_is_read_again_on_sighup(start: Callable[..., Any], models: Path, tmp_path: Path) -> None:
+    path = tmp_path / "serve.json"
+    path.write_text(json.dumps({"models": {"letters": {"path": str(models / "letters")}}}))
+    process, url, _, _ = start("letters", "--config", str(path))
+    assert ask(url, "/v1/models/letters").status == 200
+    path.write_text(json.dumps({"models": {"again": {"path": str(models / "letters"), "labels": {"stable": 1}}}}))
+    process.send_signal(signal.SIGHUP)
+    assert process.stdout.readline() == "configured anew: again\n"
+    assert [ask(url, f"/v1/models/{name}").status for name in ("letters", "again/labels/stable")] == [404, 200]
+    path.write_text("{")
+    process.send_signal(signal.SIGHUP)
+    assert re.fullmatch(r"anabranch serve: The configuration .*: .* Nothing was changed\.\n", process.stderr.readline())
+    assert ask(url, "/v1/models/again").status == 200
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
 
 
 def test_requests_under_way_end(start: Callable[..., Any]) -> None:

@@ -1,0 +1,62 @@
+"""`ServedModel`: a loaded version of a model, and the thread that computes it."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from ...distribute.inference import RequestError
+from .batching import Batcher, Batching
+from .metrics import Metrics
+from .servable import Servable
+
+
+class ServedModel:
+    """A loaded model and the thread that computes it, requests that wait together where `settings` and model allow."""
+
+    def __init__(self, name: str, servable: Servable, metrics: Metrics, settings: Batching) -> None:
+        self._metrics = metrics
+        self._settings = settings
+        self.name = name
+        self.servable = servable
+        self.version = str(servable.version)
+        self._thread = ThreadPoolExecutor(1, f"serving-{name}")
+        self._batcher = Batcher(servable, settings, self._thread, metrics.of_model(name))
+
+    async def run(self, arrays: Sequence[Any], signature: str = "") -> list[Any]:
+        """The outputs, in order, for arrays that fit the inputs.
+
+        Raises:
+            RequestError: the model can't compute them, or too many requests wait for it.
+        """
+        rows = len(arrays[0]) if arrays and arrays[0].ndim else 1
+        with self._metrics.request(self.name, rows):
+            self.servable.check_rows(arrays, signature)
+            self._check_queue()
+            try:
+                return await self._batcher.submit(arrays, signature)
+            except RequestError:
+                raise
+            except Exception as error:
+                traceback.print_exception(error)
+                raise RequestError(500, f"Model {self.name!r} failed: {type(error).__name__}: {error}") from error
+
+    def _check_queue(self) -> None:
+        if self._batcher.is_busy and self._batcher.waiting >= self._settings.max_queue_size:
+            raise RequestError(
+                429,
+                f"Model {self.name!r} is busy: {self._settings.max_queue_size} requests wait for it, which is its "
+                "limit (max_queue_size). Ask again later.",
+            )
+
+    def configure(self, settings: Batching) -> None:
+        """Join requests in another way from now on."""
+        self._settings = settings
+        self._batcher.configure(settings)
+
+    async def end(self) -> None:
+        """Wait for the requests under way, and end the thread."""
+        await self._batcher.drained()
+        self._thread.shutdown()

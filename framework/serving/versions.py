@@ -1,0 +1,129 @@
+"""`ModelVersions`: the versions of a model that a server has loaded, and those that it could not load."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any
+
+from ...distribute.inference import RequestError
+from .configuration import ModelConfig
+from .metrics import Metrics
+from .servable import Servable, load
+from .served_model import ServedModel
+from .storage import ServableError, versions_in
+
+_log = logging.getLogger("anabranch.serving")
+
+
+class ModelVersions:
+    """The versions of one model.
+
+    All methods run on the event loop; files are read, and programs compiled, in another thread.
+
+    Args:
+        name: under which it is served.
+        config: which versions are wanted.
+        metrics: of the server.
+
+    Attributes:
+        loaded: those that answer, by number.
+        failed: why others could not be loaded, by number.
+    """
+
+    def __init__(self, name: str, config: ModelConfig, metrics: Metrics) -> None:
+        self.name = name
+        self.config = config
+        self._metrics = metrics
+        self.loaded: dict[int, ServedModel] = {}
+        self.failed: dict[int, str] = {}
+        self._tried: dict[int, Any] = {}  # what the manifest of a version that failed looked like
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    def find(self, version: str, label: str) -> ServedModel | None:
+        """Give the version of a number or a label, by default the highest; None if it is not loaded."""
+        if label:
+            number = self.config.labels.get(label)
+            return None if number is None else self.loaded.get(number)
+        if version:
+            return self.loaded.get(int(version)) if version.isdecimal() else None
+        return self.loaded[max(self.loaded)] if self.loaded else None
+
+    async def refresh(self, thread: Executor) -> None:
+        """Load what is wanted and was not there before; then let go what is no longer wanted.
+
+        A version that can't be loaded is noted in `failed`, and tried again when its manifest changes. The others stay.
+
+        Raises:
+            ServableError: there is no such folder, and nothing is loaded.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            available = await loop.run_in_executor(thread, versions_in, self.config.path)
+        except (OSError, ServableError) as error:
+            if not self.loaded:
+                raise ServableError(f"Model {self.name!r}: {error}") from None
+            _log.warning("model %r: %s", self.name, error)
+            return
+        wanted = self.config.wanted(available)
+        for number in wanted:
+            if number not in self.loaded:
+                await self._load(number, thread)
+        self.failed = {number: why for number, why in self.failed.items() if number in wanted}
+        if any(number in self.loaded for number in wanted):
+            for number in [each for each in self.loaded if each not in wanted]:
+                self._let_go(number)
+
+    async def _load(self, number: int, thread: Executor) -> None:
+        stamp = _stamp(Path(self.config.path, str(number), "manifest.json"))
+        if self._tried.get(number, ()) == stamp:
+            return
+        shapes = self.loaded[max(self.loaded)].servable.recent() if self.loaded else ()
+        try:
+            servable = await asyncio.get_running_loop().run_in_executor(
+                thread, _loaded_and_warm, self.config.path, number, tuple(shapes)
+            )
+        except Exception as error:
+            self._tried[number] = stamp
+            self.failed[number] = str(error) if isinstance(error, ServableError) else f"{type(error).__name__}: {error}"
+            _log.warning("model %r: version %d can't be loaded: %s", self.name, number, self.failed[number])
+            return
+        self._tried.pop(number, None)
+        self.failed.pop(number, None)
+        self.loaded[number] = ServedModel(self.name, servable, self._metrics, self.config.batching)
+
+    def _let_go(self, number: int) -> None:
+        """Take no more requests for a version; it ends after its last."""
+        task = asyncio.create_task(self.loaded.pop(number).end())
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def end(self) -> None:
+        """Let all versions go, and wait until their last requests are answered."""
+        for number in list(self.loaded):
+            self._let_go(number)
+        while self._leaving:
+            await asyncio.wait(self._leaving)
+
+
+def _stamp(path: Path) -> Any:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _loaded_and_warm(path: str | os.PathLike[str], number: int, shapes: tuple[Any, ...]) -> Servable:
+    """A version whose programs are compiled for the shapes that the one before it was asked for."""
+    servable = load(path, number)
+    for signature, arrays in shapes:
+        if servable.takes(signature, arrays):
+            try:
+                servable.run(arrays, signature)
+            except RequestError:  # an op may refuse values that are all alike
+                continue
+    return servable

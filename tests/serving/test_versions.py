@@ -1,0 +1,225 @@
+"""Versions of models come and go while the server answers; configurations are read, checked and read again."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from shared.serving_clients import ask, call
+
+import anabranch as ab
+from anabranch.framework.serving.servable import Servable
+
+pytest.importorskip("uvicorn")
+PATIENCE = 60
+BODY = {"inputs": [[1.0, 2.0]]}
+
+
+def export(folder: Path, factor: float) -> None:
+    """Another version, which multiplies."""
+    x = ab.Input((2,), name="x")
+    ab.Model(x, layers_of(factor)(x)).export(folder, verbose=False)
+
+
+def layers_of(factor: float) -> Any:
+    return ab.layers.Rescaling(factor)
+
+
+def answer(server: ab.serving.Server, path: str = "m") -> Any:
+    reply = ask(server.rest_url, f"/v1/models/{path}:predict", BODY)
+    return reply.json["outputs"][0][0] if reply.status == 200 else reply.status
+
+
+def states(server: ab.serving.Server, path: str = "m") -> list[tuple[str, str]]:
+    reply = ask(server.rest_url, f"/v1/models/{path}").json
+    return [(each["version"], each["state"]) for each in reply["model_version_status"]]
+
+
+def test_a_new_version_takes_over_and_the_old_one_leaves(tmp_path: Path) -> None:
+    export(tmp_path, 1.0)
+    with ab.serving.Server({"m": tmp_path}, poll_seconds=0) as server:
+        assert (answer(server), states(server)) == (1.0, [("1", "AVAILABLE")])
+        export(tmp_path, 2.0)
+        assert answer(server) == 1.0
+        server.refresh()
+        assert (answer(server), states(server)) == (2.0, [("2", "AVAILABLE")])
+        assert answer(server, "m/versions/1") == 404
+        assert call(server.grpc_address, "ModelMetadata", name="m").versions == ["2"]
+        shutil.rmtree(tmp_path / "2")
+        server.refresh()
+        assert (answer(server), states(server)) == (1.0, [("1", "AVAILABLE")])
+
+
+def test_folders_are_looked_at_by_themselves(tmp_path: Path) -> None:
+    export(tmp_path, 1.0)
+    with ab.serving.Server({"m": tmp_path}, poll_seconds=0.01) as server:
+        export(tmp_path, 2.0)
+        assert any(answer(server) == 2.0 for _ in range(10_000))
+
+
+def test_versions_and_labels_are_chosen(tmp_path: Path) -> None:
+    for factor in (1.0, 2.0, 3.0):
+        export(tmp_path, factor)
+    model: dict[str, Any] = {"path": str(tmp_path), "versions": {"latest": 2}, "labels": {"stable": 2, "gone": 1}}
+    with ab.serving.Server(config={"models": {"m": model}}, poll_seconds=0) as server:
+        assert states(server) == [("3", "AVAILABLE"), ("2", "AVAILABLE")]
+        assert [answer(server, path) for path in ("m", "m/versions/2", "m/labels/stable")] == [3.0, 2.0, 2.0]
+        assert [answer(server, path) for path in ("m/versions/1", "m/labels/gone", "m/labels/none")] == [404, 404, 404]
+        server.configure({"models": {"m": {**model, "versions": {"all": True}}}})
+        assert answer(server, "m/labels/gone") == 1.0
+        server.configure({"models": {"m": {**model, "versions": {"specific": [1]}}}})
+        assert states(server) == [("1", "AVAILABLE")]
+        server.configure({"models": {"n": model}})
+        assert (answer(server), answer(server, "n")) == (404, 3.0)
+
+
+def test_a_damaged_version_is_reported_and_the_old_one_stays(tmp_path: Path) -> None:
+    export(tmp_path, 1.0)
+    with ab.serving.Server({"m": tmp_path}, poll_seconds=0) as server:
+        export(tmp_path, 2.0)
+        manifest = tmp_path / "2" / "manifest.json"
+        whole = manifest.read_bytes()
+        manifest.write_bytes(whole[:-9])
+        server.refresh()
+        assert (answer(server), states(server)) == (1.0, [("2", "END"), ("1", "AVAILABLE")])
+        (state,) = ask(server.rest_url, "/v1/models/m/versions/2").json["model_version_status"]
+        assert state["status"]["error_code"] == "UNKNOWN"
+        assert "manifest.json" in state["status"]["error_message"]
+        server.refresh()  # it is not read again as it is
+        manifest.write_bytes(whole)
+        os.utime(manifest, ns=(1, 1))
+        server.refresh()
+        assert (answer(server), states(server)) == (2.0, [("2", "AVAILABLE")])
+
+
+def test_models_whose_folder_is_gone_stay(tmp_path: Path) -> None:
+    export(tmp_path / "model", 1.0)
+    with ab.serving.Server({"m": tmp_path / "model"}, poll_seconds=0) as server:
+        shutil.rmtree(tmp_path / "model")
+        server.refresh()
+        assert (answer(server), states(server)) == (1.0, [("1", "AVAILABLE")])
+
+
+def test_requests_under_way_are_answered_by_the_version_that_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export(tmp_path, 1.0)
+    began, free, run = threading.Event(), threading.Event(), Servable.run
+
+    def run_when_free(servable: Servable, *args: Any) -> list[Any]:
+        if servable.version == 1:
+            began.set()
+            assert free.wait(PATIENCE)
+        return run(servable, *args)
+
+    with ab.serving.Server({"m": tmp_path}, poll_seconds=0) as server, ThreadPoolExecutor(2) as clients:
+        monkeypatch.setattr(Servable, "run", run_when_free)
+        slow = clients.submit(answer, server)
+        assert began.wait(PATIENCE)
+        export(tmp_path, 2.0)
+        server.refresh()
+        assert answer(server) == 2.0
+        free.set()
+        assert slow.result() == 1.0
+
+
+def test_no_request_fails_while_versions_change(tmp_path: Path) -> None:
+    export(tmp_path, 1.0)
+    done = threading.Event()
+
+    def ask_on(server: ab.serving.Server) -> list[Any]:
+        found: list[Any] = []
+        while not done.is_set():
+            found.append(answer(server))
+        return found
+
+    with ab.serving.Server({"m": tmp_path}, poll_seconds=0) as server, ThreadPoolExecutor(4) as clients:
+        asked = [clients.submit(ask_on, server) for _ in range(4)]
+        for factor in range(2, 8):
+            export(tmp_path, float(factor))
+            server.refresh()
+        done.set()
+        answers = [each.result() for each in asked]
+    for found in answers:
+        assert found == sorted(found)
+        assert set(found) <= set(range(1, 8))
+
+
+def test_a_new_version_is_compiled_for_the_shapes_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    export(tmp_path, 1.0)
+    shapes: list[Any] = []
+    run = Servable.run
+
+    def noted(servable: Servable, arrays: Any, *args: Any) -> list[Any]:
+        shapes.append((servable.version, arrays[0].shape))
+        return run(servable, arrays, *args)
+
+    with ab.serving.Server({"m": tmp_path}, poll_seconds=0) as server:
+        ask(server.rest_url, "/v1/models/m:predict", {"inputs": np.ones((3, 2)).tolist()})
+        answer(server)
+        monkeypatch.setattr(Servable, "run", noted)
+        export(tmp_path, 2.0)
+        server.refresh()
+    assert shapes == [(2, (4, 2)), (2, (1, 2))]
+
+
+# --- configurations -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({}, 'expected {"models"'),
+        ({"models": {"m": {}}}, "models.m: expected a 'path'"),
+        ({"models": {"m/n": {"path": "p"}}}, "no slash"),
+        ({"models": {"m": {"path": "p", "version": 1}}}, "models.m: 'version' is unknown. Expected 'path', 'versions'"),
+        ({"models": {"m": {"path": 3}}}, "models.m.path: expected str, got 3"),
+        ({"models": {"m": {"path": "p", "versions": {"latest": 0}}}}, "versions must be"),
+        ({"models": {"m": {"path": "p", "versions": {"specific": []}}}}, "versions must be"),
+        ({"models": {"m": {"path": "p", "versions": {"latest": True}}}}, "versions must be"),
+        ({"models": {"m": {"path": "p", "labels": {"a/b": 1}}}}, "labels must be names"),
+        ({"models": {"m": {"path": "p", "batching": {"max_batch_size": 0}}}}, "models.m: Batching: max_batch_size"),
+        ({"models": {"m": {"path": "p", "batching": {"bitwise": 1}}}}, "batching.bitwise: expected bool, got 1"),
+        ({"models": {"m": {"path": "p"}}, "limits": {"max_body_bytes": True}}, "expected int, got True"),
+        ({"models": {"m": {"path": "p"}}, "limits": {"drain_seconds": -1}}, "limits must be positive"),
+        ([], "the whole: expected a table of models, limits; got list"),
+    ],
+)
+def test_a_wrong_configuration_is_refused_where_it_is_wrong(document: Any, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "serve.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(ValueError, match=r"serve\.json") as caught:
+        ab.serving.Server(config=path)
+    assert message in str(caught.value)
+
+
+def test_a_configuration_is_json_or_toml_and_a_wrong_one_changes_nothing(tmp_path: Path) -> None:
+    export(tmp_path / "model", 2.0)
+    path = tmp_path / "serve.toml"
+    path.write_text(
+        f'[models.m]\npath = "{(tmp_path / "model").as_posix()}"\nlabels = {{ stable = 1 }}\n'
+        "[models.m.batching]\nmax_batch_size = 8\nmax_queue_delay_ms = 0.5\n[limits]\ndrain_seconds = 3\n"
+    )
+    with ab.serving.Server(config=path, poll_seconds=0) as server:
+        assert answer(server, "m/labels/stable") == 2.0
+        path.write_text("[models.m]\npath = 3\n")
+        with pytest.raises(ValueError, match=r"models\.m\.path: expected str, got 3"):
+            server.configure(path)
+        with pytest.raises(ab.serving.ServableError, match="Model 'n': There is no folder"):
+            server.configure({"models": {"n": {"path": str(tmp_path / "none")}}})
+        assert (server.models, answer(server)) == (["m"], 2.0)
+
+
+def test_models_or_a_configuration_are_given(tmp_path: Path) -> None:
+    for options in ({}, {"models": {"m": tmp_path}, "config": {"models": {}}}):
+        with pytest.raises(ValueError, match="models, with batching, or config"):
+            ab.serving.Server(**options)
+    with pytest.raises(RuntimeError, match="does not run"):
+        ab.serving.Server({"m": tmp_path}).refresh()
