@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -206,7 +206,7 @@ class Session:
         with self._stop:
             program = self._latest = programs.get(values)
             results = iter(program(*values))
-        found = [_fetched(leaf, results) for leaf in leaves]
+        found = [as_fetched(next(results)) if isinstance(leaf, Symbol) else _known(leaf) for leaf in leaves]
         return _pack_fetches(fetches, found)
 
     def _variants(self, given: tuple[Symbol | Operation, ...], feeds: tuple[Symbol, ...]) -> Variants:
@@ -281,11 +281,9 @@ class Session:
         self._contexts.pop().__exit__(kind, error, traceback)
 
 
-def _fetched(leaf: Any, results: Iterator[Any]) -> Any:
-    """A fetched leaf: a value's array, the next of the results for a symbol, None for an operation."""
-    if isinstance(leaf, Value):
-        return copied_value(as_fetched(leaf.array))
-    return as_fetched(next(results)) if isinstance(leaf, Symbol) else None
+def _known(leaf: Any) -> Any:
+    """A fetched leaf that no program computes: the array of a value, None for an operation."""
+    return copied_value(as_fetched(leaf.array)) if isinstance(leaf, Value) else None
 
 
 def _schedule(placement: Any, seed: Any, target: Any) -> Schedule:
@@ -314,7 +312,7 @@ def checked_feed(tensor: Symbol, value: Any) -> Any:
         TypeError: its dtype can't be cast safely.
     """
     spec = tensor.spec
-    if type(value) is np.ndarray and value.dtype == spec.dtype and value.ndim:
+    if (isinstance(value, np.generic) or (type(value) is np.ndarray and value.ndim)) and value.dtype == spec.dtype:
         array = value
     else:
         array = _cast_feed(tensor, value)
