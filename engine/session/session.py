@@ -312,7 +312,8 @@ def checked_feed(tensor: Symbol, value: Any) -> Any:
         TypeError: its dtype can't be cast safely.
     """
     spec = tensor.spec
-    if (isinstance(value, np.generic) or (type(value) is np.ndarray and value.ndim)) and value.dtype == spec.dtype:
+    kind: Any = type(value)
+    if (issubclass(kind, np.generic) or (kind is np.ndarray and value.ndim)) and value.dtype == spec.dtype:
         array = value
     else:
         array = _cast_feed(tensor, value)
