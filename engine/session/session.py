@@ -304,6 +304,9 @@ def _schedule(placement: Any, seed: Any, target: Any) -> Schedule:
     return Schedule(placement, seed, None if target is None else connect(target))
 
 
+_SCALARS: frozenset[Any] = frozenset(np.sctypeDict.values())  # classes of NumPy's scalars
+
+
 def checked_feed(tensor: Symbol, value: Any) -> Any:
     """`value` as an array that fits `tensor`.
 
@@ -312,8 +315,7 @@ def checked_feed(tensor: Symbol, value: Any) -> Any:
         TypeError: its dtype can't be cast safely.
     """
     spec = tensor.spec
-    kind: Any = type(value)
-    if (issubclass(kind, np.generic) or (kind is np.ndarray and value.ndim)) and value.dtype == spec.dtype:
+    if (type(value) in _SCALARS or (type(value) is np.ndarray and value.ndim)) and value.dtype == spec.dtype:
         array = value
     else:
         array = _cast_feed(tensor, value)
