@@ -27,6 +27,7 @@ class Catalogue:
         self.is_open = False
         self._thread = ThreadPoolExecutor(1, "serving-load")
         self._turn = asyncio.Lock()
+        self._leaving: set[asyncio.Task[None]] = set()
 
     async def configure(self, models: Mapping[str, ModelConfig]) -> None:
         """Serve these models, and no others.
@@ -35,7 +36,10 @@ class Catalogue:
             ServableError: one has no version that can be loaded. Then nothing changes.
         """
         async with self._turn:
-            added = {n: ModelVersions(n, config, self.metrics) for n, config in models.items() if n not in self.models}
+            kept = {
+                name for name, entry in self.models.items() if name in models and entry.config.path == models[name].path
+            }
+            added = {name: ModelVersions(name, models[name], self.metrics) for name in models if name not in kept}
             try:
                 for entry in added.values():
                     await entry.refresh(self._thread)
@@ -44,14 +48,16 @@ class Catalogue:
                 for entry in added.values():
                     await entry.end()
                 raise
-            gone = [self.models.pop(name) for name in list(self.models) if name not in models]
+            gone = [self.models.pop(name) for name in list(self.models) if name not in kept]
             for name, entry in self.models.items():
                 entry.config = models[name]
                 for served in entry.loaded.values():
                     served.configure(entry.config.batching)
             self.models.update(added)
-            for entry in gone:
-                await entry.end()
+            for entry in gone:  # their last requests hold nobody up
+                task = asyncio.create_task(entry.end())
+                self._leaving.add(task)
+                task.add_done_callback(self._leaving.discard)
         await self.refresh()
 
     @staticmethod
@@ -90,6 +96,7 @@ class Catalogue:
         async with self._turn:
             for entry in self.models.values():
                 await entry.end()
+        await asyncio.gather(*self._leaving)
         self._thread.shutdown()
 
     # --- the Open Inference Protocol: `InferenceBackend` ------------------------------------------------------

@@ -76,6 +76,9 @@ def test_versions_and_labels_are_chosen(tmp_path: Path) -> None:
         assert answer(server, "m/labels/gone") == 1.0
         server.configure({"models": {"m": {**model, "versions": {"specific": [1]}}}})
         assert states(server) == [("1", "AVAILABLE")]
+        export(tmp_path / "other", 7.0)
+        server.configure({"models": {"m": {"path": str(tmp_path / "other")}}})
+        assert answer(server) == 7.0
         server.configure({"models": {"n": model}})
         assert (answer(server), answer(server, "n")) == (404, 3.0)
 
