@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,11 @@ from typing import Any
 import numpy as np
 
 from ...distribute.inference import RequestError
-from ...engine.graph import Graph, as_dtype
+from ...engine.graph import Graph, Variable, as_dtype
+from ...engine.graph.dtypes import name_of
+from ...engine.ops.base import Constant
 from ...engine.passes.independent_rows import why_rows_depend
+from ...engine.passes.prune import all_operations
 from ...engine.session.programs import make_variants
 from .signature import DEFAULT, Signature
 from .storage import pick_version, read_servable
@@ -37,6 +41,7 @@ class Servable:
         self._lock = threading.Lock()
         self._asked: dict[Any, None] = {}  # signatures with the shapes and dtypes of arrays, the latest last
         self._programs = {name: _programs(graph, signature) for name, signature in signatures.items()}
+        self._bytes = _bytes_by_dtype(graph)
         self._why_alone = {name: _why_alone(graph, signature) for name, signature in signatures.items()}
 
     def signature(self, name: str = "") -> Signature:
@@ -96,6 +101,10 @@ class Servable:
     def by_name(signature: Signature, outputs: Sequence[Any]) -> dict[str, Any]:
         """The outputs by their names."""
         return {info.name: array for info, array in zip(signature.outputs, outputs, strict=True)}
+
+    def bytes_by_dtype(self) -> dict[str, int]:
+        """Give how many bytes weights and constants take in memory, by dtype, the most first."""
+        return dict(self._bytes)
 
     def why_alone(self, signature: str = "") -> str | None:
         """Say why rows of several requests can't be computed together; None if they can.
@@ -161,6 +170,20 @@ def _programs(graph: Graph, signature: Signature) -> Any:
     fetches = [graph.get_tensor_by_name(info.tensor) for info in signature.outputs]
     effects = [operation for operation in graph.operations if operation.writes]
     return make_variants(graph, [*fetches, *effects], feeds)
+
+
+def _bytes_by_dtype(graph: Graph) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    held: dict[int, Any] = {}
+    for operation in all_operations(graph.operations):
+        if isinstance(operation.op, Constant):
+            held[id(operation.op)] = operation.op.value
+        for effect in operation.effects:
+            if isinstance(effect.resource, Variable):
+                held[id(effect.resource)] = effect.resource.numpy()
+    for array in held.values():
+        found[name_of(array.dtype)] += int(array.nbytes)
+    return dict(found.most_common())
 
 
 def _why_alone(graph: Graph, signature: Signature) -> str | None:

@@ -1,0 +1,186 @@
+"""The command ``python -m anabranch predict``: the outputs of a servable for the rows of a file, into another file.
+
+The names' ends say how files are written. ``.npz``: an array for each input, or output, by its name. ``.jsonl``: a row
+a line, an object of all inputs, or the value of the only one. ``.csv``: a column for each input of one value a row,
+with a header of their names; or, of the only input, a column for each of its features.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .signature import Signature, TensorInfo
+
+if TYPE_CHECKING:
+    from .servable import Servable
+
+_BATCH = 256
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command to its parser."""
+    parser.add_argument("path", help="what model.export() wrote: a folder of versions")
+    parser.add_argument("--input", required=True, metavar="FILE", help="the rows: .npz, .jsonl or .csv")
+    parser.add_argument("--output", required=True, metavar="FILE", help="what is written: .npz, .jsonl or .csv")
+    parser.add_argument("--version", type=int, metavar="N", help="which version (default: the highest)")
+    parser.add_argument("--signature", default="", metavar="NAME", help="which signature (default: serving_default)")
+    parser.add_argument("--batch-size", type=int, default=_BATCH, metavar="ROWS", help=f"default: {_BATCH}")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compute the outputs, and write them; gives the exit status."""
+    from ...distribute.inference import RequestError
+    from .servable import load
+    from .storage import ServableError
+
+    try:
+        if options.batch_size < 1:
+            raise ValueError(f"--batch-size must be at least 1; got {options.batch_size}.")
+        for path in (options.input, options.output):
+            if Path(path).suffix not in _READERS:
+                raise ValueError(f"{path!r}: the name must end in {', '.join(_READERS)}.")
+        servable = load(options.path, options.version)
+        signature = servable.signature(options.signature)
+        columns = _READERS[Path(options.input).suffix](Path(options.input), signature)
+        servable.check_names(signature, columns)
+        outputs = predict(servable, columns, options.signature, options.batch_size)
+        named = servable.by_name(signature, outputs)
+        with _written_aside(Path(options.output)) as path:
+            _WRITERS[Path(options.output).suffix](path, named)
+    except (ServableError, RequestError, ValueError, OSError) as error:
+        print(f"anabranch predict: {error}", file=sys.stderr)
+        return 2
+    rows = len(outputs[0]) if outputs and outputs[0].ndim else 1
+    print(f"{rows} rows in {options.output}")
+    return 0
+
+
+def predict(servable: Servable, columns: Mapping[str, Any], signature: str, batch_size: int) -> list[Any]:
+    """Compute the outputs for all rows: in batches, if no row depends on another."""
+    from .values import as_input
+
+    arrays = [as_input(info, columns[info.name]) for info in servable.signature(signature).inputs]
+    rows = len(arrays[0]) if arrays and arrays[0].ndim else 0
+    servable.check_rows(arrays, signature)
+    if servable.why_alone(signature) is not None or rows <= batch_size:
+        return servable.run(arrays, signature)
+    parts = [
+        servable.run([array[start : start + batch_size] for array in arrays], signature)
+        for start in range(0, rows, batch_size)
+    ]
+    return [np.concatenate(column) for column in zip(*parts, strict=True)]
+
+
+@contextmanager
+def _written_aside(path: Path) -> Iterator[Path]:
+    """A path beside `path` that becomes it when the block ends well, and is gone when it does not."""
+    aside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    try:
+        yield aside
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def _read_npz(path: Path, signature: Signature) -> dict[str, Any]:
+    with np.load(path, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def _read_jsonl(path: Path, signature: Signature) -> dict[str, Any]:
+    names = [info.name for info in signature.inputs]
+    columns: dict[str, list[Any]] = {name: [] for name in names}
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{str(path)!r}, line {number}: {error}") from None
+        row = row if isinstance(row, dict) else dict.fromkeys(names, row) if len(names) == 1 else None
+        if not isinstance(row, dict) or row.keys() != columns.keys():
+            raise ValueError(f"{str(path)!r}, line {number}: expected an object of the inputs {', '.join(names)}.")
+        for name, value in row.items():
+            columns[name].append(value)
+    return columns
+
+
+def _read_csv(path: Path, signature: Signature) -> dict[str, Any]:
+    with path.open(newline="", encoding="utf-8") as file:
+        lines = list(csv.reader(file))
+    only = signature.inputs[0] if len(signature.inputs) == 1 else None
+    if only is not None and len(only.shape) == 2:
+        if lines and not _are_numbers(lines[0]) and only.dtype != "string":
+            del lines[0]  # the names of the features
+        return {only.name: [[_number(only, cell) for cell in line] for line in lines]}
+    if not lines:
+        raise ValueError(f"{str(path)!r} is empty; expected a header with the names of the inputs.")
+    infos = {info.name: info for info in signature.inputs}
+    header, *rows = lines
+    unknown = [name for name in header if name not in infos]
+    if unknown:
+        raise ValueError(f"{str(path)!r}: there is no input {unknown[0]!r}. There are {', '.join(infos)}.")
+    return {name: [_number(infos[name], row[place]) for row in rows] for place, name in enumerate(header)}
+
+
+def _are_numbers(cells: Sequence[str]) -> bool:
+    try:
+        for cell in cells:
+            float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _number(info: TensorInfo, cell: str) -> Any:
+    if info.dtype == "string":
+        return cell
+    try:
+        return float(cell) if "float" in info.dtype else bool(int(cell)) if info.dtype == "bool" else int(cell)
+    except ValueError:
+        raise ValueError(f"Input {info.name!r}: {cell!r} is no value of {info.dtype}.") from None
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+
+
+def _write_npz(path: Path, outputs: Mapping[str, Any]) -> None:
+    np.savez(path, **{name: array.astype("U") if array.dtype.kind == "T" else array for name, array in outputs.items()})
+
+
+def _write_jsonl(path: Path, outputs: Mapping[str, Any]) -> None:
+    names, columns = list(outputs), [array.tolist() for array in outputs.values()]
+    with path.open("w", encoding="utf-8") as file:
+        for row in zip(*columns, strict=True):
+            file.write(json.dumps(row[0] if len(names) == 1 else dict(zip(names, row, strict=True))) + "\n")
+
+
+def _write_csv(path: Path, outputs: Mapping[str, Any]) -> None:
+    header: list[str] = []
+    columns: list[Any] = []
+    for name, array in outputs.items():
+        if array.ndim not in (1, 2):
+            raise ValueError(f"Output {name!r} of shape {array.shape} has no form in .csv; write .npz or .jsonl.")
+        header += [name] if array.ndim == 1 else [f"{name}_{place}" for place in range(array.shape[1])]
+        columns += [array] if array.ndim == 1 else list(array.T)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows(zip(*[column.tolist() for column in columns], strict=True))
+
+
+_READERS = {".npz": _read_npz, ".jsonl": _read_jsonl, ".csv": _read_csv}
+_WRITERS = {".npz": _write_npz, ".jsonl": _write_jsonl, ".csv": _write_csv}
