@@ -369,6 +369,7 @@ class Model(Trainer, NestedState, Layer):
         input_signature: Any = None,
         *,
         version: int | None = None,
+        warmup: Any = None,
     ) -> int:
         """Export the model for serving: the graph of its inference and its weights, without its Python code.
 
@@ -380,18 +381,21 @@ class Model(Trainer, NestedState, Layer):
                 them; by default the symbolic inputs, if the model has them. Names of inputs are the keys of a dict,
                 else those that were given to `InputSpec` or `Input`, else "input_0", "input_1", ...
             version: a number; by default one more than the highest that is there.
+            warmup: example inputs, as `predict` takes them: a server computes them before it is asked anything, so that
+                programs for their shapes are compiled by then. They are written into the folder.
 
         Returns:
             The version.
 
         Raises:
-            ValueError: the format is another, there is no signature, or the inference writes variables.
+            ValueError: the format is another, there is no signature, the inference writes variables, or `warmup` does
+                not fit the inputs.
             SavedGraphError: an operation holds a Python function; the message names its line.
             FileExistsError: there is this version already.
         """
         from .serving.export import export_model
 
-        return export_model(self, filepath, format, verbose, input_signature, version)
+        return export_model(self, filepath, format, verbose, input_signature, version, warmup)
 
     def to_json(self, **kwargs: Any) -> str:
         """The architecture, without weights, as JSON."""

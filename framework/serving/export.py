@@ -7,6 +7,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from ...distribute.inference import RequestError
 from ...engine import ops
 from ...engine.graph import Graph, Operation, Placeholder, Symbol, TensorSpec, Variable, flatten, pack_as
 from ...engine.graph.dtypes import as_dtype, name_of
@@ -14,7 +17,8 @@ from ...layers.input_spec import InputSpec
 from ..config import floatx
 from ..layer_graph import history
 from .signature import DEFAULT, OPEN_INFERENCE, Signature, TensorInfo
-from .storage import write_servable
+from .storage import WarmupRequest, write_servable
+from .values import as_input
 
 FORMATS = ("anabranch",)
 _AUTOMATIC = re.compile(r"(input_layer|keras_tensor|input)(_[0-9]+)?")  # names of inputs to which nobody gave one
@@ -28,6 +32,7 @@ def export_model(
     verbose: bool | None = None,
     input_signature: Any = None,
     version: int | None = None,
+    warmup: Any = None,
 ) -> int:
     """Write a model's inference as a version of a servable; see `Model.export`."""
     if format not in FORMATS:
@@ -51,7 +56,8 @@ def export_model(
         tuple(_info(model, name, tensor) for name, tensor in zip(names, fetches, strict=True)),
         outputs_as,
     )
-    written = write_servable(filepath, graph, {DEFAULT: signature}, version)
+    requests = [] if warmup is None else [_warmup(signature, arguments, warmup)]
+    written = write_servable(filepath, graph, {DEFAULT: signature}, version, requests)
     if verbose or verbose is None:
         print(_report(os.path.join(filepath, str(written)), signature))
     return written
@@ -149,6 +155,24 @@ def _check_effects(model: Any, operations: Sequence[Operation]) -> None:
                     f"(operation {operation.name!r}, defined at {operation.location}), and requests would change each "
                     "other's state. Export it with stateful=False, or return the state as an output."
                 )
+
+
+def _warmup(signature: Signature, arguments: Sequence[Any], given: Any) -> WarmupRequest:
+    """Example inputs in the structure of the arguments, by the inputs' names."""
+    leaves = flatten(given) if isinstance(given, (list, tuple, dict)) and len(flatten(arguments)) > 1 else [given]
+    infos = signature.inputs
+    if isinstance(given, dict) and len(infos) == 1 and given.keys() == {infos[0].name}:
+        leaves = list(given.values())
+    if len(leaves) != len(infos):
+        raise ValueError(
+            f"export(warmup=...): expected an array for each of the inputs {', '.join(info.name for info in infos)}; "
+            f"got {len(leaves)}."
+        )
+    try:
+        arrays = [as_input(info, np.asarray(leaf)) for info, leaf in zip(infos, leaves, strict=True)]
+    except RequestError as error:
+        raise ValueError(f"export(warmup=...): {error}") from None
+    return DEFAULT, {info.name: array for info, array in zip(infos, arrays, strict=True)}
 
 
 def _report(path: str, signature: Signature) -> str:

@@ -19,7 +19,7 @@ from ...engine.passes.independent_rows import why_rows_depend
 from ...engine.passes.prune import all_operations
 from ...engine.session.programs import make_variants
 from .signature import DEFAULT, Signature
-from .storage import pick_version, read_servable
+from .storage import WARMUP, ServableError, pick_version, read_servable, read_warmup
 from .values import as_input
 
 _MOST_SHAPES = 16  # that are remembered, to compile a new version for them before it is asked
@@ -113,6 +113,29 @@ class Servable:
         the operation for which it does not.
         """
         return self._why_alone[signature or DEFAULT]
+
+    def warm_up(self, max_batch_size: int) -> None:
+        """Compute the requests that the servable brings, so that programs for their shapes are compiled.
+
+        Where rows may be joined, they are computed in batches of each power of two up to `max_batch_size`.
+
+        Raises:
+            ServableError: the file with the requests is damaged, or does not fit the signatures.
+            RequestError: an op refuses them.
+        """
+        for name, inputs in read_warmup(self.path):
+            try:
+                infos = self.signature(name).inputs
+                self.check_names(self.signature(name), inputs)
+                arrays = [as_input(info, inputs[info.name]) for info in infos]
+            except RequestError as error:
+                raise ServableError(f"{WARMUP} of {str(self.path)!r}: {error}") from None
+            self.run(arrays, name)
+            rows = len(arrays[0]) if arrays[0].ndim else 0
+            size = 1 if rows and self.why_alone(name) is None else max_batch_size + 1
+            while size <= max_batch_size:
+                self.run([np.resize(array, (size, *array.shape[1:])) for array in arrays], name)
+                size *= 2
 
     def recent(self) -> list[tuple[str, list[Any]]]:
         """Give signatures with arrays of zeros, of the shapes that were computed last."""

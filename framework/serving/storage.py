@@ -1,7 +1,8 @@
 """Servables as folders ``<filepath>/<version>/``: written aside and renamed, checked and mapped when they are read.
 
 A folder holds ``graph.json`` (operations and small arrays), ``weights/<number>.npy`` (plain arrays),
-``signature.json`` and ``manifest.json`` (the size and SHA-256 of every other file). Nothing in it is code.
+``signature.json``, perhaps ``warmup.jsonl`` (requests to compute before others) and ``manifest.json`` (the size and
+SHA-256 of every other file). Nothing in it is code.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from ...engine.saving.writing import describe
 from .signature import Signature
 
 FORMAT, FORMAT_VERSION = "anabranch servable", 1
+WARMUP = "warmup.jsonl"
+WarmupRequest = tuple[str, Mapping[str, Any]]  # the name of a signature, and arrays by the names of its inputs
 _INLINE = 4096  # bytes up to which an array is part of graph.json
 _PIECE = 1 << 20
 _TAKEN = {errno.EEXIST, errno.ENOTEMPTY}
@@ -67,7 +70,11 @@ def _is_version(name: str) -> bool:
 
 
 def write_servable(
-    filepath: str | os.PathLike[str], graph: Graph, signatures: Mapping[str, Signature], version: int | None = None
+    filepath: str | os.PathLike[str],
+    graph: Graph,
+    signatures: Mapping[str, Signature],
+    version: int | None = None,
+    warmup: Sequence[WarmupRequest] = (),
 ) -> int:
     """Write a graph and its signatures as a version of a servable.
 
@@ -76,6 +83,7 @@ def write_servable(
         graph: the inference graph.
         signatures: by name.
         version: its number; by default one more than the highest.
+        warmup: requests for a server to compute before others.
 
     Returns:
         The version.
@@ -92,7 +100,7 @@ def write_servable(
     aside = base / f".{secrets.token_hex(4)}.anabranch.tmp"
     aside.mkdir()
     try:
-        _write_files(aside, document, arrays, signatures)
+        _write_files(aside, document, arrays, signatures, warmup)
         taken = _rename(aside, base, version)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
@@ -102,7 +110,11 @@ def write_servable(
 
 
 def _write_files(
-    folder: Path, document: dict[str, Any], arrays: list[Any], signatures: Mapping[str, Signature]
+    folder: Path,
+    document: dict[str, Any],
+    arrays: list[Any],
+    signatures: Mapping[str, Signature],
+    warmup: Sequence[WarmupRequest],
 ) -> None:
     weights = folder / "weights"
     weights.mkdir()
@@ -127,12 +139,26 @@ def _write_files(
     }
     for name, content in texts.items():
         _write_json(folder / name, content)
-    for name in [*texts, *[entry for entry in entries if isinstance(entry, str)]]:
+    files = [*texts, *[entry for entry in entries if isinstance(entry, str)]]
+    if warmup:
+        _write_warmup(folder / WARMUP, warmup)
+        files.append(WARMUP)
+    for name in files:
         path = folder / name
         written[name] = {"size": path.stat().st_size, "sha256": _digest(path)}
     _write_json(folder / "manifest.json", {"format": FORMAT, "version": FORMAT_VERSION, "files": written})
     _sync(weights)
     _sync(folder)
+
+
+def _write_warmup(path: Path, requests: Sequence[WarmupRequest]) -> None:
+    """Write a request a line: the signature, and the inputs as JSON."""
+    lines: list[str] = []
+    for signature, arrays in requests:
+        inputs = {name: array.tolist() for name, array in arrays.items()}
+        lines.append(json.dumps({"signature": signature, "inputs": inputs}))
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+    _sync(path)
 
 
 def _write_json(path: Path, content: Any) -> None:
@@ -204,6 +230,22 @@ def read_servable(folder: Path) -> tuple[Graph, dict[str, Signature]]:
     return graph, signatures
 
 
+def read_warmup(folder: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Read the requests that a server is to compute before others: signatures, and inputs as nested lists by name.
+
+    Raises:
+        ServableError: the file is damaged.
+    """
+    path = folder / WARMUP
+    if not path.exists():
+        return []
+    try:
+        documents = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        return [(str(each["signature"]), dict(each["inputs"])) for each in documents]
+    except (OSError, KeyError, ValueError, TypeError) as error:
+        raise ServableError(f"{str(path)!r} is damaged: {type(error).__name__}: {error}. Export it again.") from error
+
+
 def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
@@ -227,7 +269,7 @@ def _check_format(document: Any, source: str) -> None:
 
 def _check_file(folder: Path, name: str, entry: Mapping[str, Any]) -> None:
     path = folder / name
-    if not re.fullmatch(r"(weights/[0-9]+\.npy|graph\.json|signature\.json)", name):
+    if not re.fullmatch(r"(weights/[0-9]+\.npy|graph\.json|signature\.json|warmup\.jsonl)", name):
         raise ServableError(f"{str(folder)!r}: the manifest names {name!r}, which is no file of a servable.")
     if not path.is_file():
         raise ServableError(f"{str(path)!r} is missing: the manifest names it. Copy the whole folder, or export again.")

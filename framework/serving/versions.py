@@ -84,7 +84,7 @@ class ModelVersions:
         shapes = self.loaded[max(self.loaded)].servable.recent() if self.loaded else ()
         try:
             servable = await asyncio.get_running_loop().run_in_executor(
-                thread, _loaded_and_warm, self.config.path, number, tuple(shapes)
+                thread, _loaded_and_warm, self.config.path, number, tuple(shapes), self.config.batching.max_batch_size
             )
         except Exception as error:
             self._tried[number] = stamp
@@ -117,9 +117,12 @@ def _stamp(path: Path) -> Any:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _loaded_and_warm(path: str | os.PathLike[str], number: int, shapes: tuple[Any, ...]) -> Servable:
-    """A version whose programs are compiled for the shapes that the one before it was asked for."""
+def _loaded_and_warm(
+    path: str | os.PathLike[str], number: int, shapes: tuple[Any, ...], max_batch_size: int
+) -> Servable:
+    """A version, compiled for its warm-up, and for the shapes that the one before it was asked for."""
     servable = load(path, number)
+    servable.warm_up(max_batch_size)
     for signature, arrays in shapes:
         if servable.takes(signature, arrays):
             try:

@@ -173,6 +173,55 @@ def test_a_new_version_is_compiled_for_the_shapes_in_use(tmp_path: Path, monkeyp
     assert shapes == [(2, (4, 2)), (2, (1, 2))]
 
 
+# --- warm-up --------------------------------------------------------------------------------------------------------
+
+
+def test_a_server_computes_the_warm_up_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = ab.Input((2,), name="x")
+    model = ab.Model(x, layers_of(2.0)(x))
+    model.export(tmp_path, verbose=False, warmup=np.ones((3, 2), "float32"))
+    shapes: list[Any] = []
+    run = Servable.run
+
+    def noted(servable: Servable, arrays: Any, *args: Any) -> list[Any]:
+        shapes.append(arrays[0].shape)
+        return run(servable, arrays, *args)
+
+    monkeypatch.setattr(Servable, "run", noted)
+    batching = ab.serving.Batching(max_batch_size=8)
+    with ab.serving.Server({"m": tmp_path}, batching=batching, poll_seconds=0) as server:
+        assert shapes == [(3, 2), (1, 2), (2, 2), (4, 2), (8, 2)]
+        assert answer(server) == 2.0
+
+
+def test_a_warm_up_that_fails_keeps_the_old_version(tmp_path: Path) -> None:
+    tokens = ab.Input((None,), dtype="int32", name="x")
+    model = ab.Model(tokens, ab.layers.Embedding(4, 2, embeddings_initializer="ones")(tokens))
+    model.export(tmp_path, verbose=False, warmup={"x": [[0, 1, 3]]})
+    with ab.serving.Server({"m": tmp_path}, poll_seconds=0) as server:
+        model.export(tmp_path, verbose=False, warmup=[[0, 1, 4]])
+        server.refresh()
+        assert states(server) == [("2", "END"), ("1", "AVAILABLE")]
+        (state,) = ask(server.rest_url, "/v1/models/m/versions/2").json["model_version_status"]
+        assert "can't compute this" in state["status"]["error_message"]
+
+
+@pytest.mark.parametrize(
+    ("warmup", "message"),
+    [
+        (np.ones((1, 3), "float32"), "Input 'x': expected the shape"),
+        (["a", "b"], "Input 'x': expected values of float32"),
+        ({"y": [[1.0, 2.0]]}, "Input 'x': "),
+    ],
+)
+def test_a_warm_up_that_does_not_fit_is_refused(tmp_path: Path, warmup: Any, message: str) -> None:
+    x = ab.Input((2,), name="x")
+    with pytest.raises(ValueError, match="warmup") as caught:
+        ab.Model(x, layers_of(2.0)(x)).export(tmp_path, verbose=False, warmup=warmup)
+    assert message in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
 # --- configurations -------------------------------------------------------------------------------------------------
 
 
