@@ -63,11 +63,13 @@ class ServerConfig:
         models: by the names under which they are served.
         max_body_bytes: the largest body, and the largest gRPC message, that is taken.
         drain_seconds: how long requests under way may take when the server stops.
+        request_seconds: how long an answer to a request by REST may take; None for any time.
     """
 
     models: Mapping[str, ModelConfig]
     max_body_bytes: int = MAX_BODY_BYTES
     drain_seconds: float = DRAIN_SECONDS
+    request_seconds: float | None = None
 
 
 def _is_version(value: Any) -> bool:
@@ -100,7 +102,8 @@ def parse_config(document: Any) -> ServerConfig:
     top = _checked(document, "the whole", {"models": dict, "limits": dict})
     if not top.get("models"):
         raise ValueError('expected {"models": {NAME: {"path": ...}}}, with at least one model.')
-    limits = _checked(top.get("limits", {}), "limits", {"max_body_bytes": int, "drain_seconds": (int, float)})
+    kinds = {"max_body_bytes": int, "drain_seconds": (int, float), "request_seconds": (int, float)}
+    limits = _checked(top.get("limits", {}), "limits", kinds)
     if any(value <= 0 for value in limits.values()):
         raise ValueError(f"limits must be positive; got {limits}.")
     return ServerConfig({name: _model(name, entry) for name, entry in top["models"].items()}, **limits)

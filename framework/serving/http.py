@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -9,6 +10,8 @@ from typing import Any, NamedTuple
 
 from ...distribute.inference import RequestError
 from .json_text import write_json
+
+_TIMEOUT = "x-request-timeout-ms"
 
 
 class Request(NamedTuple):
@@ -48,11 +51,13 @@ class Application:
     Args:
         routes: tried in their order.
         max_body_bytes: the largest body that is read.
+        request_seconds: how long an answer may take; None for any time. A request may ask for less.
     """
 
-    def __init__(self, routes: Sequence[Route], max_body_bytes: int) -> None:
+    def __init__(self, routes: Sequence[Route], max_body_bytes: int, request_seconds: float | None = None) -> None:
         self._routes = routes
         self._max_body_bytes = max_body_bytes
+        self._request_seconds = request_seconds
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request."""
@@ -83,7 +88,27 @@ class Application:
         if headers.get("content-encoding", "identity") != "identity":
             raise RequestError(415, f"Bodies of encoding {headers['content-encoding']!r} are not taken: send it plain.")
         parts = {name: text or "" for name, text in match.groupdict().items()}
-        return await route.handle(Request(parts, headers, await self._body(headers, receive)))
+        request = Request(parts, headers, await self._body(headers, receive))
+        seconds = self._seconds(headers)
+        if seconds is None:
+            return await route.handle(request)
+        try:
+            async with asyncio.timeout(seconds):
+                return await route.handle(request)
+        except TimeoutError:
+            raise RequestError(
+                504, f"There was no answer within {seconds:g} s, which is all the time that the request had."
+            ) from None
+
+    def _seconds(self, headers: Mapping[str, str]) -> float | None:
+        """How long an answer may take."""
+        said = headers.get(_TIMEOUT)
+        if said is None:
+            return self._request_seconds
+        if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", said) or float(said) == 0:
+            raise RequestError(400, f"{_TIMEOUT} is {said!r}; expected milliseconds, above 0.")
+        asked = float(said) / 1000
+        return asked if self._request_seconds is None else min(asked, self._request_seconds)
 
     async def _body(self, headers: Mapping[str, str], receive: Any) -> bytes:
         said = headers.get("content-length", "0")

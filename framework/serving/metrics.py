@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -89,6 +90,9 @@ class Metrics:
                 self._rows.labels(model).inc(rows)
             except RequestError as error:
                 status = str(error.status)
+                raise
+            except asyncio.CancelledError:  # its time is up, or its client has gone
+                status = "504"
                 raise
             finally:
                 self._requests.labels(model, status).inc()

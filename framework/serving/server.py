@@ -181,7 +181,7 @@ class Server:
         loop, ending = asyncio.get_running_loop(), asyncio.Event()
         front, grpc_port = await start_front(catalogue, self._host, self._ports[1], self._max_body_bytes)
         routes = [*TensorFlowRest(catalogue).routes(), *OpenInferenceRest(catalogue).routes(), metrics_route(catalogue)]
-        http = _HttpServer(Application(routes, self._max_body_bytes), self._drain_seconds)
+        http = _HttpServer(Application(routes, self._max_body_bytes, self._config.request_seconds), self._drain_seconds)
         serving = asyncio.create_task(http.serve(sockets=[listening]))
         await http.listens.wait()
         host = f"[{self._host}]" if ":" in self._host else self._host

@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 from shared.served_models import LETTERS, letters, some_text, two_in_two_out
-from shared.serving_clients import ask
+from shared.serving_clients import ask, call
 
 import anabranch as ab
 from anabranch.framework.serving.batching import Batcher
@@ -160,6 +161,44 @@ def test_bits_do_not_depend_on_other_requests(tmp_path: Path) -> None:
         parts = [rows[start:end].tolist() for start, end in itertools.pairwise(cuts)]
         together = [each.json["outputs"] for each in clients.map(lambda part: predict(server, {"inputs": part}), parts)]
     assert [row for part in together for row in part] == alone
+
+
+def test_what_is_too_late_is_not_computed(runs: Runs, tmp_path: Path) -> None:
+    two_in_two_out().export(tmp_path, verbose=False)
+    with ab.serving.Server({"m": tmp_path}) as server, ThreadPoolExecutor(8) as clients:
+        runs.free.clear()
+        first = clients.submit(predict, server, pairs(1))
+        assert runs.began.acquire(timeout=PATIENCE)
+        late = ask(server.rest_url, "/v1/models/m:predict", pairs(3), headers={"X-Request-Timeout-Ms": "20"})
+        assert (late.status, late.json["error"][:30]) == (504, "There was no answer within 0.0")
+        fields = {"name": "a", "datatype": "FP32", "shape": [3, 2], "contents": {"fp32_contents": [1.0] * 6}}
+        more = {"name": "b", "datatype": "FP32", "shape": [3, 3], "contents": {"fp32_contents": [1.0] * 9}}
+        with pytest.raises(grpc.RpcError) as caught:
+            call(server.grpc_address, "ModelInfer", 0.05, model_name="m", inputs=[fields, more])
+        assert code_of(caught.value) == grpc.StatusCode.DEADLINE_EXCEEDED
+        runs.free.set()
+        assert first.result().status == 200
+        in_time = ask(server.rest_url, "/v1/models/m:predict", pairs(1), headers={"X-Request-Timeout-Ms": "60000"})
+        assert in_time.status == 200
+        for wrong in ("0", "-1", "soon", "1e9"):
+            reply = ask(server.rest_url, "/v1/models/m:predict", pairs(1), headers={"X-Request-Timeout-Ms": wrong})
+            assert (reply.status, "expected milliseconds" in reply.json["error"]) == (400, True)
+        text = ask(server.rest_url, "/metrics").body.decode()
+    assert runs.shapes == [(1, 2), (1, 2)]
+    assert 'anabranch_requests_total{model="m",status="504"} 2.0' in text
+
+
+def test_a_limit_of_time_holds_for_all_requests(runs: Runs, tmp_path: Path) -> None:
+    two_in_two_out().export(tmp_path, verbose=False)
+    config = {"models": {"m": {"path": str(tmp_path)}}, "limits": {"request_seconds": 0.02}}
+    with ab.serving.Server(config=config) as server:
+        runs.free.clear()
+        assert predict(server, pairs(1)).status == 504
+        runs.free.set()
+
+
+def code_of(error: Any) -> Any:
+    return error.code()
 
 
 def test_random_requests_get_the_answers_that_they_get_alone(tmp_path: Path) -> None:
