@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
+
+# The value of the header "authorization" of the request that is answered; fronts set it in the request's own context.
+authorization: ContextVar[str] = ContextVar("authorization", default="")
 
 
 class RequestError(Exception):
     """A request to a model server fails.
 
     Args:
-        status: HTTP's status: 400 malformed, 404 unknown, 405, 413, 415, 429 busy, 500, 503 not now. gRPC's follows.
+        status: HTTP's status: 400 malformed, 401 without the token, 404 unknown, 405, 413, 415, 429 busy, 500, 503
+            not now, 504 too late. gRPC's follows.
         message: what happened, what was expected and what was got.
     """
 

@@ -9,16 +9,18 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from .inference import InferenceBackend, RequestError, WireTensor
+from .inference import InferenceBackend, RequestError, WireTensor, authorization
 from .inference_messages import SERVICE, message_class
 
 _CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
     404: grpc.StatusCode.NOT_FOUND,
     413: grpc.StatusCode.RESOURCE_EXHAUSTED,
     429: grpc.StatusCode.RESOURCE_EXHAUSTED,
     501: grpc.StatusCode.UNIMPLEMENTED,
     503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 # By datatype, the field of typed contents; others have to come as bytes.
 _CONTENTS = {
@@ -141,10 +143,18 @@ def _typed(tensor: Any) -> list[Any]:
     return list(getattr(tensor.contents, field))
 
 
+def _authorization(context: grpc.aio.ServicerContext) -> str:
+    for name, value in context.invocation_metadata() or ():
+        if name == "authorization" and isinstance(value, str):
+            return value
+    return ""
+
+
 def _with_statuses(method: Handler) -> Callable[[Any, Any], Awaitable[Any]]:
     """`method` with gRPC's statuses for what it raises."""
 
     async def answer(request: Any, context: grpc.aio.ServicerContext) -> Any:
+        authorization.set(_authorization(context))
         try:
             return await method(request)
         except RequestError as error:

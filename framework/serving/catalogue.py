@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ... import __version__
-from ...distribute.inference import Answer, RequestError, WireTensor
+from ...distribute.inference import Answer, RequestError, WireTensor, authorization
 from .configuration import ModelConfig
 from .metrics import Metrics
 from .open_inference import EXTENSIONS, PLATFORM, as_wire, from_wire
@@ -28,13 +29,16 @@ class Catalogue:
         self._thread = ThreadPoolExecutor(1, "serving-load")
         self._turn = asyncio.Lock()
         self._leaving: set[asyncio.Task[None]] = set()
+        self._tokens: dict[str, str] = {}
 
     async def configure(self, models: Mapping[str, ModelConfig]) -> None:
         """Serve these models, and no others.
 
         Raises:
             ServableError: one has no version that can be loaded. Then nothing changes.
+            ValueError: a file with a token can't be read. Then nothing changes.
         """
+        tokens = {name: config.token() for name, config in models.items()}
         async with self._turn:
             kept = {
                 name for name, entry in self.models.items() if name in models and entry.config.path == models[name].path
@@ -54,6 +58,7 @@ class Catalogue:
                 for served in entry.loaded.values():
                     served.configure(entry.config.batching)
             self.models.update(added)
+            self._tokens = tokens
             for entry in gone:  # their last requests hold nobody up
                 task = asyncio.create_task(entry.end())
                 self._leaving.add(task)
@@ -79,8 +84,13 @@ class Catalogue:
         """The model of a name, and of a version or a label if one is given.
 
         Raises:
-            RequestError: it is not loaded.
+            RequestError: it is not loaded, or the request does not bear its token.
         """
+        token = self._tokens.get(name)
+        if token and not hmac.compare_digest(authorization.get().encode(), f"Bearer {token}".encode()):
+            raise RequestError(
+                401, f"Model {name!r} asks for its token: send the header 'Authorization: Bearer TOKEN'."
+            )
         entry = self.models.get(name)
         model = None if entry is None else entry.find(version, label)
         if model is not None:

@@ -25,6 +25,7 @@ class ModelConfig:
         versions: which of them are served: ``{"latest": n}``, ``{"all": True}`` or ``{"specific": [1, 3]}``.
         labels: names for versions; requests may ask for a label. It moves once its version is loaded.
         batching: how requests are computed together.
+        token_file: a file with a token that requests have to bear; None for no token.
 
     Raises:
         ValueError: `versions` or a label makes no sense.
@@ -34,6 +35,7 @@ class ModelConfig:
     versions: Mapping[str, Any] = field(default_factory=lambda: {"latest": 1})
     labels: Mapping[str, int] = field(default_factory=dict[str, int])
     batching: Batching = field(default_factory=Batching)
+    token_file: str | None = None
 
     def __post_init__(self) -> None:
         kind, value = next(iter(self.versions.items()), ("", 0))
@@ -46,6 +48,22 @@ class ModelConfig:
             )
         if not all(label and "/" not in label and _is_version(number) for label, number in self.labels.items()):
             raise ValueError(f"labels must be names with the number of a version each; got {dict(self.labels)!r}.")
+
+    def token(self) -> str:
+        """Read the token that requests have to bear; empty for none.
+
+        Raises:
+            ValueError: its file can't be read, or is empty.
+        """
+        if self.token_file is None:
+            return ""
+        try:
+            found = Path(self.token_file).read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"The token file {self.token_file!r} can't be read: {error}") from None
+        if not found:
+            raise ValueError(f"The token file {self.token_file!r} is empty.")
+        return found
 
     def wanted(self, available: Sequence[int]) -> list[int]:
         """Choose from the versions that there are, in ascending order."""
@@ -113,7 +131,9 @@ def _model(name: str, entry: Any) -> ModelConfig:
     where = f"models.{name}"
     if not name or "/" in name or ":" in name:
         raise ValueError(f"{where}: a model's name has no slash and no colon.")
-    given = _checked(entry, where, {"path": str, "versions": dict, "labels": dict, "batching": dict})
+    given = _checked(
+        entry, where, {"path": str, "versions": dict, "labels": dict, "batching": dict, "token_file": (type(None), str)}
+    )
     if "path" not in given:
         raise ValueError(f"{where}: expected a 'path'.")
     kinds: dict[str, Any] = {field.name: type(field.default) for field in fields(Batching)}

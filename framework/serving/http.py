@@ -8,10 +8,11 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ...distribute.inference import RequestError
+from ...distribute.inference import RequestError, authorization
 from .json_text import write_json
 
 _TIMEOUT = "x-request-timeout-ms"
+_HEADERS = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}}  # of errors
 
 
 class Request(NamedTuple):
@@ -66,7 +67,7 @@ class Application:
         except ConnectionAbortedError:
             return
         except RequestError as error:
-            response = _failure(error.status, str(error), {"retry-after": "1"} if error.status == 429 else None)
+            response = _failure(error.status, str(error), _HEADERS.get(error.status))
         except Exception as error:
             traceback.print_exc()
             response = _failure(500, f"The server failed: {type(error).__name__}: {error}")
@@ -89,6 +90,7 @@ class Application:
             raise RequestError(415, f"Bodies of encoding {headers['content-encoding']!r} are not taken: send it plain.")
         parts = {name: text or "" for name, text in match.groupdict().items()}
         request = Request(parts, headers, await self._body(headers, receive))
+        authorization.set(headers.get("authorization", ""))
         seconds = self._seconds(headers)
         if seconds is None:
             return await route.handle(request)

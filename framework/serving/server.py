@@ -137,9 +137,11 @@ class Server:
         asyncio.run_coroutine_threadsafe(work(self._catalogue), self._loop).result()
 
     def _served(self, name: str) -> ServedModel:
-        if self._catalogue is None:
-            raise RuntimeError("This server does not run.")
-        return self._catalogue.find(name)
+        entry = None if self._catalogue is None else self._catalogue.models.get(name)
+        found = None if entry is None else entry.find("", "")
+        if found is None:
+            raise RuntimeError(f"This server does not run, or serves no model {name!r}.")
+        return found
 
     @property
     def models(self) -> list[str]:

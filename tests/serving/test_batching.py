@@ -176,6 +176,7 @@ def test_what_is_too_late_is_not_computed(runs: Runs, tmp_path: Path) -> None:
         with pytest.raises(grpc.RpcError) as caught:
             call(server.grpc_address, "ModelInfer", 0.05, model_name="m", inputs=[fields, more])
         assert code_of(caught.value) == grpc.StatusCode.DEADLINE_EXCEEDED
+        waiting(server, 1)
         runs.free.set()
         assert first.result().status == 200
         in_time = ask(server.rest_url, "/v1/models/m:predict", pairs(1), headers={"X-Request-Timeout-Ms": "60000"})

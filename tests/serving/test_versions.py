@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 from shared.serving_clients import ask, call
@@ -267,6 +268,47 @@ def test_a_configuration_is_json_or_toml_and_a_wrong_one_changes_nothing(tmp_pat
         with pytest.raises(ab.serving.ServableError, match="Model 'n': There is no folder"):
             server.configure({"models": {"n": {"path": str(tmp_path / "none")}}})
         assert (server.models, answer(server)) == (["m"], 2.0)
+
+
+def test_requests_bear_the_token_of_a_model(tmp_path: Path) -> None:
+    export(tmp_path / "model", 2.0)
+    token = tmp_path / "token"
+    token.write_text("secret\n")
+    model = {"path": str(tmp_path / "model")}
+    config = {"models": {"m": {**model, "token_file": str(token)}, "open": {**model, "token_file": None}}}
+    with ab.serving.Server(config=config, poll_seconds=0) as server:
+        for given, status in (
+            ({}, 401),
+            ({"Authorization": "Bearer other"}, 401),
+            ({"Authorization": "Bearer secret"}, 200),
+        ):
+            reply = ask(server.rest_url, "/v1/models/m:predict", BODY, headers=given)
+            assert reply.status == status
+            assert ask(server.rest_url, "/v2/models/m", headers=given).status == status
+            assert reply.headers.get("www-authenticate") == ("Bearer" if status == 401 else None)
+            metadata = [(name.lower(), value) for name, value in given.items()]
+            code = code_of(lambda: call(server.grpc_address, "ModelMetadata", metadata=metadata, name="m"))  # noqa: B023
+            assert code == (grpc.StatusCode.UNAUTHENTICATED if status == 401 else None)
+        assert answer(server, "open") == 2.0
+        assert ask(server.rest_url, "/v2/health/ready").status == 200
+        token.write_text(" \n")
+        with pytest.raises(ValueError, match="is empty"):
+            server.configure(config)
+        token.unlink()
+        with pytest.raises(ValueError, match="can't be read"):
+            server.configure(config)
+        assert (
+            ask(server.rest_url, "/v1/models/m:predict", BODY, headers={"Authorization": "Bearer secret"}).status == 200
+        )
+
+
+def code_of(work: Any) -> Any:
+    """The status with which a call fails; None if it does not."""
+    try:
+        work()
+    except grpc.RpcError as error:
+        return error.code()  # pyright: ignore[reportAttributeAccessIssue]
+    return None
 
 
 def test_models_or_a_configuration_are_given(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def ask(url: str, path: str, body: Any = None, method: str = "", headers: dict[s
         connection.close()
 
 
-def call(address: str, method: str, timeout: float = 60, **fields: Any) -> Any:
+def call(address: str, method: str, timeout: float = 60, metadata: Any = None, **fields: Any) -> Any:
     """One call of the gRPC service."""
     with grpc.insecure_channel(address) as channel:
         stub = channel.unary_unary(
@@ -44,7 +44,7 @@ def call(address: str, method: str, timeout: float = 60, **fields: Any) -> Any:
             request_serializer=message_class(f"{method}Request").SerializeToString,
             response_deserializer=message_class(f"{method}Response").FromString,
         )
-        return stub(message_class(f"{method}Request")(**fields), timeout=timeout)
+        return stub(message_class(f"{method}Request")(**fields), timeout=timeout, metadata=metadata)
 
 
 def triton_python() -> str | None:
