@@ -9,6 +9,7 @@ import numpy as np
 
 from ..engine import ops
 from ..engine.graph import Tensor
+from ..engine.graph.claims import claim
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
 from ..engine.session import Function
 from .preprocessing_base import PreprocessingLayer, batches_of, encoded_shape, strings_of
@@ -19,6 +20,7 @@ _SPLITS = ("whitespace", "character")
 _PUNCTUATION = r"[!\"#$%&()*+,\-./:;<=>?@\[\\\]^_`{|}~']"
 # Which character stands between others while a text is split into characters: it is none, and no text has it.
 _NO_CHARACTER = "\U0010ffff"
+_BYTES_A_WINDOW = 1 << 14  # of the operations that an n-gram takes for each of its tokens
 _ROWS_AT_ONCE = 256  # while adapting: rows are padded to the longest text among so many
 
 
@@ -119,11 +121,14 @@ class TextVectorization(PreprocessingLayer):
     def _widths(self, ngrams: Any) -> tuple[int, ...] | None:
         if ngrams is None:
             return None
-        if isinstance(ngrams, int):
-            return tuple(range(1, ngrams + 1))
-        if isinstance(ngrams, (tuple, list)) and all(isinstance(width, int) and width > 0 for width in ngrams):
-            return tuple(ngrams)
-        raise ValueError(f"Layer {self.name!r}: ngrams must be an integer or a tuple of integers, got {ngrams!r}.")
+        lengths: Any = (ngrams,) if isinstance(ngrams, int) else ngrams
+        if not isinstance(lengths, (tuple, list)) or not lengths or not all(map(_is_length, lengths)):
+            raise ValueError(
+                f"Layer {self.name!r}: ngrams must be a positive integer or a tuple of such, got {ngrams!r}."
+            )
+        windows = ngrams * (ngrams + 1) // 2 if isinstance(ngrams, int) else sum(lengths)
+        claim((windows,), _BYTES_A_WINDOW, f"Layer {self.name!r}: ngrams={ngrams!r}")
+        return tuple(range(1, ngrams + 1)) if isinstance(ngrams, int) else tuple(lengths)
 
     @property
     def compute_dtype(self) -> str:
@@ -281,6 +286,10 @@ class TextVectorization(PreprocessingLayer):
     def load_assets(self, dir_path: Any) -> None:
         """Read what `save_assets` wrote."""
         self._lookup_layer.load_assets(dir_path)
+
+
+def _is_length(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _ngrams(tokens: _Tokens, widths: tuple[int, ...]) -> _Tokens:

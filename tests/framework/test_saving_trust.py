@@ -239,6 +239,19 @@ def test_lying_metrics_are_refused_before_their_memory_is_taken(tmp_path: Path, 
     assert peak_of(load) < 50_000_000
 
 
+@pytest.mark.parametrize("lie", [10**6, 10**12, [10**9, 1]])
+def test_long_ngrams_are_refused_before_their_operations_are_made(tmp_path: Path, lie: Any) -> None:
+    layer = layers.TextVectorization(vocabulary=["a", "b"], ngrams=2, output_sequence_length=3)
+    path = saved(tmp_path, layer, shape=(1,), dtype="string")
+    assert ab.load_model(path)(np.array([["a b"]], "T")).shape == (1, 3)
+
+    def load() -> None:
+        with pytest.raises(SavedFileError, match=r"ngrams=.* takes"):
+            ab.load_model(forge(path, lambda config: layer_config(config, 1).update(ngrams=lie)))
+
+    assert peak_of(load) < 50_000_000
+
+
 def test_weights_that_claim_more_than_the_file_has_are_refused(tmp_path: Path) -> None:
     path = saved(tmp_path, layers.Dense(2))
     stream = io.BytesIO(members_of(path)["model.weights.h5"])
