@@ -34,6 +34,7 @@ from .preprocessing_hash import as_text, hash_buckets, salt_pair
 
 _FILE = "vocabulary.txt"
 Array = np.ndarray[Any, Any]
+_BYTES_A_TOKEN = 128  # that an out-of-vocabulary token takes in lists and arrays
 
 
 class _Table:
@@ -101,6 +102,7 @@ class IndexLookup(PreprocessingLayer):
         self.input_idf_weights = _listed(idf_weights)
         self._has_input_vocabulary = vocabulary is not None if has_input_vocabulary is None else has_input_vocabulary
         self._check_arguments(vocabulary)
+        claim((num_oov_indices,), _BYTES_A_TOKEN, f"Layer {self.name!r}: num_oov_indices={num_oov_indices}")
         self._table = _Table(self._key_type)
         self._tokens = Variable(self._as_tokens([]), shape=(None,), trainable=False, name="tokens")
         self.idf_weights = Variable(np.zeros(0, floatx()), shape=(None,), trainable=False, name="idf_weights")

@@ -252,6 +252,19 @@ def test_long_ngrams_are_refused_before_their_operations_are_made(tmp_path: Path
     assert peak_of(load) < 50_000_000
 
 
+@pytest.mark.parametrize("kind", [layers.StringLookup, layers.IntegerLookup])
+def test_many_tokens_of_no_vocabulary_are_refused_before_they_are_made(tmp_path: Path, kind: Any) -> None:
+    dtype, terms = ("string", ["a"]) if kind is layers.StringLookup else ("int64", [7])
+    path = saved(tmp_path, kind(vocabulary=terms, num_oov_indices=2), shape=(1,), dtype=dtype)
+    assert len(ab.load_model(path).layers[0].get_vocabulary()) == 3
+
+    def load() -> None:
+        with pytest.raises(SavedFileError, match=r"num_oov_indices=.* takes"):
+            ab.load_model(forge(path, lambda config: layer_config(config, 1).update(num_oov_indices=10**9)))
+
+    assert peak_of(load) < 50_000_000
+
+
 def test_weights_that_claim_more_than_the_file_has_are_refused(tmp_path: Path) -> None:
     path = saved(tmp_path, layers.Dense(2))
     stream = io.BytesIO(members_of(path)["model.weights.h5"])
