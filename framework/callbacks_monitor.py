@@ -190,14 +190,18 @@ def _optimizers(callback: Callback) -> list[Any]:
 
 
 def _learning_rates(callback: Callback) -> dict[str, float]:
-    """The learning rate for the logs; of each optimizer, by its name, where there are several."""
+    """Return the learning rate for the logs; where there are several optimizers, one rate by name for each."""
     found = _optimizers(callback)
     if len(found) == 1:
         return {"learning_rate": float(found[0].learning_rate)}
     rates: dict[str, float] = {}
     for optimizer in found:
-        same = sum(name.startswith(f"learning_rate_{optimizer.name}") for name in rates)
-        rates[f"learning_rate_{optimizer.name}" + (f"_{same}" if same else "")] = float(optimizer.learning_rate)
+        name = key = f"learning_rate_{optimizer.name}"
+        copies = 0
+        while key in rates:  # names of optimizers are unique unless users gave them
+            copies += 1
+            key = f"{name}_{copies}"
+        rates[key] = float(optimizer.learning_rate)
     return rates
 
 

@@ -212,6 +212,23 @@ def test_callbacks_set_the_rates_of_several_optimizers() -> None:
     assert float(second.learning_rate) == pytest.approx(0.00125)
 
 
+@pytest.mark.parametrize("names", [("sgd", "sgd"), ("sgd", "sgd_1"), ("sgd_1", "sgd"), ("sgd", "sgd_1", "sgd")])
+def test_rates_of_optimizers_with_alike_names_have_a_key_each(names: tuple[str, ...]) -> None:
+    rates = [0.1 / (index + 1) for index in range(len(names))]
+    made = [optimizers.SGD(rate, name=name) for rate, name in zip(rates, names, strict=True)]
+    model = ab.Sequential([ab.Input((3,)), *(layers.Dense(1, name=f"dense{index}") for index in range(len(names)))])
+    maps = {f"dense{index}/.*": optimizer for index, optimizer in enumerate(made[1:])}
+    model.compile(optimizers.MultiOptimizer(optimizers.OptimizerMap(made[0], maps)), "mse")
+    plateau = ab.callbacks.ReduceLROnPlateau("loss")
+    plateau.set_model(model)
+    plateau.on_train_begin()
+    logs = {"loss": 1.0}
+    plateau.on_epoch_end(0, logs)
+    del logs["loss"]
+    assert {name.removeprefix("learning_rate_").split("_")[0] for name in logs} == {"sgd"}
+    assert sorted(logs.values()) == pytest.approx(sorted(rates))
+
+
 def test_terminate_on_nan_may_raise_and_then_keeps_the_backup() -> None:
     ended: list[str] = []
     model = ab.Sequential([ab.Input((1,)), layers.Dense(1)])
