@@ -217,7 +217,7 @@ def test_rates_of_optimizers_with_alike_names_have_a_key_each(names: tuple[str, 
     rates = [0.1 / (index + 1) for index in range(len(names))]
     made = [optimizers.SGD(rate, name=name) for rate, name in zip(rates, names, strict=True)]
     model = ab.Sequential([ab.Input((3,)), *(layers.Dense(1, name=f"dense{index}") for index in range(len(names)))])
-    maps = {f"dense{index}/.*": optimizer for index, optimizer in enumerate(made[1:])}
+    maps: dict[str, optimizers.Optimizer] = {f"dense{index}/.*": made[index] for index in range(1, len(made))}
     model.compile(optimizers.MultiOptimizer(optimizers.OptimizerMap(made[0], maps)), "mse")
     plateau = ab.callbacks.ReduceLROnPlateau("loss")
     plateau.set_model(model)
