@@ -19,7 +19,7 @@ from ..engine.graph.nest import map_structure
 from ..engine.ops import random
 from ..engine.session.staged import compiled_on_values
 from .beam_search import beam_search
-from .decoding_steps import CheckedStep, Step, check_at_least, first_values
+from .decoding_steps import CheckedStep, Step, check_at_least, first_values, pointed_at
 
 __all__ = ["beam_search", "greedy_search", "sample", "scheduled_sampling"]
 
@@ -134,7 +134,7 @@ def _units(batch: Any, generator: random.SeedGenerator) -> Tensor:
 def _draw(logits: Tensor, unit: Tensor, top_k: int | None = None, top_p: float | None = None) -> Tensor:
     """A token a row, of those that are left; each row has a number of its own, from 0 to 1, that decides."""
     if top_k is None and top_p is None:
-        return _pointed_at(logits, unit)
+        return pointed_at(logits, unit)
     _, vocabulary = logits.shape or (None, None)
     assert vocabulary is not None  # `CheckedStep` has made sure of it
     logits, tokens = ops.top_k(logits, min(top_k or vocabulary, vocabulary))
@@ -142,16 +142,7 @@ def _draw(logits: Tensor, unit: Tensor, top_k: int | None = None, top_p: float |
         probabilities = ops.softmax(logits)
         before = ops.cumsum(probabilities, axis=1) - probabilities  # of what is more probable
         logits = ops.where(before < top_p, logits, ops.constant(-np.inf, logits.dtype))
-    return ops.take_along_axis(tokens, ops.expand_dims(_pointed_at(logits, unit), 1), axis=1)[:, 0]
-
-
-def _pointed_at(logits: Tensor, unit: Tensor) -> Tensor:
-    """The column of each row at which its number points, where columns are as wide as they are probable."""
-    logits = ops.cast(logits, "float64")
-    edges = ops.cumsum(ops.exp(logits - ops.max(logits, axis=1, keepdims=True)), axis=1)
-    total = edges[:, -1:]
-    place = ops.minimum(ops.expand_dims(unit, 1) * total, ops.nextafter(total, 0))  # which rounding might reach
-    return ops.sum(ops.cast(edges <= place, "int32"), axis=1)
+    return ops.take_along_axis(tokens, ops.expand_dims(pointed_at(logits, unit), 1), axis=1)[:, 0]
 
 
 class _Live(NamedTuple):

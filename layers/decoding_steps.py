@@ -51,6 +51,20 @@ def first_values(caller: str, start_token: Any, states: Any) -> tuple[Tensor, An
     return ops.broadcast_to(tokens, (ops.shape(leaves[0])[0],)), states
 
 
+def pointed_at(logits: Tensor, unit: Tensor) -> Tensor:
+    """Give the column of each row at which its number points, where columns are as wide as they are probable.
+
+    Args:
+        logits: ``(rows, columns)``.
+        unit: a number from 0 to 1 for each row, ``(rows,)``.
+    """
+    logits = ops.cast(logits, "float64")
+    edges = ops.cumsum(ops.exp(logits - ops.max(logits, axis=1, keepdims=True)), axis=1)
+    total = edges[:, -1:]
+    place = ops.minimum(ops.expand_dims(unit, 1) * total, ops.nextafter(total, 0))  # which rounding might reach
+    return ops.sum(ops.cast(edges <= place, "int32"), axis=1)
+
+
 class CheckedStep:
     """A step function whose results are what its callers count on: log-probabilities, and states as they were given.
 

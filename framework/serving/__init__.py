@@ -11,14 +11,21 @@ from ...engine.objects.on_demand import modules_by_name, on_demand
 
 if TYPE_CHECKING:
     from .batching import Batching
+    from .decoding.decoder import Decoder, load_decoder
     from .servable import Servable, load
     from .server import Server
     from .storage import ServableError
 else:  # type checkers would take any name for a public one
     _NAMES = modules_by_name(
         __name__,
-        {"batching": "Batching", "servable": "Servable load", "server": "Server", "storage": "ServableError"},
+        {
+            "batching": "Batching",
+            "decoding.decoder": "Decoder load_decoder",
+            "servable": "Servable load",
+            "server": "Server",
+            "storage": "ServableError",
+        },
     )
     __getattr__, __dir__ = on_demand(globals(), _NAMES)
 
-__all__ = ["Batching", "Servable", "ServableError", "Server", "load"]
+__all__ = ["Batching", "Decoder", "Servable", "ServableError", "Server", "load", "load_decoder"]

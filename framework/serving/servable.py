@@ -230,7 +230,7 @@ def load(filepath: str | os.PathLike[str], version: int | None = None) -> Servab
         A callable of arrays, or of a dict of them. The same rows in one batch give the bits of `predict`.
 
     Raises:
-        ServableError: there is no such version, or it is damaged.
+        ServableError: there is no such version, it is damaged, or it is a decoder (see `load_decoder`).
 
     >>> import tempfile
     >>> import numpy as np
@@ -244,4 +244,7 @@ def load(filepath: str | os.PathLike[str], version: int | None = None) -> Servab
     """
     number = pick_version(filepath, version)
     path = Path(filepath) / str(number)
-    return Servable(path, number, *read_servable(path))
+    contents = read_servable(path)
+    if contents.decoder is not None:
+        raise ServableError(f"{str(path)!r} holds a decoder. Load it with ab.serving.load_decoder.")
+    return Servable(path, number, contents.graph, contents.signatures)

@@ -16,7 +16,7 @@ import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,20 @@ WarmupRequest = tuple[str, Mapping[str, Any]]  # the name of a signature, and ar
 _INLINE = 4096  # bytes up to which an array is part of graph.json
 _PIECE = 1 << 20
 _TAKEN = {errno.EEXIST, errno.ENOTEMPTY}
+
+
+class Contents(NamedTuple):
+    """What a version of a servable holds.
+
+    Attributes:
+        graph: the inference graph.
+        signatures: by name.
+        decoder: the plan of a decoder, as values of JSON; None for a model.
+    """
+
+    graph: Graph
+    signatures: dict[str, Signature]
+    decoder: dict[str, Any] | None
 
 
 class ServableError(ValueError):
@@ -75,6 +89,7 @@ def write_servable(
     signatures: Mapping[str, Signature],
     version: int | None = None,
     warmup: Sequence[WarmupRequest] = (),
+    decoder: Mapping[str, Any] | None = None,
 ) -> int:
     """Write a graph and its signatures as a version of a servable.
 
@@ -84,6 +99,7 @@ def write_servable(
         signatures: by name.
         version: its number; by default one more than the highest.
         warmup: requests for a server to compute before others.
+        decoder: the plan of a decoder, as values of JSON.
 
     Returns:
         The version.
@@ -100,7 +116,7 @@ def write_servable(
     aside = base / f".{secrets.token_hex(4)}.anabranch.tmp"
     aside.mkdir()
     try:
-        _write_files(aside, document, arrays, signatures, warmup)
+        _write_files(aside, document, arrays, _signature_document(signatures, decoder), warmup)
         taken = _rename(aside, base, version)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
@@ -113,7 +129,7 @@ def _write_files(
     folder: Path,
     document: dict[str, Any],
     arrays: list[Any],
-    signatures: Mapping[str, Signature],
+    signature: dict[str, Any],
     warmup: Sequence[WarmupRequest],
 ) -> None:
     weights = folder / "weights"
@@ -129,14 +145,7 @@ def _write_files(
             np.lib.format.write_array(stream, storable(array), allow_pickle=False)
         _sync(folder / name)
         entries.append(name)
-    texts = {
-        "graph.json": {**document, "arrays": entries},
-        "signature.json": {
-            "format": FORMAT,
-            "version": FORMAT_VERSION,
-            "signatures": {name: signature.to_json() for name, signature in signatures.items()},
-        },
-    }
+    texts = {"graph.json": {**document, "arrays": entries}, "signature.json": signature}
     for name, content in texts.items():
         _write_json(folder / name, content)
     files = [*texts, *[entry for entry in entries if isinstance(entry, str)]]
@@ -149,6 +158,12 @@ def _write_files(
     _write_json(folder / "manifest.json", {"format": FORMAT, "version": FORMAT_VERSION, "files": written})
     _sync(weights)
     _sync(folder)
+
+
+def _signature_document(signatures: Mapping[str, Signature], decoder: Mapping[str, Any] | None) -> dict[str, Any]:
+    written = {name: signature.to_json() for name, signature in signatures.items()}
+    document = {"format": FORMAT, "version": FORMAT_VERSION, "signatures": written}
+    return document if decoder is None else {**document, "decoder": dict(decoder)}
 
 
 def _write_warmup(path: Path, requests: Sequence[WarmupRequest]) -> None:
@@ -202,8 +217,8 @@ def _sync(path: Path) -> None:
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def read_servable(folder: Path) -> tuple[Graph, dict[str, Signature]]:
-    """The graph and the signatures in the folder of one version; no code is run.
+def read_servable(folder: Path) -> Contents:
+    """Read the folder of one version; no code is run.
 
     Raises:
         ServableError: it is no servable, or its files are not those of the manifest.
@@ -227,7 +242,7 @@ def read_servable(folder: Path) -> tuple[Graph, dict[str, Signature]]:
         raise
     except (OSError, KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
         raise ServableError(f"{source} is damaged: {type(error).__name__}: {error}. Export it again.") from error
-    return graph, signatures
+    return Contents(graph, signatures, written.get("decoder"))
 
 
 def read_warmup(folder: Path) -> list[tuple[str, dict[str, Any]]]:

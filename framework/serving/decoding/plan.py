@@ -1,0 +1,279 @@
+"""`Plan`: the parts of a decoder's graph, as a servable keeps them, and `trace`, which builds that graph."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ....engine import ops
+from ....engine.graph import Graph, IndexedSlices, Symbol, Tensor, Variable, flatten, pack_as
+from ....engine.graph.dtypes import as_dtype, name_of
+from ....engine.graph.nest import map_structure
+from ....engine.graph.quick_dataclass import dataclass
+from ....engine.graph.spec import shape_accepts
+from ....engine.passes.independent_rows import why_rows_depend
+from ....engine.session.placeholder import placeholder
+from ....layers.decoding_steps import CheckedStep, Step, check_at_least
+from ....layers.input_spec import InputSpec
+from ...config import floatx
+from ..signature import OPEN_INFERENCE, Signature, TensorInfo
+
+CHUNK = 64  # how many tokens of a prompt `prefill` takes at once
+TOKENS = "tokens"  # the name of a request's prompt, and of what it gets
+
+
+class Entry(NamedTuple):
+    """One way to run the graph.
+
+    Attributes:
+        feeds, fetches: names of tensors.
+        effects: names of tensors whose operations write the states.
+    """
+
+    feeds: tuple[str, ...]
+    fetches: tuple[str, ...] = ()
+    effects: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is known of a decoder besides its graph.
+
+    Attributes:
+        slots: how many sequences are computed at once.
+        max_length: the most tokens of a sequence, those of its prompt included.
+        end_token: the token that ends a sequence.
+        vocabulary: how many tokens there are.
+        row_bytes: the bytes of one sequence's states.
+        entries: "begin", "clear" and "step"; with `prefill`, "first", "prefill" and "place" instead of "begin";
+            "tokenize" and "detokenize" where there are such layers.
+    """
+
+    slots: int
+    max_length: int
+    end_token: int
+    vocabulary: int
+    row_bytes: int
+    entries: Mapping[str, Entry]
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the plan as values for JSON."""
+        numbers = {name: getattr(self, name) for name in _NUMBERS}
+        return {**numbers, "entries": {name: entry._asdict() for name, entry in self.entries.items()}}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any], graph: Graph) -> Plan:
+        """Give the plan that `to_json` described.
+
+        Raises:
+            KeyError, TypeError, ValueError: the document is not whole, or names what the graph does not hold.
+        """
+        entries = {
+            str(name): Entry(*[tuple(map(str, entry[field])) for field in Entry._fields])
+            for name, entry in document["entries"].items()
+        }
+        for name in ("clear", "step", *(("first", "prefill", "place") if "prefill" in entries else ("begin",))):
+            if name not in entries:
+                raise KeyError(name)
+        for entry in entries.values():
+            for tensor in (*entry.feeds, *entry.fetches, *entry.effects):
+                graph.get_tensor_by_name(tensor)
+        numbers = {name: int(document[name]) for name in _NUMBERS}
+        check_at_least("Decoder", 1, slots=numbers["slots"], vocabulary=numbers["vocabulary"])
+        return cls(**numbers, entries=entries)
+
+
+_NUMBERS = ("slots", "max_length", "end_token", "vocabulary", "row_bytes")
+
+
+class Parts(NamedTuple):
+    """The functions and layers of a decoder; see `Decoder`."""
+
+    step: Step
+    begin: Callable[..., Any]
+    prefill: Callable[..., Any] | None
+    tokenizer: Callable[..., Any] | None
+    detokenizer: Callable[..., Any] | None
+    inputs: Mapping[str, InputSpec]
+
+
+def trace(
+    parts: Parts, *, slots: int, max_length: int, end_token: int, row_wise: bool
+) -> tuple[Graph, Plan, Signature]:
+    """Build the graph of a decoder: its states are variables, with a row for each slot.
+
+    Raises:
+        TypeError, ValueError: a function does not return what it should, or the step mixes rows.
+    """
+    graph = Graph()
+    entries: dict[str, Entry] = {}
+    with graph.as_default():
+        row_inputs = {name: placeholder(*_row(name, spec), name) for name, spec in parts.inputs.items()}
+        first = _first_states(parts.begin, row_inputs)
+        if not row_wise:
+            _check_rows(parts.step, first)
+        leaves = flatten(first)
+        states = [_state(number, leaf, slots) for number, leaf in enumerate(leaves)]
+        slot = placeholder((1,), "int32", "slot")
+        feeds = tuple(each.name for each in row_inputs.values())
+        if parts.prefill is None:
+            entries["begin"] = Entry((slot.name, *feeds), (), _placed(states, slot, leaves))
+        else:
+            entries["first"] = Entry(feeds, tuple(_symbol(each).name for each in leaves))
+            entries.update(_prefilled(parts.prefill, first, states, slot))
+        zeros = [ops.zeros((1, *(state.shape or ())[1:]), state.dtype) for state in states]
+        entries["clear"] = Entry((slot.name,), (), _placed(states, slot, zeros))
+        entries["step"], vocabulary = _stepped(parts.step, first, states, slots)
+        entries.update(_texts(parts.tokenizer, parts.detokenizer))
+    if end_token >= vocabulary:
+        raise ValueError(f"Decoder: end_token is {end_token}, but the step's logits are for {vocabulary} tokens only.")
+    row_bytes = sum(int(np.prod((state.shape or ())[1:])) * state.dtype.itemsize for state in states)
+    plan = Plan(slots, max_length, end_token, vocabulary, row_bytes, entries)
+    given = [TensorInfo(name, name_of(each.dtype), _sizes(each), each.name) for name, each in row_inputs.items()]
+    tokens = TensorInfo(TOKENS, "int32", (None,), entries["step"].feeds[0])
+    best = TensorInfo(TOKENS, "int32", (None,), entries["step"].fetches[0])
+    return graph, plan, Signature((tokens, *given), (best,), "one")
+
+
+def _sizes(tensor: Tensor) -> tuple[int | None, ...]:
+    return tuple(tensor.shape or ())
+
+
+def _row(name: str, spec: Any) -> tuple[tuple[int | None, ...], str]:
+    """Shape and dtype of one row of an input."""
+    if not isinstance(spec, InputSpec) or not spec.shape:
+        raise TypeError(
+            f"Decoder: inputs[{name!r}] must be an ab.InputSpec with a shape, the batch axis first; got {spec!r}."
+        )
+    dtype = name_of(as_dtype(floatx() if spec.dtype is None else spec.dtype))
+    if name == TOKENS or dtype not in OPEN_INFERENCE:
+        raise ValueError(f"Decoder: input {name!r} of dtype {dtype} can't be served. Use another name or dtype.")
+    return (1, *spec.shape[1:]), dtype
+
+
+def _first_states(begin: Callable[..., Any], row_inputs: Mapping[str, Tensor]) -> Any:
+    """The states of one row that begins.
+
+    Raises:
+        TypeError: `begin` can't be called so.
+        ValueError: a state has no row axis, or a size that is not known.
+    """
+    try:
+        inspect.signature(begin).bind(1, **row_inputs)
+    except TypeError as error:
+        names = "".join(f", {name}" for name in row_inputs)
+        raise TypeError(f"Decoder: begin is called as begin(rows{names}), which it does not take: {error}.") from None
+    except ValueError:
+        pass  # a callable without a signature
+    states = map_structure(_symbol, begin(1, **row_inputs))
+    for number, leaf in enumerate(flatten(states)):
+        shape = leaf.shape
+        if not shape or shape[0] != 1 or None in shape:
+            raise ValueError(
+                f"Decoder: begin(1) gave state {number} of shape {shape}; expected (1, ...) with known sizes, since "
+                "the memory of all slots is reserved in advance. Pad what has a length of its own to the longest."
+            )
+    return states
+
+
+def _check_rows(step: Step, first: Any) -> None:
+    """Raise a `ValueError` unless the step computes each row for itself."""
+    probe = Graph()
+    with probe.as_default():
+        tokens = placeholder((None,), "int32", TOKENS)
+        fed = [placeholder((None, *_sizes(leaf)[1:]), leaf.dtype, "state") for leaf in flatten(first)]
+        logits, states = step(tokens, pack_as(first, fed))
+        fetched = [_symbol(each) for each in (logits, *flatten(states))]
+    why = why_rows_depend(probe, [tokens, *fed], fetched)
+    if why is not None:
+        raise ValueError(
+            f"Decoder: the rows of a step belong to different requests, but {why}. If you know that each row's results "
+            "depend on that row alone, say so: Decoder(..., row_wise=True)."
+        )
+
+
+def _state(number: int, leaf: Tensor, slots: int) -> Variable:
+    shape: Any = (slots, *_sizes(leaf)[1:])
+    return Variable(np.zeros(shape, leaf.dtype), dtype=leaf.dtype, trainable=False, name=f"state_{number}")
+
+
+def _placed(states: list[Variable], slot: Symbol, leaves: Sequence[Tensor]) -> tuple[str, ...]:
+    """Write one row of all states; the names of what does it."""
+    return tuple(
+        state.scatter_update(IndexedSlices(leaf, slot, state.shape)).name
+        for state, leaf in zip(states, leaves, strict=True)
+    )
+
+
+def _stepped(step: Step, first: Any, states: list[Variable], slots: int) -> tuple[Entry, int]:
+    """The step of all slots, and the size of its vocabulary."""
+    tokens = placeholder((slots,), "int32", TOKENS)
+    read = pack_as(first, [ops.convert_to_tensor(state) for state in states])
+    checked = CheckedStep("Decoder", step, tokens, read)
+    logits, found, _ = checked(tokens, read, checked.sums.zeros(slots))
+    new = flatten(found)
+    _check_states("step", new, [(tuple(state.shape or ()), state.dtype) for state in states])
+    best, found_logits = _symbol(ops.cast(ops.argmax(logits, axis=1), "int32")), _symbol(logits)
+    effects = [state.assign(leaf) for state, leaf in zip(states, new, strict=True)]
+    names = tuple(each.name for each in effects)
+    return Entry((tokens.name,), (best.name, found_logits.name), names), checked.vocabulary
+
+
+def _prefilled(prefill: Callable[..., Any], first: Any, states: list[Variable], slot: Symbol) -> dict[str, Entry]:
+    """What takes a chunk of one prompt, with states apart from those of the slots, and puts them into a slot."""
+    tokens, lengths = placeholder((1, CHUNK), "int32", "chunk"), placeholder((1,), "int32", "lengths")
+    apart = [placeholder(_sizes(leaf), leaf.dtype, "row_state") for leaf in flatten(first)]
+    result = prefill(tokens, lengths, pack_as(first, apart))
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise TypeError(f"Decoder: prefill must return a pair (logits, states), got {type(result).__name__}.")
+    new = [_symbol(leaf) for leaf in flatten(result[1])]
+    _check_states("prefill", new, [(_sizes(leaf), leaf.dtype) for leaf in apart])
+    names = tuple(each.name for each in apart)
+    return {
+        "prefill": Entry((tokens.name, lengths.name, *names), tuple(each.name for each in new)),
+        "place": Entry((slot.name, *names), (), _placed(states, slot, apart)),
+    }
+
+
+def _check_states(caller: str, found: list[Any], wanted: list[Any]) -> None:
+    if len(found) != len(wanted):
+        raise ValueError(f"Decoder: {caller} was given {len(wanted)} states, but returned {len(found)}.")
+    for number, (leaf, (shape, dtype)) in enumerate(zip(found, wanted, strict=True)):
+        sizes = leaf.shape
+        if sizes is None or not shape_accepts(sizes, shape) or leaf.dtype != dtype:
+            raise ValueError(
+                f"Decoder: {caller} was given state {number} of shape {shape} and dtype {name_of(dtype)}, but returned "
+                f"shape {sizes} and dtype {name_of(leaf.dtype)}."
+            )
+
+
+def _texts(tokenizer: Any, detokenizer: Any) -> dict[str, Entry]:
+    """What makes tokens of a text, and a text of tokens."""
+    entries: dict[str, Entry] = {}
+    if tokenizer is not None:
+        text = placeholder((1,), "string", "text")
+        tokens = _text_result("tokenizer", tokenizer(text))
+        entries["tokenize"] = Entry((text.name,), (_symbol(ops.cast(tokens, "int32")).name,))
+    if detokenizer is not None:
+        tokens = placeholder((1, None), "int32", "generated")
+        found = _text_result("detokenizer", detokenizer(tokens))
+        if name_of(found.dtype) != "string":
+            raise TypeError(f"Decoder: detokenizer must return strings, got {name_of(found.dtype)}.")
+        entries["detokenize"] = Entry((tokens.name,), (found.name,))
+    return entries
+
+
+def _symbol(value: Any) -> Symbol:
+    """Give a tensor of the graph that is being built."""
+    tensor = ops.convert_to_tensor(value)
+    assert isinstance(tensor, Symbol)
+    return tensor
+
+
+def _text_result(caller: str, result: Any) -> Symbol:
+    if not isinstance(result, Symbol):
+        raise TypeError(f"Decoder: {caller} must return a tensor, got {type(result).__name__}.")
+    return result
