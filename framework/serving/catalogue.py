@@ -11,6 +11,7 @@ from typing import Any
 from ... import __version__
 from ...distribute.inference import Answer, RequestError, WireTensor, authorization
 from .configuration import ModelConfig
+from .decoding.served import ServedDecoder
 from .metrics import Metrics
 from .open_inference import EXTENSIONS, PLATFORM, as_wire, from_wire
 from .served_model import ServedModel
@@ -84,8 +85,24 @@ class Catalogue:
         """The model of a name, and of a version or a label if one is given.
 
         Raises:
-            RequestError: it is not loaded, or the request does not bear its token.
+            RequestError: it is not loaded, is a decoder, or the request does not bear its token.
         """
+        found = self.find_any(name, version, label)
+        if isinstance(found, ServedDecoder):
+            raise RequestError(
+                400, f"{name!r} is a decoder: send POST /v2/models/{name}/generate, or /generate_stream."
+            )
+        return found
+
+    def find_decoder(self, name: str, version: str = "") -> ServedDecoder:
+        """Give the decoder of a name, and of a version if one is given; as `find`."""
+        found = self.find_any(name, version)
+        if isinstance(found, ServedModel):
+            raise RequestError(400, f"{name!r} is no decoder: send POST /v2/models/{name}/infer.")
+        return found
+
+    def find_any(self, name: str, version: str = "", label: str = "") -> ServedModel | ServedDecoder:
+        """Give what is served under a name; as `find`."""
         token = self._tokens.get(name)
         if token and not hmac.compare_digest(authorization.get().encode(), f"Bearer {token}".encode()):
             raise RequestError(
@@ -122,8 +139,8 @@ class Catalogue:
         return {"name": "anabranch", "version": __version__, "extensions": list(EXTENSIONS)}
 
     def model_metadata(self, model: str, version: str) -> dict[str, Any]:
-        found = self.find(model, version)
-        signature = found.servable.signature()
+        found = self.find_any(model, version)
+        signature = found.decoder.signature if isinstance(found, ServedDecoder) else found.servable.signature()
         return {
             "name": model,
             "versions": [str(number) for number in sorted(self.models[model].loaded)],

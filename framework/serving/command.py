@@ -89,7 +89,10 @@ def run(options: argparse.Namespace) -> int:
         with _server(options) as server:
             first = server.models[0]
             print(f"ready rest={server.rest_url} grpc={server.grpc_address}")
-            print(example_request(server.rest_url, first, server.inputs_of(first)), flush=True)
+            if server.is_decoder(first):
+                print(example_generation(server.rest_url, first, server.inputs_of(first)), flush=True)
+            else:
+                print(example_request(server.rest_url, first, server.inputs_of(first)), flush=True)
             for name in server.models:
                 why = server.why_alone(name)
                 how = f"one at a time: {why}" if why else "together"
@@ -150,6 +153,14 @@ def example_request(url: str, name: str, inputs: tuple[TensorInfo, ...]) -> str:
         return f"curl {url}/v1/models/{name}"
     instance = rows[inputs[0].name] if len(inputs) == 1 else rows
     return f"curl -d '{json.dumps({'instances': [instance]})}' {url}/v1/models/{name}:predict"
+
+
+def example_generation(url: str, name: str, inputs: tuple[TensorInfo, ...]) -> str:
+    """Give a line for the shell that asks a decoder for a sequence."""
+    body: dict[str, Any] = {"tokens": [1], "parameters": {"max_tokens": 8}}
+    if len(inputs) > 1:
+        body["inputs"] = {info.name: _example(info) for info in inputs[1:]}
+    return f"curl -d '{json.dumps(body)}' {url}/v2/models/{name}/generate"
 
 
 def _example(info: TensorInfo) -> Any:

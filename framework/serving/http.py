@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from ...distribute.inference import RequestError, authorization
@@ -22,20 +23,25 @@ class Request(NamedTuple):
         parts: the named parts of the path; those that are not there are "".
         headers: by names in lower case.
         body: the whole body.
+        gone: waits until the client has gone.
+        seconds: how long an answer may take; None for any time.
     """
 
     parts: Mapping[str, str]
     headers: Mapping[str, str]
     body: bytes
+    gone: Callable[[], Awaitable[None]]
+    seconds: float | None
 
 
 class Response(NamedTuple):
-    """What a handler gives."""
+    """What a handler gives. With a `stream`, its pieces are the body."""
 
     body: bytes
     content_type: str = "application/json"
     headers: Mapping[str, str] = {}
     status: int = 200
+    stream: AsyncGenerator[bytes] | None = None
 
 
 class Route(NamedTuple):
@@ -71,9 +77,13 @@ class Application:
         except Exception as error:
             traceback.print_exc()
             response = _failure(500, f"The server failed: {type(error).__name__}: {error}")
-        headers = {"content-type": response.content_type, "content-length": str(len(response.body)), **response.headers}
+        headers = {"content-type": response.content_type, **response.headers}
+        if response.stream is None:
+            headers["content-length"] = str(len(response.body))
         encoded = [(name.lower().encode("latin-1"), text.encode("latin-1")) for name, text in headers.items()]
         await send({"type": "http.response.start", "status": response.status, "headers": encoded})
+        if response.stream is not None:
+            await _send_pieces(response.stream, send)
         await send({"type": "http.response.body", "body": response.body})
 
     async def _answer(self, scope: Any, receive: Any) -> Response:
@@ -89,9 +99,9 @@ class Application:
         if headers.get("content-encoding", "identity") != "identity":
             raise RequestError(415, f"Bodies of encoding {headers['content-encoding']!r} are not taken: send it plain.")
         parts = {name: text or "" for name, text in match.groupdict().items()}
-        request = Request(parts, headers, await self._body(headers, receive))
+        body, seconds = await self._body(headers, receive), self._seconds(headers)
+        request = Request(parts, headers, body, partial(_gone, receive), seconds)
         authorization.set(headers.get("authorization", ""))
-        seconds = self._seconds(headers)
         if seconds is None:
             return await route.handle(request)
         try:
@@ -127,6 +137,24 @@ class Application:
         if size > self._max_body_bytes:
             raise RequestError(413, f"The body is larger than the {self._max_body_bytes:,} bytes that are taken.")
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+async def _gone(receive: Any) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _send_pieces(stream: AsyncGenerator[bytes], send: Any) -> None:
+    """Send the pieces of a body until it ends or the client has gone."""
+    try:
+        async for piece in stream:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+    except ConnectionAbortedError:
+        pass
+    except Exception:  # the status has been sent
+        traceback.print_exc()
+    finally:
+        await stream.aclose()
 
 
 def _failure(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:

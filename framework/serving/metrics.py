@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -31,6 +32,13 @@ class ModelMetrics:
         self._compute_seconds.observe(compute_seconds)
 
 
+class DecoderMetrics(NamedTuple):
+    """Counts the tokens of a decoder, and the slots that are in use."""
+
+    tokens: Counter
+    busy: Gauge
+
+
 class Metrics:
     """Requests for predictions, by model: how many, which failed, how long they took, and which are under way."""
 
@@ -50,7 +58,6 @@ class Metrics:
             buckets=_SECONDS,
             registry=self._registry,
         )
-
         self._batch_rows = Histogram(
             "anabranch_batch_rows",
             "Rows of requests that were computed together.",
@@ -72,6 +79,15 @@ class Metrics:
             buckets=_SECONDS,
             registry=self._registry,
         )
+
+        self._tokens = Counter("anabranch_tokens", "Tokens generated.", ["model"], registry=self._registry)
+        self._slots = Gauge("anabranch_slots", "Most sequences at once.", ["model"], registry=self._registry)
+        self._busy = Gauge("anabranch_slots_busy", "Sequences under way.", ["model"], registry=self._registry)
+
+    def of_decoder(self, model: str, slots: int) -> DecoderMetrics:
+        """Give what counts the tokens of one decoder."""
+        self._slots.labels(model).set(slots)
+        return DecoderMetrics(self._tokens.labels(model), self._busy.labels(model))
 
     def of_model(self, model: str) -> ModelMetrics:
         """What counts the batches of one model."""

@@ -47,7 +47,7 @@ class OpenInferenceRest:
         return Response(write_json(self._catalogue.model_metadata(request.parts["model"], request.parts["version"])))
 
     async def _model_ready(self, request: Request) -> Response:
-        model = self._catalogue.find(request.parts["model"], request.parts["version"])
+        model = self._catalogue.find_any(request.parts["model"], request.parts["version"])
         ready = self._catalogue.is_model_ready(model.name, model.version)
         return Response(write_json({"name": model.name, "ready": ready}), status=200 if ready else 503)
 

@@ -20,6 +20,8 @@ from ...distribute.inference_grpc import start_front
 from .batching import Batching
 from .catalogue import Catalogue
 from .configuration import ModelConfig, ServerConfig, parse_config, read_config
+from .decoding.rest import GenerateRest
+from .decoding.served import ServedDecoder
 from .http import Application, Request, Response, Route
 from .metrics import CONTENT_TYPE
 from .open_inference_rest import OpenInferenceRest
@@ -136,7 +138,7 @@ class Server:
             raise RuntimeError("This server does not run.")
         asyncio.run_coroutine_threadsafe(work(self._catalogue), self._loop).result()
 
-    def _served(self, name: str) -> ServedModel:
+    def _served(self, name: str) -> ServedModel | ServedDecoder:
         entry = None if self._catalogue is None else self._catalogue.models.get(name)
         found = None if entry is None else entry.find("", "")
         if found is None:
@@ -150,11 +152,17 @@ class Server:
 
     def inputs_of(self, name: str) -> tuple[TensorInfo, ...]:
         """The inputs of a model that is served."""
-        return self._served(name).servable.signature().inputs
+        found = self._served(name)
+        return found.decoder.signature.inputs if isinstance(found, ServedDecoder) else found.servable.signature().inputs
+
+    def is_decoder(self, name: str) -> bool:
+        """Whether what is served under a name is a decoder."""
+        return isinstance(self._served(name), ServedDecoder)
 
     def why_alone(self, name: str) -> str | None:
         """Say why requests for a model are computed one at a time; None if rows of several are computed together."""
-        return self._served(name).servable.why_alone()
+        found = self._served(name)
+        return None if isinstance(found, ServedDecoder) else found.servable.why_alone()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -182,7 +190,8 @@ class Server:
     async def _answer(self, catalogue: Catalogue, listening: socket.socket, started: Future[None]) -> None:
         loop, ending = asyncio.get_running_loop(), asyncio.Event()
         front, grpc_port = await start_front(catalogue, self._host, self._ports[1], self._max_body_bytes)
-        routes = [*TensorFlowRest(catalogue).routes(), *OpenInferenceRest(catalogue).routes(), metrics_route(catalogue)]
+        fronts = (TensorFlowRest(catalogue), OpenInferenceRest(catalogue), GenerateRest(catalogue))
+        routes = [*[route for front in fronts for route in front.routes()], metrics_route(catalogue)]
         http = _HttpServer(Application(routes, self._max_body_bytes, self._config.request_seconds), self._drain_seconds)
         serving = asyncio.create_task(http.serve(sockets=[listening]))
         await http.listens.wait()

@@ -66,7 +66,7 @@ class TensorFlowRest:
         failed = {} if entry is None or label else {str(number): why for number, why in entry.failed.items()}
         if version in failed:
             return Response(write_json({"model_version_status": [_state(version, failed[version])]}))
-        model = self._model(request)
+        model = self._catalogue.find_any(name, version, label)
         if version or label or entry is None:
             return Response(write_json({"model_version_status": [_state(model.version)]}))
         states = {number: _state(str(number)) for number in entry.loaded}

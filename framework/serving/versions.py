@@ -11,8 +11,10 @@ from typing import Any
 
 from ...distribute.inference import RequestError
 from .configuration import ModelConfig
+from .decoding.decoder import Decoder, load_any
+from .decoding.served import ServedDecoder
 from .metrics import Metrics
-from .servable import Servable, load
+from .servable import Servable
 from .served_model import ServedModel
 from .storage import ServableError, versions_in
 
@@ -38,12 +40,12 @@ class ModelVersions:
         self.name = name
         self.config = config
         self._metrics = metrics
-        self.loaded: dict[int, ServedModel] = {}
+        self.loaded: dict[int, ServedModel | ServedDecoder] = {}
         self.failed: dict[int, str] = {}
         self._tried: dict[int, Any] = {}  # what the manifest of a version that failed looked like
         self._leaving: set[asyncio.Task[None]] = set()
 
-    def find(self, version: str, label: str) -> ServedModel | None:
+    def find(self, version: str, label: str) -> ServedModel | ServedDecoder | None:
         """Give the version of a number or a label, by default the highest; None if it is not loaded."""
         if label:
             number = self.config.labels.get(label)
@@ -81,7 +83,8 @@ class ModelVersions:
         stamp = _stamp(Path(self.config.path, str(number), "manifest.json"))
         if self._tried.get(number, ()) == stamp:
             return
-        shapes = self.loaded[max(self.loaded)].servable.recent() if self.loaded else ()
+        newest = self.loaded[max(self.loaded)] if self.loaded else None
+        shapes = newest.servable.recent() if isinstance(newest, ServedModel) else ()
         try:
             servable = await asyncio.get_running_loop().run_in_executor(
                 thread, _loaded_and_warm, self.config.path, number, tuple(shapes), self.config.batching.max_batch_size
@@ -93,7 +96,8 @@ class ModelVersions:
             return
         self._tried.pop(number, None)
         self.failed.pop(number, None)
-        self.loaded[number] = ServedModel(self.name, servable, self._metrics, self.config.batching)
+        kind = ServedDecoder if isinstance(servable, Decoder) else ServedModel
+        self.loaded[number] = kind(self.name, servable, self._metrics, self.config.batching)  # pyright: ignore[reportArgumentType]
 
     def _let_go(self, number: int) -> None:
         """Take no more requests for a version; it ends after its last."""
@@ -119,9 +123,12 @@ def _stamp(path: Path) -> Any:
 
 def _loaded_and_warm(
     path: str | os.PathLike[str], number: int, shapes: tuple[Any, ...], max_batch_size: int
-) -> Servable:
+) -> Servable | Decoder:
     """A version, compiled for its warm-up, and for the shapes that the one before it was asked for."""
-    servable = load(path, number)
+    servable = load_any(path, number)
+    if isinstance(servable, Decoder):
+        servable.warm_up()
+        return servable
     servable.warm_up(max_batch_size)
     for signature, arrays in shapes:
         if servable.takes(signature, arrays):

@@ -15,6 +15,7 @@ from ....distribute.inference import RequestError
 from ....engine.graph import Graph
 from ....layers.decoding_steps import Step, check_at_least
 from ....layers.input_spec import InputSpec
+from ..servable import Servable
 from ..signature import DEFAULT, Signature
 from ..storage import ServableError, pick_version, read_servable, write_servable
 from .generation import Generation, make_generation
@@ -206,6 +207,13 @@ class Decoder:
             return None
         return self.programs.detokenize([token for token in tokens if token != self.end_token])
 
+    def added_text(self, tokens: Sequence[int], before: str) -> str | None:
+        """Give what the last of generated tokens adds to the text `before` it; None if there is no detokenizer."""
+        if "detokenize" in self.plan.entries and self.programs.has_text_by_token:
+            return self.text(tokens[-1:])
+        text = self.text(tokens)
+        return None if text is None else text[len(before) :]
+
     def export(self, filepath: str | os.PathLike[str], version: int | None = None) -> int:
         """Write the decoder as a version of a servable, which `load_decoder` and a server read without its code.
 
@@ -258,9 +266,17 @@ def load_decoder(filepath: str | os.PathLike[str], version: int | None = None) -
     Raises:
         ServableError: there is no such version, it is damaged, or no decoder.
     """
+    found = load_any(filepath, version)
+    if not isinstance(found, Decoder):
+        raise ServableError(f"{str(found.path)!r} holds a model, no decoder. ab.serving.load reads it.")
+    return found
+
+
+def load_any(filepath: str | os.PathLike[str], version: int | None = None) -> Servable | Decoder:
+    """Load a version of a model or of a decoder; as `load_decoder`."""
     number = pick_version(filepath, version)
     path = Path(filepath) / str(number)
     contents = read_servable(path)
     if contents.decoder is None:
-        raise ServableError(f"{str(path)!r} holds a model, no decoder. ab.serving.load reads it.")
+        return Servable(path, number, contents.graph, contents.signatures)
     return decoder_of(path, number, contents.graph, contents.signatures, contents.decoder)

@@ -9,6 +9,7 @@ import numpy as np
 
 from ....engine import ops
 from ....engine.graph import Graph, Symbol, Tensor
+from ....engine.graph.dtypes import as_dtype
 from ....engine.session.placeholder import placeholder
 from ....engine.session.programs import make_variants
 from ....layers.decoding_steps import pointed_at
@@ -16,16 +17,21 @@ from .plan import Entry, Plan
 
 
 class Programs:
-    """Runs a decoder's graph. One thread at a time may call it.
+    """Runs a decoder's graph. One thread at a time may call it, and another one for texts.
 
     Args:
         graph: what `trace` built.
         plan: its parts.
+
+    Attributes:
+        has_text_by_token: whether the detokenizer gives a string for each token.
     """
 
     def __init__(self, graph: Graph, plan: Plan) -> None:
         self._entries = {name: _variants(graph, entry) for name, entry in plan.entries.items()}
         self._fixed: dict[str, Any] = {}  # programs of entries that take the same shapes each time
+        found = plan.entries.get("detokenize")
+        self.has_text_by_token = found is not None and graph.get_tensor_by_name(found.fetches[0]).ndim == 2
         self._drawing = _Drawing(plan.slots, plan.vocabulary)
 
     def begin(self, slot: int, inputs: Sequence[Any]) -> None:
@@ -63,15 +69,21 @@ class Programs:
 
     def tokenize(self, text: str) -> list[int]:
         """Give the tokens of a text."""
-        (tokens,) = self._run("tokenize", np.array([text], np.dtypes.StringDType()), fixed=False)
+        (tokens,) = self._run("tokenize", np.array([text], as_dtype("string")))
         return [int(token) for token in np.asarray(tokens).reshape(-1)]
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Give the text of tokens."""
         if not tokens:
             return ""
-        (pieces,) = self._run("detokenize", np.array([tokens], "int32"), fixed=False)
-        return "".join(map(str, np.asarray(pieces).reshape(-1)))
+        count = len(tokens)
+        if not self.has_text_by_token:
+            (whole,) = self._run("detokenize", np.array([tokens], "int32"), fixed=False)
+            return str(np.asarray(whole).reshape(-1)[0])
+        padded = np.zeros((1, 1 << (count - 1).bit_length()), "int32")  # so that few programs are compiled
+        padded[0, :count] = tokens
+        (pieces,) = self._run("detokenize", padded, fixed=False)
+        return "".join(map(str, np.asarray(pieces).reshape(-1)[:count]))
 
     def _run(self, name: str, *arrays: Any, fixed: bool = True) -> Any:
         variants, fetches = self._entries[name]

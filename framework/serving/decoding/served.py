@@ -1,0 +1,155 @@
+"""`ServedDecoder`: a loaded decoder, the thread that takes its steps, and the sequences that are under way."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import traceback
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from ....distribute.inference import RequestError
+from ..batching import Batching
+from ..metrics import Metrics
+from .decoder import Decoder
+from .generation import Generation
+from .slots import Slots
+
+
+class ServedDecoder:
+    """A loaded decoder. All but `_work` is on the event loop.
+
+    Args:
+        name: under which it is served.
+        decoder: the decoder.
+        metrics: of the server.
+        settings: of which `max_queue_size` counts.
+    """
+
+    def __init__(self, name: str, decoder: Decoder, metrics: Metrics, settings: Batching) -> None:
+        self.name, self.decoder = name, decoder
+        self.version = str(decoder.version)
+        self._metrics, self._settings = metrics, settings
+        self._counts = metrics.of_decoder(name, decoder.slots)
+        self._thread = ThreadPoolExecutor(1, f"serving-{name}")
+        self._lock = threading.Lock()  # of the next two
+        self._waiting: deque[Generation] = deque()
+        self._is_running = False
+        self._under_way = 0
+        self._drained: asyncio.Future[None] | None = None
+
+    def make_generation(self, prompt: Any, inputs: Mapping[str, Any], settings: Mapping[str, Any]) -> Generation:
+        """Make a generation of what a request says.
+
+        Raises:
+            RequestError: it has no meaning.
+        """
+        return self.decoder.make_generation(prompt, inputs, **settings)
+
+    async def tokens(self, generation: Generation) -> AsyncGenerator[int]:
+        """Generate a sequence: the tokens, each as soon as it is there. Who closes this gives the slot free.
+
+        Raises:
+            RequestError: too many sequences wait, or the decoder fails.
+        """
+        with self._metrics.request(self.name, 1):
+            self._check_queue()
+            loop, news = asyncio.get_running_loop(), asyncio.Event()
+
+            def note(changed: Generation) -> None:
+                loop.call_soon_threadsafe(news.set)
+
+            generation.on_tokens = note
+            self._under_way += 1
+            self._begin(generation)
+            given = 0
+            try:
+                while True:
+                    await news.wait()
+                    news.clear()
+                    is_done = generation.is_done
+                    for token in generation.generated[given:]:
+                        given += 1
+                        self._counts.tokens.inc()
+                        yield token
+                    if is_done:
+                        break
+                if generation.error is not None:
+                    raise self._failure(generation.error)
+            finally:
+                generation.is_cancelled = True
+                self._under_way -= 1
+                if self._drained is not None and not self._under_way and not self._drained.done():
+                    self._drained.set_result(None)
+
+    def _check_queue(self) -> None:
+        with self._lock:
+            count = len(self._waiting)
+        if count >= self._settings.max_queue_size:
+            raise RequestError(
+                429,
+                f"Decoder {self.name!r} is busy: {count} sequences wait for it, and its limit (max_queue_size) is "
+                f"{self._settings.max_queue_size}. Ask again later.",
+            )
+
+    def _begin(self, generation: Generation) -> None:
+        with self._lock:
+            self._waiting.append(generation)
+            if self._is_running:
+                return
+            self._is_running = True
+        self._thread.submit(self._work)
+
+    def _failure(self, error: BaseException) -> RequestError:
+        if isinstance(error, RequestError):
+            return error
+        if isinstance(error, (ValueError, TypeError, IndexError, ArithmeticError)):
+            return RequestError(400, f"The decoder can't compute this: {error}")
+        traceback.print_exception(error)
+        return RequestError(500, f"Decoder {self.name!r} failed: {type(error).__name__}: {error}")
+
+    def configure(self, settings: Batching) -> None:
+        """Let another number of sequences wait from now on."""
+        self._settings = settings
+
+    async def end(self) -> None:
+        """Wait for the sequences under way, and end the thread."""
+        while self._under_way:
+            self._drained = asyncio.get_running_loop().create_future()
+            await self._drained
+        self._thread.shutdown()
+
+    # --- in the thread ----------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        """Take steps until no sequence is left."""
+        slots = Slots(self.decoder.programs, self.decoder.plan)
+        while True:
+            failed = self._admit(slots)
+            if failed is None:
+                self._counts.busy.set(0)
+                return
+            self._counts.busy.set(slots.busy)
+            for generation in (*failed, *slots.iterate()):
+                assert generation.on_tokens is not None
+                generation.on_tokens(generation)
+
+    def _admit(self, slots: Slots) -> Sequence[Generation] | None:
+        """Give slots to those that wait; those for which that failed, or None if nothing is left to do."""
+        failed: list[Generation] = []
+        while slots.free:
+            with self._lock:
+                generation = self._waiting.popleft() if self._waiting else None
+                if generation is None and not slots.busy and not failed:
+                    self._is_running = False
+                    return None
+            if generation is None:
+                break
+            if generation.is_cancelled:
+                continue
+            slots.admit(generation)
+            if generation.error is not None:
+                failed.append(generation)
+        return failed
