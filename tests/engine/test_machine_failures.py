@@ -19,6 +19,7 @@ from shared.machines import (
     graph_on,
     idle_step,
     is_idle,
+    latest_step,
     of_kind,
     run,
     step_of,
@@ -117,7 +118,7 @@ def test_an_error_tells_operation_device_and_iterations(
 
     nest.at = None
     np.testing.assert_array_equal(run(program, [value])[0], expected)
-    assert_nothing_left(idle_step(program))
+    assert_nothing_left(latest_step(program))
 
 
 def test_an_error_outside_of_loops_tells_its_device():

@@ -17,7 +17,7 @@ from shared.machines import (
     chain,
     fed,
     graph_on,
-    idle_step,
+    latest_step,
     of_kind,
     plans,
     run,
@@ -51,8 +51,8 @@ def machine(
 
 def frame(program: MachineProgram, name: str, device: str) -> FramePlan:
     """A loop, by the end of its name, on a device, as the latest run left it."""
-    found = [p for p in plans(idle_step(program)) if f"/{p.name}".endswith(f"/{name}/while") and p.device == device]
-    assert len(found) == 1, [(plan.name, plan.device) for plan in plans(idle_step(program))]
+    found = [p for p in plans(latest_step(program)) if f"/{p.name}".endswith(f"/{name}/while") and p.device == device]
+    assert len(found) == 1, [(plan.name, plan.device) for plan in plans(latest_step(program))]
     return found[0]
 
 
@@ -68,7 +68,7 @@ def check(
         for feeds, wanted in zip(given, expected, strict=True):
             found = run(program, list(feeds.values()))
             np.testing.assert_equal([as_fetched(value) for value in found], [as_fetched(value) for value in wanted])
-            assert_nothing_left(idle_step(program))
+            assert_nothing_left(latest_step(program))
     assert program is not None
     return program
 
@@ -139,7 +139,7 @@ def test_loops_have_windows_of_their_own():
     first = counted_and_slow(log, 12, parallel_iterations=3)
     program = machine([*first, *counted_and_slow(log, 12, parallel_iterations=5)], clusters=False)
     run(program, [])
-    assert sorted(p.peak for p in plans(idle_step(program)) if p.device == "cpu:0" and p.name != "step") == [3, 5]
+    assert sorted(p.peak for p in plans(latest_step(program)) if p.device == "cpu:0" and p.name != "step") == [3, 5]
 
 
 def test_devices_are_in_different_iterations():
@@ -352,7 +352,7 @@ def test_nothing_runs_in_a_loop_of_a_branch_that_is_not_taken(x: Symbol, p: Symb
     assert run(program, [np.float32(2), np.False_]) == (2,)
     assert log.entries == []
     assert frame(program, "loop", "cpu:1").iterations == frame(program, "loop", "cpu:1").frames == 1  # a dead one
-    assert_nothing_left(idle_step(program))
+    assert_nothing_left(latest_step(program))
     run(program, [np.float32(2), np.True_])
     assert log.of("inside") == list(range(5))
 

@@ -14,7 +14,7 @@ from shared.machines import (
     at_random,
     fed,
     graph_on,
-    idle_step,
+    latest_step,
     run,
     structure,
 )
@@ -75,7 +75,7 @@ def check(
             _reset(variables)
             np.testing.assert_equal([as_fetched(value) for value in run(program, list(feeds.values()))], expected)
             np.testing.assert_equal([variable.numpy() for variable in variables], state)
-            assert_nothing_left(idle_step(program))
+            assert_nothing_left(latest_step(program))
     assert found & {"split loop", "split branch"}
 
 

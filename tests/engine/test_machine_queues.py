@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shared.machines import as_asked, assert_nothing_left, by_name, graph_on, idle_step, of_kind, run
+from shared.machines import as_asked, assert_nothing_left, by_name, graph_on, idle_step, latest_step, of_kind, run
 from shared.waiting import PATIENCE, Waiting, wait_until
 
 import anabranch as ab
@@ -71,7 +71,7 @@ def test_a_second_dequeue_goes_on_while_the_first_waits(seed: int | None):
     assert first.statistics().pending_dequeues == 1
     first.put([np.float32(1)], many=False)
     assert step.result() == (1, 2)
-    assert_nothing_left(idle_step(program))
+    assert_nothing_left(latest_step(program))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

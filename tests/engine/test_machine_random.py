@@ -26,7 +26,7 @@ from shared.machines import (
     assert_local,
     assert_nothing_left,
     behaviour,
-    idle_step,
+    latest_step,
     settings_of_machines,
     settings_of_streams,
     structure,
@@ -160,7 +160,7 @@ def test_random_programs_on_worker_threads(monkeypatch: pytest.MonkeyPatch, prog
     assert ("submit(" in machine.source) == (len(machine.machine.devices) > 1)
     for _ in range(2):
         case.assert_same(case.ran(machine), expected, setting)
-        assert_nothing_left(idle_step(machine))
+        assert_nothing_left(latest_step(machine))
 
 
 def check_chunk(chunk: int, count: int, spread: st.SearchStrategy[Setting], coverage: Coverage) -> Coverage:
@@ -187,9 +187,9 @@ def check_program(program: Program, setting: Setting, order: int, coverage: Cove
     check_machine(machine, setting)
     for _ in range(2):  # what a run leaves behind is taken by the next
         case.assert_same(case.ran(machine), expected, setting)
-        assert_nothing_left(idle_step(machine))
+        assert_nothing_left(latest_step(machine))
     case.assert_same(case.printed(setting, exact=True), expected, setting)
-    found = {"programs", *structure(machine.machine), *behaviour(idle_step(machine))}
+    found = {"programs", *structure(machine.machine), *behaviour(latest_step(machine))}
     if program.kernels or (order == 1 and setting.places % 2):
         machine = case.machine(setting, exact=False)
         check_machine(machine, setting)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shared.machines import Log, as_asked, assert_nothing_left, chain, graph_on, idle_step, run
+from shared.machines import Log, as_asked, assert_nothing_left, chain, graph_on, idle_step, latest_step, run
 from shared.waiting import PATIENCE, Waiting
 
 import anabranch as ab
@@ -109,7 +109,7 @@ def test_an_error_on_a_worker_tells_operation_device_and_iteration():
     assert re.fullmatch(told, note), note
     assert not step.outstanding
     assert run(program, [np.float32(1), np.int32(9)]) == (5, 32)
-    assert_nothing_left(idle_step(program))
+    assert_nothing_left(latest_step(program))
 
 
 def test_a_step_that_fails_does_not_wait_for_what_is_under_way():

@@ -194,6 +194,16 @@ def idle_step(program: MachineProgram) -> Step:
     return program._idle[-1]  # type: ignore[attr-defined]
 
 
+def latest_step(program: MachineProgram) -> Step:
+    """The state as the latest run left it.
+
+    A program that was printed anew after a run, since its Python functions took long, has no idle state of that run.
+    """
+    step = program.statistics.latest  # type: ignore[attr-defined]
+    assert step is not None, "the program has not run"
+    return step
+
+
 def is_idle(program: MachineProgram, step: Step) -> bool:
     return step in program._idle  # type: ignore[attr-defined]
 
