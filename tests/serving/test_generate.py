@@ -204,3 +204,18 @@ def test_a_server_that_stops_ends_sequences_after_their_time(tmp_path: Path) -> 
     with ab.serving.Server({"m": tmp_path}, drain_seconds=1) as server:
         client = Client(server)
     client.leave()
+
+
+def test_no_client_waits_for_a_decoder_that_can_not_begin(
+    served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def without_memory(*arguments: Any) -> None:
+        raise MemoryError("no room for the states")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("anabranch.framework.serving.decoding.served.Slots", without_memory)
+        reply = ask(served.server.rest_url, "/v2/models/m/generate", body())
+    assert reply.status == 500
+    assert reply.json["error"] == "Decoder 'm' failed: MemoryError: no room for the states"
+    assert "no room for the states" in capsys.readouterr().err
+    assert ask(served.server.rest_url, "/v2/models/m/generate", body()).status == 200

@@ -34,7 +34,8 @@ class ServedDecoder:
         self._metrics, self._settings = metrics, settings
         self._counts = metrics.of_decoder(name, decoder.slots)
         self._thread = ThreadPoolExecutor(1, f"serving-{name}")
-        self._lock = threading.Lock()  # of the next two
+        self._lock = threading.Lock()  # of the next three
+        self._open: set[Generation] = set()  # that have been asked for, and are not over
         self._waiting: deque[Generation] = deque()
         self._is_running = False
         self._under_way = 0
@@ -80,6 +81,8 @@ class ServedDecoder:
                     raise self._failure(generation.error)
             finally:
                 generation.is_cancelled = True
+                with self._lock:
+                    self._open.discard(generation)
                 self._under_way -= 1
                 if self._drained is not None and not self._under_way and not self._drained.done():
                     self._drained.set_result(None)
@@ -96,6 +99,7 @@ class ServedDecoder:
 
     def _begin(self, generation: Generation) -> None:
         with self._lock:
+            self._open.add(generation)
             self._waiting.append(generation)
             if self._is_running:
                 return
@@ -124,7 +128,22 @@ class ServedDecoder:
     # --- in the thread ----------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        """Take steps until no sequence is left."""
+        """Take steps until no sequence is left. What goes wrong outside of a step ends all sequences with its error."""
+        try:
+            self._take_steps()
+        except Exception as error:
+            with self._lock:
+                self._is_running = False
+                self._waiting.clear()
+                under_way = list(self._open)
+            self._counts.busy.set(0)
+            for generation in under_way:
+                if not generation.is_done:
+                    generation.error = error
+                assert generation.on_tokens is not None
+                generation.on_tokens(generation)
+
+    def _take_steps(self) -> None:
         slots = Slots(self.decoder.programs, self.decoder.plan)
         while True:
             failed = self._admit(slots)
