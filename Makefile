@@ -16,7 +16,7 @@ INSTALL := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-cluster test test-all bench peers lint types imports format wheel clean
+.PHONY: help demo demo-cluster test test-all bench peers lint types imports docs format wheel clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -29,10 +29,10 @@ demo-cluster: $(RUNTIME) ## train on several processes: by graphs that span two 
 	$(BIN)/python -m anabranch launch -n 2 --ps 2 examples/cluster_training.py
 	$(BIN)/python -m anabranch launch -n 2 --ps 0 examples/cluster_training.py --all-reduce
 
-test: lint types imports ## lint, types, import rules and tests
+test: lint types imports docs ## lint, types, import rules, the site of the documentation, and tests
 	$(PYTEST) $(ARGS)
 
-test-all: lint types imports ## the same with the slow tests and many more random programs
+test-all: lint types imports docs ## the same with the slow tests and many more random programs
 	$(PYTEST) -m "" --hypothesis-profile=all $(ARGS)
 
 bench: $(DEV) ## run the benchmarks, beside the peers where `make peers` has installed them
@@ -50,6 +50,9 @@ types: $(DEV) ## pyright: strict in engine/
 
 imports: $(DEV) ## import-linter: layers of the house, third-party packages confined
 	$(BIN)/lint-imports --no-cache
+
+docs: $(DEV) ## build the site of the documentation into build/site, warnings as errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file .ci/site/mkdocs.yml
 
 format: $(DEV) ## mend what ruff can mend
 	$(BIN)/ruff check --fix .

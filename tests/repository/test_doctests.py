@@ -28,7 +28,9 @@ def new_default_graph():
 
 
 def page_names() -> list[str]:
-    return ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))]
+    pages = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
+    pages.remove("docs/tutorial.md")  # test_tutorial.py types it
+    return ["README.md", *pages]
 
 
 @pytest.mark.parametrize("name", module_names())

@@ -1,0 +1,239 @@
+"""Make the pages of the site that are no files of docs/: home page, reference, and source files that pages link to.
+
+MkDocs calls the functions `on_...` of this file (see "hooks" in mkdocs.yml).
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from types import ModuleType
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+import anabranch
+
+ROOT = Path(__file__).resolve().parents[2]
+LINK = re.compile(r"(?<=\]\()([^)\s#]+)((?:#[^)\s]*)?)(?=\))")
+# Modules of many names: a page for each source file, and a page that lists all.
+LARGE = ("ops", "layers")
+# Modules that stand for others' names; their names are explained where they are defined.
+SKIPPED = frozenset(["optimizers", "tf", "datasets", "engine", "framework"])
+
+
+@dataclass(frozen=True)
+class Name:
+    """One public name: where users find it, and its definition in the sources (None if it is made by a call)."""
+
+    public: str
+    value: Any
+    source: str | None
+    module: str
+
+    @property
+    def anchor(self) -> str:
+        """Return the identifier that links use."""
+        return self.source or self.public
+
+    @property
+    def summary(self) -> str:
+        """Return the first paragraph of the docstring, as a cell of a table."""
+        text = (inspect.getdoc(self.value) or "").split("\n\n", 1)[0].replace("\n", " ")
+        return re.sub(r"(`+).*?\1|\|", lambda found: found[0] if found[1] else "\\|", text)
+
+
+def link_sources() -> Path:
+    """Return a folder that holds links to the package alone: tests and environments beside it would be read as well."""
+    folder = ROOT / "build" / "sources" / "anabranch"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("__init__.py", *anabranch._PACKAGES):
+        if not (folder / name).exists():
+            (folder / name).symlink_to(ROOT / name)
+    return folder.parent
+
+
+def public_modules() -> dict[str, ModuleType]:
+    """Return the modules whose names are public, by the name that users write, the root first."""
+    names = [*anabranch._MODULES, *anabranch._PACKAGES]
+    chosen = sorted(name for name in names if "." not in name and name not in SKIPPED)
+    modules = {f"anabranch.{name}": _module(name) for name in ("layers", "ops", *chosen)}
+    return {**modules, "anabranch": anabranch}
+
+
+def _module(name: str) -> ModuleType:
+    value = getattr(anabranch, name)
+    getattr(value, "__all__", None)  # a module that is loaded on demand is there after this
+    return value
+
+
+def public_names(path: str, module: ModuleType) -> Iterator[Name]:
+    """Yield the public functions, classes and objects of `module`, which users write as `path`, by name."""
+    listed = list(anabranch._EXPORTS) if module is anabranch else getattr(module, "__all__", None)
+    for name in sorted(listed if listed is not None else vars(module)):
+        value = getattr(module, name, None)
+        if name.startswith("_") or isinstance(value, ModuleType) or value is None:
+            continue
+        if listed is None and getattr(value, "__module__", None) != module.__name__:
+            continue
+        yield Name(f"{path}.{name}", value, _source(value), str(getattr(value, "__module__", "")))
+
+
+def _source(value: Any) -> str | None:
+    if not (inspect.isclass(value) or inspect.isfunction(value)) or "<" in value.__qualname__:
+        return None
+    found = f"{value.__module__}.{value.__qualname__}"
+    return found if value.__module__.startswith("anabranch") and _is_written(value) else None
+
+
+def _is_written(value: Any) -> bool:
+    """Say whether `value` is written as a def or class under its own name: what is made by calls has no such place."""
+    try:
+        lines, _ = inspect.getsourcelines(value)
+    except (OSError, TypeError):
+        return False
+    return any(re.match(rf"(async )?(def|class) {value.__name__}\b", line) for line in lines[:12])
+
+
+def entry(name: Name) -> str:
+    """Return the Markdown of one public name: mkdocstrings' block, or signature and docstring."""
+    if name.source is not None:
+        return f'::: {name.source}\n    options:\n      heading: "{name.public}"\n      toc_label: "{_last(name)}"\n'
+    text = inspect.getdoc(name.value) or ""
+    text = re.sub(r"((?:^ *>>> .*\n?(?:^(?! *$).*\n?)*)+)", r"\n```pycon\n\1\n```\n", text, flags=re.MULTILINE)
+    return (
+        f"## `{name.public}` {{ #{name.public} }}\n\n```python\n{_last(name)}{signature(name.value)}\n```\n\n{text}\n"
+    )
+
+
+def signature(value: Any) -> str:
+    """Return the signature of `value` as `inspect` has it, or nothing if it has none."""
+    try:
+        return str(inspect.signature(value))
+    except (TypeError, ValueError):
+        return ""
+
+
+def _last(name: Name) -> str:
+    return name.public.rsplit(".", 1)[1]
+
+
+def reference() -> dict[str, str]:
+    """Return the pages of the reference: their paths below docs/, and their Markdown."""
+    pages: dict[str, str] = {}
+    anchors: set[str] = set()  # of what has an entry already
+    for path, module in public_modules().items():
+        names = list(public_names(path, module))
+        groups: dict[str, list[Name]] = {}
+        for name in names:
+            if name.anchor not in anchors:
+                anchors.add(name.anchor)
+                groups.setdefault(_page(path, name), []).append(name)
+        for page, group in groups.items():
+            if page != _index(path):
+                title = group[0].module.rsplit(".", 1)[-1].replace("_", " ").capitalize()
+                pages[page] = f"# {title}\n\n" + "\n".join(entry(name) for name in group)
+        own = "\n".join(entry(name) for name in groups.get(_index(path), []))
+        pages[_index(path)] = f"# `{path}`\n\n{_heading(module)}\n\n{_table(names)}\n\n{own}"
+    pages["reference/index.md"] = _contents() + pages["reference/index.md"].split("\n", 1)[1]
+    return pages
+
+
+def _index(path: str) -> str:
+    return "reference/index.md" if path == "anabranch" else f"reference/{path.split('.', 1)[1]}/index.md"
+
+
+def _page(path: str, name: Name) -> str:
+    if path.split(".", 1)[-1] not in LARGE or name.source is None:
+        return _index(path)
+    return str(PurePosixPath(_index(path)).with_name(name.module.rsplit(".", 1)[-1] + ".md"))
+
+
+def _heading(module: ModuleType) -> str:
+    return (inspect.getdoc(module) or "").split("\n\n>>>")[0]
+
+
+def _table(names: list[Name]) -> str:
+    rows = [f"| [`{_last(name)}`][{name.anchor}] | {name.summary} |" for name in names]
+    return "\n".join(["| Name | |", "|---|---|", *rows])
+
+
+def _contents() -> str:
+    modules = [path for path in public_modules() if path != "anabranch"]
+    rows = [f"| [`{path}`]({_index(path)[len('reference/') :]}) | {_first(path)} |" for path in sorted(modules)]
+    return "\n".join(["# Reference", "", "Every public name, by module.", "", "| Module | |", "|---|---|", *rows, ""])
+
+
+def _first(path: str) -> str:
+    return _heading(public_modules()[path]).split("\n\n")[0].replace("\n", " ")
+
+
+def linked_sources(files: Files) -> set[str]:
+    """Return the files outside of docs/ that pages link to, relative to the root of the repository."""
+    pages = [(file.src_uri, file.content_string) for file in files.documentation_pages()]
+    links = [(uri, link) for uri, text in pages for link, _ in LINK.findall(text)]
+    found = {_outside(uri, link) for uri, link in links}
+    return {path for path in found if path is not None and (ROOT / path).is_file()}
+
+
+def _outside(uri: str, link: str) -> str | None:
+    """Return the path from the root of what `link` in the page `uri` names, None where that is a page or an address."""
+    if "://" in link or link.startswith(("/", "mailto:")):
+        return None
+    target = (ROOT / "docs" / uri).parent.joinpath(link).resolve()
+    if not target.is_relative_to(ROOT) or target.is_relative_to(ROOT / "docs"):
+        return None
+    return target.relative_to(ROOT).as_posix()
+
+
+def home() -> str:
+    """Return the README as the home page: links into docs/ become links between pages."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    text = re.sub(r"(?<=\]\()docs/", "", text)
+    return re.sub(r"\[([^\]]*)\]\((?:framework|distribute|layers|optim|engine|examples|tests|docs)\)", r"\1", text)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Lay out the sources for mkdocstrings."""
+    link_sources()
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are made here."""
+    made = {"index.md": home(), **reference()}
+    for uri, text in made.items():
+        files.append(File.generated(config, uri, content=text))
+    for path in sorted({*linked_sources(files), "LICENSE", "CHANGELOG.md"}):
+        text = (ROOT / path).read_text("utf-8")
+        if not path.endswith(".md"):
+            text = f"# {path}\n\n```{'python' if path.endswith('.py') else 'text'}\n{text}\n```\n"
+        files.append(File.generated(config, f"source/{path.removesuffix('.md')}.md", content=text))
+    config.nav = [_with_reference(item) for item in config.nav or []]
+    return files
+
+
+def _with_reference(item: Any) -> Any:
+    if not isinstance(item, dict) or "Reference" not in item:
+        return item
+    modules = sorted(path for path in public_modules() if path != "anabranch")
+    return {"Reference": ["reference/index.md", *({path: _index(path)} for path in modules)]}
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Lead links to files outside of docs/ to their pages."""
+    uri = "../README.md" if page.file.src_uri == "index.md" else page.file.src_uri
+
+    def led(match: re.Match[str]) -> str:
+        path = _outside(uri, match[1])
+        if path is None or not (ROOT / path).is_file():
+            return match[0]
+        up = "../" * (len(PurePosixPath(page.file.src_uri).parts) - 1)
+        return f"{up}source/{path.removesuffix('.md')}.md"
+
+    return LINK.sub(led, markdown)

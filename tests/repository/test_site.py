@@ -1,0 +1,91 @@
+"""The parts of the documentation's site that .ci/site makes: every public name has its place and its signature."""
+
+import importlib.util
+import inspect
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import anabranch as ab
+
+SITE = Path(__file__).parents[2] / ".ci" / "site"
+for _name in ("mkdocs", "griffe"):
+    pytest.importorskip(_name)
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"site_{name}", SITE / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def pages() -> ModuleType:
+    return load("pages")
+
+
+@pytest.fixture(scope="module")
+def reference(pages: ModuleType) -> dict[str, str]:
+    return pages.reference()
+
+
+def test_every_public_name_is_listed_and_explained_once(pages: ModuleType, reference: dict[str, str]) -> None:
+    whole = "\n".join(reference.values())
+    seen: set[str] = set()
+    for path, module in pages.public_modules().items():
+        for name in pages.public_names(path, module):
+            seen.add(name.anchor)
+            entries = whole.count(f"::: {name.anchor}\n") + whole.count(f"{{ #{name.anchor} }}")
+            assert entries == 1, (name.public, entries)
+    assert len(seen) > 800
+
+
+@pytest.mark.parametrize(
+    "name", ["layers.Dense", "ops.matmul", "losses.MeanSquaredError", "ops.while_loop", "callbacks.CSVLogger"]
+)
+def test_names_that_users_look_for_are_there(name: str, reference: dict[str, str]) -> None:
+    assert f'heading: "anabranch.{name}"' in "\n".join(reference.values())
+
+
+def test_signatures_are_those_of_inspect() -> None:
+    """mkdocstrings reads the sources; nothing that is public may have another signature at run time."""
+    griffe = pytest.importorskip("griffe")
+    site = load("pages")
+    package = griffe.load("anabranch", search_paths=[site.link_sources()])
+    different = []
+    for path, module in site.public_modules().items():
+        for name in site.public_names(path, module):
+            if name.source is None or not inspect.isfunction(name.value):
+                continue
+            written = package[name.source.removeprefix("anabranch.")]
+            here = list(inspect.signature(name.value).parameters.values())
+            there = [(p.name, p.kind.value if p.kind else None) for p in written.parameters]
+            if there != [(p.name, p.kind.description) for p in here]:
+                different.append(f"{name.public}: {there} in the source, {here}")
+    assert different == []
+
+
+def test_a_module_without_a_list_gives_what_it_defines(pages: ModuleType) -> None:
+    names = {name.public for name in pages.public_names("anabranch.constraints", ab.constraints)}
+    assert "anabranch.constraints.MaxNorm" in names
+    assert "anabranch.constraints.Any" not in names
+
+
+def test_links_out_of_docs_lead_to_pages_of_sources(pages: ModuleType) -> None:
+    assert pages._outside("ops.md", "../engine/graph/op.py") == "engine/graph/op.py"
+    assert pages._outside("examples/dqn.md", "../queues.md") is None
+    assert pages._outside("ops.md", "https://example.org/x.py") is None
+
+
+def test_doctests_become_blocks() -> None:
+    fenced = load("docstrings").fence_doctests("Add.\n\nExample:\n    >>> 1 + 1\n    2\n\nMore.\n>>> 3\n3")
+
+    assert fenced == (
+        "Add.\n\nExample:\n    ```pycon\n    >>> 1 + 1\n    2\n    ```\n\nMore.\n\n```pycon\n>>> 3\n3\n```"
+    )
