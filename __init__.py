@@ -114,7 +114,7 @@ _MODULES: dict[str, str] = {
     "regularizers": ".engine.objects.regularizers",
     "saving": ".framework.saving",
     "serving": ".framework.serving",
-    "testing": ".engine.testing",
+    "testing": ".framework.testing",
     "tf": ".framework.tensorflow_names",
     **dict.fromkeys(
         [f"tf.{name}" for name in ("data", "image", "linalg", "math", "nn", "random")], ".framework.tensorflow_names"
@@ -127,7 +127,7 @@ _PACKAGES = ("distribute", "engine", "framework", "layers", "optim")
 if TYPE_CHECKING:
     from . import distribute, engine, framework, layers, optim
     from . import optim as optimizers
-    from .engine import ops, queues, testing
+    from .engine import ops, queues
     from .engine.autodiff import custom_gradient, gradients, jvp, vjp
     from .engine.control_flow import TensorArray, TensorStore, case, cond, group, no_op, switch, while_loop
     from .engine.control_flow.associative_scan import associative_scan
@@ -179,6 +179,7 @@ if TYPE_CHECKING:
         preprocessing,
         saving,
         serving,
+        testing,
         tree,
         utils,
     )

@@ -97,7 +97,8 @@ def _load_optimizer(model: Model, reader: WeightsReader) -> None:
     names = _names(reader, _OPTIMIZER, "weight_names")
     if model.optimizer is None or not names:
         return
-    model.optimizer.build(model.trainable_variables)
+    if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
     variables = model.optimizer.variables
     if len(names) == len(variables) - 1:  # Keras 2 left the learning rate to the config
         variables = [variables[0], *variables[2:]]

@@ -379,7 +379,10 @@ class Optimizer(StatelessSteps, Updates):
         if len(set(variables)) != len(variables):
             twice = next(v for place, v in enumerate(variables) if v in set(variables[:place]))
             raise ValueError(f"{self.name}: variable {path_of(twice)!r} was given twice.")
-        self.build(variables)
+        if self.built:
+            self._check_known(variables)
+        else:
+            self.build(variables)
         return variables
 
     def _check_known(self, variables: Sequence[Variable]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -363,3 +365,24 @@ def test_get_of_nothing_known():
         optim.get("adm")
     with pytest.raises(ValueError, match="3 of type int is no optimizer"):
         optim.get(3)
+
+
+def test_an_optimizer_is_built_once() -> None:
+    """As in Keras, `build` of a subclass need not look whether it ran before: what it makes stays from step to step."""
+
+    class HeavyBall(optim.Optimizer):
+        def build(self, variables: Any) -> None:
+            super().build(variables)
+            self.velocities = self.add_optimizer_variables(variables, "velocity")
+
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            velocity = self.velocities[self._get_variable_index(variable)]
+            velocity.assign(0.5 * velocity - learning_rate * gradient)
+            variable.assign(variable + velocity)
+
+    optimizer, weight = HeavyBall(1.0), ab.Variable([0.0])
+    for _ in range(3):
+        optimizer.apply([np.array([1.0], "float32")], [weight])
+
+    assert weight.numpy().tolist() == [-1.0 - 1.5 - 1.75]
+    assert len(optimizer.variables) == 3  # iterations, learning rate, velocity
