@@ -370,29 +370,39 @@ class Model(Trainer, NestedState, Layer):
         *,
         version: int | None = None,
         warmup: Any = None,
-    ) -> int:
-        """Export the model for serving: the graph of its inference and its weights, without its Python code.
+        opset_version: int | None = None,
+    ) -> int | None:
+        """Export the graph of the model's inference and its weights, without its Python code.
 
         Args:
-            filepath: a folder, of all versions of the model; this one becomes ``filepath/<version>/``.
-            format: "anabranch".
+            filepath: for "anabranch" a folder, of all versions of the model; this one becomes ``filepath/<version>/``.
+                For "onnx" a file.
+            format: "anabranch", for `anabranch.serving`, or "onnx", for onnxruntime and others.
             verbose: whether to print what was exported; by default it is.
             input_signature: an `InputSpec` for each argument of `call`, with the batch on axis 0, or structures of
                 them; by default the symbolic inputs, if the model has them. Names of inputs are the keys of a dict,
                 else those that were given to `InputSpec` or `Input`, else "input_0", "input_1", ...
-            version: a number; by default one more than the highest that is there.
+            version: a number; by default one more than the highest that is there. Of "anabranch" alone.
             warmup: example inputs, as `predict` takes them: a server computes them before it is asked anything, so that
-                programs for their shapes are compiled by then. They are written into the folder.
+                programs for their shapes are compiled by then. They are written into the folder. Of "anabranch" alone.
+            opset_version: the version of ONNX's operators, 18 to 25, by default 21. Of "onnx" alone.
 
         Returns:
-            The version.
+            The version; None for "onnx".
 
         Raises:
             ValueError: the format is another, there is no signature, the inference writes variables, or `warmup` does
                 not fit the inputs.
             SavedGraphError: an operation holds a Python function; the message names its line.
+            OnnxError: an operation has no counterpart in ONNX; the message names its line.
             FileExistsError: there is this version already.
         """
+        if format == "onnx":
+            from .onnx.export.models import export_model as export_onnx
+
+            return export_onnx(self, filepath, verbose, input_signature, opset_version, version, warmup)
+        if opset_version is not None:
+            raise ValueError(f"export(opset_version={opset_version!r}) is for format='onnx'; the format is {format!r}.")
         from .serving.export import export_model
 
         return export_model(self, filepath, format, verbose, input_signature, version, warmup)

@@ -37,20 +37,20 @@ def export_model(
     """Write a model's inference as a version of a servable; see `Model.export`."""
     if format not in FORMATS:
         raise ValueError(
-            f"export(format={format!r}): models are exported as 'anabranch' only, which `ab.serving.load` and "
-            "`python -m anabranch serve` read. Of Keras's formats none is written."
+            f"export(format={format!r}): models are exported as 'anabranch', which `ab.serving.load` and "
+            "`python -m anabranch serve` read, or as 'onnx'. Of Keras's other formats none is written."
         )
     if version is not None and (isinstance(version, bool) or not isinstance(version, int) or version < 0):
         raise ValueError(f"export(version={version!r}): expected an int of at least 0, or None for the next.")
-    arguments = _arguments(model, input_signature)
+    arguments = call_arguments(model, input_signature)
     graph = Graph()
     with graph.as_default():
-        named = _named_inputs(arguments)
+        named = named_inputs(arguments)
         symbols = [_feed(graph, name, spec) for name, spec in named]
         outputs = model(*pack_as(arguments, list(symbols)), training=False)
         fetches = [_fetch(each) for each in flatten(outputs)]
     _check_effects(model, graph.operations)
-    names, outputs_as = _output_names(outputs)
+    names, outputs_as = output_names(outputs)
     signature = Signature(
         tuple(_info(model, name, tensor) for (name, _), tensor in zip(named, symbols, strict=True)),
         tuple(_info(model, name, tensor) for name, tensor in zip(names, fetches, strict=True)),
@@ -63,8 +63,8 @@ def export_model(
     return written
 
 
-def _arguments(model: Any, input_signature: Any) -> list[Any]:
-    """The positional arguments of the call, structures whose leaves are `InputSpec`s or symbolic inputs."""
+def call_arguments(model: Any, input_signature: Any) -> list[Any]:
+    """Return the positional arguments of the call, structures whose leaves are `InputSpec`s or symbolic inputs."""
     if input_signature is None:
         if model.inputs is None:
             raise ValueError(
@@ -78,8 +78,8 @@ def _arguments(model: Any, input_signature: Any) -> list[Any]:
     return given
 
 
-def _named_inputs(arguments: Sequence[Any]) -> list[tuple[str, TensorSpec]]:
-    """Name and spec of each input, in the order of `flatten`: dict keys, else the names that were given."""
+def named_inputs(arguments: Sequence[Any]) -> list[tuple[str, TensorSpec]]:
+    """Return name and spec of each input, in the order of `flatten`: dict keys, else the names that were given."""
     leaves = flatten(arguments)
     keys = [None] * len(leaves)
     if len(arguments) == 1 and _is_flat_dict(arguments[0]):
@@ -129,7 +129,8 @@ def _fetch(output: Any) -> Any:
     return tensor if isinstance(tensor, Symbol) else ops.identity(tensor)
 
 
-def _output_names(outputs: Any) -> tuple[list[str], str]:
+def output_names(outputs: Any) -> tuple[list[str], str]:
+    """Return a name for each output, and in which structure they are: "one", "list" or "dict"."""
     if _is_flat_dict(outputs):
         names = [str(key) for key in sorted(outputs)]
         _check_names("output", names)

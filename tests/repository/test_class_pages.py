@@ -162,6 +162,7 @@ ELSEWHERE = {  # on the page of what they show
     "experts_in_cell": "mixture_of_experts.md",
     "moe": "scheduling.md",
     "serving": "serving.md",
+    "interchange": "onnx.md",
     "two_tasks": "distribute.md",
 }
 NO_FIGURE = (
@@ -170,6 +171,7 @@ NO_FIGURE = (
     "moe",
     "nested_loops",
     "serving",
+    "interchange",
     "two_tasks",
 )  # what they write is text, a trace, and numbers
 

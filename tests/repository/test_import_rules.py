@@ -20,6 +20,7 @@ KEPT = {
     "distribute": "import grpc, ray\nfrom google.protobuf import message\nfrom .. import layers, optim",
     "framework": "import h5py, tqdm\nfrom .. import distribute, layers",
     "framework/serving": "import orjson, prometheus_client, uvicorn, uvloop",
+    "framework/onnx": "import onnx, onnxruntime",
 }
 BREACHES = [
     ("engine/ops", "from ... import framework"),
@@ -42,6 +43,7 @@ BREACHES = [
     ("", "import h5py"),
     ("framework", "import torch"),
     ("layers", "from PIL import Image"),
+    ("framework/serving", "import onnx"),
 ]
 
 

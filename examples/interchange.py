@@ -1,0 +1,96 @@
+"""Train a small model with a cell of its own, write it as an ONNX file, and run that in onnxruntime.
+
+onnxruntime has no code of the cell: its loop is in the file. Its answers are compared with `predict`, at several
+numbers of sentences and lengths, a length of zero among them.
+
+    python examples/interchange.py [--epochs N] [--output FOLDER]
+
+It needs ``pip install 'anabranch[onnx]' onnxruntime``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import anabranch as ab
+from anabranch import layers, optim
+
+TOLERANCE = 1e-5
+
+
+class LeakyCell(layers.Layer):
+    """Keeps nine tenths of its state at each step and adds one tenth of news."""
+
+    def __init__(self, units: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.units = self.state_size = units
+
+    def build(self, input_shape: Any) -> None:
+        self.kernel = self.add_weight(shape=(input_shape[-1], self.units), name="kernel")
+        self.recurrent_kernel = self.add_weight(shape=(self.units, self.units), name="recurrent_kernel")
+
+    def call(self, x: Any, states: Any) -> Any:
+        (h,) = states
+        h = 0.9 * h + 0.1 * ab.ops.tanh(x @ self.kernel + h @ self.recurrent_kernel)
+        return h, [h]
+
+
+def trained_model(epochs: int) -> ab.Model:
+    """A model that says which of 8 letters comes next, for letters as one-hot vectors."""
+    ab.utils.set_random_seed(1)
+    letters = np.tile(np.arange(8), (40, 3))
+    x, y = np.eye(8, dtype="float32")[letters[:, :-1]], letters[:, 1:]
+    model = ab.Sequential([layers.RNN(LeakyCell(32), return_sequences=True), layers.Dense(8, "softmax")])
+    model.compile(optimizer=optim.Adam(1e-2), loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+    history = model.fit(x, y, epochs=epochs, verbose=0)
+    print(f"Trained: loss {history.history['loss'][0]:.2f} -> {history.history['loss'][-1]:.2f}.")
+    return model
+
+
+def run_in_onnxruntime(path: Path, x: Any) -> Any:
+    """What onnxruntime computes from a file."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return session.run(None, {"x": x})[0]
+
+
+def onnx_difference(model: ab.Model, folder: Path) -> float:
+    """Export a model; the largest difference between onnxruntime's answers and `predict`."""
+    path = folder / "letters.onnx"
+    model.export(path, format="onnx", input_signature=[ab.InputSpec(shape=(None, None, 8), dtype="float32", name="x")])
+    generator = np.random.default_rng(0)
+    worst = 0.0
+    for sentences, length in ((5, 12), (1, 40), (3, 0)):
+        x = generator.normal(size=(sentences, length, 8)).astype("float32")
+        found, wanted = run_in_onnxruntime(path, x), np.asarray(model.predict(x, verbose=0))
+        if found.shape != wanted.shape:
+            raise SystemExit(f"onnxruntime gives shape {found.shape}, predict {wanted.shape}.")
+        worst = max(worst, float(np.abs(found - wanted).max(initial=0)))
+        print(f"{sentences} sentences of {length} letters: shape {found.shape}, difference {worst:.1e}")
+    return worst
+
+
+def main(arguments: Sequence[str] | None = None) -> float:
+    """Run the example; the largest difference."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--output", help="where the file is kept; by default nowhere")
+    options = parser.parse_args(arguments)
+    model = trained_model(options.epochs)
+    with tempfile.TemporaryDirectory() as folder:
+        difference = onnx_difference(model, Path(options.output or folder))
+    if difference > TOLERANCE:
+        raise SystemExit(f"The goal, predict's numbers within {TOLERANCE}, was missed: {difference:.1e}.")
+    print(f"onnxruntime gives predict's numbers within {difference:.1e}.")
+    return difference
+
+
+if __name__ == "__main__":
+    main()

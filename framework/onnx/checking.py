@@ -1,0 +1,96 @@
+"""`check`: an exported file beside the model from which it was made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ...engine.graph import flatten
+from ...engine.graph.dtypes import is_string
+from .errors import OnnxError
+from .protos import load_onnx
+
+
+def check(model: Any, filepath: str | os.PathLike[str], inputs: Any, *, rtol: float = 1e-4, atol: float = 1e-5) -> None:
+    """Compute an exported file's outputs and compare them with the model's.
+
+    The file is run by onnxruntime where that is installed, else by the reference implementation of the package onnx.
+
+    Args:
+        model: the model that was exported.
+        filepath: the file that `Model.export` wrote.
+        inputs: what the model is called with: an array, a list, or a dict of arrays with the names of the inputs.
+        rtol, atol: how much outputs may differ, relative to the model's and in all.
+
+    Raises:
+        OnnxError: an output differs in shape, dtype or values; the message says which and by how much.
+
+    >>> import anabranch as ab, numpy as np, os, tempfile
+    >>> model = ab.Sequential([ab.Input((3,), name="x"), ab.layers.Dense(2)])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "dense.onnx")
+    ...     model.export(path, "onnx", verbose=False)
+    ...     ab.onnx.check(model, path, np.ones((4, 3), "float32"))
+    """
+    names, run = _runner(os.fspath(filepath))
+    feeds = _feeds(model, names, inputs)
+    found = run(feeds)
+    wanted = [np.asarray(each) for each in flatten(model(inputs, training=False))]
+    for number, (name, array) in enumerate(found.items()):
+        if number < len(wanted):  # behind them come new states
+            _compare(name, np.asarray(array), wanted[number], rtol, atol)
+    if len(found) < len(wanted):
+        raise OnnxError(f"{os.fspath(filepath)!r} has {len(found)} outputs; the model gives {len(wanted)}.")
+
+
+def _runner(path: str) -> tuple[list[str], Any]:
+    """The names of a file's inputs, and a function from arrays by name to outputs by name."""
+    try:
+        import onnxruntime
+    except ModuleNotFoundError:
+        session = load_onnx().reference.ReferenceEvaluator(path)
+        names = list(session.output_names)
+        return list(session.input_names), lambda feeds: dict(zip(names, session.run(None, feeds), strict=True))
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    inputs = [given.name for given in session.get_inputs()]
+    return inputs, lambda feeds: dict(zip(names, session.run(None, feeds), strict=True))
+
+
+def _feeds(model: Any, names: list[str], inputs: Any) -> dict[str, Any]:
+    states = {variable.path.replace("/", "_"): variable for variable in model.variables}
+    wanted = [name for name in names if name not in states]
+    if isinstance(inputs, Mapping):
+        given = {str(key): value for key, value in inputs.items()}
+    else:
+        leaves = flatten(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+        given = dict(zip(wanted, leaves, strict=False))
+    missing = [name for name in wanted if name not in given]
+    if missing:
+        raise OnnxError(f"The file takes {', '.join(wanted)}; {', '.join(missing)} is not among what was given.")
+    feeds = {name: np.asarray(given[name]) for name in wanted}
+    feeds |= {name: states[name].numpy() for name in names if name in states}
+    return {name: each.astype(object) if is_string(each.dtype) else each for name, each in feeds.items()}
+
+
+def _compare(name: str, found: Any, wanted: Any, rtol: float, atol: float) -> None:
+    if found.shape != wanted.shape:
+        raise OnnxError(f"Output {name!r} has shape {found.shape}; the model's has {wanted.shape}.")
+    if found.dtype.kind in "OUT" or is_string(wanted.dtype):
+        if not np.array_equal(found.astype(str), wanted.astype(str)):
+            raise OnnxError(f"Output {name!r} holds other texts than the model's.")
+        return
+    if found.dtype != wanted.dtype:
+        raise OnnxError(f"Output {name!r} is {found.dtype}; the model's is {wanted.dtype}.")
+    a, b = found.astype("float64"), wanted.astype("float64")
+    close = np.isclose(a, b, rtol, atol, equal_nan=True)
+    if not close.all():
+        gap = np.where(close, 0, np.abs(a - b))
+        place = tuple(int(k) for k in np.unravel_index(np.nanargmax(gap), gap.shape))
+        raise OnnxError(
+            f"Output {name!r} differs from the model's in {np.count_nonzero(~close)} of {close.size} elements, most "
+            f"at {place}: {found[place]} instead of {wanted[place]} (rtol={rtol}, atol={atol})."
+        )

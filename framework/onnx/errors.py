@@ -1,0 +1,10 @@
+"""`OnnxError`, for everything that ONNX or a file of it can't do."""
+
+from __future__ import annotations
+
+
+class OnnxError(ValueError):
+    """A graph can't be written as ONNX, or an ONNX model can't be read or computed.
+
+    The message names the operation and the user's line (when exporting), or the node (when importing).
+    """

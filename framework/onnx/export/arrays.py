@@ -1,0 +1,186 @@
+"""TensorArrays: tensors with an axis of elements in front, or sequences where elements differ in shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....engine.graph.graph import Operation
+from ....engine.graph.quick_dataclass import dataclass
+from .registry import exports
+from .writer import INT, LONG, Writer
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """An array into which nothing has been written: its size (an int32 scalar) and the spec of its elements."""
+
+    size: str
+    element: Any
+
+
+@dataclass(frozen=True)
+class Dense:
+    """An array as one tensor, whose first axis is that of the elements."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """An array as a sequence of tensors, which may differ in shape."""
+
+    name: str
+
+
+Array = Fresh | Dense | Sequence
+
+
+def is_static(element: Any) -> bool:
+    """Whether the shape of an array's elements is known."""
+    return element.shape is not None and None not in element.shape
+
+
+def as_dense(w: Writer, array: Array, element: Any) -> str:
+    """Return an array as a tensor.
+
+    Args:
+        w: what appends the nodes.
+        array: the array.
+        element: what is known of its elements, for an array that holds none yet.
+
+    Raises:
+        ValueError: nothing was written yet, and the shape of the elements is not known.
+    """
+    if isinstance(array, Dense):
+        return array.name
+    if isinstance(array, Sequence):
+        return w.add("ConcatFromSequence", array.name, axis=0, new_axis=1, dtype=w.dtypes[array.name])
+    known = array.element if is_static(array.element) else element
+    if not is_static(known):
+        raise ValueError("the shape of a TensorArray's elements is not known before the first is written")
+    return w.zeros(w.filled((None, *known.shape), [array.size]), known.dtype)
+
+
+def as_sequence(w: Writer, array: Array) -> str:
+    """Return an array as a sequence; elements that were not written are empty."""
+    if isinstance(array, Sequence):
+        return array.name
+    if isinstance(array, Fresh):
+        rank = 0 if array.element.shape is None else len(array.element.shape)
+        size = w.vector(array.size)
+        none = w.add("Sub", size, size)  # computed, for what shape inference knows it takes for all elements
+        whole = w.zeros(w.concat([size, *[none] * rank], 0), array.element.dtype)
+    else:
+        whole = array.name
+    return w.add("SplitToSequence", whole, axis=0, keepdims=0)
+
+
+@exports("array_new")
+def _new(w: Writer, node: Operation, size: str) -> Fresh:
+    return Fresh(size, node.op.element)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@exports("constant_array")
+def _constant_array(w: Writer, node: Operation) -> Dense:
+    op: Any = node.op
+    return Dense(w.constant(op.value.stack(op.spec.element.shape, op.spec.element.dtype)))
+
+
+@exports("array_unstack")
+def _unstack(w: Writer, node: Operation, x: str) -> Dense:
+    return Dense(x)
+
+
+@exports("array_stack")
+def _stack(w: Writer, node: Operation, array: Array) -> str:
+    element = node.op.element  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(array, Fresh) and element.shape is not None:  # all of its elements are missing: it must be empty
+        return w.zeros(w.filled((None, *[dim or 0 for dim in element.shape]), [array.size]), element.dtype)
+    return as_dense(w, array, element)
+
+
+@exports("array_size")
+def _size(w: Writer, node: Operation, array: Array) -> str:
+    if isinstance(array, Fresh):
+        return array.size
+    if isinstance(array, Sequence):
+        return w.cast(w.add("SequenceLength", array.name, dtype=LONG), INT)
+    vector = w.dim(array.name, 0)
+    scalar = w.cast(w.squeeze(vector, 0), INT)
+    w.note_vector(scalar, vector)
+    return scalar
+
+
+@exports("array_read")
+def _read(w: Writer, node: Operation, array: Array, index: str) -> str:
+    if isinstance(array, Sequence):
+        return w.add("SequenceAt", array.name, index)
+    return w.add("Gather", as_dense(w, array, node.outputs[0].spec), index, axis=0)
+
+
+@exports("array_write")
+def _write(w: Writer, node: Operation, array: Array, index: str, value: str) -> Array:
+    op: Any = node.op
+    spec: Any = node.outputs[0].spec
+    if isinstance(array, Sequence):
+        if op.dynamic_size:
+            raise ValueError("a TensorArray of ragged elements that grows is not written as ONNX")
+        shorter = w.add("SequenceErase", array.name, index)
+        return Sequence(w.add("SequenceInsert", shorter, value, index))
+    element = node.inputs[2].spec if not is_static(spec.element) else spec.element
+    if isinstance(array, Fresh) and not is_static(element):
+        if node.inputs[2].spec.shape is None:
+            return Sequence(w.add("SequenceInsert", as_sequence(w, array), value, index))
+        # The first element says what all look like; a ragged array is a sequence from its loop on.
+        shape = w.concat([w.vector(array.size), w.shape(value)], 0)
+        array = Dense(w.zeros(shape, w.dtypes[value]))
+    whole = as_dense(w, array, element)
+    row = w.unsqueeze(value, 0)
+    if op.dynamic_size:
+        place = w.vector(index)
+        behind = w.slice(whole, w.add("Add", place, w.ints(1)), 2**63 - 1, 0)
+        return Dense(w.concat([w.slice(whole, 0, place, 0), row, behind], 0))
+    places = w.unsqueeze(w.vector(index), 0)
+    return Dense(w.add("ScatterND", whole, places, row))
+
+
+@exports("array_gather")
+def _gather(w: Writer, node: Operation, array: Array, indices: str) -> str:
+    element = node.op.element  # pyright: ignore[reportAttributeAccessIssue]
+    return w.add("Gather", as_dense(w, array, element), w.cast(indices, LONG), axis=0)
+
+
+@exports("array_scatter")
+def _scatter(w: Writer, node: Operation, array: Array, indices: str, values: str) -> Dense:
+    if node.op.dynamic_size:  # pyright: ignore[reportAttributeAccessIssue]
+        raise ValueError("a TensorArray that grows by scatter is not written as ONNX")
+    spec: Any = node.outputs[0].spec
+    if isinstance(array, Fresh) and not is_static(spec.element):
+        shape = w.concat([w.vector(array.size), w.slice(w.shape(values), 1, 2**63 - 1, 0)], 0)
+        array = Dense(w.zeros(shape, w.dtypes[values]))
+    whole = as_dense(w, array, spec.element)
+    return Dense(w.add("ScatterND", whole, w.unsqueeze(w.cast(indices, LONG), -1), values))
+
+
+@exports("array_concat")
+def _concat(w: Writer, node: Operation, array: Array) -> str:
+    """Elements end to end: of one tensor the first two axes become one."""
+    element = node.op.element  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(array, Sequence):
+        return w.add("ConcatFromSequence", array.name, axis=0, new_axis=0)
+    whole = as_dense(w, array, element)
+    shape = w.shape(whole)
+    rows = w.add("Mul", w.dim(whole, 0), w.dim(whole, 1))
+    return w.reshape(whole, w.concat([rows, w.slice(shape, 2, 2**63 - 1, 0)], 0))
+
+
+@exports("array_window")
+def _window(w: Writer, node: Operation, array: Array, start: str, count: str) -> str:
+    first = w.vector(start)
+    whole = as_dense(w, array, node.op.element)  # pyright: ignore[reportAttributeAccessIssue]
+    return w.slice(whole, first, w.add("Add", first, w.vector(count)), 0)
+
+
+@exports("array_of")
+def _of(w: Writer, node: Operation, *elements: str) -> Dense:
+    return Dense(w.concat([w.unsqueeze(each, 0) for each in elements], 0))

@@ -1,0 +1,410 @@
+"""`GraphExporter`: walks over a graph of the engine; loops and branches become graphs inside of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ....engine.graph import Graph, Region
+from ....engine.graph.graph import Operation, ReadVariable
+from ....engine.graph.identity import is_among
+from ....engine.graph.op import OUTSIDE_WORLD
+from ....engine.graph.spec import ArraySpec, FrameSpec, StoreSpec, TensorSpec
+from ....engine.graph.tensor import Symbol
+from ....engine.ops.base import Constant
+from ..errors import OnnxError
+from ..protos import element_type, load_onnx
+from .arrays import Dense, Fresh, as_dense, as_sequence, is_static
+from .arrays import Sequence as SequenceArray
+from .refused import reason_for
+from .registry import RULES, exports
+from .writer import BOOL, LONG, Writer
+
+
+class GraphExporter(Writer):
+    """Writes what outputs need, operation by operation, in program order.
+
+    Attributes:
+        values: by symbol the name of its value, or the `Array` that a TensorArray is.
+        reads: by variable what stands for its value, where it is not the initialiser.
+    """
+
+    def __init__(self, opset: int) -> None:
+        super().__init__(opset)
+        self.values: dict[Symbol, Any] = {}
+        self.reads: dict[Any, str] = {}
+        self._initial: dict[Any, str] = {}
+
+    def run(self, graph: Graph, wanted: Iterable[Symbol]) -> None:
+        """Append the operations of a graph, or of the inside of a loop or branch, that give the values of `wanted`."""
+        roots = [symbol.operation for symbol in wanted]
+        if isinstance(graph, Region):
+            roots += [operation for operation in graph.operations if _acts(operation)]
+        needed: set[Operation] = set()
+        while roots:
+            operation = roots.pop()
+            if operation not in needed and operation.graph is graph:
+                needed.add(operation)
+                roots += [symbol.operation for symbol in operation.inputs]
+        for operation in graph.operations:
+            known = bool(operation.outputs) and all(symbol in self.values for symbol in operation.outputs)
+            if operation in needed and not known:
+                self._write(operation)
+
+    def _write(self, operation: Operation) -> None:
+        before, self.label = self.label, operation.name
+        try:
+            results = self._written(operation)
+        except OnnxError:
+            raise
+        except (ValueError, KeyError, AttributeError, NotImplementedError) as error:
+            raise refusal(operation, str(error)) from error
+        finally:
+            self.label = before
+        given = list(results) if isinstance(results, (list, tuple)) else [results]
+        for symbol, value in zip(operation.outputs, given, strict=False):
+            self.values[symbol] = value
+
+    def _written(self, operation: Operation) -> Any:
+        op = operation.op
+        if isinstance(op, Constant):
+            return self.constant(op.value)
+        if isinstance(op, ReadVariable):
+            return self.variable(op.variable, operation.name)
+        rule = RULES.get(operation.type)
+        if rule is None or rule.lowest > self.opset:
+            raise refusal(operation, reason_for(type(op)) if rule is None else f"it needs opset {rule.lowest}")
+        inputs = [self.values[symbol] for symbol in operation.inputs]
+        return rule.write(self, operation, *inputs)
+
+    def variable(self, variable: Any, name: str) -> str:
+        """Return what stands for a variable: an input of the model, or an initialiser with its value."""
+        if variable in self.reads:
+            return self.reads[variable]
+        known = self._initial.get(variable)
+        if known is None:
+            value = np.array(variable.numpy())
+            made = self.new_name(name.removesuffix("/read"))
+            element_type(value.dtype)
+            self.initializers[made], self.dtypes[made] = value, value.dtype
+            known = self._initial[variable] = made
+        return known
+
+    # --- graphs inside of nodes -----------------------------------------------------------------------------
+
+    def inline(self, region: Region, arguments: Sequence[Any]) -> list[Any]:
+        """Append the inside of a loop or branch to the graph that is being written; gives its results."""
+        self.bind(region, arguments)
+        self.run(region, region.results)
+        return [self.values[result] for result in region.results]
+
+    def bind(self, region: Region, arguments: Sequence[Any]) -> None:
+        """Give the parameters of a region their values, and forget what it computed where it was written before."""
+        for symbol in [symbol for operation in region.operations for symbol in operation.outputs]:
+            self.values.pop(symbol, None)
+        for parameter, value in zip(region.parameters, arguments, strict=True):
+            self.values[parameter] = value
+        for outer, parameter in region.captures:
+            self.values[parameter] = self.values[outer]
+
+    def graph_proto(self, nodes: list[Any], name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
+        """Return a GraphProto for a loop or branch."""
+        return load_onnx().helper.make_graph(nodes, self.new_name(name), list(inputs), list(outputs))
+
+    def own(self, nodes: list[Any], name: str, taken: set[str]) -> str:
+        """Return a value as an output of the graph of `nodes`, which must be one of its own, and there only once."""
+        made = any(name in node.output for node in nodes)
+        if made and name not in taken:
+            taken.add(name)
+            return name
+        fresh = self.add("Identity", name)
+        taken.add(fresh)
+        return fresh
+
+
+def refusal(operation: Operation, reason: str) -> OnnxError:
+    """Return the error for an operation that can't be written."""
+    return OnnxError(
+        f"Operation {operation.name!r} ({operation.type}), defined at {operation.location}, can't be exported to "
+        f"ONNX: {reason}."
+    )
+
+
+def _acts(operation: Operation) -> bool:
+    """Whether an operation inside a loop or branch runs though nothing takes its result; checks are left out."""
+    return any(effect.writes and effect.resource is not OUTSIDE_WORLD for effect in operation.effects) or (
+        operation.type == "numpy_function"
+    )
+
+
+def _info_of(w: Writer, name: str, spec: Any, leading: Any = ()) -> Any:
+    """A ValueInfoProto; of an array's elements in `leading` axes more."""
+    shape = None if spec.shape is None else [*leading, *spec.shape]
+    return w.info(name, shape)
+
+
+def _sequence_info(w: Writer, name: str) -> Any:
+    return load_onnx().helper.make_tensor_sequence_value_info(name, element_type(w.dtypes[name]), None)
+
+
+# --- branches -------------------------------------------------------------------------------------------------------
+
+
+@exports("cond")
+def _cond(w: GraphExporter, node: Operation, choice: str, *captures: Any) -> list[Any]:
+    for region in node.op.regions:
+        for outer, parameter in region.captures:
+            w.values[parameter] = w.values[outer]
+    if w.dtypes[choice] == BOOL:
+        return _branches(w, node, choice, list(node.op.regions))
+    return _switch(w, node, choice, list(node.op.regions), 0)
+
+
+def _switch(w: GraphExporter, node: Operation, choice: str, regions: list[Any], number: int) -> list[Any]:
+    """One of several branches: nodes inside of nodes."""
+    if len(regions) == 1:
+        return w.inline(regions[0], [])
+    first = w.compare("LessOrEqual", choice, w.like(number, choice))
+    rest = regions[1] if len(regions) == 2 else lambda: _switch(w, node, choice, regions[1:], number + 1)
+    return _branches(w, node, first, [regions[0], rest])
+
+
+def _branches(w: GraphExporter, node: Operation, choice: str, sides: list[Any]) -> list[Any]:
+    specs = [symbol.spec for symbol in node.outputs if not isinstance(symbol.spec, FrameSpec)]
+    bodies: list[list[Any]] = []
+    found: list[list[Any]] = []
+    for side in sides:
+        with w.subgraph() as nodes:
+            found.append(w.inline(side, []) if isinstance(side, Region) else side())
+        bodies.append(nodes)
+    kinds = [_common_kind(column, spec) for column, spec in zip(zip(*found, strict=True), specs, strict=True)]
+    graphs: list[Any] = []
+    names: list[str] = []
+    for nodes, results in zip(bodies, found, strict=True):
+        before, w.nodes = w.nodes, nodes
+        with _scope(w):
+            names = [_as_kind(w, value, kind, spec) for value, kind, spec in zip(results, kinds, specs, strict=True)]
+            taken: set[str] = set()
+            names = [w.own(nodes, name, taken) for name in names]
+        w.nodes = before
+        infos = [_kind_info(w, name, kind, spec) for name, kind, spec in zip(names, kinds, specs, strict=True)]
+        graphs.append(w.graph_proto(nodes, "branch", [], infos))
+    if not names:
+        return []
+    dtypes = [w.dtypes[name] for name in names]
+    outputs = w.add_many("If", choice, dtypes=dtypes, then_branch=graphs[0], else_branch=graphs[1])
+    return [_of_kind(name, kind) for name, kind in zip(outputs, kinds, strict=True)]
+
+
+class _scope:  # noqa: N801
+    """Memos of what is appended inside of the block end with it."""
+
+    def __init__(self, w: Writer) -> None:
+        self.w = w
+
+    def __enter__(self) -> None:
+        self.w._memos.append({})
+
+    def __exit__(self, *exc: object) -> None:
+        self.w._memos.pop()
+
+
+def _common_kind(values: Sequence[Any], spec: Any) -> type | None:
+    """How a value goes through a branch or loop: as a tensor (None), or as an array of one of two kinds."""
+    if isinstance(spec, StoreSpec) or not isinstance(spec, (TensorSpec, ArraySpec)):
+        raise ValueError("TensorStores and records have no counterpart in ONNX")
+    if not isinstance(spec, ArraySpec):
+        return None
+    if any(isinstance(value, SequenceArray) for value in values):
+        return SequenceArray
+    fresh = [value for value in values if isinstance(value, Fresh)]
+    return SequenceArray if fresh and not is_static(spec.element) else Dense
+
+
+def _as_kind(w: Writer, value: Any, kind: type | None, spec: Any) -> str:
+    if kind is None:
+        return value
+    return as_dense(w, value, spec.element) if kind is Dense else as_sequence(w, value)
+
+
+def _kind_info(w: Writer, name: str, kind: type | None, spec: Any) -> Any:
+    if kind is None:
+        return _info_of(w, name, spec)
+    return _info_of(w, name, spec.element, (None,)) if kind is Dense else _sequence_info(w, name)
+
+
+def _of_kind(name: str, kind: type | None) -> Any:
+    return name if kind is None else kind(name)
+
+
+# --- loops ----------------------------------------------------------------------------------------------------------
+
+
+@exports("while")
+def _while(w: GraphExporter, node: Operation, *inputs: Any) -> list[Any]:
+    return _LoopExport(w, node, list(inputs)).write()
+
+
+class _LoopExport:
+    """Writes one loop.
+
+    A variable is carried, or is the same in all iterations, or is the count, which follows from the number of the
+    iteration, or is an array written in order, which becomes a scan output.
+    """
+
+    def __init__(self, w: GraphExporter, node: Operation, inputs: list[Any]) -> None:
+        op: Any = node.op
+        self.w, self.node, self.op = w, node, op
+        self.body, self.condition = op.body, op.condition
+        self.inits = inputs[: op.carried]
+        for region in (self.condition, self.body):
+            for outer, parameter in region.captures:
+                w.values[parameter] = w.values[outer]
+        self.uses = self._uses()
+        self.counter, self.limit = self._counted()
+        self.same = [k for k, (p, r) in enumerate(zip(self.body.parameters, self.body.results, strict=True)) if p is r]
+        self.scanned = [k for k in range(op.carried) if k not in self.same and self._is_scanned(k)]
+        rest = {*self.same, *self.scanned} | ({self.counter} if self.limit is not None else set())
+        self.carried = [k for k in range(op.carried) if k not in rest]
+
+    def _uses(self) -> dict[Symbol, list[Operation]]:
+        found: dict[Symbol, list[Operation]] = {}
+        for operation in [*self.body.operations, *self.condition.operations]:
+            for symbol in operation.inputs:
+                found.setdefault(symbol, []).append(operation)
+        return found
+
+    def _counted(self) -> tuple[int | None, Symbol | None]:
+        """The number of the variable that counts from 0 in ones, and what it is to stay below if that is all."""
+        counter = next((k for k in range(self.op.carried) if self._counts(k)), None)
+        test = self.condition.results[0].operation
+        if counter is None or test.type != "less" or test.inputs[0] is not self.condition.parameters[counter]:
+            return counter, None
+        limit = test.inputs[1]
+        outer = {parameter: symbol for symbol, parameter in self.condition.captures}
+        if limit in outer:
+            return counter, outer[limit]
+        return counter, limit if isinstance(limit.operation.op, Constant) else None
+
+    def _counts(self, k: int) -> bool:
+        parameter, step = self.body.parameters[k], self.body.results[k].operation
+        if step.type != "add" or not is_among(parameter, step.inputs):
+            return False
+        other = step.inputs[1] if step.inputs[0] is parameter else step.inputs[0]
+        start = self.w.known(self.inits[k]) if isinstance(self.inits[k], str) else None
+        one = other.operation.op
+        return (
+            start is not None
+            and start.shape == ()
+            and start.dtype.kind == "i"
+            and int(start) == 0
+            and isinstance(one, Constant)
+            and int(one.value) == 1
+        )
+
+    def _is_scanned(self, k: int) -> bool:
+        """Whether a variable is a new array, of which each iteration writes its own element and reads none."""
+        parameter, result = self.body.parameters[k], self.body.results[k]
+        write = result.operation
+        return (
+            isinstance(self.inits[k], Fresh)
+            and self.counter is not None
+            and write.type == "array_write"
+            and write.inputs[0] is parameter
+            and write.inputs[1] is self.body.parameters[self.counter]
+            and self.uses.get(parameter) == [write]
+            and self.condition.parameters[k] not in self.uses
+            and result not in self.uses
+            and sum(each is result for each in self.body.results) == 1
+        )
+
+    def write(self) -> list[Any]:
+        w, specs = self.w, [parameter.spec for parameter in self.body.parameters]
+        self.kinds = {k: self._kind(k, specs[k]) for k in self.carried}
+        first = [_as_kind(w, self.inits[k], self.kinds[k], specs[k]) for k in self.carried]
+        trips, starts = self._start()
+        with w.subgraph() as nodes:
+            iteration, goes_on = w.new_name("iteration"), w.new_name("goes_on")
+            w.dtypes[iteration], w.dtypes[goes_on] = np.dtype("int64"), BOOL
+            names = [w.new_name(self.body.parameters[k].operation.name) for k in self.carried]
+            for name, init in zip(names, first, strict=True):
+                w.dtypes[name] = w.dtypes[init]
+            results, again = self._iteration(names, iteration, goes_on)
+            outputs, scans = self._outputs(nodes, results, again)
+        infos = [w.info(iteration, ()), w.info(goes_on, ())]
+        infos += [_kind_info(w, n, self.kinds[k], specs[k]) for n, k in zip(names, self.carried, strict=True)]
+        body = w.graph_proto(nodes, "body", infos, outputs)
+        dtypes = [*[w.dtypes[each] for each in first], *[w.dtypes[each] for each in scans]]
+        final = w.add_many("Loop", trips, starts, *first, dtypes=dtypes, body=body) if dtypes else []
+        return self._finals(final)
+
+    def _kind(self, k: int, spec: Any) -> type | None:
+        """An array that is written out of order and whose elements' shape is not known becomes a sequence."""
+        return _common_kind([self.inits[k]], spec)
+
+    def _start(self) -> tuple[str, str]:
+        """The number of trips and the first condition, either of which may be left out."""
+        if self.limit is not None:
+            limit = self.w.values.get(self.limit)
+            if limit is None:
+                self.w.run(self.condition, [self.limit])
+                limit = self.w.values[self.limit]
+            self.limit_name = limit
+            return self.w.cast(limit, LONG), ""
+        return "", self.w.inline(self.condition, self.inits)[0]
+
+    def _arguments(self, names: list[str], iteration: str) -> list[Any]:
+        values: list[Any] = list(self.inits)
+        for name, k in zip(names, self.carried, strict=True):
+            values[k] = _of_kind(name, self.kinds[k])
+        if self.limit is not None and self.counter is not None:
+            values[self.counter] = self.w.cast(iteration, self.body.parameters[self.counter].dtype)
+        return values
+
+    def _iteration(self, names: list[str], iteration: str, goes_on: str) -> tuple[list[Any], str]:
+        """The results of the body, of scanned arrays the element that is written; and the next condition."""
+        w = self.w
+        arguments = self._arguments(names, iteration)
+        region = self.body
+        w.bind(region, arguments)
+        wanted = [
+            region.results[k].operation.inputs[2] if k in self.scanned else region.results[k]
+            for k in range(self.op.carried)
+            if not (k == self.counter and self.limit is not None)
+        ]
+        w.run(region, wanted)
+        results: list[Any] = [None] * self.op.carried
+        for k in range(self.op.carried):
+            source = region.results[k].operation.inputs[2] if k in self.scanned else region.results[k]
+            results[k] = w.values.get(source)
+        if self.limit is not None:
+            return results, goes_on
+        following = [arguments[k] if k in self.scanned or k in self.same else results[k] for k in range(len(results))]
+        return results, w.inline(self.condition, following)[0]
+
+    def _outputs(self, nodes: list[Any], results: list[Any], again: str) -> tuple[list[Any], list[str]]:
+        w, taken = self.w, set[str]()
+        specs = [result.spec for result in self.body.parameters]
+        infos = [w.info(w.own(nodes, again, taken), ())]
+        for k in self.carried:
+            name = w.own(nodes, _as_kind(w, results[k], self.kinds[k], specs[k]), taken)
+            infos.append(_kind_info(w, name, self.kinds[k], specs[k]))
+        scans: list[str] = []
+        for k in self.scanned:
+            name = w.own(nodes, results[k], taken)
+            infos.append(_info_of(w, name, self.body.results[k].operation.inputs[2].spec))
+            scans.append(name)
+        return infos, scans
+
+    def _finals(self, final: list[str]) -> list[Any]:
+        found: list[Any] = list(self.inits)
+        for name, k in zip(final, self.carried, strict=False):
+            found[k] = _of_kind(name, self.kinds[k])
+        for name, k in zip(final[len(self.carried) :], self.scanned, strict=True):
+            found[k] = Dense(name)
+        if self.limit is not None and self.counter is not None:
+            # The count ends at the limit; no more is written than is used, as runtimes leave out what is not.
+            found[self.counter] = self.w.add("Max", self.limit_name, self.inits[self.counter])
+        return found

@@ -1,0 +1,136 @@
+"""Convolutions and pooling: the engine's channels come last, ONNX's behind the batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....engine.graph.graph import Operation
+from .registry import exports
+from .shapes import rank_of, shape_input
+from .writer import Writer
+
+
+def _channels_first(w: Writer, x: str, rank: int) -> str:
+    return w.transpose(x, [0, rank - 1, *range(1, rank - 1)])
+
+
+def _channels_last(w: Writer, x: str, rank: int) -> str:
+    return w.transpose(x, [0, *range(2, rank), 1])
+
+
+def _padding(padding: Any, kernel: Any, dilation: Any) -> dict[str, Any]:
+    """ONNX's attributes for a padding."""
+    if padding == "valid":
+        return {}
+    if padding == "same":
+        return {"auto_pad": "SAME_UPPER"}
+    if padding == "causal":
+        return {"pads": [(kernel[0] - 1) * dilation[0], 0]}
+    return {"pads": [pair[0] for pair in padding] + [pair[1] for pair in padding]}
+
+
+def _cut(w: Writer, x: str, padding: Any) -> tuple[str, Any]:
+    """The input without the cells that negative widths cut off, and the widths that are left."""
+    if isinstance(padding, str) or all(width >= 0 for pair in padding for width in pair):
+        return x, padding
+    rank = len(padding)
+    starts = [max(-before, 0) for before, _ in padding]
+    ends = [-max(-behind, 0) or 2**63 - 1 for _, behind in padding]
+    x = w.add("Slice", x, w.ints(*starts), w.ints(*ends), w.ints(*range(2, rank + 2)))
+    return x, tuple((max(before, 0), max(behind, 0)) for before, behind in padding)
+
+
+@exports("conv")
+def _conv(w: Writer, node: Operation, x: str, kernel: str) -> str:
+    op: Any = node.op
+    rank = rank_of(node)
+    shape: Any = node.inputs[1].shape
+    channels: Any = node.inputs[0].shape
+    if None in shape or channels[-1] is None:
+        raise ValueError("the shape of the kernel and the number of channels must be known")
+    sizes = list(shape[:-2])
+    first, padding = _cut(w, _channels_first(w, x, rank), op.padding)
+    weights = w.transpose(kernel, [rank - 1, rank - 2, *range(rank - 2)])
+    result = w.add(
+        "Conv",
+        first,
+        weights,
+        kernel_shape=sizes,
+        strides=list(op.strides),
+        dilations=list(op.dilation),
+        group=channels[-1] // shape[-2],
+        **_padding(padding, sizes, op.dilation),
+    )
+    return _channels_last(w, result, rank)
+
+
+@exports("conv_input_grad")
+def _conv_input_grad(w: Writer, node: Operation, dy: str, kernel: str, shape: str) -> str:
+    """A transposed convolution; its output has the shape of the forward input, so cells are added at the end."""
+    op: Any = node.op
+    rank = rank_of(node)
+    known: Any = node.inputs[1].shape
+    wanted: Any = node.outputs[0].shape
+    if None in known or wanted is None or wanted[-1] is None:
+        raise ValueError("the shape of the kernel and the number of channels must be known")
+    sizes = list(known[:-2])
+    weights = w.transpose(kernel, [rank - 1, rank - 2, *range(rank - 2)])
+    reach = [(size - 1) * step + 1 for size, step in zip(sizes, op.dilation, strict=True)]
+    if op.padding == "valid":
+        before = [0] * (rank - 2)
+    elif op.padding == "same" and all(
+        dim is not None and out is not None
+        for dim, out in zip(wanted[1:-1], (node.inputs[0].shape or ())[1:-1], strict=True)
+    ):
+        outs: Any = node.inputs[0].shape
+        total = [max((outs[k + 1] - 1) * op.strides[k] + reach[k] - wanted[k + 1], 0) for k in range(rank - 2)]
+        before = [each // 2 for each in total]
+    elif op.padding == "same" and all(step == 1 for step in op.strides):
+        before = [(each - 1) // 2 for each in reach]
+    elif op.padding == "same":
+        # The outputs are ceil(size / stride), and the whole windows overhang by reach - stride cells if size is a
+        # multiple of the stride, as it is for transposed layers.
+        before = [max(each - step, 0) // 2 for each, step in zip(reach, op.strides, strict=True)]
+    elif op.padding == "causal":
+        before = [reach[0] - 1]
+    else:
+        before = [max(pair[0], 0) for pair in op.padding]
+        if any(width < 0 for pair in op.padding for width in pair):
+            raise ValueError("a transposed convolution with negative widths is not written as ONNX")
+    full = w.add(
+        "ConvTranspose",
+        _channels_first(w, dy, rank),
+        weights,
+        kernel_shape=sizes,
+        strides=list(op.strides),
+        dilations=list(op.dilation),
+        group=wanted[-1] // known[-2],
+    )
+    return _channels_last(w, _fitted(w, full, before, shape, rank), rank)
+
+
+def _fitted(w: Writer, full: str, before: list[int], shape: str, rank: int) -> str:
+    """A transposed convolution without the cells before the input, and with zeros behind, in the wanted sizes."""
+
+    sizes = w.slice(shape_input(w, shape), 1, -1, 0)
+    spatial = w.ints(*range(2, rank))
+    start = w.ints(*before)
+    end = w.add("Add", sizes, start)
+    missing = w.add("Max", w.add("Sub", end, w.slice(w.shape(full), 2, 2**63 - 1, 0)), w.ints(0))
+    widths = w.concat([w.ints(*[0] * (rank + 2)), missing], 0)
+    padded = w.add("Pad", full, widths, w.like(0, full))
+    return w.add("Slice", padded, start, end, spatial)
+
+
+@exports("max_pool", "average_pool")
+def _pool(w: Writer, node: Operation, x: str) -> str:
+    op: Any = node.op
+    rank = rank_of(node)
+    result = w.add(
+        "MaxPool" if node.type == "max_pool" else "AveragePool",
+        _channels_first(w, x, rank),
+        kernel_shape=list(op.pool_size),
+        strides=list(op.strides),
+        **_padding(op.padding, op.pool_size, (1,) * len(op.strides)),
+    )
+    return _channels_last(w, result, rank)

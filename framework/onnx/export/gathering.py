@@ -1,0 +1,320 @@
+"""Indexing, gathering and scattering."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ....engine.graph import dtypes
+from ....engine.graph.graph import Operation
+from ....engine.ops.indexing import Place, SliceItem
+from .registry import exports
+from .shapes import positions, rank_of, shape_input
+from .writer import BOOL, INT, LONG, Writer
+
+_LARGEST = int(np.iinfo(np.int64).max)
+
+
+@exports("take")
+def _take(w: Writer, node: Operation, x: str, indices: str) -> str:
+    return w.add("Gather", x, index(w, indices), axis=node.op.axis)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def index(w: Writer, indices: str) -> str:
+    """Return indices in a type that ONNX takes."""
+    return indices if w.dtypes[indices] in (INT, LONG) else w.cast(indices, LONG)
+
+
+@exports("take_along_axis")
+def _take_along_axis(w: Writer, node: Operation, x: str, indices: str) -> str:
+    """The engine broadcasts the other axes; ONNX does not."""
+    axis = node.op.axis % rank_of(node)  # pyright: ignore[reportAttributeAccessIssue]
+    own: Any = node.inputs[0].shape
+    other: Any = node.inputs[1].shape
+    rank = len(own)
+    same = all(a == b and a is not None for k, (a, b) in enumerate(zip(own, other, strict=True)) if k != axis)
+    places = w.cast(indices, LONG)
+    if not same and rank > 1:
+        one = w.constant(np.eye(rank, dtype=bool)[axis])
+        sizes, wanted = w.shape(x), w.shape(places)
+        x = w.expand(x, w.where(one, sizes, wanted))
+        places = w.expand(places, w.where(one, wanted, w.shape(x)))
+    return w.add("GatherElements", x, places, axis=axis)
+
+
+@exports("gather_nd")
+def _gather_nd(w: Writer, node: Operation, x: str, indices: str) -> str:
+    return w.add("GatherND", x, w.cast(indices, LONG))
+
+
+@exports("scatter_add", "scatter_update")
+def _scatter(w: Writer, node: Operation, x: str, indices: str, updates: str) -> str:
+    reduction = "add" if node.type == "scatter_add" else None
+    return w.add("ScatterND", x, w.cast(indices, LONG), updates, reduction=reduction)
+
+
+@exports("put_rows")
+def _put_rows(w: Writer, node: Operation, values: str, indices: str, shape: str) -> str:
+    """Zeros with values added along axis 0, to which another axis is brought."""
+    op: Any = node.op
+    rank = len(op.shape)
+    axis = op.axis % rank
+    count = rank_of(node, 1)
+    base = w.zeros(shape_input(w, shape), w.dtypes[values])
+    return _added_rows(w, base, values, indices, axis, rank, count)
+
+
+@exports("add_rows")
+def _add_rows(w: Writer, node: Operation, base: str, values: str, indices: str) -> str:
+    op: Any = node.op
+    rank = rank_of(node)
+    return _added_rows(w, base, values, indices, op.axis % rank, rank, rank_of(node, 2))
+
+
+def _added_rows(w: Writer, base: str, values: str, indices: str, axis: int, rank: int, count: int) -> str:
+    order = [axis, *[k for k in range(rank) if k != axis]]
+    front = [*range(axis, axis + count), *range(axis), *range(axis + count, rank - 1 + count)]
+    places = w.unsqueeze(w.cast(indices, LONG), -1)
+    done = w.add("ScatterND", w.transpose(base, order), places, w.transpose(values, front), reduction="add")
+    return w.transpose(done, list(np.argsort(order)))
+
+
+@exports("put_along_axis")
+def _put_along_axis(w: Writer, node: Operation, values: str, indices: str, shape: str) -> str:
+    op: Any = node.op
+    rank = rank_of(node)
+    base = w.zeros(shape_input(w, shape), w.dtypes[values])
+    places = w.expand(w.cast(indices, LONG), w.shape(values))
+    return w.add("ScatterElements", base, places, values, axis=op.axis % rank, reduction="add")
+
+
+# --- x[...] ---------------------------------------------------------------------------------------------------------
+
+
+@exports("get_item", "get_items")
+def _get_item(w: Writer, node: Operation, x: str, *given: str) -> str:
+    """Slices first, then positions: of several arrays, all axes that they index are brought to the front."""
+    items = _expanded(node, rank_of(node))
+    inputs = list(zip(node.inputs[1:], given, strict=True))
+    x, picks, entries = _sliced(w, x, items, inputs)
+    arrays = [pick for _, pick in picks if not isinstance(pick, int)]
+    new = [place for place, entry in enumerate(entry for entry in entries if entry != "pick") if entry == "new"]
+    if not arrays:
+        for axis, place in reversed(picks):
+            x = w.add("Gather", x, w.constant(place, LONG), axis=axis)
+        return w.unsqueeze(x, *new)
+    if len(picks) == 1 and not new and arrays[0][0].dtype != BOOL:
+        return w.add("Gather", x, index(w, arrays[0][1]), axis=picks[0][0])
+    if len(picks) == 1 and not new and len(arrays[0][0].shape) == 1:
+        return w.add("Compress", x, arrays[0][1], axis=picks[0][0])
+    return _picked(w, x, picks, entries)
+
+
+def _expanded(node: Operation, rank: int) -> list[Any]:
+    """The items with the ellipsis written out, and whole slices at the end."""
+    items: list[Any] = list(node.op.items)  # pyright: ignore[reportAttributeAccessIssue]
+    remaining = iter(node.inputs[1:])
+    used = 0
+    for item in items:
+        if isinstance(item, SliceItem):
+            used += 1
+            for bound in (item.start, item.stop, item.step):
+                if bound is Place.INPUT:
+                    next(remaining)
+        elif item is Place.INPUT:
+            pick = next(remaining)
+            used += len(pick.shape or ()) if pick.dtype == BOOL else 1
+        elif isinstance(item, int):
+            used += 1
+    place = items.index(Ellipsis) if Ellipsis in items else len(items)
+    items[place : place + 1] = [SliceItem()] * (rank - used)
+    return items
+
+
+def _sliced(w: Writer, x: str, items: list[Any], inputs: list[Any]) -> tuple[str, list[Any], list[str]]:
+    """The value after the slices; what picks positions, as pairs of axis and place; an entry for each item.
+
+    An entry is "axis", "new" or "pick".
+    """
+    slices: list[Any] = []
+    picks: list[Any] = []
+    entries: list[str] = []
+    axis = 0
+    for item in items:
+        if item is None:
+            entries.append("new")
+        elif isinstance(item, SliceItem):
+            bounds = [inputs.pop(0)[1] if b is Place.INPUT else b for b in (item.start, item.stop, item.step)]
+            if item != SliceItem():
+                slices.append((axis, *_bounds(w, bounds)))
+            entries.append("axis")
+            axis += 1
+        else:
+            pick = inputs.pop(0) if item is Place.INPUT else int(item)
+            picks.append((axis, pick))
+            entries.append("pick")
+            axis += len(pick[0].shape) if not isinstance(pick, int) and pick[0].dtype == BOOL else 1
+    if slices:
+        axes = w.ints(*[each[0] for each in slices])
+        starts, stops, steps = [w.concat([each[k] for each in slices], 0) for k in (1, 2, 3)]
+        x = w.add("Slice", x, starts, stops, axes, steps)
+    return x, picks, entries
+
+
+def _bounds(w: Writer, bounds: list[Any]) -> tuple[str, str, str]:
+    start, stop, step = bounds
+    if isinstance(step, str):
+        pace = w.vector(step)
+        back = w.compare("Less", pace, w.ints(0))
+        first = w.where(back, w.ints(_LARGEST), w.ints(0)) if start is None else _bound(w, start)
+        last = w.where(back, w.ints(-_LARGEST), w.ints(_LARGEST)) if stop is None else _bound(w, stop)
+        return first, last, pace
+    backward = step is not None and step < 0
+    first = w.ints(_LARGEST if backward else 0) if start is None else _bound(w, start)
+    last = w.ints(-_LARGEST if backward else _LARGEST) if stop is None else _bound(w, stop)
+    return first, last, w.ints(1 if step is None else step)
+
+
+def _bound(w: Writer, bound: Any) -> str:
+    return w.vector(bound) if isinstance(bound, str) else w.ints(bound)
+
+
+def _picked(w: Writer, x: str, picks: list[Any], entries: list[str]) -> str:
+    """The axes that are indexed come first, GatherND takes them, and what it finds goes to its place."""
+    rank = _rank_after(picks, entries)
+    axes: list[int] = []
+    columns: list[str] = []
+    ranks: list[int] = []
+    for axis, pick in picks:
+        if isinstance(pick, int):
+            axes.append(axis)
+            columns.append(w.constant(pick, LONG))
+            ranks.append(0)
+        elif pick[0].dtype == BOOL:
+            depth = len(pick[0].shape)
+            axes += range(axis, axis + depth)
+            found = w.add("NonZero", pick[1], dtype=LONG)
+            columns += [w.add("Gather", found, w.constant(k, LONG), axis=0) for k in range(depth)]
+            ranks.append(1)
+        else:
+            axes.append(axis)
+            columns.append(w.cast(pick[1], LONG))
+            ranks.append(len(pick[0].shape))
+    depth = max(ranks)
+    total = columns[0]
+    for column in columns[1:]:
+        total = w.add("Add", total, column)
+    shape = w.shape(total)
+    places = w.concat([w.unsqueeze(w.expand(column, shape) if depth else column, depth) for column in columns], depth)
+    rest = [axis for axis in range(rank) if axis not in axes]
+    found = w.add("GatherND", w.transpose(x, [*axes, *rest]), places)
+    return _placed(w, found, depth, len(rest), entries)
+
+
+def _rank_after(picks: list[Any], entries: list[str]) -> int:
+    return entries.count("axis") + sum(
+        len(pick[0].shape) if not isinstance(pick, int) and pick[0].dtype == BOOL else 1 for _, pick in picks
+    )
+
+
+def _placed(w: Writer, found: str, depth: int, rest: int, entries: list[str]) -> str:
+    """What was picked moved from the front to where the first index stands, if all stand together; new axes."""
+    where = [k for k, entry in enumerate(entries) if entry == "pick"]
+    together = where[-1] - where[0] == len(where) - 1
+    before = entries[: where[0]] if together else []
+    axes_before = before.count("axis")
+    front = range(depth, depth + axes_before)
+    found = w.transpose(found, [*front, *range(depth), *range(depth + axes_before, depth + rest)])
+    order = [*before, *["axis"] * depth, *[entry for entry in entries[len(before) :] if entry != "pick"]]
+    return w.unsqueeze(found, *[k for k, entry in enumerate(order) if entry == "new"])
+
+
+@exports("slice")
+def _slice(w: Writer, node: Operation, x: str, starts: str, *sizes: str) -> str:
+    op: Any = node.op
+    if not op.sizes:
+        return x
+    first = w.cast(starts, LONG)
+    end = w.add("Add", first, w.filled(op.sizes, sizes))
+    return w.add("Slice", x, first, end, w.ints(*range(len(op.sizes))))
+
+
+@exports("slice_update")
+def _slice_update(w: Writer, node: Operation, x: str, starts: str, updates: str) -> str:
+    """The positions of the window, one row of indices for each element of it."""
+    rank = rank_of(node)
+    if not rank:
+        return updates
+    shape = w.shape(updates)
+    columns: list[str] = []
+    first = w.cast(starts, LONG)
+    for axis in range(rank):
+        along = w.add("Add", positions(w, w.dim(updates, axis)), w.slice(first, axis, axis + 1, 0))
+        along = w.unsqueeze(along, *[k for k in range(rank) if k != axis])
+        columns.append(w.unsqueeze(w.expand(along, shape), rank))
+    return w.add("ScatterND", x, w.concat(columns, rank), updates)
+
+
+# --- segments -------------------------------------------------------------------------------------------------------
+
+_REDUCTIONS = {"segment_sum": "add", "segment_max": "max", "segment_min": "min", "segment_prod": "mul"}
+
+
+@exports(*_REDUCTIONS)
+def _segments(w: Writer, node: Operation, data: str, ids: str, count: str) -> str:
+    """Rows whose id is outside go to one more segment at the end, which is cut off."""
+    dtype = w.dtypes[data]
+    wide = np.dtype("float32") if dtype.name in ("float16", "bfloat16") else INT if dtype == BOOL else dtype
+    start = _segment_start(node.type, dtype)
+    size = w.vector(count)
+    long = w.cast(ids, LONG)
+    outside = w.add("Or", w.compare("Less", long, w.ints(0)), w.compare("GreaterOrEqual", long, size))
+    long = w.where(outside, size, long)
+    rows = [w.add("Add", size, w.ints(1)), w.slice(w.shape(data), 1, _LARGEST, 0)]
+    base = w.expand(w.constant(np.array(start).astype(wide)), w.concat(rows, 0))
+    sums = w.add("ScatterND", base, w.unsqueeze(long, -1), w.cast(data, wide), reduction=_REDUCTIONS[node.type])
+    return w.cast(w.slice(sums, 0, -1, 0), dtype)
+
+
+def _segment_start(name: str, dtype: Any) -> Any:
+    if name in ("segment_sum", "segment_prod"):
+        return 0 if name == "segment_sum" else 1
+    least = name == "segment_min"
+    if dtype == BOOL:
+        return least
+    if dtypes.is_floating(dtype):
+        return np.inf if least else -np.inf
+    return np.iinfo(dtype).max if least else np.iinfo(dtype).min
+
+
+@exports("reverse_sequence")
+def _reverse_sequence(w: Writer, node: Operation, x: str, lengths: str) -> str:
+    op: Any = node.op
+    rank = rank_of(node)
+    time, batch = op.seq_axis % rank, op.batch_axis % rank
+    order = [time, batch, *[axis for axis in range(rank) if axis not in (time, batch)]]
+    turned = w.add("ReverseSequence", w.transpose(x, order), w.cast(lengths, LONG), time_axis=0, batch_axis=1)
+    return w.transpose(turned, list(np.argsort(order)))
+
+
+@exports("gather_segments")
+def _gather_segments(w: Writer, node: Operation, rows: str, ids: str) -> str:
+    """A row of zeros stands behind the others, for ids outside."""
+    rank = rank_of(node)
+    long = w.cast(ids, LONG)
+    size = w.dim(rows, 0)
+    outside = w.add("Or", w.compare("Less", long, w.ints(0)), w.compare("GreaterOrEqual", long, size))
+    padded = w.add("Pad", rows, w.ints(*[0] * rank, 1, *[0] * (rank - 1)), w.like(0, rows))
+    return w.add("Gather", padded, w.where(outside, size, long), axis=0)
+
+
+@exports("unique_positions")
+def _unique_positions(w: Writer, node: Operation, x: str) -> list[str]:
+    op: Any = node.op
+    order = 1 if op.ascending else 0
+    if w.dtypes[x] == BOOL:
+        x = w.cast(x, INT)
+    axis = 0 if rank_of(node) > 1 else None
+    _, first, inverse, counts = w.add_many("Unique", x, dtypes=[None, LONG, LONG, LONG], axis=axis, sorted=order)
+    return [w.cast(each, INT) for each in (first, inverse, counts)]

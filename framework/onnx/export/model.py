@@ -1,0 +1,288 @@
+"""`export_graph` and the export of models: graphs of the engine as checked ONNX files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ....engine import ops
+from ....engine.graph import Graph, Symbol
+from ....engine.graph.dtypes import name_of
+from ....engine.graph.graph import Placeholder
+from ....engine.graph.spec import TensorSpec
+from ....engine.saving.atomic import atomic_write
+from ..errors import OnnxError
+from ..protos import load_onnx, tensor_proto
+from . import arrays, convolutions, elementwise, gathering, products, shapes  # noqa: F401 - they register rules
+from .control_flow import GraphExporter, refusal
+from .registry import LOWEST
+
+HIGHEST, DEFAULT = 25, 21
+_LARGEST_PROTO = 2**31 - 2**16  # bytes; protobuf writes no more than 2 GiB
+_EXTERNAL_BYTES = 1024  # arrays from this size on lie beside the file, if weights do
+
+
+def checked_opset(opset_version: Any) -> int:
+    """Return the opset that was asked for, by default 21.
+
+    Raises:
+        ValueError: it is no int between 18 and 25.
+    """
+    if opset_version is None:
+        return DEFAULT
+    if isinstance(opset_version, bool) or not isinstance(opset_version, int):
+        raise ValueError(f"opset_version must be an int from {LOWEST} to {HIGHEST}, got {opset_version!r}.")
+    if not LOWEST <= opset_version <= HIGHEST:
+        raise ValueError(
+            f"opset_version={opset_version}: models are written for opsets {LOWEST} to {HIGHEST}. Leave it out for "
+            f"{DEFAULT}, which runtimes since 2024 read."
+        )
+    return opset_version
+
+
+def export_graph(
+    filepath: str | os.PathLike[str],
+    inputs: Mapping[str, Any],
+    outputs: Mapping[str, Any],
+    *,
+    opset_version: int | None = None,
+    external_data: bool = False,
+) -> None:
+    """Write tensors of a graph, and what they are computed from, as an ONNX file.
+
+    Args:
+        filepath: the file to write.
+        inputs: placeholders by the names that the model's inputs get.
+        outputs: tensors of the same graph by the names that the model's outputs get.
+        opset_version: the version of ONNX's operators, 18 to 25; by default 21.
+        external_data: write large weights to ``<filepath>.data``. Models above 2 GB are written so in any case.
+
+    Raises:
+        OnnxError: an operation has no counterpart in ONNX; the message names it and its line.
+        TypeError: inputs are no placeholders, or outputs no tensors.
+        ValueError: there is no output, or the opset is not supported.
+
+    >>> import anabranch as ab, os, tempfile
+    >>> x = ab.placeholder((None, 2), "float32")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ab.onnx.export_graph(os.path.join(folder, "square.onnx"), {"x": x}, {"y": x * x})
+    ...     os.listdir(folder)
+    ['square.onnx']
+
+    Source: https://onnx.ai/onnx/repo-docs/IR.html
+    """
+    opset = checked_opset(opset_version)
+    for name, tensor in inputs.items():
+        if not isinstance(tensor, Symbol) or not isinstance(tensor.operation.op, Placeholder):
+            raise TypeError(f"export_graph: input {name!r} is {tensor!r}; expected an ab.placeholder.")
+    if not outputs:
+        raise ValueError("export_graph: there are no outputs. Give {name: tensor}.")
+    found: dict[str, Symbol] = {}
+    for name, tensor in outputs.items():
+        if not isinstance(tensor, Symbol):
+            raise TypeError(f"export_graph: output {name!r} is {tensor!r}; expected a tensor of a graph.")
+        found[name] = tensor
+    named = {f"{name}": tensor for name, tensor in inputs.items()}
+    dims = {name: open_dimensions(name, tensor.spec) for name, tensor in named.items()}
+    write_model(filepath, build_model(named, found, dims, opset, "graph"), external_data)
+
+
+def open_dimensions(name: str, spec: Any, batch: str | None = None) -> list[int | str] | None:
+    """Return a shape in which each open size has a name: ``batch`` for the first, else of the input and the axis."""
+    if spec.shape is None:
+        return None
+    return [
+        dim if dim is not None else batch if batch and axis == 0 else f"{name}_{axis}"
+        for axis, dim in enumerate(spec.shape)
+    ]
+
+
+def build_model(
+    inputs: Mapping[str, Symbol],
+    outputs: Mapping[str, Symbol],
+    dims: Mapping[str, Any],
+    opset: int,
+    name: str,
+    states: Sequence[tuple[Any, str]] = (),
+) -> Any:
+    """Return a ModelProto.
+
+    Args:
+        inputs: placeholders by name.
+        outputs: tensors by name, of the same graph.
+        dims: the shape of each input, with a name for each open size.
+        opset: of the operators.
+        name: of the graph.
+        states: variables that are inputs of the model, with the names of these.
+
+    Raises:
+        OnnxError: an operation can't be written.
+    """
+    clash = set(inputs) & set(outputs)
+    if clash:
+        raise ValueError(f"{sorted(clash)[0]!r} names an input and an output. ONNX gives each value its own name.")
+    exporter = GraphExporter(opset)
+    infos: list[Any] = []
+    for each in (*inputs, *outputs):
+        exporter.new_name(each)
+    for each, symbol in inputs.items():
+        exporter.values[symbol] = each
+        exporter.dtypes[each] = symbol.dtype
+        infos.append(exporter.info(each, dims[each]))
+    for variable, each in states:
+        exporter.reads[variable] = exporter.new_name(each)
+        exporter.dtypes[each] = variable.dtype
+        infos.append(exporter.info(each, variable.shape))
+    graph = next(iter(outputs.values())).graph
+    _check_fed(graph, exporter, outputs.values())
+    exporter.run(graph, outputs.values())
+    return _model_proto(exporter, infos, outputs, name)
+
+
+def _check_fed(graph: Graph, exporter: GraphExporter, wanted: Any) -> None:
+    pending, seen = [symbol.operation for symbol in wanted], set[Any]()
+    while pending:
+        operation = pending.pop()
+        if operation in seen:
+            continue
+        seen.add(operation)
+        if isinstance(operation.op, Placeholder) and operation.outputs[0] not in exporter.values:
+            raise OnnxError(
+                f"The outputs depend on placeholder {operation.name!r}, defined at {operation.location}, which is not "
+                "among the inputs. Add it to them."
+            )
+        pending += [symbol.operation for symbol in operation.inputs]
+
+
+def _model_proto(exporter: GraphExporter, infos: list[Any], outputs: Mapping[str, Symbol], name: str) -> Any:
+    onnx = load_onnx()
+    helper = onnx.helper
+    results: list[Any] = []
+    for each, symbol in outputs.items():
+        value = exporter.values[symbol]
+        if not isinstance(value, str):
+            raise OnnxError(f"Output {each!r} is a TensorArray. Stack it: array.stack().")
+        exporter.nodes.append(helper.make_node("Identity", [value], [each], name=each))
+        exporter.dtypes[each] = exporter.dtypes[value]
+        spec: Any = symbol.spec
+        if not isinstance(spec, TensorSpec):
+            raise refusal(symbol.operation, "it gives no tensor")
+        if spec.shape is None:
+            raise OnnxError(f"Not even the rank of output {each!r} is known. Give it a shape with ops.reshape.")
+        results.append(exporter.info(each, open_dimensions(each, spec)))
+    used = _used_names(exporter.nodes)
+    weights = [tensor_proto(array, key) for key, array in exporter.initializers.items() if key in used]
+    graph = helper.make_graph(exporter.nodes, name, infos, results, weights)
+    opsets = [helper.make_opsetid("", exporter.opset)]
+    model = helper.make_model(graph, opset_imports=opsets, producer_name="anabranch")
+    model.ir_version = helper.find_min_ir_version_for(opsets)
+    return model
+
+
+def _used_names(nodes: Sequence[Any]) -> set[str]:
+    found: set[str] = set()
+    for node in nodes:
+        found.update(node.input)
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                found |= _used_names(attribute.g.node) | {output.name for output in attribute.g.output}
+    return found
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def write_model(filepath: str | os.PathLike[str], model: Any, external_data: bool) -> None:
+    """Check a ModelProto and write it; a file that was there before stays until the new one is whole.
+
+    Raises:
+        OnnxError: ONNX's own checker refuses the model, which is a bug of the export.
+    """
+    path = Path(filepath)
+    onnx = load_onnx()
+    large = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
+    if not external_data and large < _LARGEST_PROTO:
+        _check(lambda: onnx.checker.check_model(model, full_check=True))
+        with atomic_write(path) as stream:
+            stream.write(model.SerializeToString())
+        return
+    _write_beside(path, model)
+
+
+def _check(check: Any) -> None:
+    onnx = load_onnx()
+    try:
+        check()
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise OnnxError(
+            f"This is a bug in anabranch: the model that was written does not pass onnx.checker ({error}). Please "
+            "report it."
+        ) from error
+
+
+def _write_beside(path: Path, model: Any) -> None:
+    """Write the weights to ``<name>.data`` and the model to `path`, both aside first, checked, and then renamed."""
+    onnx = load_onnx()
+    target = Path(os.path.realpath(path))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"Can't write {str(path)!r}: there is no folder {str(target.parent)!r}. Make it first.")
+    aside = target.parent / f".{target.name}.{secrets.token_hex(4)}.anabranch.tmp"
+    data = f"{target.name}.data"
+    aside.mkdir()
+    try:
+        kept = onnx.ModelProto()
+        kept.CopyFrom(model)
+        onnx.save_model(
+            kept,
+            aside / target.name,
+            save_as_external_data=True,
+            all_tensors_to_one_file=True,
+            location=data,
+            size_threshold=_EXTERNAL_BYTES,
+        )
+        _check(lambda: onnx.checker.check_model(str(aside / target.name), full_check=True))
+        if (aside / data).exists():
+            os.replace(aside / data, target.parent / data)
+        os.replace(aside / target.name, target)
+    finally:
+        for name in (data, target.name):
+            with contextlib.suppress(FileNotFoundError):
+                (aside / name).unlink()
+        with contextlib.suppress(FileNotFoundError):
+            aside.rmdir()
+
+
+# --- models ---------------------------------------------------------------------------------------------------------
+
+
+def trace_model(model: Any, named: Sequence[tuple[str, Any]], call: Any) -> tuple[dict[str, Symbol], Any]:
+    """Return placeholders by name, and what the model gives for them in inference."""
+    graph = Graph()
+    with graph.as_default():
+        inputs = {name: graph.add(Placeholder(spec), (), name).outputs[0] for name, spec in named}
+        return inputs, call(list(inputs.values()))
+
+
+def as_output(value: Any) -> Symbol:
+    """Return an output of a model as a tensor of the graph that is being built."""
+    tensor = ops.convert_to_tensor(value)
+    result = tensor if isinstance(tensor, Symbol) else ops.identity(tensor)
+    assert isinstance(result, Symbol)
+    return result
+
+
+def report(path: str, model: Any) -> str:
+    """Return a text on what was written: inputs, outputs and their types."""
+    onnx = load_onnx()
+    lines = [f"Exported {path!r}, opset {model.opset_import[0].version}:"]
+    for what, infos in (("input", model.graph.input), ("output", model.graph.output)):
+        for info in infos:
+            kind = info.type.tensor_type
+            sizes = [dim.dim_param or dim.dim_value for dim in kind.shape.dim]
+            dtype = name_of(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)) if kind.elem_type != 8 else "string"
+            lines.append(f"  {what} {info.name}: {dtype} ({', '.join(map(str, sizes))})")
+    return "\n".join(lines)

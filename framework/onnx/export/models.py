@@ -1,0 +1,81 @@
+"""`Model.export` with ``format="onnx"``: the names are those of serving."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ....engine.graph import Graph, Symbol, Variable, flatten, pack_as
+from ....engine.graph.graph import Operation, Placeholder
+from ....engine.graph.variable import Assign
+from ...serving.export import call_arguments, named_inputs, output_names
+from .control_flow import refusal
+from .model import as_output, build_model, checked_opset, open_dimensions, report, write_model
+
+
+def export_model(
+    model: Any,
+    filepath: str | os.PathLike[str],
+    verbose: bool | None = None,
+    input_signature: Any = None,
+    opset_version: int | None = None,
+    version: Any = None,
+    warmup: Any = None,
+) -> None:
+    """Write a model's inference as an ONNX file; see `Model.export`."""
+    for name, given in (("version", version), ("warmup", warmup)):
+        if given is not None:
+            raise ValueError(f"export({name}=...) is for format='anabranch': an ONNX file has no {name}.")
+    opset = checked_opset(opset_version)
+    proto = model_proto(model, input_signature, opset)
+    write_model(filepath, proto, external_data=False)
+    if verbose or verbose is None:
+        print(report(os.fspath(filepath), proto))
+
+
+def model_proto(model: Any, input_signature: Any, opset: int) -> Any:
+    """Return a model's inference as a ModelProto.
+
+    Variables that the inference writes, such as the states of ``stateful=True`` layers, become inputs and, under their
+    names with ``_next`` behind, outputs.
+    """
+    arguments = call_arguments(model, input_signature)
+    graph = Graph()
+    with graph.as_default():
+        named = named_inputs(arguments)
+        symbols = [graph.add(Placeholder(spec), (), name).outputs[0] for name, spec in named]
+        outputs = model(*pack_as(arguments, list(symbols)), training=False)
+        fetches = [as_output(each) for each in flatten(outputs)]
+    names, _ = output_names(outputs)
+    states = _states(graph)
+    inputs = {name: symbol for (name, _), symbol in zip(named, symbols, strict=True)}
+    results = dict(zip(names, fetches, strict=True))
+    for name, written in states.values():
+        results[f"{name}_next"] = written
+    dims = {name: open_dimensions(name, symbol.spec, "batch") for name, symbol in inputs.items()}
+    held = [(variable, name) for variable, (name, _) in states.items()]
+    return build_model(inputs, results, dims, opset, model.name, held)
+
+
+def _states(graph: Graph) -> dict[Variable, tuple[str, Symbol]]:
+    """By variable that is written the name of its input, and its last value.
+
+    Raises:
+        OnnxError: something inside of a loop or branch writes it, or it is read again afterwards.
+    """
+    found: dict[Variable, tuple[str, Symbol]] = {}
+    for operation in graph.operations:
+        for effect in operation.effects:
+            if isinstance(effect.resource, Variable):
+                _note(found, operation, effect.resource, effect.writes)
+    return found
+
+
+def _note(found: dict[Variable, tuple[str, Symbol]], operation: Operation, variable: Variable, writes: bool) -> None:
+    if not writes:
+        if variable in found:
+            raise refusal(operation, f"it reads variable {variable.name!r} again after it was written")
+        return
+    if not isinstance(operation.op, Assign):
+        raise refusal(operation, f"it writes variable {variable.name!r} in a loop or branch, or parts of it")
+    found[variable] = (variable.path.replace("/", "_"), operation.inputs[0])

@@ -1,0 +1,61 @@
+"""Why an op has no rule: the reason that errors and `supported_ops` give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_BY_NAME = {
+    "numpy_function": "it calls a Python function, which no other runtime has",
+    "assign": "it writes a variable, and an ONNX model has no state",
+    "recursion": "ONNX has no recursion: its functions may not call themselves",
+    "call": "ONNX has no recursion: its functions may not call themselves",
+    "history": "the values of all iterations of a loop are kept for gradients only",
+    "saved": "the values inside of a branch are kept for gradients only",
+    "trip_count": "the record of a loop is kept for gradients only",
+    "take_key": "it draws random numbers, which no two runtimes draw alike. Export it with training=False",
+    "view": "ONNX reads bytes as another type from opset 26 on only",
+    "erfinv": "ONNX has no inverse of the error function",
+    "bessel_i": "ONNX has no Bessel functions",
+    "next_after": "ONNX has no operator for the next representable number",
+    "ctc_beam_search": "ONNX has no decoder of CTC",
+    "string_to_number": "onnxruntime casts strings by rules of its own",
+    "print": "it prints",
+}
+_BY_MODULE = {
+    "raw": "raw Switch, Merge and their kin are no structured control flow; use ab.cond and ab.while_loop",
+    "queues": "ONNX has no queues and no other processes",
+    "readers": "ONNX reads no files",
+    "checkpoint": "ONNX writes no files",
+    "random": "it draws random numbers, which no two runtimes draw alike. Export it with training=False",
+    "distributions": "it draws random numbers, which no two runtimes draw alike",
+    "keys": "it draws random numbers, which no two runtimes draw alike. Export it with training=False",
+    "collectives": "it speaks with other processes",
+    "complex_numbers": "ONNX computes nothing with complex numbers",
+    "fourier": "its values are complex, with which ONNX computes nothing",
+    "matrices": "ONNX has no operators that factor matrices",
+    "factorisations": "ONNX has no operators that factor matrices",
+    "spectral": "ONNX has no operators that factor matrices",
+    "tensor_stores": "ONNX has no tables of tensors under keys",
+    "records": "records of loops are kept for gradients only",
+    "frames": "records of loops are kept for gradients only",
+    "fused": "it is made by passes, which run after an export",
+    "packed": "it is made by passes, which run after an export",
+    "live_rows": "it is made by passes, which run after an export",
+    "product_then": "it is made by passes, which run after an export",
+    "update_rows": "it writes variables, and an ONNX model has no state",
+    "indexed_slices": "it writes rows of variables, and an ONNX model has no state",
+}
+
+
+def reason_for(op: Any) -> str:
+    """Return why there is no rule for a class of ops."""
+    known = _BY_NAME.get(op.type_name)
+    if known is not None:
+        return known
+    parts = op.__module__.split(".")
+    for part in reversed(parts):
+        if part in _BY_MODULE:
+            return _BY_MODULE[part]
+    if op.type_name.endswith("_grad") or "grad" in op.type_name:
+        return "it is the gradient of an op, for which no rule is written"
+    return "no rule is written for it"

@@ -1,0 +1,35 @@
+"""The rules by which operations are written: one for each op of the engine, by its `type_name`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+Rule = Callable[..., Any]  # (writer, operation, *values of its inputs) -> the value of its output, or a list of them
+
+
+class ExportRule(NamedTuple):
+    """How an op is written.
+
+    Attributes:
+        lowest: the lowest opset in which it can be.
+        write: the function that appends the nodes.
+    """
+
+    lowest: int
+    write: Rule
+
+
+RULES: dict[str, ExportRule] = {}
+LOWEST = 18
+
+
+def exports(*type_names: str, opset: int = LOWEST) -> Callable[[Rule], Rule]:
+    """Register a function as the rule of these ops."""
+
+    def register(write: Rule) -> Rule:
+        for type_name in type_names:
+            RULES[type_name] = ExportRule(opset, write)
+        return write
+
+    return register

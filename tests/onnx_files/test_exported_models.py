@@ -1,0 +1,164 @@
+"""Models as ONNX files, computed by onnxruntime and compared with the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from shared.onnx_runs import assert_exported, assert_same, run_file
+
+import anabranch as ab
+from anabranch import layers
+
+SIGNATURE = [ab.InputSpec(shape=(None, None, 8), dtype="float32", name="x")]
+
+
+class LeakyCell(layers.Layer):
+    """A cell of nobody else's."""
+
+    def __init__(self, units: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.units = self.state_size = units
+
+    def build(self, input_shape: Any) -> None:
+        self.kernel = self.add_weight(shape=(input_shape[-1], self.units), name="kernel")
+        self.recurrent_kernel = self.add_weight(shape=(self.units, self.units), name="recurrent_kernel")
+
+    def call(self, x: Any, states: Any) -> Any:
+        (h,) = states
+        h = 0.9 * h + 0.1 * ab.ops.tanh(x @ self.kernel + h @ self.recurrent_kernel)
+        return h, [h]
+
+
+def batches(*shapes: tuple[int, ...], zeros: bool = False) -> list[Any]:
+    generator = np.random.default_rng(0)
+    made = [generator.normal(size=shape).astype("float32") for shape in shapes]
+    for batch in made:
+        if zeros and batch.shape[1] > 1:
+            batch[:, batch.shape[1] // 2] = 0  # inside, so that the mask is no suffix
+    return made
+
+
+LENGTHS = batches((3, 5, 8), (1, 2, 8), (4, 0, 8), zeros=True)
+RECURRENT = {
+    "custom cell, sequences": lambda: [layers.RNN(LeakyCell(5), return_sequences=True), layers.Dense(4, "gelu")],
+    "custom cell, last": lambda: [layers.RNN(LeakyCell(5)), layers.Dense(4, "softmax")],
+    "two cells": lambda: [layers.RNN([LeakyCell(5), layers.GRUCell(4)], return_sequences=True)],
+    "masked custom cell": lambda: [layers.Masking(), layers.RNN(LeakyCell(5), return_sequences=True)],
+    "lstm": lambda: [layers.LSTM(4, return_sequences=True, bias_initializer="normal")],
+    "lstm, last, backwards": lambda: [layers.LSTM(4, go_backwards=True)],
+    "masked lstm": lambda: [layers.Masking(), layers.LSTM(4, return_sequences=True)],
+    "gru": lambda: [layers.GRU(4, return_sequences=True, bias_initializer="normal")],
+    "gru, not reset_after": lambda: [layers.GRU(4, reset_after=False, bias_initializer="normal")],
+    "masked gru": lambda: [layers.Masking(), layers.GRU(4)],
+    "simple": lambda: [layers.SimpleRNN(4, return_sequences=True, bias_initializer="normal")],
+    "relu cell": lambda: [layers.SimpleRNN(4, activation="relu")],
+    "both ways": lambda: [layers.Bidirectional(layers.GRU(4, return_sequences=True))],
+    "both ways, masked": lambda: [layers.Masking(), layers.Bidirectional(layers.LSTM(4))],
+    "distributed over time": lambda: [layers.TimeDistributed(layers.Dense(3, "tanh"))],
+}
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recurrent_model_at_any_batch_and_length(name: str, tmp_path: Path) -> None:
+    ab.utils.set_random_seed(1)
+    assert_exported(ab.Sequential(RECURRENT[name]()), tmp_path, SIGNATURE, LENGTHS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("opset", [18, 23, 25])
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recurrent_model_in_other_opsets(name: str, opset: int, tmp_path: Path) -> None:
+    assert_exported(ab.Sequential(RECURRENT[name]()), tmp_path, SIGNATURE, LENGTHS, opset)
+
+
+def test_dense_model_by_its_symbolic_inputs(tmp_path: Path) -> None:
+    import onnx
+
+    model = ab.Sequential([ab.Input((3,), name="x"), layers.Dense(5, "relu"), layers.Dense(2, "softmax")])
+    path = assert_exported(model, tmp_path, None, [np.ones((4, 3), "float32"), np.ones((0, 3), "float32")])
+    proto = onnx.load(path)
+    assert [(each.name, each.type.tensor_type.shape.dim[0].dim_param) for each in proto.graph.input] == [("x", "batch")]
+    assert [each.name for each in proto.graph.output] == ["output_0"]
+    assert proto.opset_import[0].version == 21
+    assert proto.ir_version == 10  # the lowest of opset 21
+    assert {tuple(each.dims) for each in proto.graph.initializer} == {(3, 5), (5,), (5, 2), (2,)}
+
+
+def test_file_agrees_with_predict(tmp_path: Path) -> None:
+    model = ab.Sequential([layers.RNN(LeakyCell(6), return_sequences=True), layers.Dense(4, "softmax")])
+    model.export(tmp_path / "letters.onnx", format="onnx", input_signature=SIGNATURE, verbose=False)
+    for batch in LENGTHS:
+        (found,) = run_file(tmp_path / "letters.onnx", {"x": batch})
+        assert_same(found, model.predict(batch, verbose=0))
+
+
+def test_several_inputs_and_outputs_keep_names(tmp_path: Path) -> None:
+    import onnx
+
+    a, b = ab.Input((4,), name="a"), ab.Input((4,), dtype="int32", name="b")
+    scaled = a * ab.ops.cast(b, "float32")
+    model = ab.Model({"a": a, "b": b}, {"sum": scaled + 1.0, "first": a})
+    path = tmp_path / "model.onnx"
+    model.export(path, "onnx", verbose=False)
+    proto = onnx.load(path)
+    assert [each.name for each in proto.graph.input] == ["a", "b"]
+    assert [each.name for each in proto.graph.output] == ["first", "sum"]
+    batch = {"a": np.ones((2, 4), "float32"), "b": np.arange(8, dtype="int32").reshape(2, 4)}
+    ab.onnx.check(model, path, batch)
+
+
+def test_states_of_stateful_layers_are_inputs_and_outputs(tmp_path: Path) -> None:
+    model = ab.Sequential([ab.Input((3, 2), batch_size=2, name="x"), layers.GRU(4, stateful=True)])
+    path = tmp_path / "model.onnx"
+    first, second = batches((2, 3, 2), (2, 3, 2))
+    model.export(path, "onnx", verbose=False)
+    state = np.zeros((2, 4), "float32")
+    wanted = [np.asarray(model(first)), np.asarray(model(second))]
+    for batch, want in zip([first, second], wanted, strict=True):
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        names = [each.name for each in session.get_inputs()]
+        found, state = session.run(None, dict(zip(names, [batch, state], strict=True)))
+        assert_same(found, want)
+    assert [each.name for each in session.get_outputs()] == ["output_0", f"{names[1]}_next"]
+
+
+def test_report_says_what_was_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = ab.Sequential([ab.Input((3,), name="x"), layers.Dense(2)])
+    assert model.export(tmp_path / "m.onnx", "onnx") is None
+    assert "input x: float32 (batch, 3)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("opset", [17, 26, "21", True])
+def test_opset_out_of_range(opset: Any, tmp_path: Path) -> None:
+    model = ab.Sequential([ab.Input((3,)), layers.Dense(2)])
+    with pytest.raises(ValueError, match="18 to 25"):
+        model.export(tmp_path / "m.onnx", "onnx", opset_version=opset)
+    assert not list(tmp_path.iterdir())
+
+
+def test_arguments_of_the_other_format_are_refused(tmp_path: Path) -> None:
+    model = ab.Sequential([ab.Input((3,)), layers.Dense(2)])
+    with pytest.raises(ValueError, match="for format='anabranch'"):
+        model.export(tmp_path / "m.onnx", "onnx", version=3)
+    with pytest.raises(ValueError, match="for format='onnx'"):
+        model.export(tmp_path / "m", opset_version=21)
+    with pytest.raises(ValueError, match=r"'anabranch'.*'onnx'"):
+        model.export(tmp_path / "m", "tflite")
+
+
+def test_missing_signature_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="input_signature"):
+        ab.Sequential([layers.Dense(2)]).export(tmp_path / "m.onnx", "onnx")
+
+
+def test_check_says_which_output_differs(tmp_path: Path) -> None:
+    model = ab.Sequential([ab.Input((3,), name="x"), layers.Dense(2, kernel_initializer="ones")])
+    model.export(tmp_path / "m.onnx", "onnx", verbose=False)
+    model.set_weights([np.full((3, 2), 2.0), np.zeros(2)])
+    with pytest.raises(ab.onnx.OnnxError, match=r"'output_0' differs .* 3\.0 instead of 6\.0"):
+        ab.onnx.check(model, tmp_path / "m.onnx", np.ones((1, 3), "float32"))

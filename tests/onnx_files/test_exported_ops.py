@@ -1,0 +1,113 @@
+"""Every op of the engine alone, exported from its samples and computed by onnxruntime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from shared.onnx_runs import as_feed, assert_same, run_file
+from shared.op_samples import NAMED
+
+import anabranch as ab
+from anabranch.engine.graph import Graph, TensorSpec
+from anabranch.engine.graph.graph import Placeholder
+from anabranch.engine.graph.op import Sample
+from anabranch.framework.onnx.export.registry import RULES
+
+# Samples for which ONNX has no counterpart, by op and label.
+REFUSED = {
+    ("bin_count", "rows"): "only vectors",
+    ("bin_count", "weighted"): "only vectors",
+    ("conv_input_grad", "groups"): "channels must be known",
+    ("determinant", "complex"): "complex64",
+    **dict.fromkeys([("broadcast_reduced", "0-d"), ("broadcast_to_shape", "scalar")], "rank of output"),
+    ("unflatten_rows", "vector"): "rank of output",
+    ("squeeze", "all"): "rank of output",
+}
+# onnxruntime's extrema take numbers where there is a NaN; it merges a known size of 0 with 1.
+DIFFERENT = {*[(name, "NaN") for name in ("arg_max", "arg_min", "max", "min", "segment_max", "segment_min")]}
+DIFFERENT |= {("slice_update", "empty")}
+WITH_RULES = [(name, sample) for name, sample in NAMED if sample.op.type_name in RULES]
+CASES = [pytest.param(sample, id=name) for name, sample in WITH_RULES]
+FIRST = {sample.op.type_name: name for name, sample in reversed(WITH_RULES)}  # one of each op runs in `make test`
+MARKED = [
+    pytest.param(sample, id=name, marks=[] if FIRST[sample.op.type_name] == name else pytest.mark.slow)
+    for name, sample in WITH_RULES
+]
+
+
+def arrays_of(sample: Sample) -> list[Any]:
+    return [np.asarray(each) for each in sample.inputs]
+
+
+def exported(sample: Sample, folder: Path, opened: bool, opset: int) -> tuple[Path, int]:
+    """A file with the op alone; with `opened` no size of its inputs is known."""
+    graph = Graph()
+    with graph.as_default():
+        inputs = {}
+        for number, array in enumerate(arrays_of(sample)):
+            shape = tuple(None if opened else size for size in array.shape)
+            inputs[f"x{number}"] = graph.add(Placeholder(TensorSpec(shape, array.dtype)), ()).outputs[0]
+        outputs = graph.add(sample.op, list(inputs.values())).outputs
+    path = folder / "op.onnx"
+    if outputs:
+        named = {f"y{number}": output for number, output in enumerate(outputs)}
+        ab.onnx.export_graph(path, inputs, named, opset_version=opset)
+    return path, len(outputs)
+
+
+def compare(sample: Sample, folder: Path, opened: bool, opset: int) -> None:
+    if "bfloat16" in {array.dtype.name for array in arrays_of(sample)}:
+        pytest.skip("onnxruntime takes no bfloat16 from Python")
+    path, count = exported(sample, folder, opened, opset)
+    if not count:
+        return
+    found = run_file(path, {f"x{number}": as_feed(each) for number, each in enumerate(arrays_of(sample))})
+    given = [each if each.ndim or each.dtype.kind == "T" else each[()] for each in arrays_of(sample)]
+    with np.errstate(all="ignore"):
+        wanted = sample.op.run(np, *given)
+    for a, b in zip(found, wanted if isinstance(wanted, tuple) else [wanted], strict=True):
+        half = np.asarray(b).dtype == np.float16
+        assert_same(a, b, 2e-3 if half else 1e-4, 1e-3 if half else 1e-5)
+
+
+@pytest.mark.parametrize("sample", MARKED)
+def test_op_gives_the_same_in_onnxruntime(sample: Sample, tmp_path: Path) -> None:
+    key = (sample.op.type_name, sample.label)
+    if key in DIFFERENT:
+        pytest.skip("onnxruntime differs")
+    if key in REFUSED and key != ("squeeze", "all"):
+        with pytest.raises(ab.onnx.OnnxError, match=REFUSED[key]):
+            compare(sample, tmp_path, False, 21)
+        return
+    compare(sample, tmp_path, False, 21)
+
+
+# What needs sizes to be known is built with known sizes only.
+NEEDS_SIZES = ("conv", "conv_input_grad", "gather_nd", "scatter_add", "scatter_update", "max_pool_gather")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("opset", [18, 23])
+@pytest.mark.parametrize("sample", CASES)
+def test_op_over_unknown_sizes_in_other_opsets(sample: Sample, opset: int, tmp_path: Path) -> None:
+    key = (sample.op.type_name, sample.label)
+    if key in DIFFERENT or key in REFUSED or RULES[key[0]].lowest > opset:
+        pytest.skip("tested with known sizes and opset 21")
+    compare(sample, tmp_path, key[0] not in NEEDS_SIZES, opset)
+
+
+def test_supported_ops_names_every_op_and_a_reason_for_what_has_no_rule() -> None:
+    found = ab.onnx.supported_ops()
+    assert len(found) > 240
+    assert found["while"] == 18
+    assert found["cond"] == 18
+    for name, value in found.items():
+        assert isinstance(value, int) or len(value) > 10, name
+    assert sum(isinstance(value, int) for value in found.values()) >= 150
+    assert "random" in str(found["random_uniform"])
+    assert "recursion" in str(found["recursion"])
+    assert "queues" in str(found["queue_enqueue"])
+    assert "Switch" in str(found["switch"])
