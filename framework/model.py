@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from ..engine.objects.registry import custom_object_scope, register_builtins
 from ..layers.calling import shapes_of, tensors_in
@@ -360,6 +360,30 @@ class Model(Trainer, NestedState, Layer):
         from .saving import load_weights
 
         load_weights(self, filepath, skip_mismatch=skip_mismatch)
+
+    @overload
+    def export(
+        self,
+        filepath: str | os.PathLike[str],
+        format: Literal["onnx"],
+        verbose: bool | None = None,
+        input_signature: Any = None,
+        *,
+        opset_version: int | None = None,
+    ) -> None: ...
+
+    @overload
+    def export(
+        self,
+        filepath: str | os.PathLike[str],
+        format: str = "anabranch",
+        verbose: bool | None = None,
+        input_signature: Any = None,
+        *,
+        version: int | None = None,
+        warmup: Any = None,
+        opset_version: int | None = None,
+    ) -> int: ...
 
     def export(
         self,
