@@ -24,7 +24,7 @@ import numpy as np
 
 import anabranch as ab
 from anabranch import layers, optim
-from anabranch.distribute.inference_messages import SERVICE, message_class
+from anabranch.distribute.inference.messages import SERVICE, message_class
 
 TOLERANCE = 1e-5
 

@@ -7,13 +7,14 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from ...engine.graph.quick_dataclass import dataclass
 from .servable import Servable
 from .signature import DEFAULT
+from .statistics import BatchObserver
 
 
 @dataclass(frozen=True)
@@ -51,14 +52,6 @@ class Batching:
             )
 
 
-class Observer(Protocol):
-    """Is told of each batch."""
-
-    def batch(self, rows: int, queue_seconds: Sequence[float], compute_seconds: float) -> None:
-        """Note how many rows of requests it had, how long each request waited, and how long the batch took."""
-        ...
-
-
 class _Request:
     """One that waits. `key`: those with an equal one can be computed together; None stands for no other."""
 
@@ -78,10 +71,10 @@ class Batcher:
         servable: the model.
         settings: how requests are joined.
         thread: one thread.
-        observer: is told of each batch.
+        observer: is notified of each batch.
     """
 
-    def __init__(self, servable: Servable, settings: Batching, thread: Executor, observer: Observer) -> None:
+    def __init__(self, servable: Servable, settings: Batching, thread: Executor, observer: BatchObserver) -> None:
         self._servable = servable
         self._settings = settings
         self._thread = thread

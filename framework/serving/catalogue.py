@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
-from ... import __version__
-from ...distribute.inference import Answer, RequestError, WireTensor, authorization
+from ...distribute.inference import RequestError, authorization
 from .configuration import ModelConfig
 from .decoding.served import ServedDecoder
 from .metrics import Metrics
-from .open_inference import EXTENSIONS, PLATFORM, as_wire, from_wire
 from .served_model import ServedModel
-from .signature import OPEN_INFERENCE, TensorInfo
 from .storage import ServableError
 from .versions import ModelVersions
 
@@ -101,13 +97,64 @@ class Catalogue:
             raise RequestError(400, f"{name!r} is no decoder: send POST /v2/models/{name}/infer.")
         return found
 
-    def find_any(self, name: str, version: str = "", label: str = "") -> ServedModel | ServedDecoder:
-        """Give what is served under a name; as `find`."""
-        token = self._tokens.get(name)
-        if token and not hmac.compare_digest(authorization.get().encode(), f"Bearer {token}".encode()):
+    def check_token(self, name: str) -> None:
+        """Raise a `RequestError` unless the request bears the token of a model, if that has one."""
+        if not self._has_token(name):
             raise RequestError(
                 401, f"Model {name!r} asks for its token: send the header 'Authorization: Bearer TOKEN'."
             )
+
+    def _has_token(self, name: str) -> bool:
+        token = self._tokens.get(name)
+        return not token or hmac.compare_digest(authorization.get().encode(), f"Bearer {token}".encode())
+
+    def open_names(self) -> list[str]:
+        """The names of all models for which the request bears the token."""
+        return [name for name in self.models if self._has_token(name)]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all models answer, but for those that clients have unloaded."""
+        return self.is_open and all(entry.loaded or entry.is_unloaded for entry in self.models.values())
+
+    async def load(self, name: str) -> None:
+        """Load a model that was unloaded, or look for new versions of it.
+
+        Raises:
+            RequestError: there is no such model, or no version of it can be loaded.
+        """
+        async with self._turn:
+            entry = self._configured(name)
+            entry.is_unloaded = False
+            try:
+                await entry.refresh(self._thread)
+                self._check_loaded(entry)
+            except ServableError as error:
+                entry.is_unloaded = not entry.loaded
+                raise RequestError(400, str(error)) from None
+
+    async def unload(self, name: str) -> None:
+        """Let a model go, after its last request, until it is loaded again.
+
+        Raises:
+            RequestError: there is no such model.
+        """
+        async with self._turn:
+            entry = self._configured(name)
+            entry.is_unloaded = True
+            await entry.refresh(self._thread)
+
+    def _configured(self, name: str) -> ModelVersions:
+        self.check_token(name)
+        entry = self.models.get(name)
+        if entry is None:
+            known = ", ".join(map(repr, self.models)) or "none"
+            raise RequestError(404, f"There is no model {name!r} in the configuration. There are {known}.")
+        return entry
+
+    def find_any(self, name: str, version: str = "", label: str = "") -> ServedModel | ServedDecoder:
+        """Give what is served under a name; as `find`."""
+        self.check_token(name)
         entry = self.models.get(name)
         model = None if entry is None else entry.find(version, label)
         if model is not None:
@@ -125,44 +172,3 @@ class Catalogue:
                 await entry.end()
         await asyncio.gather(*self._leaving)
         self._thread.shutdown()
-
-    # --- the Open Inference Protocol: `InferenceBackend` ------------------------------------------------------
-
-    def is_ready(self) -> bool:
-        return self.is_open
-
-    def is_model_ready(self, model: str, version: str) -> bool:
-        found = self.models.get(model)
-        return self.is_open and found is not None and found.find(version, "") is not None
-
-    def server_metadata(self) -> dict[str, Any]:
-        return {"name": "anabranch", "version": __version__, "extensions": list(EXTENSIONS)}
-
-    def model_metadata(self, model: str, version: str) -> dict[str, Any]:
-        found = self.find_any(model, version)
-        signature = found.decoder.signature if isinstance(found, ServedDecoder) else found.servable.signature()
-        return {
-            "name": model,
-            "versions": [str(number) for number in sorted(self.models[model].loaded)],
-            "platform": PLATFORM,
-            "inputs": [_described(info) for info in signature.inputs],
-            "outputs": [_described(info) for info in signature.outputs],
-        }
-
-    async def infer(
-        self, model: str, version: str, inputs: Sequence[WireTensor], outputs: Sequence[str], raw: bool = True
-    ) -> Answer:
-        found = self.find(model, version)
-        signature = found.servable.signature()
-        arrays = from_wire(signature, inputs)
-        names = [info.name for info in signature.outputs]
-        unknown = [name for name in outputs if name not in names]
-        if unknown:
-            raise RequestError(400, f"There is no output {unknown[0]!r}. There are {', '.join(map(repr, names))}.")
-        values = found.servable.by_name(signature, await found.run(arrays))
-        infos = {info.name: info for info in signature.outputs}
-        return Answer(found.version, [as_wire(infos[name], values[name], raw) for name in outputs or names])
-
-
-def _described(info: TensorInfo) -> dict[str, Any]:
-    return {"name": info.name, "datatype": OPEN_INFERENCE[info.dtype], "shape": info.open_shape}

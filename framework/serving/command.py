@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how often folders are looked at for new versions (default: 2; 0: never)",
     )
+    parser.add_argument("--manage", action="store_true", help="let clients load and unload models (Triton's calls)")
     parser.add_argument(
         "--max-batch-size",
         type=int,
@@ -109,6 +110,7 @@ def _server(options: argparse.Namespace) -> Server:
     from .server import Server
 
     where = {"host": options.host, "rest_port": options.rest_port, "grpc_port": options.grpc_port}
+    where |= {"may_manage": options.manage}
     if bool(options.model) == bool(options.config):
         raise ValueError("give --model NAME=PATH, once or several times, or --config FILE.")
     if options.config:

@@ -11,6 +11,7 @@ from ...distribute.inference import RequestError
 from .batching import Batcher, Batching
 from .metrics import Metrics
 from .servable import Servable
+from .statistics import Statistics
 
 
 class ServedModel:
@@ -23,7 +24,8 @@ class ServedModel:
         self.servable = servable
         self.version = str(servable.version)
         self._thread = ThreadPoolExecutor(1, f"serving-{name}")
-        self._batcher = Batcher(servable, settings, self._thread, metrics.of_model(name))
+        self.statistics = Statistics(metrics.of_model(name))
+        self._batcher = Batcher(servable, settings, self._thread, self.statistics)
 
     async def run(self, arrays: Sequence[Any], signature: str = "") -> list[Any]:
         """The outputs, in order, for arrays that fit the inputs.
@@ -32,7 +34,7 @@ class ServedModel:
             RequestError: the model can't compute them, or too many requests wait for it.
         """
         rows = len(arrays[0]) if arrays and arrays[0].ndim else 1
-        with self._metrics.request(self.name, rows):
+        with self._metrics.request(self.name, rows), self.statistics.request():
             self.servable.check_rows(arrays, signature)
             self._check_queue()
             try:

@@ -16,7 +16,8 @@ from typing import Any, Self
 
 import uvicorn
 
-from ...distribute.inference_grpc import start_front
+from ...distribute.inference import Backends
+from ...distribute.inference.front import start_front
 from .batching import Batching
 from .catalogue import Catalogue
 from .configuration import ModelConfig, ServerConfig, parse_config, read_config
@@ -24,10 +25,13 @@ from .decoding.rest import GenerateRest
 from .decoding.served import ServedDecoder
 from .http import Application, Request, Response, Route
 from .metrics import CONTENT_TYPE
-from .open_inference_rest import OpenInferenceRest
+from .protocols.open_inference_backend import OpenInferenceBackend
+from .protocols.open_inference_rest import OpenInferenceRest
+from .protocols.tensorflow_backend import TensorFlowBackend
+from .protocols.tensorflow_rest import TensorFlowRest
+from .protocols.triton_rest import TritonRest
 from .served_model import ServedModel
 from .signature import TensorInfo
-from .tensorflow_rest import TensorFlowRest
 
 POLL_SECONDS = 2.0
 _log = logging.getLogger("anabranch.serving")
@@ -47,6 +51,8 @@ class Server:
         poll_seconds: how often folders are looked at for new versions; 0 for never.
         max_body_bytes: the largest body, and the largest gRPC message, that is taken. By default that of `config`.
         drain_seconds: how long requests under way may take when the server stops. By default that of `config`.
+
+        may_manage: whether clients may load and unload models.
 
     Raises:
         ValueError: both or neither of `models` and `config` are given, or something in them has no meaning.
@@ -74,11 +80,13 @@ class Server:
         poll_seconds: float = POLL_SECONDS,
         max_body_bytes: int | None = None,
         drain_seconds: float | None = None,
+        may_manage: bool = False,
     ) -> None:
         self._config = _config(models, config, batching)
         self._host = host
         self._ports = rest_port, grpc_port
         self._poll_seconds = poll_seconds
+        self._may_manage = may_manage
         self._max_body_bytes = max_body_bytes or self._config.max_body_bytes
         self._drain_seconds = self._config.drain_seconds if drain_seconds is None else drain_seconds
         self._thread: threading.Thread | None = None
@@ -189,8 +197,15 @@ class Server:
 
     async def _answer(self, catalogue: Catalogue, listening: socket.socket, started: Future[None]) -> None:
         loop, ending = asyncio.get_running_loop(), asyncio.Event()
-        front, grpc_port = await start_front(catalogue, self._host, self._ports[1], self._max_body_bytes)
-        fronts = (TensorFlowRest(catalogue), OpenInferenceRest(catalogue), GenerateRest(catalogue))
+        inference = OpenInferenceBackend(catalogue, self._may_manage)
+        backends = Backends(inference, TensorFlowBackend(catalogue))
+        front, grpc_port = await start_front(backends, self._host, self._ports[1], self._max_body_bytes)
+        fronts = (
+            TensorFlowRest(catalogue),
+            TritonRest(inference),
+            OpenInferenceRest(inference),
+            GenerateRest(catalogue),
+        )
         routes = [*[route for front in fronts for route in front.routes()], metrics_route(catalogue)]
         http = _HttpServer(Application(routes, self._max_body_bytes, self._config.request_seconds), self._drain_seconds)
         serving = asyncio.create_task(http.serve(sockets=[listening]))

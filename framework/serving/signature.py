@@ -5,28 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...distribute.inference.dtypes import OPEN_INFERENCE, TENSORFLOW
 from ...engine.graph.quick_dataclass import dataclass
 
 DEFAULT = "serving_default"  # the signature that a request means that names none
-# By dtype: what the Open Inference Protocol and TensorFlow Serving call it. Other dtypes are not served.
-OPEN_INFERENCE = {
-    "bool": "BOOL",
-    **{f"{kind}int{bits}": f"{kind.upper()}INT{bits}" for kind in ("", "u") for bits in (8, 16, 32, 64)},
-    "float16": "FP16",
-    "bfloat16": "BF16",
-    "float32": "FP32",
-    "float64": "FP64",
-    "string": "BYTES",
-}
-TENSORFLOW = {
-    "bool": "DT_BOOL",
-    **{f"{kind}int{bits}": f"DT_{kind.upper()}INT{bits}" for kind in ("", "u") for bits in (8, 16, 32, 64)},
-    "float16": "DT_HALF",
-    "bfloat16": "DT_BFLOAT16",
-    "float32": "DT_FLOAT",
-    "float64": "DT_DOUBLE",
-    "string": "DT_STRING",
-}
 
 
 @dataclass(frozen=True)
@@ -93,3 +75,6 @@ def _info_from_json(document: Mapping[str, Any]) -> TensorInfo:
         raise ValueError(f"unknown dtype {document['dtype']!r}")
     shape = tuple(None if size is None else int(size) for size in document["shape"])
     return TensorInfo(str(document["name"]), document["dtype"], shape, str(document["tensor"]))
+
+
+__all__ = ["DEFAULT", "OPEN_INFERENCE", "TENSORFLOW", "Signature", "TensorInfo"]

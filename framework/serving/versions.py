@@ -34,6 +34,7 @@ class ModelVersions:
     Attributes:
         loaded: those that answer, by number.
         failed: why others could not be loaded, by number.
+        is_unloaded: whether a client wants none of them loaded.
     """
 
     def __init__(self, name: str, config: ModelConfig, metrics: Metrics) -> None:
@@ -42,6 +43,7 @@ class ModelVersions:
         self._metrics = metrics
         self.loaded: dict[int, ServedModel | ServedDecoder] = {}
         self.failed: dict[int, str] = {}
+        self.is_unloaded = False
         self._tried: dict[int, Any] = {}  # what the manifest of a version that failed looked like
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -62,6 +64,11 @@ class ModelVersions:
         Raises:
             ServableError: there is no such folder, and nothing is loaded.
         """
+        if self.is_unloaded:
+            self.failed.clear()
+            for number in list(self.loaded):
+                self._let_go(number)
+            return
         loop = asyncio.get_running_loop()
         try:
             available = await loop.run_in_executor(thread, versions_in, self.config.path)

@@ -5,12 +5,13 @@ import importlib.util
 import json
 import os
 import sys
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import grpc
 
-from anabranch.distribute.inference_messages import SERVICE, message_class
+from anabranch.distribute.inference.messages import SERVICE, methods_of
 
 
 class Reply(NamedTuple):
@@ -37,14 +38,29 @@ def ask(url: str, path: str, body: Any = None, method: str = "", headers: dict[s
 
 
 def call(address: str, method: str, timeout: float = 60, metadata: Any = None, **fields: Any) -> Any:
-    """One call of the gRPC service."""
+    """One call of a gRPC service, by default of the Open Inference Protocol: "Method" or "package.Service/Method"."""
+    service, _, name = method.rpartition("/")
+    found = next(each for each in methods_of(service or SERVICE) if each.name == name)
     with grpc.insecure_channel(address) as channel:
         stub = channel.unary_unary(
-            f"/{SERVICE}/{method}",
-            request_serializer=message_class(f"{method}Request").SerializeToString,
-            response_deserializer=message_class(f"{method}Response").FromString,
+            f"/{service or SERVICE}/{name}",
+            request_serializer=found.request.SerializeToString,
+            response_deserializer=found.response.FromString,
         )
-        return stub(message_class(f"{method}Request")(**fields), timeout=timeout, metadata=metadata)
+        return stub(found.request(**fields), timeout=timeout, metadata=metadata)
+
+
+def call_stream(address: str, method: str, requests: Iterable[dict[str, Any]], timeout: float = 60) -> list[Any]:
+    """One call of a method that takes and gives many messages: all answers."""
+    service, _, name = method.rpartition("/")
+    found = next(each for each in methods_of(service or SERVICE) if each.name == name)
+    with grpc.insecure_channel(address) as channel:
+        stub = channel.stream_stream(
+            f"/{service or SERVICE}/{name}",
+            request_serializer=found.request.SerializeToString,
+            response_deserializer=found.response.FromString,
+        )
+        return list(stub(iter([found.request(**fields) for fields in requests]), timeout=timeout))
 
 
 def triton_python() -> str | None:

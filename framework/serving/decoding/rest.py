@@ -14,6 +14,7 @@ from ..http import Request, Response, Route
 from ..json_text import read_object, write_json
 from .generation import SETTINGS, Generation
 from .served import ServedDecoder
+from .texts import TextPieces
 
 _MODEL = r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?"
 _FIELDS = ("id", "inputs", "parameters", "text_input", "tokens")
@@ -73,20 +74,14 @@ class GenerateRest:
 
 async def _events(asked: _Asked, first: int, tokens: AsyncGenerator[int]) -> AsyncGenerator[bytes]:
     """Give an event for each token; an error is an event, too, since the status has been sent."""
-    found: list[int] = []
-    before = ""
+    pieces = TextPieces(asked.decoder.decoder, asked.generation)
 
     def event(token: int) -> bytes:
-        nonlocal before
-        found.append(token)
-        generation = asked.generation
-        is_last = generation.finish_reason is not None and len(found) == len(generation.generated)
         entry: dict[str, Any] = {**asked.head, "tokens": [token]}
-        text = asked.decoder.decoder.added_text(found, before)
+        text = pieces.add(token)
         if text is not None:
             entry["text_output"] = text
-            before += text
-        entry["finish_reason"] = generation.finish_reason if is_last else None
+        entry["finish_reason"] = asked.generation.finish_reason if pieces.is_last else None
         return _event(entry)
 
     async with aclosing(tokens):

@@ -13,6 +13,7 @@ from typing import Any
 from ....distribute.inference import RequestError
 from ..batching import Batching
 from ..metrics import Metrics
+from ..statistics import Statistics
 from .decoder import Decoder
 from .generation import Generation
 from .slots import Slots
@@ -33,6 +34,7 @@ class ServedDecoder:
         self.version = str(decoder.version)
         self._metrics, self._settings = metrics, settings
         self._counts = metrics.of_decoder(name, decoder.slots)
+        self.statistics = Statistics()
         self._thread = ThreadPoolExecutor(1, f"serving-{name}")
         self._lock = threading.Lock()  # of the next three
         self._open: set[Generation] = set()  # that have been asked for, and are not over
@@ -55,7 +57,7 @@ class ServedDecoder:
         Raises:
             RequestError: too many sequences wait, or the decoder fails.
         """
-        with self._metrics.request(self.name, 1):
+        with self._metrics.request(self.name, 1), self.statistics.request():
             self._check_queue()
             loop, news = asyncio.get_running_loop(), asyncio.Event()
 

@@ -7,12 +7,13 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ...distribute.inference import RequestError
-from .catalogue import Catalogue, ServedModel
-from .http import Request, Response, Route
-from .json_text import as_json_array, read_object, write_json
-from .signature import TENSORFLOW, Signature, TensorInfo
-from .values import as_input
+from ....distribute.inference import ModelSpec, RequestError, VersionState
+from ..catalogue import Catalogue, ServedModel
+from ..http import Request, Response, Route
+from ..json_text import as_json_array, read_object, write_json
+from ..signature import TENSORFLOW, Signature, TensorInfo
+from ..values import as_input
+from .tensorflow_backend import version_states
 
 _MODEL = r"/v1/models/(?P<model>[^/:]+)(/versions/(?P<version>[^/:]+)|/labels/(?P<label>[^/:]+))?"
 
@@ -61,19 +62,9 @@ class TensorFlowRest:
         raise RequestError(404, f"{request.parts['call']!r} is not offered; there is ':predict'.")
 
     async def _status(self, request: Request) -> Response:
-        name, version, label = (request.parts[part] for part in ("model", "version", "label"))
-        entry = self._catalogue.models.get(name)
-        failed = {} if entry is None or label else {str(number): why for number, why in entry.failed.items()}
-        if version in failed:
-            return Response(write_json({"model_version_status": [_state(version, failed[version])]}))
-        model = self._catalogue.find_any(name, version, label)
-        if version or label or entry is None:
-            return Response(write_json({"model_version_status": [_state(model.version)]}))
-        states = {number: _state(str(number)) for number in entry.loaded}
-        states |= {number: _state(str(number), why) for number, why in entry.failed.items()}
-        return Response(
-            write_json({"model_version_status": [states[number] for number in sorted(states, reverse=True)]})
-        )
+        spec = ModelSpec(*(request.parts[part] for part in ("model", "version", "label")))
+        states = [_state(each) for each in version_states(self._catalogue, spec)]
+        return Response(write_json({"model_version_status": states}))
 
     async def _metadata(self, request: Request) -> Response:
         model = self._model(request)
@@ -118,10 +109,9 @@ def _is_object(value: Any) -> bool:
     return isinstance(value, dict) and value.keys() != {"b64"}
 
 
-def _state(version: str, failure: str = "") -> dict[str, Any]:
-    """What is said of a version: it answers, or could not be loaded."""
-    status = {"error_code": "UNKNOWN" if failure else "OK", "error_message": failure}
-    return {"version": version, "state": "END" if failure else "AVAILABLE", "status": status}
+def _state(found: VersionState) -> dict[str, Any]:
+    status = {"error_code": "UNKNOWN" if found.failure else "OK", "error_message": found.failure}
+    return {"version": str(found.version), "state": found.state, "status": status}
 
 
 # --- answers --------------------------------------------------------------------------------------------------------

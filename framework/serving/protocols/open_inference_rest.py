@@ -6,50 +6,50 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ...distribute.inference import RequestError, WireTensor
-from .catalogue import Catalogue
-from .http import Request, Response, Route
-from .json_text import as_json_array, read_object, write_json
+from ....distribute.inference import InferenceBackend, InferRequest, RequestError, WireTensor
+from ..http import Request, Response, Route
+from ..json_text import as_json_array, read_object, write_json
 from .open_inference import RAW_ONLY, as_bytes
 
-_MODEL = r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?"
+MODEL = r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?"
 _LENGTH = "Inference-Header-Content-Length"
 
 
 class OpenInferenceRest:
     """Its handlers."""
 
-    def __init__(self, catalogue: Catalogue) -> None:
-        self._catalogue = catalogue
+    def __init__(self, backend: InferenceBackend) -> None:
+        self._backend = backend
 
     def routes(self) -> list[Route]:
         """The paths that it answers."""
         return [
-            Route("POST", re.compile(f"{_MODEL}/infer"), self._infer),
-            Route("GET", re.compile(_MODEL), self._metadata),
-            Route("GET", re.compile(f"{_MODEL}/ready"), self._model_ready),
+            Route("POST", re.compile(f"{MODEL}/infer"), self._infer),
+            Route("GET", re.compile(MODEL), self._metadata),
+            Route("GET", re.compile(f"{MODEL}/ready"), self._model_ready),
             Route("GET", re.compile("/v2/?"), self._server),
             Route("GET", re.compile("/v2/health/live"), self._live),
             Route("GET", re.compile("/v2/health/ready"), self._ready),
         ]
 
     async def _server(self, request: Request) -> Response:
-        return Response(write_json(self._catalogue.server_metadata()))
+        return Response(write_json(self._backend.server_metadata()))
 
     async def _live(self, request: Request) -> Response:
         return Response(write_json({"live": True}))
 
     async def _ready(self, request: Request) -> Response:
-        ready = self._catalogue.is_ready()
+        ready = self._backend.is_ready()
         return Response(write_json({"ready": ready}), status=200 if ready else 503)
 
     async def _metadata(self, request: Request) -> Response:
-        return Response(write_json(self._catalogue.model_metadata(request.parts["model"], request.parts["version"])))
+        return Response(write_json(self._backend.model_metadata(request.parts["model"], request.parts["version"])))
 
     async def _model_ready(self, request: Request) -> Response:
-        model = self._catalogue.find_any(request.parts["model"], request.parts["version"])
-        ready = self._catalogue.is_model_ready(model.name, model.version)
-        return Response(write_json({"name": model.name, "ready": ready}), status=200 if ready else 503)
+        model = request.parts["model"]
+        self._backend.model_metadata(model, request.parts["version"])  # raises where there is none
+        ready = self._backend.is_model_ready(model, request.parts["version"])
+        return Response(write_json({"name": model, "ready": ready}), status=200 if ready else 503)
 
     async def _infer(self, request: Request) -> Response:
         document, rest = _parted(request)
@@ -57,7 +57,8 @@ class OpenInferenceRest:
         binary = _parameters(document, "The request").get("binary_data_output", False)
         requested = _requested(document, bool(binary))
         name = request.parts["model"]
-        answer = await self._catalogue.infer(name, request.parts["version"], inputs, list(requested), raw=False)
+        asked = InferRequest(name, request.parts["version"], inputs, list(requested))
+        answer = await self._backend.infer(asked, raw=False)
         head: dict[str, Any] = {"model_name": name, "model_version": answer.version}
         if document.get("id"):
             head["id"] = document["id"]

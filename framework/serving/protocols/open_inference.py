@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from ...distribute.inference import RequestError, WireTensor
-from ...engine.graph.dtypes import as_dtype
-from .servable import Servable
-from .signature import OPEN_INFERENCE, Signature, TensorInfo
-from .values import as_array_of, as_text, check_shape
+from ....distribute.inference import RequestError, WireTensor
+from ....engine.graph.dtypes import as_dtype
+from ..servable import Servable
+from ..signature import OPEN_INFERENCE, Signature, TensorInfo
+from ..values import as_array_of, as_text, check_shape
 
-EXTENSIONS = ("binary_tensor_data",)
+EXTENSIONS = ("binary_tensor_data", "generate", "model_configuration", "model_repository", "statistics")
 PLATFORM = "anabranch"
 RAW_ONLY = ("FP16", "BF16")
 _LENGTH = struct.Struct("<I")
@@ -31,10 +31,15 @@ def from_wire(signature: Signature, tensors: Sequence[WireTensor]) -> list[Any]:
     if len(given) < len(tensors):
         raise RequestError(400, "An input is given twice.")
     Servable.check_names(signature, given)
-    return [_array(info, given[info.name]) for info in signature.inputs]
+    return [array_from_wire(info, given[info.name]) for info in signature.inputs]
 
 
-def _array(info: TensorInfo, tensor: WireTensor) -> Any:
+def array_from_wire(info: TensorInfo, tensor: WireTensor) -> Any:
+    """The array for one input.
+
+    Raises:
+        RequestError: it does not fit.
+    """
     what, wanted = f"Input {info.name!r}", OPEN_INFERENCE[info.dtype]
     if tensor.datatype != wanted:
         raise RequestError(400, f"{what}: expected the datatype {wanted}, got {tensor.datatype!r}.")

@@ -1,0 +1,172 @@
+"""The gRPC front of a model server: all its services on one port."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from . import Backends, RequestError, authorization
+from .messages import SERVICE, Method, methods_of
+from .open_inference import OpenInference
+from .standard import HEALTH, Health, Reflection
+from .tensorflow import MODELS, PREDICTION, ModelService, PredictionService
+
+_CODES = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    404: grpc.StatusCode.NOT_FOUND,
+    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    501: grpc.StatusCode.UNIMPLEMENTED,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+
+
+async def start_front(
+    backends: Backends, host: str, port: int, max_message_bytes: int, credentials: Any = None
+) -> tuple[grpc.aio.Server, int]:
+    """Start to serve on the running event loop; gives the server and its port.
+
+    Args:
+        backends: answer the requests.
+        host, port: where to listen; port 0 is any.
+        max_message_bytes: the largest message that is taken.
+        credentials: the result of `server_credentials`, for TLS.
+
+    Raises:
+        OSError: the port is taken, or the host is not this machine.
+    """
+    options = [
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.so_reuseport", 0),
+    ]
+    server = grpc.aio.server(options=options)
+    services: dict[str, Any] = {
+        SERVICE: OpenInference(backends.inference),
+        PREDICTION: PredictionService(backends.prediction, max_message_bytes),
+        MODELS: ModelService(backends.prediction),
+        HEALTH: Health(backends.inference),
+    }
+    reflection = Reflection(list(services))
+    services.update(dict.fromkeys(reflection.services, reflection))
+    for name, service in services.items():
+        server.add_generic_rpc_handlers((_handlers(name, service),))
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        bound = (
+            server.add_insecure_port(address) if credentials is None else server.add_secure_port(address, credentials)
+        )
+    except RuntimeError as error:
+        raise OSError(f"Can't listen on {address} for gRPC: {error}.") from error
+    if not bound:
+        raise OSError(f"Can't listen on {address} for gRPC. Is the port taken?")
+    await server.start()
+    return server, bound
+
+
+def server_credentials(certificate: bytes, key: bytes, client_authorities: bytes | None) -> Any:
+    """What gRPC needs for TLS.
+
+    Args:
+        certificate: of the server, with those of its authorities, as PEM.
+        key: of the server, as PEM.
+        client_authorities: certificates of authorities, as PEM, one of which has to have signed that of a client; None
+            lets clients without a certificate in.
+    """
+    return grpc.ssl_server_credentials(
+        [(key, certificate)], client_authorities, require_client_auth=client_authorities is not None
+    )
+
+
+def _handlers(name: str, service: Any) -> grpc.GenericRpcHandler:
+    """All methods of a service, by those of an object whose names are in snake case."""
+    found: dict[str, Any] = {}
+    for method in methods_of(name):
+        function = getattr(service, re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower())
+        write = method.response.SerializeToString
+        # Requests are read by the wrappers, so that what is malformed gets its own status.
+        if method.takes_stream:
+            found[method.name] = grpc.stream_stream_rpc_method_handler(
+                _many_to_many(function, method), response_serializer=write
+            )
+        elif method.gives_stream:
+            found[method.name] = grpc.unary_stream_rpc_method_handler(
+                _one_to_many(function, method), response_serializer=write
+            )
+        else:
+            found[method.name] = grpc.unary_unary_rpc_method_handler(
+                _one_to_one(function, method), response_serializer=write
+            )
+    return grpc.method_handlers_generic_handler(name, found)
+
+
+def _read(method: Method, data: bytes) -> Any:
+    try:
+        return method.request.FromString(data)
+    except DecodeError as error:
+        raise RequestError(400, f"This is no message {method.request.DESCRIPTOR.full_name}: {error}.") from None
+
+
+async def _failed(context: grpc.aio.ServicerContext, error: Exception) -> None:
+    if isinstance(error, RequestError):
+        await context.abort(_CODES.get(error.status, grpc.StatusCode.INTERNAL), str(error))
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    traceback.print_exception(error)
+    await context.abort(grpc.StatusCode.INTERNAL, f"The server failed: {type(error).__name__}: {error}")
+
+
+def _authorization(context: grpc.aio.ServicerContext) -> str:
+    for name, value in context.invocation_metadata() or ():
+        if name == "authorization" and isinstance(value, str):
+            return value
+    return ""
+
+
+def _one_to_one(function: Callable[[Any], Awaitable[Any]], method: Method) -> Any:
+    """`function` with gRPC's statuses for what it raises."""
+
+    async def answer(data: bytes, context: grpc.aio.ServicerContext) -> Any:
+        authorization.set(_authorization(context))
+        try:
+            return await function(_read(method, data))
+        except Exception as error:
+            await _failed(context, error)
+
+    return answer
+
+
+def _one_to_many(function: Callable[[Any], AsyncIterator[Any]], method: Method) -> Any:
+    async def answer(data: bytes, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+        try:
+            async for response in function(_read(method, data)):
+                yield response
+        except Exception as error:
+            await _failed(context, error)
+
+    return answer
+
+
+def _many_to_many(function: Callable[[AsyncIterator[Any]], AsyncIterator[Any]], method: Method) -> Any:
+    async def requests(data: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+        async for each in data:
+            yield _read(method, each)
+
+    async def answer(data: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+        authorization.set(_authorization(context))
+        try:
+            async for response in function(requests(data)):
+                yield response
+        except Exception as error:
+            await _failed(context, error)
+
+    return answer

@@ -1,0 +1,70 @@
+"""Generation by the Open Inference Protocol: a prompt as tensors, and an answer for each token."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import numpy as np
+
+from ....distribute.inference import Answer, InferRequest, RequestError, WireTensor
+from ..protocols.open_inference import array_from_wire, as_bytes
+from ..signature import OPEN_INFERENCE, TensorInfo
+from .generation import SETTINGS, Generation
+from .plan import TOKENS
+from .served import ServedDecoder
+from .texts import TextPieces
+
+TEXT = "text_input"
+_OWN = ("triton_enable_empty_final_response", "priority", "timeout")  # parameters of Triton's clients
+
+
+async def answers(decoder: ServedDecoder, request: InferRequest) -> AsyncGenerator[Answer]:
+    """An answer for each token: ``tokens`` (the new one) and, with a detokenizer, ``text_output``.
+
+    Raises:
+        RequestError: the request has no meaning.
+    """
+    generation = _generation(decoder, request)
+    pieces = TextPieces(decoder.decoder, generation)
+    async with aclosing(decoder.tokens(generation)) as tokens:
+        async for token in tokens:
+            text = pieces.add(token)
+            parameters: dict[str, Any] = {"triton_final_response": pieces.is_last}
+            if pieces.is_last:
+                parameters["finish_reason"] = generation.finish_reason
+            outputs = [WireTensor(TOKENS, "INT32", [1], as_bytes(np.array([token], "int32")))]
+            if text is not None:
+                written = np.array([text], np.dtypes.StringDType())
+                outputs.append(WireTensor("text_output", "BYTES", [1], as_bytes(written)))
+            yield Answer(decoder.version, outputs, parameters)
+
+
+def _generation(decoder: ServedDecoder, request: InferRequest) -> Generation:
+    given = {tensor.name: tensor for tensor in request.inputs}
+    if (TOKENS in given) == (TEXT in given):
+        raise RequestError(400, f"Expected the input {TOKENS!r} or the input {TEXT!r}, one of them.")
+    infos = {info.name: info for info in decoder.decoder.signature.inputs if info.name != TOKENS}
+    rows: dict[str, Any] = {}
+    for name, tensor in given.items():
+        if name in infos:
+            rows[name] = array_from_wire(infos[name], tensor)[0]
+        elif name not in (TOKENS, TEXT):
+            known = ", ".join(map(repr, (TOKENS, TEXT, *infos)))
+            raise RequestError(400, f"There is no input {name!r}. There are {known}.")
+    settings = {name: value for name, value in request.parameters.items() if name not in _OWN}
+    unknown = [name for name in settings if name not in SETTINGS]
+    if unknown:
+        raise RequestError(400, f"There is no parameter {unknown[0]!r}. There are {', '.join(SETTINGS)}.")
+    return decoder.make_generation(_prompt(given), rows, settings)
+
+
+def _prompt(given: dict[str, WireTensor]) -> Any:
+    if TEXT in given:
+        text = array_from_wire(TensorInfo(TEXT, "string", (1,), ""), given[TEXT]._replace(shape=[1]))
+        return str(text[0])
+    tensor = given[TOKENS]
+    dtype = "int64" if tensor.datatype == OPEN_INFERENCE["int64"] else "int32"
+    shape: tuple[int | None, ...] = (1, None) if len(tensor.shape) == 2 else (None,)
+    return array_from_wire(TensorInfo(TOKENS, dtype, shape, ""), tensor).reshape(-1)

@@ -1,0 +1,139 @@
+"""`OpenInferenceBackend`: the models of a server by the Open Inference Protocol, and by what Triton adds to it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from .... import __version__
+from ....distribute.inference import Answer, InferRequest, RequestError
+from ..catalogue import Catalogue
+from ..decoding.served import ServedDecoder
+from ..decoding.wire import answers
+from ..served_model import ServedModel
+from ..signature import OPEN_INFERENCE, Signature, TensorInfo
+from .open_inference import EXTENSIONS, PLATFORM, as_wire, from_wire
+
+
+class OpenInferenceBackend:
+    """Implements `InferenceBackend`.
+
+    Args:
+        catalogue: the models.
+        may_manage: whether clients may load and unload models.
+    """
+
+    def __init__(self, catalogue: Catalogue, may_manage: bool = False) -> None:
+        self._catalogue, self._may_manage = catalogue, may_manage
+
+    def is_ready(self) -> bool:
+        return self._catalogue.is_ready
+
+    def is_model_ready(self, model: str, version: str) -> bool:
+        found = self._catalogue.models.get(model)
+        return self._catalogue.is_open and found is not None and found.find(version, "") is not None
+
+    def server_metadata(self) -> dict[str, Any]:
+        return {"name": "anabranch", "version": __version__, "extensions": list(EXTENSIONS)}
+
+    def model_metadata(self, model: str, version: str) -> dict[str, Any]:
+        signature = self._signature(self._catalogue.find_any(model, version))
+        return {
+            "name": model,
+            "versions": [str(number) for number in sorted(self._catalogue.models[model].loaded)],
+            "platform": PLATFORM,
+            "inputs": [_described(info) for info in signature.inputs],
+            "outputs": [_described(info) for info in signature.outputs],
+        }
+
+    @staticmethod
+    def _signature(found: ServedModel | ServedDecoder) -> Signature:
+        return found.decoder.signature if isinstance(found, ServedDecoder) else found.servable.signature()
+
+    def model_config(self, model: str, version: str) -> dict[str, Any]:
+        found = self._catalogue.find_any(model, version)
+        signature = self._signature(found)
+        settings = self._catalogue.models[model].config.batching
+        joined = isinstance(found, ServedModel) and found.servable.why_alone() is None
+        start = 1 if joined else 0  # with batches, Triton's sizes leave out the rows
+        config: dict[str, Any] = {
+            "name": model,
+            "platform": PLATFORM,
+            "backend": PLATFORM,
+            "max_batch_size": settings.max_batch_size if joined else 0,
+            "input": [_configured(info, start) for info in signature.inputs],
+            "output": [_configured(info, start) for info in signature.outputs],
+        }
+        if joined:
+            config["dynamic_batching"] = {"max_queue_delay_microseconds": round(settings.max_queue_delay_ms * 1000)}
+        if isinstance(found, ServedDecoder):
+            config["model_transaction_policy"] = {"decoupled": True}
+        return config
+
+    def statistics(self, model: str, version: str) -> list[dict[str, Any]]:
+        names = [model] if model else self._catalogue.open_names()
+        found: list[dict[str, Any]] = []
+        for name in names:
+            if version or model:
+                self._catalogue.find_any(name, version)
+            for number, served in sorted(self._catalogue.models[name].loaded.items()):
+                if not version or str(number) == version:
+                    found.append(served.statistics.to_json(name, str(number)))
+        return found
+
+    def index(self, only_ready: bool) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        for name, entry in self._catalogue.models.items():
+            for number in sorted(entry.loaded):
+                found.append({"name": name, "version": str(number), "state": "READY", "reason": ""})
+            if only_ready:
+                continue
+            for number, why in sorted(entry.failed.items()):
+                found.append({"name": name, "version": str(number), "state": "UNAVAILABLE", "reason": why})
+            if entry.is_unloaded:
+                found.append({"name": name, "version": "", "state": "UNAVAILABLE", "reason": "unloaded"})
+        return found
+
+    async def load(self, model: str) -> None:
+        self._check_may_manage()
+        await self._catalogue.load(model)
+
+    async def unload(self, model: str) -> None:
+        self._check_may_manage()
+        await self._catalogue.unload(model)
+
+    def _check_may_manage(self) -> None:
+        if not self._may_manage:
+            raise RequestError(
+                403, "Clients may not load and unload models here: the server was started without --manage."
+            )
+
+    async def infer(self, request: InferRequest, raw: bool = True) -> Answer:
+        found = self._catalogue.find(request.model, request.version)
+        signature = found.servable.signature()
+        arrays = from_wire(signature, request.inputs)
+        names = [info.name for info in signature.outputs]
+        unknown = [name for name in request.outputs if name not in names]
+        if unknown:
+            raise RequestError(400, f"There is no output {unknown[0]!r}. There are {', '.join(map(repr, names))}.")
+        values = found.servable.by_name(signature, await found.run(arrays))
+        infos = {info.name: info for info in signature.outputs}
+        return Answer(found.version, [as_wire(infos[name], values[name], raw) for name in request.outputs or names])
+
+    async def stream(self, request: InferRequest) -> AsyncGenerator[Answer]:
+        found = self._catalogue.find_any(request.model, request.version)
+        if isinstance(found, ServedDecoder):
+            async for answer in answers(found, request):
+                yield answer
+        else:
+            answer = await self.infer(request)
+            yield answer._replace(parameters={"triton_final_response": True})
+
+
+def _described(info: TensorInfo) -> dict[str, Any]:
+    return {"name": info.name, "datatype": OPEN_INFERENCE[info.dtype], "shape": info.open_shape}
+
+
+def _configured(info: TensorInfo, start: int) -> dict[str, Any]:
+    datatype = "STRING" if info.dtype == "string" else OPEN_INFERENCE[info.dtype]
+    return {"name": info.name, "data_type": f"TYPE_{datatype}", "dims": info.open_shape[start:]}

@@ -1,0 +1,218 @@
+"""What Triton adds to the Open Inference Protocol: the repository, statistics, configurations, and streams."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from shared.serving_clients import ask, call, call_stream, triton_python
+
+import anabranch as ab
+
+for _name in ("uvicorn", "httptools", "orjson", "uvloop", "prometheus_client"):
+    pytest.importorskip(_name)
+
+
+def dense(folder: Path) -> ab.Model:
+    model = ab.Sequential([ab.Input((2,), name="x"), ab.layers.Dense(3)])
+    model.export(folder, verbose=False)
+    return model
+
+
+def circle(**settings: Any) -> ab.serving.Decoder:
+    """Give a decoder of six letters that goes on in a circle, by as many as its input says."""
+    alphabet = list("abcdef")
+    return ab.serving.Decoder(
+        lambda tokens, states: (ab.ops.one_hot((tokens - 2 + states) % 6 + 2, 8), states),
+        lambda rows, stride: stride,
+        end_token=0,
+        inputs={"stride": ab.InputSpec(shape=(None,), dtype="int32")},
+        tokenizer=ab.layers.TextVectorization(standardize=None, split="character", vocabulary=alphabet),
+        detokenizer=ab.layers.StringLookup(vocabulary=alphabet, mask_token="", oov_token="?", invert=True),
+        **{"max_length": 1000, "slots": 2, **settings},
+    )
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    folder = tmp_path_factory.mktemp("models")
+    dense(folder / "dense")
+    circle().export(folder / "circle")
+    models = {name: folder / name for name in ("dense", "circle")}
+    with ab.serving.Server(models, may_manage=True, poll_seconds=0) as found:
+        yield found
+
+
+def rows(count: int) -> dict[str, Any]:
+    return {"inputs": [{"name": "x", "datatype": "FP32", "shape": [count, 2], "data": [1.0] * 2 * count}]}
+
+
+def test_models_are_unloaded_and_loaded(server: Any) -> None:
+    url, address = server.rest_url, server.grpc_address
+    for way in ("rest", "grpc"):
+        if way == "rest":
+            assert ask(url, "/v2/repository/models/dense/unload", {}).status == 200
+        else:
+            call(address, "RepositoryModelUnload", model_name="dense")
+        assert ask(url, "/v2/models/dense/infer", rows(1)).status == 404
+        assert ask(url, "/v2/health/ready").status == 200  # others answer
+        index = ask(url, "/v2/repository/index", {}).json
+        assert {"name": "dense", "version": "", "state": "UNAVAILABLE", "reason": "unloaded"} in index
+        ready = call(address, "RepositoryIndex", ready=True).models
+        assert [(each.name, each.version, each.state) for each in ready] == [("circle", "1", "READY")]
+        if way == "rest":
+            assert ask(url, "/v2/repository/models/dense/load", b"", "POST").status == 200
+        else:
+            call(address, "RepositoryModelLoad", model_name="dense")
+        assert ask(url, "/v2/models/dense/infer", rows(1)).status == 200
+    assert ask(url, "/v2/repository/models/other/load", {}).status == 404
+    refused = ask(url, "/v2/repository/models/dense/load", {"parameters": {"config": "{}"}})
+    assert (refused.status, "parameters of a load" in refused.json["error"]) == (400, True)
+
+
+def test_a_load_brings_new_versions(tmp_path: Path) -> None:
+    dense(tmp_path)
+    with ab.serving.Server({"m": tmp_path}, may_manage=True, poll_seconds=0) as server:
+        dense(tmp_path)
+        assert call(server.grpc_address, "ModelMetadata", name="m").versions == ["1"]
+        call(server.grpc_address, "RepositoryModelLoad", model_name="m")
+        assert call(server.grpc_address, "ModelMetadata", name="m").versions == ["2"]
+
+
+def test_who_may_not_manage_is_refused(served: Any) -> None:
+    reply = ask(served.server.rest_url, "/v2/repository/models/letters/unload", {})
+    assert (reply.status, "--manage" in reply.json["error"]) == (403, True)
+    with pytest.raises(grpc.RpcError) as caught:
+        call(served.server.grpc_address, "RepositoryModelLoad", model_name="letters")
+    error: Any = caught.value
+    assert error.code() == grpc.StatusCode.PERMISSION_DENIED
+
+
+def test_statistics(server: Any) -> None:
+    def counted() -> dict[str, Any]:
+        (found,) = ask(server.rest_url, "/v2/models/dense/stats").json["model_stats"]
+        return found
+
+    before = counted()
+    for count in (1, 3, 3):
+        assert ask(server.rest_url, "/v2/models/dense/infer", rows(count)).status == 200
+    assert ask(server.rest_url, "/v2/models/dense/infer", {"inputs": []}).status == 400
+    after = counted()
+    assert after["inference_count"] - before["inference_count"] == 7
+    assert after["execution_count"] - before["execution_count"] == 3
+    stats = after["inference_stats"]
+    assert stats["success"]["count"] - before["inference_stats"]["success"]["count"] == 3
+    assert stats["success"]["ns"] > stats["compute_infer"]["ns"] > 0
+    assert [each["batch_size"] for each in after["batch_stats"]] == [1, 3]
+    by_grpc = call(server.grpc_address, "ModelStatistics", name="dense", version="1").model_stats
+    assert by_grpc[0].inference_count == after["inference_count"]
+    everything = ask(server.rest_url, "/v2/models/stats").json["model_stats"]
+    assert {each["name"] for each in everything} == {"dense", "circle"}
+    assert ask(server.rest_url, "/v2/models/other/stats").status == 404
+
+
+def test_configurations(server: Any) -> None:
+    found = ask(server.rest_url, "/v2/models/dense/config").json
+    assert found["max_batch_size"] == 64
+    assert found["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": [2]}]
+    assert found["dynamic_batching"] == {"max_queue_delay_microseconds": 1000}
+    config = call(server.grpc_address, "ModelConfig", name="circle").config
+    assert config.model_transaction_policy.decoupled
+    assert (config.max_batch_size, [each.name for each in config.input]) == (0, ["tokens", "stride"])
+
+
+def asked(name: str, tokens: list[int], stride: int = 1, **parameters: Any) -> dict[str, Any]:
+    kinds = {int: "int64_param", float: "double_param", bool: "bool_param"}
+    return {
+        "model_name": "circle",
+        "id": name,
+        "inputs": [
+            {"name": "tokens", "datatype": "INT32", "shape": [len(tokens)], "contents": {"int_contents": tokens}},
+            {"name": "stride", "datatype": "INT32", "shape": [1], "contents": {"int_contents": [stride]}},
+        ],
+        "parameters": {key: {kinds[type(value)]: value} for key, value in parameters.items()},
+    }
+
+
+def tokens_of(answer: Any) -> tuple[str, int, bool]:
+    found = answer.infer_response
+    (token,) = np.frombuffer(found.raw_output_contents[0], "<i4")
+    return found.id, int(token), found.parameters["triton_final_response"].bool_param
+
+
+def test_streams_of_tokens(server: Any) -> None:
+    requests = [asked("a", [2], max_tokens=4), asked("b", [3], stride=2, max_tokens=3)]
+    answers = [tokens_of(each) for each in call_stream(server.grpc_address, "ModelStreamInfer", requests)]
+    assert [each[1:] for each in answers if each[0] == "a"] == [(3, False), (4, False), (5, False), (6, True)]
+    assert [each[1:] for each in answers if each[0] == "b"] == [(5, False), (7, False), (3, True)]
+
+
+def test_streams_of_texts(server: Any) -> None:
+    text = {"name": "text_input", "datatype": "BYTES", "shape": [1], "contents": {"bytes_contents": [b"ab"]}}
+    request = asked("t", [2], max_tokens=3)
+    request["inputs"] = [text, request["inputs"][1]]
+    answers = [each.infer_response for each in call_stream(server.grpc_address, "ModelStreamInfer", [request])]
+    assert b"".join(each.raw_output_contents[1][4:] for each in answers) == b"cde"
+    assert answers[-1].parameters["finish_reason"].string_param == "length"
+
+
+def test_streams_of_models_and_errors(server: Any) -> None:
+    x = {"name": "x", "datatype": "FP32", "shape": [1, 2], "contents": {"fp32_contents": [1, 2]}}
+    requests = [
+        {"model_name": "dense", "id": "1", "inputs": [x]},
+        {"model_name": "other", "id": "2"},
+        asked("3", [2], hot=True),
+        asked("4", [99]),
+        {"model_name": "circle", "id": "5"},
+    ]
+    answers = {each.infer_response.id: each for each in call_stream(server.grpc_address, "ModelStreamInfer", requests)}
+    assert answers["1"].infer_response.outputs[0].shape == [1, 3]
+    assert answers["1"].infer_response.parameters["triton_final_response"].bool_param
+    for name, message in (
+        ("2", "Latest(other)"),
+        ("3", "parameter 'hot'"),
+        ("4", "the token 99"),
+        ("5", "one of them"),
+    ):
+        assert message in answers[name].error_message
+
+
+def test_who_leaves_a_stream_gives_the_slots_free(server: Any) -> None:
+    def slots_busy() -> float:
+        text = ask(server.rest_url, "/metrics").body.decode()
+        return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith("anabranch_slots_busy{"))
+
+    from anabranch.distribute.inference.messages import methods_of
+
+    method = next(each for each in methods_of("inference.GRPCInferenceService") if each.name == "ModelStreamInfer")
+    with grpc.insecure_channel(server.grpc_address) as channel:
+        stub = channel.stream_stream(
+            "/inference.GRPCInferenceService/ModelStreamInfer",
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=method.response.FromString,
+        )
+        answers = stub(iter([method.request(**asked("a", [2])) for _ in range(2)]), timeout=60)
+        next(answers)
+        answers.cancel()
+    for _ in range(10_000):
+        if slots_busy() == 0:
+            break
+    assert slots_busy() == 0
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_tritonclient(server: Any, protocol: str, tmp_path: Path) -> None:
+    python = triton_python()
+    if python is None:
+        pytest.skip("tritonclient is not installed, and ANABRANCH_TRITON_PYTHON names no Python that has it")
+    address = server.grpc_address if protocol == "grpc" else server.rest_url.removeprefix("http://")
+    script = Path(__file__).parent / "triton_extensions_client.py"
+    result = subprocess.run(
+        [python, str(script), protocol, address], check=True, timeout=60, capture_output=True, env=dict(os.environ)
+    )
+    assert json.loads(result.stdout) == ([3, 4, 5] if protocol == "grpc" else [])
