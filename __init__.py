@@ -96,6 +96,7 @@ _MODULES: dict[str, str] = {
     "decoding": ".layers.decoding",
     "dtype_policies": ".engine.objects.policies",
     "errors": ".engine.queues.errors",
+    "export": ".framework.serving.exporting.public",
     "initializers": ".engine.objects.initializers",
     "io": ".framework.io",
     "losses": ".framework.losses",
@@ -192,6 +193,7 @@ if TYPE_CHECKING:
     from .framework.losses import Loss
     from .framework.metrics import Metric
     from .framework.models import Input, Model, Sequential, load_model
+    from .framework.serving.exporting import public as export
     from .layers import InputSpec, Layer, decoding, nn
     from .layers.dynamic_rnn import dynamic_rnn
     from .optim import Optimizer
@@ -314,6 +316,7 @@ __all__ = [
     "engine",
     "errors",
     "explain",
+    "export",
     "foldl",
     "foldr",
     "fori_loop",

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 # By name: the module, imported when the command is given, and a line of help. A module has `add_arguments(parser)` and
 # `run(options)`, which gives the exit status; its docstring describes the command.
 _COMMANDS: dict[str, tuple[str, str]] = {
+    "export": (".framework.serving.exporting.command", "export a .keras file for serving"),
     "inspect": (".framework.serving.inspect_command", "show what an exported model takes and gives"),
     "launch": (".distribute.launch", "run a script in several processes of this machine, as the workers of a cluster"),
     "predict": (".framework.serving.predict_command", "compute an exported model's outputs for the rows of a file"),

@@ -9,6 +9,7 @@ from .callbacks_monitor import EarlyStopping, LearningRateScheduler, MonitorCall
 from .callbacks_others import ProgbarLogger, RemoteMonitor, SwapEMAWeights
 from .callbacks_tensorboard import TensorBoard
 from .event_file import EventWriter
+from .serving.exporting.callback import ExportServable
 
 __all__ = [
     "BackupAndRestore",
@@ -18,6 +19,7 @@ __all__ = [
     "EarlyStopping",
     "EventWriter",
     "Every",
+    "ExportServable",
     "History",
     "LambdaCallback",
     "LearningRateScheduler",

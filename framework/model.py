@@ -427,7 +427,7 @@ class Model(Trainer, NestedState, Layer):
             return export_onnx(self, filepath, verbose, input_signature, opset_version, version, warmup)
         if opset_version is not None:
             raise ValueError(f"export(opset_version={opset_version!r}) is for format='onnx'; the format is {format!r}.")
-        from .serving.export import export_model
+        from .serving.exporting.model_export import export_model
 
         return export_model(self, filepath, format, verbose, input_signature, version, warmup)
 

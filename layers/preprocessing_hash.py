@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,9 @@ from ..engine.graph import Tensor
 from ..engine.graph.dtypes import is_floating, is_integer, string
 from ..engine.objects.floats import floatx
 from ..engine.objects.registry import serialize_keras_object
+from ..engine.ops.base import apply
+from ..engine.ops.hashing import CrossedBins, HashBins
 from .preprocessing_base import ENCODED_MODES, PreprocessingLayer, check_mode, encode, encoded_shape
-from .preprocessing_fingerprint import fingerprint_cat, fingerprints, siphash
-
-_DEFAULT_CROSS_KEY = np.uint64(0xDECAFCAFFE)  # TensorFlow's, to which the features' fingerprints are added
 
 
 def salt_pair(salt: Any, layer_name: str) -> list[int] | None:
@@ -36,12 +34,7 @@ def salt_pair(salt: Any, layer_name: str) -> list[int] | None:
 
 def hash_buckets(values: Tensor, buckets: int, salt: Sequence[int] | None) -> Tensor:
     """The bin of each string: its FarmHash fingerprint, or with a salt its SipHash, modulo `buckets`, as int64."""
-    function = fingerprints if salt is None else functools.partial(siphash, key=(salt[0], salt[1]))
-    return _on_host(lambda texts: (function(texts) % np.uint64(buckets)).astype("int64"), [values], values.shape)
-
-
-def _on_host(function: Callable[..., Any], inputs: Sequence[Tensor], shape: Any) -> Tensor:
-    return ops.numpy_function(function, list(inputs), "int64", stateful=False, shape=shape)
+    return apply(HashBins(buckets, () if salt is None else tuple(salt)), values)
 
 
 def as_text(values: Tensor) -> Tensor:
@@ -163,8 +156,7 @@ class HashedCrossing(PreprocessingLayer):
             )
         features = [ops.convert_to_tensor(value) for value in inputs]
         self._check(features)
-        buckets = np.uint64(self.num_bins)
-        crossed = _on_host(lambda *values: _crossed(values, buckets), features, features[0].shape)
+        crossed = apply(CrossedBins(self.num_bins), *features)
         return encode(crossed, self.output_mode, self.num_bins, self.compute_dtype)
 
     def _check(self, features: Sequence[Tensor]) -> None:
@@ -189,12 +181,3 @@ class HashedCrossing(PreprocessingLayer):
     def get_config(self) -> dict[str, Any]:
         own = {"num_bins": self.num_bins, "output_mode": self.output_mode, "sparse": self.sparse}
         return {**super().get_config(), **own}
-
-
-def _crossed(values: Sequence[Any], buckets: np.uint64) -> Any:
-    arrays = [np.asarray(value) for value in values]
-    total = np.full(arrays[0].shape, _DEFAULT_CROSS_KEY)
-    for array in arrays:
-        numbers = fingerprints(array) if array.dtype.kind in "TUO" else array.astype("int64").view("uint64")
-        total = fingerprint_cat(total, numbers)
-    return (total % buckets).astype("int64")

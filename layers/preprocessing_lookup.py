@@ -20,7 +20,8 @@ from ..engine.graph.claims import claim
 from ..engine.graph.dtypes import is_integer, string
 from ..engine.objects.floats import floatx
 from ..engine.objects.trust import distrusts_files
-from ..engine.ops.base import as_array
+from ..engine.ops.base import apply, as_array
+from ..engine.ops.hashing import AllKnown
 from .preprocessing_base import (
     ENCODED_MODES,
     PreprocessingLayer,
@@ -370,20 +371,8 @@ class IndexLookup(PreprocessingLayer):
             # In other modes than "int" the mask token is left out: encodings have no row for a negative index.
             found = ops.where(masked, ops.cast(0 if self.output_mode == "int" else -1, "int64"), found)
         if self.num_oov_indices == 0:
-            return self._all_known(found, unknown, values)
+            return apply(AllKnown(f"Layer {self.name!r}"), found, unknown, values)
         return ops.where(unknown, self._oov_places(values) + self._oov_start(), found)
-
-    def _all_known(self, found: Tensor, unknown: Tensor, values: Tensor) -> Tensor:
-        def check(places: Any, is_unknown: Any, given: Any) -> Any:
-            if np.any(is_unknown):
-                wrong = np.asarray(given)[np.asarray(is_unknown)].ravel()[:10].tolist()
-                raise ValueError(
-                    f"Layer {self.name!r}: with num_oov_indices=0 all inputs must be in the vocabulary, but "
-                    f"{wrong} are not. Consider num_oov_indices=1."
-                )
-            return places
-
-        return ops.numpy_function(check, [found, unknown, values], "int64", stateful=False, shape=found.shape)
 
     def _oov_places(self, values: Tensor) -> Tensor:
         if self.num_oov_indices == 1:

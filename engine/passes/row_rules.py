@@ -8,12 +8,14 @@ from typing import Any
 
 from ..graph.graph import Operation
 from ..graph.tensor import Symbol
+from ..ops import string_ops
 from ..ops.axes import Transpose
 from ..ops.base import Cast
 from ..ops.convolution import Conv, ConvInputGrad
 from ..ops.creation import Fill
 from ..ops.einsum import Contraction
 from ..ops.gathering import Take
+from ..ops.hashing import AllKnown, CrossedBins, HashBins
 from ..ops.indexing import GetItem, SliceItem
 from ..ops.joining import Concatenate, Split, Stack
 from ..ops.linalg import BatchMatMul, FlattenRows, MatMul, UnflattenRows
@@ -509,7 +511,25 @@ def _stack_of_elements(node: Operation, given: Sequence[State]) -> State:
     return None if array.state is None else Rows(array.state.axis + 1, array.state.exact)
 
 
+# Of ops of strings, those that look at each by itself.
+_EACH_STRING = [
+    getattr(string_ops, name)
+    for name in [
+        "AsString",
+        "RegexFullMatch",
+        "RegexReplace",
+        "StringAffix",
+        "StringCase",
+        "StringJoin",
+        "StringLength",
+        "StringStrip",
+        "StringToHashBucket",
+        "StringToNumber",
+        "Substring",
+    ]
+]
 _RULES: dict[type, Rule] = {
+    AllKnown: _elementwise,
     ArgSort: _along_axis,
     ArrayRead: _element,
     ArrayStack: _stack_of_elements,
@@ -524,11 +544,13 @@ _RULES: dict[type, Rule] = {
     Contraction: _contracted,
     Conv: _windows,
     ConvInputGrad: _transposed_windows,
+    CrossedBins: _elementwise,
     DimOf: _dim,
     ExpandDims: _expanded,
     Fill: _spread,
     FlattenRows: _flattened,
     GetItem: _item,
+    HashBins: _elementwise,
     MatMul: _product,
     MaxPool: _windows,
     OneHot: _one_hot,
@@ -545,6 +567,7 @@ _RULES: dict[type, Rule] = {
     Transpose: _transposed,
     UnflattenRows: _unflattened,
     ZerosOfShape: _spread,
+    **dict.fromkeys(_EACH_STRING, _elementwise),
     _Running: _along_axis,
     _Normalised: _over_axes,
     _Reduction: _over_axes,

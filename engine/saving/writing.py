@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from ..control_flow.call import Body
@@ -19,15 +20,19 @@ FORMAT = "anabranch graph"
 VERSION = 1
 
 
-def describe(graph: Graph) -> tuple[dict[str, Any], list[Any]]:
+def describe(graph: Graph, operations: Collection[Operation] | None = None) -> tuple[dict[str, Any], list[Any]]:
     """A document of JSON values, and the arrays that it refers to by their numbers.
+
+    Args:
+        graph: the graph.
+        operations: those of it that are described, with all that they need; None for all.
 
     Raises:
         SavedGraphError: an operation holds something that can't be written; the message names it and its line.
     """
     if graph.parent is not None:
         raise SavedGraphError("This is the inside of a loop or branch. Save the graph around it: graph.root.save(...).")
-    writer = _GraphWriter(graph)
+    writer = _GraphWriter(graph, operations)
     return writer.document, writer.arrays
 
 
@@ -40,7 +45,7 @@ def describe_for_tasks(graph: Graph) -> tuple[dict[str, Any], list[Any], list[An
 class _GraphWriter:
     """Numbers blocks (the graph, then each region), operations in them, resources and arrays."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, operations: Collection[Operation] | None = None) -> None:
         self.arrays: list[Any] = []
         self._array_numbers: dict[int, int] = {}
         self.resources: dict[Any, int] = {}
@@ -50,7 +55,7 @@ class _GraphWriter:
         self._known = registered_ops()
         self._values = ValueWriter(self._tensor, self._region, self._resource, self._array)
         self._blocks: list[Any] = []
-        self._block(graph)
+        self._block(graph, operations)
         self.document: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
@@ -63,13 +68,14 @@ class _GraphWriter:
         }
         self.document["dtypes"] = [name_of(array.dtype) for array in self.arrays]
 
-    def _block(self, graph: Graph) -> int:
+    def _block(self, graph: Graph, kept: Collection[Operation] | None = None) -> int:
         number = self._block_numbers[graph] = len(self._blocks)
         block: dict[str, Any] = {}
         self._blocks.append(block)
-        for place, operation in enumerate(graph.operations):
+        operations = [each for each in graph.operations if kept is None or each in kept]
+        for place, operation in enumerate(operations):
             self._places[operation] = place
-        block["operations"] = [self._operation(operation) for operation in graph.operations]
+        block["operations"] = [self._operation(operation) for operation in operations]
         return number
 
     def _region(self, region: Region) -> int:

@@ -12,6 +12,7 @@ from ...engine.objects.on_demand import modules_by_name, on_demand
 if TYPE_CHECKING:
     from .batching import Batching
     from .decoding.decoder import Decoder, load_decoder
+    from .exporting.archive import ExportArchive, export_graph
     from .servable import Servable, load
     from .server import Server
     from .storage import ServableError
@@ -21,6 +22,7 @@ else:  # type checkers would take any name for a public one
         {
             "batching": "Batching",
             "decoding.decoder": "Decoder load_decoder",
+            "exporting.archive": "ExportArchive export_graph",
             "servable": "Servable load",
             "server": "Server",
             "storage": "ServableError",
@@ -28,4 +30,14 @@ else:  # type checkers would take any name for a public one
     )
     __getattr__, __dir__ = on_demand(globals(), _NAMES)
 
-__all__ = ["Batching", "Decoder", "Servable", "ServableError", "Server", "load", "load_decoder"]
+__all__ = [
+    "Batching",
+    "Decoder",
+    "ExportArchive",
+    "Servable",
+    "ServableError",
+    "Server",
+    "export_graph",
+    "load",
+    "load_decoder",
+]

@@ -27,13 +27,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         action="append",
         metavar="NAME=PATH",
-        help="serve what model.export() wrote to PATH as NAME; may be given several times",
+        help="serve what model.export() wrote to PATH, or the .keras file there, as NAME; may be given several times",
     )
     parser.add_argument(
         "--config",
         metavar="FILE",
         help="a JSON or TOML file with models, versions, labels, batching and limits, in place of --model and the "
         "options of batching; it is read again on SIGHUP",
+    )
+    parser.add_argument(
+        "--import",
+        action="append",
+        default=[],
+        dest="modules",
+        metavar="MODULE",
+        help="import a module that registers the classes of .keras files; may be given several times",
     )
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
     parser.add_argument("--rest-port", type=int, default=8501, metavar="PORT", help="for HTTP (default: 8501; 0: any)")
@@ -107,8 +115,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _server(options: argparse.Namespace) -> Server:
     from .batching import Batching
+    from .exporting.keras_files import import_modules
     from .server import Server
 
+    import_modules(options.modules)
     where = {"host": options.host, "rest_port": options.rest_port, "grpc_port": options.grpc_port}
     where |= {"may_manage": options.manage}
     if bool(options.model) == bool(options.config):

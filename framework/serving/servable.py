@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from ...distribute.inference import RequestError
-from ...engine.graph import Graph, Variable, as_dtype
+from ...engine.graph import Graph, Operation, Variable, as_dtype
 from ...engine.graph.dtypes import name_of
 from ...engine.ops.base import Constant
 from ...engine.passes.independent_rows import why_rows_depend
-from ...engine.passes.prune import all_operations
+from ...engine.passes.prune import all_operations, needed_operations
 from ...engine.session.programs import make_variants
 from .signature import DEFAULT, Signature
 from .storage import WARMUP, ServableError, pick_version, read_servable, read_warmup
@@ -191,8 +191,13 @@ class Servable:
 def _programs(graph: Graph, signature: Signature) -> Any:
     feeds = [graph.get_tensor_by_name(info.tensor) for info in signature.inputs]
     fetches = [graph.get_tensor_by_name(info.tensor) for info in signature.outputs]
-    effects = [operation for operation in graph.operations if operation.writes]
+    effects = [each for each in graph.operations if each.writes and _is_computed_from(graph, each, feeds)]
     return make_variants(graph, [*fetches, *effects], feeds)
+
+
+def _is_computed_from(graph: Graph, operation: Operation, feeds: Sequence[Any]) -> bool:
+    """Whether these inputs are enough for an operation; others belong to other signatures."""
+    return not any(each.type == "placeholder" for each in needed_operations(graph, [operation], feeds))
 
 
 def _bytes_by_dtype(graph: Graph) -> dict[str, int]:
@@ -214,6 +219,8 @@ def _why_alone(graph: Graph, signature: Signature) -> str | None:
     fetches = [graph.get_tensor_by_name(info.tensor) for info in signature.outputs]
     if not feeds:
         return "there are no inputs"
+    if signature.row_wise is not None:
+        return None if signature.row_wise else "it was exported with row_wise=False"
     if any(operation.writes for operation in graph.operations):
         return "the model changes its state"
     return why_rows_depend(graph, feeds, fetches)

@@ -45,11 +45,13 @@ class Signature:
     Attributes:
         inputs, outputs: what it takes and gives, in order.
         outputs_as: "one", "list" or "dict": in which structure the model gave its outputs.
+        row_wise: whether each row is computed for itself, if whoever exported said so; None leaves it to the graph.
     """
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     outputs_as: str
+    row_wise: bool | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The signature as values for JSON."""
@@ -57,13 +59,15 @@ class Signature:
             "inputs": [_info_to_json(info) for info in self.inputs],
             "outputs": [_info_to_json(info) for info in self.outputs],
             "outputs_as": self.outputs_as,
+            **({} if self.row_wise is None else {"row_wise": self.row_wise}),
         }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Signature:
         """The signature that `to_json` described."""
         inputs, outputs = (tuple(_info_from_json(each) for each in document[key]) for key in ("inputs", "outputs"))
-        return cls(inputs, outputs, str(document["outputs_as"]))
+        row_wise = document.get("row_wise")
+        return cls(inputs, outputs, str(document["outputs_as"]), None if row_wise is None else bool(row_wise))
 
 
 def _info_to_json(info: TensorInfo) -> dict[str, Any]:

@@ -14,13 +14,13 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...engine.graph import Graph
+from ...engine.graph import Graph, Operation
 from ...engine.saving import SavedGraphError
 from ...engine.saving.files import array_document, read_array
 from ...engine.saving.reading import rebuild
@@ -90,6 +90,7 @@ def write_servable(
     version: int | None = None,
     warmup: Sequence[WarmupRequest] = (),
     decoder: Mapping[str, Any] | None = None,
+    operations: Collection[Operation] | None = None,
 ) -> int:
     """Write a graph and its signatures as a version of a servable.
 
@@ -100,6 +101,7 @@ def write_servable(
         version: its number; by default one more than the highest.
         warmup: requests for a server to compute before others.
         decoder: the plan of a decoder, as values of JSON.
+        operations: those of the graph that are written; None for all.
 
     Returns:
         The version.
@@ -108,7 +110,7 @@ def write_servable(
         SavedGraphError: an operation holds something that can't be written, such as a Python function.
         FileExistsError: there is this version already.
     """
-    document, arrays = describe(graph)
+    document, arrays = describe(graph, operations)
     base = Path(filepath)
     base.mkdir(parents=True, exist_ok=True)
     if version is not None and (base / str(version)).exists():

@@ -13,6 +13,7 @@ from ...distribute.inference import RequestError
 from .configuration import ModelConfig
 from .decoding.decoder import Decoder, load_any
 from .decoding.served import ServedDecoder
+from .exporting.keras_files import KerasFile
 from .metrics import Metrics
 from .servable import Servable
 from .served_model import ServedModel
@@ -41,6 +42,8 @@ class ModelVersions:
         self.name = name
         self.config = config
         self._metrics = metrics
+        self._file = KerasFile(config.path) if config.path.endswith(".keras") else None
+        self._path = config.path if self._file is None else self._file.folder
         self.loaded: dict[int, ServedModel | ServedDecoder] = {}
         self.failed: dict[int, str] = {}
         self.is_unloaded = False
@@ -71,7 +74,7 @@ class ModelVersions:
             return
         loop = asyncio.get_running_loop()
         try:
-            available = await loop.run_in_executor(thread, versions_in, self.config.path)
+            available = await loop.run_in_executor(thread, self._available)
         except (OSError, ServableError) as error:
             if not self.loaded:
                 raise ServableError(f"Model {self.name!r}: {error}") from None
@@ -86,15 +89,20 @@ class ModelVersions:
             for number in [each for each in self.loaded if each not in wanted]:
                 self._let_go(number)
 
+    def _available(self) -> list[int]:
+        if self._file is not None:
+            self._file.refresh()
+        return versions_in(self._path)
+
     async def _load(self, number: int, thread: Executor) -> None:
-        stamp = _stamp(Path(self.config.path, str(number), "manifest.json"))
+        stamp = _stamp(Path(self._path, str(number), "manifest.json"))
         if self._tried.get(number, ()) == stamp:
             return
         newest = self.loaded[max(self.loaded)] if self.loaded else None
         shapes = newest.servable.recent() if isinstance(newest, ServedModel) else ()
         try:
             servable = await asyncio.get_running_loop().run_in_executor(
-                thread, _loaded_and_warm, self.config.path, number, tuple(shapes), self.config.batching.max_batch_size
+                thread, _loaded_and_warm, self._path, number, tuple(shapes), self.config.batching.max_batch_size
             )
         except Exception as error:
             self._tried[number] = stamp
@@ -118,6 +126,8 @@ class ModelVersions:
             self._let_go(number)
         while self._leaving:
             await asyncio.wait(self._leaving)
+        if self._file is not None:
+            self._file.close()
 
 
 def _stamp(path: Path) -> Any:

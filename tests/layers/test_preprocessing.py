@@ -525,7 +525,7 @@ def test_category_encoding_counts_with_weights() -> None:
 
 
 def test_siphash_is_that_of_its_paper() -> None:
-    from anabranch.layers.preprocessing_fingerprint import siphash
+    from anabranch.engine.ops.fingerprints import siphash
 
     key = (0x0706050403020100, 0x0F0E0D0C0B0A0908)
     message = "".join(chr(byte) for byte in range(15))

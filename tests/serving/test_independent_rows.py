@@ -32,6 +32,12 @@ def two_inputs() -> Any:
     return ab.Model([a, b], [layers.Dense(2)(both), ops.sum(both, axis=-1, keepdims=True)])
 
 
+def crossed() -> Any:
+    words, numbers = ab.Input((), dtype="string"), ab.Input((), dtype="int64")
+    bins = layers.HashedCrossing(7)((words, layers.Hashing(5)(numbers)))
+    return ab.Model([words, numbers], layers.Embedding(7, 2)(bins))
+
+
 def adapted() -> Any:
     layer = layers.Normalization()
     layer.adapt(np.arange(12, dtype="float32").reshape(4, 3))
@@ -99,6 +105,13 @@ MODELS: dict[str, Callable[[], Any]] = {
         layers.Permute((2, 1)),
         layers.Reshape((4, 12)),
         layers.Softmax(),
+    ),
+    "hashes": lambda: model_of(ab.Input((), dtype="string"), layers.Hashing(9, salt=3), layers.Embedding(9, 3)),
+    "crossed": crossed,
+    "all known": lambda: model_of(
+        ab.Input((), dtype="string"),
+        layers.StringLookup(vocabulary=["a", "b", "c"], num_oov_indices=0),
+        layers.Embedding(3, 3),
     ),
     "strings": lambda: model_of(
         ab.Input((), dtype="string"), layers.StringLookup(vocabulary=["a", "b"]), layers.Embedding(4, 3)

@@ -8,7 +8,7 @@ from typing import Any
 from ....engine.graph import Graph, Symbol, Variable, flatten, pack_as
 from ....engine.graph.graph import Operation, Placeholder
 from ....engine.graph.variable import Assign
-from ...serving.export import call_arguments, named_inputs, output_names
+from ...serving.exporting.endpoint import arguments_of, named_inputs, output_names
 from .control_flow import refusal
 from .model import as_output, build_model, checked_opset, open_dimensions, report, write_model
 
@@ -39,7 +39,7 @@ def model_proto(model: Any, input_signature: Any, opset: int) -> Any:
     Variables that the inference writes, such as the states of ``stateful=True`` layers, become inputs and, under their
     names with ``_next`` behind, outputs.
     """
-    arguments = call_arguments(model, input_signature)
+    arguments = arguments_of(model, input_signature)
     graph = Graph()
     with graph.as_default():
         named = named_inputs(arguments)

@@ -1,70 +1,79 @@
-"""`export_model`: trace a model's inference and write it as a version of a servable."""
+"""`trace_endpoint`: a function as a part of a servable's graph, with the names of its inputs and outputs."""
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...distribute.inference import RequestError
-from ...engine import ops
-from ...engine.graph import Graph, Operation, Placeholder, Symbol, TensorSpec, Variable, flatten, pack_as
-from ...engine.graph.dtypes import as_dtype, name_of
-from ...layers.input_spec import InputSpec
-from ..config import floatx
-from ..layer_graph import history
-from .signature import DEFAULT, OPEN_INFERENCE, Signature, TensorInfo
-from .storage import WarmupRequest, write_servable
-from .values import as_input
+from ....distribute.inference import RequestError
+from ....engine import ops
+from ....engine.graph import Graph, Operation, Placeholder, Symbol, TensorSpec, Variable, flatten, pack_as
+from ....engine.graph.dtypes import as_dtype, name_of
+from ....layers.input_spec import InputSpec
+from ...config import floatx
+from ...layer_graph import history
+from ..signature import OPEN_INFERENCE, Signature, TensorInfo
+from ..storage import WarmupRequest
+from ..values import as_input
 
-FORMATS = ("anabranch",)
 _AUTOMATIC = re.compile(r"(input_layer|keras_tensor|input)(_[0-9]+)?")  # names of inputs to which nobody gave one
 _IN_REQUESTS = re.compile(r"[^\s/:]+")
 
 
-def export_model(
-    model: Any,
-    filepath: str | os.PathLike[str],
-    format: str = "anabranch",
-    verbose: bool | None = None,
-    input_signature: Any = None,
-    version: int | None = None,
-    warmup: Any = None,
-) -> int:
-    """Write a model's inference as a version of a servable; see `Model.export`."""
-    if format not in FORMATS:
-        raise ValueError(
-            f"export(format={format!r}): models are exported as 'anabranch', which `ab.serving.load` and "
-            "`python -m anabranch serve` read, or as 'onnx'. Of Keras's other formats none is written."
-        )
-    if version is not None and (isinstance(version, bool) or not isinstance(version, int) or version < 0):
-        raise ValueError(f"export(version={version!r}): expected an int of at least 0, or None for the next.")
-    arguments = call_arguments(model, input_signature)
-    graph = Graph()
+class Endpoint(NamedTuple):
+    """A function that has been traced.
+
+    Attributes:
+        signature: what it takes and gives.
+        arguments: its positional arguments, structures whose leaves describe inputs.
+    """
+
+    signature: Signature
+    arguments: list[Any]
+
+
+def trace_endpoint(
+    who: str, function: Callable[..., Any], arguments: list[Any], graph: Graph, row_wise: bool | None = None
+) -> Endpoint:
+    """Build what a function computes into a graph.
+
+    Args:
+        who: for errors: what is exported.
+        function: called with tensors in the places of the specs.
+        arguments: its positional arguments, structures whose leaves are `InputSpec`s or symbolic inputs.
+        graph: the graph.
+        row_wise: whether each row is computed for itself; None leaves that to the graph.
+
+    Raises:
+        TypeError, ValueError: an input can't be described or named, an output can't be served, or the function writes
+            variables.
+    """
+    before = set(graph.operations)
     with graph.as_default():
         named = named_inputs(arguments)
         symbols = [_feed(graph, name, spec) for name, spec in named]
-        outputs = model(*pack_as(arguments, list(symbols)), training=False)
+        outputs = function(*pack_as(arguments, list(symbols)))
         fetches = [_fetch(each) for each in flatten(outputs)]
-    _check_effects(model, graph.operations)
+    check_effects(who, [operation for operation in graph.operations if operation not in before])
     names, outputs_as = output_names(outputs)
     signature = Signature(
-        tuple(_info(model, name, tensor) for (name, _), tensor in zip(named, symbols, strict=True)),
-        tuple(_info(model, name, tensor) for name, tensor in zip(names, fetches, strict=True)),
+        tuple(info_of(who, name, tensor) for (name, _), tensor in zip(named, symbols, strict=True)),
+        tuple(info_of(who, name, tensor) for name, tensor in zip(names, fetches, strict=True)),
         outputs_as,
+        row_wise,
     )
-    requests = [] if warmup is None else [_warmup(signature, arguments, warmup)]
-    written = write_servable(filepath, graph, {DEFAULT: signature}, version, requests)
-    if verbose or verbose is None:
-        print(_report(os.path.join(filepath, str(written)), signature))
-    return written
+    return Endpoint(signature, arguments)
 
 
-def call_arguments(model: Any, input_signature: Any) -> list[Any]:
-    """Return the positional arguments of the call, structures whose leaves are `InputSpec`s or symbolic inputs."""
+def arguments_of(model: Any, input_signature: Any) -> list[Any]:
+    """The positional arguments of a model's call, structures whose leaves are `InputSpec`s or symbolic inputs.
+
+    Raises:
+        ValueError: nothing is given, and the model has no symbolic inputs.
+    """
     if input_signature is None:
         if model.inputs is None:
             raise ValueError(
@@ -79,7 +88,7 @@ def call_arguments(model: Any, input_signature: Any) -> list[Any]:
 
 
 def named_inputs(arguments: Sequence[Any]) -> list[tuple[str, TensorSpec]]:
-    """Return name and spec of each input, in the order of `flatten`: dict keys, else the names that were given."""
+    """Name and spec of each input, in the order of `flatten`: dict keys, else the names that were given."""
     leaves = flatten(arguments)
     keys = [None] * len(leaves)
     if len(arguments) == 1 and _is_flat_dict(arguments[0]):
@@ -88,7 +97,7 @@ def named_inputs(arguments: Sequence[Any]) -> list[tuple[str, TensorSpec]]:
     for position, (key, leaf) in enumerate(zip(keys, leaves, strict=True)):
         name = str(key) if key is not None else _given_name(leaf) or f"input_{position}"
         named.append((name, _spec(name, leaf)))
-    _check_names("input", [name for name, _ in named])
+    check_names("input", [name for name, _ in named])
     return named
 
 
@@ -111,7 +120,8 @@ def _is_flat_dict(structure: Any) -> bool:
     return isinstance(structure, dict) and not any(isinstance(v, (dict, list, tuple)) for v in structure.values())
 
 
-def _check_names(what: str, names: Sequence[str]) -> None:
+def check_names(what: str, names: Sequence[str]) -> None:
+    """Raise a `ValueError` where names can't be used in requests, or are not each other's only ones."""
     for name in names:
         if not _IN_REQUESTS.fullmatch(name):
             raise ValueError(f"export(): {name!r} can't name an {what}: no spaces, slashes or colons in names.")
@@ -130,36 +140,42 @@ def _fetch(output: Any) -> Any:
 
 
 def output_names(outputs: Any) -> tuple[list[str], str]:
-    """Return a name for each output, and in which structure they are: "one", "list" or "dict"."""
     if _is_flat_dict(outputs):
         names = [str(key) for key in sorted(outputs)]
-        _check_names("output", names)
+        check_names("output", names)
         return names, "dict"
     one = not isinstance(outputs, (dict, list, tuple))
     return [f"output_{number}" for number in range(len(flatten(outputs)))], "one" if one else "list"
 
 
-def _info(model: Any, name: str, tensor: Symbol) -> TensorInfo:
+def info_of(who: str, name: str, tensor: Symbol) -> TensorInfo:
+    """Describe an input or output; raise a `ValueError` where it can't be served."""
     if tensor.shape is None:
-        raise ValueError(f"Model {model.name!r} can't be exported: not even the rank of {name!r} is known.")
+        raise ValueError(f"{who} can't be exported: not even the rank of {name!r} is known.")
     if name_of(tensor.dtype) not in OPEN_INFERENCE:
-        raise ValueError(f"Model {model.name!r} can't be exported: {name!r} is {name_of(tensor.dtype)}, not served.")
+        raise ValueError(f"{who} can't be exported: {name!r} is {name_of(tensor.dtype)}, not served.")
     return TensorInfo(name, name_of(tensor.dtype), tuple(tensor.shape), tensor.name)
 
 
-def _check_effects(model: Any, operations: Sequence[Operation]) -> None:
+def check_effects(who: str, operations: Sequence[Operation]) -> None:
+    """Raise a `ValueError` where operations write variables."""
     for operation in operations:
         for effect in operation.effects:
             if effect.writes and isinstance(effect.resource, Variable):
                 raise ValueError(
-                    f"Model {model.name!r} can't be exported: its inference writes variable {effect.resource.name!r} "
+                    f"{who} can't be exported: its inference writes variable {effect.resource.name!r} "
                     f"(operation {operation.name!r}, defined at {operation.location}), and requests would change each "
                     "other's state. Export it with stateful=False, or return the state as an output."
                 )
 
 
-def _warmup(signature: Signature, arguments: Sequence[Any], given: Any) -> WarmupRequest:
-    """Example inputs in the structure of the arguments, by the inputs' names."""
+def warmup_of(name: str, endpoint: Endpoint, given: Any) -> WarmupRequest:
+    """Example inputs, in the structure of an endpoint's arguments, by the inputs' names.
+
+    Raises:
+        ValueError: they do not fit.
+    """
+    signature, arguments = endpoint
     leaves = flatten(given) if isinstance(given, (list, tuple, dict)) and len(flatten(arguments)) > 1 else [given]
     infos = signature.inputs
     if isinstance(given, dict) and len(infos) == 1 and given.keys() == {infos[0].name}:
@@ -173,11 +189,20 @@ def _warmup(signature: Signature, arguments: Sequence[Any], given: Any) -> Warmu
         arrays = [as_input(info, np.asarray(leaf)) for info, leaf in zip(infos, leaves, strict=True)]
     except RequestError as error:
         raise ValueError(f"export(warmup=...): {error}") from None
-    return DEFAULT, {info.name: array for info, array in zip(infos, arrays, strict=True)}
+    return name, {info.name: array for info, array in zip(infos, arrays, strict=True)}
 
 
-def _report(path: str, signature: Signature) -> str:
+def report(path: str, signatures: Mapping[str, Signature]) -> str:
+    """Lines that say what was exported."""
     lines = [f"Exported {path!r}:"]
+    for name, signature in signatures.items():
+        lines += [f"  signature {name}"] if len(signatures) > 1 else []
+        lines += _described(signature)
+    return "\n".join(lines)
+
+
+def _described(signature: Signature) -> list[str]:
+    lines: list[str] = []
     for what, infos in (("input", signature.inputs), ("output", signature.outputs)):
         lines += [f"  {what} {info.name}: {info.dtype} {info.shape}" for info in infos]
-    return "\n".join(lines)
+    return lines

@@ -1,0 +1,1 @@
+"""Writing servables: from models, functions and graphs, from files of models, and while `fit` runs."""

@@ -1,0 +1,69 @@
+"""`ExportServable`: a callback of `fit` that exports the model as it gets better."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ...callback import Logs
+from ...callbacks_monitor import MonitorCallback
+
+
+class ExportServable(MonitorCallback):
+    """Exports the model after epochs, each time as the next version: a running server takes it over.
+
+    Args:
+        filepath: the folder of all versions, which `python -m anabranch serve` serves.
+        monitor: the quantity that says which model is best; None for none.
+        save_best_only: export only when the quantity improves.
+        mode: "min", "max" or "auto", which goes by the quantity's name.
+        every: export after each so many epochs.
+        input_signature, warmup: as of `Model.export`.
+
+    Raises:
+        ValueError: `save_best_only` without a quantity, or `every` is not at least 1.
+
+    >>> import tempfile
+    >>> import anabranch as ab
+    >>> model = ab.Sequential([ab.Input((1,), name="x"), ab.layers.Dense(1)])
+    >>> model.compile("sgd", "mse")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     export = ab.callbacks.ExportServable(folder, monitor="loss", save_best_only=True)
+    ...     history = model.fit([[1.0]], [[2.0]], epochs=3, verbose=0, callbacks=export)
+    ...     ab.serving.load(folder).version
+    3
+    """
+
+    kept_attributes = ("best",)
+
+    def __init__(
+        self,
+        filepath: str | os.PathLike[str],
+        monitor: str | None = None,
+        save_best_only: bool = False,
+        mode: str = "auto",
+        *,
+        every: int = 1,
+        input_signature: Any = None,
+        warmup: Any = None,
+    ) -> None:
+        super().__init__(monitor or "", mode)
+        if save_best_only and not monitor:
+            raise ValueError("ExportServable(save_best_only=True): give monitor, such as 'val_loss'.")
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise ValueError(f"ExportServable(every={every!r}): expected a number of epochs from 1 on.")
+        self.filepath = os.fspath(filepath)
+        self.save_best_only = save_best_only
+        self.every = every
+        self._input_signature, self._warmup = input_signature, warmup
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        if (epoch + 1) % self.every:
+            return
+        if self.save_best_only:
+            value = self.monitored(logs)
+            if value is not None:
+                if not self.improves(float(value), self.best):
+                    return
+                self.best = float(value)
+        self.model.export(self.filepath, verbose=False, input_signature=self._input_signature, warmup=self._warmup)

@@ -1,0 +1,38 @@
+"""The command ``python -m anabranch export``: a ``.keras`` file, perhaps with other weights, as a servable."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command to its parser."""
+    parser.add_argument("model", metavar="MODEL.keras", help="what model.save() wrote")
+    parser.add_argument("out", metavar="OUT", help="the folder of all versions")
+    parser.add_argument(
+        "--weights", metavar="PATH", help="other weights: a weights file, or a checkpoint, whose name is step-N"
+    )
+    parser.add_argument(
+        "--import",
+        action="append",
+        default=[],
+        dest="modules",
+        metavar="MODULE",
+        help="import a module that registers the classes of the model; may be given several times",
+    )
+    parser.add_argument("--version", type=int, metavar="N", help="its number (default: one more than the highest)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Load the model and export it; gives the exit status."""
+    from ....engine.queues.errors import DataLossError
+    from .keras_files import import_modules, load_with_weights
+
+    try:
+        import_modules(options.modules)
+        load_with_weights(options.model, options.weights).export(options.out, version=options.version)
+    except (OSError, ValueError, TypeError, KeyError, ImportError, DataLossError) as error:
+        print(f"anabranch export: {error}", file=sys.stderr)
+        return 2
+    return 0

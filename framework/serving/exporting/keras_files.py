@@ -1,0 +1,91 @@
+"""Files of models (``.keras``) as servables: loaded with their classes, exported, and again when they change."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ....distribute.checkpoints import CheckpointManager
+from ..storage import ServableError
+
+
+def import_modules(names: Sequence[str]) -> None:
+    """Import modules that register the classes of models, from the current folder, too.
+
+    Raises:
+        ValueError: one can't be imported.
+    """
+    if names and "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            raise ValueError(f"--import {name}: {type(error).__name__}: {error}") from error
+
+
+def load_with_weights(path: str | os.PathLike[str], weights: str | os.PathLike[str] | None = None) -> Any:
+    """Load a model, and other weights into it.
+
+    Args:
+        path: a ``.keras`` file.
+        weights: a weights file, or a checkpoint ``step-N`` of a `CheckpointManager`; None for those of the model.
+
+    Raises:
+        ValueError: the model or the weights can't be loaded.
+    """
+    from ...models import load_model
+
+    model = load_model(path, compile=False)
+    if weights is None:
+        return model
+    if not Path(weights).is_dir():
+        model.load_weights(weights)
+        return model
+    folder = Path(weights)
+    step = re.fullmatch("step-([0-9]+)", folder.name)
+    if step is None:
+        raise ValueError(f"{str(weights)!r} is a folder, but no checkpoint, whose name is step-N.")
+    with CheckpointManager(folder.parent, model) as manager:
+        manager.restore(int(step[1]))
+    return model
+
+
+class KerasFile:
+    """A ``.keras`` file that is served: a folder of versions, one for each state in which the file was found.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+        self._holder = tempfile.TemporaryDirectory(prefix="anabranch-serve-")
+        self.folder = self._holder.name
+        self._stamp: Any = None
+
+    def refresh(self) -> None:
+        """Export the file again if it has changed; the folder has the next version then.
+
+        Raises:
+            ServableError: it is not there, or can't be exported.
+        """
+        try:
+            found = self._path.stat()
+            stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
+            if stamp == self._stamp:
+                return
+            load_with_weights(self._path).export(self.folder, verbose=False)
+        except (OSError, ValueError, TypeError, ImportError) as error:
+            raise ServableError(f"{str(self._path)!r} can't be served: {error}") from error
+        self._stamp = stamp
+
+    def close(self) -> None:
+        """Remove the folder."""
+        self._holder.cleanup()

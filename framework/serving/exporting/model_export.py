@@ -1,0 +1,47 @@
+"""`export_model`: what `Model.export` does."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import Any
+
+from ....engine.graph import Graph
+from ..signature import DEFAULT
+from ..storage import write_servable
+from .endpoint import arguments_of, report, trace_endpoint, warmup_of
+
+FORMATS = ("anabranch",)
+
+
+def export_model(
+    model: Any,
+    filepath: str | os.PathLike[str],
+    format: str = "anabranch",
+    verbose: bool | None = None,
+    input_signature: Any = None,
+    version: int | None = None,
+    warmup: Any = None,
+) -> int:
+    """Write a model's inference as a version of a servable; see `Model.export`."""
+    if format not in FORMATS:
+        raise ValueError(
+            f"export(format={format!r}): models are exported as 'anabranch', which `ab.serving.load` and "
+            "`python -m anabranch serve` read, or as 'onnx'. Of Keras's other formats none is written."
+        )
+    check_version("export", version)
+    graph = Graph()
+    arguments = arguments_of(model, input_signature)
+    endpoint = trace_endpoint(f"Model {model.name!r}", partial(model, training=False), arguments, graph)
+    requests = [] if warmup is None else [warmup_of(DEFAULT, endpoint, warmup)]
+    signatures = {DEFAULT: endpoint.signature}
+    written = write_servable(filepath, graph, signatures, version, requests)
+    if verbose or verbose is None:
+        print(report(os.path.join(filepath, str(written)), signatures))
+    return written
+
+
+def check_version(caller: str, version: Any) -> None:
+    """Raise a `ValueError` unless a version is a number from 0 on, or None."""
+    if version is not None and (isinstance(version, bool) or not isinstance(version, int) or version < 0):
+        raise ValueError(f"{caller}(version={version!r}): expected an int of at least 0, or None for the next.")
