@@ -512,22 +512,19 @@ def _stack_of_elements(node: Operation, given: Sequence[State]) -> State:
 
 
 # Of ops of strings, those that look at each by itself.
-_EACH_STRING = [
-    getattr(string_ops, name)
-    for name in [
-        "AsString",
-        "RegexFullMatch",
-        "RegexReplace",
-        "StringAffix",
-        "StringCase",
-        "StringJoin",
-        "StringLength",
-        "StringStrip",
-        "StringToHashBucket",
-        "StringToNumber",
-        "Substring",
-    ]
-]
+_EACH_STRING = (
+    string_ops.AsString,
+    string_ops.RegexFullMatch,
+    string_ops.RegexReplace,
+    string_ops.StringAffix,
+    string_ops.StringCase,
+    string_ops.StringJoin,
+    string_ops.StringLength,
+    string_ops.StringStrip,
+    string_ops.StringToHashBucket,
+    string_ops.StringToNumber,
+    string_ops.Substring,
+)
 _RULES: dict[type, Rule] = {
     AllKnown: _elementwise,
     ArgSort: _along_axis,

@@ -6,7 +6,7 @@ import importlib
 
 from ..graph.op import Op, registered_ops
 
-_MODULES = ("..checkpoint.ops", "..ops.collectives", "..readers")
+_MODULES = ("..checkpoint.ops", "..ops.collectives", "..ops.hashing", "..readers")
 
 
 def late_op(name: str) -> type[Op] | None:
