@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -85,6 +85,7 @@ class CrossedBins(_Bins):
         words = np.array(["A", "B", "A"], dtypes.string)
         # As Keras's HashedCrossing(5) gives them.
         yield Sample(cls(5), [words, np.array([101, 101, 102])], np.array([1, 4, 3]), label="text and integers")
+        yield Sample(cls(5), [np.array("A", dtypes.string), np.int64(101)], np.int64(1), label="0-d")
         yield Sample(cls(5), [words[:0], np.zeros(0, "int64")], np.zeros(0, "int64"), label="empty")
 
 
@@ -97,6 +98,7 @@ class AllKnown(Op):
     """
 
     who: str
+    view: ClassVar[bool] = True
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec(inputs[0].shape, inputs[0].dtype)

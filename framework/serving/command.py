@@ -11,6 +11,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
+from .exporting.command import add_import_option
 from .signature import TensorInfo
 
 if TYPE_CHECKING:
@@ -35,14 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a JSON or TOML file with models, versions, labels, batching and limits, in place of --model and the "
         "options of batching; it is read again on SIGHUP",
     )
-    parser.add_argument(
-        "--import",
-        action="append",
-        default=[],
-        dest="modules",
-        metavar="MODULE",
-        help="import a module that registers the classes of .keras files; may be given several times",
-    )
+    add_import_option(parser)
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
     parser.add_argument("--rest-port", type=int, default=8501, metavar="PORT", help="for HTTP (default: 8501; 0: any)")
     parser.add_argument("--grpc-port", type=int, default=8500, metavar="PORT", help="for gRPC (default: 8500; 0: any)")

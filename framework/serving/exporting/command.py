@@ -13,15 +13,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weights", metavar="PATH", help="other weights: a weights file, or a checkpoint, whose name is step-N"
     )
+    add_import_option(parser)
+    parser.add_argument("--version", type=int, metavar="N", help="its number (default: one more than the highest)")
+
+
+def add_import_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--import``, for the commands that read ``.keras`` files."""
     parser.add_argument(
         "--import",
         action="append",
         default=[],
         dest="modules",
         metavar="MODULE",
-        help="import a module that registers the classes of the model; may be given several times",
+        help="import a module that registers the classes of .keras files; may be given several times",
     )
-    parser.add_argument("--version", type=int, metavar="N", help="its number (default: one more than the highest)")
 
 
 def run(options: argparse.Namespace) -> int:
