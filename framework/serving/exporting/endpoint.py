@@ -88,7 +88,7 @@ def arguments_of(model: Any, input_signature: Any) -> list[Any]:
 
 
 def named_inputs(arguments: Sequence[Any]) -> list[tuple[str, TensorSpec]]:
-    """Name and spec of each input, in the order of `flatten`: dict keys, else the names that were given."""
+    """Return name and spec of each input, in the order of `flatten`: dict keys, else the names that were given."""
     leaves = flatten(arguments)
     keys = [None] * len(leaves)
     if len(arguments) == 1 and _is_flat_dict(arguments[0]):
@@ -140,6 +140,7 @@ def _fetch(output: Any) -> Any:
 
 
 def output_names(outputs: Any) -> tuple[list[str], str]:
+    """Return a name for each output, and in which structure they are: "one", "list" or "dict"."""
     if _is_flat_dict(outputs):
         names = [str(key) for key in sorted(outputs)]
         check_names("output", names)
