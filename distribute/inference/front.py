@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import re
-import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -17,6 +17,7 @@ from .open_inference import OpenInference
 from .standard import HEALTH, Health, Reflection
 from .tensorflow import MODELS, PREDICTION, ModelService, PredictionService
 
+_log = logging.getLogger("anabranch.serving")
 _CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     401: grpc.StatusCode.UNAUTHENTICATED,
@@ -121,7 +122,7 @@ async def _failed(context: grpc.aio.ServicerContext, error: Exception) -> None:
         await context.abort(_CODES.get(error.status, grpc.StatusCode.INTERNAL), str(error))
     if isinstance(error, grpc.aio.AbortError):
         raise error
-    traceback.print_exception(error)
+    _log.error("a call failed", exc_info=error)
     await context.abort(grpc.StatusCode.INTERNAL, f"The server failed: {type(error).__name__}: {error}")
 
 

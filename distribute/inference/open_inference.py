@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import traceback
+import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any
@@ -22,6 +22,7 @@ _CONTENTS = {
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
+_log = logging.getLogger("anabranch.serving")
 _MOST_AHEAD = 64  # answers of a stream that wait for their client
 
 
@@ -94,7 +95,7 @@ class OpenInference:
                     await answers.put(made(infer_response=_response(request, answer)))
         except Exception as error:
             if not isinstance(error, RequestError):
-                traceback.print_exception(error)
+                _log.error("a request of a stream failed", exc_info=error)
             failed = {"model_name": request.model_name, "id": request.id}
             await answers.put(made(error_message=str(error) or type(error).__name__, infer_response=failed))
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .servable import Servable, load
     from .server import Server
     from .storage import ServableError
+    from .web.connections import Tls
 else:  # type checkers would take any name for a public one
     _NAMES = modules_by_name(
         __name__,
@@ -26,6 +27,7 @@ else:  # type checkers would take any name for a public one
             "servable": "Servable load",
             "server": "Server",
             "storage": "ServableError",
+            "web.connections": "Tls",
         },
     )
     __getattr__, __dir__ = on_demand(globals(), _NAMES)
@@ -37,6 +39,7 @@ __all__ = [
     "Servable",
     "ServableError",
     "Server",
+    "Tls",
     "export_graph",
     "load",
     "load_decoder",

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from ...distribute.inference import RequestError, authorization
-from .configuration import ModelConfig
+from .configuration import MAX_ROWS, ModelConfig
 from .decoding.served import ServedDecoder
+from .memory import Memory
 from .metrics import Metrics
 from .served_model import ServedModel
 from .storage import ServableError
@@ -17,9 +18,16 @@ from .versions import ModelVersions
 
 
 class Catalogue:
-    """All models of a server, by the names under which they are served. It belongs to the server's event loop."""
+    """All models of a server, by the names under which they are served. It belongs to the server's event loop.
 
-    def __init__(self) -> None:
+    Args:
+        max_rows: how many rows a request may have.
+        max_loaded_bytes: how many bytes all models may take together; None for any number.
+    """
+
+    def __init__(self, max_rows: int = MAX_ROWS, max_loaded_bytes: int | None = None) -> None:
+        self._max_rows = max_rows
+        self._memory = Memory(max_loaded_bytes)
         self.metrics = Metrics()
         self.models: dict[str, ModelVersions] = {}
         self.is_open = False
@@ -40,7 +48,11 @@ class Catalogue:
             kept = {
                 name for name, entry in self.models.items() if name in models and entry.config.path == models[name].path
             }
-            added = {name: ModelVersions(name, models[name], self.metrics) for name in models if name not in kept}
+            added = {
+                name: ModelVersions(name, models[name], self.metrics, self._memory, self._max_rows)
+                for name in models
+                if name not in kept
+            }
             try:
                 for entry in added.values():
                     await entry.refresh(self._thread)
@@ -159,6 +171,8 @@ class Catalogue:
         model = None if entry is None else entry.find(version, label)
         if model is not None:
             return model
+        if entry is not None and entry.is_replacing:
+            raise RequestError(503, f"Model {name!r} is being replaced by a new version. Ask again later.")
         asked = f"Specific({name}, {version or label})" if version or label else f"Latest({name})"
         known = ", ".join(
             f"{name!r} (version {', '.join(map(str, sorted(each.loaded)))})" for name, each in self.models.items()

@@ -5,21 +5,22 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import math
 import queue
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
+from .examples import example_generation, example_instances
 from .exporting.command import add_import_option
+from .logs import FORMATS, configure
 from .signature import TensorInfo
 
 if TYPE_CHECKING:
     from .server import Server
+    from .web.connections import Tls
 
 _NEEDED = ("uvicorn", "httptools", "orjson", "prometheus_client", *(() if sys.platform == "win32" else ("uvloop",)))
 _RELOAD: int = getattr(signal, "SIGHUP", 0)
-_MOST_SHOWN = 32  # values in the example request that is printed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +48,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how often folders are looked at for new versions (default: 2; 0: never)",
     )
+    parser.add_argument(
+        "--tls-certificate", metavar="FILE", help="the server's certificate, as PEM: encrypts both ports"
+    )
+    parser.add_argument("--tls-key", metavar="FILE", help="its private key, as PEM")
+    parser.add_argument(
+        "--tls-client-authorities",
+        metavar="FILE",
+        help="certificates of authorities, as PEM: clients must have a certificate that one of them has signed",
+    )
+    parser.add_argument("--log-format", choices=FORMATS, default="text", help="of standard error (default: text)")
     parser.add_argument("--manage", action="store_true", help="let clients load and unload models (Triton's calls)")
     parser.add_argument(
         "--max-batch-size",
@@ -89,11 +100,12 @@ def run(options: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, *([_RELOAD] if _RELOAD and options.config else [])):
         signal.signal(number, note)
     try:
+        configure(options.log_format)
         with _server(options) as server:
             first = server.models[0]
             print(f"ready rest={server.rest_url} grpc={server.grpc_address}")
             if server.is_decoder(first):
-                print(example_generation(server.rest_url, first, server.inputs_of(first)), flush=True)
+                print(example_generation_request(server.rest_url, first, server.inputs_of(first)), flush=True)
             else:
                 print(example_request(server.rest_url, first, server.inputs_of(first)), flush=True)
             for name in server.models:
@@ -114,13 +126,25 @@ def _server(options: argparse.Namespace) -> Server:
 
     import_modules(options.modules)
     where = {"host": options.host, "rest_port": options.rest_port, "grpc_port": options.grpc_port}
-    where |= {"may_manage": options.manage}
+    where |= {"may_manage": options.manage, "tls": _tls(options)}
     if bool(options.model) == bool(options.config):
         raise ValueError("give --model NAME=PATH, once or several times, or --config FILE.")
     if options.config:
         return Server(config=options.config, poll_seconds=options.poll_seconds, **where)
     batching = Batching(options.max_batch_size, options.max_queue_delay_ms, options.max_queue_size, options.bitwise)
     return Server(_models(options.model), batching=batching, poll_seconds=options.poll_seconds, **where)
+
+
+def _tls(options: argparse.Namespace) -> Tls | None:
+    from .web.connections import Tls
+
+    if bool(options.tls_certificate) != bool(options.tls_key) or (
+        options.tls_client_authorities and not options.tls_key
+    ):
+        raise ValueError("TLS needs --tls-certificate FILE and --tls-key FILE.")
+    if not options.tls_key:
+        return None
+    return Tls(options.tls_certificate, options.tls_key, options.tls_client_authorities)
 
 
 def _reconfigure(server: Server, path: str) -> None:
@@ -154,32 +178,12 @@ def _models(given: list[str]) -> dict[str, str]:
 
 def example_request(url: str, name: str, inputs: tuple[TensorInfo, ...]) -> str:
     """A line for the shell that asks a model: for a prediction, or for its state where a row would be too long."""
-    rows = {info.name: _example(info) for info in inputs}
-    if sum(math.prod(4 if size is None else size for size in info.shape[1:]) for info in inputs) > _MOST_SHOWN:
+    body = example_instances(inputs)
+    if body is None:
         return f"curl {url}/v1/models/{name}"
-    instance = rows[inputs[0].name] if len(inputs) == 1 else rows
-    return f"curl -d '{json.dumps({'instances': [instance]})}' {url}/v1/models/{name}:predict"
+    return f"curl -d '{json.dumps(body)}' {url}/v1/models/{name}:predict"
 
 
-def example_generation(url: str, name: str, inputs: tuple[TensorInfo, ...]) -> str:
+def example_generation_request(url: str, name: str, inputs: tuple[TensorInfo, ...]) -> str:
     """Give a line for the shell that asks a decoder for a sequence."""
-    body: dict[str, Any] = {"tokens": [1], "parameters": {"max_tokens": 8}}
-    if len(inputs) > 1:
-        body["inputs"] = {info.name: _example(info) for info in inputs[1:]}
-    return f"curl -d '{json.dumps(body)}' {url}/v2/models/{name}/generate"
-
-
-def _example(info: TensorInfo) -> Any:
-    """One row for an input: 0, 1, 2, ..., as many as four along axes that are open."""
-    values: Any = [0, 1, 2, 3]
-    if info.dtype == "string":
-        values = ["a", "b", "c", "d"]
-    if info.dtype == "bool":
-        values = [False, True, False, True]
-
-    def fill(sizes: list[int], place: int) -> Any:
-        if not sizes:
-            return values[place % 4]
-        return [fill(sizes[1:], index if len(sizes) == 1 else place) for index in range(sizes[0])]
-
-    return fill([4 if size is None else size for size in info.shape[1:]], 0)
+    return f"curl -d '{json.dumps(example_generation(inputs))}' {url}/v2/models/{name}/generate"

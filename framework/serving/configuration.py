@@ -1,4 +1,4 @@
-"""What a server is told: models with their versions, labels and batching, and limits; in Python, JSON or TOML."""
+"""The configuration of a server: models with versions, labels and batching, and limits; in Python, JSON or TOML."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from .batching import Batching
 
 MAX_BODY_BYTES = 64 << 20
 DRAIN_SECONDS = 30.0
+READ_SECONDS = 30.0
+MAX_ROWS = 4096
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,8 @@ class ModelConfig:
         labels: names for versions; requests may ask for a label. It moves once its version is loaded.
         batching: how requests are computed together.
         token_file: a file with a token that requests have to bear; None for no token.
+        replace: whether a version goes before the next one is loaded, since memory holds one only. Requests that come
+            between get 503.
 
     Raises:
         ValueError: `versions` or a label makes no sense.
@@ -36,6 +40,7 @@ class ModelConfig:
     labels: Mapping[str, int] = field(default_factory=dict[str, int])
     batching: Batching = field(default_factory=Batching)
     token_file: str | None = None
+    replace: bool = False
 
     def __post_init__(self) -> None:
         kind, value = next(iter(self.versions.items()), ("", 0))
@@ -82,12 +87,18 @@ class ServerConfig:
         max_body_bytes: the largest body, and the largest gRPC message, that is taken.
         drain_seconds: how long requests under way may take when the server stops.
         request_seconds: how long an answer to a request by REST may take; None for any time.
+        read_seconds: how long a request may take to come in.
+        max_rows: how many rows a request may have.
+        max_loaded_bytes: how many bytes all loaded models may take together; None for any number.
     """
 
     models: Mapping[str, ModelConfig]
     max_body_bytes: int = MAX_BODY_BYTES
     drain_seconds: float = DRAIN_SECONDS
     request_seconds: float | None = None
+    read_seconds: float | None = READ_SECONDS
+    max_rows: int = MAX_ROWS
+    max_loaded_bytes: int | None = None
 
 
 def _is_version(value: Any) -> bool:
@@ -120,9 +131,17 @@ def parse_config(document: Any) -> ServerConfig:
     top = _checked(document, "the whole", {"models": dict, "limits": dict})
     if not top.get("models"):
         raise ValueError('expected {"models": {NAME: {"path": ...}}}, with at least one model.')
-    kinds = {"max_body_bytes": int, "drain_seconds": (int, float), "request_seconds": (int, float)}
+    seconds = (type(None), int, float)
+    kinds = {
+        "max_body_bytes": int,
+        "max_rows": int,
+        "max_loaded_bytes": (type(None), int),
+        "drain_seconds": (int, float),
+        "read_seconds": seconds,
+        "request_seconds": seconds,
+    }
     limits = _checked(top.get("limits", {}), "limits", kinds)
-    if any(value <= 0 for value in limits.values()):
+    if any(value is not None and value <= 0 for value in limits.values()):
         raise ValueError(f"limits must be positive; got {limits}.")
     return ServerConfig({name: _model(name, entry) for name, entry in top["models"].items()}, **limits)
 
@@ -132,7 +151,16 @@ def _model(name: str, entry: Any) -> ModelConfig:
     if not name or "/" in name or ":" in name:
         raise ValueError(f"{where}: a model's name has no slash and no colon.")
     given = _checked(
-        entry, where, {"path": str, "versions": dict, "labels": dict, "batching": dict, "token_file": (type(None), str)}
+        entry,
+        where,
+        {
+            "path": str,
+            "versions": dict,
+            "labels": dict,
+            "batching": dict,
+            "token_file": (type(None), str),
+            "replace": bool,
+        },
     )
     if "path" not in given:
         raise ValueError(f"{where}: expected a 'path'.")

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-import traceback
+import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ...distribute.inference import RequestError
 from .batching import Batcher, Batching
+from .configuration import MAX_ROWS
 from .metrics import Metrics
 from .servable import Servable
 from .statistics import Statistics
 
+_log = logging.getLogger("anabranch.serving")
+
 
 class ServedModel:
-    """A loaded model and the thread that computes it, requests that wait together where `settings` and model allow."""
+    """A loaded model and the thread that computes it, requests that wait together where `settings` and model allow.
 
-    def __init__(self, name: str, servable: Servable, metrics: Metrics, settings: Batching) -> None:
+    Args:
+        name: under which it is served.
+        servable: the model.
+        metrics: of the server.
+        settings: how requests are joined.
+        max_rows: how many rows a request may have.
+    """
+
+    def __init__(
+        self, name: str, servable: Servable, metrics: Metrics, settings: Batching, max_rows: int = MAX_ROWS
+    ) -> None:
+        self._max_rows = max_rows
         self._metrics = metrics
         self._settings = settings
         self.name = name
@@ -36,13 +50,18 @@ class ServedModel:
         rows = len(arrays[0]) if arrays and arrays[0].ndim else 1
         with self._metrics.request(self.name, rows), self.statistics.request():
             self.servable.check_rows(arrays, signature)
+            if rows > self._max_rows:
+                raise RequestError(
+                    413,
+                    f"The request has {rows:,} rows; at most {self._max_rows:,} are taken (max_rows). Send several.",
+                )
             self._check_queue()
             try:
                 return await self._batcher.submit(arrays, signature)
             except RequestError:
                 raise
             except Exception as error:
-                traceback.print_exception(error)
+                _log.error("model %r failed", self.name, exc_info=error)
                 raise RequestError(500, f"Model {self.name!r} failed: {type(error).__name__}: {error}") from error
 
     def _check_queue(self) -> None:

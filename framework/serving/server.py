@@ -10,20 +10,17 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from typing import Any, Self
 
-import uvicorn
-
 from ...distribute.inference import Backends
-from ...distribute.inference.front import start_front
+from ...distribute.inference.front import server_credentials, start_front
 from .batching import Batching
 from .catalogue import Catalogue
 from .configuration import ModelConfig, ServerConfig, parse_config, read_config
 from .decoding.rest import GenerateRest
 from .decoding.served import ServedDecoder
-from .http import Application, Request, Response, Route
 from .metrics import CONTENT_TYPE
 from .protocols.open_inference_backend import OpenInferenceBackend
 from .protocols.open_inference_rest import OpenInferenceRest
@@ -32,6 +29,9 @@ from .protocols.tensorflow_rest import TensorFlowRest
 from .protocols.triton_rest import TritonRest
 from .served_model import ServedModel
 from .signature import TensorInfo
+from .web.application import Application, Request, Response, Route
+from .web.connections import HttpServer, Tls
+from .web.pages import Pages
 
 POLL_SECONDS = 2.0
 _log = logging.getLogger("anabranch.serving")
@@ -53,6 +53,7 @@ class Server:
         drain_seconds: how long requests under way may take when the server stops. By default that of `config`.
 
         may_manage: whether clients may load and unload models.
+        tls: the files for encryption; None for none.
 
     Raises:
         ValueError: both or neither of `models` and `config` are given, or something in them has no meaning.
@@ -81,12 +82,15 @@ class Server:
         max_body_bytes: int | None = None,
         drain_seconds: float | None = None,
         may_manage: bool = False,
+        tls: Tls | None = None,
     ) -> None:
         self._config = _config(models, config, batching)
         self._host = host
         self._ports = rest_port, grpc_port
         self._poll_seconds = poll_seconds
         self._may_manage = may_manage
+        self._tls = tls
+        self._credentials = None if tls is None else server_credentials(*tls.read())
         self._max_body_bytes = max_body_bytes or self._config.max_body_bytes
         self._drain_seconds = self._config.drain_seconds if drain_seconds is None else drain_seconds
         self._thread: threading.Thread | None = None
@@ -188,7 +192,7 @@ class Server:
                 started.set_exception(error)
 
     async def _serve(self, listening: socket.socket, started: Future[None]) -> None:
-        catalogue = Catalogue()
+        catalogue = Catalogue(self._config.max_rows, self._config.max_loaded_bytes)
         try:
             await catalogue.configure(self._config.models)
             await self._answer(catalogue, listening, started)
@@ -199,19 +203,24 @@ class Server:
         loop, ending = asyncio.get_running_loop(), asyncio.Event()
         inference = OpenInferenceBackend(catalogue, self._may_manage)
         backends = Backends(inference, TensorFlowBackend(catalogue))
-        front, grpc_port = await start_front(backends, self._host, self._ports[1], self._max_body_bytes)
+        front, grpc_port = await start_front(
+            backends, self._host, self._ports[1], self._max_body_bytes, self._credentials
+        )
         fronts = (
             TensorFlowRest(catalogue),
             TritonRest(inference),
             OpenInferenceRest(inference),
             GenerateRest(catalogue),
+            Pages(catalogue),
         )
         routes = [*[route for front in fronts for route in front.routes()], metrics_route(catalogue)]
-        http = _HttpServer(Application(routes, self._max_body_bytes, self._config.request_seconds), self._drain_seconds)
+        config = self._config
+        application = Application(routes, self._max_body_bytes, config.request_seconds, config.read_seconds)
+        http = HttpServer(application, self._drain_seconds, config.read_seconds, self._tls)
         serving = asyncio.create_task(http.serve(sockets=[listening]))
         await http.listens.wait()
         host = f"[{self._host}]" if ":" in self._host else self._host
-        self.rest_url = f"http://{host}:{listening.getsockname()[1]}"
+        self.rest_url = f"http{'s' if self._tls else ''}://{host}:{listening.getsockname()[1]}"
         self.grpc_address = f"{host}:{grpc_port}"
         self._stop = lambda: loop.call_soon_threadsafe(ending.set)
         self._loop, self._catalogue = loop, catalogue
@@ -265,34 +274,6 @@ def metrics_route(catalogue: Catalogue) -> Route:
         return Response(catalogue.metrics.text(), CONTENT_TYPE)
 
     return Route("GET", re.compile("/metrics|/monitoring/prometheus/metrics"), answer)
-
-
-class _HttpServer(uvicorn.Server):
-    """uvicorn, which leaves signals to the program and says when it listens."""
-
-    def __init__(self, application: Any, drain_seconds: float) -> None:
-        super().__init__(
-            uvicorn.Config(
-                application,
-                http="httptools",
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_keep_alive=75,  # clients keep connections for longer than uvicorn's 5 seconds
-                timeout_graceful_shutdown=max(1, round(drain_seconds)),
-            )
-        )
-        self.listens = asyncio.Event()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
-
-    async def startup(self, sockets: Any = None) -> None:
-        await super().startup(sockets)
-        self.listens.set()
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

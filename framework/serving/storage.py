@@ -247,6 +247,19 @@ def read_servable(folder: Path) -> Contents:
     return Contents(graph, signatures, written.get("decoder"))
 
 
+def bytes_on_disk(folder: Path) -> int:
+    """How many bytes the weights, constants and operations of a version take on the disk: about as many as in memory.
+
+    Raises:
+        ServableError: its manifest can't be read.
+    """
+    manifest = _read_json(folder / "manifest.json")
+    try:
+        return sum(int(entry["size"]) for entry in manifest["files"].values())
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ServableError(f"{str(folder)!r} is damaged: {type(error).__name__}: {error}. Export it again.") from error
+
+
 def read_warmup(folder: Path) -> list[tuple[str, dict[str, Any]]]:
     """Read the requests that a server is to compute before others: signatures, and inputs as nested lists by name.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from .configuration import ModelConfig
 from .decoding.decoder import Decoder, load_any
 from .decoding.served import ServedDecoder
 from .exporting.keras_files import KerasFile
+from .memory import Memory
 from .metrics import Metrics
 from .servable import Servable
 from .served_model import ServedModel
-from .storage import ServableError, versions_in
+from .storage import ServableError, bytes_on_disk, versions_in
 
 _log = logging.getLogger("anabranch.serving")
 
@@ -31,22 +33,25 @@ class ModelVersions:
         name: under which it is served.
         config: which versions are wanted.
         metrics: of the server.
+        memory: that all models share.
+        max_rows: how many rows a request may have.
 
     Attributes:
         loaded: those that answer, by number.
         failed: why others could not be loaded, by number.
         is_unloaded: whether a client wants none of them loaded.
+        is_replacing: whether the old version has gone, and the new one is not there yet.
     """
 
-    def __init__(self, name: str, config: ModelConfig, metrics: Metrics) -> None:
+    def __init__(self, name: str, config: ModelConfig, metrics: Metrics, memory: Memory, max_rows: int) -> None:
         self.name = name
         self.config = config
-        self._metrics = metrics
+        self._metrics, self._memory, self._max_rows = metrics, memory, max_rows
         self._file = KerasFile(config.path) if config.path.endswith(".keras") else None
         self._path = config.path if self._file is None else self._file.folder
         self.loaded: dict[int, ServedModel | ServedDecoder] = {}
         self.failed: dict[int, str] = {}
-        self.is_unloaded = False
+        self.is_unloaded = self.is_replacing = False
         self._tried: dict[int, Any] = {}  # what the manifest of a version that failed looked like
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -83,11 +88,32 @@ class ModelVersions:
         wanted = self.config.wanted(available)
         for number in wanted:
             if number not in self.loaded:
-                await self._load(number, thread)
+                await self._load_or_replace(number, wanted, thread)
         self.failed = {number: why for number, why in self.failed.items() if number in wanted}
         if any(number in self.loaded for number in wanted):
             for number in [each for each in self.loaded if each not in wanted]:
                 self._let_go(number)
+
+    async def _load_or_replace(self, number: int, wanted: Sequence[int], thread: Executor) -> None:
+        old = [each for each in self.loaded if each not in wanted] if self.config.replace else []
+        if not old or self._has_failed(number):
+            await self._load(number, thread)
+            return
+        self.is_replacing = True
+        try:
+            for each in old:
+                await self.loaded.pop(each).end()
+                self._memory.release(self.name, each)
+            await self._load(number, thread)
+            if number not in self.loaded:  # rather the old ones than none
+                for each in old:
+                    await self._load(each, thread)
+        finally:
+            self.is_replacing = False
+
+    def _has_failed(self, number: int) -> bool:
+        """Whether a version could not be loaded, and has not changed since."""
+        return self._tried.get(number, ()) == _stamp(Path(self._path, str(number), "manifest.json"))
 
     def _available(self) -> list[int]:
         if self._file is not None:
@@ -96,29 +122,40 @@ class ModelVersions:
 
     async def _load(self, number: int, thread: Executor) -> None:
         stamp = _stamp(Path(self._path, str(number), "manifest.json"))
-        if self._tried.get(number, ()) == stamp:
+        if self._has_failed(number):
             return
         newest = self.loaded[max(self.loaded)] if self.loaded else None
         shapes = newest.servable.recent() if isinstance(newest, ServedModel) else ()
         try:
+            self._memory.reserve(self.name, number, bytes_on_disk(Path(self._path, str(number))))
             servable = await asyncio.get_running_loop().run_in_executor(
                 thread, _loaded_and_warm, self._path, number, tuple(shapes), self.config.batching.max_batch_size
             )
         except Exception as error:
+            self._memory.release(self.name, number)
             self._tried[number] = stamp
             self.failed[number] = str(error) if isinstance(error, ServableError) else f"{type(error).__name__}: {error}"
             _log.warning("model %r: version %d can't be loaded: %s", self.name, number, self.failed[number])
             return
         self._tried.pop(number, None)
         self.failed.pop(number, None)
-        kind = ServedDecoder if isinstance(servable, Decoder) else ServedModel
-        self.loaded[number] = kind(self.name, servable, self._metrics, self.config.batching)  # pyright: ignore[reportArgumentType]
+        settings = self.config.batching
+        if isinstance(servable, Decoder):
+            self.loaded[number] = ServedDecoder(self.name, servable, self._metrics, settings)
+        else:
+            self.loaded[number] = ServedModel(self.name, servable, self._metrics, settings, self._max_rows)
+        _log.info("model %r: version %d is served", self.name, number)
 
     def _let_go(self, number: int) -> None:
         """Take no more requests for a version; it ends after its last."""
-        task = asyncio.create_task(self.loaded.pop(number).end())
+        task = asyncio.create_task(self._end(number, self.loaded.pop(number)))
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
+
+    async def _end(self, number: int, served: ServedModel | ServedDecoder) -> None:
+        await served.end()
+        self._memory.release(self.name, number)
+        _log.info("model %r: version %d has gone", self.name, number)
 
     async def end(self) -> None:
         """Let all versions go, and wait until their last requests are answered."""

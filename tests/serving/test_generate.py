@@ -207,7 +207,7 @@ def test_a_server_that_stops_ends_sequences_after_their_time(tmp_path: Path) -> 
 
 
 def test_no_client_waits_for_a_decoder_that_can_not_begin(
-    served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def without_memory(*arguments: Any) -> None:
         raise MemoryError("no room for the states")
@@ -217,5 +217,5 @@ def test_no_client_waits_for_a_decoder_that_can_not_begin(
         reply = ask(served.server.rest_url, "/v2/models/m/generate", body())
     assert reply.status == 500
     assert reply.json["error"] == "Decoder 'm' failed: MemoryError: no room for the states"
-    assert "no room for the states" in capsys.readouterr().err
+    assert "no room for the states" in caplog.text
     assert ask(served.server.rest_url, "/v2/models/m/generate", body()).status == 200

@@ -40,11 +40,6 @@ def test_large_bodies_of_unknown_length_are_refused(served: Any) -> None:
         assert stream.recv(1000).startswith(b"HTTP/1.1 413")
 
 
-def test_encoded_bodies_are_refused(served: Any) -> None:
-    headers = {"Content-Encoding": "gzip"}
-    assert ask(served.server.rest_url, "/v1/models/letters:predict", b"x", headers=headers).status == 415
-
-
 def test_half_a_body_harms_nobody(served: Any) -> None:
     parts = urlsplit(served.server.rest_url)
     with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=60) as stream:

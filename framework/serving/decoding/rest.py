@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from ....distribute.inference import RequestError
 from ..catalogue import Catalogue
-from ..http import Request, Response, Route
 from ..json_text import read_object, write_json
+from ..web.application import Request, Response, Route
 from .generation import SETTINGS, Generation
 from .served import ServedDecoder
 from .texts import TextPieces

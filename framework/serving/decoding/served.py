@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
-import traceback
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +17,8 @@ from ..statistics import Statistics
 from .decoder import Decoder
 from .generation import Generation
 from .slots import Slots
+
+_log = logging.getLogger("anabranch.serving")
 
 
 class ServedDecoder:
@@ -113,7 +115,7 @@ class ServedDecoder:
             return error
         if isinstance(error, (ValueError, TypeError, IndexError, ArithmeticError)):
             return RequestError(400, f"The decoder can't compute this: {error}")
-        traceback.print_exception(error)
+        _log.error("decoder %r failed", self.name, exc_info=error)
         return RequestError(500, f"Decoder {self.name!r} failed: {type(error).__name__}: {error}")
 
     def configure(self, settings: Batching) -> None:

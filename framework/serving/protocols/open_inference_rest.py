@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ....distribute.inference import InferenceBackend, InferRequest, RequestError, WireTensor
-from ..http import Request, Response, Route
 from ..json_text import as_json_array, read_object, write_json
+from ..web.application import Request, Response, Route
 from .open_inference import RAW_ONLY, as_bytes
 
 MODEL = r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?"

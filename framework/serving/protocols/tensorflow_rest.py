@@ -9,10 +9,10 @@ from typing import Any
 
 from ....distribute.inference import ModelSpec, RequestError, VersionState
 from ..catalogue import Catalogue, ServedModel
-from ..http import Request, Response, Route
 from ..json_text import as_json_array, read_object, write_json
 from ..signature import TENSORFLOW, Signature, TensorInfo
 from ..values import as_input
+from ..web.application import Request, Response, Route
 from .tensorflow_backend import version_states
 
 _MODEL = r"/v1/models/(?P<model>[^/:]+)(/versions/(?P<version>[^/:]+)|/labels/(?P<label>[^/:]+))?"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from ....distribute.inference import InferenceBackend, RequestError
-from ..http import Request, Response, Route
 from ..json_text import read_object, write_json
+from ..web.application import Request, Response, Route
 from .open_inference_rest import MODEL
 
 

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
-import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from ...distribute.inference import RequestError, authorization
-from .json_text import write_json
+from ....distribute.inference import RequestError, authorization
+from ..json_text import write_json
+from .compression import accepted, compressed, is_worthwhile, plain
+
+_log = logging.getLogger("anabranch.serving")
 
 _TIMEOUT = "x-request-timeout-ms"
-_HEADERS = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}}  # of errors
+_HEADERS = {  # of errors
+    401: {"www-authenticate": "Bearer"},
+    408: {"connection": "close"},
+    413: {"connection": "close"},
+    429: {"retry-after": "1"},
+    503: {"retry-after": "1"},
+}
 
 
 class Request(NamedTuple):
@@ -25,6 +34,7 @@ class Request(NamedTuple):
         body: the whole body.
         gone: waits until the client has gone.
         seconds: how long an answer may take; None for any time.
+        scheme: "http" or "https".
     """
 
     parts: Mapping[str, str]
@@ -32,6 +42,7 @@ class Request(NamedTuple):
     body: bytes
     gone: Callable[[], Awaitable[None]]
     seconds: float | None
+    scheme: str = "http"
 
 
 class Response(NamedTuple):
@@ -59,12 +70,20 @@ class Application:
         routes: tried in their order.
         max_body_bytes: the largest body that is read.
         request_seconds: how long an answer may take; None for any time. A request may ask for less.
+        read_seconds: how long a body may take to come; None for any time.
     """
 
-    def __init__(self, routes: Sequence[Route], max_body_bytes: int, request_seconds: float | None = None) -> None:
+    def __init__(
+        self,
+        routes: Sequence[Route],
+        max_body_bytes: int,
+        request_seconds: float | None = None,
+        read_seconds: float | None = None,
+    ) -> None:
         self._routes = routes
         self._max_body_bytes = max_body_bytes
         self._request_seconds = request_seconds
+        self._read_seconds = read_seconds
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request."""
@@ -75,16 +94,23 @@ class Application:
         except RequestError as error:
             response = _failure(error.status, str(error), _HEADERS.get(error.status))
         except Exception as error:
-            traceback.print_exc()
+            _log.exception("%s %s", scope["method"], scope["path"])
             response = _failure(500, f"The server failed: {type(error).__name__}: {error}")
         headers = {"content-type": response.content_type, **response.headers}
+        body = response.body
         if response.stream is None:
-            headers["content-length"] = str(len(response.body))
+            if is_worthwhile(body, response.content_type):
+                headers["vary"] = "accept-encoding"
+                encoding = accepted(_headers_of(scope))
+                if encoding:
+                    body = await compressed(body, encoding)
+                    headers["content-encoding"] = encoding
+            headers["content-length"] = str(len(body))
         encoded = [(name.lower().encode("latin-1"), text.encode("latin-1")) for name, text in headers.items()]
         await send({"type": "http.response.start", "status": response.status, "headers": encoded})
         if response.stream is not None:
             await _send_pieces(response.stream, send)
-        await send({"type": "http.response.body", "body": response.body})
+        await send({"type": "http.response.body", "body": body})
 
     async def _answer(self, scope: Any, receive: Any) -> Response:
         method, path = scope["method"], scope["path"]
@@ -95,12 +121,10 @@ class Application:
         if route.method != method:
             allowed = ", ".join(dict.fromkeys(each.method for each, _ in found))
             return _failure(405, f"{method} is no method of {path!r}; it has {allowed}.", {"allow": allowed})
-        headers = {name.decode("latin-1"): text.decode("latin-1") for name, text in scope["headers"]}
-        if headers.get("content-encoding", "identity") != "identity":
-            raise RequestError(415, f"Bodies of encoding {headers['content-encoding']!r} are not taken: send it plain.")
+        headers = _headers_of(scope)
         parts = {name: text or "" for name, text in match.groupdict().items()}
-        body, seconds = await self._body(headers, receive), self._seconds(headers)
-        request = Request(parts, headers, body, partial(_gone, receive), seconds)
+        body, seconds = await self._whole_body(headers, receive), self._seconds(headers)
+        request = Request(parts, headers, body, partial(_gone, receive), seconds, scope["scheme"])
         authorization.set(headers.get("authorization", ""))
         if seconds is None:
             return await route.handle(request)
@@ -122,6 +146,16 @@ class Application:
         asked = float(said) / 1000
         return asked if self._request_seconds is None else min(asked, self._request_seconds)
 
+    async def _whole_body(self, headers: Mapping[str, str], receive: Any) -> bytes:
+        try:
+            async with asyncio.timeout(self._read_seconds):
+                body = await self._body(headers, receive)
+        except TimeoutError:
+            raise RequestError(
+                408, f"The body did not come within {self._read_seconds:g} s, which is the limit (read_seconds)."
+            ) from None
+        return await plain(body, headers.get("content-encoding", ""), self._max_body_bytes)
+
     async def _body(self, headers: Mapping[str, str], receive: Any) -> bytes:
         said = headers.get("content-length", "0")
         size = int(said) if said.isdecimal() else 0
@@ -139,6 +173,10 @@ class Application:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
+def _headers_of(scope: Any) -> dict[str, str]:
+    return {name.decode("latin-1"): text.decode("latin-1") for name, text in scope["headers"]}
+
+
 async def _gone(receive: Any) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
@@ -152,7 +190,7 @@ async def _send_pieces(stream: AsyncGenerator[bytes], send: Any) -> None:
     except ConnectionAbortedError:
         pass
     except Exception:  # the status has been sent
-        traceback.print_exc()
+        _log.exception("a stream broke off")
     finally:
         await stream.aclose()
 

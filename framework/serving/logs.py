@@ -1,0 +1,36 @@
+"""What a server writes about itself on standard error: lines for people, or an object of JSON a line for machines."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from typing import Any
+
+FORMATS = ("text", "json")
+
+
+class JsonLines(logging.Formatter):
+    """Writes a record as an object: time (UTC), level, logger, message and, where there is one, the traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        found: dict[str, Any] = {
+            "time": f"{moment}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            found["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(found)
+
+
+def configure(format: str) -> logging.Handler:
+    """Let the loggers of the server write to standard error; gives what does it, to be removed again."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines() if format == "json" else logging.Formatter("%(levelname)s %(message)s"))
+    logger = logging.getLogger("anabranch.serving")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    return handler

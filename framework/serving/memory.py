@@ -1,0 +1,39 @@
+"""`Memory`: how many bytes the loaded models of a server take together."""
+
+from __future__ import annotations
+
+from .storage import ServableError
+
+
+class Memory:
+    """Counts bytes by model and version; belongs to the server's event loop.
+
+    Args:
+        limit: how many there may be; None for any number.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        self._limit = limit
+        self._held: dict[tuple[str, int], int] = {}
+
+    @property
+    def held(self) -> int:
+        """How many bytes all of them take."""
+        return sum(self._held.values())
+
+    def reserve(self, model: str, version: int, count: int) -> None:
+        """Count a version that is about to be loaded.
+
+        Raises:
+            ServableError: there would be more bytes than may be.
+        """
+        if self._limit is not None and self.held + count > self._limit:
+            raise ServableError(
+                f"Version {version} takes {count:,} bytes; {self.held:,} of {self._limit:,} (max_loaded_bytes) are "
+                "taken by what is loaded. Let a model go, raise the limit, or load by turns (replace)."
+            )
+        self._held[model, version] = count
+
+    def release(self, model: str, version: int) -> None:
+        """Count a version no more."""
+        self._held.pop((model, version), None)

@@ -1,0 +1,146 @@
+"""`HttpServer`: uvicorn with bounds for slow and large heads of requests, TLS, and signals left to the program."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import ssl
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+_MOST_HEAD_BYTES = 1 << 16  # of a request: its line and headers
+_KEEP_ALIVE_SECONDS = 75  # clients keep connections for longer than uvicorn's 5 seconds
+
+
+@dataclass(frozen=True)
+class Tls:
+    """Describe how a server is encrypted.
+
+    Attributes:
+        certificate: a file with the server's certificate, and those of its authorities behind it, as PEM.
+        key: a file with its private key, as PEM.
+        client_authorities: a file with certificates, as PEM; clients must have a certificate that one of these has
+            signed. None lets clients without one in.
+    """
+
+    certificate: str | os.PathLike[str]
+    key: str | os.PathLike[str]
+    client_authorities: str | os.PathLike[str] | None = None
+
+    def read(self) -> tuple[bytes, bytes, bytes | None]:
+        """The content of the three files.
+
+        Raises:
+            ValueError: one can't be read, or the key is not that of the certificate.
+        """
+        try:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(self.certificate, self.key)
+            if self.client_authorities is not None:
+                context.load_verify_locations(self.client_authorities)
+            authorities = None if self.client_authorities is None else Path(self.client_authorities).read_bytes()
+            return Path(self.certificate).read_bytes(), Path(self.key).read_bytes(), authorities
+        except (OSError, ssl.SSLError) as error:
+            raise ValueError(
+                f"TLS with the certificate {str(self.certificate)!r} and the key {str(self.key)!r}: {error}"
+            ) from None
+
+
+class _Connection(HttpToolsProtocol):
+    """A connection whose requests have to come within a time, with heads of a bounded size."""
+
+    read_seconds: float | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _head_bytes = 0
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._begin_wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_wait()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self._head_bytes += len(data)
+            if self._timer is None:
+                self._begin_wait()
+        super().data_received(data)
+        if self._head_bytes > _MOST_HEAD_BYTES and (self.cycle is None or self.cycle.response_complete):
+            self._refuse(b"431 Request Header Fields Too Large", b'{"error":"The headers are too large."}')
+
+    def on_headers_complete(self) -> None:
+        self._end_wait()
+        self._head_bytes = 0
+        super().on_headers_complete()
+
+    def _begin_wait(self) -> None:
+        if self.read_seconds is not None and self._timer is None:
+            self._timer = self.loop.call_later(self.read_seconds, self._is_late)
+
+    def _end_wait(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _is_late(self) -> None:
+        self._timer = None
+        self._refuse(b"408 Request Timeout", b'{"error":"The request did not come in time."}')
+
+    def _refuse(self, status: bytes, body: bytes) -> None:
+        transport: Any = self.transport
+        if transport is None or transport.is_closing():
+            return
+        head = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+        transport.write(head % (status, len(body)) + body)
+        transport.close()
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn, which leaves signals to the program and says when it listens.
+
+    Args:
+        application: of ASGI.
+        drain_seconds: how long requests under way may take when it stops.
+        read_seconds: how long the head of a request may take; None for any time.
+        tls: for encryption.
+    """
+
+    def __init__(
+        self, application: Any, drain_seconds: float, read_seconds: float | None = None, tls: Tls | None = None
+    ) -> None:
+        secure: dict[str, Any] = {}
+        if tls is not None:
+            secure = {"ssl_certfile": tls.certificate, "ssl_keyfile": tls.key}
+            if tls.client_authorities is not None:
+                secure |= {"ssl_ca_certs": os.fspath(tls.client_authorities), "ssl_cert_reqs": ssl.CERT_REQUIRED}
+        super().__init__(
+            uvicorn.Config(
+                application,
+                http=type("_Timed", (_Connection,), {"read_seconds": read_seconds}),
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=max(1, round(drain_seconds)),
+                **secure,
+            )
+        )
+        self.listens = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        self.listens.set()
