@@ -160,7 +160,7 @@ def test_state_between_requests_is_refused(tmp_path: Path) -> None:
 
 def test_other_formats_and_missing_signatures_are_refused(tmp_path: Path) -> None:
     model = two_in_two_out()
-    for name in ("tf_saved_model", "onnx", "openvino", "litert", "torch"):
+    for name in ("tf_saved_model", "openvino", "litert", "torch"):
         with pytest.raises(ValueError, match=f"format='{name}'"):
             model.export(tmp_path, name)
     with pytest.raises(ValueError, match=r"has no symbolic inputs.*input_signature"):
