@@ -253,7 +253,8 @@ def _look_up(name: str) -> Any:
         return _load(name, _MODULES[name])
     if name in _PACKAGES:
         return _import(f".{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # With the name and the module Python suggests the nearest name.
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
 
 
 if not TYPE_CHECKING:  # type checkers would take any name for a public one

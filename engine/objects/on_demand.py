@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
@@ -30,7 +31,8 @@ def on_demand(own: dict[str, Any], modules: Mapping[str, str]) -> tuple[Callable
 
     def get(name: str) -> Any:
         if name not in modules:
-            raise AttributeError(f"module {own['__name__']!r} has no attribute {name!r}")
+            package = own["__name__"]
+            raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package])
         value = own[name] = getattr(import_module(modules[name]), name)
         return value
 

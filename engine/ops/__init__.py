@@ -4,6 +4,7 @@ Each op is one class in one place (see `anabranch.engine.graph.op.Op`), from whi
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from ..graph.op import ErrorSample, Op, Sample, registered_ops
@@ -241,7 +242,7 @@ def _look_up(name: str) -> Any:
     if name in _AUTODIFF:
         return getattr(importlib.import_module(f"..autodiff.{_AUTODIFF[name]}", __name__), name)
     if name not in _CONTROL_FLOW:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
     module = importlib.import_module(f"..control_flow.{_CONTROL_FLOW[name]}", __name__)
     return getattr(module, "map_fn" if name == "map" else name)
 

@@ -2,12 +2,14 @@
 
 import ast
 import importlib
+import operator
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import anabranch as ab
 from anabranch.engine.objects.registry import deserialize_keras_object
 
 ROOT = Path(__file__).parents[2]
@@ -203,3 +205,22 @@ except ModuleNotFoundError:
     print(gc.isenabled())
 """
     assert run(code).splitlines() == [str(enabled)] * 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("Sequentail", "Sequential"),
+        ("layers.Dens", "Dense"),
+        ("ops.matmull", "matmul"),
+        ("optim.Adm", "Adam"),
+        ("losses.MeanSquareError", "MeanSquaredError"),
+        ("callbacks.EarlyStoping", "EarlyStopping"),
+        ("distribute.DataParalel", "DataParallel"),
+    ],
+)
+def test_python_suggests_the_name_that_was_meant(wrong: str, right: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(AttributeError) as caught:
+        operator.attrgetter(wrong)(ab)
+    sys.__excepthook__(caught.type, caught.value, None)  # `traceback` suggests from Python 3.12 on
+    assert f"Did you mean: '{right}'?" in capsys.readouterr().err
