@@ -19,6 +19,7 @@ from ...distribute.inference.front import server_credentials, start_front
 from .batching import Batching
 from .catalogue import Catalogue
 from .configuration import ModelConfig, ServerConfig, parse_config, read_config
+from .decoding.completions import Completions
 from .decoding.rest import GenerateRest
 from .decoding.served import ServedDecoder
 from .metrics import CONTENT_TYPE
@@ -211,6 +212,7 @@ class Server:
             TritonRest(inference),
             OpenInferenceRest(inference),
             GenerateRest(catalogue),
+            Completions(catalogue),
             Pages(catalogue),
         )
         routes = [*[route for front in fronts for route in front.routes()], metrics_route(catalogue)]

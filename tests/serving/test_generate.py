@@ -12,32 +12,18 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
+from shared.served_decoders import circle
 from shared.serving_clients import ask
 
 import anabranch as ab
 
 for _name in ("uvicorn", "httptools", "orjson", "uvloop", "prometheus_client"):
     pytest.importorskip(_name)
-END, LONGEST, SLOTS = 0, 20_000, 2
+LONGEST, SLOTS = 20_000, 2
 
 
 def letters(length: int = LONGEST) -> ab.serving.Decoder:
-    """Give a decoder of "abcdef", which goes on in a circle; its input says by how many letters."""
-    alphabet = list("abcdef")
-
-    def step(tokens: Any, states: Any) -> Any:
-        return ab.ops.one_hot((tokens - 2 + states) % 6 + 2, 8), states
-
-    return ab.serving.Decoder(
-        step,
-        lambda rows, stride: stride,
-        end_token=END,
-        max_length=length,
-        slots=SLOTS,
-        inputs={"stride": ab.InputSpec(shape=(None,), dtype="int32")},
-        tokenizer=ab.layers.TextVectorization(standardize=None, split="character", vocabulary=alphabet),
-        detokenizer=ab.layers.StringLookup(vocabulary=alphabet, mask_token="", oov_token="?", invert=True),
-    )
+    return circle(max_length=length, slots=SLOTS)
 
 
 class Served(NamedTuple):

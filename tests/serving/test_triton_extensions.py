@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from shared.served_decoders import circle
 from shared.serving_clients import ask, call, call_stream, triton_python
 
 import anabranch as ab
@@ -22,20 +23,6 @@ def dense(folder: Path) -> ab.Model:
     model = ab.Sequential([ab.Input((2,), name="x"), ab.layers.Dense(3)])
     model.export(folder, verbose=False)
     return model
-
-
-def circle(**settings: Any) -> ab.serving.Decoder:
-    """Give a decoder of six letters that goes on in a circle, by as many as its input says."""
-    alphabet = list("abcdef")
-    return ab.serving.Decoder(
-        lambda tokens, states: (ab.ops.one_hot((tokens - 2 + states) % 6 + 2, 8), states),
-        lambda rows, stride: stride,
-        end_token=0,
-        inputs={"stride": ab.InputSpec(shape=(None,), dtype="int32")},
-        tokenizer=ab.layers.TextVectorization(standardize=None, split="character", vocabulary=alphabet),
-        detokenizer=ab.layers.StringLookup(vocabulary=alphabet, mask_token="", oov_token="?", invert=True),
-        **{"max_length": 1000, "slots": 2, **settings},
-    )
 
 
 @pytest.fixture(scope="module")

@@ -201,15 +201,20 @@ class Decoder:
             prompt = self.programs.tokenize(prompt)
         return make_generation(self.plan, self.signature, prompt, inputs, **settings)
 
+    @property
+    def gives_text(self) -> bool:
+        """Whether there is a detokenizer."""
+        return "detokenize" in self.plan.entries
+
     def text(self, tokens: Sequence[int]) -> str | None:
         """Give the text of generated tokens without the end token; None if there is no detokenizer."""
-        if "detokenize" not in self.plan.entries:
+        if not self.gives_text:
             return None
         return self.programs.detokenize([token for token in tokens if token != self.end_token])
 
     def added_text(self, tokens: Sequence[int], before: str) -> str | None:
         """Give what the last of generated tokens adds to the text `before` it; None if there is no detokenizer."""
-        if "detokenize" in self.plan.entries and self.programs.has_text_by_token:
+        if self.gives_text and self.programs.has_text_by_token:
             return self.text(tokens[-1:])
         text = self.text(tokens)
         return None if text is None else text[len(before) :]

@@ -41,6 +41,7 @@ class Generation:
         "prompt",
         "states",
         "stop",
+        "stop_texts",
         "temperature",
         "top_k",
         "top_p",
@@ -52,6 +53,7 @@ class Generation:
         self.temperature, self.top_k, self.top_p = 0.0, 0, 1.0
         self.units: Any = None
         self.stop: frozenset[int] = frozenset()
+        self.stop_texts: list[str] = []
         self.generated: list[int] = []
         self.finish_reason: str | None = None
         self.error: BaseException | None = None
@@ -95,7 +97,7 @@ def make_generation(
         prompt: integers.
         inputs: one row for each of the decoder's inputs, by name.
         max_tokens, temperature, top_k, top_p, seed: see `Decoder.generate`.
-        stop: tokens that end the sequence besides the end token.
+        stop: tokens that end the sequence besides the end token; and, with a detokenizer, texts before which it ends.
 
     Raises:
         RequestError: an argument has no meaning.
@@ -109,9 +111,7 @@ def make_generation(
     if top_p is not None:
         _check_number("top_p", top_p, lambda number: 0 < number <= 1, "a number within (0, 1]")
     _check_int("seed", seed, 0, 1 << 64)
-    if not isinstance(stop, (list, tuple)) or any(not _is_int(token) for token in stop):
-        raise RequestError(400, f"stop must be a list of tokens; got {stop!r}.")
-    made.stop = frozenset(int(token) for token in stop)
+    _set_stops(made, stop, "detokenize" in plan.entries)
     if temperature > 0:
         made.temperature = max(float(temperature), 1e-6)
         made.top_k = 0 if top_k is None or top_k >= plan.vocabulary else int(top_k)
@@ -120,6 +120,17 @@ def make_generation(
         # The number that decides about a token follows from the seed and the token's position alone.
         made.units = np.random.Generator(np.random.Philox(key=key)).random(made.limit)
     return made
+
+
+def _set_stops(made: Generation, stop: Any, has_texts: bool) -> None:
+    if not isinstance(stop, (list, tuple)) or any(not _is_int(each) and not isinstance(each, str) for each in stop):
+        raise RequestError(400, f"stop must be a list of tokens and texts; got {stop!r}.")
+    made.stop = frozenset(int(each) for each in stop if not isinstance(each, str))
+    made.stop_texts = [each for each in stop if isinstance(each, str)]
+    if made.stop_texts and not has_texts:
+        raise RequestError(400, "stop has texts, but this decoder has no detokenizer: give tokens.")
+    if "" in made.stop_texts:
+        raise RequestError(400, "stop has an empty text, with which every text begins.")
 
 
 def _prompt(prompt: Any, plan: Plan) -> list[int]:

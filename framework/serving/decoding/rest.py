@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import aclosing
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ....distribute.inference import RequestError
 from ..catalogue import Catalogue
@@ -14,7 +14,9 @@ from ..json_text import read_object, write_json
 from ..web.application import Request, Response, Route
 from .generation import SETTINGS, Generation
 from .served import ServedDecoder
-from .texts import TextPieces
+from .texts import Piece, pieces
+
+T = TypeVar("T")
 
 _MODEL = r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?"
 _FIELDS = ("id", "inputs", "parameters", "text_input", "tokens")
@@ -57,38 +59,33 @@ class GenerateRest:
 
     async def _generate(self, request: Request) -> Response:
         asked = self._asked(request)
-        async with aclosing(_until_gone(asked.decoder.tokens(asked.generation), request)) as tokens:
-            found = [token async for token in tokens]
-        text = asked.decoder.decoder.text(found)
-        written = {} if text is None else {"text_output": text}
-        return Response(
-            write_json({**asked.head, **written, "tokens": found, "finish_reason": asked.generation.finish_reason})
-        )
+        async with aclosing(until_gone(pieces(asked.decoder, asked.generation), request)) as given:
+            found = [piece async for piece in given]
+        answer = {**asked.head}
+        if asked.decoder.decoder.gives_text:
+            answer["text_output"] = "".join(piece.text or "" for piece in found)
+        answer |= {"tokens": [piece.token for piece in found], "finish_reason": found[-1].finish_reason}
+        return Response(write_json(answer))
 
     async def _generate_stream(self, request: Request) -> Response:
         asked = self._asked(request)
-        tokens = _until_gone(asked.decoder.tokens(asked.generation), request)
-        first = await anext(tokens)  # what can't begin is answered with its status
-        return Response(b"", "text/event-stream", {"cache-control": "no-store"}, stream=_events(asked, first, tokens))
+        found = until_gone(pieces(asked.decoder, asked.generation), request)
+        first = await anext(found)  # what can't begin is answered with its status
+        return Response(b"", "text/event-stream", {"cache-control": "no-store"}, stream=_events(asked, first, found))
 
 
-async def _events(asked: _Asked, first: int, tokens: AsyncGenerator[int]) -> AsyncGenerator[bytes]:
+async def _events(asked: _Asked, first: Piece, others: AsyncGenerator[Piece]) -> AsyncGenerator[bytes]:
     """Give an event for each token; an error is an event, too, since the status has been sent."""
-    pieces = TextPieces(asked.decoder.decoder, asked.generation)
 
-    def event(token: int) -> bytes:
-        entry: dict[str, Any] = {**asked.head, "tokens": [token]}
-        text = pieces.add(token)
-        if text is not None:
-            entry["text_output"] = text
-        entry["finish_reason"] = asked.generation.finish_reason if pieces.is_last else None
-        return _event(entry)
+    def event(piece: Piece) -> bytes:
+        written = {} if piece.text is None else {"text_output": piece.text}
+        return _event({**asked.head, "tokens": [piece.token], **written, "finish_reason": piece.finish_reason})
 
-    async with aclosing(tokens):
+    async with aclosing(others):
         yield event(first)
         try:
-            async for token in tokens:
-                yield event(token)
+            async for piece in others:
+                yield event(piece)
         except RequestError as error:
             yield _event({"error": str(error)})
 
@@ -97,15 +94,20 @@ def _event(entry: Mapping[str, Any]) -> bytes:
     return b"data: " + write_json(entry) + b"\n\n"
 
 
-async def _until_gone(tokens: AsyncGenerator[int], request: Request) -> AsyncGenerator[int]:
-    """Give tokens until the client has gone, or the request's time is over."""
+async def until_gone(items: AsyncGenerator[T], request: Request) -> AsyncGenerator[T]:
+    """Give items until the client has gone, or the request's time is over.
+
+    Raises:
+        ConnectionAbortedError: the client has gone.
+        RequestError: the time is over.
+    """
     gone = asyncio.ensure_future(request.gone())
     loop = asyncio.get_running_loop()
     end = None if request.seconds is None else loop.time() + request.seconds
-    following: asyncio.Future[int] | None = None
+    following: asyncio.Future[T] | None = None
     try:
         while True:
-            following = asyncio.ensure_future(_awaited(anext(tokens)))
+            following = asyncio.ensure_future(_awaited(anext(items)))
             left = None if end is None else max(0.0, end - loop.time())
             await asyncio.wait({following, gone}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if not following.done():
@@ -113,19 +115,19 @@ async def _until_gone(tokens: AsyncGenerator[int], request: Request) -> AsyncGen
                     raise ConnectionAbortedError
                 raise RequestError(504, f"The sequence did not end within {request.seconds:g} s, its time.")
             try:
-                token = following.result()
+                item = following.result()
             except StopAsyncIteration:
                 return
-            yield token
+            yield item
     finally:
         gone.cancel()
         if following is not None and not following.done():
             following.cancel()
             await asyncio.wait({following})
-        await tokens.aclose()
+        await items.aclose()
 
 
-async def _awaited(value: Awaitable[int]) -> int:
+async def _awaited(value: Awaitable[T]) -> T:
     return await value
 
 

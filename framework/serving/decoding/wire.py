@@ -14,7 +14,7 @@ from ..signature import OPEN_INFERENCE, TensorInfo
 from .generation import SETTINGS, Generation
 from .plan import TOKENS
 from .served import ServedDecoder
-from .texts import TextPieces
+from .texts import pieces
 
 TEXT = "text_input"
 _OWN = ("triton_enable_empty_final_response", "priority", "timeout")  # parameters of Triton's clients
@@ -27,16 +27,14 @@ async def answers(decoder: ServedDecoder, request: InferRequest) -> AsyncGenerat
         RequestError: the request has no meaning.
     """
     generation = _generation(decoder, request)
-    pieces = TextPieces(decoder.decoder, generation)
-    async with aclosing(decoder.tokens(generation)) as tokens:
-        async for token in tokens:
-            text = pieces.add(token)
-            parameters: dict[str, Any] = {"triton_final_response": pieces.is_last}
-            if pieces.is_last:
-                parameters["finish_reason"] = generation.finish_reason
-            outputs = [WireTensor(TOKENS, "INT32", [1], as_bytes(np.array([token], "int32")))]
-            if text is not None:
-                written = np.array([text], np.dtypes.StringDType())
+    async with aclosing(pieces(decoder, generation)) as found:
+        async for piece in found:
+            parameters: dict[str, Any] = {"triton_final_response": piece.finish_reason is not None}
+            if piece.finish_reason is not None:
+                parameters["finish_reason"] = piece.finish_reason
+            outputs = [WireTensor(TOKENS, "INT32", [1], as_bytes(np.array([piece.token], "int32")))]
+            if piece.text is not None:
+                written = np.array([piece.text], np.dtypes.StringDType())
                 outputs.append(WireTensor("text_output", "BYTES", [1], as_bytes(written)))
             yield Answer(decoder.version, outputs, parameters)
 
@@ -57,6 +55,8 @@ def _generation(decoder: ServedDecoder, request: InferRequest) -> Generation:
     unknown = [name for name in settings if name not in SETTINGS]
     if unknown:
         raise RequestError(400, f"There is no parameter {unknown[0]!r}. There are {', '.join(SETTINGS)}.")
+    if isinstance(settings.get("stop"), str):  # a parameter can't be a list
+        settings["stop"] = [settings["stop"]]
     return decoder.make_generation(_prompt(given), rows, settings)
 
 

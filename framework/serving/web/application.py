@@ -56,11 +56,12 @@ class Response(NamedTuple):
 
 
 class Route(NamedTuple):
-    """A path, as a regular expression with named parts, and its handler."""
+    """A path, as a regular expression with named parts, its handler, and the form of its errors."""
 
     method: str
     path: re.Pattern[str]
     handle: Callable[[Request], Awaitable[Response]]
+    error_form: Callable[[int, str], Any] = lambda status, message: message
 
 
 class Application:
@@ -92,7 +93,9 @@ class Application:
         except ConnectionAbortedError:
             return
         except RequestError as error:
-            response = _failure(error.status, str(error), _HEADERS.get(error.status))
+            form = next((each.error_form for each in self._routes if each.path.fullmatch(scope["path"])), None)
+            said = str(error) if form is None else form(error.status, str(error))
+            response = _failure(error.status, said, _HEADERS.get(error.status))
         except Exception as error:
             _log.exception("%s %s", scope["method"], scope["path"])
             response = _failure(500, f"The server failed: {type(error).__name__}: {error}")
@@ -195,5 +198,5 @@ async def _send_pieces(stream: AsyncGenerator[bytes], send: Any) -> None:
         await stream.aclose()
 
 
-def _failure(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+def _failure(status: int, message: Any, headers: Mapping[str, str] | None = None) -> Response:
     return Response(write_json({"error": message}), headers=headers or {}, status=status)

@@ -1,0 +1,243 @@
+"""OpenAI's interface to decoders with texts: ``POST /v1/completions``, and ``GET /v1/models``."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any, NamedTuple
+
+from ....distribute.inference import RequestError
+from ..catalogue import Catalogue
+from ..json_text import read_object, write_json
+from ..web.application import Request, Response, Route
+from .generation import Generation
+from .rest import until_gone
+from .served import ServedDecoder
+from .texts import Piece, pieces
+
+_MAX_TOKENS = 16  # OpenAI's default
+_MOST_CHOICES = 128
+_TAKEN = {
+    "model",
+    "prompt",
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "n",
+    "stream",
+    "stream_options",
+    "stop",
+    "seed",
+    "echo",
+    "user",
+    "inputs",
+}
+_NEUTRAL: dict[str, tuple[Any, ...]] = {  # what is not offered, and the values that ask for nothing
+    "best_of": (None, 1),
+    "frequency_penalty": (None, 0),
+    "logit_bias": (None, {}),
+    "logprobs": (None, 0, False),
+    "presence_penalty": (None, 0),
+    "suffix": (None, ""),
+}
+
+
+class _Choice(NamedTuple):
+    index: int
+    generation: Generation
+    prompt: str  # what is repeated before the text
+
+
+class _Asked(NamedTuple):
+    served: ServedDecoder
+    choices: list[_Choice]
+    head: dict[str, Any]
+    prompt_tokens: int
+    wants_usage: bool
+
+
+class Completions:
+    """Its handlers."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+
+    def routes(self) -> list[Route]:
+        """Give the paths that it answers."""
+        return [
+            Route("POST", re.compile("/v1/completions"), self._complete, error_form),
+            Route("GET", re.compile("/v1/models"), self._models),
+        ]
+
+    async def _models(self, request: Request) -> Response:
+        names = self._catalogue.open_names()
+        entries = [{"id": name, "object": "model", "created": 0, "owned_by": "anabranch"} for name in names]
+        return Response(write_json({"object": "list", "data": entries}))
+
+    async def _complete(self, request: Request) -> Response:
+        body = read_object(request.body)
+        asked = self._asked(body)
+        if body.get("stream"):
+            events = _events(asked, request)
+            first = await anext(events)  # what can't begin is answered with its status
+            return Response(b"", "text/event-stream", {"cache-control": "no-store"}, stream=_all(first, events))
+        tasks = [asyncio.ensure_future(_whole(asked, choice, request)) for choice in asked.choices]
+        try:
+            found = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        choices = [entry for entry, _ in found]
+        usage = _usage(asked.prompt_tokens, sum(count for _, count in found))
+        return Response(write_json({**asked.head, "choices": choices, "usage": usage}))
+
+    def _asked(self, body: Mapping[str, Any]) -> _Asked:
+        for key, value in body.items():
+            if key not in _TAKEN and value not in _NEUTRAL.get(key, ()):
+                known = ", ".join(sorted(_TAKEN))
+                raise RequestError(400, f"{key!r} is not offered here. Known are {known}.")
+        if not isinstance(body.get("model"), str):
+            raise RequestError(400, "Expected 'model', the name of a decoder.")
+        served = self._catalogue.find_decoder(body["model"])
+        if not served.decoder.gives_text:
+            raise RequestError(
+                400, f"{served.name!r} has no detokenizer and gives no text: ask /v2/models/{served.name}/generate."
+            )
+        count = body.get("n") or 1
+        prompts = _prompts(body.get("prompt"))
+        if type(count) is not int or not 0 < count * len(prompts) <= _MOST_CHOICES:
+            raise RequestError(400, f"n times the number of prompts must be from 1 to {_MOST_CHOICES}; got {count!r}.")
+        choices: list[_Choice] = []
+        for prompt in prompts:
+            for _ in range(count):
+                choices.append(_choice(served, body, prompt, len(choices)))
+        head = {
+            "id": f"cmpl-{secrets.token_hex(12)}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": served.name,
+        }
+        prompt_tokens = sum(len(each.generation.prompt) for each in choices[::count])
+        options = body.get("stream_options") or {}
+        wants_usage = isinstance(options, dict) and bool(options.get("include_usage"))
+        return _Asked(served, choices, head, prompt_tokens, wants_usage)
+
+
+def error_form(status: int, message: str) -> dict[str, Any]:
+    """An error as OpenAI's clients read it."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return {"message": message, "type": kind, "param": None, "code": status}
+
+
+def _prompts(given: Any) -> list[Any]:
+    """One prompt or several: texts, or lists of tokens."""
+    if isinstance(given, str):
+        return [given]
+    if isinstance(given, list) and given:
+        if all(type(each) is int for each in given):
+            return [given]
+        if all(isinstance(each, (str, list)) for each in given):
+            return given
+    raise RequestError(400, "Expected 'prompt': a text, a list of tokens, or a list of such prompts.")
+
+
+def _choice(served: ServedDecoder, body: Mapping[str, Any], prompt: Any, index: int) -> _Choice:
+    stop = body.get("stop")
+    settings: dict[str, Any] = {
+        "max_tokens": body.get("max_tokens") or _MAX_TOKENS,
+        "temperature": 1.0 if body.get("temperature") is None else body["temperature"],
+        "stop": [] if stop is None else [stop] if isinstance(stop, str) else stop,
+        **{name: body[name] for name in ("top_p", "top_k") if body.get(name) is not None},
+    }
+    seed = body.get("seed")
+    if type(seed) is int:
+        settings["seed"] = (seed + index) % 2**64
+    elif seed is not None:
+        raise RequestError(400, f"seed must be an integer; got {seed!r}.")
+    inputs = body.get("inputs") or {}
+    if not isinstance(inputs, dict):
+        raise RequestError(400, "'inputs' has to be an object.")
+    generation = served.make_generation(prompt, inputs, settings)
+    shown = ""
+    if body.get("echo"):
+        shown = prompt if isinstance(prompt, str) else served.decoder.text(prompt) or ""
+    return _Choice(index, generation, shown)
+
+
+def _entry(index: int, text: str, reason: str | None) -> dict[str, Any]:
+    return {"text": text, "index": index, "logprobs": None, "finish_reason": reason}
+
+
+def _usage(prompt: int, completion: int) -> dict[str, int]:
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+async def _whole(asked: _Asked, choice: _Choice, request: Request) -> tuple[dict[str, Any], int]:
+    """The entry of a choice, and how many tokens it has."""
+    async with aclosing(until_gone(pieces(asked.served, choice.generation), request)) as found:
+        every = [piece async for piece in found]
+    text = choice.prompt + "".join(piece.text or "" for piece in every)
+    return _entry(choice.index, text, every[-1].finish_reason), len(every)
+
+
+async def _events(asked: _Asked, request: Request) -> AsyncGenerator[bytes]:
+    """The pieces of all choices, in the order in which they come."""
+    news: asyncio.Queue[tuple[_Choice, Piece | Exception | None]] = asyncio.Queue(64)
+
+    async def follow(choice: _Choice) -> None:
+        try:
+            async with aclosing(pieces(asked.served, choice.generation)) as found:
+                async for piece in found:
+                    await news.put((choice, piece))
+            await news.put((choice, None))
+        except Exception as error:
+            await news.put((choice, error))
+
+    async def merged() -> AsyncGenerator[tuple[_Choice, Piece]]:
+        left = len(asked.choices)
+        while left:
+            choice, piece = await news.get()
+            if isinstance(piece, Exception):
+                raise piece
+            if piece is None:
+                left -= 1
+            else:
+                yield choice, piece
+
+    tasks = [asyncio.ensure_future(follow(choice)) for choice in asked.choices]
+    shown, count = set[int](), 0
+    try:
+        async with aclosing(until_gone(merged(), request)) as found:
+            async for choice, piece in found:
+                text = (piece.text or "") if choice.index in shown else choice.prompt + (piece.text or "")
+                shown.add(choice.index)
+                count += 1
+                yield _event({**asked.head, "choices": [_entry(choice.index, text, piece.finish_reason)]})
+        if asked.wants_usage:
+            yield _event({**asked.head, "choices": [], "usage": _usage(asked.prompt_tokens, count)})
+        yield b"data: [DONE]\n\n"
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _event(entry: Mapping[str, Any]) -> bytes:
+    return b"data: " + write_json(entry) + b"\n\n"
+
+
+async def _all(first: bytes, events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    """All events; an error is one, too, since the status has been sent."""
+    async with aclosing(events):
+        yield first
+        try:
+            async for event in events:
+                yield event
+        except RequestError as error:
+            yield _event({"error": error_form(error.status, str(error))})
