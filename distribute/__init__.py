@@ -13,7 +13,7 @@ _NAMES = {
     "DataParallel": ".data_parallel",
     "ParameterServer": ".strategy",
     "Server": ".server",
-    "ServerConfig": ".server",
+    "ServerConfig": ".config",
     "Strategy": ".strategy",
     "all_gather": ".collectives.public",
     "all_reduce": ".collectives.public",
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from .checkpoints import CheckpointManager
     from .cluster import ClusterSpec
     from .collectives.public import all_gather, all_reduce, barrier, broadcast, rank, reduce_scatter, world_size
+    from .config import ServerConfig
     from .data_parallel import DataParallel
     from .environment import cluster_from_environment
-    from .server import Server, ServerConfig
+    from .server import Server
     from .strategy import ParameterServer, Strategy
 
 

@@ -10,6 +10,7 @@ import os
 import secrets
 import socket
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -24,17 +25,20 @@ from ..engine.graph.variable import Variable
 from ..engine.passes.memory_budget import memory_budget
 from ..engine.passes.switches import turned_off
 from ..engine.place.placement import Placement
+from ..engine.queues.errors import TaskFailedError
 from ..engine.runtime.program import Statistics
 from ..engine.saving import describe_for_tasks
 from .cluster import is_loopback, split_address
 from .connections import Channel, Identity, RefusedError
 from .failures import read_error, task_failed
-from .front import TaskInfo, TaskUnavailableError, ask_task
+from .front import Greeter, TaskInfo, TaskUnavailableError, ask_task
 from .token import job_token
 from .values import decode_value, encode_value
+from .watch import Patience, Pulse
 from .wire import Frame, Kind
 
 _CONNECT_SECONDS = 30.0
+_BACK_SECONDS = 1.0  # how long a master that was lost is looked for
 
 
 def connect(target: str) -> Client:
@@ -83,18 +87,61 @@ class Client:
         self._numbers = itertools.count(1)
         self._sent = b""  # the digest of the graph that was sent
         self._paths: dict[Any, str] = {}  # of variables and generators, by which tasks know them
+        self._homes: dict[tuple[str, str, str], int] = {}  # as the master has told, for one that is started anew
         self._is_closed = False
-        self._finalizer = weakref.finalize(self, _close_all, self._idle)
+        self._greeter = Greeter()
+        self._asking = threading.Lock()
+        self._pulse = Pulse(info.incarnation, Patience(timeout=info.heartbeat_timeout))
+        self._finalizer = weakref.finalize(self, _close_all, self._idle, self._greeter)
         self._idle.append(self._open())
 
     def _open(self) -> Channel:
+        """Connect to the master, which may have been started anew."""
+        try:
+            return self._open_to_known()
+        except (ConnectionError, TimeoutError):
+            try:
+                found = ask_task(self.master.front, self.master.name, _BACK_SECONDS)
+            except (TaskUnavailableError, OSError, ValueError):
+                found = self.master
+            if found.incarnation == self.master.incarnation:
+                raise
+        with self._asking:
+            self.master = found
+            self._pulse = Pulse(found.incarnation, self._pulse.patience)
+        return self._open_to_known()
+
+    def _open_to_known(self) -> Channel:
         expected = Identity(self.master.name, self.master.incarnation)
         try:
-            return Channel((self.master.host, self.master.port), self.identity, self._token, expected, _CONNECT_SECONDS)
+            return Channel(
+                (self.master.host, self.master.port),
+                self.identity,
+                self._token,
+                expected,
+                _CONNECT_SECONDS,
+                self._check_alive,
+            )
         except RefusedError as error:
             raise ConnectionError(f"{self.master.name} can't be used: {error}.") from None
+        except TaskFailedError:
+            raise
         except OSError as error:
             raise task_failed(self.master.name, f"it can't be reached ({error.strerror or error})") from None
+
+    def _check_alive(self) -> None:
+        """Ask the master how it is, while an answer is awaited.
+
+        Raises:
+            TaskFailedError: it has not answered for too long.
+        """
+        with self._asking:
+            reason = self._pulse.tick(time.monotonic())
+            if reason is not None:
+                raise task_failed(self.master.name, reason)
+            info = self._greeter.ask_now(self.master.front, self._pulse.patience.interval)
+            if info is not None:
+                self._pulse.answered(info)
 
     @contextlib.contextmanager
     def channel(self) -> Iterator[Channel]:
@@ -108,6 +155,8 @@ class Client:
         try:
             yield channel
             is_whole = True
+        except TaskFailedError:
+            raise
         except OSError as error:
             raise task_failed(self.master.name, str(error.strerror or error)) from None
         finally:
@@ -155,10 +204,9 @@ class Client:
         """
         if placement is not None:
             raise ValueError("placement= and target= do not go together by now: ask for devices with ab.device.")
-        number = next(self._numbers)
         shapes = None if specs is None else [list(spec.shape or ()) for spec in specs if isinstance(spec, TensorSpec)]
         document = {
-            "program": number,
+            "program": next(self._numbers),
             "targets": [_named(target) for target in targets],
             "feeds": [_named(feed) for feed in feeds],
             "shapes": shapes,
@@ -166,15 +214,30 @@ class Client:
             "turned_off": sorted(turned_off()),
             "exact": self.exact,
         }
+        self.prepare(graph, document)
+        return RemoteProgram(self, graph, document)
+
+    def prepare(self, graph: Graph, document: dict[str, Any]) -> None:
+        """Have a step prepared, or prepared anew by a master that does not have it any more.
+
+        Raises:
+            Exception: why it can't be.
+        """
         with self._preparing, self.channel() as channel:
-            sends = self._graph_to_send(graph)
-            if sends is not None:
-                channel.send(Kind.GRAPH, *sends)
-            channel.send(Kind.PREPARE, document)
-            answer = channel.receive()
-        self._checked(answer)
-        self.tasks_of_latest = len(answer.document()["tasks"])
-        return RemoteProgram(self, number)
+            answer = self._prepared(channel, graph, document)
+            if answer.kind == Kind.UNKNOWN:  # the graph: the master is another start, or had lost this client
+                self._sent = b""
+                answer = self._prepared(channel, graph, document)
+        found = self._checked(answer).document()
+        self.tasks_of_latest = len(found["tasks"])
+        self._homes.update({(task, container, path): home for task, container, path, home in found["homes"]})
+
+    def _prepared(self, channel: Channel, graph: Graph, document: dict[str, Any]) -> Frame:
+        sends = self._graph_to_send(graph)
+        if sends is not None:
+            channel.send(Kind.GRAPH, *sends)
+        channel.send(Kind.PREPARE, document)
+        return channel.receive()
 
     def _graph_to_send(self, graph: Graph) -> tuple[Any, list[Any]] | None:
         """The graph's document and arrays; None if the master has them."""
@@ -193,7 +256,9 @@ class Client:
             return None
         self._sent = digest
         found: list[Any] = []
-        return {"graph": described, "arrays": [encode_value(array, found) for array in arrays]}, found
+        homes = [[*key, incarnation] for key, incarnation in self._homes.items()]
+        written = [encode_value(array, found) for array in arrays]
+        return {"graph": described, "arrays": written, "homes": homes}, found
 
     def _path_of(self, resource: Any) -> str:
         """The name by which tasks know a variable or generator: its own, with a number if the graph has others."""
@@ -210,10 +275,11 @@ class Client:
         """Give the connections up; steps that are under way end."""
         with self._lock:
             self._is_closed = True
-            _close_all(self._idle)
+            _close_all(self._idle, self._greeter)
 
 
-def _close_all(channels: list[Channel]) -> None:
+def _close_all(channels: list[Channel], greeter: Greeter) -> None:
+    greeter.close()
     while channels:
         channels.pop().close()
 
@@ -225,10 +291,11 @@ class RemoteProgram:
         statistics: how often it was run.
     """
 
-    def __init__(self, client: Client, number: int) -> None:
+    def __init__(self, client: Client, graph: Graph, document: dict[str, Any]) -> None:
         self.statistics = Statistics()
         self._client = client
-        self._number = number
+        self._graph = graph
+        self._document = document
 
     def __call__(self, *values: Any) -> tuple[Any, ...]:
         """Run the step.
@@ -241,8 +308,11 @@ class RemoteProgram:
         self.statistics.start()
         arrays: list[Any] = []
         feeds = [encode_value(value, arrays) for value in values]
-        document = {"program": self._number, "feeds": feeds, "timeout": seconds_left()}
+        document = {"program": self._document["program"], "feeds": feeds, "timeout": seconds_left()}
         answer = self._client.ask(Kind.RUN, document, arrays)
+        if answer.kind == Kind.UNKNOWN:  # nothing has begun
+            self._client.prepare(self._graph, self._document)
+            answer = self._client.ask(Kind.RUN, document, arrays)
         return tuple([decode_value(description, answer.arrays) for description in answer.document()["values"]])
 
 

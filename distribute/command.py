@@ -8,7 +8,8 @@ import sys
 from typing import Any
 
 from .cluster import ClusterSpec
-from .server import Server, ServerConfig
+from .config import ServerConfig
+from .server import Server
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,6 +24,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--connect-timeout", type=float, default=30.0, metavar="SECONDS", help="to wait for other tasks"
     )
+    parser.add_argument(
+        "--heartbeat-timeout",
+        type=float,
+        default=ServerConfig.heartbeat_timeout,
+        metavar="SECONDS",
+        help="without an answer after which another task is taken for dead (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--kernel-timeout", type=float, metavar="SECONDS", help="that one operation of another task may take"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -36,7 +47,11 @@ def run(options: argparse.Namespace) -> int:
             options.job_name,
             options.task_index,
             {"cpu": options.cpus},
-            ServerConfig(options.connect_timeout),
+            ServerConfig(
+                options.connect_timeout,
+                heartbeat_timeout=options.heartbeat_timeout,
+                kernel_timeout=options.kernel_timeout,
+            ),
             bind=options.bind,
         )
     except (ValueError, TypeError, OSError) as error:

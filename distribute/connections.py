@@ -10,6 +10,7 @@ import collections
 import secrets
 import selectors
 import socket
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from .token import is_proof, proof
 from .wire import PROTOCOL, Decoder, Frame, FrameError, Kind, encode_document
 
 _HANDSHAKE_SECONDS = 10.0
+_SILENCE_SECONDS = 1.0
 _MOST_HANDSHAKE = 4096  # bytes of a head, before the other side is known
 _MOST_BUFFERS = 64  # that are written by one call
 
@@ -61,15 +63,15 @@ class Handshake:
         self.own = own
         self.other: Identity | None = None
         self._token = token
-        self._accepts = accepts
-        self._expected = expected
+        self.accepts = accepts
+        self.expected = expected
         self._challenge = secrets.token_hex(16)
         self._said: tuple[str, ...] = ()
         self._claimed: Identity | None = None
 
     def begin(self) -> list[Any]:
         """Return the first bytes to send."""
-        if not self._accepts:
+        if not self.accepts:
             return []
         return encode_document(Kind.HELLO, self._introduction())
 
@@ -90,7 +92,7 @@ class Handshake:
         document = frame.document()
         if frame.kind == Kind.REFUSED:
             raise RefusedError(str(document.get("message", "")))
-        if self._accepts:
+        if self.accepts:
             return self._take_proof(frame.kind, document)
         if frame.kind == Kind.HELLO and not self._said:
             return self._take_hello(document)
@@ -103,9 +105,9 @@ class Handshake:
 
     def _take_hello(self, document: dict[str, Any]) -> list[Any]:
         self._claimed = _introduced(document)
-        if self._expected is not None and self._claimed != self._expected:
+        if self.expected is not None and self._claimed != self.expected:
             raise RefusedError(
-                f"{self._expected.name} was expected and {self._claimed.name} answered, or another start of it. The "
+                f"{self.expected.name} was expected and {self._claimed.name} answered, or another start of it. The "
                 "task has been started anew, or another one has taken its port"
             )
         self._said = self._talk(document["challenge"], self._challenge, self._claimed, self.own)
@@ -194,8 +196,19 @@ class Connection:
         if sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         loop.watch(sock, self._ready)
-        loop.after(_HANDSHAKE_SECONDS, self._check_open)
+        if handshake.accepts:  # who connects is patient: a task in a long operation accepts nobody
+            loop.after(_HANDSHAKE_SECONDS, self._check_open)
         self._put(handshake.begin())
+
+    @property
+    def accepts(self) -> bool:
+        """Whether the other side has connected."""
+        return self._handshake.accepts
+
+    @property
+    def wanted(self) -> Identity | None:
+        """Who is on the other side, or is to be; None if that is not known yet."""
+        return self._handshake.other or self._handshake.expected
 
     @property
     def other(self) -> Identity:
@@ -321,6 +334,7 @@ class Channel:
         token: that of the job.
         expected: who is to answer.
         timeout: how many seconds connecting and the handshake may take.
+        check: called every second in which the task has neither said nor taken anything; raises if it is dead.
 
     Raises:
         RefusedError: the handshake has failed.
@@ -328,17 +342,26 @@ class Channel:
     """
 
     def __init__(
-        self, address: tuple[str, int], own: Identity, token: bytes, expected: Identity | None, timeout: float
+        self,
+        address: tuple[str, int],
+        own: Identity,
+        token: bytes,
+        expected: Identity | None,
+        timeout: float,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
+        self._check = check
+        self._until: float | None = time.monotonic() + timeout
         self._decoder = Decoder()
         self._frames: collections.deque[Frame] = collections.deque()
         self._sock = socket.create_connection(address, timeout)
         try:
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._sock.settimeout(_SILENCE_SECONDS)
             handshake = Handshake(own, token, accepts=False, expected=expected)
             while handshake.other is None:
                 self._send(handshake.take(self.receive()))
-            self._sock.settimeout(None)
+            self._until = None
         except BaseException:
             self._sock.close()
             raise
@@ -350,11 +373,20 @@ class Channel:
     def _send(self, buffers: list[Any]) -> None:
         left = list(map(memoryview, buffers))
         while left:
-            count = self._sock.sendmsg(left[:_MOST_BUFFERS])
+            try:
+                count = self._sock.sendmsg(left[:_MOST_BUFFERS])
+            except TimeoutError:
+                self._silence()
+                continue
             while left and count >= len(left[0]):
                 count -= len(left.pop(0))
             if left:
                 left[0] = left[0][count:]
+
+    def _silence(self) -> None:
+        if self._until is not None and time.monotonic() > self._until:
+            raise TimeoutError("it did not prove itself in time")
+        self._check()
 
     def receive(self) -> Frame:
         """Wait for the next frame.
@@ -364,7 +396,11 @@ class Channel:
             FrameError: what came is no frame.
         """
         while not self._frames:
-            count = self._sock.recv_into(self._decoder.buffer())
+            try:
+                count = self._sock.recv_into(self._decoder.buffer())
+            except TimeoutError:
+                self._silence()
+                continue
             if not count:
                 raise ConnectionResetError("the connection was closed by the other side")
             self._frames.extend(self._decoder.advance(count))

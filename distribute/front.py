@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else it prints a line for each task that ends; read when it loads
 import grpc
 
 from .cluster import joined_address, resolved, split_address
@@ -43,8 +46,12 @@ class TaskInfo:
         incarnation: drawn when it started.
         host, port: of its sockets.
         devices: the names of its devices, in full.
-        state: what its loop does.
+        state: what its loop does: "idle", "waiting" for other tasks, "turning", "in an operation" or "compiling".
         turns: how often that has turned since it started.
+        doing: the operation, and the step that it belongs to.
+        since: for how many seconds it has been in that operation.
+        front: where it answers gRPC, "host:port"; empty if that is not known.
+        heartbeat_timeout: seconds without an answer after which others are to take it for dead.
     """
 
     name: str
@@ -54,6 +61,10 @@ class TaskInfo:
     devices: tuple[str, ...]
     state: str = "idle"
     turns: int = 0
+    doing: str = ""
+    since: float = 0.0
+    front: str = ""
+    heartbeat_timeout: float = 8.0
 
 
 class TaskUnavailableError(ConnectionError):
@@ -114,6 +125,9 @@ class Front:
             devices=info.devices,
             state=info.state,
             turns=info.turns,
+            doing=info.doing,
+            since=info.since,
+            heartbeat_timeout=info.heartbeat_timeout,
         )
 
     def _check(self, request: Any, context: Any) -> Any:
@@ -146,12 +160,7 @@ def ask_task(address: str, expected: str | None, timeout: float) -> TaskInfo:
     until = time.monotonic() + timeout
     host = split_address(address)[0]
     with grpc.insecure_channel(address, options=_OPTIONS) as channel:
-        call = channel.unary_unary(
-            f"/{TASK_SERVICE}/Hello",
-            request_serializer=HelloRequest.SerializeToString,
-            response_deserializer=HelloReply.FromString,
-        )
-        reply = _answer(call, address, expected, until, timeout)
+        reply = _answer(_greeting(channel), address, expected, until, timeout)
     if reply.protocol != PROTOCOL:
         raise TaskUnavailableError(
             f"The task at {address} speaks version {reply.protocol} of the protocol, and this process version "
@@ -161,14 +170,30 @@ def ask_task(address: str, expected: str | None, timeout: float) -> TaskInfo:
         raise TaskUnavailableError(
             f"{expected} was expected at {address}, and {reply.task} answers. Start all tasks with the same cluster."
         )
+    return _read(reply, address, resolved(host))
+
+
+def _greeting(channel: grpc.Channel) -> Any:
+    return channel.unary_unary(
+        f"/{TASK_SERVICE}/Hello",
+        request_serializer=HelloRequest.SerializeToString,
+        response_deserializer=HelloReply.FromString,
+    )
+
+
+def _read(reply: Any, address: str, host: str) -> TaskInfo:
     return TaskInfo(
         reply.task,
         reply.incarnation,
-        reply.host or resolved(host),
+        reply.host or host,
         reply.port,
         tuple(reply.devices),
         reply.state,
         reply.turns,
+        reply.doing,
+        reply.since,
+        address,
+        reply.heartbeat_timeout or TaskInfo.heartbeat_timeout,
     )
 
 
@@ -192,6 +217,48 @@ def _answer(call: Any, address: str, expected: str | None, until: float, timeout
         time.sleep(_PATIENCE)
 
 
+class Greeter:
+    """Asks tasks who they are and what they do, again and again, by channels that are kept."""
+
+    def __init__(self) -> None:
+        self._channels: dict[str, grpc.Channel] = {}
+
+    def ask(self, address: str, timeout: float, answered: Callable[[TaskInfo], None]) -> None:
+        """Ask once; `answered` is called by another thread if there is an answer in time."""
+        channel = self._channel(address)
+
+        def done(future: Any) -> None:
+            with contextlib.suppress(grpc.RpcError, grpc.FutureCancelledError):
+                answered(_read(future.result(), address, ""))
+
+        _greeting(channel).future(HelloRequest(protocol=PROTOCOL), timeout=timeout).add_done_callback(done)
+
+    def ask_now(self, address: str, timeout: float) -> TaskInfo | None:
+        """Ask once, and wait for the answer; None if there is none."""
+        try:
+            reply = _greeting(self._channel(address))(HelloRequest(protocol=PROTOCOL), timeout=timeout)
+        except grpc.RpcError:
+            return None
+        return _read(reply, address, "")
+
+    def _channel(self, address: str) -> grpc.Channel:
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = grpc.insecure_channel(address, options=_OPTIONS)
+        return channel
+
+    def forget(self, address: str) -> None:
+        """Close the channel to a task."""
+        channel = self._channels.pop(address, None)
+        if channel is not None:
+            channel.close()
+
+    def close(self) -> None:
+        """Close all channels."""
+        for address in list(self._channels):
+            self.forget(address)
+
+
 def is_healthy(address: str, timeout: float = _CALL_SECONDS) -> bool:
     """Ask the task at an address, by gRPC's health service, whether it is serving."""
     with grpc.insecure_channel(address, options=_OPTIONS) as channel:
@@ -206,4 +273,4 @@ def is_healthy(address: str, timeout: float = _CALL_SECONDS) -> bool:
             return False
 
 
-__all__ = ["Front", "TaskInfo", "TaskUnavailableError", "ask_task", "is_healthy"]
+__all__ = ["Front", "Greeter", "TaskInfo", "TaskUnavailableError", "ask_task", "is_healthy"]

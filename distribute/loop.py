@@ -20,11 +20,13 @@ class Loop:
 
     Attributes:
         turns: how often it has turned.
+        is_waiting: whether it waits for something to happen.
         idle: called once in each turn, before it waits; gives whether there is more to do at once.
     """
 
     def __init__(self) -> None:
         self.turns = 0
+        self.is_waiting = False
         self.idle: Callable[[], bool] = lambda: False
         self._selector = selectors.DefaultSelector()
         self._calls: collections.deque[Callable[[], Any]] = collections.deque()
@@ -93,7 +95,10 @@ class Loop:
         """Do what is there to do; wait for it, if there is nothing."""
         self.turns += 1
         is_busy = self.idle() or bool(self._calls)
-        for key, events in self._selector.select(0 if is_busy else self._until_timer()):
+        self.is_waiting = not is_busy
+        found = self._selector.select(0 if is_busy else self._until_timer())
+        self.is_waiting = False
+        for key, events in found:
             key.data(events)
         while self._timers and self._timers[0][0] <= time.monotonic():
             heapq.heappop(self._timers)[-1]()

@@ -117,9 +117,14 @@ class Master:
         graph = SentGraph(next(self._numbers), document["graph"], document["arrays"], frame.arrays)
         graph.pin([self.identity.name, *self.cluster.tasks])
         session.graphs.append(graph)
+        for task, container, path, home in document["homes"]:
+            session.homes.setdefault((str(task), str(container), str(path)), int(home))
 
     def _take_prepare(self, connection: Connection, session: ClientSession, frame: Frame) -> None:
         document = frame.document()
+        if not session.graphs:
+            connection.send(Kind.UNKNOWN, {})
+            return
         number = next(self._numbers)
         program = MasterProgram(number, session.graphs[-1], session, document)
         self._programs[number] = session.programs[int(document["program"])] = program
@@ -128,13 +133,17 @@ class Master:
             if error is not None:
                 connection.send(Kind.ERROR, {"error": describe_error(error)})
             else:
-                connection.send(Kind.PREPARED, {"tasks": program.tasks})
+                homes = [[*key, incarnation] for key, incarnation in session.homes.items()]
+                connection.send(Kind.PREPARED, {"tasks": program.tasks, "homes": homes})
 
         self._prepare(program, done)
 
     def _take_run(self, connection: Connection, session: ClientSession, frame: Frame) -> None:
         document = frame.document()
-        program = session.programs[int(document["program"])]
+        program = session.programs.get(int(document["program"]))
+        if program is None:
+            connection.send(Kind.UNKNOWN, {})
+            return
         feeds = [decode_value(description, frame.arrays) for description in document["feeds"]]
         step = MasterStep(next(self._numbers), program, connection)
         self._steps[step.number] = step
@@ -274,7 +283,7 @@ class Master:
 
     def _send_program(self, program: MasterProgram, link: Link, identity: Identity) -> None:
         infos = [self.info, *[self._infos[name] for name in program.asked or ()]]
-        tasks = {info.name: [info.host, info.port, info.incarnation] for info in infos}
+        tasks = {info.name: list(_address(info)[1:]) for info in infos}
         program.expected.add(identity.name)
         link.send(
             Kind.PROGRAM,
@@ -470,7 +479,7 @@ class Master:
 
 
 def _address(info: TaskInfo) -> Address:
-    return Address(info.name, info.host, info.port, info.incarnation)
+    return Address(info.name, info.host, info.port, info.incarnation, info.front)
 
 
 def _differ(own: str, others: Sequence[str], text: str, other_text: str) -> str:

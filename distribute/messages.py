@@ -27,6 +27,9 @@ _MESSAGES: dict[str, dict[str, dict[str, tuple[int, Any]]]] = {
             "devices": (6, ["string"]),
             "state": (7, "string"),  # what the task's loop does
             "turns": (8, "uint64"),  # of the loop, since it started
+            "doing": (9, "string"),  # the operation that the loop is in
+            "since": (10, "double"),  # for how many seconds
+            "heartbeat_timeout": (11, "double"),  # seconds
         },
     },
     "grpc.health.v1": {

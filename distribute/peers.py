@@ -20,12 +20,14 @@ class Address(NamedTuple):
         name: "/job:ps/task:0".
         host, port: of its sockets.
         incarnation: of the start that listens there.
+        front: where it answers gRPC, "host:port"; empty if that is not known.
     """
 
     name: str
     host: str
     port: int
     incarnation: int
+    front: str = ""
 
     @property
     def identity(self) -> Identity:
@@ -41,6 +43,7 @@ class Peers:
         on_frame: takes what others answer.
         on_lost: takes who is gone, and the reason.
         masters: gives the incarnations of those who have connected to this task, itself included.
+        watch: takes where a task is that is connected from now on.
     """
 
     def __init__(
@@ -49,11 +52,13 @@ class Peers:
         on_frame: Callable[[Connection, Frame], None],
         on_lost: Callable[[Identity, str], None],
         masters: Callable[[], set[int]],
+        watch: Callable[[Address], None],
     ) -> None:
         self._connect = connect
         self._on_frame = on_frame
         self._on_lost = on_lost
         self._masters = masters
+        self.watch = watch
         self._known: dict[Identity, Connection] = {}
         self._waiting: dict[Identity, list[tuple[Address, Opened]]] = {}
 
@@ -77,6 +82,12 @@ class Peers:
         if identity not in self._known:
             self._begin(address)
 
+    def give_up(self, identity: Identity, reason: str) -> None:
+        """End the connection to a task, open or about to be."""
+        known = self._known.get(identity)
+        if known is not None:
+            known.close(reason)
+
     def _begin(self, address: Address) -> None:
         identity = address.identity
         sock = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET, socket.SOCK_STREAM)
@@ -98,6 +109,7 @@ class Peers:
             self._tell(identity, task_failed(address.name, reason))
             self._on_lost(identity, reason)
 
+        self.watch(address)
         self._known[identity] = self._connect(sock, False, identity, self._on_frame, on_open, on_close)
 
     def _tell(self, identity: Identity, way: Any) -> None:

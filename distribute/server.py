@@ -6,7 +6,7 @@ import contextlib
 import secrets
 import socket
 import threading
-from dataclasses import dataclass
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -15,27 +15,13 @@ import numpy as np
 from ..engine.graph.device import DeviceName
 from ..engine.place.devices import make_devices
 from .cluster import ClusterSpec, is_loopback, joined_address, resolved, split_address
+from .config import ServerConfig
 from .connections import Identity
 from .front import Front, TaskInfo
 from .task import Task
 from .token import job_token
 
 _BACKLOG = 128
-
-
-@dataclass(frozen=True)
-class ServerConfig:
-    """How a task behaves.
-
-    Attributes:
-        connect_timeout: how many seconds a step waits for tasks that it needs and that are not there.
-    """
-
-    connect_timeout: float = 30.0
-
-    def __post_init__(self) -> None:
-        if not self.connect_timeout >= 0:
-            raise ValueError(f"connect_timeout={self.connect_timeout!r}: expected a number of seconds, 0 or more.")
 
 
 class Server:
@@ -100,8 +86,9 @@ class Server:
             self.cluster,
             self._devices,
             self._token,
-            self._config.connect_timeout,
+            self._config,
             self._listener.getsockname()[1],
+            joined_address(resolved(self._host), self._front.port),
         )
         self._thread = threading.Thread(target=self._run, name=f"anabranch {self.name}", daemon=True)
         self._ended = threading.Event()
@@ -166,9 +153,8 @@ class Server:
 
     def _information(self) -> TaskInfo:
         """What this task says of itself; called by gRPC's threads."""
-        names = tuple(str(device.spec) for device in self._devices)
-        port = self._listener.getsockname()[1]
-        return TaskInfo(self.name, self.incarnation, "", port, names, self.task.state, self.task.loop.turns)
+        # Without its host: others reach the sockets where they have reached gRPC.
+        return replace(self.task.information(), host="")
 
 
 def _chosen(cluster: ClusterSpec, job: str | None, index: int | None) -> str:

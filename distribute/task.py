@@ -6,15 +6,18 @@ import contextlib
 import json
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..engine.place.devices import Device
 from .cluster import ClusterSpec, resolved, split_address
+from .config import ServerConfig
 from .connections import Connection, Handshake, Identity
-from .front import TaskInfo
+from .front import Greeter, TaskInfo
 from .loop import Loop
 from .master import Master
 from .peers import Peers
+from .watch import Watch
 from .wire import Frame, FrameError, Kind
 from .worker import Worker
 
@@ -49,8 +52,9 @@ class Task:
         cluster: all tasks.
         devices: those of this task.
         token: that of the job.
-        connect_timeout: how many seconds a step waits for tasks that it needs.
+        config: how it behaves.
         port: of its sockets.
+        front: where it answers gRPC.
     """
 
     def __init__(
@@ -59,8 +63,9 @@ class Task:
         cluster: ClusterSpec,
         devices: Sequence[Device],
         token: bytes,
-        connect_timeout: float,
+        config: ServerConfig,
         port: int,
+        front: str,
     ) -> None:
         self.identity = identity
         self.loop = Loop()
@@ -71,17 +76,29 @@ class Task:
         self._listener: socket.socket | None = None
         host = resolved(split_address(cluster.address(identity.name))[0])
         names = tuple(str(device.spec) for device in devices)
-        self.info = TaskInfo(identity.name, identity.incarnation, host, port, names)
-        self._peers = Peers(self._connection, self._take_reply, self._lost_task, self._masters)
+        self.info = TaskInfo(
+            identity.name,
+            identity.incarnation,
+            host,
+            port,
+            names,
+            front=front,
+            heartbeat_timeout=config.heartbeat_timeout,
+        )
+        self._greeter = Greeter()
+        self._watch = Watch(self.loop, self._greeter, config.patience, self._dead)
+        self._peers = Peers(self._connection, self._take_reply, self._lost_task, self._masters, self._watch.add)
         self._worker = Worker(identity, self._peers, self.loop.wake, self.loop.call)
         self._to_master = OwnLink(identity, self.loop, lambda frame: self._master.take_reply(self._to_master, frame))
         to_worker = OwnLink(identity, self.loop, lambda frame: self._worker.take(self._to_master, frame))
-        self._master = Master(self.info, cluster, self.loop, self._worker, to_worker, self._peers, connect_timeout)
+        self._master = Master(
+            self.info, cluster, self.loop, self._worker, to_worker, self._peers, config.connect_timeout
+        )
 
-    @property
-    def state(self) -> str:
-        """What it does, in a word; for any thread."""
-        return self._worker.state
+    def information(self) -> TaskInfo:
+        """What it is, and what it does at this moment; for any thread."""
+        doing = self._worker.doing(self.loop.is_waiting)
+        return replace(self.info, turns=self.loop.turns, state=doing.state, doing=doing.what, since=doing.since)
 
     def hold(self, container: str, path: str, resource: Any) -> None:
         """Hold an object of this process as the state of that name; for any thread."""
@@ -98,7 +115,7 @@ class Task:
         assert self._listener is not None
         with contextlib.suppress(BlockingIOError, ConnectionError):
             sock, _ = self._listener.accept()
-            self._connection(sock, True, None, self._take, lambda connection: None, self._closed)
+            self._connection(sock, True, None, self._take, self._opened, self._closed)
 
     def _connection(
         self,
@@ -112,11 +129,30 @@ class Task:
         def closed(connection: Connection, reason: str) -> None:
             self.connections.discard(connection)
             on_close(connection, reason)
+            if connection.wanted is not None and not self._with(connection.wanted):
+                self._watch.discard(connection.wanted)
 
         handshake = Handshake(self.identity, self._token, accepts, expected)
         made = Connection(self.loop, sock, handshake, on_frame, on_open, closed, self._outbox)
         self.connections.add(made)
         return made
+
+    def _with(self, other: Identity) -> list[Connection]:
+        """The open connections with somebody."""
+        return [each for each in self.connections if each.is_open and each.other == other]
+
+    def _opened(self, connection: Connection) -> None:
+        """Somebody has connected. A task does so once: what it has begun by an older connection is over."""
+        if _is_task(connection.other):
+            for older in self._with(connection.other):
+                if older is not connection and older.accepts:
+                    older.close("the other side has connected anew")
+
+    def _dead(self, other: Identity, reason: str) -> None:
+        """A task does not answer any more, or its loop has stopped."""
+        self._peers.give_up(other, reason)
+        for connection in self._with(other):
+            connection.close(reason)
 
     def _take(self, connection: Connection, frame: Frame) -> None:
         """A frame of somebody who has connected."""
@@ -171,6 +207,7 @@ class Task:
         self.disconnect("the task ends")
         self._worker.close()
         self._master.close()
+        self._greeter.close()
         if self._listener is not None:
             self.loop.forget(self._listener)
             self._listener.close()

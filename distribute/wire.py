@@ -18,7 +18,7 @@ import numpy as np
 
 from ..engine.graph.dtypes import as_dtype, name_of
 
-PROTOCOL = 2  # the version of what tasks and clients say to each other
+PROTOCOL = 3  # the version of what tasks and clients say to each other
 PREFIX = struct.Struct("<BxxxIII")
 _DIRECT = 1 << 16  # arrays with more bytes than this to come are read into their own memory at once
 _SCRATCH = 1 << 18
@@ -43,6 +43,7 @@ class Kind(IntEnum):
     ERROR = 15
     CANCEL = 16
     STATUS = 17
+    UNKNOWN = 18
     PROGRAM = 20
     READY = 21
     STEP = 22

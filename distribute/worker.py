@@ -21,6 +21,7 @@ from ..engine.place.devices import Device
 from ..engine.place.kernels import all_operations
 from ..engine.saving import rebuild
 from .connections import Identity
+from .doing import Doing, Observer
 from .failures import describe_error, task_failed
 from .peers import Address, Peers
 from .resources import Resources, place_state
@@ -83,6 +84,8 @@ class Worker:
         self._graphs: dict[tuple[int, int], Any] = {}  # by master and session: the graph, or why there is none
         self._programs: dict[tuple[int, int], _Program] = {}  # by master and number
         self._running: dict[StepKey, _Running] = {}
+        self._turning: PartStep | None = None  # the step that runs at this moment
+        self._observer = Observer()
         self._early: dict[StepKey, list[Frame]] = {}
         self._newest: dict[int, int] = {}  # by master, the number of its newest step here
         self._takes: dict[int, Callable[[Link, Frame], None]] = {
@@ -94,12 +97,14 @@ class Worker:
             Kind.TEXT: self._take_text,
         }
 
-    @property
-    def state(self) -> str:
-        """What it does, in a word; for any thread."""
-        if self._running:
-            return "running"
-        return "compiling" if self._compiling else "idle"
+    def doing(self, is_waiting: bool) -> Doing:
+        """Say what this task does; for any thread.
+
+        Args:
+            is_waiting: whether the loop waits for something to happen.
+        """
+        running = [each.step for each in list(self._running.values())]
+        return self._observer.look(self._turning, running, is_waiting, bool(self._compiling))
 
     def take(self, link: Link, frame: Frame) -> None:
         """Take a frame of a master.
@@ -229,6 +234,8 @@ class Worker:
     def _reach(self, link: Link, number: int, program: _Program, tasks: Any) -> None:
         """Connect to the tasks that take something from this one; then the program is ready."""
         addresses = {name: Address(name, *where) for name, where in tasks.items()}
+        if link.other.name != self.identity.name:
+            self._peers.watch(addresses[link.other.name])  # the master
         wanted = {addresses[task] for task in program.program.sends.values()}
         missing = set(wanted)
 
@@ -324,12 +331,15 @@ class Worker:
         for running in list(self._running.values()):
             step = running.step
             if step.has_work:
+                self._turning = step
                 try:
                     with running.program.program.room():
                         step.turn(_SLICE)
                 except Exception as error:
                     self._fail(running, error)
                     continue
+                finally:
+                    self._turning = None
             if step.is_over:
                 self._end(running)
             else:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import queue
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from ..control_flow.scheduling import Scheduled
@@ -44,6 +46,8 @@ class _Events(queue.SimpleQueue[Event]):
 
 class PartStep(Step):
     """Runs of the partitions of one task, one after the other; each is begun, turned until it is over, and ended."""
+
+    nodes: Mapping[str, Node] = MappingProxyType({})  # by name of a printed function
 
     def _namespace(self, bindings: Mapping[str, Any]) -> dict[str, Any]:
         return {**super()._namespace(bindings), "post": self._post, "post_dead": self._post_dead}
@@ -92,20 +96,28 @@ class PartStep(Step):
             Exception: what an operation raised; `current` tells where.
         """
         ready = self.ready
-        item = None
-        try:
-            for _ in range(most):
-                if not ready:
-                    break
-                item = ready.popleft()
-                item[0](item[1])
-        except Exception:
-            self.current = item
-            raise
+        for _ in range(most):
+            if not ready:
+                break
+            self.current = item = ready.popleft()  # noted before it runs: others ask what a long step is in
+            item[0](item[1])
         with contextlib.suppress(queue.Empty):
             while not ready:
                 function, arguments = self.events.get_nowait()
                 function(*arguments)
+
+    def under_way(self) -> list[tuple[str, float]]:
+        """The operations that run apart from the loop at this moment, and for how many seconds; for any thread."""
+        now = time.perf_counter()
+        with contextlib.suppress(RuntimeError):  # the loop has begun or ended one meanwhile
+            apart = [known for number, known in self.outstanding.items() if number not in self.waits]
+            return [(f"operation {node.name!r}", now - since) for node, _, since in apart]
+        return []
+
+    def named(self, item: tuple[Any, Any]) -> str:
+        """The operation of something that was ready; for any thread."""
+        node = self.nodes.get(getattr(item[0], "__name__", ""))
+        return "the step's own work" if node is None else f"operation {node.name!r}"
 
     def receive(self, number: int, tag: Tag, value: Any, is_dead: bool) -> None:
         """Take what another task has sent.
@@ -198,6 +210,7 @@ class PartProgram(MachineProgram):
             step = self._idle.pop() if self._idle else None
         step = step or self._make_step()
         assert isinstance(step, PartStep)
+        step.nodes = self.printing.nodes
         self.statistics.start()
         self.statistics.latest = step
         step.begin_run(values, send, wake)

@@ -162,7 +162,7 @@ def test_a_task_that_does_not_know_the_token_is_refused_by_who_connects():
 def test_another_version_is_named():
     client = Handshake(CLIENT, TOKEN.encode(), accepts=False)
     hello = {"protocol": 99, "name": "/job:ps/task:0", "incarnation": 1, "challenge": "x"}
-    with pytest.raises(RefusedError, match="speaks version 99 of the protocol, and this one version 2"):
+    with pytest.raises(RefusedError, match="speaks version 99 of the protocol, and this one version 3"):
         client.take(frame_of(b"".join(map(bytes, encode_document(Kind.HELLO, hello)))))
 
 

@@ -16,6 +16,7 @@ import pytest
 from shared.tasks import PATIENCE, PS, TOKEN, WORKER, Running, TaskProcess, tasks
 
 import anabranch as ab
+from anabranch.distribute.connections import Channel
 from anabranch.distribute.wire import Kind
 from anabranch.engine.place.constraints import PlacementError
 
@@ -289,9 +290,7 @@ def test_numpy_functions_do_not_travel(session: ab.Session):
 @pytest.mark.parametrize(
     ("kind", "document"),
     [
-        (Kind.RUN, {"program": 99, "feeds": [], "timeout": None}),
         (Kind.RUN, {"program": "x"}),
-        (Kind.PREPARE, {}),
         (Kind.GRAPH, {"graph": {}, "arrays": []}),
         (Kind.STEP, {"step": 1, "program": 1, "feeds": []}),
         (Kind.VALUE, {}),
@@ -435,6 +434,48 @@ def test_a_killed_master_is_named(graph: ab.Graph):
         session.close()
 
 
+def test_a_master_that_is_started_anew_is_used_again(graph: ab.Graph):
+    with tasks() as running:
+        session = ab.Session(graph, target=running[WORKER].target)
+        with ab.device(PS):
+            kept = ab.Variable(1.0, name="kept over a master")
+            more = kept.assign_add(1.0)
+        lost = ab.Variable(5.0, name="lost with a master")
+        assert session.run([more, lost]) == [2, 5]
+        running[WORKER].kill()
+        with pytest.raises(ab.errors.TaskFailedError):
+            session.run(more)
+        cluster = {"ps": [running[PS].address], "worker": [running[WORKER].address]}
+        again = TaskProcess(cluster, "worker")
+        try:
+            assert session.run(more) == 3
+            with pytest.raises(ab.errors.StateLostError, match="'lost with a master' has no value: /job:worker/task:0"):
+                session.run(lost)
+            session.close()
+        finally:
+            again.end()
+
+
+def test_an_interrupted_client_goes_on(graph: ab.Graph, running: Running, monkeypatch: pytest.MonkeyPatch):
+    """The connection in which it waited for an answer is closed; what the master knew of it was lost with that."""
+    session = ab.Session(graph, target=running[WORKER].target)
+    y = ab.constant(1.0) + 1.0
+    assert session.run(y) == 2
+
+    def interrupted(channel: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Channel, "receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.run(y)
+    patient = time.monotonic() + PATIENCE
+    while remote(session)._idle and time.monotonic() < patient:
+        pass
+    assert session.run(y) == 2
+    session.close()
+
+
 def test_a_task_that_never_came_is_named_after_the_time_for_it(graph: ab.Graph, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ANABRANCH_TOKEN", TOKEN)
     config = ab.distribute.ServerConfig(connect_timeout=0.2)
@@ -501,3 +542,54 @@ def test_a_branch_that_only_touches_state_of_another_task_runs_there(session: ab
     for _ in range(3):
         session.run(counted, {x: [2.0, 3.0]})
     assert session.run(total).tolist() == [6.0, 12.0]
+
+
+# --- tasks that are stopped -----------------------------------------------------------------------------------------
+
+
+def test_a_stopped_task_is_dead_and_is_used_again_when_it_goes_on(graph: ab.Graph):
+    with tasks("--heartbeat-timeout", "2", ps=1) as running:
+        session = ab.Session(graph, target=running[WORKER].target)
+        with ab.device(PS):
+            w = ab.Variable(1.0, name="survivor")
+            more = w.assign_add(1.0)
+        own = ab.constant(1.0) + 1.0
+        assert session.run(more) == 2
+        running[PS].stop()
+        with pytest.raises(
+            ab.errors.TaskFailedError, match=r"it has not answered for \d s \(heartbeat_timeout=2\)"
+        ) as e:
+            session.run(more)
+        assert e.value.task == PS
+        assert session.run(own) == 2
+        with pytest.raises(ab.errors.TaskFailedError, match="did not answer"):
+            session.run(more)
+        running[PS].go_on()
+        assert session.run(w) in (2, 3)  # of the step that was given up nothing or all is done
+        before = session.run(w)
+        assert session.run(more) == before + 1
+        session.close()
+
+
+def test_a_stopped_master_is_dead_for_its_clients(graph: ab.Graph):
+    with tasks("--heartbeat-timeout", "2") as running:
+        session = ab.Session(graph, target=running[WORKER].target)
+        with ab.device(PS):
+            y = ab.constant(1.0) + 1.0
+        assert session.run(y) == 2
+        running[WORKER].stop()
+        with pytest.raises(ab.errors.TaskFailedError, match="it has not answered for") as caught:
+            session.run(y)
+        assert caught.value.task == WORKER
+        running[WORKER].go_on()
+        assert session.run(y) == 2
+        session.close()
+
+
+def test_who_asks_for_what_the_master_does_not_have_is_answered(running: Running):
+    other: Any = ab.Session(ab.Graph(), target=running[WORKER].target)
+    with remote(other).channel() as channel:
+        for kind, document in [(Kind.RUN, {"program": 99, "feeds": [], "timeout": None}), (Kind.PREPARE, {})]:
+            channel.send(kind, document)
+            assert channel.receive().kind == Kind.UNKNOWN
+    other.close()

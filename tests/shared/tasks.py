@@ -52,10 +52,20 @@ class TaskProcess:
         self._process.kill()
         self._process.wait(PATIENCE)
 
+    def stop(self) -> None:
+        """Stop it: it does nothing, and its connections stay."""
+        self._process.send_signal(signal.SIGSTOP)
+        os.waitpid(self.pid, os.WUNTRACED)  # its threads stop a little later than the signal is sent
+
+    def go_on(self) -> None:
+        """Let it go on."""
+        self._process.send_signal(signal.SIGCONT)
+
     def end(self) -> int:
         """End it as a supervisor does; gives its exit status."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
+            self.go_on()
         try:
             return self._process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
