@@ -15,6 +15,7 @@ _NAMES = {
     "Server": ".server",
     "ServerConfig": ".config",
     "Strategy": ".strategy",
+    "TaskStatus": ".task_status",
     "all_gather": ".collectives.public",
     "all_reduce": ".collectives.public",
     "barrier": ".collectives.public",
@@ -22,6 +23,7 @@ _NAMES = {
     "cluster_from_environment": ".environment",
     "rank": ".collectives.public",
     "reduce_scatter": ".collectives.public",
+    "status": ".task_status",
     "world_size": ".collectives.public",
 }
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from .environment import cluster_from_environment
     from .server import Server
     from .strategy import ParameterServer, Strategy
+    from .task_status import TaskStatus, status
 
 
 def __getattr__(name: str) -> Any:
@@ -56,6 +59,7 @@ __all__ = [
     "Server",
     "ServerConfig",
     "Strategy",
+    "TaskStatus",
     "all_gather",
     "all_reduce",
     "barrier",
@@ -63,5 +67,6 @@ __all__ = [
     "cluster_from_environment",
     "rank",
     "reduce_scatter",
+    "status",
     "world_size",
 ]

@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from ..engine.graph.container import name_of_container
@@ -32,6 +33,9 @@ from .cluster import is_loopback, split_address
 from .connections import Channel, Identity, RefusedError
 from .failures import read_error, task_failed
 from .front import Greeter, TaskInfo, TaskUnavailableError, ask_task
+from .planes.choice import asked, ways
+from .planes.dialing import dial
+from .planes.streams import open_stream
 from .token import job_token
 from .values import decode_value, encode_value
 from .watch import Patience, Pulse
@@ -91,6 +95,7 @@ class Client:
         self._is_closed = False
         self._greeter = Greeter()
         self._asking = threading.Lock()
+        self._ways = ways(asked(), info.name)
         self._pulse = Pulse(info.incarnation, Patience(timeout=info.heartbeat_timeout))
         self._finalizer = weakref.finalize(self, _close_all, self._idle, self._greeter)
         self._idle.append(self._open())
@@ -115,7 +120,7 @@ class Client:
         expected = Identity(self.master.name, self.master.incarnation)
         try:
             return Channel(
-                (self.master.host, self.master.port),
+                self._dial,
                 self.identity,
                 self._token,
                 expected,
@@ -128,6 +133,11 @@ class Client:
             raise
         except OSError as error:
             raise task_failed(self.master.name, f"it can't be reached ({error.strerror or error})") from None
+
+    def _dial(self) -> socket.socket:
+        master = self.master
+        begin = partial(open_stream, master.front)
+        return dial(self._ways, master.host, master.port, master.incarnation, begin, _CONNECT_SECONDS)[0]
 
     def _check_alive(self) -> None:
         """Ask the master how it is, while an answer is awaited.
@@ -142,6 +152,11 @@ class Client:
             info = self._greeter.ask_now(self.master.front, self._pulse.patience.interval)
             if info is not None:
                 self._pulse.answered(info)
+
+    def look(self) -> TaskInfo:
+        """What the master says of itself at this moment; or what it said last."""
+        with self._asking:
+            return self._greeter.ask_now(self.master.front, self._pulse.patience.timeout) or self.master
 
     @contextlib.contextmanager
     def channel(self) -> Iterator[Channel]:

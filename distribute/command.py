@@ -9,6 +9,7 @@ from typing import Any
 
 from .cluster import ClusterSpec
 from .config import ServerConfig
+from .planes.choice import CHOICES
 from .server import Server
 
 
@@ -34,6 +35,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kernel-timeout", type=float, metavar="SECONDS", help="that one operation of another task may take"
     )
+    parser.add_argument(
+        "--plane", choices=CHOICES, help="how values travel to other tasks (default: $ANABRANCH_PLANE, auto)"
+    )
+    parser.add_argument(
+        "--inline-bytes",
+        type=int,
+        default=ServerConfig.inline_bytes,
+        metavar="BYTES",
+        help="values of at most so many go by the socket where there is shared memory (default: %(default)s)",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -51,6 +62,8 @@ def run(options: argparse.Namespace) -> int:
                 options.connect_timeout,
                 heartbeat_timeout=options.heartbeat_timeout,
                 kernel_timeout=options.kernel_timeout,
+                plane=options.plane,
+                inline_bytes=options.inline_bytes,
             ),
             bind=options.bind,
         )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .planes.choice import Limits, asked
 from .watch import Patience
 
 
@@ -17,6 +19,12 @@ class ServerConfig:
         heartbeat_timeout: seconds without an answer after which such a task is taken for dead. So is one whose loop
             has work and has not turned for that long, in no operation. A long operation or compilation is no silence.
         kernel_timeout: seconds that one operation of another task may take; None for any time.
+        plane: how values travel to other tasks: "shared_memory" and "unix" on one host, "tcp", "grpc", "sockets" (Unix
+            on one host, else TCP), or "auto": the first of these that leads there. A dict has planes by task:
+            ``{"/job:ps": "sockets"}``. None takes the one in ``ANABRANCH_PLANE``, or "auto".
+        bytes_in_flight: for one other task: when more waits to be sent, steps are held until it has gone.
+        shared_memory_bytes: for the values of one other task; when all of it is in use, values go by the socket.
+        inline_bytes: values of at most so many bytes go by the socket where there is shared memory.
 
     Raises:
         ValueError: a value is out of range.
@@ -26,6 +34,10 @@ class ServerConfig:
     heartbeat_interval: float = 1.0
     heartbeat_timeout: float = 8.0
     kernel_timeout: float | None = None
+    plane: str | Mapping[str, str] | None = None
+    bytes_in_flight: int = Limits.in_flight
+    shared_memory_bytes: int = Limits.slabs
+    inline_bytes: int = Limits.inline
 
     def __post_init__(self) -> None:
         _check(self.connect_timeout >= 0, "connect_timeout", self.connect_timeout, "a number of seconds, 0 or more")
@@ -34,6 +46,10 @@ class ServerConfig:
         _check(timeout > interval, "heartbeat_timeout", timeout, f"more seconds than heartbeat_interval={interval:g}")
         kernel = self.kernel_timeout
         _check(kernel is None or kernel > 0, "kernel_timeout", kernel, "a number of seconds above 0, or None")
+        asked(self.plane)
+        _check(self.bytes_in_flight > 0, "bytes_in_flight", self.bytes_in_flight, "a number above 0")
+        _check(self.inline_bytes >= 0, "inline_bytes", self.inline_bytes, "a number, 0 or more")
+        _check(self.shared_memory_bytes >= 0, "shared_memory_bytes", self.shared_memory_bytes, "a number, 0 or more")
 
     @property
     def patience(self) -> Patience:

@@ -7,21 +7,26 @@ its own; the one who accepts proves itself, too. Before that a connection takes 
 from __future__ import annotations
 
 import collections
+import os
 import secrets
 import selectors
 import socket
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .loop import Loop
+from .planes.choice import Limits, Plane
+from .planes.slabs import IS_AVAILABLE, Mapped, Pool, close_descriptors
 from .token import is_proof, proof
-from .wire import PROTOCOL, Decoder, Frame, FrameError, Kind, encode_document
+from .wire import PROTOCOL, Decoder, Frame, FrameError, Kind, encode, encode_document
 
 _HANDSHAKE_SECONDS = 10.0
 _SILENCE_SECONDS = 1.0
+_ROOM = socket.CMSG_SPACE(64 * 4) if hasattr(socket, "CMSG_SPACE") else 0  # for descriptors that come with bytes
+_OF_SLABS = frozenset({Kind.SLAB, Kind.DROPPED, Kind.TAKEN})
 _MOST_HANDSHAKE = 4096  # bytes of a head, before the other side is known
 _MOST_BUFFERS = 64  # that are written by one call
 
@@ -166,6 +171,15 @@ class Connection:
         on_open: takes the connection when they have.
         on_close: takes the connection and the reason when it is over, whoever ends it; once.
         outbox: notes connections that have something to send (see `flush`).
+        released: takes this connection and the number of a slab, when an array in it is gone, in whatever thread.
+        plane: how values travel.
+        settings: the bytes that may wait here to be sent, and those of slabs.
+
+    Attributes:
+        queued: bytes that wait for the socket to take them.
+        stalls: how often a step was held because too many did.
+        pool: slabs for values that are sent; None unless the plane is shared memory.
+        mapped: slabs of the other side.
     """
 
     def __init__(
@@ -177,8 +191,20 @@ class Connection:
         on_open: Callable[[Connection], None],
         on_close: Callable[[Connection, str], None],
         outbox: set[Connection],
+        released: Callable[[Connection, int], None],
+        plane: Plane,
+        limits: Limits,
     ) -> None:
         self.loop = loop
+        self.plane = plane
+        self.queued = 0
+        self.stalls = 0
+        self.pool = Pool(limits.slabs) if plane == Plane.SHARED_MEMORY else None
+        self.mapped = Mapped(lambda number: released(self, number))
+        self._most_queued, self._inline = limits.in_flight, limits.inline
+        self._enqueued = 0  # bytes that were ever given to be sent
+        self._descriptors: collections.deque[tuple[int, int]] = collections.deque()  # and the bytes before each
+        self._received: collections.deque[int] = collections.deque()  # descriptors that slabs are to come for
         self.is_open = False
         self.is_closed = False
         self.bytes_sent = 0
@@ -190,6 +216,7 @@ class Connection:
         self._on_frame, self._on_open, self._on_close = on_frame, on_open, on_close
         self._outbox = outbox
         self._decoder = Decoder(_MOST_HANDSHAKE, 0)
+        self._takes_descriptors = IS_AVAILABLE and sock.family == socket.AF_UNIX
         self._buffers: collections.deque[memoryview] = collections.deque()
         self._writes = False
         sock.setblocking(False)
@@ -216,29 +243,81 @@ class Connection:
         assert self._handshake.other is not None, "the connection is not open yet"
         return self._handshake.other
 
+    def statistics(self) -> dict[str, Any]:
+        """Count what has travelled, and what waits."""
+        pool = self.pool
+        return {
+            "task": self.other.name if self.is_open else "",
+            "plane": str(self.plane),
+            "connected_by": "the other side" if self.accepts else "this task",
+            "bytes_sent": self.bytes_sent,
+            "bytes_received": self.bytes_received,
+            "bytes_shared": 0 if pool is None else pool.bytes_shared,
+            "frames_sent": self.frames_sent,
+            "frames_received": self.frames_received,
+            "queued": self.queued,
+            "stalls": self.stalls,
+            "slabs": 0 if pool is None else pool.in_use,
+            "slab_bytes": 0 if pool is None else pool.size,
+            "pool_full": 0 if pool is None else pool.full,
+            "mapped": len(self.mapped),
+        }
+
     # --- sending ----------------------------------------------------------------------------------------------------
 
     def send(self, kind: int, document: Any, arrays: Any = ()) -> None:
         """Send a frame with a head of JSON; nothing if the connection is over."""
-        self.put(encode_document(kind, document, arrays))
+        self._put_frame(encode_document(kind, document, arrays))
 
-    def put(self, buffers: list[Any]) -> None:
-        """Send a frame that is encoded. It leaves with what else is sent in this turn of the loop."""
+    def put(self, kind: int, head: bytes, arrays: Any = ()) -> None:
+        """Send a frame of a value. It leaves with what else is sent in this turn of the loop."""
+        if not self.is_closed:
+            self._put_frame(encode(kind, head, arrays, None if self.pool is None else self._share))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits to be sent that steps are not to add to it."""
+        return self.queued > self._most_queued
+
+    def _put_frame(self, buffers: list[Any]) -> None:
         if not self.is_closed:
             self.frames_sent += 1
             self._put(buffers)
 
     def _put(self, buffers: list[Any]) -> None:
-        self._buffers.extend(map(memoryview, buffers))
+        views = list(map(memoryview, buffers))
+        count = sum(map(len, views))
+        self._enqueued += count
+        self.queued += count
+        self._buffers.extend(views)
         if self._buffers:
             self._outbox.add(self)
+
+    def _share(self, array: Any) -> tuple[int, int] | None:
+        """Lay an array into a slab, and tell the other side of that slab before."""
+        assert self.pool is not None, "the plane is shared memory"
+        if array.nbytes <= self._inline or array.dtype.byteorder == ">":
+            return None
+        found = self.pool.put(array)
+        if found is None:
+            return None
+        if found.dropped:
+            self._put(encode_document(Kind.DROPPED, {"slabs": found.dropped}))
+        if found.is_new:
+            self._descriptors.append((self._enqueued, found.slab.descriptor))
+            self._put(encode_document(Kind.SLAB, {"slab": found.slab.number}))
+        return found.slab.number, found.offset
+
+    def acknowledge(self, slabs: Sequence[int]) -> None:
+        """Tell the other side that arrays in these slabs are gone."""
+        if not self.is_closed:
+            self._put(encode_document(Kind.TAKEN, {"slabs": list(slabs)}))
 
     def flush(self) -> None:
         """Write what the socket takes."""
         try:
             while self._buffers and not self.is_closed:
-                some = [self._buffers[k] for k in range(min(len(self._buffers), _MOST_BUFFERS))]
-                self._sent(self._sock.sendmsg(some))
+                self._sent(self._write())
         except BlockingIOError:
             pass
         except OSError as error:
@@ -248,8 +327,29 @@ class Connection:
             self._writes = bool(self._buffers)
             self.loop.watch(self._sock, self._ready, self._writes)
 
+    def _write(self) -> int:
+        """Write some buffers; a descriptor goes with the first byte of the frame that tells of it."""
+        most = min(len(self._buffers), _MOST_BUFFERS)
+        if not self._descriptors:
+            return self._sock.sendmsg([self._buffers[k] for k in range(most)])
+        before, descriptor = self._descriptors[0]
+        left = before - self.bytes_sent
+        if not left:
+            count = socket.send_fds(self._sock, [self._buffers[0]], [descriptor])
+            self._descriptors.popleft()
+            os.close(descriptor)
+            return count
+        some: list[memoryview] = []
+        for k in range(most):
+            if left <= 0:
+                break
+            some.append(self._buffers[k])
+            left -= len(some[-1])
+        return self._sock.sendmsg(some)
+
     def _sent(self, count: int) -> None:
         self.bytes_sent += count
+        self.queued -= count
         while count:
             first = self._buffers[0]
             if count < len(first):
@@ -268,7 +368,7 @@ class Connection:
 
     def _receive(self) -> None:
         try:
-            count = self._sock.recv_into(self._decoder.buffer())
+            count = self._read(self._decoder.buffer())
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -289,16 +389,47 @@ class Connection:
             traceback.print_exc()
             self._refuse(f"an error inside anabranch, {type(error).__name__}: {error}")
 
+    def _read(self, buffer: memoryview) -> int:
+        if not (self._takes_descriptors and self.is_open):
+            return self._sock.recv_into(buffer)
+        count, others, _, _ = self._sock.recvmsg_into([buffer], _ROOM, socket.MSG_CMSG_CLOEXEC)
+        for level, kind, data in others:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                self._received.extend(memoryview(data[: len(data) - len(data) % 4]).cast("i"))
+        return count
+
     def _take(self, frame: Frame) -> None:
         self.frames_received += 1
         if self.is_open:
-            self._on_frame(self, frame)
+            if frame.kind in _OF_SLABS:
+                self._take_slabs(frame)
+            else:
+                self._on_frame(self, frame)
             return
         self._put(self._handshake.take(frame))
         if self._handshake.other is not None:
             self.is_open = True
             self._decoder.most_head, self._decoder.most_arrays = Decoder().most_head, Decoder().most_arrays
+            if self._takes_descriptors:
+                self._decoder.shared = self.mapped.array
             self._on_open(self)
+
+    def _take_slabs(self, frame: Frame) -> None:
+        """Take what the other side says of slabs, its own or those of this side."""
+        document = frame.document()
+        try:
+            if frame.kind == Kind.SLAB:
+                self.mapped.add(int(document["slab"]), self._received.popleft())
+            elif frame.kind == Kind.DROPPED:
+                for number in document["slabs"]:
+                    self.mapped.drop(int(number))
+            elif self.pool is None:
+                raise FrameError("slabs were acknowledged, and there are none here")
+            else:
+                for number in document["slabs"]:
+                    self.pool.taken(int(number))
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise FrameError(f"what was said of slabs is damaged: {type(error).__name__}: {error}") from None
 
     def _refuse(self, reason: str) -> None:
         """Tell the other side why this is over."""
@@ -317,6 +448,12 @@ class Connection:
         self.is_closed = True
         self._outbox.discard(self)
         self._buffers.clear()
+        self.mapped.close()
+        self.pool = None
+        close_descriptors([descriptor for _, descriptor in self._descriptors])
+        close_descriptors(self._received)
+        self._descriptors.clear()
+        self._received.clear()
         self.loop.forget(self._sock)
         self._sock.close()
         self._on_close(self, reason)
@@ -329,7 +466,7 @@ class Channel:
     """A connection for a thread that waits for its answers.
 
     Args:
-        address: host and port of the sockets of a task.
+        connect: gives a socket that leads to the task.
         own: who connects.
         token: that of the job.
         expected: who is to answer.
@@ -343,7 +480,7 @@ class Channel:
 
     def __init__(
         self,
-        address: tuple[str, int],
+        connect: Callable[[], socket.socket],
         own: Identity,
         token: bytes,
         expected: Identity | None,
@@ -354,9 +491,10 @@ class Channel:
         self._until: float | None = time.monotonic() + timeout
         self._decoder = Decoder()
         self._frames: collections.deque[Frame] = collections.deque()
-        self._sock = socket.create_connection(address, timeout)
+        self._sock = connect()
         try:
-            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._sock.family in (socket.AF_INET, socket.AF_INET6):
+                self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._sock.settimeout(_SILENCE_SECONDS)
             handshake = Handshake(own, token, accepts=False, expected=expected)
             while handshake.other is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,9 +25,10 @@ from .messages import (
     HelloReply,
     HelloRequest,
 )
+from .planes.streams import stream_handler
 from .wire import PROTOCOL
 
-_THREADS = 2
+_THREADS = 256  # each stream has one; they are made as they are needed
 _PATIENCE = 0.2  # seconds between tries to reach a task
 _CALL_SECONDS = 5.0
 _OPTIONS = [
@@ -77,12 +79,15 @@ class Front:
     Args:
         host, port: where; port 0 takes one that is free.
         information: what the task says of itself at this moment, called by any thread.
+        accept: takes the socket by which a stream's bytes come and go, in any thread.
 
     Raises:
         OSError: the port is in use.
     """
 
-    def __init__(self, host: str, port: int, information: Callable[[], TaskInfo]) -> None:
+    def __init__(
+        self, host: str, port: int, information: Callable[[], TaskInfo], accept: Callable[[socket.socket], None]
+    ) -> None:
         self._information = information
         self._is_serving = True
         self._threads = ThreadPoolExecutor(_THREADS, "anabranch-front")
@@ -90,6 +95,7 @@ class Front:
         self._server.add_generic_rpc_handlers(
             (
                 _service(TASK_SERVICE, "Hello", self._hello, HelloRequest, HelloReply),
+                stream_handler(accept),
                 _service(HEALTH_SERVICE, "Check", self._check, HealthCheckRequest, HealthCheckResponse),
             )
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import heapq
 import itertools
 import selectors
@@ -33,6 +34,7 @@ class Loop:
         self._timers: list[tuple[float, int, Callable[[], Any]]] = []
         self._numbers = itertools.count()
         self._is_over = False
+        self._thread = 0
         self._is_awake = False  # whether a byte that wakes the loop is under way
         self._lock = threading.Lock()
         self._inner, self._outer = socket.socketpair()
@@ -53,7 +55,14 @@ class Loop:
             if self._is_awake or self._is_over:
                 return
             self._is_awake = True
-            self._outer.send(b"\0")
+            with contextlib.suppress(BlockingIOError):  # nudges have filled it: the loop will wake
+                self._outer.send(b"\0")
+
+    def nudge(self) -> None:
+        """End the wait that is under way, if another thread asks; takes no lock, so that it may be called anywhere."""
+        if threading.get_ident() != self._thread:
+            with contextlib.suppress(OSError):  # it is awake, or over
+                self._outer.send(b"\0")
 
     def stop(self) -> None:
         """End `run`."""
@@ -88,6 +97,7 @@ class Loop:
 
     def run(self) -> None:
         """Turn until `stop` is called."""
+        self._thread = threading.get_ident()
         while not self._is_over:
             self.turn()
 
@@ -111,7 +121,7 @@ class Loop:
     def _woken(self, events: int) -> None:
         with self._lock:
             self._is_awake = False
-            self._inner.recv(1)
+            self._inner.recv(4096)
 
     def close(self) -> None:
         """Give up what the loop itself holds; it must not run."""

@@ -33,6 +33,7 @@ class Master:
 
     Args:
         info: what this task says of itself.
+        statistics: counts what this task holds.
         cluster: all tasks.
         loop: in whose thread everything happens.
         worker: the part of this task in steps.
@@ -44,6 +45,7 @@ class Master:
     def __init__(
         self,
         info: TaskInfo,
+        statistics: Callable[[], dict[str, Any]],
         cluster: ClusterSpec,
         loop: Loop,
         worker: Worker,
@@ -54,6 +56,7 @@ class Master:
         self.info = info
         self.identity = Identity(info.name, info.incarnation)
         self.cluster = cluster
+        self._statistics = statistics
         self._loop = loop
         self._worker = worker
         self._own = own
@@ -161,8 +164,11 @@ class Master:
         self._prepare(program, done)
 
     def _take_status(self, connection: Connection, session: ClientSession, frame: Frame) -> None:
-        found = {"steps": len(self._steps), "sessions": len(self._sessions), "worker": self._worker.statistics()}
-        connection.send(Kind.STATUS, found)
+        connection.send(Kind.STATUS, self._statistics())
+
+    def statistics(self) -> dict[str, int]:
+        """Count what clients have here."""
+        return {"steps": len(self._steps), "sessions": len(self._sessions)}
 
     # --- preparing --------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from .connections import Connection, Identity
 from .failures import task_failed
+from .planes.choice import Plane
 from .wire import Frame
 
 Opened = Callable[["Address", Any], None]  # of where it leads, and the connection or why there is none
@@ -38,8 +39,9 @@ class Peers:
     """Connects to other tasks, once each.
 
     Args:
-        connect: makes a connection of a socket; takes the one who is to answer, and what takes frames, notes that the
-            connection is open and that it is over.
+        connect: makes a connection of a socket; takes the one who is to answer, the plane, and what takes frames, notes
+            that the connection is open and that it is over.
+        dial: gives a socket that leads to a task, and the plane.
         on_frame: takes what others answer.
         on_lost: takes who is gone, and the reason.
         masters: gives the incarnations of those who have connected to this task, itself included.
@@ -49,12 +51,14 @@ class Peers:
     def __init__(
         self,
         connect: Callable[..., Connection],
+        dial: Callable[[Address], tuple[socket.socket, Plane]],
         on_frame: Callable[[Connection, Frame], None],
         on_lost: Callable[[Identity, str], None],
         masters: Callable[[], set[int]],
         watch: Callable[[Address], None],
     ) -> None:
         self._connect = connect
+        self._dial = dial
         self._on_frame = on_frame
         self._on_lost = on_lost
         self._masters = masters
@@ -90,15 +94,10 @@ class Peers:
 
     def _begin(self, address: Address) -> None:
         identity = address.identity
-        sock = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET, socket.SOCK_STREAM)
-        sock.setblocking(False)
         try:
-            sock.connect((address.host, address.port))
-        except BlockingIOError:
-            pass
+            sock, plane = self._dial(address)
         except OSError as error:
-            sock.close()
-            self._tell(identity, task_failed(address.name, f"it can't be reached ({error.strerror})"))
+            self._tell(identity, task_failed(address.name, f"it can't be reached ({error.strerror or error})"))
             return
 
         def on_open(connection: Connection) -> None:
@@ -110,7 +109,7 @@ class Peers:
             self._on_lost(identity, reason)
 
         self.watch(address)
-        self._known[identity] = self._connect(sock, False, identity, self._on_frame, on_open, on_close)
+        self._known[identity] = self._connect(sock, identity, plane, self._on_frame, on_open, on_close)
 
     def _tell(self, identity: Identity, way: Any) -> None:
         for address, opened in self._waiting.pop(identity, ()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import secrets
 import socket
 import threading
@@ -18,7 +19,11 @@ from .cluster import ClusterSpec, is_loopback, joined_address, resolved, split_a
 from .config import ServerConfig
 from .connections import Identity
 from .front import Front, TaskInfo
+from .planes.choice import Plane
+from .planes.dialing import listen_here
+from .planes.slabs import IS_AVAILABLE
 from .task import Task
+from .task_status import TaskStatus, described
 from .token import job_token
 
 _BACKLOG = 128
@@ -77,7 +82,7 @@ class Server:
         self._config = config or ServerConfig()
         self._listener = _listening(listens_at)
         try:
-            self._front = Front(listens_at, port, self._information)
+            self._front = Front(listens_at, port, self._information, self._accept_stream)
         except BaseException:
             self._listener.close()
             raise
@@ -105,7 +110,9 @@ class Server:
     def start(self) -> None:
         """Begin to serve; once."""
         if self._thread.ident is None:
-            self.task.listen(self._listener)
+            self.task.listen(self._listener, Plane.TCP)
+            if IS_AVAILABLE:
+                self.task.listen(listen_here(self.incarnation, _BACKLOG), Plane.UNIX)
             self._front.start()
             self._thread.start()
 
@@ -130,6 +137,23 @@ class Server:
             self._listener.close()
         self.task.close()
 
+    def status(self) -> TaskStatus:
+        """Describe this task: what it does and holds, and how it is connected, as `ab.distribute.status`.
+
+        Raises:
+            RuntimeError: it does not run.
+        """
+        asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        with self._lock:
+            if self._is_stopped or self._thread.ident is None or self._ended.is_set():
+                raise RuntimeError(f"{self.name} does not run: it has been stopped, or not been started.")
+            info = self.task.information()
+            self.task.loop.call(lambda: asked.put(self.task.statistics()))
+            while not self._ended.is_set():
+                with contextlib.suppress(queue.Empty):
+                    return described(info, asked.get(timeout=0.5))
+            raise RuntimeError(f"{self.name} does not run: its loop has ended.")
+
     def __enter__(self) -> Server:
         return self
 
@@ -150,6 +174,9 @@ class Server:
             raise
         finally:
             self._ended.set()
+
+    def _accept_stream(self, sock: socket.socket) -> None:
+        self.task.loop.call(lambda: self.task.accept(sock, Plane.GRPC))
 
     def _information(self) -> TaskInfo:
         """What this task says of itself; called by gRPC's threads."""

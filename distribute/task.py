@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import socket
@@ -16,7 +17,10 @@ from .connections import Connection, Handshake, Identity
 from .front import Greeter, TaskInfo
 from .loop import Loop
 from .master import Master
-from .peers import Peers
+from .peers import Address, Peers
+from .planes.choice import Limits, Plane, asked, ways
+from .planes.dialing import dial, widen
+from .planes.streams import open_stream
 from .watch import Watch
 from .wire import Frame, FrameError, Kind
 from .worker import Worker
@@ -72,8 +76,10 @@ class Task:
         self.loop.idle = self._idle
         self.connections: set[Connection] = set()  # all that are open or about to be
         self._token = token
+        self._plane = asked(config.plane)
+        self._limits = Limits(config.bytes_in_flight, config.shared_memory_bytes, config.inline_bytes)
         self._outbox: set[Connection] = set()
-        self._listener: socket.socket | None = None
+        self._listeners: list[socket.socket] = []
         host = resolved(split_address(cluster.address(identity.name))[0])
         names = tuple(str(device.spec) for device in devices)
         self.info = TaskInfo(
@@ -87,12 +93,15 @@ class Task:
         )
         self._greeter = Greeter()
         self._watch = Watch(self.loop, self._greeter, config.patience, self._dead)
-        self._peers = Peers(self._connection, self._take_reply, self._lost_task, self._masters, self._watch.add)
+        self._released: collections.deque[tuple[Connection, int]] = collections.deque()
+        self._peers = Peers(
+            self._connection, self._dial, self._take_reply, self._lost_task, self._masters, self._watch.add
+        )
         self._worker = Worker(identity, self._peers, self.loop.wake, self.loop.call)
         self._to_master = OwnLink(identity, self.loop, lambda frame: self._master.take_reply(self._to_master, frame))
         to_worker = OwnLink(identity, self.loop, lambda frame: self._worker.take(self._to_master, frame))
         self._master = Master(
-            self.info, cluster, self.loop, self._worker, to_worker, self._peers, config.connect_timeout
+            self.info, self.statistics, cluster, self.loop, self._worker, to_worker, self._peers, config.connect_timeout
         )
 
     def information(self) -> TaskInfo:
@@ -100,28 +109,46 @@ class Task:
         doing = self._worker.doing(self.loop.is_waiting)
         return replace(self.info, turns=self.loop.turns, state=doing.state, doing=doing.what, since=doing.since)
 
+    def statistics(self) -> dict[str, Any]:
+        """Count what the task holds and what has travelled; in the loop."""
+        connections: list[dict[str, Any]] = []
+        for connection in [each for each in self.connections if each.is_open]:
+            pulse = self._watch.pulse_of(connection.other)
+            silent_for = None if pulse is None else round(pulse.silent_for, 3)
+            connections.append({**connection.statistics(), "silent_for": silent_for})
+        return {**self._master.statistics(), "worker": self._worker.statistics(), "connections": connections}
+
     def hold(self, container: str, path: str, resource: Any) -> None:
         """Hold an object of this process as the state of that name; for any thread."""
         self._worker.resources.hold(container, path, resource)
 
     # --- connections ------------------------------------------------------------------------------------------------
 
-    def listen(self, listener: socket.socket) -> None:
+    def listen(self, listener: socket.socket, plane: Plane) -> None:
         """Accept connections."""
-        self._listener = listener
-        self.loop.watch(listener, self._accept)
+        self._listeners.append(listener)
+        self.loop.watch(listener, lambda events: self._accept(listener, plane))
 
-    def _accept(self, events: int) -> None:
-        assert self._listener is not None
+    def _accept(self, listener: socket.socket, plane: Plane) -> None:
         with contextlib.suppress(BlockingIOError, ConnectionError):
-            sock, _ = self._listener.accept()
-            self._connection(sock, True, None, self._take, self._opened, self._closed)
+            sock, _ = listener.accept()
+            self.accept(sock, plane)
+
+    def accept(self, sock: socket.socket, plane: Plane) -> None:
+        """Take a socket by which somebody has connected."""
+        if plane == Plane.UNIX:
+            widen(sock)
+        self._connection(sock, None, plane, self._take, self._opened, self._closed)
+
+    def _dial(self, address: Address) -> tuple[socket.socket, Plane]:
+        planes = ways(self._plane, address.name)
+        return dial(planes, address.host, address.port, address.incarnation, lambda: open_stream(address.front))
 
     def _connection(
         self,
         sock: socket.socket,
-        accepts: bool,
         expected: Identity | None,
+        plane: Plane,
         on_frame: Callable[[Connection, Frame], None],
         on_open: Callable[[Connection], None],
         on_close: Callable[[Connection, str], None],
@@ -132,10 +159,17 @@ class Task:
             if connection.wanted is not None and not self._with(connection.wanted):
                 self._watch.discard(connection.wanted)
 
-        handshake = Handshake(self.identity, self._token, accepts, expected)
-        made = Connection(self.loop, sock, handshake, on_frame, on_open, closed, self._outbox)
+        handshake = Handshake(self.identity, self._token, expected is None, expected)
+        made = Connection(
+            self.loop, sock, handshake, on_frame, on_open, closed, self._outbox, self._release, plane, self._limits
+        )
         self.connections.add(made)
         return made
+
+    def _release(self, connection: Connection, slab: int) -> None:
+        """An array in shared memory is gone; called by any thread, wherever Python frees it."""
+        self._released.append((connection, slab))
+        self.loop.nudge()
 
     def _with(self, other: Identity) -> list[Connection]:
         """The open connections with somebody."""
@@ -192,10 +226,21 @@ class Task:
 
     def _idle(self) -> bool:
         is_busy = self._worker.turn()
+        if self._released:
+            self._acknowledge()
         for connection in list(self._outbox):
             self._outbox.discard(connection)
             connection.flush()
         return is_busy
+
+    def _acknowledge(self) -> None:
+        """Tell those whose shared memory is free again."""
+        found: dict[Connection, list[int]] = {}
+        while self._released:
+            connection, slab = self._released.popleft()
+            found.setdefault(connection, []).append(slab)
+        for connection, slabs in found.items():
+            connection.acknowledge(slabs)
 
     def disconnect(self, reason: str) -> None:
         """End all connections."""
@@ -208,9 +253,9 @@ class Task:
         self._worker.close()
         self._master.close()
         self._greeter.close()
-        if self._listener is not None:
-            self.loop.forget(self._listener)
-            self._listener.close()
+        for listener in self._listeners:
+            self.loop.forget(listener)
+            listener.close()
         self.loop.close()
 
 

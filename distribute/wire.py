@@ -2,6 +2,7 @@
 
 A frame is a prefix (`PREFIX`: the kind, the bytes of the head, the bytes of the table, how many arrays), the head, the
 table (of each array its dtype's name, its rank and its dimensions), and the bytes of the arrays in turn, little endian.
+An array may lie in shared memory instead: then the table has the place there, and no bytes follow.
 Nothing here waits or touches a socket: `Decoder` says where bytes are to go, and is told how many have come.
 """
 
@@ -10,13 +11,14 @@ from __future__ import annotations
 import json
 import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..engine.graph.dtypes import as_dtype, name_of
+from .planes.slabs import SlabError
 
 PROTOCOL = 3  # the version of what tasks and clients say to each other
 PREFIX = struct.Struct("<BxxxIII")
@@ -26,6 +28,12 @@ _MOST_HEAD = 1 << 30
 _MOST_ARRAYS = 1 << 20
 _MOST_RANK = 64
 _HUGE = 1 << 46  # bytes of an array that no task can hold
+_SHARED = 0x80  # of the rank: the array lies in shared memory
+
+_PLACE = struct.Struct("<QQ")  # the slab, and the first byte there
+
+Share = Callable[[Any], "tuple[int, int] | None"]
+Shared = Callable[[int, int, Any, "tuple[int, ...]"], Any]  # of a slab, a byte, a dtype and a shape: the array there
 
 
 class Kind(IntEnum):
@@ -53,6 +61,9 @@ class Kind(IntEnum):
     VALUE = 26
     FORGET = 27
     TEXT = 28
+    SLAB = 30
+    DROPPED = 31
+    TAKEN = 32
 
 
 class FrameError(ValueError):
@@ -84,11 +95,19 @@ class Frame(NamedTuple):
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
-def encode(kind: int, head: bytes, arrays: Sequence[Any] = ()) -> list[Any]:
-    """Write a frame as buffers to be sent one after the other. Arrays are not copied: nothing may write to them."""
+def encode(kind: int, head: bytes, arrays: Sequence[Any] = (), share: Share | None = None) -> list[Any]:
+    """Write a frame as buffers to be sent one after the other. Arrays are not copied: nothing may write to them.
+
+    Args:
+        share: lays an array into shared memory and gives the number of its slab and the first byte there, or None.
+    """
     entries: list[bytes] = []
     payloads: list[Any] = []
     for array in arrays:
+        place = None if share is None else share(array)
+        if place is not None:
+            entries.append(_description(array, _SHARED) + _PLACE.pack(*place))
+            continue
         entry, payload = _entry(array)
         entries.append(entry)
         if len(payload):
@@ -104,14 +123,18 @@ def encode_document(kind: int, document: Any, arrays: Sequence[Any] = ()) -> lis
 
 def _entry(value: Any) -> tuple[bytes, Any]:
     array = np.asarray(value, order="C")
-    name = name_of(array.dtype).encode()
-    entry = struct.pack(f"<BB{array.ndim}Q", len(name), array.ndim, *array.shape) + name
+    entry = _description(array)
     if sys.byteorder == "big" or array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
     if array.nbytes < 64:
         return entry, array.tobytes()
     payload: Any = array.reshape(-1).view(np.uint8)
     return entry, memoryview(payload)
+
+
+def _description(array: Any, marks: int = 0) -> bytes:
+    name = name_of(array.dtype).encode()
+    return struct.pack(f"<BB{array.ndim}Q", len(name), array.ndim | marks, *array.shape) + name
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -123,11 +146,15 @@ class Decoder:
     Args:
         most_head: the most bytes of a head and of a table.
         most_arrays: the most arrays of a frame.
+        shared: gives arrays in shared memory; None if the other side has none.
 
     Read into `buffer()`, and tell `advance` how many bytes there are; it gives the frames that are complete.
     """
 
-    def __init__(self, most_head: int = _MOST_HEAD, most_arrays: int = _MOST_ARRAYS) -> None:
+    def __init__(
+        self, most_head: int = _MOST_HEAD, most_arrays: int = _MOST_ARRAYS, shared: Shared | None = None
+    ) -> None:
+        self.shared = shared
         self.most_head = most_head
         self.most_arrays = most_arrays
         self._scratch = memoryview(bytearray(_SCRATCH))
@@ -201,8 +228,9 @@ class Decoder:
         if self._head is None:
             _, head, _, count = self._prefix
             self._head = bytes(self._target[:head]) if head else b""
-            self._arrays = _tabled(self._target[head:] if count else memoryview(b""), count)
-            self._waiting = [array for array in reversed(self._arrays) if array.nbytes]
+            table = self._target[head:] if count else memoryview(b"")
+            self._arrays, waiting = _tabled(table, count, self.shared)
+            self._waiting = [array for array in reversed(waiting) if array.nbytes]
         elif self._waiting:
             self._waiting.pop()
         if self._waiting:
@@ -214,28 +242,45 @@ class Decoder:
         yield found
 
 
-def _tabled(table: memoryview, count: int) -> list[Any]:
-    """Arrays without their values, as a table says."""
+def _tabled(table: memoryview, count: int, shared: Shared | None) -> tuple[list[Any], list[Any]]:
+    """Arrays as a table says, and those of them whose values follow."""
     made: list[Any] = []
+    waiting: list[Any] = []
     position = 0
     try:
         for _ in range(count):
-            length, rank = table[position], table[position + 1]
+            length, marked = table[position], table[position + 1]
+            rank = marked & ~_SHARED
             if rank > _MOST_RANK:
                 raise FrameError(f"an array has rank {rank}")
             shape = struct.unpack_from(f"<{rank}Q", table, position + 2)
             position += 2 + 8 * rank
             name = bytes(table[position : position + length]).decode("ascii")
             position += length
-            made.append(_empty(shape, name))
+            if not marked & _SHARED:
+                made.append(_empty(shape, name))
+                waiting.append(made[-1])
+                continue
+            slab, offset = _PLACE.unpack_from(table, position)
+            position += _PLACE.size
+            made.append(_lying(slab, offset, shape, name, shared))
     except (IndexError, struct.error, UnicodeDecodeError) as error:
         raise FrameError(f"the table of a frame's arrays is cut short: {error}") from None
     if position != len(table):
         raise FrameError("the table of a frame's arrays is longer than the arrays are many")
-    return made
+    return made, waiting
 
 
-def _empty(shape: tuple[int, ...], name: str) -> Any:
+def _lying(slab: int, offset: int, shape: tuple[int, ...], name: str, shared: Shared | None) -> Any:
+    if shared is None:
+        raise FrameError(f"an array lies in slab {slab}, and this connection has none")
+    try:
+        return shared(slab, offset, _checked_dtype(shape, name), shape)
+    except SlabError as error:
+        raise FrameError(str(error)) from None
+
+
+def _checked_dtype(shape: tuple[int, ...], name: str) -> Any:
     try:
         dtype = as_dtype(name)
     except (TypeError, ValueError) as error:
@@ -245,6 +290,11 @@ def _empty(shape: tuple[int, ...], name: str) -> Any:
         size *= max(dimension, 1)
     if dtype.kind not in "biufcV" or dtype.hasobject or size > _HUGE:
         raise FrameError(f"an array of shape {shape} and dtype {name} can't be sent")
+    return dtype
+
+
+def _empty(shape: tuple[int, ...], name: str) -> Any:
+    dtype = _checked_dtype(shape, name)
     try:
         return np.empty(shape, dtype)
     except (MemoryError, ValueError) as error:

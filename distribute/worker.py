@@ -20,13 +20,13 @@ from ..engine.passes.switches import turned_off
 from ..engine.place.devices import Device
 from ..engine.place.kernels import all_operations
 from ..engine.saving import rebuild
-from .connections import Identity
+from .connections import Connection, Identity
 from .doing import Doing, Observer
 from .failures import describe_error, task_failed
 from .peers import Address, Peers
 from .resources import Resources, place_state
 from .values import decode_token, decode_value, encode_token, encode_value, step_of
-from .wire import Frame, FrameError, Kind, encode
+from .wire import Frame, FrameError, Kind
 
 _SLICE = 500  # nodes of one step that run before others have their turn
 StepKey = tuple[int, int]  # the incarnation of the master, and the number that it gave the step
@@ -46,7 +46,7 @@ class _Program:
 
     def __init__(self, program: PartProgram) -> None:
         self.program = program
-        self.ways: dict[int, Callable[[list[Any]], None]] = {}  # by edge, what sends a frame to the task that takes it
+        self.ways: dict[int, Connection] = {}  # by edge, the way to the task that takes it
         self.peers: set[Identity] = set()
 
 
@@ -58,6 +58,7 @@ class _Running:
         self.link = link
         self.program = program
         self.step = step
+        self.held_by: set[Connection] = set()  # by which so much waits to be sent that the step does not go on
 
 
 class Worker:
@@ -246,7 +247,7 @@ class Worker:
             missing.discard(address)
             for edge, task in program.program.sends.items():
                 if task == address.name:
-                    program.ways[edge] = way.put
+                    program.ways[edge] = way
             if not missing:
                 ready()
 
@@ -292,7 +293,10 @@ class Worker:
 
         def send(number: int, tag: tuple[int, ...], value: Any, is_dead: bool) -> None:
             head, arrays = encode_token(key, number, tag, value, is_dead)
-            ways[number](encode(Kind.VALUE, head, arrays))
+            link = ways[number]
+            link.put(Kind.VALUE, head, arrays)
+            if link.is_full:
+                step.is_held = True  # until what waits there has gone
 
         try:
             step = program.program.begin(values, send, self._wake)
@@ -330,6 +334,8 @@ class Worker:
         is_busy = False
         for running in list(self._running.values()):
             step = running.step
+            if step.is_held and not self._may_go_on(running):
+                continue
             if step.has_work:
                 self._turning = step
                 try:
@@ -343,8 +349,17 @@ class Worker:
             if step.is_over:
                 self._end(running)
             else:
-                is_busy |= step.has_work
+                is_busy |= step.has_work and not step.is_held
         return is_busy
+
+    def _may_go_on(self, running: _Running) -> bool:
+        """Whether what a step has sent has gone so far that it may send more."""
+        full = {link for link in running.program.ways.values() if link.is_full}
+        for link in full - running.held_by:
+            link.stalls += 1
+        running.held_by = full
+        running.step.is_held = bool(full)
+        return not full
 
     def _end(self, running: _Running) -> None:
         del self._running[running.key]

@@ -45,9 +45,16 @@ class _Events(queue.SimpleQueue[Event]):
 
 
 class PartStep(Step):
-    """Runs of the partitions of one task, one after the other; each is begun, turned until it is over, and ended."""
+    """Runs of the partitions of one task, one after the other; each is begun, turned until it is over, and ended.
 
-    nodes: Mapping[str, Node] = MappingProxyType({})  # by name of a printed function
+    Attributes:
+        is_held: set by whoever sends: the step is not to go on until what it has sent has gone.
+        nodes: by the name of a printed function, the node that it is for.
+    """
+
+    is_held = False
+
+    nodes: Mapping[str, Node] = MappingProxyType({})
 
     def _namespace(self, bindings: Mapping[str, Any]) -> dict[str, Any]:
         return {**super()._namespace(bindings), "post": self._post, "post_dead": self._post_dead}
@@ -66,7 +73,7 @@ class PartStep(Step):
             send: takes what goes to other tasks.
             wake: called by other threads when they have something to tell.
         """
-        self._send, self._wake = send, wake
+        self._send, self._wake, self.is_held = send, wake, False
         self.events = self._new_events()
         self._begin()
         for engine in self.engines.values():
@@ -97,12 +104,12 @@ class PartStep(Step):
         """
         ready = self.ready
         for _ in range(most):
-            if not ready:
+            if not ready or self.is_held:
                 break
             self.current = item = ready.popleft()  # noted before it runs: others ask what a long step is in
             item[0](item[1])
         with contextlib.suppress(queue.Empty):
-            while not ready:
+            while not ready and not self.is_held:
                 function, arguments = self.events.get_nowait()
                 function(*arguments)
 

@@ -1,10 +1,11 @@
-"""Random structured programs with their gradients over two processes: the bits of the interpreter in one."""
+"""Random structured programs with their gradients over two to four processes: the bits of the interpreter in one."""
 
 from __future__ import annotations
 
 import itertools
 import random
 from collections import Counter
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from programs.generator import programs
 from programs.syntax import Program
 from shared.machines import MachineCase, assert_same_bits
-from shared.tasks import TaskProcess
+from shared.tasks import WORKER, Running, tasks
 
 import anabranch as ab
 from anabranch.distribute.wire import Kind
@@ -25,7 +26,8 @@ from anabranch.engine.place.constraints import PlacementError
 from anabranch.engine.place.kernels import is_split
 from anabranch.engine.saving import SavedGraphError
 
-DEVICES = ("/job:worker/task:0", "/job:ps/task:0")
+# By plane: how many processes. Shared memory takes all that is an array, however small.
+PROCESSES = {"shared_memory": 3, "unix": 2, "tcp": 4, "grpc": 2}
 PHASES = [Phase.explicit, Phase.generate]  # what fails is large, and takes minutes to become small
 LARGE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 _numbers = itertools.count()
@@ -33,19 +35,26 @@ _numbers = itertools.count()
 pytestmark = pytest.mark.xdist_group("tasks")
 
 
-def spread(case: MachineCase, places: int, parallel_iterations: int) -> None:
+@pytest.fixture(scope="module", params=list(PROCESSES))
+def cluster(request: pytest.FixtureRequest) -> Generator[Running]:
+    options = ("--plane", request.param, "--inline-bytes", "0")
+    with tasks(ps=PROCESSES[request.param] - 1, all_with=options) as made:
+        yield made
+
+
+def spread(case: MachineCase, places: int, parallel_iterations: int, devices: Sequence[str]) -> None:
     """Ask for a task for each operation, by chance; state has names of its own, as tasks keep it."""
     chosen = random.Random(places)
     number = next(_numbers)
     where: dict[int, str] = {}
     for variable in case.built.variables.values():
         variable.name = variable.path = f"{variable.name} of program {number}"
-        variable.device = where[id(variable)] = chosen.choice(DEVICES)
+        variable.device = where[id(variable)] = chosen.choice(devices)
     for operation in all_operations(list(case.built.graph.operations)):
         if isinstance(operation.op, While):
             operation.op.parallel_iterations = parallel_iterations
         if not is_split(operation.op) and operation.type not in ("history", "saved", "parameter"):
-            operation.device = _device_of(operation, where) or chosen.choice(DEVICES)
+            operation.device = _device_of(operation, where) or chosen.choice(devices)
 
 
 def _device_of(operation: Operation, where: dict[int, str]) -> str | None:
@@ -73,7 +82,8 @@ def check(case: MachineCase, program: Program, target: str) -> int:
         session.close()
 
 
-def check_chunk(chunk: int, count: int, target: str) -> Counter[str]:
+def check_chunk(chunk: int, count: int, cluster: Running) -> Counter[str]:
+    devices = list(cluster)
     found: Counter[str] = Counter()
 
     @seed(chunk)
@@ -81,9 +91,9 @@ def check_chunk(chunk: int, count: int, target: str) -> Counter[str]:
     @given(programs(), st.integers(0, 10**6), st.sampled_from([1, 2, 10, 32]), st.sampled_from([1, 1, 2]))
     def run(program: Program, places: int, parallel_iterations: int, order: int) -> None:
         case = MachineCase(program, order)
-        spread(case, places, parallel_iterations)
+        spread(case, places, parallel_iterations, devices)
         try:
-            took_part = check(case, program, target)
+            took_part = check(case, program, cluster[WORKER].target)
         except PlacementError as error:
             found["refused" if "must be on the same device" in str(error) else f"refused: {error}"] += 1
             return
@@ -91,20 +101,33 @@ def check_chunk(chunk: int, count: int, target: str) -> Counter[str]:
             found["refused" if "(custom_gradient)" in str(error) else f"refused: {error}"] += 1
             return
         found["programs"] += 1
-        found["over two tasks"] += took_part > 1
+        found[f"over {took_part} tasks"] += 1
 
     run()
     return found
 
 
-@pytest.mark.parametrize("chunk", range(2))
-def test_random_programs_over_processes(chunk: int, running: dict[str, TaskProcess]):
-    found = check_chunk(chunk, 10, running[DEVICES[0]].target)
-    assert found["over two tasks"] >= 3
+def values_crossed(cluster: Running) -> None:
+    """Check that values took the plane that was asked for, and that nothing of them is left."""
+    for task in cluster.values():
+        for connection in ab.distribute.status(task.target).connections:
+            if connection.task.startswith("/job:") and connection.connected_by == "this task":
+                assert connection.queued == 0
+                assert (connection.bytes_shared > 0) == (connection.plane == "shared_memory")
+
+
+@pytest.mark.parametrize("chunk", range(1))
+def test_random_programs_over_processes(chunk: int, cluster: Running):
+    found = check_chunk(100 * len(cluster) + chunk, 6, cluster)
+    assert sum(found[f"over {count} tasks"] for count in (2, 3, 4)) >= 2
     assert not [name for name in found if name.startswith("refused: ")]
+    values_crossed(cluster)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk", range(2, 12))
-def test_many_random_programs_over_processes(chunk: int, running: dict[str, TaskProcess]):
-    assert check_chunk(chunk, 100, running[DEVICES[0]].target)["over two tasks"] >= 50
+@pytest.mark.parametrize("chunk", range(2, 7))
+def test_many_random_programs_over_processes(chunk: int, cluster: Running):
+    found = check_chunk(100 * len(cluster) + chunk, 100, cluster)
+    assert sum(found[f"over {count} tasks"] for count in (2, 3, 4)) >= 25
+    assert found[f"over {len(cluster)} tasks"] >= 3
+    values_crossed(cluster)

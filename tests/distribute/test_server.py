@@ -35,7 +35,9 @@ def address_of(server: Any) -> str:
 
 def channel(server: Any, token: bytes = TOKEN.encode(), expected: Identity | None = None) -> Channel:
     info = ask_task(address_of(server), None, PATIENCE)
-    return Channel((info.host, info.port), CLIENT, token, expected, PATIENCE)
+    return Channel(
+        lambda: socket.create_connection((info.host, info.port), PATIENCE), CLIENT, token, expected, PATIENCE
+    )
 
 
 def test_a_task_tells_who_it_is_and_that_it_is_well(server: ab.distribute.Server):

@@ -81,18 +81,24 @@ Running = dict[str, TaskProcess]
 
 
 @contextlib.contextmanager
-def tasks(*options: str, ps: int = 1) -> Generator[Running]:
-    """A worker and some ps tasks, by name; clients address the worker, which knows where the others are."""
+def tasks(*options: str, ps: int = 1, all_with: tuple[str, ...] = ()) -> Generator[Running]:
+    """A worker and some ps tasks, by name; clients address the worker, which knows where the others are.
+
+    Args:
+        options: of the worker.
+        ps: how many of these there are.
+        all_with: options of all tasks.
+    """
     with contextlib.ExitStack() as stack:
         found: dict[str, TaskProcess] = {}
         addresses: list[str] = []
         for index in range(ps):
             cluster = {"ps": ["localhost:0"] * ps, "worker": ["localhost:0"]}
-            made = TaskProcess(cluster, "ps", index)
+            made = TaskProcess(cluster, "ps", index, *all_with)
             stack.callback(made.end)
             found[made.name] = made
             addresses.append(made.address)
-        worker = TaskProcess({"ps": addresses, "worker": ["localhost:0"]}, "worker", 0, *options)
+        worker = TaskProcess({"ps": addresses, "worker": ["localhost:0"]}, "worker", 0, *all_with, *options)
         stack.callback(worker.end)
         found[worker.name] = worker
         yield found

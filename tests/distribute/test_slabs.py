@@ -1,0 +1,362 @@
+"""Shared memory between tasks: what is read is what was written, also while others are written; all is given back."""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import os
+import socket
+import threading
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from anabranch.distribute.connections import Connection, Handshake, Identity
+from anabranch.distribute.loop import Loop
+from anabranch.distribute.planes.choice import Limits, Plane, asked, ways
+from anabranch.distribute.planes.slabs import IS_AVAILABLE, LEAST, Mapped, Pool, SlabError
+from anabranch.distribute.wire import Frame, Kind
+
+pytestmark = pytest.mark.skipif(not IS_AVAILABLE, reason="needs Linux")
+KILO = 1024
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+class Slabs(RuleBasedStateMachine):
+    """A pool and the other side of it; arrays come and go in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = Pool(1024 * KILO)
+        self.taken: list[int] = []
+        self.mapped = Mapped(self.taken.append)
+        self.alive: list[tuple[Any, Any]] = []
+
+    @rule(
+        size=st.sampled_from([64, 65, 100, 128, 200, 256, 500, 900]),
+        value=st.integers(0, 255),
+        columns=st.sampled_from([1, 4]),
+    )
+    def send(self, size: int, value: int, columns: int) -> None:
+        array = np.full((size * KILO // columns, columns), value, "uint8")
+        found = self.pool.put(array)
+        if found is None:
+            return
+        for number in found.dropped:
+            self.mapped.drop(number)
+        if found.is_new:
+            self.mapped.add(found.slab.number, found.slab.descriptor)
+        self.alive.append((self.mapped.array(found.slab.number, found.offset, array.dtype, array.shape), array))
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data())
+    def forget(self, data: st.DataObject) -> None:
+        del self.alive[data.draw(st.integers(0, len(self.alive) - 1))]
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data())
+    def keep_a_part(self, data: st.DataObject) -> None:
+        number = data.draw(st.integers(0, len(self.alive) - 1))
+        array, expected = self.alive[number]
+        self.alive[number] = (array[1:5].T, expected[1:5].T)
+
+    @rule()
+    def acknowledge(self) -> None:
+        while self.taken:
+            self.pool.taken(self.taken.pop())
+
+    @invariant()
+    def what_lives_is_whole(self) -> None:
+        for array, expected in self.alive:
+            np.testing.assert_array_equal(array, expected)
+            assert not array.flags.writeable
+        assert self.pool.size <= self.pool.limit
+        assert sum(slab.uses for slab in self.pool._slabs.values()) == len(self.alive) + len(self.taken)
+
+    def teardown(self) -> None:
+        self.alive.clear()
+        self.acknowledge()
+        assert self.pool.in_use == 0
+
+
+Slabs.TestCase.settings = settings(max_examples=30, deadline=None, stateful_step_count=30)
+TestSlabs = Slabs.TestCase
+
+
+def test_a_pool_leaves_nothing_open():
+    gc.collect()
+    before = descriptors()
+    pool, mapped = Pool(2048 * KILO), Mapped(lambda number: None)
+    kept: list[Any] = []
+    for _ in range(8):
+        found = pool.put(np.zeros(130 * KILO, "uint8"))
+        assert found is not None
+        if found.is_new:
+            mapped.add(found.slab.number, found.slab.descriptor)
+        kept.append(mapped.array(found.slab.number, found.offset, np.dtype("uint8"), (130 * KILO,)))
+    assert descriptors() <= before + 2 * 8
+    mapped.close()
+    assert int(kept[0].sum()) == 0  # stays mapped
+    del pool, mapped, kept, found
+    gc.collect()
+    assert descriptors() == before
+
+
+def test_arrays_share_a_slab_until_it_is_full_and_all_of_them_free_it():
+    pool = Pool(1024 * KILO)
+    laid = [pool.put(np.zeros(64 * KILO, "uint8")) for _ in range(4)]
+    assert [(each.slab.number, each.offset, each.is_new) for each in laid if each] == [
+        (0, 0, True),
+        (0, 64 * KILO, False),
+        (1, 0, True),
+        (1, 64 * KILO, False),
+    ]
+    pool.taken(0)
+    assert pool.in_use == 2
+    pool.taken(0)
+    assert pool.in_use == 1
+    again = pool.put(np.zeros(64 * KILO, "uint8"))
+    assert again is not None
+    assert (again.slab.number, again.offset, again.is_new) == (0, 0, False)
+    close(*laid)
+
+
+def close(*laid: Any) -> None:
+    for each in laid:
+        if each is not None and each.is_new:
+            os.close(each.slab.descriptor)
+
+
+def test_a_full_pool_has_no_slab():
+    pool = Pool(512 * KILO)
+    assert pool.put(np.zeros(600 * KILO, "uint8")) is None
+    first, second = pool.put(np.zeros(256 * KILO, "uint8")), pool.put(np.zeros(200 * KILO, "uint8"))
+    assert first is not None
+    assert pool.put(np.zeros(64 * KILO, "uint8")) is None
+    assert pool.full == 2
+    pool.taken(first.slab.number)
+    again = pool.put(np.zeros(64 * KILO, "uint8"))  # another size: the free slab is given up for it
+    assert again is not None
+    assert again.dropped == [first.slab.number]
+    close(first, second, again)
+
+
+def test_nobody_can_write_to_a_slab_of_another():
+    found = Pool(512 * KILO).put(np.zeros(64 * KILO, "uint8"))
+    assert found is not None
+    slab = found.slab
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.write(slab.descriptor, b"x")
+    assert fcntl.fcntl(slab.descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+    with pytest.raises(OSError, match="Invalid argument"):
+        os.ftruncate(slab.descriptor, 1)
+    os.close(slab.descriptor)
+
+
+def test_what_is_no_slab_is_refused():
+    gc.collect()
+    before = descriptors()
+    mapped = Mapped(lambda number: None)
+    unsealed = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
+    os.ftruncate(unsealed, LEAST)
+    with pytest.raises(SlabError, match="slab 1 can change its size"):
+        mapped.add(1, unsealed)
+    with pytest.raises(SlabError, match="slab 2 can't be mapped"):
+        mapped.add(2, os.open("/dev/null", os.O_RDONLY))
+    pool = Pool(512 * KILO)
+    found = pool.put(np.zeros(64 * KILO, "uint8"))
+    assert found is not None
+    mapped.add(3, found.slab.descriptor)
+    for offset, size in [(0, 65 * KILO), (64 * KILO, 1), (1, 1)]:
+        with pytest.raises(SlabError, match="no array of shape"):
+            mapped.array(3, offset, np.dtype("uint8"), (size,))
+    with pytest.raises(SlabError, match="slab 9 has no array"):
+        mapped.array(9, 0, np.dtype("uint8"), (1,))
+    with pytest.raises(SlabError, match="slab 8 was acknowledged, which is not under way"):
+        pool.taken(8)
+    mapped.close()
+    del pool, found
+    gc.collect()
+    assert descriptors() == before
+
+
+# --- connections ----------------------------------------------------------------------------------------------------
+
+
+class Pair:
+    """Two connections of one socket pair in one loop, the first with shared memory for what it sends."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.loop = Loop()
+        self.frames: list[Frame] = []
+        self.reasons: list[str] = []
+        self.released: list[tuple[Connection, int]] = []
+        outbox: set[Connection] = set()
+        one, other = socket.socketpair()
+        token = b"a token for tests, which is no secret"
+        first, second = Identity("/job:a/task:0", 1), Identity("/job:b/task:0", 2)
+
+        def flush() -> bool:
+            while self.released:
+                connection, number = self.released.pop()
+                connection.acknowledge([number])
+            for connection in list(outbox):
+                outbox.discard(connection)
+                connection.flush()
+            return False
+
+        def made(sock: Any, handshake: Handshake, plane: Plane) -> Connection:
+            return Connection(
+                self.loop,
+                sock,
+                handshake,
+                lambda connection, frame: self.frames.append(frame),
+                lambda connection: None,
+                lambda connection, reason: self.reasons.append(reason),
+                outbox,
+                lambda connection, number: self.released.append((connection, number)),
+                plane,
+                limits,
+            )
+
+        self.loop.idle = flush
+        self.sender = made(one, Handshake(first, token, False, second), Plane.SHARED_MEMORY)
+        self.receiver = made(other, Handshake(second, token, True), Plane.UNIX)
+        self.turn_until(lambda: self.sender.is_open and self.receiver.is_open)
+
+    def turn_until(self, is_done: Any) -> None:
+        for _ in range(10_000):
+            if is_done():
+                return
+            self.loop.soon(lambda: None)
+            self.loop.turn()
+        raise AssertionError("it did not come to that")
+
+    def close(self) -> None:
+        self.frames.clear()
+        self.sender.close("over")
+        self.receiver.close("over")
+        self.loop.close()
+
+
+@pytest.fixture
+def pair() -> Generator[Pair]:
+    gc.collect()
+    before = descriptors()
+    made = Pair(Limits(slabs=1024 * KILO))
+    yield made
+    made.close()
+    del made
+    gc.collect()
+    assert descriptors() == before
+
+
+def test_values_cross_by_slabs_and_by_the_socket_when_these_are_in_use(pair: Pair):
+    arrays = [np.full(256 * KILO, number, "uint8") for number in range(10)]
+    small = np.arange(100)
+    for number, array in enumerate(arrays):
+        pair.sender.put(Kind.VALUE, bytes([number]), [small, array])
+    pair.turn_until(lambda: len(pair.frames) == 10)
+    for number, frame in enumerate(pair.frames):
+        assert frame.head == bytes([number])
+        np.testing.assert_array_equal(frame.arrays[0], small)
+        np.testing.assert_array_equal(frame.arrays[1], arrays[number])
+    assert [frame.arrays[1].flags.writeable for frame in pair.frames] == [False] * 4 + [True] * 6
+    assert pair.sender.pool is not None
+    assert (pair.sender.pool.in_use, pair.sender.pool.full) == (4, 6)
+    assert pair.sender.bytes_sent < 7 * 256 * KILO
+    pair.frames.clear()
+    pair.turn_until(lambda: pair.sender.pool is not None and not pair.sender.pool.in_use)
+    pair.sender.put(Kind.VALUE, b"", [arrays[3]])
+    pair.turn_until(lambda: pair.frames)
+    assert not pair.frames[0].arrays[0].flags.writeable
+    assert len(pair.receiver.mapped) == 4
+
+
+def test_many_values_of_all_sizes_cross_in_order(pair: Pair):
+    chosen = np.random.default_rng(3)
+    sent: list[Any] = []
+    seen = 0
+    for number in range(300):
+        sent.append(chosen.integers(0, 255, int(chosen.integers(0, 400)) * KILO, dtype="uint8"))
+        pair.sender.put(Kind.VALUE, number.to_bytes(2, "big"), [sent[-1]])
+        if chosen.random() < 0.3:
+            awaited = len(sent) - seen
+            pair.turn_until(lambda awaited=awaited: len(pair.frames) == awaited)
+            for frame, expected in zip(pair.frames, sent[seen:], strict=True):
+                np.testing.assert_array_equal(frame.arrays[0], expected)
+            seen = len(sent)
+            frame = None
+            pair.frames.clear()
+    assert pair.sender.pool is not None
+    assert pair.sender.pool.bytes_shared > 10_000 * KILO
+
+
+def test_what_waits_to_be_sent_is_counted():
+    pair = Pair(Limits(in_flight=1024 * KILO, slabs=0))
+    for _ in range(3):
+        pair.sender.put(Kind.VALUE, b"", [np.zeros(500 * KILO, "uint8")])
+    assert pair.sender.is_full
+    assert pair.sender.queued > 1500 * KILO
+    pair.turn_until(lambda: len(pair.frames) == 3)
+    assert (pair.sender.queued, pair.sender.is_full) == (0, False)
+    pair.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "document"),
+    [
+        (Kind.SLAB, {"slab": 1}),
+        (Kind.SLAB, {}),
+        (Kind.TAKEN, {"slabs": [1]}),
+        (Kind.TAKEN, {"slabs": 3}),
+        (Kind.DROPPED, {"slabs": "x"}),
+    ],
+)
+def test_nonsense_about_slabs_ends_the_connection(pair: Pair, kind: int, document: dict[str, Any]):
+    pair.sender.send(kind, document)
+    pair.turn_until(lambda: pair.reasons)
+    assert any("slab" in reason for reason in pair.reasons)
+
+
+def test_an_array_that_is_freed_by_another_thread_wakes_the_loop():
+    loop = Loop()
+    woken: list[int] = []
+    thread = threading.Thread(target=loop.run)
+    thread.start()
+    loop.call(lambda: woken.append(loop.turns))
+    while not woken:
+        pass
+    before = loop.turns
+    loop.nudge()
+    while loop.turns == before:
+        pass
+    for _ in range(100_000):
+        loop.nudge()  # never blocks
+    loop.stop()
+    thread.join()
+    loop.close()
+
+
+# --- the choice -----------------------------------------------------------------------------------------------------
+
+
+def test_planes_are_chosen_by_task(monkeypatch: pytest.MonkeyPatch):
+    assert ways("auto", "/job:ps/task:0") == (Plane.SHARED_MEMORY, Plane.UNIX, Plane.TCP)
+    assert ways("auto", "/job:ps/task:0", is_encrypted=True) == (Plane.SHARED_MEMORY, Plane.UNIX, Plane.GRPC)
+    by_task = {"/job:ps/task:1": "tcp", "/job:ps": "sockets"}
+    assert ways(by_task, "/job:ps/task:1") == (Plane.TCP,)
+    assert ways(by_task, "/job:ps/task:0") == (Plane.UNIX, Plane.TCP)
+    assert ways(by_task, "/job:worker/task:0")[0] == Plane.SHARED_MEMORY
+    monkeypatch.setenv("ANABRANCH_PLANE", "grpc")
+    assert asked() == "grpc"
+    with pytest.raises(ValueError, match="plane='pigeon': expected one of auto, sockets, shared_"):
+        asked({"/job:ps": "pigeon"})
