@@ -15,6 +15,7 @@ _NAMES = {
     "Server": ".server",
     "ServerConfig": ".config",
     "Strategy": ".strategy",
+    "TLS": ".encryption",
     "TaskStatus": ".task_status",
     "all_gather": ".collectives.public",
     "all_reduce": ".collectives.public",
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from .collectives.public import all_gather, all_reduce, barrier, broadcast, rank, reduce_scatter, world_size
     from .config import ServerConfig
     from .data_parallel import DataParallel
+    from .encryption import TLS
     from .environment import cluster_from_environment
     from .server import Server
     from .strategy import ParameterServer, Strategy
@@ -52,6 +54,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "TLS",
     "CheckpointManager",
     "ClusterSpec",
     "DataParallel",

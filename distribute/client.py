@@ -31,6 +31,7 @@ from ..engine.runtime.program import Statistics
 from ..engine.saving import describe_for_tasks
 from .cluster import is_loopback, split_address
 from .connections import Channel, Identity, RefusedError
+from .encryption import TLS, tls_from_environment
 from .failures import read_error, task_failed
 from .front import Greeter, TaskInfo, TaskUnavailableError, ask_task
 from .planes.choice import asked, ways
@@ -56,10 +57,11 @@ def connect(target: str) -> Client:
     address = target.removeprefix("grpc://").rstrip("/")
     host, _ = split_address(address)
     try:
-        info = ask_task(address, None, _CONNECT_SECONDS)
+        tls = tls_from_environment()
+        info = ask_task(address, None, _CONNECT_SECONDS, tls)
     except TaskUnavailableError as error:
         raise task_failed(target, str(error).rstrip(".")) from None
-    return Client(info, job_token(is_loopback=is_loopback(host)))
+    return Client(info, job_token(is_loopback=is_loopback(host)), tls)
 
 
 class Client:
@@ -68,6 +70,7 @@ class Client:
     Args:
         info: what the master says of itself.
         token: that of the job.
+        tls: with which this process proves who it is.
 
     Concurrent steps have a connection each; connections are kept for the next ones.
 
@@ -78,7 +81,8 @@ class Client:
             and the like.
     """
 
-    def __init__(self, info: TaskInfo, token: bytes) -> None:
+    def __init__(self, info: TaskInfo, token: bytes, tls: TLS | None = None) -> None:
+        self._tls = tls
         self.master = info
         self.exact = False
         self.places: Callable[[Any], dict[str, Any]] = lambda resource: {}
@@ -93,9 +97,9 @@ class Client:
         self._paths: dict[Any, str] = {}  # of variables and generators, by which tasks know them
         self._homes: dict[tuple[str, str, str], int] = {}  # as the master has told, for one that is started anew
         self._is_closed = False
-        self._greeter = Greeter()
+        self._greeter = Greeter(tls)
         self._asking = threading.Lock()
-        self._ways = ways(asked(), info.name)
+        self._ways = ways(asked(), info.name, tls is not None)
         self._pulse = Pulse(info.incarnation, Patience(timeout=info.heartbeat_timeout))
         self._finalizer = weakref.finalize(self, _close_all, self._idle, self._greeter)
         self._idle.append(self._open())
@@ -106,7 +110,7 @@ class Client:
             return self._open_to_known()
         except (ConnectionError, TimeoutError):
             try:
-                found = ask_task(self.master.front, self.master.name, _BACK_SECONDS)
+                found = ask_task(self.master.front, self.master.name, _BACK_SECONDS, self._tls)
             except (TaskUnavailableError, OSError, ValueError):
                 found = self.master
             if found.incarnation == self.master.incarnation:
@@ -136,7 +140,7 @@ class Client:
 
     def _dial(self) -> socket.socket:
         master = self.master
-        begin = partial(open_stream, master.front)
+        begin = partial(open_stream, master.front, self._tls)
         return dial(self._ways, master.host, master.port, master.incarnation, begin, _CONNECT_SECONDS)[0]
 
     def _check_alive(self) -> None:

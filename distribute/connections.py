@@ -21,7 +21,7 @@ from .loop import Loop
 from .planes.choice import Limits, Plane
 from .planes.slabs import IS_AVAILABLE, Mapped, Pool, close_descriptors
 from .token import is_proof, proof
-from .wire import PROTOCOL, Decoder, Frame, FrameError, Kind, encode, encode_document
+from .wire import DAMAGE, PROTOCOL, Decoder, Frame, FrameError, Kind, encode, encode_document
 
 _HANDSHAKE_SECONDS = 10.0
 _SILENCE_SECONDS = 1.0
@@ -428,7 +428,7 @@ class Connection:
             else:
                 for number in document["slabs"]:
                     self.pool.taken(int(number))
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except DAMAGE as error:
             raise FrameError(f"what was said of slabs is damaged: {type(error).__name__}: {error}") from None
 
     def _refuse(self, reason: str) -> None:

@@ -15,7 +15,10 @@ _KNOWN: dict[str, type[Exception]] = {
     **{name: getattr(errors, name) for name in errors.__all__},
     **{each.__name__: each for each in (DeadValueError, PlacementError, SavedGraphError, StalledError)},
 }
-_PLAIN = (ArithmeticError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError, EOFError, MemoryError)
+_PLAIN = (
+    *(ArithmeticError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError, EOFError, MemoryError),
+    OSError,  # of files
+)
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:

@@ -15,6 +15,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else it prints a line for ea
 import grpc
 
 from .cluster import joined_address, resolved, split_address
+from .encryption import TLS, open_channel
 from .messages import (
     HEALTH_SERVICE,
     NOT_SERVING,
@@ -31,12 +32,6 @@ from .wire import PROTOCOL
 _THREADS = 256  # each stream has one; they are made as they are needed
 _PATIENCE = 0.2  # seconds between tries to reach a task
 _CALL_SECONDS = 5.0
-_OPTIONS = [
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 500),
-]
 
 
 @dataclass(frozen=True)
@@ -80,13 +75,19 @@ class Front:
         host, port: where; port 0 takes one that is free.
         information: what the task says of itself at this moment, called by any thread.
         accept: takes the socket by which a stream's bytes come and go, in any thread.
+        tls: with which who connects has to prove who it is; None if what travels is not encrypted.
 
     Raises:
         OSError: the port is in use.
     """
 
     def __init__(
-        self, host: str, port: int, information: Callable[[], TaskInfo], accept: Callable[[socket.socket], None]
+        self,
+        host: str,
+        port: int,
+        information: Callable[[], TaskInfo],
+        accept: Callable[[socket.socket], None],
+        tls: TLS | None = None,
     ) -> None:
         self._information = information
         self._is_serving = True
@@ -100,7 +101,11 @@ class Front:
             )
         )
         try:
-            self.port = self._server.add_insecure_port(joined_address(host, port))
+            address = joined_address(host, port)
+            if tls is None:
+                self.port = self._server.add_insecure_port(address)
+            else:
+                self.port = self._server.add_secure_port(address, tls.of_server())
         except RuntimeError:
             self.port = 0
         if not self.port:
@@ -152,20 +157,21 @@ def _service(service: str, method: str, answer: Callable[[Any, Any], Any], reque
 # --- calls ----------------------------------------------------------------------------------------------------------
 
 
-def ask_task(address: str, expected: str | None, timeout: float) -> TaskInfo:
+def ask_task(address: str, expected: str | None, timeout: float, tls: TLS | None = None) -> TaskInfo:
     """Ask the task at an address who it is, and wait for it to start.
 
     Args:
         address: "host:port".
         expected: the name of the task that is to be there; None for any.
         timeout: how many seconds to wait.
+        tls: with which this process proves who it is.
 
     Raises:
         TaskUnavailableError: nothing answers there, or no task, or another one.
     """
     until = time.monotonic() + timeout
     host = split_address(address)[0]
-    with grpc.insecure_channel(address, options=_OPTIONS) as channel:
+    with open_channel(address, tls) as channel:
         reply = _answer(_greeting(channel), address, expected, until, timeout)
     if reply.protocol != PROTOCOL:
         raise TaskUnavailableError(
@@ -226,7 +232,8 @@ def _answer(call: Any, address: str, expected: str | None, until: float, timeout
 class Greeter:
     """Asks tasks who they are and what they do, again and again, by channels that are kept."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: TLS | None = None) -> None:
+        self._tls = tls
         self._channels: dict[str, grpc.Channel] = {}
 
     def ask(self, address: str, timeout: float, answered: Callable[[TaskInfo], None]) -> None:
@@ -250,7 +257,7 @@ class Greeter:
     def _channel(self, address: str) -> grpc.Channel:
         channel = self._channels.get(address)
         if channel is None:
-            channel = self._channels[address] = grpc.insecure_channel(address, options=_OPTIONS)
+            channel = self._channels[address] = open_channel(address, self._tls)
         return channel
 
     def forget(self, address: str) -> None:
@@ -265,9 +272,9 @@ class Greeter:
             self.forget(address)
 
 
-def is_healthy(address: str, timeout: float = _CALL_SECONDS) -> bool:
+def is_healthy(address: str, timeout: float = _CALL_SECONDS, tls: TLS | None = None) -> bool:
     """Ask the task at an address, by gRPC's health service, whether it is serving."""
-    with grpc.insecure_channel(address, options=_OPTIONS) as channel:
+    with open_channel(address, tls) as channel:
         call = channel.unary_unary(
             f"/{HEALTH_SERVICE}/Check",
             request_serializer=HealthCheckRequest.SerializeToString,

@@ -14,13 +14,14 @@ from ..engine.place.kernels import all_operations
 from ..engine.queues.errors import DeadlineExceededError
 from .cluster import ClusterSpec
 from .connections import Connection, Identity
+from .encryption import TLS
 from .failures import describe_error, read_error, task_failed
 from .front import TaskInfo, TaskUnavailableError, ask_task
 from .loop import Loop
 from .peers import Address, Peers
 from .sessions import ClientSession, MasterProgram, MasterStep, SentGraph, asked_tasks
 from .values import decode_value, encode_value
-from .wire import Frame, FrameError, Kind
+from .wire import DAMAGE, Frame, FrameError, Kind
 from .worker import Link, Worker, named_target
 
 _BACK_SECONDS = 1.0  # how long a step waits for a task that was lost before it began; one that never came has longer
@@ -40,6 +41,7 @@ class Master:
         own: the way to that.
         peers: connections to other tasks.
         connect_timeout: how many seconds to wait for tasks that a step needs.
+        tls: with which it proves who it is.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Master:
         own: Link,
         peers: Peers,
         connect_timeout: float,
+        tls: TLS | None,
     ) -> None:
         self.info = info
         self.identity = Identity(info.name, info.incarnation)
@@ -62,6 +65,7 @@ class Master:
         self._own = own
         self._peers = peers
         self._connect_timeout = connect_timeout
+        self._tls = tls
         self._numbers = itertools.count(1)
         self._sessions: dict[Identity, ClientSession] = {}
         self._programs: dict[int, MasterProgram] = {}
@@ -93,7 +97,7 @@ class Master:
             take(connection, session, frame)
         except FrameError:
             raise
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        except DAMAGE as error:
             raise FrameError(f"a frame of kind {frame.kind} is damaged: {type(error).__name__}: {error}") from error
 
     def lost_client(self, connection: Connection) -> None:
@@ -248,7 +252,7 @@ class Master:
 
         def ask() -> None:
             try:
-                info: Any = ask_task(address, name, timeout)
+                info: Any = ask_task(address, name, timeout, self._tls)
             except (TaskUnavailableError, OSError, ValueError) as error:
                 info = task_failed(name, str(error).rstrip("."))
             self._loop.call(lambda: located(name, info))
@@ -338,7 +342,7 @@ class Master:
                 raise FrameError(f"a frame of kind {frame.kind} is not for a master")
         except FrameError:
             raise
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        except DAMAGE as error:
             raise FrameError(f"a frame of kind {frame.kind} is damaged: {type(error).__name__}: {error}") from error
 
     def _placed(self, document: dict[str, Any]) -> None:

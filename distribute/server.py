@@ -18,6 +18,7 @@ from ..engine.place.devices import make_devices
 from .cluster import ClusterSpec, is_loopback, joined_address, resolved, split_address
 from .config import ServerConfig
 from .connections import Identity
+from .encryption import TLS, tls_from_environment
 from .front import Front, TaskInfo
 from .planes.choice import Plane
 from .planes.dialing import listen_here
@@ -40,6 +41,8 @@ class Server:
         start: begin at once; otherwise `start` does.
         token: the secret that all tasks and clients of the job know; by default the one in ``ANABRANCH_TOKEN``, or
             for tasks that nobody but this machine can reach the one in the user's file (mode 0600).
+        tls: certificates by which tasks and clients know each other (mTLS); by default those of the environment. Then
+            nothing leaves this host but by gRPC, encrypted.
         bind: the address of this machine at which to listen, where others are to reach it ("0.0.0.0": all). Without
             it nobody but this machine can.
 
@@ -65,6 +68,7 @@ class Server:
         *,
         token: str | None = None,
         bind: str | None = None,
+        tls: TLS | None = None,
     ) -> None:
         self.cluster = cluster if isinstance(cluster, ClusterSpec) else ClusterSpec(cluster)
         self.name = _chosen(self.cluster, job_name, task_index)
@@ -80,11 +84,13 @@ class Server:
         self._devices = make_devices(DeviceName.parse(self.name), **_checked_devices(devices))
         self.incarnation = secrets.randbits(63)
         self._config = config or ServerConfig()
-        self._listener = _listening(listens_at)
+        tls = tls or tls_from_environment()
+        self._listener = _listening(listens_at) if tls is None else None
         try:
-            self._front = Front(listens_at, port, self._information, self._accept_stream)
+            self._front = Front(listens_at, port, self._information, self._accept_stream, tls)
         except BaseException:
-            self._listener.close()
+            if self._listener is not None:
+                self._listener.close()
             raise
         self.task = Task(
             Identity(self.name, self.incarnation),
@@ -92,8 +98,9 @@ class Server:
             self._devices,
             self._token,
             self._config,
-            self._listener.getsockname()[1],
-            joined_address(resolved(self._host), self._front.port),
+            0 if self._listener is None else self._listener.getsockname()[1],
+            joined_address(self._host, self._front.port),
+            tls,
         )
         self._thread = threading.Thread(target=self._run, name=f"anabranch {self.name}", daemon=True)
         self._ended = threading.Event()
@@ -110,7 +117,8 @@ class Server:
     def start(self) -> None:
         """Begin to serve; once."""
         if self._thread.ident is None:
-            self.task.listen(self._listener, Plane.TCP)
+            if self._listener is not None:
+                self.task.listen(self._listener, Plane.TCP)
             if IS_AVAILABLE:
                 self.task.listen(listen_here(self.incarnation, _BACKLOG), Plane.UNIX)
             self._front.start()
@@ -133,7 +141,7 @@ class Server:
             self.task.loop.stop()
             self._ended.wait()
             self._thread.join()
-        else:
+        elif self._listener is not None:
             self._listener.close()
         self.task.close()
 

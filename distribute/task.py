@@ -8,12 +8,14 @@ import json
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ..engine.place.devices import Device
 from .cluster import ClusterSpec, resolved, split_address
 from .config import ServerConfig
 from .connections import Connection, Handshake, Identity
+from .encryption import TLS
 from .front import Greeter, TaskInfo
 from .loop import Loop
 from .master import Master
@@ -59,6 +61,7 @@ class Task:
         config: how it behaves.
         port: of its sockets.
         front: where it answers gRPC.
+        tls: with which it proves who it is, and asks the others to; then nothing leaves this host but by gRPC.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class Task:
         config: ServerConfig,
         port: int,
         front: str,
+        tls: TLS | None,
     ) -> None:
         self.identity = identity
         self.loop = Loop()
@@ -91,7 +95,8 @@ class Task:
             front=front,
             heartbeat_timeout=config.heartbeat_timeout,
         )
-        self._greeter = Greeter()
+        self._tls = tls
+        self._greeter = Greeter(tls)
         self._watch = Watch(self.loop, self._greeter, config.patience, self._dead)
         self._released: collections.deque[tuple[Connection, int]] = collections.deque()
         self._peers = Peers(
@@ -101,7 +106,15 @@ class Task:
         self._to_master = OwnLink(identity, self.loop, lambda frame: self._master.take_reply(self._to_master, frame))
         to_worker = OwnLink(identity, self.loop, lambda frame: self._worker.take(self._to_master, frame))
         self._master = Master(
-            self.info, self.statistics, cluster, self.loop, self._worker, to_worker, self._peers, config.connect_timeout
+            self.info,
+            self.statistics,
+            cluster,
+            self.loop,
+            self._worker,
+            to_worker,
+            self._peers,
+            config.connect_timeout,
+            tls,
         )
 
     def information(self) -> TaskInfo:
@@ -141,8 +154,9 @@ class Task:
         self._connection(sock, None, plane, self._take, self._opened, self._closed)
 
     def _dial(self, address: Address) -> tuple[socket.socket, Plane]:
-        planes = ways(self._plane, address.name)
-        return dial(planes, address.host, address.port, address.incarnation, lambda: open_stream(address.front))
+        planes = ways(self._plane, address.name, self._tls is not None)
+        begin = partial(open_stream, address.front, self._tls)
+        return dial(planes, address.host, address.port, address.incarnation, begin)
 
     def _connection(
         self,

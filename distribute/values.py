@@ -12,13 +12,14 @@ import numpy as np
 
 from ..engine.graph.dtypes import as_dtype
 from ..engine.ops.array_value import ArrayValue
-from .wire import FrameError
+from .wire import DAMAGE, FrameError
 
 _TAG = struct.Struct(
     "<QQIBB"
 )  # the master's incarnation, the step's number, the edge, how it is written, the tag's length
 DEAD, CONTROL, PLAIN, WRITTEN, NUMBER = range(5)
 _MOST_TAG = 255
+_MOST_SLOTS = 1 << 22  # of a TensorArray that is not written whole: a few bytes ask for their memory
 _IS_LITTLE = sys.byteorder == "little"
 # NumPy's own numbers by two letters, kind and size; sent as little-endian ones.
 _NUMBERS = {
@@ -55,6 +56,11 @@ def _encode_elements(value: ArrayValue, arrays: list[Any]) -> Any:
         rows = value.stack(None, None)
         if rows.dtype.kind != "T":
             return {"stacked": encode_value(rows, arrays)}
+    if value.size > _MOST_SLOTS:
+        raise TypeError(
+            f"a TensorArray of {value.size} elements, of which some are not written, does not leave its task; at most "
+            f"{_MOST_SLOTS} are allowed"
+        )
     items = [value.read_or_none(index) if value.has(index) else None for index in range(value.size)]
     written = [[index, encode_value(item, arrays)] for index, item in enumerate(items) if value.has(index)]
     return {"elements": written, "size": value.size}
@@ -68,7 +74,7 @@ def decode_value(description: Any, arrays: Sequence[Any]) -> Any:
     """
     try:
         return _decoded(description, arrays)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+    except DAMAGE as error:
         raise FrameError(f"a value's description is damaged: {type(error).__name__}: {error}") from None
 
 
@@ -84,7 +90,10 @@ def _decoded(description: Any, arrays: Sequence[Any]) -> Any:
     if "stacked" in description:
         return ArrayValue.from_stacked(_decoded(description["stacked"], arrays))
     items = {int(index): _decoded(item, arrays) for index, item in description["elements"]}
-    return ArrayValue.from_written(int(description["size"]), items)
+    size = int(description["size"])
+    if not 0 <= size <= _MOST_SLOTS or not all(0 <= index < size for index in items):
+        raise FrameError(f"a TensorArray is described that has {size} elements")
+    return ArrayValue.from_written(size, items)
 
 
 # --- values that cross ----------------------------------------------------------------------------------------------
@@ -150,5 +159,5 @@ def decode_token(head: bytes, arrays: Sequence[Any]) -> tuple[int, tuple[int, ..
         if how in (DEAD, CONTROL):
             return edge, tag, None, how == DEAD
         return edge, tag, decode_value(json.loads(head[_TAG.size + 8 * count :]), arrays), False
-    except (struct.error, IndexError, KeyError, ValueError) as error:
+    except (struct.error, *DAMAGE) as error:
         raise FrameError(f"a value that crosses is damaged: {error}") from None

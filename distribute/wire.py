@@ -66,6 +66,10 @@ class Kind(IntEnum):
     TAKEN = 32
 
 
+# What reading a damaged document raises.
+DAMAGE = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+
+
 class FrameError(ValueError):
     """Bytes that are no frame, or a frame that its receiver does not take."""
 
@@ -85,7 +89,7 @@ class Frame(NamedTuple):
         """
         try:
             found = json.loads(self.head)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise FrameError(f"a frame's head is not JSON: {error}") from None
         if not isinstance(found, dict):
             raise FrameError("a frame's head is no JSON object")

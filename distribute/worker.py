@@ -26,7 +26,7 @@ from .failures import describe_error, task_failed
 from .peers import Address, Peers
 from .resources import Resources, place_state
 from .values import decode_token, decode_value, encode_token, encode_value, step_of
-from .wire import Frame, FrameError, Kind
+from .wire import DAMAGE, Frame, FrameError, Kind
 
 _SLICE = 500  # nodes of one step that run before others have their turn
 StepKey = tuple[int, int]  # the incarnation of the master, and the number that it gave the step
@@ -120,7 +120,7 @@ class Worker:
             take(link, frame)
         except FrameError:
             raise
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        except DAMAGE as error:
             raise FrameError(f"a frame of kind {frame.kind} is damaged: {type(error).__name__}: {error}") from error
 
     # --- graphs and programs ----------------------------------------------------------------------------------------

@@ -14,11 +14,11 @@ from typing import Any
 
 import grpc
 
+from ..encryption import TLS, open_channel
 from ..messages import TASK_SERVICE
 
 METHOD = "Stream"
 _PIECE = 1 << 20
-_OPTIONS = [("grpc.enable_http_proxy", 0)]
 
 
 def _ends() -> tuple[socket.socket, socket.socket]:
@@ -75,14 +75,15 @@ def stream_handler(accept: Callable[[socket.socket], None]) -> Any:
     )
 
 
-def open_stream(address: str) -> socket.socket:
+def open_stream(address: str, tls: TLS | None) -> socket.socket:
     """Begin a stream to the task at an address; gives the end by which its bytes come and go.
 
     Args:
         address: where the task answers gRPC, "host:port".
+        tls: with which this process proves who it is.
     """
     given, kept = _ends()
-    channel = grpc.insecure_channel(address, options=_OPTIONS)
+    channel = open_channel(address, tls)
     answers = channel.stream_stream(f"/{TASK_SERVICE}/{METHOD}")(_pieces(kept))
 
     def pour() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -176,14 +177,15 @@ class CheckpointReader(Mapping[str, Any]):
         self.path = Path(path)
         self.manifest = _read_manifest(self.path)
         self._entries = _entries(self.path, self.manifest)
-        for shard in self.manifest["shards"]:
-            file = self.path / shard["file"]
+        self._files = _shards(self.path, self.manifest)
+        self._size = sum(size for _, size in self._files)
+        for file, size in self._files:
             if not file.is_file():
-                raise FileNotFoundError(f"The checkpoint {str(self.path)!r} lacks {shard['file']!r}. {_AGAIN}")
-            if file.stat().st_size != shard["size"]:
+                raise FileNotFoundError(f"The checkpoint {str(self.path)!r} lacks {file.name!r}. {_AGAIN}")
+            if file.stat().st_size != size:
                 raise DataLossError(
-                    f"{str(file)!r} has {file.stat().st_size:,} bytes, and had {shard['size']:,} when the checkpoint "
-                    f"was saved. {_AGAIN}"
+                    f"{str(file)!r} has {file.stat().st_size:,} bytes, and had {size:,} when the checkpoint was saved. "
+                    f"{_AGAIN}"
                 )
 
     def __iter__(self) -> Iterator[str]:
@@ -211,10 +213,9 @@ class CheckpointReader(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         h5py, entry = _h5py(), self.entry(name)
-        dtype = as_dtype(entry.dtype)
-        whole: Any = np.empty(entry.shape, string if dtype.kind == "T" else dtype)
+        whole, dtype = self._room_for(name, entry)
         for piece in entry.pieces:
-            file = self.path / self.manifest["shards"][piece.shard]["file"]
+            file, _ = self._files[piece.shard]
             try:
                 with h5py.File(file, "r") as opened:
                     part = _read(opened[piece.dataset], dtype)
@@ -225,6 +226,32 @@ class CheckpointReader(Mapping[str, Any]):
             places = tuple(slice(at, at + length) for at, length in zip(piece.offset, piece.shape, strict=True))
             whole[places] = part
         return whole
+
+    def _room_for(self, name: str, entry: Entry) -> tuple[Any, Any]:
+        """An array for a tensor, and the dtype that it was saved in.
+
+        Raises:
+            DataLossError: its pieces are not the whole of it, or the files are too small to hold it.
+        """
+        try:
+            dtype = as_dtype(entry.dtype)
+        except (TypeError, ValueError) as error:
+            raise DataLossError(f"Tensor {name!r} of {str(self.path)!r}: {error}. {_AGAIN}") from None
+        count = math.prod(entry.shape)
+        is_whole = sum(math.prod(piece.shape) for piece in entry.pieces) == count and min(entry.shape, default=0) >= 0
+        is_whole = is_whole and all(
+            0 <= piece.shard < len(self._files)
+            and len(piece.offset) == len(piece.shape) == len(entry.shape)
+            and all(0 <= at <= at + length <= most for at, length, most in zip(*piece[2:4], entry.shape, strict=True))
+            for piece in entry.pieces
+        )
+        # Strings take some bytes each, whatever they are.
+        if not is_whole or count * (1 if dtype.kind == "T" else dtype.itemsize) > self._size:
+            raise DataLossError(
+                f"Tensor {name!r} of {str(self.path)!r} has shape {list(entry.shape)}, and its pieces are not the "
+                f"whole of it. {_AGAIN}"
+            )
+        return np.empty(entry.shape, string if dtype.kind == "T" else dtype), dtype
 
 
 _AGAIN = "Take another checkpoint, or save it again."
@@ -253,14 +280,27 @@ def _read_manifest(path: Path) -> dict[str, Any]:
             raise ValueError(f"its format is {found['format']!r}")
         if found.pop("crc32") != _crc32_of_json(found):
             raise ValueError("what is there is not what was saved")
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        version = int(found.get("version", 0))
+    except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise DataLossError(f"{str(file)!r} is damaged: {error}. {_AGAIN}") from error
-    if found.get("version", 0) > VERSION:
+    if version > VERSION:
         raise DataLossError(
-            f"{str(path)!r} is of version {found['version']} of the format; this is anabranch with version {VERSION}. "
+            f"{str(path)!r} is of version {version} of the format; this is anabranch with version {VERSION}. "
             "Read it with a newer anabranch."
         )
     return found
+
+
+def _shards(path: Path, manifest: Mapping[str, Any]) -> list[tuple[Path, int]]:
+    """The files of a checkpoint, and their sizes."""
+    try:
+        found = [(str(shard["file"]), int(shard["size"])) for shard in manifest["shards"]]
+        outside = [name for name, _ in found if Path(name).name != name]
+        if outside:
+            raise ValueError(f"{outside[0]!r} is not in this folder")
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise DataLossError(f"{str(path / MANIFEST)!r} is damaged: {error!r}. {_AGAIN}") from error
+    return [(path / name, size) for name, size in found]
 
 
 def _entries(path: Path, manifest: Mapping[str, Any]) -> dict[str, Entry]:
@@ -282,7 +322,7 @@ def _entries(path: Path, manifest: Mapping[str, Any]) -> dict[str, Entry]:
             )
             for name, entry in manifest["tensors"].items()
         }
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise DataLossError(f"{str(path / MANIFEST)!r} is damaged: {error!r}. {_AGAIN}") from error
 
 

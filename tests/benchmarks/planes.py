@@ -1,4 +1,4 @@
-"""Steps between a worker and two ps tasks, by each plane: 50 MB read and written, a scalar from each, a loop over tasks.
+"""Steps between a worker and two ps tasks, by each plane: 50 MB read and written, a scalar from each, a loop.
 
 The tasks of all planes run at the same time and take turns, so that what else the machine does falls on all of them.
 Printed are medians and the least, in milliseconds.

@@ -81,26 +81,27 @@ Running = dict[str, TaskProcess]
 
 
 @contextlib.contextmanager
-def tasks(*options: str, ps: int = 1, all_with: tuple[str, ...] = ()) -> Generator[Running]:
-    """A worker and some ps tasks, by name; clients address the worker, which knows where the others are.
+def tasks(*options: str, ps: int = 1, workers: int = 1, all_with: tuple[str, ...] = ()) -> Generator[Running]:
+    """Workers and ps tasks, by name; clients address the first worker, which knows where the others are.
 
     Args:
-        options: of the worker.
-        ps: how many of these there are.
+        options: of the first worker.
+        ps, workers: how many of these there are.
         all_with: options of all tasks.
     """
     with contextlib.ExitStack() as stack:
         found: dict[str, TaskProcess] = {}
-        addresses: list[str] = []
-        for index in range(ps):
-            cluster = {"ps": ["localhost:0"] * ps, "worker": ["localhost:0"]}
-            made = TaskProcess(cluster, "ps", index, *all_with)
+
+        def start(cluster: dict[str, list[str]], job: str, index: int, *options: str) -> str:
+            made = TaskProcess(cluster, job, index, *all_with, *options)
             stack.callback(made.end)
             found[made.name] = made
-            addresses.append(made.address)
-        worker = TaskProcess({"ps": addresses, "worker": ["localhost:0"]}, "worker", 0, *all_with, *options)
-        stack.callback(worker.end)
-        found[worker.name] = worker
+            return made.address
+
+        unknown = {"ps": ["localhost:0"] * ps, "worker": ["localhost:0"] * workers}
+        addresses = [start(unknown, "ps", index) for index in range(ps)]
+        others = [start(unknown, "worker", index) for index in range(1, workers)]
+        start({"ps": addresses, "worker": ["localhost:0", *others]}, "worker", 0, *options)
         yield found
 
 

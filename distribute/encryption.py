@@ -1,0 +1,83 @@
+"""`TLS`: certificates by which tasks and clients know each other, and by which all that leaves a host is encrypted."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+_VARIABLES = ("ANABRANCH_TLS_CERTIFICATE", "ANABRANCH_TLS_KEY", "ANABRANCH_TLS_AUTHORITY")
+_OPTIONS = [
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+]
+
+
+@dataclass(frozen=True)
+class TLS:
+    """Name the files, in PEM, with which a process proves who it is, and asks the others to.
+
+    Attributes:
+        certificate: of this process, and what leads from it to the authority.
+        key: to the certificate.
+        authority: whose certificates the others have to have.
+
+    Raises:
+        OSError: a file can't be read.
+
+    Tasks need the names in the cluster's addresses in their certificates. All still have to know the token, too.
+    """
+
+    certificate: str
+    key: str
+    authority: str
+
+    def __post_init__(self) -> None:
+        for file in (self.certificate, self.key, self.authority):
+            with open(file, "rb"):
+                pass
+
+    def _read(self) -> tuple[bytes, bytes, bytes]:
+        certificate, key, authority = (Path(file).read_bytes() for file in (self.certificate, self.key, self.authority))
+        return certificate, key, authority
+
+    def of_server(self) -> grpc.ServerCredentials:
+        """Credentials of who listens; who connects has to have some, too."""
+        certificate, key, authority = self._read()
+        return grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True)
+
+    def of_client(self) -> grpc.ChannelCredentials:
+        """Credentials of who connects."""
+        certificate, key, authority = self._read()
+        return grpc.ssl_channel_credentials(authority, key, certificate)
+
+
+def tls_from_environment() -> TLS | None:
+    """Read which files ``ANABRANCH_TLS_CERTIFICATE``, ``_KEY`` and ``_AUTHORITY`` name; None if none of them is set.
+
+    Raises:
+        ValueError: some are set, and not all.
+        OSError: a file can't be read.
+    """
+    found = [os.environ.get(name, "") for name in _VARIABLES]
+    if not any(found):
+        return None
+    missing = [name for name, file in zip(_VARIABLES, found, strict=True) if not file]
+    if missing:
+        raise ValueError(f"TLS needs {', '.join(_VARIABLES)}; {' and '.join(missing)} are not set. Set all, or none.")
+    return TLS(*found)
+
+
+def open_channel(address: str, tls: TLS | None) -> Any:
+    """Make a gRPC channel to an address."""
+    if tls is None:
+        return grpc.insecure_channel(address, options=_OPTIONS)
+    return grpc.secure_channel(address, tls.of_client(), options=_OPTIONS)
+
+
+__all__ = ["TLS", "open_channel", "tls_from_environment"]

@@ -1,0 +1,123 @@
+"""mTLS: who has a certificate of the authority is let in, and what leaves a host is encrypted."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from shared.tasks import PS, WORKER, Running, tasks
+
+import anabranch as ab
+from anabranch.distribute import TLS
+from anabranch.distribute.encryption import tls_from_environment
+from anabranch.distribute.front import TaskUnavailableError, ask_task, is_healthy
+from anabranch.distribute.planes.choice import Plane
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl")
+NAMES = ("ANABRANCH_TLS_CERTIFICATE", "ANABRANCH_TLS_KEY", "ANABRANCH_TLS_AUTHORITY")
+
+
+def openssl(folder: Path, *arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=60)
+
+
+def authority(folder: Path) -> None:
+    """Make an authority, and a certificate of it for this host."""
+    folder.mkdir()
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    openssl(folder, "req", "-x509", *curve, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=tests")
+    openssl(folder, "req", *curve, "-keyout", "own.key", "-out", "own.csr", "-subj", "/CN=localhost")
+    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    signed = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names"]
+    openssl(folder, "x509", "-req", "-in", "own.csr", "-out", "own.pem", *signed)
+
+
+def files(folder: Path) -> tuple[str, str, str]:
+    return str(folder / "own.pem"), str(folder / "own.key"), str(folder / "ca.pem")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certificates")
+    authority(folder / "ours")
+    authority(folder / "theirs")
+    return folder
+
+
+@pytest.fixture
+def encrypted(made: Path, monkeypatch: pytest.MonkeyPatch) -> TLS:
+    for name, file in zip(NAMES, files(made / "ours"), strict=True):
+        monkeypatch.setenv(name, file)
+    return TLS(*files(made / "ours"))
+
+
+@pytest.fixture
+def running(encrypted: TLS) -> Generator[Running]:
+    with tasks(all_with=("--plane", "grpc")) as found:
+        yield found
+
+
+@pytest.mark.xdist_group("tasks")
+def test_steps_run_over_encrypted_streams(running: Running, graph: ab.Graph):
+    x = ab.placeholder((None,), "float64", "x")
+    with ab.device(PS):
+        w = ab.Variable(2.0, dtype="float64", name="w")
+        y = x * w
+    with ab.device(WORKER):
+        z = y + 1.0
+    with ab.Session(graph, target=running[WORKER].target) as session:
+        for size in (1, 300_000):
+            np.testing.assert_array_equal(session.run(z, {x: np.arange(size)}), np.arange(size) * 2.0 + 1)
+        found = ab.distribute.status(running[WORKER].target).connections
+        assert {each.plane for each in found if each.task == PS} == {Plane.GRPC}
+        running[PS].kill()
+        with pytest.raises(ab.errors.TaskFailedError) as caught:
+            session.run(z, {x: [1.0]})
+        assert caught.value.task == PS
+
+
+def test_who_has_no_certificate_of_the_authority_is_not_let_in(encrypted: TLS, made: Path):
+    with ab.distribute.Server({"ps": ["localhost:0"]}) as server:
+        address = server.target.removeprefix("grpc://")
+        info = ask_task(address, server.name, 30.0, encrypted)
+        assert info.port == 0  # there is no socket that other hosts can reach
+        assert is_healthy(address, 30.0, encrypted)
+        for tls in (None, TLS(*files(made / "theirs"))):
+            assert not is_healthy(address, 1.0, tls)
+            with pytest.raises(TaskUnavailableError, match="did not answer"):
+                ask_task(address, server.name, 0.3, tls)
+
+
+def test_tasks_of_one_host_use_shared_memory_all_the_same(encrypted: TLS, graph: ab.Graph):
+    with (
+        ab.distribute.Server({"ps": ["localhost:0"]}, tls=encrypted) as ps,
+        ab.distribute.Server({"ps": [ps.target[7:]], "worker": ["localhost:0"]}, "worker", 0) as worker,
+        ab.Session(graph, target=worker.target) as session,
+        ab.device(PS),
+    ):
+        assert session.run(ab.constant(1.0) + 1.0) == 2
+        mine = [each for each in worker.status().connections if each.connected_by == "this task"]
+        assert [each.plane for each in mine] == [Plane.SHARED_MEMORY]
+
+
+def test_a_client_without_certificates_is_told_that_nobody_answers(made: Path, graph: ab.Graph, monkeypatch: Any):
+    monkeypatch.setattr("anabranch.distribute.client._CONNECT_SECONDS", 0.3)
+    with (
+        ab.distribute.Server({"ps": ["localhost:0"]}, tls=TLS(*files(made / "ours"))) as server,
+        pytest.raises(ab.errors.TaskFailedError, match="did not answer"),
+    ):
+        ab.Session(graph, target=server.target)
+
+
+def test_files_that_are_missing_are_named(made: Path, monkeypatch: pytest.MonkeyPatch):
+    assert tls_from_environment() is None
+    monkeypatch.setenv(NAMES[0], files(made / "ours")[0])
+    with pytest.raises(ValueError, match="ANABRANCH_TLS_KEY and ANABRANCH_TLS_AUTHORITY are not set"):
+        tls_from_environment()
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        TLS("nowhere.pem", "nowhere.key", "nowhere.pem")

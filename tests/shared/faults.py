@@ -1,0 +1,113 @@
+"""Faults of processes and links, for tests: slow processes, and a proxy that cuts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+from collections.abc import Generator
+
+PIECE = 1 << 16
+
+
+@contextlib.contextmanager
+def slowed(pid: int, runs: float = 0.02, stops: float = 0.18) -> Generator[None]:
+    """A process runs a tenth of the time."""
+    is_over = threading.Event()
+
+    def drag() -> None:
+        while not is_over.is_set():
+            os.kill(pid, signal.SIGSTOP)
+            is_over.wait(stops)
+            os.kill(pid, signal.SIGCONT)
+            is_over.wait(runs)
+
+    thread = threading.Thread(target=drag)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+class Proxy:
+    """A TCP proxy on loopback, which cuts all its connections when `left` bytes have passed.
+
+    Attributes:
+        address: where it listens.
+        left: bytes that may still pass; None for any number.
+        cuts: how often it has cut.
+    """
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = (host, int(port))
+        self.left: int | None = None
+        self.cuts = 0
+        self._lock = threading.Lock()
+        self._open: set[socket.socket] = set()
+        self._made: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"localhost:{self._listener.getsockname()[1]}"
+        self._start(self._accept)
+
+    def _start(self, function: object, *arguments: socket.socket) -> None:
+        thread = threading.Thread(target=function, args=arguments)  # type: ignore[arg-type]
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                one, _ = self._listener.accept()
+                try:
+                    other = socket.create_connection(self._target)
+                except OSError:
+                    one.close()
+                    continue
+                with self._lock:
+                    self._open |= {one, other}
+                    self._made += [one, other]
+                self._start(self._pump, one, other)
+                self._start(self._pump, other, one)
+
+    def _pump(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while piece := source.recv(PIECE):
+                with self._lock:
+                    if self.left is not None:
+                        self.left -= len(piece)
+                    is_cut = self.left is not None and self.left < 0
+                if is_cut:
+                    self.cut()
+                    break
+                target.sendall(piece)
+        self._shut(source, target)
+
+    def cut(self) -> None:
+        """Cut all connections; new ones pass again."""
+        with self._lock:
+            known, self._open = self._open, set()
+            self.left = None
+            self.cuts += 1
+        self._shut(*known)
+
+    @staticmethod
+    def _shut(*socks: socket.socket) -> None:
+        for sock in socks:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End it, and wait for its threads."""
+        self._shut(self._listener)
+        self._listener.close()
+        self._shut(*self._open)
+        for thread in self._threads:
+            thread.join()
+        for sock in self._made:
+            sock.close()
