@@ -10,6 +10,7 @@ import selectors
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -109,11 +110,19 @@ class Loop:
         found = self._selector.select(0 if is_busy else self._until_timer())
         self.is_waiting = False
         for key, events in found:
-            key.data(events)
+            self._do(key.data, events)
         while self._timers and self._timers[0][0] <= time.monotonic():
-            heapq.heappop(self._timers)[-1]()
+            self._do(heapq.heappop(self._timers)[-1])
         for _ in range(len(self._calls)):
-            self._calls.popleft()()
+            self._do(self._calls.popleft())
+
+    @staticmethod
+    def _do(function: Callable[..., Any], *arguments: Any) -> None:
+        """Call a function; an error of ours is printed, and does not end the loop, which serves others."""
+        try:
+            function(*arguments)
+        except Exception:
+            traceback.print_exc()
 
     def _until_timer(self) -> float | None:
         return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None

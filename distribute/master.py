@@ -26,6 +26,7 @@ from .worker import Link, Worker, named_target
 
 _BACK_SECONDS = 1.0  # how long a step waits for a task that was lost before it began; one that never came has longer
 _REPORT_SECONDS = 1.0  # how long reports of a step that was not done in time are waited for
+_OF_PROGRAMS = ("targets", "feeds", "shapes", "budget", "turned_off", "exact")
 _CHARACTERS_BEFORE, _CHARACTERS_BEHIND = 40, 120  # of a line, around the place where it differs from another
 
 
@@ -132,6 +133,9 @@ class Master:
         if not session.graphs:
             connection.send(Kind.UNKNOWN, {})
             return
+        missing = [key for key in _OF_PROGRAMS if key not in document]
+        if missing:
+            raise FrameError(f"what is to be prepared lacks {', '.join(missing)}")
         number = next(self._numbers)
         program = MasterProgram(number, session.graphs[-1], session, document)
         self._programs[number] = session.programs[int(document["program"])] = program
@@ -298,10 +302,7 @@ class Master:
         link.send(
             Kind.PROGRAM,
             {
-                **{
-                    key: program.document[key]
-                    for key in ("targets", "feeds", "shapes", "budget", "turned_off", "exact")
-                },
+                **{key: program.document[key] for key in _OF_PROGRAMS},
                 "program": program.number,
                 "session": program.graph.number,
                 "devices": program.devices,

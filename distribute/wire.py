@@ -287,8 +287,10 @@ def _lying(slab: int, offset: int, shape: tuple[int, ...], name: str, shared: Sh
 def _checked_dtype(shape: tuple[int, ...], name: str) -> Any:
     try:
         dtype = as_dtype(name)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, SyntaxError) as error:
         raise FrameError(f"an array has dtype {name!r}: {error}") from None
+    if name_of(dtype) != name:  # NumPy reads much else: records, arrays of arrays
+        raise FrameError(f"an array has dtype {name!r}, which is no name of one")
     size = dtype.itemsize
     for dimension in shape:
         size *= max(dimension, 1)

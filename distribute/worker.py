@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -187,6 +187,7 @@ class Worker:
     def _take_program(self, link: Link, frame: Frame) -> None:
         document = frame.document()
         key = (link.other.incarnation, int(document["program"]))
+        addresses = {str(name): Address(str(name), *where) for name, where in document["tasks"].items()}
         known = self._programs.get(key)
 
         def done(result: Any) -> None:
@@ -194,7 +195,7 @@ class Worker:
                 link.send(Kind.FAILED, {"program": key[1], "error": describe_error(result)})
                 return
             self._programs[key] = result
-            self._reach(link, key[1], result, document["tasks"])
+            self._reach(link, key[1], result, addresses)
 
         if known is not None:
             done(known)
@@ -232,9 +233,8 @@ class Worker:
             )
         return _Program(program)
 
-    def _reach(self, link: Link, number: int, program: _Program, tasks: Any) -> None:
+    def _reach(self, link: Link, number: int, program: _Program, addresses: Mapping[str, Address]) -> None:
         """Connect to the tasks that take something from this one; then the program is ready."""
-        addresses = {name: Address(name, *where) for name, where in tasks.items()}
         if link.other.name != self.identity.name:
             self._peers.watch(addresses[link.other.name])  # the master
         wanted = {addresses[task] for task in program.program.sends.values()}

@@ -233,7 +233,7 @@ def answers(server: Any, name: str, sends: list[tuple[int, Any, list[Any]]]) -> 
 
 @pytest.mark.parametrize("count", [pytest.param(40), pytest.param(3000, marks=pytest.mark.slow)])
 def test_a_task_survives_what_damaged_clients_send(
-    server: Any, count: int, graph: ab.Graph, monkeypatch: pytest.MonkeyPatch
+    server: Any, count: int, graph: ab.Graph, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     chosen = random.Random(count)
     with ab.Session(graph, target=server.target) as session, ab.Session(ab.Graph(), target=server.target) as other:
@@ -255,6 +255,7 @@ def test_a_task_survives_what_damaged_clients_send(
                 assert b"error inside anabranch" not in frame.head, (sends[-1], frame)
         assert other.run(y) == 2
     assert server.status().held["running"] == 0
+    assert "Traceback" not in capsys.readouterr().err
 
 
 # --- manifests ------------------------------------------------------------------------------------------------------
