@@ -51,9 +51,14 @@ def _runner(path: str) -> tuple[list[str], Any]:
     try:
         import onnxruntime
     except ModuleNotFoundError:
-        session = load_onnx().reference.ReferenceEvaluator(path)
-        names = list(session.output_names)
-        return list(session.input_names), lambda feeds: dict(zip(names, session.run(None, feeds), strict=True))
+        load_onnx()  # says how to install it
+        from onnx.reference import ReferenceEvaluator
+
+        session = ReferenceEvaluator(path)
+        names = [str(name) for name in session.output_names]
+        return [str(name) for name in session.input_names], lambda feeds: dict(
+            zip(names, session.run(None, feeds), strict=True)
+        )
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     inputs = [given.name for given in session.get_inputs()]

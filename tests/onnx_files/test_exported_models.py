@@ -7,58 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.onnx_models import LENGTHS, RECURRENT, SIGNATURE, LeakyCell, batches
 from shared.onnx_runs import assert_exported, assert_same, run_file
 
 import anabranch as ab
 from anabranch import layers
-
-SIGNATURE = [ab.InputSpec(shape=(None, None, 8), dtype="float32", name="x")]
-
-
-class LeakyCell(layers.Layer):
-    """A cell of nobody else's."""
-
-    def __init__(self, units: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.units = self.state_size = units
-
-    def build(self, input_shape: Any) -> None:
-        self.kernel = self.add_weight(shape=(input_shape[-1], self.units), name="kernel")
-        self.recurrent_kernel = self.add_weight(shape=(self.units, self.units), name="recurrent_kernel")
-
-    def call(self, x: Any, states: Any) -> Any:
-        (h,) = states
-        h = 0.9 * h + 0.1 * ab.ops.tanh(x @ self.kernel + h @ self.recurrent_kernel)
-        return h, [h]
-
-
-def batches(*shapes: tuple[int, ...], zeros: bool = False) -> list[Any]:
-    generator = np.random.default_rng(0)
-    made = [generator.normal(size=shape).astype("float32") for shape in shapes]
-    for batch in made:
-        if zeros and batch.shape[1] > 1:
-            batch[:, batch.shape[1] // 2] = 0  # inside, so that the mask is no suffix
-    return made
-
-
-LENGTHS = batches((3, 5, 8), (1, 2, 8), (4, 0, 8), zeros=True)
-RECURRENT = {
-    "custom cell, sequences": lambda: [layers.RNN(LeakyCell(5), return_sequences=True), layers.Dense(4, "gelu")],
-    "custom cell, last": lambda: [layers.RNN(LeakyCell(5)), layers.Dense(4, "softmax")],
-    "two cells": lambda: [layers.RNN([LeakyCell(5), layers.GRUCell(4)], return_sequences=True)],
-    "masked custom cell": lambda: [layers.Masking(), layers.RNN(LeakyCell(5), return_sequences=True)],
-    "lstm": lambda: [layers.LSTM(4, return_sequences=True, bias_initializer="normal")],
-    "lstm, last, backwards": lambda: [layers.LSTM(4, go_backwards=True)],
-    "masked lstm": lambda: [layers.Masking(), layers.LSTM(4, return_sequences=True)],
-    "gru": lambda: [layers.GRU(4, return_sequences=True, bias_initializer="normal")],
-    "gru, not reset_after": lambda: [layers.GRU(4, reset_after=False, bias_initializer="normal")],
-    "masked gru": lambda: [layers.Masking(), layers.GRU(4)],
-    "simple": lambda: [layers.SimpleRNN(4, return_sequences=True, bias_initializer="normal")],
-    "relu cell": lambda: [layers.SimpleRNN(4, activation="relu")],
-    "both ways": lambda: [layers.Bidirectional(layers.GRU(4, return_sequences=True))],
-    "both ways, masked": lambda: [layers.Masking(), layers.Bidirectional(layers.LSTM(4))],
-    "distributed over time": lambda: [layers.TimeDistributed(layers.Dense(3, "tanh"))],
-}
 
 
 @pytest.mark.parametrize("name", RECURRENT)
@@ -162,3 +115,19 @@ def test_check_says_which_output_differs(tmp_path: Path) -> None:
     model.set_weights([np.full((3, 2), 2.0), np.zeros(2)])
     with pytest.raises(ab.onnx.OnnxError, match=r"'output_0' differs .* 3\.0 instead of 6\.0"):
         ab.onnx.check(model, tmp_path / "m.onnx", np.ones((1, 3), "float32"))
+
+
+def test_command_writes_a_keras_file_as_onnx(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from anabranch.__main__ import main
+
+    model = ab.Sequential([ab.Input((3,), name="x"), layers.Dense(2)])
+    model.save(tmp_path / "m.keras")
+    assert (
+        main(["export", str(tmp_path / "m.keras"), str(tmp_path / "m.onnx"), "--format", "onnx", "--opset", "20"]) == 0
+    )
+    ab.onnx.check(model, tmp_path / "m.onnx", np.ones((2, 3), "float32"))
+    assert "opset 20" in capsys.readouterr().out
+    assert (
+        main(["export", str(tmp_path / "m.keras"), str(tmp_path / "n.onnx"), "--format", "onnx", "--opset", "3"]) == 2
+    )
+    assert "18 to 25" in capsys.readouterr().err

@@ -89,6 +89,7 @@ class GraphExporter(Writer):
             made = self.new_name(name.removesuffix("/read"))
             element_type(value.dtype)
             self.initializers[made], self.dtypes[made] = value, value.dtype
+            self.weights.add(made)
             known = self._initial[variable] = made
         return known
 

@@ -23,6 +23,7 @@ from .registry import LOWEST
 
 HIGHEST, DEFAULT = 25, 21
 _LARGEST_PROTO = 2**31 - 2**16  # bytes; protobuf writes no more than 2 GiB
+_LARGEST_CONSTANT = 2**20  # bytes; others are initialisers, as weights are, and may lie beside the file
 _EXTERNAL_BYTES = 1024  # arrays from this size on lie beside the file, if weights do
 
 
@@ -175,8 +176,16 @@ def _model_proto(exporter: GraphExporter, infos: list[Any], outputs: Mapping[str
             raise OnnxError(f"Not even the rank of output {each!r} is known. Give it a shape with ops.reshape.")
         results.append(exporter.info(each, open_dimensions(each, spec)))
     used = _used_names(exporter.nodes)
-    weights = [tensor_proto(array, key) for key, array in exporter.initializers.items() if key in used]
-    graph = helper.make_graph(exporter.nodes, name, infos, results, weights)
+    weights: list[Any] = []
+    constants: list[Any] = []
+    for key, array in exporter.initializers.items():
+        if key not in used:
+            continue
+        if key in exporter.weights or array.nbytes > _LARGEST_CONSTANT:
+            weights.append(tensor_proto(array, key))
+        else:
+            constants.append(helper.make_node("Constant", [], [key], name=key, value=tensor_proto(array, key)))
+    graph = helper.make_graph([*constants, *exporter.nodes], name, infos, results, weights)
     opsets = [helper.make_opsetid("", exporter.opset)]
     model = helper.make_model(graph, opset_imports=opsets, producer_name="anabranch")
     model.ir_version = helper.find_min_ir_version_for(opsets)

@@ -27,6 +27,7 @@ class Writer:
         nodes: those of the graph that is being written.
         initializers: arrays by name; all belong to the outermost graph, which nested graphs see.
         dtypes: the dtype of each value.
+        weights: the initialisers that hold values of variables, also turned; others are constants.
     """
 
     def __init__(self, opset: int) -> None:
@@ -34,6 +35,7 @@ class Writer:
         self.nodes: list[Any] = []
         self.initializers: dict[str, Any] = {}
         self.dtypes: dict[str, Any] = {}
+        self.weights: set[str] = set()
         self.label = ""  # of the operation that is being written, from which names are made
         self._names: dict[str, int] = {}
         self._constants: dict[Any, str] = {}
@@ -176,15 +178,20 @@ class Writer:
             return name
         known = self.known(name)
         if known is not None:
-            return self.once(
-                ("transpose", name, *axes),
-                lambda: self.constant(np.ascontiguousarray(np.transpose(known, axes)), name=f"{name}/transposed"),
-            )
+            return self.once(("transpose", name, *axes), lambda: self._turned(name, np.transpose(known, axes)))
         producer = self._producers.get(name)
         if producer is not None and producer.op_type == "Transpose":
             inner = list(producer.attribute[0].ints)
             return self.transpose(producer.input[0], [inner[axis] for axis in axes])
         return self.once(("transpose", name, *axes), lambda: self.add("Transpose", name, perm=axes))
+
+    def _turned(self, name: str, array: Any) -> str:
+        if name not in self.weights:
+            return self.constant(np.ascontiguousarray(array), name=f"{name}/transposed")
+        made = self.new_name(f"{name}/transposed")
+        self.initializers[made], self.dtypes[made] = np.ascontiguousarray(array), array.dtype
+        self.weights.add(made)
+        return made
 
     def shape(self, name: str) -> str:
         """Return the shape of a value, a vector of int64."""

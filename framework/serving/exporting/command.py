@@ -1,4 +1,4 @@
-"""The command ``python -m anabranch export``: a ``.keras`` file, perhaps with other weights, as a servable."""
+"""The command ``python -m anabranch export``: a ``.keras`` file, perhaps with other weights, as a servable or ONNX."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import sys
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command to its parser."""
     parser.add_argument("model", metavar="MODEL.keras", help="what model.save() wrote")
-    parser.add_argument("out", metavar="OUT", help="the folder of all versions")
+    parser.add_argument("out", metavar="OUT", help="the folder of all versions; of --format onnx a file")
+    parser.add_argument("--format", choices=["anabranch", "onnx"], default="anabranch", help="what is written")
+    parser.add_argument("--opset", type=int, metavar="N", help="of --format onnx: the version of its operators")
     parser.add_argument(
         "--weights", metavar="PATH", help="other weights: a weights file, or a checkpoint, whose name is step-N"
     )
@@ -36,7 +38,8 @@ def run(options: argparse.Namespace) -> int:
 
     try:
         import_modules(options.modules)
-        load_with_weights(options.model, options.weights).export(options.out, version=options.version)
+        model = load_with_weights(options.model, options.weights)
+        model.export(options.out, options.format, version=options.version, opset_version=options.opset)
     except (OSError, ValueError, TypeError, KeyError, ImportError, DataLossError) as error:
         print(f"anabranch export: {error}", file=sys.stderr)
         return 2

@@ -1,0 +1,114 @@
+"""ONNX's standard interface of backends: `prepare(model).run(inputs)`, `run_model`, `run_node`, `supports_device`.
+
+`onnx.backend.test` and other tools call a backend by these names.
+
+Source: https://onnx.ai/onnx/repo-docs/ImplementingAnOnnxBackend.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...engine.graph.graph import eagerly
+from .errors import OnnxError
+from .importing.model import as_value, missing_ops, runner_of
+from .importing.reading import read_model
+from .importing.values import as_array
+from .protos import load_onnx
+
+
+def _not_supposed(message: str) -> Exception:
+    from onnx.backend.test.runner import BackendIsNotSupposedToImplementIt
+
+    return BackendIsNotSupposedToImplementIt(message)
+
+
+class Prepared:
+    """A model that is ready to be run on arrays."""
+
+    def __init__(self, model: Any, beside: Mapping[str, Any]) -> None:
+        self._model = model
+        self._beside = dict(beside)
+        self._names = [each.name for each in model.graph.input]
+        weights = {each.name for each in model.graph.initializer}
+        self._required = [name for name in self._names if name not in weights]
+
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Return the outputs for arrays in the order of the graph's inputs, or by their names.
+
+        Raises:
+            OnnxError: a node can't be computed.
+            ValueError: there are too few or too many inputs.
+        """
+        given = dict(inputs) if isinstance(inputs, Mapping) else self._named(inputs)
+        values = {name: as_value(value) for name, value in given.items()}
+        values = {**self._beside, **values}
+        try:
+            with eagerly():
+                return tuple([as_array(each) for each in runner_of(self._model).run_graph(self._model.graph, values)])
+        except NotImplementedError as error:
+            raise _not_supposed(str(error)) from error
+
+    def _named(self, inputs: Any) -> dict[str, Any]:
+        listed = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+        names = self._names if len(listed) == len(self._names) else self._required
+        if len(listed) != len(names):
+            raise ValueError(f"The model takes {', '.join(names) or 'nothing'}; {len(listed)} inputs were given.")
+        return dict(zip(names, listed, strict=True))
+
+
+def is_compatible(model: Any, device: str = "CPU", **kwargs: Any) -> bool:
+    """Return whether each operator of a model has a rule here, or a definition by others."""
+    return supports_device(device) and not missing_ops(read_model(model)[0])
+
+
+def prepare(model: Any, device: str = "CPU", **kwargs: Any) -> Prepared:
+    """Return a model that is ready to be run.
+
+    Args:
+        model: a ModelProto, the bytes of one, or a path.
+        device: "CPU".
+
+    Raises:
+        BackendIsNotSupposedToImplementIt: an operator has no rule; the message names it.
+        OnnxError: the model is damaged.
+
+    >>> import anabranch as ab, numpy as np, os, tempfile
+    >>> x = ab.placeholder((None,), "float32")
+    >>> path = os.path.join(tempfile.mkdtemp(), "double.onnx")
+    >>> ab.onnx.export_graph(path, {"x": x}, {"y": x + x})
+    >>> ab.onnx.backend.prepare(path).run([np.ones(2, "float32")])
+    (array([2., 2.], dtype=float32),)
+    """
+    if not supports_device(device):
+        raise OnnxError(f"device {device!r}: models are run on 'CPU'.")
+    proto, beside = read_model(model)
+    missing = missing_ops(proto)
+    if missing:
+        raise _not_supposed(f"operators {', '.join(missing)}")
+    return Prepared(proto, beside)
+
+
+def run_model(model: Any, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:
+    """Return a model's outputs; see `prepare`."""
+    return prepare(model, device).run(inputs)
+
+
+def run_node(node: Any, inputs: Sequence[Any], device: str = "CPU", outputs_info: Any = None, **kwargs: Any) -> Any:
+    """Return the outputs of a single node, of the newest opset unless `opset_version` is given."""
+    onnx = load_onnx()
+    helper = onnx.helper
+    names = [name for name in node.input if name]
+    infos = [helper.make_empty_tensor_value_info(name) for name in dict.fromkeys(names)]
+    graph = helper.make_graph(
+        [node], "node", infos, [helper.make_empty_tensor_value_info(name) for name in node.output if name]
+    )
+    opset = kwargs.get("opset_version", onnx.defs.onnx_opset_version())
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid(node.domain, opset)])
+    return run_model(model, dict(zip(names, inputs, strict=True)), device)
+
+
+def supports_device(device: str) -> bool:
+    """Return whether models are run on a device: they are on "CPU"."""
+    return device.split(":")[0].upper() == "CPU"

@@ -1,0 +1,202 @@
+"""`load`: an ONNX model as a layer, whose float initialisers are weights."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ....engine import ops
+from ....engine.graph.dtypes import is_differentiable, name_of
+from ....engine.objects.registry import register_keras_serializable
+from ....layers.layer import Layer
+from ..errors import OnnxError
+from ..protos import load_onnx
+from .model import as_value, missing_ops, runner_of
+from .node import normal_domain
+from .reading import initializer_array, read_model
+from .values import Optional, plain, tensor
+
+# Inputs, by operator and position, that have to be known when the model is called: they are no weights.
+_KNOWN = {
+    ("Resize", 1), ("Resize", 2), ("Upsample", 1), ("Dropout", 1), ("Range", 0), ("Range", 1), ("Range", 2),
+    ("MelWeightMatrix", 3), ("MelWeightMatrix", 4), ("OneHot", 1),
+}  # fmt: skip
+_RUNNING = {("BatchNormalization", 3), ("BatchNormalization", 4)}  # weights that no optimizer updates
+_LOOPS = {"Loop", "Scan", "RNN", "GRU", "LSTM"}
+
+
+def load(source: Any, *, trainable: bool = False, name: str | None = None) -> OnnxLayer:
+    """Make a layer of an ONNX model.
+
+    Args:
+        source: a path, the bytes of a file, or a ModelProto, of opset 7 to 28.
+        trainable: whether optimizers update its weights, which are the model's float initialisers.
+        name: of the layer; by default from the graph's name.
+
+    Returns:
+        A layer: ``layer(x)`` for one input, ``layer({"x": x, ...})`` or ``layer([x, ...])`` for several. It gives one
+        tensor, or a tuple in the order of the graph's outputs. It trains, is saved, served and exported as others are.
+
+    Raises:
+        OnnxError: the model is damaged, or an operator of it is not known here; the message names the node.
+        FileNotFoundError: there is no such file.
+
+    >>> import anabranch as ab, numpy as np, os, tempfile
+    >>> model = ab.Sequential([ab.Input((3,), name="x"), ab.layers.Dense(2, kernel_initializer="ones")])
+    >>> path = os.path.join(tempfile.mkdtemp(), "dense.onnx")
+    >>> model.export(path, "onnx", verbose=False)
+    >>> layer = ab.onnx.load(path, trainable=True)
+    >>> layer(np.ones((1, 3), "float32"))
+    Tensor([[3., 3.]], dtype=float32)
+    >>> [tuple(weight.shape) for weight in layer.trainable_weights]
+    [(3, 2), (2,)]
+    """
+    model, beside = read_model(source)
+    missing = missing_ops(model)
+    if missing:
+        raise OnnxError(f"The model uses operators that are not known here: {', '.join(missing)}.")
+    try:
+        stripped, arrays, running = _without_weights(model, beside)
+    except NotImplementedError as error:
+        raise OnnxError(f"The model has a weight of {error}, which is not computed with here.") from error
+    described = [
+        [key, [int(size) for size in array.shape], name_of(array.dtype), key not in running]
+        for key, array in arrays.items()
+    ]
+    encoded = base64.b64encode(stripped.SerializeToString()).decode("ascii")
+    layer = OnnxLayer(encoded, described, trainable=trainable, name=name)
+    for weight, array in zip(layer.onnx_weights.values(), arrays.values(), strict=True):
+        weight.assign(np.asarray(array))
+    return layer
+
+
+def _without_weights(model: Any, beside: Mapping[str, Any]) -> tuple[Any, dict[str, Any], set[str]]:
+    """A copy of a model without the initialisers that are weights; these, by name; and which no optimizer updates."""
+    fixed, running = _uses(model.graph)
+    stripped = load_onnx().ModelProto()
+    stripped.CopyFrom(model)
+    arrays: dict[str, Any] = {}
+    kept: list[Any] = []
+    for proto in stripped.graph.initializer:
+        array = beside.get(proto.name)
+        array = initializer_array(proto) if array is None else array
+        if is_differentiable(array.dtype) and array.dtype.kind != "c" and proto.name not in fixed:
+            arrays[proto.name] = array
+            continue
+        if proto.name in beside:
+            proto = load_onnx().numpy_helper.from_array(np.array(array), proto.name)
+        kept.append(proto)
+    copies = [type(each).FromString(each.SerializeToString()) for each in kept]
+    del stripped.graph.initializer[:]
+    stripped.graph.initializer.extend(copies)
+    inputs = [each for each in stripped.graph.input if each.name not in arrays]
+    kept_inputs = [type(each).FromString(each.SerializeToString()) for each in inputs]
+    del stripped.graph.input[:]
+    stripped.graph.input.extend(kept_inputs)
+    return stripped, arrays, running
+
+
+def _uses(graph: Any) -> tuple[set[str], set[str]]:
+    """Names that must be known in calls, and names of running statistics."""
+    fixed: set[str] = set()
+    running: set[str] = set()
+    for node in graph.node:
+        for position, name in enumerate(node.input):
+            if (node.op_type, position) in _KNOWN:
+                fixed.add(name)
+            if (node.op_type, position) in _RUNNING:
+                running.add(name)
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                inner = _uses(attribute.g)
+                fixed |= inner[0]
+                running |= inner[1]
+    return fixed, running
+
+
+@register_keras_serializable(package="anabranch")
+class OnnxLayer(Layer):
+    """An ONNX model as a layer; `ab.onnx.load` makes it.
+
+    Attributes:
+        input_names, output_names: of the graph, in order.
+        opset: the version of ONNX's operators.
+        onnx_weights: the weights by the names of the initialisers that they were.
+    """
+
+    def __init__(self, model: str, weights: Any, **kwargs: Any) -> None:
+        """Make the layer of a model without weights.
+
+        Args:
+            model: a ModelProto in base64.
+            weights: for each weight its name, shape, dtype, and whether optimizers may update it.
+            **kwargs: of every layer.
+        """
+        try:
+            proto, _ = read_model(base64.b64decode(model, validate=True), [each[0] for each in weights])
+        except ValueError as error:
+            raise OnnxError(f"OnnxLayer: model is no ONNX model in base64 ({error}).") from error
+        kwargs["name"] = kwargs.get("name") or _layer_name(proto.graph.name)
+        super().__init__(**{"autocast": False, **kwargs})
+        self._encoded, self._described = model, [list(each) for each in weights]
+        self._onnx_proto = proto
+        self._onnx_runner = runner_of(proto)
+        given = {each.name for each in proto.graph.initializer}
+        self.input_names = [each.name for each in proto.graph.input if each.name not in given]
+        self.output_names = [each.name for each in proto.graph.output]
+        self.opset = next((each.version for each in proto.opset_import if not normal_domain(each.domain)), 0)
+        self.onnx_weights: dict[str, Any] = {}
+        for key, shape, dtype, trains in self._described:
+            self.onnx_weights[key] = self.add_weight(
+                shape=tuple(shape), initializer="zeros", dtype=dtype, trainable=trains, name=_weight_name(key)
+            )
+        if any(node.op_type in _LOOPS for node in proto.graph.node):
+            self.has_loops = True  # pyright: ignore[reportAttributeAccessIssue]
+        self.built = True
+
+    def call(self, inputs: Any) -> Any:
+        values: dict[str, Any] = {key: ops.convert_to_tensor(weight) for key, weight in self.onnx_weights.items()}
+        for name, value in self._named(inputs).items():
+            values[name] = value if hasattr(value, "spec") else as_value(value)
+        try:
+            found = self._onnx_runner.run_graph(self._onnx_proto.graph, values)
+        except NotImplementedError as error:
+            raise OnnxError(f"Layer {self.name!r}: {error} is not computed here.") from error
+        results = tuple([_as_output(each) for each in found])
+        return results[0] if len(results) == 1 else results
+
+    def _named(self, inputs: Any) -> dict[str, Any]:
+        names = self.input_names
+        if isinstance(inputs, Mapping):
+            given = {str(key): value for key, value in inputs.items()}
+            if set(given) != set(names):
+                raise ValueError(
+                    f"Layer {self.name!r} takes inputs {', '.join(names) or 'of no name'}; got {', '.join(given)}."
+                )
+            return given
+        listed = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+        if len(listed) != len(names):
+            raise ValueError(f"Layer {self.name!r} takes {len(names)} inputs ({', '.join(names)}); got {len(listed)}.")
+        return dict(zip(names, listed, strict=True))
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "model": self._encoded, "weights": self._described}
+
+
+def _as_output(value: Any) -> Any:
+    if isinstance(value, Optional):
+        value = value.value
+    return [_as_output(each) for each in value] if isinstance(value, list) else tensor(plain(value))
+
+
+def _layer_name(name: str) -> str | None:
+    cleaned = re.sub(r"\W", "_", name).strip("_").lower()
+    return cleaned or None
+
+
+def _weight_name(name: str) -> str:
+    return re.sub(r"[^\w.]", "_", name) or "weight"

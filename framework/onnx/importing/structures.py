@@ -1,0 +1,281 @@
+"""Rules for loops, branches, sequences and optional values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ....engine import ops
+from ....engine.control_flow import TensorArray, cond, while_loop
+from ....engine.graph import Symbol
+from .node import Node, imports
+from .reading import initializer_array
+from .values import Optional, dtype_of, known, plain, shape_of, tensor
+
+# --- branches and loops ---------------------------------------------------------------------------------------------
+
+
+@imports("If")
+def _if(node: Node, condition: Any) -> Any:
+    branches = {True: node.get("then_branch"), False: node.get("else_branch")}
+    found = known(condition)
+    if found is not None:
+        return tuple(node.runner.run(branches[bool(found.reshape(()))], []))
+
+    def taken(choice: bool) -> Any:
+        return tuple([tensor(plain(each)) for each in node.runner.run(branches[choice], [])])
+
+    return cond(ops.reshape(condition, ()), lambda: taken(True), lambda: taken(False))
+
+
+@imports("Loop")
+def _loop(node: Node, trips: Any, condition: Any, *carried: Any) -> Any:
+    """A loop whose number of trips, conditions and values are all known runs here; others in the graph."""
+    body = node.get("body")
+    limit, goes_on = None if trips is None else known(trips), True if condition is None else known(condition)
+    symbolic = (trips is not None and limit is None) or goes_on is None or any(_is_symbolic(each) for each in carried)
+    if not symbolic:
+        most = None if limit is None else int(limit.reshape(()))
+        found = _run_here(node, body, most, bool(np.asarray(goes_on).reshape(())), list(carried))
+        if found is not None:
+            return found
+    return _run_in_graph(node, body, trips, condition, list(carried))
+
+
+def _is_symbolic(value: Any) -> bool:
+    return any(map(_is_symbolic, value)) if isinstance(value, list) else isinstance(plain(value), Symbol)
+
+
+def _run_here(node: Node, body: Any, most: int | None, goes_on: bool, carried: list[Any]) -> Any:
+    """The outputs; None where a condition turns out to be known at run time only."""
+    rows: list[list[Any]] = [[] for _ in range(len(body.output) - 1 - len(carried))]
+    count = 0
+    while goes_on and (most is None or count < most):
+        results = node.runner.run(body, [np.array(count), np.array(True), *carried])
+        again = known(results[0])
+        if again is None or any(_is_symbolic(each) for each in results[1 : 1 + len(carried)]):
+            return None
+        carried, goes_on = list(results[1 : 1 + len(carried)]), bool(again.reshape(()))
+        for row, value in zip(rows, results[1 + len(carried) :], strict=True):
+            row.append(tensor(plain(value)))
+        count += 1
+    stacked = [ops.stack(row) if row else _no_rows(body.output[1 + len(carried) + k]) for k, row in enumerate(rows)]
+    return (*carried, *stacked)
+
+
+def _no_rows(info: Any) -> Any:
+    """What a scan output is of no iterations: no rows, and of other sizes those that are declared."""
+    kind = info.type.tensor_type
+    shape = (0, *[dim.dim_value if dim.HasField("dim_value") else 0 for dim in kind.shape.dim])
+    return ops.zeros(shape, dtype=dtype_of(kind.elem_type or 1))
+
+
+def _run_in_graph(node: Node, body: Any, trips: Any, condition: Any, carried: list[Any]) -> Any:
+    """`while_loop`; one that nothing but the number of trips ends carries no condition."""
+    scans = len(body.output) - 1 - len(carried)
+    start = [tensor(plain(each)) for each in carried]
+    limit = None if trips is None else ops.reshape(ops.cast(tensor(plain(trips)), "int32"), ())
+    counted = limit is not None and _never_ends(body) and (condition is None or known(condition) is not None)
+    if counted and condition is not None and not bool(known(condition)):
+        limit = ops.zeros((), "int32")
+    arrays = [_array_for(body.output[1 + len(start) + k], limit if counted else None) for k in range(scans)]
+    first = [] if counted else [tensor(True) if condition is None else ops.reshape(tensor(condition), ())]
+
+    def goes_on(i: Any, *rest: Any) -> Any:
+        if counted:
+            return ops.less(i, limit)
+        return rest[0] if limit is None else ops.logical_and(rest[0], ops.less(i, limit))
+
+    def step(i: Any, *rest: Any) -> Any:
+        again = [tensor(True)] if counted else [rest[0]]
+        values = rest[len(first) : len(first) + len(start)]
+        results = node.runner.run(body, [ops.cast(i, "int64"), *again, *values])
+        found = [tensor(plain(each)) for each in results]
+        written = rest[len(first) + len(start) :]
+        rows = [array.write(i, row) for array, row in zip(written, found[1 + len(start) :], strict=True)]
+        following = [] if counted else [ops.reshape(found[0], ())]
+        return (ops.add(i, 1), *following, *found[1 : 1 + len(start)], *rows)
+
+    final = while_loop(goes_on, step, (0, *first, *start, *arrays))[1 + len(first) :]
+    return (*final[: len(start)], *[array.stack() for array in final[len(start) :]])
+
+
+def _never_ends(body: Any) -> bool:
+    """Whether the condition that a body gives is the one that it was given, or a constant."""
+    name = body.output[0].name
+    for node in reversed(body.node):
+        if name in node.output:
+            if node.op_type == "Constant":
+                value = next((each.t for each in node.attribute if each.name == "value"), None)
+                return value is not None and bool(initializer_array(value).reshape(()))
+            if node.op_type != "Identity":
+                return False
+            name = node.input[0]
+    return name == body.input[1].name
+
+
+def _array_for(info: Any, size: Any) -> TensorArray:
+    """An array for a scan output, which grows where the number of trips is not known before."""
+    kind = info.type.tensor_type
+    shape = None
+    if kind.HasField("shape"):
+        shape = tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim)
+    dtype = dtype_of(kind.elem_type or 1)
+    if size is None:
+        return TensorArray(dtype, 0, dynamic_size=True, element_shape=shape)
+    return TensorArray(dtype, size, element_shape=shape)
+
+
+@imports("Scan")
+def _scan(node: Node, *inputs: Any) -> Any:
+    """States and rows; in opset 8 with an axis of samples in front, and lengths as the first input."""
+    body, count = node.get("body"), node.get("num_scan_inputs")
+    if node.version < 9:
+        return _scan_of_samples(node, body, count, inputs[1:])
+    states, scanned = list(inputs[: len(inputs) - count]), list(inputs[len(inputs) - count :])
+    axes = node.get("scan_input_axes") or [0] * count
+    back = node.get("scan_input_directions") or [0] * count
+    scanned = [ops.moveaxis(each, axis, 0) for each, axis in zip(scanned, axes, strict=True)]
+    scanned = [ops.flip(each, 0) if turned else each for each, turned in zip(scanned, back, strict=True)]
+    results = _scanned(node, body, states, scanned)
+    found, rows = results[: len(states)], results[len(states) :]
+    out_axes = node.get("scan_output_axes") or [0] * len(rows)
+    out_back = node.get("scan_output_directions") or [0] * len(rows)
+    rows = [ops.flip(row, 0) if turned else row for row, turned in zip(rows, out_back, strict=True)]
+    return (*found, *[ops.moveaxis(row, 0, axis) for row, axis in zip(rows, out_axes, strict=True)])
+
+
+def _scanned(node: Node, body: Any, states: list[Any], scanned: list[Any]) -> list[Any]:
+    length = shape_of(scanned[0])[0]
+    if length is None:
+        return _scanned_in_graph(node, body, states, scanned)
+    rows: list[list[Any]] = [[] for _ in range(len(body.output) - len(states))]
+    for place in range(length):
+        results = node.runner.run(body, [*states, *[each[place] for each in scanned]])
+        states = [tensor(plain(each)) for each in results[: len(states)]]
+        for row, value in zip(rows, results[len(states) :], strict=True):
+            row.append(tensor(plain(value)))
+    stacked = [ops.stack(row) if row else _no_rows(body.output[len(states) + k]) for k, row in enumerate(rows)]
+    return [*states, *stacked]
+
+
+def _scanned_in_graph(node: Node, body: Any, states: list[Any], scanned: list[Any]) -> list[Any]:
+    length = ops.shape(scanned[0])[0]
+    arrays = [_array_for(body.output[len(states) + k], length) for k in range(len(body.output) - len(states))]
+    start = [tensor(each) for each in states]
+
+    def step(i: Any, *rest: Any) -> Any:
+        values, written = rest[: len(start)], rest[len(start) :]
+        results = node.runner.run(body, [*values, *[ops.take(each, i, axis=0) for each in scanned]])
+        found = [tensor(plain(each)) for each in results]
+        rows = [array.write(i, row) for array, row in zip(written, found[len(start) :], strict=True)]
+        return (ops.add(i, 1), *found[: len(start)], *rows)
+
+    final = while_loop(lambda i, *_: ops.less(i, length), step, (0, *start, *arrays))
+    return [*final[1 : 1 + len(start)], *[array.stack() for array in final[1 + len(start) :]]]
+
+
+def _scan_of_samples(node: Node, body: Any, count: int, inputs: Any) -> Any:
+    states, scanned = inputs[: len(inputs) - count], inputs[len(inputs) - count :]
+    batch = shape_of(scanned[0])[0]
+    if batch is None:
+        raise ValueError("the number of samples must be known")
+    found = [_scanned(node, body, [each[k] for each in states], [each[k] for each in scanned]) for k in range(batch)]
+    return tuple([ops.stack([tensor(each) for each in column]) for column in zip(*found, strict=True)])
+
+
+# --- sequences ------------------------------------------------------------------------------------------------------
+
+
+@imports("SequenceConstruct")
+def _sequence_construct(node: Node, *inputs: Any) -> Any:
+    return list(inputs)
+
+
+@imports("SequenceEmpty")
+def _sequence_empty(node: Node) -> Any:
+    return []
+
+
+def _place(node: Node, position: Any, size: int, last: int) -> int:
+    place = last if position is None else node.ints(position, "position")[0]
+    if not -size <= place <= last:
+        raise IndexError(f"position {place} is out of range for a sequence of {size}")
+    return place + size if place < 0 else place
+
+
+@imports("SequenceInsert")
+def _sequence_insert(node: Node, sequence: Any, value: Any, position: Any = None) -> Any:
+    place = _place(node, position, len(sequence), len(sequence))
+    return [*sequence[:place], value, *sequence[place:]]
+
+
+@imports("SequenceErase")
+def _sequence_erase(node: Node, sequence: Any, position: Any = None) -> Any:
+    place = _place(node, position, len(sequence), len(sequence) - 1)
+    return [*sequence[:place], *sequence[place + 1 :]]
+
+
+@imports("SequenceAt")
+def _sequence_at(node: Node, sequence: Any, position: Any) -> Any:
+    return sequence[_place(node, position, len(sequence), len(sequence) - 1)]
+
+
+@imports("SequenceLength")
+def _sequence_length(node: Node, sequence: Any) -> Any:
+    return np.array(len(sequence), "int64")
+
+
+@imports("ConcatFromSequence")
+def _concat_from_sequence(node: Node, sequence: Any) -> Any:
+    axis = node.get("axis")
+    parts = [tensor(each) for each in sequence]
+    return ops.stack(parts, axis) if node.get("new_axis") else ops.concatenate(parts, axis)
+
+
+@imports("SplitToSequence")
+def _split_to_sequence(node: Node, x: Any, split: Any = None) -> Any:
+    axis = node.get("axis", 0)
+    size = node.ints(np.array(shape_of(x)[axis]), "size")[0]
+    if split is None:
+        parts = [ops.take(x, np.array([k], "int32"), axis=axis) for k in range(size)]
+        return parts if node.get("keepdims", 1) else [ops.squeeze(part, axis) for part in parts]
+    sizes = node.ints(split, "split")
+    if not len(split.shape):
+        sizes = [min(sizes[0], size - k) for k in range(0, size, sizes[0])]
+    bounds = np.cumsum(sizes)[:-1].tolist()
+    return list(ops.split(x, bounds, axis)) if len(sizes) > 1 else [x]
+
+
+@imports("SequenceMap")
+def _sequence_map(node: Node, sequence: Any, *others: Any) -> Any:
+    body = node.get("body")
+    found: list[list[Any]] = [[] for _ in body.output]
+    for k, value in enumerate(sequence):
+        given = [each[k] if isinstance(each, list) else each for each in others]
+        for column, result in zip(found, node.runner.run(body, [value, *given]), strict=True):
+            column.append(result)
+    return tuple(found)
+
+
+# --- optional values ------------------------------------------------------------------------------------------------
+
+
+@imports("Optional")
+def _optional(node: Node, value: Any = None) -> Any:
+    return Optional(value)
+
+
+@imports("OptionalGetElement")
+def _optional_get_element(node: Node, value: Any) -> Any:
+    found = value.value if isinstance(value, Optional) else value
+    if found is None:
+        raise ValueError("the optional value is empty")
+    return found
+
+
+@imports("OptionalHasElement")
+def _optional_has_element(node: Node, value: Any = None) -> Any:
+    found = value.value if isinstance(value, Optional) else value
+    return np.array(found is not None)

@@ -1,0 +1,139 @@
+"""Values that flow between nodes: tensors, known arrays, shapes of which parts are known, sequences, optionals.
+
+A sequence is a Python list. What is known when a model is called (constants, sizes) stays a NumPy array, so that shapes
+are computed at once and not in the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ....engine import ops
+from ....engine.graph import Tensor
+from ....engine.graph.dtypes import as_dtype, is_string
+from ....engine.graph.quick_dataclass import dataclass
+from ....engine.graph.value import Value
+from ....engine.ops.base import known_array
+from ..errors import OnnxError
+
+LONG = np.dtype("int64")
+
+
+@dataclass(frozen=True)
+class Optional:
+    """A value of an optional type: something, or nothing."""
+
+    value: Any
+
+
+class Dims:
+    """Sizes of which some are known: an int64 vector, or with `scalar` a single one.
+
+    Attributes:
+        entries: ints, and int64 or int32 scalars that are known at run time.
+        scalar: whether it has no axis.
+    """
+
+    def __init__(self, entries: Sequence[Any], scalar: bool = False) -> None:
+        self.entries = list(entries)
+        self.scalar = scalar
+
+    def tensor(self) -> Any:
+        """Return them as a tensor, or as an array if all are known."""
+        if all(isinstance(entry, int) for entry in self.entries):
+            array = np.array(self.entries, LONG)
+            return array.reshape(()) if self.scalar else array
+        stacked = ops.stack([ops.cast(entry, "int64") for entry in self.entries])
+        return stacked[0] if self.scalar else stacked
+
+
+def known(value: Any) -> Any:
+    """Return a value as an array if it is known already, else None."""
+    if isinstance(value, Dims):
+        value = value.tensor()
+    if isinstance(value, (np.ndarray, np.generic)):
+        return np.asarray(value)
+    array = known_array(value)
+    return None if array is None else np.asarray(array)
+
+
+def plain(value: Any) -> Any:
+    """Return a value as a tensor or array; sequences and optionals as they are."""
+    return value.tensor() if isinstance(value, Dims) else value
+
+
+def dims_of(value: Any) -> list[Any]:
+    """Return what a vector or scalar of integers holds: ints where they are known, else scalar tensors."""
+    if isinstance(value, Dims):
+        return value.entries
+    array = known(value)
+    if array is not None:
+        return [int(entry) for entry in array.reshape(-1)]
+    if value.shape == ():
+        return [value]
+    if value.shape is None or value.shape[0] is None:
+        raise ValueError("the number of axes is not known")
+    return [value[place] for place in range(value.shape[0])]
+
+
+def shape_of(value: Any) -> tuple[Any, ...]:
+    """Return the sizes of a value: ints, and None where they are not known.
+
+    Raises:
+        ValueError: not even the rank is known.
+    """
+    if value.shape is None:
+        raise ValueError("the rank of an input is not known")
+    return tuple(value.shape)
+
+
+def sizes_of(value: Any) -> list[Any]:
+    """Return the sizes of a value: ints, and scalar tensors where they are not known."""
+    shape = shape_of(value)
+    run_time = ops.shape(value) if None in shape else shape
+    return [size if size is not None else run_time[axis] for axis, size in enumerate(shape)]
+
+
+def rank_of(value: Any) -> int:
+    """Return the number of axes of a value."""
+    return len(shape_of(value))
+
+
+def tensor(value: Any) -> Tensor:
+    """Return a value as a tensor."""
+    return ops.convert_to_tensor(value)
+
+
+def as_array(value: Any) -> Any:
+    """Return what was computed as a NumPy array, texts as objects; sequences as lists, nothing as None."""
+    if isinstance(value, Optional):
+        return None if value.value is None else as_array(value.value)
+    if isinstance(value, list):
+        return [as_array(each) for each in value]
+    value = plain(value)
+    array = np.asarray(value.array if isinstance(value, Value) else value)
+    return array.astype(object) if is_string(array.dtype) else array
+
+
+def dtype_of(element_type: int) -> Any:
+    """Return the dtype of ONNX's number of a type.
+
+    Raises:
+        OnnxError: there is no such type.
+        NotImplementedError: it is a type that is not computed with here, such as float8 and 4-bit integers.
+    """
+    from ..protos import load_onnx
+
+    onnx = load_onnx()
+    if element_type == onnx.TensorProto.STRING:
+        return as_dtype("string")
+    try:
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(element_type)
+    except KeyError:
+        raise OnnxError(f"ONNX has no type of number {element_type}.") from None
+    if dtype.name.startswith(("float8", "float4", "int4", "uint4", "int2", "uint2")):
+        raise NotImplementedError(f"type {onnx.TensorProto.DataType.Name(element_type)}")
+    return dtype
