@@ -14,6 +14,7 @@ from ..graph.dtypes import as_dtype
 from ..graph.graph import Operation
 from ..graph.nest import flatten, is_integer
 from ..graph.provenance import Part
+from ..runtime.refits import refits
 from ..runtime.timing import now, operation_callback, operation_of, varying
 from ..tracing import Slice, trace
 from .session import Session, graph_of
@@ -79,6 +80,7 @@ class Profile:
         runs: how often it was run.
         between: what a run with clocks takes between the operations.
         clocks: what the clocks themselves take in a run, about, by what one takes: in no line, nor in `between`.
+        refits: how often in a run a kernel's operands were laid out anew, because it does not take them as they lay.
     """
 
     seconds: float
@@ -87,6 +89,7 @@ class Profile:
     runs: int
     between: float = 0.0
     clocks: float = 0.0
+    refits: float = 0.0
 
     def by_user_line(self) -> list[UserLine]:
         """The same by the lines that built the operations, what took longest first.
@@ -113,6 +116,8 @@ class Profile:
         if self.clocks:
             share = f"{self.clocks / total:.1%}"
             told.append(f"{_time(self.clocks):>10} {share:>6} {'':>17}  -: the clocks themselves, about")
+        if self.refits:
+            told.append(f"operands of kernels were laid out anew {self.refits:g} times a run")
         told.append("by your lines:")
         told += [_row(line, total) + f"  {line.location or 'elsewhere'}" for line in self.by_user_line()]
         return "\n".join(told) + "\n"
@@ -156,13 +161,15 @@ def profile_program(program: Any, run: Callable[[], Any], runs: int = 10) -> Pro
     """
     _check_runs(runs)
     run()  # what is loaded and allocated once counts for no run
+    before = refits.count
     seconds = statistics.median(_seconds_of(run) for _ in range(runs))
+    laid_out = (refits.count - before) / runs
     clock = _clock_seconds(program)
     traced = [_traced(run, clock) for _ in range(runs + 1)][1:]  # the first one compiles
     between = statistics.median(between for _, between, _ in traced)
     clocks = statistics.median(clocks for _, _, clocks in traced)
     lines = tuple(_lines(program, [spent for spent, _, _ in traced]))
-    return Profile(seconds, lines, program.source, runs, between, clocks)
+    return Profile(seconds, lines, program.source, runs, between, clocks, laid_out)
 
 
 def _clock_seconds(program: Any) -> float:

@@ -12,6 +12,7 @@ from anabranch.engine.graph import Graph
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.passes.log import PassLog, note_change, note_kept, recording
 from anabranch.engine.passes.switches import PASSES, without
+from anabranch.engine.runtime.kernels.library import library
 from anabranch.engine.session.explain import told_of_passes
 from anabranch.engine.session.profile import Profile, ProfiledLine, _bytes_of, _own_times, _size, _time
 from anabranch.engine.tracing import Slice
@@ -239,3 +240,16 @@ def test_nothing_is_not_profiled(nothing):
 def test_runs_are_checked(runs, error, match):
     with pytest.raises(error, match=match):
         ab.profile(ab.constant(1.0) + 1, runs=runs)
+
+
+def test_a_profile_counts_operands_that_are_laid_out_anew():
+    matrix, wide = np.ones((90, 80), "float32"), np.ones((80, 180), "float32")
+    with ab.Graph().as_default():
+        x, y = ab.placeholder((90, 80), "float32"), ab.placeholder((80, 180), "float32")
+        found = ab.profile(x @ y[:, 90:], {x: matrix, y: wide}, runs=2)  # rows may lie apart
+        assert found.refits == 0
+        assert "laid out anew" not in str(found)
+        if library.usable:
+            found = ab.profile(x @ y[:, ::2], {x: matrix, y: wide}, runs=2)  # the elements of a row may not
+            assert found.refits == 1
+            assert "operands of kernels were laid out anew 1 times a run" in str(found)

@@ -13,12 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import anabranch as ab
+from anabranch import ops
 from anabranch.engine.graph import TensorSpec
 from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.base import apply
 from anabranch.engine.ops.linalg import MatMul
 from anabranch.engine.ops.packed import Layout, Pack, PackedMatMul
 from anabranch.engine.runtime.kernels import gemm, gemm_bind
+from anabranch.engine.runtime.kernels.bound import BoundKernel
 from anabranch.engine.runtime.kernels.gemm_driver import print_products
 from anabranch.engine.runtime.kernels.gemm_tile import tiles_of
 from anabranch.engine.runtime.kernels.library import library
@@ -302,6 +304,84 @@ def test_operands_that_are_views_are_left_to_numpy(is_open: bool):
     a, b = draw(rng, "float32", 90, 140).T[::2], draw(rng, "float32", 80, 90).T
     program = compiled(a, b, is_open=is_open)
     np.testing.assert_array_equal(program(a, b)[0], a @ b)
+
+
+@pytest.fixture
+def no_refits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels take all operands as they lie."""
+
+    def refuse(kernel: BoundKernel, *given: Any) -> None:
+        raise AssertionError(f"{kernel.spec.operands} were laid out anew")
+
+    for kind in (BoundKernel, gemm_bind.ProductKernel):
+        monkeypatch.setattr(kind, "refit", refuse)
+
+
+def columns_of(value: Any, start: int = 3, more: int = 9) -> Any:
+    """The same values as columns of a wider matrix."""
+    wide = np.full((len(value), value.shape[1] + more), np.nan, value.dtype)
+    wide[:, start : start + value.shape[1]] = value
+    return wide[:, start : start + value.shape[1]]
+
+
+@pytest.mark.usefixtures("no_refits")
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("transposes", [(False, False), (True, False), (False, True), (True, True)])
+def test_kernels_take_columns_of_wider_matrices(transposes: tuple[bool, bool], is_open: bool):
+    rng = np.random.default_rng(11)
+    a, b = draw(rng, "float32", 48, 200), draw(rng, "float32", 200, 72)
+    a, b = [columns_of(value.T.copy() if turned else value) for value, turned in zip((a, b), transposes, strict=True)]
+    (found,) = compiled(a, b, *transposes, is_open=is_open)(a, b)
+    wanted = (a.T if transposes[0] else a) @ (b.T if transposes[1] else b)
+    np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.usefixtures("no_refits")
+@pytest.mark.parametrize("rows", [1, 2, 48, None])
+@pytest.mark.parametrize("dtype", sorted(TOLERANCES))
+def test_packed_products_take_columns_of_wider_matrices(rows: int | None, dtype: str):
+    rng = np.random.default_rng(12)
+    count, terms, columns = rows or 20, 300, 900
+    layout = gemm_bind.layout_of(terms, columns, dtype, count)
+    weight, bias, row = draw(rng, dtype, terms, columns), draw(rng, dtype, columns), draw(rng, dtype, 1, columns)
+    a, addend = columns_of(draw(rng, dtype, count, terms)), columns_of(draw(rng, dtype, count, columns))
+    repeated = np.broadcast_to(draw(rng, dtype, columns), addend.shape)
+    flat = Pack(layout).run(np, weight)
+    for addends in ([addend], [addend, addend], [bias, addend], [row, addend], [repeated]):
+        graph = ab.Graph()
+        with graph.as_default():
+            x, packed_weight = ab.placeholder((rows, terms), dtype), ab.placeholder(flat.shape, dtype)
+            taken = [
+                ab.placeholder((rows, columns) if d is addend or d is repeated else d.shape, dtype) for d in addends
+            ]
+            result = apply(PackedMatMul(layout), x, packed_weight, *taken)
+        program = Program(graph, [symbol_of(result)], [x, packed_weight, *taken])
+        (found,) = program(a, flat, *addends)
+        tolerance = TOLERANCES[dtype] * 50
+        np.testing.assert_allclose(found, a @ weight + sum(addends), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.usefixtures("no_refits")
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_gated_loop_lays_out_nothing_anew(is_open: bool):
+    """Both inputs' products are one before the loop: what each product in the loop adds are columns of a wider row."""
+    rows, steps, units = 32, 3, 96
+    graph, rng = ab.Graph(), np.random.default_rng(13)
+    with graph.as_default():
+        x = ab.placeholder((None if is_open else rows, steps, units), "float32")
+        w, v, u, r = [ab.constant(draw(rng, "float32", units, units) * 0.1) for _ in range(4)]
+
+        def body(t: Any, h: Any) -> Any:
+            forget = ops.sigmoid(x[:, t] @ w + h @ u)
+            return t + 1, (1 - forget) * h + forget * ops.tanh(x[:, t] @ v + (forget * h) @ r)
+
+        _, h = ab.while_loop(lambda t, _: t < steps, body, (0, x[:, 0] * 0.0))
+        results = [symbol_of(h), *ab.gradients(ops.sum(h * h), [w, u, r])]
+    value = draw(rng, "float32", rows, steps, units)
+    found = Program(graph, results, [symbol_of(x)])(value)
+    wanted = Program(graph, results, [symbol_of(x)], exact=True)(value)
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-4)
 
 
 def test_exact_programs_and_small_or_other_products_stay_with_numpy():

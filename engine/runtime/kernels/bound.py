@@ -15,6 +15,7 @@ from ...graph.op import Op
 from ...graph.spec import TensorSpec
 from ...ops.fused import Fused
 from ..errors import describe_value
+from ..refits import refits
 from .entry import Kernel, Operand, table_layout
 from .expression import Expression, ExpressionBuilder, UnsupportedError, memory_type, register_type
 from .half import Rounding
@@ -94,6 +95,7 @@ class BoundKernel:
         Raises:
             RuntimeError: they do not have the shapes for which the program was compiled.
         """
+        refits.note()
         count = len(operands)
         found = [
             dtype.type(value) if operand.rank is None else fitted(value, dtype)

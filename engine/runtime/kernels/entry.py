@@ -39,6 +39,8 @@ class Operand:
         steps: for each loop, whether the operand advances (True) or is broadcast (False).
         is_written: whether it is an output.
         lies_apart: its rows may lie anywhere: instead of contiguity, its strides have to be those in the table.
+        has_step: it is a matrix whose rows are contiguous, and any distance apart, such as columns of a wider one. The
+            run function gets that distance, in elements: ``i64 %r{k}`` for operand k, behind all pointers.
     """
 
     type: str
@@ -46,6 +48,7 @@ class Operand:
     steps: tuple[bool, ...] = ()
     is_written: bool = False
     lies_apart: bool = False
+    has_step: bool = False
 
     @property
     def memory(self) -> str:
@@ -66,7 +69,8 @@ class Kernel(Protocol):
     """What the library compiles: hashable, and equal to what prints the same code.
 
     `print_run(name)` gives the IR of ``void @{name}_run(<pointer> %d0, ..., i64* %numbers)``, one pointer for each of
-    `operands`; the numbers are those that the caller bound, `number_count` of them.
+    `operands` (and the steps of those that have one); the numbers are those that the caller bound, `number_count` of
+    them.
     """
 
     @property
@@ -151,6 +155,7 @@ def _print_entry(kernel: Kernel, name: str) -> str:
     lines.append("run:")
     lines.append(f"  %numbers = getelementptr i64, i64* %t, i64 {len(layout)}")
     arguments = [f"{operand.pointer} %d{k}" for k, operand in enumerate(operands)]
+    arguments += [f"i64 %r{k}" for k, operand in enumerate(operands) if operand.has_step]
     lines.append(f"  call void @{name}_run({', '.join([*arguments, 'i64* %numbers'])})")
     lines.append("  ret i32 0\n}\n")
     return "\n".join(lines)
@@ -235,7 +240,8 @@ def _print_header(lines: list[str], k: int, operand: Operand) -> list[str]:
     dtype = _print_field(lines, k, "descr", DESCRIPTOR_OFFSET, "i64")
     rank = _print_field(lines, k, "rank", RANK_OFFSET, "i32")
     flags = _print_field(lines, k, "flags", FLAGS_OFFSET, "i32")
-    needed = (ALIGNED if operand.lies_apart else C_CONTIGUOUS_ALIGNED) | (WRITEABLE if operand.is_written else 0)
+    needed = ALIGNED if operand.lies_apart or operand.has_step else C_CONTIGUOUS_ALIGNED
+    needed |= WRITEABLE if operand.is_written else 0
     lines.append(f"  %m_flags_{k} = and i32 {flags}, {needed}")
     return [
         _print_equal(lines, k, "descr", dtype, f"%type_{k}_0", "i64"),
@@ -249,7 +255,23 @@ def _print_dimensions(lines: list[str], k: int, operand: Operand) -> list[str]:
     if not operand.rank:
         return []
     checks = _print_sizes(lines, k, operand.rank, "dim", DIMENSIONS_OFFSET)
+    if operand.has_step:
+        return [*checks, _print_step(lines, k, operand)]
     return checks + (_print_sizes(lines, k, operand.rank, "step", STRIDES_OFFSET) if operand.lies_apart else [])
+
+
+def _print_step(lines: list[str], k: int, operand: Operand) -> str:
+    """How many elements the rows of operand `k`, a matrix, lie apart, and the check that each is contiguous."""
+    strides = _print_field(lines, k, "strides", STRIDES_OFFSET, "i64")
+    lines.append(f"  %base_strides_{k} = inttoptr i64 {strides} to i64*")
+    lines.append(f"  %bytes_{k} = load i64, i64* %base_strides_{k}")
+    lines.append(f"  %r{k} = sdiv exact i64 %bytes_{k}, {operand.itemsize}")  # what is aligned has whole elements
+    lines.append(f"  %inner_{k} = getelementptr i64, i64* %base_strides_{k}, i64 1")
+    lines.append(f"  %stride_{k} = load i64, i64* %inner_{k}")
+    whole = _print_equal(lines, k, "inner", f"%stride_{k}", str(operand.itemsize), "i64")
+    one = _print_equal(lines, k, "one", f"%v_dim_{k}_1", "1", "i64")
+    lines.append(f"  %c_step_{k} = or i1 {whole}, {one}")
+    return f"%c_step_{k}"
 
 
 def _print_sizes(lines: list[str], k: int, rank: int, kind: str, offset: int) -> list[str]:

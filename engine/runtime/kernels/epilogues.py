@@ -58,14 +58,14 @@ class EpilogueKernel:
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        second = Operand(self.element, 1 if self.transposed is None else 2)
-        product = [Operand(self.element, 2), second, *[Operand(self.element, rank) for rank in self.addends]]
+        ranks = (2, 1 if self.transposed is None else 2, *self.addends)
+        product = [Operand(self.element, rank, has_step=rank == 2) for rank in ranks]
         made = [Operand(self.element, 2, (), True)] if self.keeps else []
         return (*product, *self.body.inputs[1:], *made, *[operand for operand, _ in self.body.outputs])
 
     @property
     def number_count(self) -> int:
-        """The address of the function for products, rows, columns, terms, those of a block, and addends' steps."""
+        """The address of the function for products, rows, columns, terms, a block's; whether addends have rows."""
         return 5 + len(self.addends)
 
     def print_run(self, name: str) -> str:
@@ -106,11 +106,15 @@ class EpilogueKernel:
     def _print_call(self, name: str) -> str:
         """The run function: it writes down where all lies, and calls the function for products."""
         operands, record, e = self.operands, self._record, self.element
-        parameters = ", ".join(f"{operand.pointer} %d{k}" for k, operand in enumerate(operands))
-        lines = [f"define internal void @{name}_run({parameters}, i64* %numbers) noinline {{"]
-        for k, label in enumerate(("address", "m", "n", "k", "block", *[f"step{k}" for k in range(len(self.addends))])):
+        parameters = [f"{operand.pointer} %d{k}" for k, operand in enumerate(operands)]
+        parameters += [f"i64 %r{k}" for k, operand in enumerate(operands) if operand.has_step]
+        lines = [f"define internal void @{name}_run({', '.join(parameters)}, i64* %numbers) noinline {{"]
+        counts = [f"counts{k}" for k in range(len(self.addends))]  # 1 where each row of the product has one of its own
+        for k, label in enumerate(("address", "m", "n", "k", "block", *counts)):
             lines.append(f"  %p_{label} = getelementptr i64, i64* %numbers, i64 {k}")
             lines.append(f"  %{label} = load i64, i64* %p_{label}")
+        for k, rank in enumerate(self.addends):
+            lines.append(f"  %step{k} = mul i64 {f'%r{2 + k}' if rank == 2 else '0'}, %counts{k}")
         taken, others = 2 + len(self.addends), len(self.body.inputs) - 1
         results = taken + others + self.keeps
         c = f"%d{taken + others if self.keeps else results + self.target}"
@@ -132,10 +136,10 @@ class EpilogueKernel:
     def _factors(self) -> list[str]:
         e, sizes = self.element, ["i64 %m", "i64 %n", "i64 %k"]
         if self.transposed is None:
-            return [*sizes, f"{e}* %d0", "i64 %k", "i64 0", f"{e}* %d1", "i64 %block", f"i64 {gemm.PACKED}"]
+            return [*sizes, f"{e}* %d0", "i64 %r0", "i64 0", f"{e}* %d1", "i64 %block", f"i64 {gemm.PACKED}"]
         a, b = self.transposed
-        first = [f"{e}* %d0", f"i64 {'%m' if a else '%k'}", f"i64 {int(a)}"]
-        return [*sizes, *first, f"{e}* %d1", f"i64 {'%k' if b else '%n'}", f"i64 {int(b)}"]
+        first = [f"{e}* %d0", "i64 %r0", f"i64 {int(a)}"]
+        return [*sizes, *first, f"{e}* %d1", "i64 %r1", f"i64 {int(b)}"]
 
     def _added(self) -> list[str]:
         given = [(f"%d{2 + k}", f"%step{k}") for k in range(len(self.addends))]
@@ -222,8 +226,8 @@ def _are_worthwhile(op: ProductThen, dtype: str, sizes: tuple[int, int, int]) ->
 def _numbers(op: ProductThen, inputs: Sequence[TensorSpec]) -> list[int]:
     """The numbers of a kernel for operands of these sizes."""
     rows, columns, terms = _sizes(op, inputs)
-    steps = [columns if addend.shape == (rows, columns) else 0 for addend in inputs[2 : op.taken]]
-    return [gemm.then_address(name_of(inputs[0].dtype)), rows, columns, terms, _block(op), *steps]
+    counts = [int(addend.shape == (rows, columns)) for addend in inputs[2 : op.taken]]
+    return [gemm.then_address(name_of(inputs[0].dtype)), rows, columns, terms, _block(op), *counts]
 
 
 def _block(op: ProductThen) -> int:
@@ -350,8 +354,8 @@ class OpenProductThen:
         if first is None:
             return None, ()
         shape = sizes[:2]
-        steps = [shape[1] if len(own) == 2 and own[0] == 0 else 0 for own in names[2 : self._op.taken]]
-        numbers = [self._address, *sizes, _block(self._op), *steps]
+        counts = [int(len(own) == 2 and own[0] == 0) for own in names[2 : self._op.taken]]
+        numbers = [self._address, *sizes, _block(self._op), *counts]
         return first.resized((*shapes, *[shape] * len(self._made)), numbers), shape
 
     def _names(self, shapes: Shapes) -> list[Names] | None:

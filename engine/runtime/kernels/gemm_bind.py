@@ -15,6 +15,7 @@ from ...graph.op import Op
 from ...graph.spec import TensorSpec
 from ...ops.linalg import MatMul
 from ...ops.packed import Layout, Pack, PackedMatMul
+from ..refits import refits
 from . import gemm
 from .bound import MANY, BoundKernel, static_shape
 from .entry import Kernel, Operand, PrintedKernel
@@ -46,6 +47,7 @@ class ProductKernel(BoundKernel):
 
     def refit(self, operands: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
         """Compute it by NumPy: BLAS takes a transposed view as it is, of which the kernel would need a copy."""
+        refits.note()
         for output, result in zip(outputs, [self._op.run(np, *operands)], strict=True):
             output[...] = result
 
@@ -179,29 +181,30 @@ class OpenPackedProduct:
         self._inputs = inputs
         self._first: BoundKernel | None = None
         self._address = 0
-        self._known = Met[int, BoundKernel](self._bind)  # by rows
+        self._known = Met[Shapes, BoundKernel](self._bind)  # by the shapes of the matrix and of what is added
 
     def __call__(self, a: Any, *others: Any) -> Any:
         """The product of a matrix and the packed one, and what is added to it."""
-        kernel, (result,) = self.begin(a)
+        kernel, (result,) = self.begin(a, *others)
         if kernel.entry(kernel.table, id(a), *map(id, others), id(result)):
             kernel.refit((a, *others), (result,))
         return result
 
-    def begin(self, a: Any, *_: Any) -> Begun:
+    def begin(self, a: Any, *others: Any) -> Begun:
         """What is to be computed."""
-        rows = len(a)
-        return Begun(self._known[rows], (np.empty((rows, self._op.layout.columns), a.dtype),))
+        kernel = self._known[a.shape, *[addend.shape for addend in others[1:]]]
+        return Begun(kernel, (np.empty((len(a), self._op.layout.columns), a.dtype),))
 
-    def _bind(self, rows: int) -> BoundKernel:
-        inputs = [TensorSpec((rows, self._op.layout.rows), self._inputs[0].dtype), *self._inputs[1:]]
+    def _bind(self, shapes: Shapes) -> BoundKernel:
+        matrix, *addends = [TensorSpec(shape, self._inputs[0].dtype) for shape in shapes]
+        inputs = [matrix, self._inputs[1], *addends]
         result = self._op.infer(*inputs)
         if self._first is None:
             first = _bound_packed(self._op, inputs, result)
             (first.entry,) = library.get([first.spec])
             self._first, self._address = first, gemm.product_address(name_of(result.dtype))
-        shapes = [static_shape(spec) for spec in (*inputs, result)]
-        return self._first.resized(shapes, _packed_numbers(self._op, inputs, result, self._address))
+        known = [static_shape(spec) for spec in (*inputs, result)]
+        return self._first.resized(known, _packed_numbers(self._op, inputs, result, self._address))
 
 
 def bind_packed(operation: Operation) -> BoundKernel | OpenPackedProduct | None:
@@ -228,7 +231,7 @@ def _bound_packed(op: PackedMatMul, inputs: Sequence[TensorSpec], result: Tensor
 
 def _packed_numbers(op: PackedMatMul, inputs: Sequence[TensorSpec], result: TensorSpec, address: int) -> list[int]:
     rows, columns = _dims(result)
-    steps = [columns if addend.shape == result.shape and rows > 1 else 0 for addend in inputs[2:]]
+    steps = [int(addend.shape == result.shape and rows > 1) for addend in inputs[2:]]  # or one row for all
     return [address, rows, columns, op.layout.rows, op.layout.block, *steps]
 
 
@@ -286,13 +289,27 @@ def _matrix(element: str, is_written: bool = False, rank: int = 2) -> Operand:
     return Operand(element, rank, (), is_written)
 
 
-def _text(element: str, pointers: int, numbers: Sequence[str], call: str) -> str:
-    """A run function that calls the function whose address is its first number, after reading the others."""
-    parameters = ", ".join(f"{element}* %d{k}" for k in range(pointers))
-    lines = [f"define internal void @NAME_run({parameters}, i64* %numbers) noinline {{"]
+def _rows(element: str, rank: int = 2) -> Operand:
+    """An operand; a matrix may be some columns of a wider one."""
+    return Operand(element, rank, has_step=rank == 2)
+
+
+def _text(operands: Sequence[Operand], numbers: Sequence[str], call: str, before: Sequence[str] = ()) -> str:
+    """A run function that calls the function whose address is its first number, after reading the others.
+
+    Args:
+        operands: of the kernel.
+        numbers: the names of the others.
+        call: the arguments.
+        before: lines that compute them.
+    """
+    pointers = [f"{operand.pointer} %d{k}" for k, operand in enumerate(operands)]
+    steps = [f"i64 %r{k}" for k, operand in enumerate(operands) if operand.has_step]
+    lines = [f"define internal void @NAME_run({', '.join([*pointers, *steps])}, i64* %numbers) noinline {{"]
     for position, name in enumerate(("address", *numbers)):
         lines.append(f"  %p_{name} = getelementptr i64, i64* %numbers, i64 {position}")
         lines.append(f"  %{name} = load i64, i64* %p_{name}")
+    lines += before
     kinds = [part.split()[0] for part in call.split(", ")]
     lines.append(f"  %function = inttoptr i64 %address to void ({', '.join(kinds)})*")
     lines.append(f"  call void %function({call})")
@@ -310,14 +327,15 @@ def _product_kernel(
 ) -> PrintedKernel:
     """The kernel of a product; between its operands and its result there may be others that it does not read."""
     e = gemm.ELEMENTS[dtype]
-    a_step, b_step = "%m" if transpose_a else "%k", "%k" if transpose_b else "%n"
+    a, b, c = [_rows(e, ranks[0]), _rows(e, ranks[1]), _matrix(e, True, ranks[2])]
+    a_step = "%r0" if a.has_step else "%m" if transpose_a else "%k"
+    b_step = "%r1" if b.has_step else "%k" if transpose_b else "%n"
     call = (
         f"i64 %m, i64 %n, i64 %k, {e}* %d0, i64 {a_step}, i64 {int(transpose_a)}, {e}* %d1, i64 {b_step}, "
         f"i64 {int(transpose_b)}, {e}* %d{2 + len(unread)}, i64 %n, {e}* null, i64 0, {e}* null, i64 0"
     )
-    text = _text(e, 3 + len(unread), ("m", "n", "k"), call)
-    a, b, c = ranks
-    return PrintedKernel((_matrix(e, rank=a), _matrix(e, rank=b), *unread, _matrix(e, True, c)), 4, text)
+    operands = (a, b, *unread, c)
+    return PrintedKernel(operands, 4, _text(operands, ("m", "n", "k"), call))
 
 
 @cache
@@ -325,20 +343,21 @@ def _packing_kernel(dtype: str, transpose: bool) -> PrintedKernel:
     e = gemm.ELEMENTS[dtype]
     step = "%k" if transpose else "%n"
     call = f"i64 %n, i64 %k, i64 %block, {e}* %d0, i64 {step}, i64 {int(transpose)}, {e}* %d1"
-    return PrintedKernel((_matrix(e), _matrix(e, True, 1)), 4, _text(e, 2, ("n", "k", "block"), call))
+    operands = (_matrix(e), _matrix(e, True, 1))
+    return PrintedKernel(operands, 4, _text(operands, ("n", "k", "block"), call))
 
 
 @cache
 def _packed_kernel(dtype: str, addends: tuple[int, ...]) -> PrintedKernel:
     """With addends, at most two, of those ranks."""
     e = gemm.ELEMENTS[dtype]
-    steps = tuple(f"step{k}" for k in range(len(addends)))
-    added = [f"{e}* %d{2 + k}, i64 %{step}" for k, step in enumerate(steps)] + [f"{e}* null, i64 0"] * (
-        2 - len(addends)
-    )
+    operands = (_rows(e), _matrix(e, rank=1), *[_rows(e, rank) for rank in addends], _matrix(e, True))
+    counts = tuple(f"counts{k}" for k in range(len(addends)))  # 1 where each row of the result has one of its own
+    steps = [f"%r{2 + k}" if rank == 2 else "0" for k, rank in enumerate(addends)]
+    before = [f"  %step{k} = mul i64 {step}, %counts{k}" for k, step in enumerate(steps)]
+    added = [f"{e}* %d{2 + k}, i64 %step{k}" for k in range(len(addends))] + [f"{e}* null, i64 0"] * (2 - len(addends))
     call = (
-        f"i64 %m, i64 %n, i64 %k, {e}* %d0, i64 %k, i64 0, {e}* %d1, i64 %block, i64 {gemm.PACKED}, "
+        f"i64 %m, i64 %n, i64 %k, {e}* %d0, i64 %r0, i64 0, {e}* %d1, i64 %block, i64 {gemm.PACKED}, "
         f"{e}* %d{2 + len(addends)}, i64 %n, {', '.join(added)}"
     )
-    operands = (_matrix(e), _matrix(e, rank=1), *[_matrix(e, rank=rank) for rank in addends], _matrix(e, True))
-    return PrintedKernel(operands, 5 + len(steps), _text(e, len(operands), ("m", "n", "k", "block", *steps), call))
+    return PrintedKernel(operands, 5 + len(counts), _text(operands, ("m", "n", "k", "block", *counts), call, before))

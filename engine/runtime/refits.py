@@ -1,0 +1,31 @@
+"""How often kernels refused operands as they lay, so that these were laid out anew: `profile` tells it.
+
+That is right now and then, such as for what a user feeds. Where it happens in each iteration of a loop it costs more
+than the kernel, and its cause is a bug of ours.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+
+class Refits:
+    """A count that threads may add to."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._asked = itertools.count()
+
+    def note(self) -> None:
+        """One more."""
+        next(self._numbers)
+
+    @property
+    def count(self) -> int:
+        """How many there were since the process began."""
+        return next(self._numbers) - next(self._asked)  # looking takes a number, too
+
+
+refits = Refits()
+
+__all__ = ["refits"]
