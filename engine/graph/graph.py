@@ -177,7 +177,14 @@ class Graph:
         specs = op.infer(*[t.spec for t in own])
         return self._append(op, own, specs if isinstance(specs, tuple) else (specs,), name)
 
-    def _append(self, op: Op, inputs: tuple[Symbol, ...], specs: tuple[Spec, ...], name: str | None) -> Operation:
+    def _append(
+        self,
+        op: Op,
+        inputs: tuple[Symbol, ...],
+        specs: tuple[Spec, ...],
+        name: str | None,
+        location: Location | None = None,
+    ) -> Operation:
         controls: tuple[Operation, ...] = ()
         outer: list[Operation] = []
         if self._control_stack:
@@ -186,7 +193,7 @@ class Graph:
             outer = [source for source in waits if source.graph is not self]
         name = self.unique_name(name or op.type_name)
         scope = self._scope
-        operation = Operation(self, op, inputs, specs, name, scope.plain, controls, user_location())
+        operation = Operation(self, op, inputs, specs, name, scope.plain, controls, location or user_location())
         operation.colocations = scope.colocations
         if scope.parts or scope.colocations or operation.effects:
             settle_operation(operation, scope)

@@ -32,6 +32,8 @@ class Region(Graph):
         captures: pairs (tensor of the parent, parameter here) of values used from outside.
         results: the outputs, in order.
         outer_waits: for operations here those of enclosing graphs that control dependencies make them wait for.
+        needed: the operations that a run needs, in order, of a region that passes have settled; else None.
+        is_copy: whether it is a pass that builds it: then no line of the user's is looked for on the stack.
         is_built: whether an operation holds the region, or it was rewritten; from then on it captures nothing more.
 
     Reads of variables are taken out of the region optimistically: a read becomes a captured read of the parent, and
@@ -52,6 +54,8 @@ class Region(Graph):
         self._hoisted: dict[Variable, Symbol] = {}
         self._scope = parent.device_scope
         self.is_built = False
+        self.is_copy = False
+        self.needed: list[Operation] | None = None
 
     @property
     def parent(self) -> Graph:
@@ -79,6 +83,10 @@ class Region(Graph):
         self._local[tensor] = local
         return local
 
+    def _link(self, node: Operation) -> Operation:
+        self.needed = None
+        return super()._link(node)
+
     def add_capture(self, outer: Symbol) -> Symbol:
         """A new parameter that stands for `outer`, a tensor of the parent.
 
@@ -91,7 +99,9 @@ class Region(Graph):
                 "Values inside a loop or branch leave it only as its results."
             )
         with_controls, self._control_stack = self._control_stack, []
-        parameter = self._append(Parameter(outer.spec), (), (outer.spec,), outer.operation.name).outputs[0]
+        source = outer.operation
+        location = source.location if self.is_copy else None
+        parameter = self._append(Parameter(outer.spec), (), (outer.spec,), source.name, location).outputs[0]
         self._control_stack = with_controls
         self.captures.append((outer, parameter))
         return parameter

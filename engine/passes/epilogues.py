@@ -24,7 +24,7 @@ from .fuse_open import steps_of
 from .fusible import FusionRule
 from .log import note_change, note_kept
 from .order import reorder
-from .prune import Kept, all_operations, inner_blocks, kept_of
+from .prune import Kept, holds, inner_blocks, kept_of
 
 _MOST_INPUTS = 12
 
@@ -35,7 +35,7 @@ def join_epilogues(graph: Graph, operations: Sequence[Operation], kept: Iterable
     Args:
         kept: tensors whose values are wanted from outside: fetches.
     """
-    if any(isinstance(operation.op, (MatMul, PackedMatMul)) for operation in all_operations(operations)):
+    if holds(operations, MatMul, PackedMatMul):
         _visit(graph, operations, kept_of(graph, operations, kept), rule)
 
 

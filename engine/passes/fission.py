@@ -38,7 +38,7 @@ from .loops.tables import multiply_tables
 from .loops.users import Users
 from .loops.view import LoopView, Sides
 from .order import reorder
-from .prune import all_operations, needed_in_region, needed_operations
+from .prune import holds, needed_in_region, needed_operations
 from .switches import is_on
 
 
@@ -88,6 +88,8 @@ def split_loops(
         reassociate: apply rewrites that are not exact, too.
     """
     operations = needed_operations(graph, targets, fed)
+    if not holds(operations, While):
+        return
     kept = {target for target in targets if isinstance(target, Symbol)}
     asked = [target for target in targets if isinstance(target, Operation)]
     _split(Users(graph, operations, kept, asked), operations, kept, {}, reassociate)
@@ -109,9 +111,8 @@ def _split(
 
 
 def _split_region(holder: Operation, region: Region, users: Users, sides: Sides, reassociate: bool) -> None:
-    if not any(isinstance(operation.op, While) for operation in all_operations(region.operations)):
+    if not holds(region.operations, While):
         return
-
     takers = [user.op for user in users.takers(holder.outputs[-1])]
     inner = [taker.inner for taker in takers if isinstance(taker, (History, Saved))]
     demanded = [tensor for tensor in inner if tensor.operation.graph is region]

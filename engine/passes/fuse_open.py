@@ -16,7 +16,7 @@ from ..graph.tensor import Symbol
 from ..ops.fused import Fused
 from .fuse import FusionRule
 from .log import note_change
-from .prune import Kept, inner_blocks, kept_of
+from .prune import Kept, all_blocks, inner_blocks, kept_of
 
 _MOST_INPUTS = 12
 _MOST_STEPS = 32
@@ -30,7 +30,8 @@ def fuse_open(
     Args:
         kept: tensors whose values are wanted from outside, and operations.
     """
-    _fuse_block(operations, kept_of(graph, operations, kept), rule)
+    if any(_is_of_open_size(operation) for block in all_blocks(operations) for operation in block):
+        _fuse_block(operations, kept_of(graph, operations, kept), rule)
 
 
 def _fuse_block(operations: Sequence[Operation], kept: Kept, rule: FusionRule) -> None:
@@ -44,6 +45,14 @@ def _fuse_block(operations: Sequence[Operation], kept: Kept, rule: FusionRule) -
     for operation in operations:  # sources come first: when an operation is met, they have taken in theirs
         if operation in open_ones:
             _take_in_sources(operation, open_ones, users, kept.own)
+
+
+def _is_of_open_size(operation: Operation) -> bool:
+    """Whether an operation is elementwise, over an array that is not of known size."""
+    if not operation.op.elementwise or len(operation.outputs) != 1:
+        return False
+    spec = operation.outputs[0].spec
+    return isinstance(spec, TensorSpec) and not spec.is_static
 
 
 def _is_open(operation: Operation, rule: FusionRule) -> bool:

@@ -59,7 +59,7 @@ from .loops.row_wise import RowWise, resized, row_wise
 from .loops.unroll import Whole
 from .loops.view import LoopView
 from .order import reorder
-from .prune import all_operations, needed_operations
+from .prune import all_operations, holds, needed_operations
 from .specialise import Specialised, keeps_by_masks
 from .switches import is_on
 
@@ -74,6 +74,8 @@ _ALL_ROWS = "computes all rows in each step"
 def compute_live_rows(step: Whole) -> Whole:
     """Rewrite the loops of a step that compute rows which have ended, those inside of loops and branches too."""
     graph = step.copy.graph
+    if not holds(step.operations, While):
+        return step
 
     def live() -> list[Operation]:
         return needed_operations(graph, [*step.fetches, *step.wanted], step.fed)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..graph.graph import Graph, Operation
+from ..graph.region import Region
 
 
 def reorder(graph: Graph, replaced: Mapping[Operation, Operation]) -> None:
@@ -43,6 +44,8 @@ def reorder(graph: Graph, replaced: Mapping[Operation, Operation]) -> None:
                 heapq.heappush(ready, (position[user], serial, user))
     assert len(order) == len(operations), "This is a bug in anabranch: a pass made a cycle."
     graph.operations = order
+    if isinstance(graph, Region):
+        graph.needed = None
     for index, operation in enumerate(order):
         operation.index = index
 

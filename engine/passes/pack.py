@@ -31,7 +31,7 @@ from ..ops.linalg import MatMul
 from ..ops.packed import Layout, Pack, PackedMatMul
 from .assign import capture_late
 from .log import note_change
-from .prune import Kept, kept_of
+from .prune import Kept, holds, kept_of
 
 
 class PackingRule(Protocol):
@@ -63,6 +63,8 @@ def pack_weights(graph: Graph, operations: Sequence[Operation], rule: PackingRul
     Args:
         kept: tensors whose values are wanted from outside.
     """
+    if not holds(operations, While) or not holds(operations, MatMul):
+        return
     packing = _Packing(graph, rule, kept_of(graph, operations, kept))
     packing.visit(operations, ())
 

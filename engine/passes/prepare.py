@@ -19,7 +19,7 @@ from .lay_out import lay_out_transposed
 from .live_rows import compute_live_rows
 from .loops.unroll import Whole, unroll
 from .pack import pack_weights
-from .prune import all_operations, needed_operations
+from .prune import all_blocks, all_operations, needed_operations, settle_regions
 from .recompute import recompute
 from .row_updates import add_rows_at_once
 from .rows_together import change_rows_at_once
@@ -159,11 +159,12 @@ def prepare(
                 remaining = set(copy.graph.operations)
                 wanted = [operation for operation in wanted if operation in remaining]
                 operations = needed_operations(copy.graph, [*fetches, *wanted], fed)
+    settle_regions(operations)
     return Step(operations, fed, fetches, assign is not None)
 
 
 def _is_on_one_host(operations: Sequence[Operation]) -> bool:
     """Whether all that runs lies on one CPU, placed or not."""
-    devices = {operation.device for operation in all_operations(operations)}
+    devices = {operation.device for block in all_blocks(operations) for operation in block}
     kinds = {device.lower().rpartition("/")[2].removeprefix("device:").partition(":")[0] for device in devices}
     return len(devices) < 2 and kinds <= {"", "cpu"}

@@ -10,9 +10,12 @@ from ..control_flow.frames import History, Saved
 from ..control_flow.region_op import RegionOp
 from ..control_flow.while_loop import While
 from ..graph.graph import Graph, Operation
+from ..graph.op import Op
 from ..graph.region import Region
 from ..graph.spec import FrameSpec
 from ..graph.tensor import Symbol
+
+_FRAME_TAKERS = (History, Recorded, Saved)
 
 
 def needed_operations(
@@ -57,9 +60,28 @@ def needed_in_region(
         demanded: tensors that frames record; those of other regions do not count.
         results: those of the region's results that anything needs; by default all.
     """
+    if region.needed is not None and results is None:
+        return region.needed
     effectful = [operation for operation in region.operations if operation.writes]
     recorded = [tensor for tensor in demanded if tensor.graph is region]
     return needed_operations(region, [*(region.results if results is None else results), *effectful, *recorded])
+
+
+def settle_regions(operations: Sequence[Operation]) -> None:
+    """Note in each region of a step what a run of it needs, for all who ask from now on: nothing is rewritten any more.
+
+    What frames record of it is needed. Bodies of recursions are left out: of these calls may record more.
+    """
+    recorded: dict[Graph, list[Symbol]] = {}
+    for tensor in inner_tensors(operations):
+        recorded.setdefault(tensor.graph, []).append(tensor)
+    pending = list(operations)
+    while pending:
+        for region in pending.pop().op.regions:
+            if not isinstance(region, Body):
+                region.needed = None
+                region.needed = needed_in_region(region, recorded.get(region, ()))
+            pending += [operation for operation in region.operations if operation.op.regions]
 
 
 def _waited_for(
@@ -168,10 +190,39 @@ def all_operations(operations: Iterable[Operation]) -> Iterator[Operation]:
             pending.pop()
 
 
+def kinds_of(operations: Iterable[Operation]) -> set[type[Op]]:
+    """The ops of `operations` and of all that lie in regions inside, needed or not: a step without a pass's is left."""
+    found: set[type[Op]] = set()
+    pending = [list(operations)]
+    while pending:
+        block = pending.pop()
+        kinds = {type(operation.op) for operation in block}
+        found |= kinds
+        if any(issubclass(kind, RegionOp) for kind in kinds):
+            pending += [region.operations for operation in block for region in operation.op.regions]
+    return found
+
+
+def holds(operations: Iterable[Operation], *kinds: type[Op]) -> bool:
+    """Whether an operation of one of `kinds` is among `operations`, or lies in a region inside."""
+    return any(issubclass(kind, kinds) for kind in kinds_of(operations))
+
+
+def all_blocks(operations: Iterable[Operation]) -> Iterator[Sequence[Operation]]:
+    """`operations`, and those of each region inside, in any order."""
+    pending = [list(operations)]
+    while pending:
+        block = pending.pop()
+        yield block
+        pending += [region.operations for operation in block if operation.op.regions for region in operation.op.regions]
+
+
 def inner_tensors(operations: Iterable[Operation]) -> set[Symbol]:
     """The tensors inside loops, branches and recursions whose values frames record for any of `operations`."""
-    kinds = (History, Recorded, Saved)
-    return {operation.op.inner for operation in all_operations(operations) if isinstance(operation.op, kinds)}
+    found: set[Symbol] = set()
+    for block in all_blocks(operations):
+        found.update([operation.op.inner for operation in block if isinstance(operation.op, _FRAME_TAKERS)])
+    return found
 
 
 def recorded_tensors(operations: Sequence[Operation]) -> dict[Body, list[Symbol]]:
@@ -180,7 +231,7 @@ def recorded_tensors(operations: Sequence[Operation]) -> dict[Body, list[Symbol]
     A body records the union of what is asked of any of its calls. What one body records may need what another one
     does, so that it takes a fixpoint.
     """
-    if not any(isinstance(operation.op, (Recorded, Recursion)) for operation in all_operations(operations)):
+    if not holds(operations, Recorded, Recursion):
         return {}  # as in most steps; what is needed in each region need not be found for that
     recorded: dict[Body, dict[Symbol, None]] = {}
     while True:

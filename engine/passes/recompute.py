@@ -28,7 +28,7 @@ from ..ops.tensor_arrays import ArrayRead
 from .cheap import without_cheap
 from .log import is_recording, note_change
 from .order import reorder
-from .prune import Kept, all_operations, inner_tensors
+from .prune import Kept, all_operations, holds, inner_tensors
 from .saved_state import Choice, SavedState, bytes_gathered, static_bytes
 from .segments import Pair, cut, find_pair
 from .specialise import Specialised
@@ -60,7 +60,7 @@ def recompute(
     """
     if budget is None and not cheap and not any(_may_swap(operation) for operation in all_operations(operations)):
         return
-    if not any(isinstance(operation.op, History) for operation in all_operations(operations)):
+    if not holds(operations, History):
         return
     wanted = Kept(graph, [item for item in kept if isinstance(item, Symbol)])
     _recompute_in(graph, operations, wanted, budget, can_swap, cheap)

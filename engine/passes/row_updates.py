@@ -28,7 +28,7 @@ from ..ops.shaping import Reshape, SizeOf
 from ..ops.sorting import UniquePositions
 from ..ops.sum_of_rows import SumOfParts, SumOfRepeated, SumOfRows
 from .log import note_change
-from .prune import Kept, inner_blocks, kept_of
+from .prune import Kept, holds, inner_blocks, kept_of
 
 _FLOATS = ("float32", "float64")
 
@@ -47,7 +47,8 @@ def add_rows_at_once(graph: Graph, operations: Sequence[Operation], kept: Iterab
     Args:
         kept: tensors whose values are wanted from outside, and operations.
     """
-    _visit(operations, kept_of(graph, operations, kept))
+    if holds(operations, AssignRows, Take, SegmentSum):
+        _visit(operations, kept_of(graph, operations, kept))
 
 
 def _visit(operations: Sequence[Operation], kept: Kept) -> None:

@@ -24,7 +24,7 @@ from .fuse_open import steps_of
 from .fusible import FusionRule
 from .log import note_change
 from .order import reorder
-from .prune import Kept, all_operations, inner_blocks, kept_of
+from .prune import Kept, holds, inner_blocks, kept_of
 from .row_updates import unique_rows
 
 _MOST_INPUTS = 16
@@ -39,7 +39,7 @@ def change_rows_at_once(
     Args:
         kept: tensors whose values are wanted from outside: fetches.
     """
-    if any(type(operation.op) is AssignRows for operation in all_operations(operations)):
+    if holds(operations, AssignRows):
         _visit(graph, operations, kept_of(graph, operations, kept), rule)
 
 

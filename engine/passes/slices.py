@@ -25,7 +25,7 @@ from ..ops.shaping import ExpandDims, Squeeze
 from .assign import on_one_device
 from .log import note_change
 from .order import reorder
-from .prune import Kept, kept_of
+from .prune import Kept, holds, kept_of
 
 _WHOLE = SliceItem()
 _MOST = 32  # parts of one split
@@ -48,7 +48,7 @@ def split_slices(operations: Iterable[Operation], kept: Iterable[Symbol]) -> Non
         kept: tensors whose values are wanted from outside: fetches.
     """
     needed = list(operations)
-    if needed:
+    if holds(needed, AddItem, GetItem):
         graph = needed[0].graph
         _visit(graph, needed, kept_of(graph, needed, kept))
 

@@ -33,7 +33,7 @@ from ..ops.linalg import BatchMatMul, MatMul
 from ..ops.tensor_arrays import ArrayNew
 from .fold import folded
 from .log import is_recording, note_change
-from .prune import all_operations, frame_users, live_outputs, needed_in_region, recorded_tensors
+from .prune import all_blocks, all_operations, frame_users, holds, live_outputs, needed_in_region, recorded_tensors
 from .rules import NO_RULES, Rewrite, RulesOf, shape_of
 from .simplify import ALGEBRA, EXACT_ALGEBRA, first_rewrite, simplify
 from .switches import is_on
@@ -82,9 +82,10 @@ class Specialised:
     ) -> None:
         """Copy pruned `operations`, with `feeds` as placeholders of the given specs."""
         self._recorded = recorded_tensors(operations)
-        self._asks = any(_asks(operation) for operation in all_operations(operations))
+        self._asks = any(_asks(operation) for block in all_blocks(operations) for operation in block)
         if self.keeps_differentiated:
-            loops = [operation.op for operation in all_operations(operations) if isinstance(operation.op, While)]
+            inside = all_operations(operations) if holds(operations, While) else ()
+            loops = [operation.op for operation in inside if isinstance(operation.op, While)]
             self._roles = {role for loop in loops for role in loop.cotangents.values()}
         for tensor, spec in feeds.items():
             op = Placeholder(spec if isinstance(spec, TensorSpec) else TensorSpec(None, tensor.dtype))
@@ -147,10 +148,8 @@ class Specialised:
     def _note_copy(self, operation: Operation, outputs: Sequence[Symbol], new: Operation) -> None:
         """`new` gives `outputs` of `operation`, but for those that are fed."""
         self.operations[operation] = new
-        fed = {tensor for tensor in outputs if tensor in self.tensors}
         for old, fresh in zip(outputs, new.outputs, strict=True):
-            if old not in fed:
-                self.tensors[old] = fresh
+            self.tensors.setdefault(old, fresh)
 
     def _rewritten(self, op: Op, operation: Operation, inputs: Sequence[Symbol], into: Graph) -> Rewrite:
         """What the algebra or folding makes of an operation; what waits, or asks for a device, stays as it is."""
@@ -372,6 +371,7 @@ class Specialised:
     ) -> Region:
         """Copy what `results` and `demanded` need of a region, with the `parameters` that they take."""
         new = Region(into, region.name)
+        new.is_copy = True
         if in_loop:
             self._loops.add(new)
         return self._copy_into(new, region, parameters, results, demanded)

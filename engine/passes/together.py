@@ -21,7 +21,7 @@ from ..ops.fused import Fused, FusedTogether
 from .fusible import FusionRule
 from .log import note_change, note_kept
 from .order import earlier_effects, reorder
-from .prune import Kept, all_operations, inner_blocks, kept_of
+from .prune import Kept, holds, inner_blocks, kept_of
 
 _MOST_BYTES = 1 << 22  # of the gradients that one operation takes
 _MOST_MEMBERS = 256
@@ -36,7 +36,7 @@ def update_together(graph: Graph, operations: Sequence[Operation], kept: Iterabl
     Args:
         kept: tensors whose values are wanted from outside: fetches.
     """
-    if any(isinstance(operation.op, Assign) for operation in all_operations(operations)):
+    if holds(operations, Assign):
         _visit(graph, operations, kept_of(graph, operations, kept), rule)
 
 

@@ -18,7 +18,7 @@ from ..graph.op import OUTSIDE_WORLD
 from ..graph.spec import ArraySpec
 from ..graph.tensor import Symbol
 from ..ops.elementwise import Add
-from ..passes.prune import needed_operations
+from ..passes.prune import all_blocks, needed_operations
 from .devices import Device, host_of, list_devices, named
 from .kernels import all_operations, is_split, runs_on_host, why_not
 
@@ -254,8 +254,11 @@ def check_step(graph: Graph, targets: Iterable[Symbol | Operation], feeds: Itera
     Raises:
         PlacementError: it names the operation, its line, what was asked for and the devices.
     """
-    operations = list(all_operations(needed_operations(graph, targets, feeds)))
-    if any(operation.device for operation in operations):  # otherwise everything fits on the CPU
+    needed = needed_operations(graph, targets, feeds)
+    if not any(operation.device for block in all_blocks(needed) for operation in block):
+        return  # everything fits on the CPU
+    operations = list(all_operations(needed))
+    if any(operation.device for operation in operations):
         Constraints(operations, list_devices(), preferences=False)
 
 

@@ -17,7 +17,7 @@ from ..control_flow.while_loop import While
 from ..graph.blas import on_one_thread
 from ..graph.graph import Graph, Operation, ReadVariable
 from ..graph.op import is_array
-from ..graph.spec import Spec, TensorSpec
+from ..graph.spec import FrameSpec, Spec, TensorSpec
 from ..graph.tensor import Symbol
 from ..graph.variable import OwnMemory
 from ..ops.array_value import ArrayValue
@@ -29,7 +29,7 @@ from ..passes.fuse import FusionRule
 from ..passes.log import is_recording, note_change
 from ..passes.memory_budget import memory_budget
 from ..passes.prepare import Step, prepare
-from ..passes.prune import all_operations
+from ..passes.prune import all_blocks, all_operations, holds
 from ..passes.switches import is_on, turned_off
 from ..place.constraints import check_step
 from ..queues.writing import Writing, locks_of
@@ -128,6 +128,8 @@ class Program:
             a second one.)
         of: the program in whose place this one runs; what it does counts as done by that one.
         prepared: the step, where it was prepared already, by `fusion_rule_of` the graph and the budget that holds.
+        runs_often: it runs so often that short loops are worth compiling, too. (A program without is replaced by such
+            a one after as many runs: after the same number each time, so that results do not depend on the clock.)
     """
 
     @without_collector
@@ -142,6 +144,7 @@ class Program:
         timed: bool = False,
         of: Program | None = None,
         prepared: Step | None = None,
+        runs_often: bool = False,
     ) -> None:
         began = now()
         self.statistics = Statistics() if of is None else of.statistics
@@ -151,6 +154,8 @@ class Program:
         self._timing = Timing() if timed else None
         self._budget, self._turned_off = memory_budget(), turned_off()
         self._others: dict[Any, Program] = {}  # by guard, clocks, budget and passes
+        self._often: Program | None = None  # what runs in its place after many runs
+        self._left = 0  # how many runs those still are; 0: none are waited for
         step = prepared or self._prepare()
         operations, fetches = step.operations, step.fetches
         self._owned = OwnMemory(effect for o in all_operations(operations) for effect in o.effects)
@@ -159,7 +164,10 @@ class Program:
             printer = Printer(guard=self._check, timing=self._timing)
             printer.first_write = first_write(operations, {})
         else:
-            printer, operations = _printer(operations, fetches, self._timing, exact, graph.compiles_whole)
+            options = graph.compiles_whole, runs_often
+            if not exact and not timed and of is None:
+                self._left = _runs_until_native(operations, *options)
+            printer, operations = _printer(operations, fetches, self._timing, exact, *options)
             is_native = printer.is_native(operations)
             if is_native:
                 self._memory = contextlib.nullcontext
@@ -186,6 +194,12 @@ class Program:
 
     def __call__(self, *values: Any) -> tuple[Any, ...]:
         """Run the step on checked feeds; returns the fetches in order."""
+        if self._often is not None:
+            return self._often(*values)
+        if self._left > 0:
+            self._left -= 1
+            if self._left <= 0:
+                self._often = Program(*self._origin, self._exact, of=self, runs_often=True)
         if active.recorder is not None and self._timing is None:
             return self._run_timed(values)
         if numerics.looks_at_operations() and not self._guards:
@@ -301,7 +315,12 @@ def evaluated(count: str, scope: dict[str, Any]) -> int:
 
 def _has_arrays(graph: Graph) -> bool:
     """Whether anything in `graph` could be worth a kernel: programs of scalars do not even load the compiler."""
-    return any(tensor.shape != () for operation in graph.operations for tensor in operation.outputs)
+    return any(
+        tensor.shape != () and not isinstance(tensor.spec, FrameSpec)
+        for block in all_blocks(graph.operations)
+        for operation in block
+        for tensor in operation.outputs
+    )
 
 
 def fusion_rule_of(graph: Graph) -> FusionRule | None:
@@ -332,8 +351,13 @@ def kernels_of(operations: Sequence[Operation], exact: bool) -> dict[Operation, 
 
 def _memory_of(operations: Sequence[Operation]) -> Callable[[], contextlib.AbstractContextManager[None]]:
     """Makes the context in which a step runs: steps with large arrays keep their memory for the next one."""
-    tensors = [tensor for operation in all_operations(operations) for tensor in operation.outputs]
-    if not is_on("memory") or not any(_is_large(tensor) for tensor in tensors):
+    if not is_on("memory") or not any(
+        _is_large(tensor)
+        for block in all_blocks(operations)
+        for operation in block
+        for tensor in operation.outputs
+        if tensor.shape != ()
+    ):
         return contextlib.nullcontext
     from .kernels.memory import KeptMemory, prepare  # llvmlite loads here
 
@@ -365,9 +389,10 @@ def _printer(
     timing: Timing | None,
     exact: bool,
     compiles_whole: bool = False,
+    runs_often: bool = False,
 ) -> tuple[Printer, Sequence[Operation]]:
     """A printer that has kernels for what they can compute, and the operations in the order to print them."""
-    natives = {} if exact or timing is not None else natives_of(operations, fetches, compiles_whole)
+    natives = {} if exact or timing is not None else natives_of(operations, fetches, compiles_whole, runs_often)
     kernels = {} if any(native.plan.is_whole for native in natives.values()) else kernels_of(operations, exact)
     groups: list[list[Operation]] = []
     if not exact and timing is None:
@@ -385,17 +410,34 @@ def _printer(
 
 
 def natives_of(
-    operations: Sequence[Operation], fetches: Sequence[Symbol], compiles_whole: bool = False
+    operations: Sequence[Operation],
+    fetches: Sequence[Symbol],
+    compiles_whole: bool = False,
+    runs_often: bool = False,
 ) -> dict[Operation, NativeRegion]:
     """What of a step runs as machine code as a whole: all of it, or loops and long runs of scalars."""
-    if not is_on("native"):
-        return {}
-    has_loops = any(isinstance(o.op, While) for o in all_operations(operations))
-    if not compiles_whole and not has_loops and not assigns_in_branches(operations) and len(operations) < _LONG:
+    if not _may_be_native(operations, compiles_whole):
         return {}
     from .native.rule import native_regions  # llvmlite loads here
 
-    return native_regions(operations, fetches, compiles_whole)
+    return native_regions(operations, fetches, compiles_whole, runs_often)
+
+
+def _may_be_native(operations: Sequence[Operation], compiles_whole: bool) -> bool:
+    """Whether anything of a step could run as machine code as a whole."""
+    if not is_on("native"):
+        return False
+    is_fit = compiles_whole or holds(operations, While) or assigns_in_branches(operations)
+    return is_fit or len(operations) >= _LONG
+
+
+def _runs_until_native(operations: Sequence[Operation], compiles_whole: bool, runs_often: bool) -> int:
+    """How many runs make the loops of a step worth compiling; 0 if none do, or they are compiled already."""
+    if compiles_whole or runs_often or not is_on("native") or not holds(operations, While):
+        return 0
+    from .native.rule import steps_until_worth
+
+    return steps_until_worth(operations)
 
 
 def assigns_in_branches(operations: Sequence[Operation]) -> bool:

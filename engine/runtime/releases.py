@@ -17,7 +17,7 @@ from ..graph.tensor import Symbol
 from ..ops.base import Constant
 from ..ops.elementwise import Subtract
 from ..ops.tensor_arrays import ArrayRead, ArrayStack
-from ..passes.prune import frame_users
+from ..passes.prune import frame_users, holds
 from .storage import inner_blocks
 
 
@@ -29,6 +29,8 @@ def last_reads(operations: Sequence[Operation], fetches: Iterable[Symbol]) -> se
         fetches: what outlives it.
     """
     found: set[Operation] = set()
+    if not holds(operations, History):
+        return found
     _find(operations, set(fetches), found)
     return found
 

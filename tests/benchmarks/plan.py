@@ -358,7 +358,7 @@ LINES = (
             {
                 f"anabranch_{sizes[0]}": FOR_COMPARISON,
                 **{
-                    f"anabranch_{size}": at_most(2.5, against=f"anabranch_{before}") for before, size in pairwise(sizes)
+                    f"anabranch_{size}": at_most(2.6, against=f"anabranch_{before}") for before, size in pairwise(sizes)
                 },
                 **({f"anabranch_{sizes[-1]}": at_most_seconds(limit)} if limit else {}),
             },
@@ -393,6 +393,34 @@ LINES = (
                 (75, 150, 300),
                 1.0,
                 "75 to 300 loops one after the other, with the gradient, from the graph to the program",
+            ),
+            (
+                "scalar chain",
+                "preparing",
+                (1000, 2000, 4000),
+                None,
+                "1,000 to 4,000 operations on one scalar, with the gradient, from the graph to the program",
+            ),
+            (
+                "layer stack",
+                "preparing",
+                (50, 100, 200),
+                None,
+                "50 to 200 dense layers with their gradient and SGD, from the graph to the program",
+            ),
+            (
+                "variables",
+                "preparing",
+                (100, 200, 400),
+                None,
+                "100 to 400 variables under Adam, from the graph to the program",
+            ),
+            (
+                "nested loops",
+                "preparing",
+                (2, 4, 8),
+                None,
+                "loops in loops, 2 to 8 deep, with the gradient, from the graph to the program",
             ),
         )
     ],

@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def main(side: str, module: str, name: str, params: str) -> None:
-    sys.path[:0] = [str(HERE / "workloads"), str(HERE / "peers")]
+    sys.path[:0] = [str(HERE / "workloads"), str(HERE / "peers"), str(HERE.parent)]
     loaded = importlib.import_module(module)
     functions = loaded.OURS if side == "ours" else loaded.PEERS
     print("@@" + json.dumps(functions[name](json.loads(params))), flush=True)

@@ -77,7 +77,7 @@ def test_the_cost_rule():
     x = ab.placeholder((8,), "float32", "x")
     y = loop(lambda v: v * 0.5, x, trips=40)
     assert section(y, "native")[1].endswith(
-        "runs in Python: the loops of the step run 120 operations, and from 500 they are worth compiling"
+        "runs in Python: the loops of the step run 120 operations, and from 500 they are compiled at once"
     )
 
 

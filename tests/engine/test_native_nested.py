@@ -14,6 +14,7 @@ from shared.examples import examples
 import anabranch as ab
 from anabranch.engine.ops.array_value import ArrayValue
 from anabranch.engine.passes.switches import without
+from anabranch.engine.runtime.native import rule
 from anabranch.engine.runtime.native.ragged import RaggedArray, rows_and_ends
 from anabranch.engine.runtime.native.rule import LEAST_WORK, least_work
 from anabranch.engine.runtime.program import Program
@@ -265,6 +266,55 @@ def test_gradient_of_a_short_loop_is_not_compiled_either():
     graph, targets, feeds = built(build, np.float32(1))
     with least_work(LEAST_WORK):
         assert "# native: " not in Program(graph, targets, feeds).source
+
+
+def test_short_loops_are_compiled_once_the_steps_have_done_enough(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rule, "WORK_OF_STEPS", 1000)
+
+    def build(x: Any) -> Any:
+        y = ab.while_loop(lambda i, _: i < 40, lambda i, y: (i + 1, ops.sqrt(y) + x), (0, x))[1]
+        return [y, *ab.gradients(y, [x])]
+
+    graph, targets, feeds = built(build, np.float32(1))
+    with least_work(LEAST_WORK):
+        program = Program(graph, targets, feeds)
+        work = rule._work([o for o in graph.operations if o.op.regions]) or 0  # in the graph: passes leave some out
+        assert 50 <= work < LEAST_WORK
+        found = [program(np.float32(2)) for _ in range(1000 // 50 + 2)]
+        used = program._often
+    assert "# native: " not in program.source
+    assert used is not None
+    assert "# native: " in used.source
+    assert program.statistics.runs == len(found)
+    for values in found:
+        np.testing.assert_allclose(values, found[0], rtol=1e-6)
+
+
+def test_short_loops_of_steps_that_write_stay_as_they_are(monkeypatch: pytest.MonkeyPatch):
+    """What stays must not depend on how often this process has run the step."""
+    monkeypatch.setattr(rule, "WORK_OF_STEPS", 1000)
+    graph = ab.Graph()
+    with graph.as_default():
+        state = ab.Variable(np.float32(1))
+        y = ab.while_loop(lambda i, _: i < 40, lambda i, y: (i + 1, ops.sqrt(y) + 1.0), (0, state))[1]
+        update = state.assign(y)
+    with least_work(LEAST_WORK):
+        program = Program(graph, [update], [])
+        for _ in range(30):
+            program()
+    assert program._often is None
+
+
+def test_steps_whose_loops_do_next_to_nothing_stay_as_they_are(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rule, "WORK_OF_STEPS", 10)
+    graph, targets, feeds = built(
+        lambda x: ab.while_loop(lambda i, _: i < 4, lambda i, y: (i + 1, y * 2.0), (0, x)), np.float32(1)
+    )
+    with least_work(LEAST_WORK):
+        program = Program(graph, targets, feeds)
+        for _ in range(20):
+            program(np.float32(2))
+    assert program._often is None
 
 
 # --- generated programs ---------------------------------------------------------------------------------------------

@@ -40,10 +40,10 @@ def sum_after(loop: LoopView) -> bool:
     """Take sums after the loop."""
     changed = False
     for is_next in (_is_product, _is_sum_of_products, _is_sum):  # sums of values use what products gather
-        for position in reversed(range(loop.op.carried)):
-            changed |= _Sum(loop, position).move(is_next)
-        if changed:
+        moved = [_Sum(loop, position).move(is_next) for position in reversed(range(loop.op.carried))]
+        if any(moved):
             loop.finish()
+            changed = True
     return changed
 
 

@@ -31,7 +31,7 @@ from ...ops.elementwise import Subtract
 from ...ops.tensor_arrays import ArrayRead, array_spec
 from ..algebra_arrays import ARRAYS
 from ..log import note_change, note_kept
-from ..prune import all_operations, frame_users, live_outputs, needed_in_region, needed_operations
+from ..prune import all_operations, frame_users, holds, live_outputs, needed_in_region, needed_operations
 from ..specialise import Specialised
 from .linear import trip_count
 
@@ -58,7 +58,7 @@ class ShortLoops:
         self.trips: dict[Operation, int] = {}
         self._held = {source for operation in all_operations(operations) for source in operation.control_inputs}
         self._copies = 0  # operations of all copies
-        if not any(isinstance(operation.op, Recursion) for operation in all_operations(operations)):
+        if not holds(operations, Recursion):
             self._find(operations, set(kept), None)
 
     def _find(self, operations: Sequence[Operation], kept: set[Symbol], around: Operation | None) -> None:
@@ -389,6 +389,8 @@ def unroll(step: Whole, exact: bool) -> Whole:
         step: as it was specialised.
         exact: whether rewrites of the copies keep every bit.
     """
+    if not holds(step.operations, While):
+        return step
     for _ in range(_MOST_ROUNDS):
         loops = ShortLoops(step.operations, step.fetches).trips
         unrolled = _copied(step, loops, exact) if loops else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -375,7 +376,7 @@ class LoopView:
         self.node.inputs = (*initial, *self.op.captured_inputs())
         self.refresh()
         for region in self.op.regions:
-            kept = set(needed_in_region(region, self.demanded))
+            kept = set(self.needed if region is self.body else needed_in_region(region, self.demanded))
             used = {tensor for operation in kept for tensor in operation.inputs} | {*region.results, *self.demanded}
             region.drop_captures(used)
             kept.update(tensor.operation for tensor in region.inner_inputs())
@@ -386,7 +387,8 @@ class LoopView:
             self.live.is_out_of_order = True
         else:
             reorder(self.graph, {})
-        self.refresh()
+        self._touch(self.node)
+        self.needed.sort(key=attrgetter("index"))
 
 
 @contextmanager

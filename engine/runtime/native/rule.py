@@ -33,6 +33,8 @@ from .scalars import has_form
 
 LEAST_RUN = 200  # operations: what is shorter is soon done on NumPy, too
 LEAST_WORK = 500  # operations that loops run in a step, about half a millisecond: less is not worth compiling for
+LEAST_OF_STEP = 50  # of these: a step whose loops run fewer gains nothing by being run again and again
+WORK_OF_STEPS = 50_000  # of these, all steps together: then what compiling costs is spent on running in Python, about
 LEAST_STEP = 100  # operations of a step that assigns under conditions, from which it is compiled as a whole
 LEAST_FREE = 5e-5  # seconds: getting the interpreter's lock back may take long where other threads compute in Python
 _SECONDS_AN_OPERATION = 1e-9  # on scalars
@@ -85,7 +87,10 @@ _PYTHON = (
 
 
 def native_regions(
-    operations: Sequence[Operation], fetches: Iterable[Symbol], compiles_whole: bool = False
+    operations: Sequence[Operation],
+    fetches: Iterable[Symbol],
+    compiles_whole: bool = False,
+    runs_often: bool = False,
 ) -> dict[Operation, NativeRegion]:
     """The native regions of a step: by the loop that each is, or by the first operation of a run.
 
@@ -93,6 +98,7 @@ def native_regions(
         operations: of the step.
         fetches: what is wanted of them.
         compiles_whole: all of it is to be one, if that can be.
+        runs_often: it has run as often as `steps_until_worth` says, so that its loops are worth it.
     """
     if not library.usable:
         note_kept("native", None, "llvmlite can't compile on this machine")
@@ -102,7 +108,7 @@ def native_regions(
     whole = _planned_step(operations, fetches) if compiles_whole or _is_worth_all(operations) else None
     if whole is not None:
         plans[whole.run[0]] = whole
-    elif _is_worth_it(operations):
+    elif runs_often or _is_worth_it(operations):
         _find(operations, set(fetches), plans)
     outermost = set(operations)
     regions: dict[Operation, NativeRegion] = {}
@@ -132,6 +138,22 @@ class _Least:
 _least = _Least()
 
 
+def steps_until_worth(operations: Sequence[Operation]) -> int:
+    """How often a step has to run until its loops, which a single step is not worth compiling for, are worth it.
+
+    Returns:
+        0 if they never are: there are none, they do too little, are compiled at once, or the step writes. Machine code
+        may round otherwise, and what stays, such as weights in training, is not to depend on how often this process
+        has run the step: training that goes on from a backup has the same bits.
+    """
+    if any(operation.writes for operation in operations):
+        return 0
+    work = _work([operation for operation in operations if operation.op.regions])
+    if not library.usable or work is None or not LEAST_OF_STEP <= work < _least.work or _has_run(operations):
+        return 0
+    return -(-WORK_OF_STEPS // work)
+
+
 def _is_worth_it(operations: Sequence[Operation]) -> bool:
     """Whether a step has long runs, or loops that do enough or might do."""
     if _has_run(operations):
@@ -142,7 +164,7 @@ def _is_worth_it(operations: Sequence[Operation]) -> bool:
         return True
     for loop in loops:
         if isinstance(loop.op, While):
-            few = f"the loops of the step run {work} operations, and from {_least.work} they are worth compiling"
+            few = f"the loops of the step run {work} operations, and from {_least.work} they are compiled at once"
             note_kept("native", loop, f"runs in Python: {few}")
     return False
 
