@@ -141,6 +141,17 @@ def test_large_products(rows: int, columns: int, terms: int, transpose_a: bool, 
     check_close(in_place, wanted + addends[0], terms)
 
 
+@pytest.mark.parametrize("rows", [256, 300, 508, 512])
+@pytest.mark.parametrize("columns", [20, 300])
+@pytest.mark.parametrize("dtype", sorted(TOLERANCES))
+def test_parts_of_more_rows_than_are_laid_out_at_a_time(rows: int, columns: int, dtype: str):
+    """Rows of A are laid out in two goes: a part has 258 where tiles have 6, of which 252 are laid out at once."""
+    rng = np.random.default_rng(14)
+    a, b = draw(rng, dtype, 600, rows), draw(rng, dtype, 600, columns)
+    tolerance = TOLERANCES[dtype] * 10
+    np.testing.assert_allclose(product(a, b, transpose_a=True), a.T @ b, rtol=tolerance, atol=tolerance)
+
+
 def test_large_products_at_the_same_time():
     """Only one of them finds the memory that is kept; the others have their own."""
     rng = np.random.default_rng(4)

@@ -265,12 +265,14 @@ def _print_step(lines: list[str], k: int, operand: Operand) -> str:
     strides = _print_field(lines, k, "strides", STRIDES_OFFSET, "i64")
     lines.append(f"  %base_strides_{k} = inttoptr i64 {strides} to i64*")
     lines.append(f"  %bytes_{k} = load i64, i64* %base_strides_{k}")
-    lines.append(f"  %r{k} = sdiv exact i64 %bytes_{k}, {operand.itemsize}")  # what is aligned has whole elements
+    lines.append(f"  %r{k} = sdiv i64 %bytes_{k}, {operand.itemsize}")
     lines.append(f"  %inner_{k} = getelementptr i64, i64* %base_strides_{k}, i64 1")
     lines.append(f"  %stride_{k} = load i64, i64* %inner_{k}")
     whole = _print_equal(lines, k, "inner", f"%stride_{k}", str(operand.itemsize), "i64")
-    one = _print_equal(lines, k, "one", f"%v_dim_{k}_1", "1", "i64")
-    lines.append(f"  %c_step_{k} = or i1 {whole}, {one}")
+    lines.append(f"  %c_one_{k} = icmp sle i64 %v_dim_{k}_1, 1")
+    none = _print_equal(lines, k, "none", f"%v_dim_{k}_0", "0", "i64")  # the strides of an empty array mean nothing
+    lines.append(f"  %c_few_{k} = or i1 %c_one_{k}, {none}")
+    lines.append(f"  %c_step_{k} = or i1 {whole}, %c_few_{k}")
     return f"%c_step_{k}"
 
 

@@ -116,6 +116,7 @@ def _print_part(tiles: Tiles) -> str:
         then = code.let(f"select i1 {code.test('sge', code.add(p, deep), get['k'])}, {THEN} {follows}, {THEN} null")
         with code.loop(row, row_end, height) as i:
             rows = code.least(height, code.sub(row_end, i))
+            has_more_rows = code.test("slt", code.add(i, height), row_end)  # which go through the same panels again
             are_few = print_are_few(code, tiles, rows)
             plain_a = code.at(e, a, code.mul(i, get["row_step"]), code.mul(p, get["k_step"]))
             with code.when(is_a_packed):
@@ -135,7 +136,8 @@ def _print_part(tiles: Tiles) -> str:
                 next_panel = code.at(e, panels_of_b, code.mul(next_odd, panel_size))
                 beside = code.add(j, tiles.columns)
                 is_last = code.test("sge", beside, column_end)
-                block = code.choose(is_last, code.add(p, get["k_block"]), p)
+                following = code.choose(has_more_rows, p, code.add(p, get["k_block"]))
+                block = code.choose(is_last, following, p)
                 later = _print_source(code, tiles, get, b, block, code.choose(is_last, column, beside), column_end)
                 uses_panel = code.test("ne", now.kind, NOTHING)
                 with code.when(code.let(f"and i1 {uses_panel}, {code.test('eq', code.load('i64', is_laid), 0)}")):
