@@ -195,6 +195,10 @@ def _zeros(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> Kera
     return KerasOp("numpy.ZerosLike", {"dtype": name_of(outputs[0].dtype)}, given=(like,))
 
 
+def _solve_triangular(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
+    return None if op.transposed or op.unit_diagonal else KerasOp("linalg.SolveTriangular", {"lower": op.lower})
+
+
 def _bessel(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     return KerasOp("numpy.I0", {}) if op.order == 0 else None
 
@@ -340,6 +344,7 @@ _MAKERS: dict[str, Callable[..., KerasOp | None]] = {
     "ScatterUpdate": lambda op, *_: KerasOp("core.ScatterUpdate", {"reduction": None}),
     "SingularValues": lambda op, *_: KerasOp("linalg.SVD", {"compute_uv": False}),
     "Slice": _slice,
+    "SolveTriangular": _solve_triangular,
     "Softmax": _softmax,
     "SparseCrossEntropy": _sparse_cross_entropy,
     "Split": _split,

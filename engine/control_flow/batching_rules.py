@@ -67,6 +67,7 @@ from ..ops.tensor_arrays import (
     ArrayWrite,
 )
 from ..ops.tensor_stores import StoreContains, StoreGather, StoreRead, StoreSize, StoreWrite
+from ..ops.triangular import CholeskyGradient, SolveTriangular
 from ..ops.windows import Slice, SliceUpdate
 from . import batching_items as items
 from . import batching_stacks as stacks
@@ -314,7 +315,7 @@ def solution(batch: Batch, node: Operation, values: Values) -> Found:
     if 0 in ranks:
         return None
     tensors = [expand_rank(batch.batched(v), rank, max(ranks)) for v, rank in zip(values, ranks, strict=True)]
-    return batched(apply(Solve(), *tensors))
+    return batched(apply(node.op, *tensors))
 
 
 def expand_rank(tensor: Tensor, rank: int, wanted: int) -> Tensor:
@@ -498,7 +499,7 @@ RULES: dict[type[Any], Rule] = {
     Pad: padded,
     **dict.fromkeys([Slice, SliceUpdate], window),
     # the last axes, with any before them
-    **dict.fromkeys([Cholesky, Determinant, Inverse, LowerHalf, Triangle, TopK], LAST_AXES),
+    **dict.fromkeys([Cholesky, CholeskyGradient, Determinant, Inverse, LowerHalf, Triangle, TopK], LAST_AXES),
     **dict.fromkeys([SelectClass, SparseCrossEntropy, SparseCrossEntropyGrad], LAST_AXES),
     **dict.fromkeys(stacks.OF_LAST_AXES, LAST_AXES),
     **dict.fromkeys(stacks.OF_FIRST_INPUT, Shifted()),
@@ -509,6 +510,7 @@ RULES: dict[type[Any], Rule] = {
     **dict.fromkeys([MatMul, BatchMatMul], product),
     Contraction: contraction,
     Solve: solution,
+    SolveTriangular: solution,
     # places
     Take: taken,
     PutRows: put_rows,

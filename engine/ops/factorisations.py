@@ -38,7 +38,6 @@ from .joining import concatenate
 from .matrices import (
     Inverse,
     LowerHalf,
-    Solve,
     adjoint,
     check_factorised,
     check_matrices,
@@ -49,11 +48,12 @@ from .matrices import (
 from .shaping import dim, expand_dims, squeeze
 from .sorting import argsort
 from .spectral import relative_precision
+from .triangular import SolveTriangular
 
 
 def _over_adjoint(x: Tensor, triangle: Tensor) -> Tensor:
-    """``X T^-H``."""
-    return adjoint(apply(Solve(), triangle, adjoint(x)))
+    """``X T^-H`` for upper triangular T."""
+    return adjoint(apply(SolveTriangular(), triangle, adjoint(x)))
 
 
 # --- QR -------------------------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class LuFactor(Op):
         lower = tril(lu, -1) + eye(dim(lu, -1), dtype=lu.dtype)
         upper = triu(lu)
         inner = tril(matrix_product(adjoint(lower), tril(up, -1)), -1) + triu(matrix_product(triu(up), adjoint(upper)))
-        rows = _over_adjoint(apply(Solve(), adjoint(lower), inner), upper)
+        rows = _over_adjoint(apply(SolveTriangular(), adjoint(lower), inner), upper)
         return (conjugated(take_along_axis(rows, expand_dims(argsort(order, -1), -1), axis=-2)),)
 
     @classmethod

@@ -29,7 +29,6 @@ from .base import (
     promote,
 )
 from .complex_numbers import conjugated
-from .creation import tril, triu
 from .dtype_checks import check_dtype, check_floating
 from .run_time_shapes import sum_like
 from .shaping import expand_dims, squeeze
@@ -211,6 +210,10 @@ class Cholesky(Op):
         (dy,) = cotangents
         lower = node.outputs[0]
         assert dy is not None
+        if lower.dtype.kind != "c":
+            from .triangular import CholeskyGradient
+
+            return (apply(CholeskyGradient(), lower, dy),)
         inverse = apply(Inverse(), lower)
         middle = apply(LowerHalf(), matrix_product(conjugated(lower), conjugated(dy), transpose_a=True))
         da = matrix_product(matrix_product(conjugated(inverse), middle, transpose_a=True), inverse)
@@ -320,15 +323,22 @@ def solve(a: TensorLike, b: TensorLike) -> Tensor:
         ValueError: the shapes do not fit.
         numpy.linalg.LinAlgError: (at run time) a matrix is singular.
     """
+    return _solved(Solve(), a, b)
+
+
+def _solved(op: Op, a: TensorLike, b: TensorLike) -> Tensor:
+    """What `op` solves; a right side with an axis less is one vector a matrix."""
     (left, right), dtype = widened(a, b)
     if left.ndim is not None and right.ndim == left.ndim - 1:
-        return cast(squeeze(apply(Solve(), left, expand_dims(right, -1)), -1), dtype)
-    return cast(apply(Solve(), left, right), dtype)
+        return cast(squeeze(apply(op, left, expand_dims(right, -1)), -1), dtype)
+    return cast(apply(op, left, right), dtype)
 
 
 def solve_triangular(a: TensorLike, b: TensorLike, lower: bool = False) -> Tensor:
     """The solution X of A X = B where only the upper (or `lower`) triangle of A counts; see `solve`."""
-    return solve(tril(a) if lower else triu(a), b)
+    from .triangular import SolveTriangular
+
+    return _solved(SolveTriangular(lower), a, b)
 
 
 __all__ = ["cholesky", "det", "inv", "solve", "solve_triangular"]

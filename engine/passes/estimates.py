@@ -107,7 +107,7 @@ _DEAR = (
 )
 _CUBIC = (
     *("inverse", "solve", "cholesky", "qr", "svd", "eig", "eigh", "determinant", "slogdet", "pseudo_inverse"),
-    *("lu_factor", "singular_values"),
+    *("cholesky_gradient", "lu_factor", "singular_values", "solve_triangular"),
 )
 _PRODUCTS: dict[str, Rule] = {
     **dict.fromkeys(["matmul", "packed_mat_mul", "product_then", "batch_matmul", "contraction"], _matmul),

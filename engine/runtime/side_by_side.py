@@ -42,7 +42,7 @@ _NANOSECONDS = {  # for each element
 }
 _FACTORISATIONS = (
     *("cholesky", "determinant", "eigh", "inverse", "lu_factor", "pseudo_inverse", "qr", "slogdet", "solve"),
-    *("svd", "eig", "singular_values"),
+    *("svd", "eig", "singular_values", "cholesky_gradient", "solve_triangular"),
 )
 _MOST_ELEMENTS = 96 * 96  # of a matrix: with more, LAPACK's products use several cores
 _SECONDS_A_FLOP = 5e-10
