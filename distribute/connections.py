@@ -190,7 +190,7 @@ class Connection:
         on_frame: Callable[[Connection, Frame], None],
         on_open: Callable[[Connection], None],
         on_close: Callable[[Connection, str], None],
-        outbox: set[Connection],
+        outbox: dict[Connection, None],
         released: Callable[[Connection, int], None],
         plane: Plane,
         limits: Limits,
@@ -291,7 +291,7 @@ class Connection:
         self.queued += count
         self._buffers.extend(views)
         if self._buffers:
-            self._outbox.add(self)
+            self._outbox[self] = None
 
     def _share(self, array: Any) -> tuple[int, int] | None:
         """Lay an array into a slab, and tell the other side of that slab before."""
@@ -446,7 +446,7 @@ class Connection:
         if self.is_closed:
             return
         self.is_closed = True
-        self._outbox.discard(self)
+        self._outbox.pop(self, None)
         self._buffers.clear()
         self.mapped.close()
         self.pool = None

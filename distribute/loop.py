@@ -75,13 +75,17 @@ class Loop:
 
     # --- for the loop's own thread ----------------------------------------------------------------------------------
 
+    def now(self) -> float:
+        """Seconds of a clock that goes forward only."""
+        return time.monotonic()
+
     def soon(self, function: Callable[[], Any]) -> None:
         """Have a function called in the next turn."""
         self._calls.append(function)
 
     def after(self, seconds: float, function: Callable[[], Any]) -> None:
         """Have a function called when a time has passed."""
-        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._numbers), function))
+        heapq.heappush(self._timers, (self.now() + seconds, next(self._numbers), function))
 
     def watch(self, sock: socket.socket, ready: Callable[[int], None], writes: bool = False) -> None:
         """Have a function called with the events of a socket: when it can be read or, if asked, written."""
@@ -111,7 +115,7 @@ class Loop:
         self.is_waiting = False
         for key, events in found:
             self._do(key.data, events)
-        while self._timers and self._timers[0][0] <= time.monotonic():
+        while self._timers and self._timers[0][0] <= self.now():
             self._do(heapq.heappop(self._timers)[-1])
         for _ in range(len(self._calls)):
             self._do(self._calls.popleft())
@@ -125,7 +129,7 @@ class Loop:
             traceback.print_exc()
 
     def _until_timer(self) -> float | None:
-        return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
+        return max(0.0, self._timers[0][0] - self.now()) if self._timers else None
 
     def _woken(self, events: int) -> None:
         with self._lock:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ..engine.graph.graph import Graph
@@ -14,12 +13,12 @@ from ..engine.place.kernels import all_operations
 from ..engine.queues.errors import DeadlineExceededError
 from .cluster import ClusterSpec
 from .connections import Connection, Identity
-from .encryption import TLS
 from .failures import describe_error, read_error, task_failed
-from .front import TaskInfo, TaskUnavailableError, ask_task
+from .front import TaskInfo
 from .loop import Loop
 from .peers import Address, Peers
 from .sessions import ClientSession, MasterProgram, MasterStep, SentGraph, asked_tasks
+from .system import System
 from .values import decode_value, encode_value
 from .wire import DAMAGE, Frame, FrameError, Kind
 from .worker import Link, Worker, named_target
@@ -42,7 +41,7 @@ class Master:
         own: the way to that.
         peers: connections to other tasks.
         connect_timeout: how many seconds to wait for tasks that a step needs.
-        tls: with which it proves who it is.
+        system: asks tasks who they are.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class Master:
         own: Link,
         peers: Peers,
         connect_timeout: float,
-        tls: TLS | None,
+        system: System,
     ) -> None:
         self.info = info
         self.identity = Identity(info.name, info.incarnation)
@@ -66,14 +65,13 @@ class Master:
         self._own = own
         self._peers = peers
         self._connect_timeout = connect_timeout
-        self._tls = tls
+        self._system = system
         self._numbers = itertools.count(1)
         self._sessions: dict[Identity, ClientSession] = {}
         self._programs: dict[int, MasterProgram] = {}
         self._steps: dict[int, MasterStep] = {}
         self._infos: dict[str, TaskInfo] = {info.name: info}
         self._seen: set[str] = set()  # tasks that were there once
-        self._askers = ThreadPoolExecutor(8, "anabranch-ask")
         self._takes: dict[int, Callable[[Connection, ClientSession, Frame], None]] = {
             Kind.GRAPH: self._take_graph,
             Kind.PREPARE: self._take_prepare,
@@ -116,7 +114,7 @@ class Master:
         for number in programs:
             del self._programs[number]
         for graph in session.graphs:
-            for link in [self._own, *[self._peers.way_to(identity) for identity in graph.sent]]:
+            for link in [self._own, *[self._peers.way_to(identity) for identity in sorted(graph.sent, key=str)]]:
                 if link is not None:
                     link.send(Kind.FORGET, {"session": graph.number, "programs": programs})
 
@@ -254,18 +252,17 @@ class Master:
         address = self.cluster.address(name)
         timeout = min(self._connect_timeout, _BACK_SECONDS) if name in self._seen else self._connect_timeout
 
-        def ask() -> None:
-            try:
-                info: Any = ask_task(address, name, timeout, self._tls)
-            except (TaskUnavailableError, OSError, ValueError) as error:
-                info = task_failed(name, str(error).rstrip("."))
+        def answered(found: TaskInfo | str) -> None:
+            info = found if isinstance(found, TaskInfo) else task_failed(name, found.rstrip("."))
             self._loop.call(lambda: located(name, info))
 
-        self._askers.submit(ask)
+        self._system.ask(address, name, timeout, answered)
 
     def _place(self, program: MasterProgram) -> None:
         """Have this task prepare a program, which places it; or all tasks, if it is placed already."""
         assert program.asked is not None, "tasks are asked for first"
+        if self._ends_without_a_task(program):
+            return
         infos = [self.info, *[self._infos[name] for name in program.asked]]
         program.devices = [device for info in infos for device in info.devices]
         if program.placement is None:
@@ -274,9 +271,18 @@ class Master:
             self._distribute(program)
             self._send_program(program, self._own, self.identity)
 
+    def _ends_without_a_task(self, program: MasterProgram) -> bool:
+        """End the preparing of a program if a task has been lost since it was located; gives whether that is so."""
+        lost = [name for name in program.asked or () if name not in self._infos]
+        if lost:
+            self._end_preparing(program, task_failed(lost[0], "the connection to it was lost"))
+        return bool(lost)
+
     def _distribute(self, program: MasterProgram) -> None:
         """Have the other tasks prepare a program that is placed."""
         assert program.placement is not None, "it is placed"
+        if self._ends_without_a_task(program):
+            return
         used = {task_of(device) for device in program.placement}
         for name in program.asked or ():
             if name not in used:
@@ -348,7 +354,7 @@ class Master:
 
     def _placed(self, document: dict[str, Any]) -> None:
         program = self._programs.get(int(document["program"]))
-        if program is not None and program.placement is None:
+        if program is not None and program.placement is None and program.is_preparing:
             program.placement = [str(device) for device in document["placement"]]
             self._distribute(program)
 
@@ -441,7 +447,7 @@ class Master:
         step.connection.send(Kind.ERROR, {"error": describe_error(error)})
 
     def _abort(self, step: MasterStep, report: bool) -> None:
-        for name in step.waiting:
+        for name in sorted(step.waiting):
             identity = step.program.ready.get(name)
             link = None if identity is None else self._link_to(identity)
             if link is not None:
@@ -461,7 +467,9 @@ class Master:
     def _report(self, step: MasterStep) -> None:
         if self._steps.pop(step.number, None) is None:
             return
-        silent = [f"{name} did not tell what it waits for." for name in step.waiting if name not in step.reports]
+        silent = [
+            f"{name} did not tell what it waits for." for name in sorted(step.waiting) if name not in step.reports
+        ]
         texts = [f"{name}: {text}" for name, text in step.reports.items() if text]
         error = DeadlineExceededError("\n".join(["The timeout was over.", *texts, *silent]))
         step.connection.send(Kind.ERROR, {"error": describe_error(error)})
@@ -483,10 +491,6 @@ class Master:
                 self._end_preparing(program, task_failed(task.name, reason))
             if program.ready.get(task.name) == task:
                 program.ready.clear()
-
-    def close(self) -> None:
-        """End."""
-        self._askers.shutdown(wait=False, cancel_futures=True)
 
 
 def _address(info: TaskInfo) -> Address:

@@ -23,6 +23,7 @@ from .front import Front, TaskInfo
 from .planes.choice import Plane
 from .planes.dialing import listen_here
 from .planes.slabs import IS_AVAILABLE
+from .system import System
 from .task import Task
 from .task_status import TaskStatus, described
 from .token import job_token
@@ -100,7 +101,7 @@ class Server:
             self._config,
             0 if self._listener is None else self._listener.getsockname()[1],
             joined_address(self._host, self._front.port),
-            tls,
+            System(tls),
         )
         self._thread = threading.Thread(target=self._run, name=f"anabranch {self.name}", daemon=True)
         self._ended = threading.Event()

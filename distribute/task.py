@@ -8,21 +8,19 @@ import json
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from ..engine.place.devices import Device
 from .cluster import ClusterSpec, resolved, split_address
 from .config import ServerConfig
 from .connections import Connection, Handshake, Identity
-from .encryption import TLS
-from .front import Greeter, TaskInfo
+from .front import TaskInfo
 from .loop import Loop
 from .master import Master
 from .peers import Address, Peers
 from .planes.choice import Limits, Plane, asked, ways
-from .planes.dialing import dial, widen
-from .planes.streams import open_stream
+from .planes.dialing import widen
+from .system import System
 from .watch import Watch
 from .wire import Frame, FrameError, Kind
 from .worker import Worker
@@ -61,7 +59,7 @@ class Task:
         config: how it behaves.
         port: of its sockets.
         front: where it answers gRPC.
-        tls: with which it proves who it is, and asks the others to; then nothing leaves this host but by gRPC.
+        system: the process and machine that it is on.
     """
 
     def __init__(
@@ -73,16 +71,16 @@ class Task:
         config: ServerConfig,
         port: int,
         front: str,
-        tls: TLS | None,
+        system: System,
     ) -> None:
         self.identity = identity
-        self.loop = Loop()
+        self.loop = system.loop
         self.loop.idle = self._idle
-        self.connections: set[Connection] = set()  # all that are open or about to be
+        self.connections: dict[Connection, None] = {}  # all that are open or about to be, in order
         self._token = token
         self._plane = asked(config.plane)
         self._limits = Limits(config.bytes_in_flight, config.shared_memory_bytes, config.inline_bytes)
-        self._outbox: set[Connection] = set()
+        self._outbox: dict[Connection, None] = {}
         self._listeners: list[socket.socket] = []
         host = resolved(split_address(cluster.address(identity.name))[0])
         names = tuple(str(device.spec) for device in devices)
@@ -95,14 +93,13 @@ class Task:
             front=front,
             heartbeat_timeout=config.heartbeat_timeout,
         )
-        self._tls = tls
-        self._greeter = Greeter(tls)
-        self._watch = Watch(self.loop, self._greeter, config.patience, self._dead)
+        self._system = system
+        self._watch = Watch(self.loop, system.greeter, config.patience, self._dead)
         self._released: collections.deque[tuple[Connection, int]] = collections.deque()
         self._peers = Peers(
             self._connection, self._dial, self._take_reply, self._lost_task, self._masters, self._watch.add
         )
-        self._worker = Worker(identity, self._peers, self.loop.wake, self.loop.call)
+        self._worker = Worker(identity, self._peers, self.loop.wake, self.loop.call, system.compile)
         self._to_master = OwnLink(identity, self.loop, lambda frame: self._master.take_reply(self._to_master, frame))
         to_worker = OwnLink(identity, self.loop, lambda frame: self._worker.take(self._to_master, frame))
         self._master = Master(
@@ -114,7 +111,7 @@ class Task:
             to_worker,
             self._peers,
             config.connect_timeout,
-            tls,
+            system,
         )
 
     def information(self) -> TaskInfo:
@@ -154,9 +151,7 @@ class Task:
         self._connection(sock, None, plane, self._take, self._opened, self._closed)
 
     def _dial(self, address: Address) -> tuple[socket.socket, Plane]:
-        planes = ways(self._plane, address.name, self._tls is not None)
-        begin = partial(open_stream, address.front, self._tls)
-        return dial(planes, address.host, address.port, address.incarnation, begin)
+        return self._system.dial(ways(self._plane, address.name, self._system.is_encrypted), address)
 
     def _connection(
         self,
@@ -168,7 +163,7 @@ class Task:
         on_close: Callable[[Connection, str], None],
     ) -> Connection:
         def closed(connection: Connection, reason: str) -> None:
-            self.connections.discard(connection)
+            self.connections.pop(connection, None)
             on_close(connection, reason)
             if connection.wanted is not None and not self._with(connection.wanted):
                 self._watch.discard(connection.wanted)
@@ -177,7 +172,7 @@ class Task:
         made = Connection(
             self.loop, sock, handshake, on_frame, on_open, closed, self._outbox, self._release, plane, self._limits
         )
-        self.connections.add(made)
+        self.connections[made] = None
         return made
 
     def _release(self, connection: Connection, slab: int) -> None:
@@ -219,6 +214,7 @@ class Task:
             return
         if _is_task(connection.other):
             self._worker.lost_master(connection.other)
+            self._worker.lost_peer(connection.other, reason)
         else:
             self._master.lost_client(connection)
 
@@ -243,7 +239,7 @@ class Task:
         if self._released:
             self._acknowledge()
         for connection in list(self._outbox):
-            self._outbox.discard(connection)
+            self._outbox.pop(connection, None)
             connection.flush()
         return is_busy
 
@@ -265,8 +261,7 @@ class Task:
         """Give up everything; the loop has ended."""
         self.disconnect("the task ends")
         self._worker.close()
-        self._master.close()
-        self._greeter.close()
+        self._system.close()
         for listener in self._listeners:
             self.loop.forget(listener)
             listener.close()

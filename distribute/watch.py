@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -139,7 +138,7 @@ class Watch:
         if not self._watched:
             self._is_ticking = False
             return
-        now = time.monotonic()
+        now = self._loop.now()
         for identity, (front, pulse) in list(self._watched.items()):
             reason = pulse.tick(now)
             if reason is None:

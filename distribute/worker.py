@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import numpy as np
@@ -46,8 +45,14 @@ class _Program:
 
     def __init__(self, program: PartProgram) -> None:
         self.program = program
-        self.ways: dict[int, Connection] = {}  # by edge, the way to the task that takes it
-        self.peers: set[Identity] = set()
+        self.targets: dict[int, Address] = {}  # by edge, the task that takes it
+        self.ways: dict[int, Connection] = {}  # by edge, the way there
+        self.peers: set[Identity] = set()  # those who take something from this task, or send it something
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether all ways are open: one may have been cut since a step took it."""
+        return not any(way.is_closed for way in self.ways.values())
 
 
 class _Running:
@@ -69,10 +74,16 @@ class Worker:
         peers: connections to other tasks.
         wake: wakes the loop, from any thread.
         call: calls a function in the loop, from any thread.
+        beside: calls a function beside the loop, one after the other.
     """
 
     def __init__(
-        self, identity: Identity, peers: Peers, wake: Callable[[], None], call: Callable[[Callable[[], Any]], None]
+        self,
+        identity: Identity,
+        peers: Peers,
+        wake: Callable[[], None],
+        call: Callable[[Callable[[], Any]], None],
+        beside: Callable[[Callable[[], None]], None],
     ) -> None:
         self.identity = identity
         self.resources = Resources(identity.name)
@@ -80,7 +91,7 @@ class Worker:
         self._peers = peers
         self._wake = wake
         self._call = call
-        self._compiler = ThreadPoolExecutor(1, "anabranch-compile")
+        self._beside = beside
         self._compiling = 0
         self._graphs: dict[tuple[int, int], Any] = {}  # by master and session: the graph, or why there is none
         self._programs: dict[tuple[int, int], _Program] = {}  # by master and number
@@ -88,6 +99,7 @@ class Worker:
         self._turning: PartStep | None = None  # the step that runs at this moment
         self._observer = Observer()
         self._early: dict[StepKey, list[Frame]] = {}
+        self._reaching: set[StepKey] = set()  # steps that begin once ways are open again
         self._newest: dict[int, int] = {}  # by master, the number of its newest step here
         self._takes: dict[int, Callable[[Link, Frame], None]] = {
             Kind.GRAPH: self._take_graph,
@@ -176,7 +188,7 @@ class Worker:
             self._call(lambda: ended(result))
 
         try:
-            self._compiler.submit(run)
+            self._beside(run)
         except RuntimeError:  # the task or the whole process is ending, and nobody waits for the result
             self._compiling -= 1
 
@@ -237,26 +249,42 @@ class Worker:
         """Connect to the tasks that take something from this one; then the program is ready."""
         if link.other.name != self.identity.name:
             self._peers.watch(addresses[link.other.name])  # the master
-        wanted = {addresses[task] for task in program.program.sends.values()}
+        program.targets = {edge: addresses[task] for edge, task in program.program.sends.items()}
+        program.peers = {address.identity for address in program.targets.values()}
+        program.peers |= {addresses[task].identity for task in program.program.sources}
+
+        def done(error: Exception | None) -> None:
+            if error is not None:
+                link.send(Kind.FAILED, {"program": number, "error": describe_error(error)})
+                return
+            found = {"program": number, "digest": program.program.digest, "tasks": program.program.tasks}
+            link.send(Kind.READY, found)
+
+        self._connect(program, done)
+
+    def _connect(self, program: _Program, done: Callable[[Exception | None], None]) -> None:
+        """Have a program's ways open; `done` is called when they are, or takes why one is not."""
+        wanted = dict.fromkeys(program.targets.values())
         missing = set(wanted)
+        is_over = False
+
+        def end(error: Exception | None) -> None:
+            nonlocal is_over
+            if not is_over:
+                is_over = True
+                done(error)
 
         def opened(address: Address, way: Any) -> None:
             if isinstance(way, Exception):
-                link.send(Kind.FAILED, {"program": number, "error": describe_error(way)})
+                end(way)
                 return
             missing.discard(address)
-            for edge, task in program.program.sends.items():
-                if task == address.name:
-                    program.ways[edge] = way
+            program.ways |= {edge: way for edge, target in program.targets.items() if target == address}
             if not missing:
-                ready()
-
-        def ready() -> None:
-            program.peers = {address.identity for address in wanted}
-            link.send(Kind.READY, {"program": number, "digest": program.program.digest, "tasks": program.program.tasks})
+                end(None)
 
         if not wanted:
-            ready()
+            end(None)
         for address in wanted:
             self._peers.reach(address, opened)
 
@@ -289,6 +317,24 @@ class Worker:
         values: list[Any] = [None] * len(program.program.machine.feeds)
         for position, description in document["feeds"]:
             values[position] = decode_value(description, frame.arrays)
+        if program.is_connected:
+            self._begin(link, key, program, values)
+            return
+        self._reaching.add(key)
+
+        def done(error: Exception | None) -> None:
+            if key not in self._reaching:
+                return  # it was aborted meanwhile
+            self._reaching.discard(key)
+            if error is None:
+                self._begin(link, key, program, values)
+                return
+            self._early.pop(key, None)
+            link.send(Kind.FAILED, {"step": key[1], "error": describe_error(error)})
+
+        self._connect(program, done)
+
+    def _begin(self, link: Link, key: StepKey, program: _Program, values: list[Any]) -> None:
         ways = program.ways
 
         def send(number: int, tag: tuple[int, ...], value: Any, is_dead: bool) -> None:
@@ -317,7 +363,7 @@ class Worker:
         running = self._running.get(key)
         if running is not None:
             self._deliver(running, frame)
-        elif key[1] > self._newest.get(key[0], 0) and self._peers.has_master(key[0]):
+        elif key in self._reaching or (key[1] > self._newest.get(key[0], 0) and self._peers.has_master(key[0])):
             self._early.setdefault(key, []).append(frame)  # before its step; else the step is over
 
     def _deliver(self, running: _Running, frame: Frame) -> None:
@@ -385,6 +431,7 @@ class Worker:
         key = (link.other.incarnation, int(document["step"]))
         self._newest[key[0]] = max(key[1], self._newest.get(key[0], 0))
         self._early.pop(key, None)
+        self._reaching.discard(key)
         running = self._running.pop(key, None)
         text = ""
         if running is not None:
@@ -405,9 +452,10 @@ class Worker:
             running.step.abort()
         for key in [key for key in self._early if key[0] == master.incarnation]:
             del self._early[key]
+        self._reaching = {key for key in self._reaching if key[0] != master.incarnation}
         for key in [key for key in self._programs if key[0] == master.incarnation]:
             del self._programs[key]
-        self._newest.pop(master.incarnation, None)
+        # The newest step is remembered: a master that was only cut off goes on, and its old values still come.
 
         def forget() -> None:
             for key in [key for key in self._graphs if key[0] == master.incarnation]:
@@ -416,7 +464,10 @@ class Worker:
         self._compile(forget, lambda result: None)
 
     def lost_peer(self, peer: Identity, reason: str) -> None:
-        """A task is gone to which values are sent: steps that need it fail."""
+        """A task is gone to which values are sent, or from which they come: steps that need it fail.
+
+        What it has sent may be lost on the way, also if it has ended its part of a step.
+        """
         for running in [each for each in self._running.values() if peer in each.program.peers]:
             self._fail(running, task_failed(peer.name, reason, running.key[1]))
 
@@ -432,10 +483,9 @@ class Worker:
         }
 
     def close(self) -> None:
-        """End; what is being compiled is waited for."""
+        """End."""
         for running in self._running.values():
             running.step.abort()
-        self._compiler.shutdown(cancel_futures=True)
 
 
 # --- what documents say ---------------------------------------------------------------------------------------------

@@ -169,6 +169,7 @@ class PartProgram(MachineProgram):
         digest: of the lowered step: tasks that have the same one run the same step.
         tasks: those that take part.
         sends: the number of each value that leaves this task, and the task that takes it.
+        sources: the tasks whose values this one takes.
 
     Raises:
         PlacementError: what was asked for can't be kept, or something would cross that does not leave its task.
@@ -197,6 +198,9 @@ class PartProgram(MachineProgram):
         self.sends = {
             number: task_of(str(receive.device)) for receive, number in edges.items() if self._leaves(receive)
         }
+        peers = [receive.peer for receive in edges if task_of(str(receive.device)) == task]
+        others = {task_of(str(peer.device)) for peer in peers if peer is not None}
+        self.sources = sorted(others - {task})
         self.digest = hashlib.sha256(self.text().encode()).hexdigest()
 
     def text(self) -> str:

@@ -199,7 +199,7 @@ class Pair:
         self.frames: list[Frame] = []
         self.reasons: list[str] = []
         self.released: list[tuple[Connection, int]] = []
-        outbox: set[Connection] = set()
+        outbox: dict[Connection, None] = {}
         one, other = socket.socketpair()
         token = b"a token for tests, which is no secret"
         first, second = Identity("/job:a/task:0", 1), Identity("/job:b/task:0", 2)
@@ -209,7 +209,7 @@ class Pair:
                 connection, number = self.released.pop()
                 connection.acknowledge([number])
             for connection in list(outbox):
-                outbox.discard(connection)
+                outbox.pop(connection, None)
                 connection.flush()
             return False
 

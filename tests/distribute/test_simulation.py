@@ -1,0 +1,218 @@
+"""The protocol of tasks under faults that are drawn from seeds, in a simulated network: what always has to hold.
+
+Each step ends in time; what it writes counts once or never; nothing of it is left on a task; a seed replays exactly.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from shared.simulator import ClientNode, Network, TaskNode
+from shared.tasks import PS, TOKEN, WORKER
+
+import anabranch as ab
+from anabranch.distribute.cluster import ClusterSpec
+from anabranch.distribute.config import ServerConfig
+from anabranch.distribute.connections import Channel
+from anabranch.distribute.failures import read_error
+from anabranch.distribute.wire import Kind
+
+ADDRESSES = {PS: "localhost:2201", WORKER: "localhost:2202"}
+CLUSTER = ClusterSpec({"ps": [ADDRESSES[PS]], "worker": [ADDRESSES[WORKER]]})
+CONFIG = ServerConfig(connect_timeout=10.0, plane="tcp")
+PATIENT = 60.0  # simulated seconds, in which each request is answered or its connection over
+Request = tuple[int, Any, list[Any]]
+
+
+@pytest.fixture(scope="module")
+def requests() -> dict[int, Request]:
+    """What a session sends, by kind: its graph's step counts on a ps what a loop over both tasks has computed."""
+    found: dict[int, Request] = {}
+    send = Channel.send
+
+    def taking_down(channel: Channel, kind: int, document: Any, arrays: Any = ()) -> None:
+        found[kind] = (kind, document, [np.array(array) for array in arrays])
+        send(channel, kind, document, arrays)
+
+    with pytest.MonkeyPatch.context() as patch, ab.Graph().as_default() as graph:
+        patch.setenv("ANABRANCH_TOKEN", TOKEN)
+        patch.setattr(Channel, "send", taking_down)
+
+        def body(i: Any, h: Any) -> Any:
+            with ab.device(PS):
+                twice = h * 2.0
+            with ab.device(WORKER):
+                return i + 1, twice - h + 0.0
+
+        one = ab.while_loop(lambda i, h: i < 3, body, (0, ab.constant(1.0)))[1]
+        with ab.device(PS):
+            counted = ab.Variable(0.0, name="counted").assign_add(one)
+        with (
+            ab.distribute.Server({"ps": ["localhost:0"], "worker": ["localhost:0"]}, "ps", 0) as ps,
+            ab.distribute.Server({"ps": [ps.target[7:]], "worker": ["localhost:0"]}, "worker", 0) as worker,
+            ab.Session(graph, target=worker.target) as session,
+        ):
+            assert session.run(counted) == 1
+    return found
+
+
+class Simulation:
+    """A cluster, a client that runs steps one after the other, and faults."""
+
+    def __init__(self, seed: int, requests: dict[int, Request]) -> None:
+        self.network = Network(seed)
+        self.requests = requests
+        self.tasks = {name: self.started(name) for name in ADDRESSES}
+        self.client = ClientNode(self.network, 0)
+        self.client.connect(self.tasks[WORKER])
+        self.is_prepared = False
+        self.outcomes: list[Any] = []  # of each step the number that it read, an error's name, or None if that is open
+
+    def started(self, name: str) -> TaskNode:
+        return TaskNode(self.network, ADDRESSES[name], CLUSTER, name, CONFIG)
+
+    def ask(self, *kinds: int) -> Any:
+        """Send requests of which the last one is answered; gives the answer, or None if the connection is over."""
+        connection, client = self.client.connection, self.client
+        assert connection is not None
+        if connection.is_closed:
+            client.connect(self.tasks[WORKER])
+            self.is_prepared = False
+        before = len(client.answers)
+        connection = client.connection
+        assert connection is not None
+        is_open = self.network.run(lambda: connection.is_open or len(client.answers) > before, PATIENT)
+        if not is_open or not connection.is_open:
+            connection.close("the client gives up")
+            return None
+        for kind in kinds:
+            connection.send(*self.requests[kind])
+        client.loop.wake()
+        assert self.network.run(lambda: len(client.answers) > before, PATIENT), "a request was not answered in time"
+        return client.answers[-1]
+
+    def step(self) -> None:
+        """Run a step, once it is prepared."""
+        if self.client.connection is not None and (self.client.connection.is_closed or not self.is_prepared):
+            answer = self.ask(Kind.GRAPH, Kind.PREPARE)
+            self.is_prepared = answer is not None and answer.kind == Kind.PREPARED
+            if not self.is_prepared:
+                return
+        answer = self.ask(Kind.RUN)
+        if answer is None:
+            self.outcomes.append(None)
+        elif answer.kind == Kind.RESULT:
+            self.outcomes.append(float(answer.arrays[0]))
+        else:
+            assert answer.kind == Kind.ERROR, answer
+            self.outcomes.append(type(read_error(answer.document()["error"])).__name__)
+            if self.outcomes[-1] == "StateLostError":  # another session makes it anew
+                self.client.connection.close("the client begins anew")
+
+    def fault(self) -> None:
+        """Let something happen, at a time that is drawn; it is mended later."""
+        network = self.network
+        name = network.random.choice(list(ADDRESSES))
+        task = self.tasks[name]
+        when, lasts = network.random.random() * 0.3, network.random.choice([0.5, 5.0, 15.0])
+        match network.random.randrange(4):
+            case 0:
+                network.after(when, task.stop)
+                network.after(when + lasts, task.go_on)
+            case 1:
+                pair = frozenset(network.random.sample([*ADDRESSES.values(), self.client.name], 2))
+                network.after(when, lambda: network.cut.add(pair))
+                network.after(when + lasts, lambda: network.cut.discard(pair))
+            case 2:
+                network.after(when, lambda: self.restart(name))
+            case 3:
+                pipes = [pipe for pipe in task.pipes if not pipe.is_closed]
+                if pipes:
+                    pipe = network.random.choice(pipes)
+                    network.after(when, lambda: self.break_off(pipe))
+
+    def restart(self, name: str) -> None:
+        self.tasks[name].kill()
+        self.tasks[name] = self.started(name)
+
+    @staticmethod
+    def break_off(pipe: Any) -> None:
+        """A connection is over for both, whatever is under way."""
+        for end in (pipe, pipe.other):
+            end.under_way.clear()
+            end.is_over = True
+            end.node.loop.touch(end)
+
+
+def check(seed: int, requests: dict[int, Request]) -> list[Any]:
+    """Simulate with a seed; gives what became of the steps."""
+    made = Simulation(seed, requests)
+    network = made.network
+    incarnation, last, failed, started_at = made.tasks[PS].task.identity.incarnation, 0.0, 0, network.now
+    for _ in range(8):
+        if network.random.random() < 0.5:
+            made.fault()
+        known = len(made.outcomes)
+        made.step()
+        for outcome in made.outcomes[known:]:
+            if isinstance(outcome, float):
+                # What failed counts once or never; what succeeded counts once; a new start begins anew.
+                is_later = last + 1 <= outcome <= last + 1 + failed
+                if not is_later:
+                    assert made.tasks[PS].task.identity.incarnation != incarnation, made.outcomes
+                    assert 1 <= outcome <= 1 + failed, made.outcomes
+                    incarnation = made.tasks[PS].task.identity.incarnation
+                last, failed = outcome, 0
+            else:
+                assert outcome in (None, "TaskFailedError", "StateLostError"), made.outcomes
+                failed += 1
+    network.run(lambda: False, 40.0)  # everything is mended, and heartbeats have found who was gone
+    made.step()
+    assert network.now - started_at < 8 * 3 * PATIENT + 200
+    network.run(lambda: False, 20.0)
+    for task in made.tasks.values():
+        assert (task.held["running"], task.held["early"]) == (0, 0), made.outcomes
+        assert task.task.statistics()["steps"] == 0
+        for connection in task.task.connections:
+            assert connection.queued == 0
+    return made.outcomes
+
+
+def test_without_faults_all_steps_succeed(requests: dict[int, Request]):
+    made = Simulation(1, requests)
+    for _ in range(5):
+        made.step()
+    assert made.outcomes == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_a_seed_replays_exactly(requests: dict[int, Request]):
+    for seed in (3, 4):
+        assert check(seed, requests) == check(seed, requests)
+
+
+@pytest.mark.parametrize("chunk", [pytest.param(0), *[pytest.param(k, marks=pytest.mark.slow) for k in range(1, 15)]])
+def test_what_always_holds(chunk: int, requests: dict[int, Request]):
+    outcomes: list[Any] = []
+    for seed in range(20 * chunk, 20 * chunk + 20):
+        outcomes += check(seed, requests)
+    assert any(isinstance(outcome, float) for outcome in outcomes)
+    assert any(outcome == "TaskFailedError" for outcome in outcomes)
+
+
+PROTOCOL = ("master", "worker", "task", "peers", "watch", "sessions", "resources", "values", "failures")
+
+
+@pytest.mark.parametrize("name", PROTOCOL)
+def test_the_protocol_takes_clock_chance_and_threads_as_arguments(name: str):
+    path = Path(__file__).parents[2] / "distribute" / f"{name}.py"
+    imported: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            imported.add(node.module or "")
+    assert not imported & {"time", "random", "secrets", "threading", "queue", "concurrent.futures", "selectors"}

@@ -1,0 +1,361 @@
+"""A simulated network for the real code of tasks: one thread, a clock of its own, and all chance drawn from a seed.
+
+Tasks run as they are (`distribute.task` and what it is made of). Their loop, sockets, questions by gRPC and the thread
+that compiles are these here: bytes come in pieces and late, links are cut, and processes are stopped or killed at any
+event.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable
+from typing import Any
+
+from anabranch.distribute.cluster import ClusterSpec
+from anabranch.distribute.config import ServerConfig
+from anabranch.distribute.connections import Connection, Handshake, Identity
+from anabranch.distribute.loop import Loop
+from anabranch.distribute.planes.choice import Limits, Plane
+from anabranch.distribute.task import Task
+from anabranch.distribute.wire import Frame
+from anabranch.engine.graph.device import DeviceName
+from anabranch.engine.place.devices import make_devices
+
+TOKEN = b"a token for tests, which is no secret"
+SMALL = 0.001  # seconds
+
+
+class Network:
+    """All events of a simulation, in the order of their time.
+
+    Attributes:
+        random: all chance.
+        now: seconds.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.now = 0.0
+        self.nodes: dict[str, Node] = {}
+        self.cut: set[frozenset[str]] = set()  # pairs of nodes between which nothing travels
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+
+    def after(self, seconds: float, function: Callable[[], None]) -> None:
+        """Have something happen."""
+        heapq.heappush(self._events, (self.now + seconds, next(self._numbers), function))
+
+    def delay(self) -> float:
+        """How long something travels: mostly not long."""
+        return self.random.expovariate(1 / SMALL) * self.random.choice([1, 1, 1, 1, 20, 400])
+
+    def is_cut(self, one: str, other: str) -> bool:
+        return frozenset((one, other)) in self.cut
+
+    def run(self, until: Callable[[], bool], seconds: float) -> bool:
+        """Let things happen until something holds; gives whether it does within some seconds."""
+        end = self.now + seconds
+        while not until():
+            if not self._events or self._events[0][0] > end:
+                self.now = end
+                return until()
+            self.now, _, function = heapq.heappop(self._events)
+            function()
+        return True
+
+
+class Pipe:
+    """One end of a connection, as far as `Connection` uses a socket."""
+
+    family = None
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.other: Pipe = self
+        self.incoming: list[bytes] = []
+        self.is_over = False  # the other side has closed it, and all that it has sent is here
+        self.is_closed = False
+        self.under_way: list[bytes] = []
+        self.is_moving = False
+
+    def setblocking(self, blocks: bool) -> None:
+        pass
+
+    def fileno(self) -> int:
+        return -1 if self.is_closed else id(self)
+
+    def sendmsg(self, buffers: list[Any]) -> int:
+        if self.is_closed:
+            raise BrokenPipeError(32, "the connection was cut")
+        data = b"".join(map(bytes, buffers))
+        waiting = sum(map(len, self.under_way))
+        room = max(20_000 - waiting, 0)
+        if not room:
+            raise BlockingIOError
+        taken = data[: self.node.network.random.randint(1, room) if self.node.network.random.random() < 0.3 else room]
+        self.under_way.append(taken)
+        self._move()
+        return len(taken)
+
+    def _move(self) -> None:
+        """Carry what was sent to the other end, in order."""
+        if not self.is_moving:
+            self.is_moving = True
+            self.node.network.after(self.node.network.delay(), self._arrive)
+
+    def _arrive(self) -> None:
+        self.is_moving = False
+        network = self.node.network
+        if network.is_cut(self.node.name, self.other.node.name):
+            self.is_moving = True
+            network.after(0.2, self._arrive)
+            return
+        if self.under_way:
+            self.other.incoming.append(self.under_way.pop(0))
+        elif self.is_closed:
+            self.other.is_over = True
+        self.other.node.loop.touch(self.other)
+        if self.under_way or (self.is_closed and not self.other.is_over):
+            self._move()
+        self.node.loop.touch(self)
+
+    def recv_into(self, buffer: memoryview) -> int:
+        if not self.incoming:
+            if self.is_over:
+                return 0
+            raise BlockingIOError
+        data = self.incoming[0]
+        count = min(len(data), len(buffer))
+        if self.node.network.random.random() < 0.1:
+            count = self.node.network.random.randint(1, count)
+        buffer[:count] = data[:count]
+        self.incoming[0:1] = [data[count:]] if count < len(data) else []
+        return count
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._move()
+
+
+class SimulatedLoop(Loop):
+    """A loop that turns when the network says so."""
+
+    def __init__(self, node: Node) -> None:
+        self.turns = 0
+        self.is_waiting = True
+        self.idle = lambda: False
+        self._node = node
+        self._waiting_calls: list[Callable[[], Any]] = []
+        self._watched: dict[Any, tuple[Callable[[int], None], bool]] = {}
+        self._is_due = False
+
+    def _due(self) -> None:
+        if not self._is_due and not self._node.is_dead:
+            self._is_due = True
+            self._node.later(self._node.network.random.random() * SMALL / 10, self.turn)
+
+    def call(self, function: Callable[[], Any]) -> None:
+        self._waiting_calls.append(function)
+        self._due()
+
+    soon = call
+
+    def wake(self) -> None:
+        self._due()
+
+    nudge = wake
+
+    def stop(self) -> None:
+        pass
+
+    def now(self) -> float:
+        return self._node.network.now
+
+    def after(self, seconds: float, function: Callable[[], Any]) -> None:
+        self._node.later(seconds, lambda: self.call(function))
+
+    def watch(self, sock: Any, ready: Callable[[int], None], writes: bool = False) -> None:
+        self._watched[sock] = (ready, writes)
+        self._due()
+
+    def forget(self, sock: Any) -> None:
+        self._watched.pop(sock, None)
+
+    def touch(self, sock: Any) -> None:
+        if sock in self._watched:
+            self._due()
+
+    def turn(self) -> None:
+        self._is_due = False
+        self.turns += 1
+        for sock, (ready, writes) in list(self._watched.items()):
+            if sock in self._watched:
+                can_read = bool(sock.incoming) or sock.is_over
+                self._do(ready, (1 if can_read else 0) | (2 if writes else 0))
+        waiting, self._waiting_calls = self._waiting_calls, []
+        for function in waiting:
+            self._do(function)
+        is_busy = self.idle() or any(sock.incoming or sock.is_over for sock in self._watched)
+        if is_busy or self._waiting_calls:
+            self._due()
+
+    @staticmethod
+    def _do(function: Callable[..., Any], *arguments: Any) -> None:
+        function(*arguments)  # an error ends the test
+
+    def close(self) -> None:
+        self._watched.clear()
+
+
+class Node:
+    """A process: it can be stopped and killed."""
+
+    def __init__(self, network: Network, name: str) -> None:
+        self.network = network
+        self.name = name
+        self.is_dead = False
+        self.is_stopped = False
+        self.loop = SimulatedLoop(self)
+        self.pipes: list[Pipe] = []
+        self._put_off: list[Callable[[], None]] = []
+
+    def later(self, seconds: float, function: Callable[[], None]) -> None:
+        """Have something happen in this process, if it lives and runs by then."""
+        self.network.after(seconds, lambda: self._do(function))
+
+    def _do(self, function: Callable[[], None]) -> None:
+        if self.is_stopped:
+            self._put_off.append(function)
+        elif not self.is_dead:
+            function()
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+    def go_on(self) -> None:
+        self.is_stopped = False
+        waiting, self._put_off = self._put_off, []
+        for function in waiting:
+            self.later(0.0, function)
+
+    def kill(self) -> None:
+        self.is_dead = True
+        for pipe in self.pipes:
+            pipe.close()
+
+    def pipe_to(self, other: Node) -> tuple[Pipe, Pipe]:
+        one, two = Pipe(self), Pipe(other)
+        one.other, two.other = two, one
+        self.pipes.append(one)
+        other.pipes.append(two)
+        return one, two
+
+
+class SimulatedSystem:
+    """What a task takes from its process and machine."""
+
+    is_encrypted = False
+
+    def __init__(self, node: TaskNode) -> None:
+        self.loop = node.loop
+        self.greeter = self
+        self._node = node
+
+    def compile(self, work: Callable[[], None]) -> None:
+        self._node.compiling.append(work)
+        self._node.later(self._node.network.delay(), lambda: self._node.compiling.pop(0)())
+
+    def ask(self, address: str, *arguments: Any) -> None:
+        """Ask as a heartbeat does (timeout, answered), or as a master (name, timeout, answered)."""
+        *name, timeout, answered = arguments
+        network, node = self._node.network, self._node
+        end = network.now + timeout
+
+        def look() -> None:
+            other = network.nodes.get(address)
+            lives = other is not None and not other.is_dead and not other.is_stopped
+            if lives and not network.is_cut(node.name, address):
+                assert isinstance(other, TaskNode)
+                answered(other.task.information())
+            elif network.now < end:
+                node.later(0.2, look)
+            elif name:
+                answered(f"{name[0]} did not answer at {address} within {timeout:g} s")
+
+        node.later(network.delay(), look)
+
+    def dial(self, planes: Any, address: Any) -> tuple[Any, Plane]:
+        other = self._node.network.nodes.get(address.front)
+        if not isinstance(other, TaskNode) or other.is_dead or other.task.identity.incarnation != address.incarnation:
+            raise OSError(111, "connection refused")
+        one, two = self._node.pipe_to(other)
+        other.later(self._node.network.delay(), lambda: other.task.accept(two, Plane.TCP))  # type: ignore[arg-type]
+        return one, Plane.TCP
+
+    def forget(self, address: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class TaskNode(Node):
+    """A task, at the address by which the network knows it."""
+
+    def __init__(self, network: Network, address: str, cluster: ClusterSpec, name: str, config: ServerConfig) -> None:
+        super().__init__(network, address)
+        self.compiling: list[Callable[[], None]] = []
+        devices = make_devices(DeviceName.parse(name), cpu=1)
+        incarnation = network.random.randrange(2**62, 2**63)
+        system: Any = SimulatedSystem(self)
+        self.task = Task(Identity(name, incarnation), cluster, devices, TOKEN, config, 1, address, system)
+        network.nodes[address] = self
+
+    @property
+    def held(self) -> dict[str, int]:
+        return self.task.statistics()["worker"]
+
+
+class ClientNode(Node):
+    """A client: it sends a request and takes the answer, and notes what became of each.
+
+    Attributes:
+        answers: frames, and None where the connection ended.
+    """
+
+    def __init__(self, network: Network, number: int) -> None:
+        super().__init__(network, f"client {number}")
+        self.answers: list[Frame | None] = []
+        self.connection: Connection | None = None
+        self._outbox: dict[Connection, None] = {}
+        self.loop.idle = self._flush
+        network.nodes[self.name] = self
+
+    def _flush(self) -> bool:
+        for connection in list(self._outbox):
+            self._outbox.pop(connection, None)
+            connection.flush()
+        return False
+
+    def connect(self, master: TaskNode) -> None:
+        """Connect to a master, anew."""
+        one, two = self.pipe_to(master)
+        identity = Identity(self.name, self.network.random.randrange(2**62))
+        master.later(self.network.delay(), lambda: master.task.accept(two, Plane.TCP))  # type: ignore[arg-type]
+        self.connection = Connection(
+            self.loop,
+            one,  # type: ignore[arg-type]
+            Handshake(identity, TOKEN, False, master.task.identity),
+            lambda connection, frame: self.answers.append(frame),
+            lambda connection: None,
+            lambda connection, reason: self.answers.append(None),
+            self._outbox,
+            lambda connection, slab: None,
+            Plane.TCP,
+            Limits(),
+        )
+
+
+__all__ = ["ClientNode", "Network", "Node", "TaskNode"]
