@@ -189,10 +189,7 @@ class PolynomialDecay(LearningRateSchedule):
     def __call__(self, step: Any) -> Any:
         steps = float(self.decay_steps)
         share = _float(step) / steps
-        if self.cycle:
-            share = share / ops.maximum(ops.ceil(share), 1.0)
-        else:
-            share = ops.minimum(share, 1.0)
+        share = share / ops.maximum(ops.ceil(share), 1.0) if self.cycle else ops.minimum(share, 1.0)
         fall = self.initial_learning_rate - self.end_learning_rate
         return fall * ops.power(1.0 - share, float(self.power)) + self.end_learning_rate
 

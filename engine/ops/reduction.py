@@ -121,10 +121,7 @@ class Mean(_Reduction):
         return f"np.divide({total}, {self._emit_count(arguments[0])}, out={out})"
 
     def _emit_count(self, x: str) -> str:
-        if self.axes is None:
-            count = f"{x}.size"
-        else:
-            count = " * ".join(f"{x}.shape[{axis}]" for axis in self.axes) or "1"
+        count = f"{x}.size" if self.axes is None else " * ".join(f"{x}.shape[{axis}]" for axis in self.axes) or "1"
         return f"{x}.dtype.type({count} or np.nan)"
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:

@@ -81,6 +81,7 @@ class Batcher:
         self._observer = observer
         self._waiting: deque[_Request] = deque()
         self._is_busy = False
+        self._began = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._drained: asyncio.Future[None] | None = None
 
@@ -88,6 +89,11 @@ class Batcher:
     def is_busy(self) -> bool:
         """Whether a batch is being computed."""
         return self._is_busy
+
+    @property
+    def computing_seconds(self) -> float:
+        """For how long the batch that is being computed has been; 0 if there is none."""
+        return time.perf_counter() - self._began if self._is_busy else 0.0
 
     @property
     def waiting(self) -> int:
@@ -167,7 +173,7 @@ class Batcher:
 
     def _begin(self, batch: list[_Request]) -> None:
         self._is_busy = True
-        began = time.perf_counter()
+        began = self._began = time.perf_counter()
         computed = asyncio.get_running_loop().run_in_executor(self._thread, self._compute, batch)
 
         def end(done: asyncio.Future[list[Any]]) -> None:

@@ -8,25 +8,25 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from ...distribute.inference import RequestError, authorization
-from .configuration import MAX_ROWS, ModelConfig
+from .configuration import ModelConfig
 from .decoding.served import ServedDecoder
 from .memory import Memory
 from .metrics import Metrics
 from .served_model import ServedModel
 from .storage import ServableError
-from .versions import ModelVersions
+from .versions import Limits, ModelVersions
 
 
 class Catalogue:
     """All models of a server, by the names under which they are served. It belongs to the server's event loop.
 
     Args:
-        max_rows: how many rows a request may have.
+        limits: of requests.
         max_loaded_bytes: how many bytes all models may take together; None for any number.
     """
 
-    def __init__(self, max_rows: int = MAX_ROWS, max_loaded_bytes: int | None = None) -> None:
-        self._max_rows = max_rows
+    def __init__(self, limits: Limits | None = None, max_loaded_bytes: int | None = None) -> None:
+        self._limits = limits or Limits()
         self._memory = Memory(max_loaded_bytes)
         self.metrics = Metrics()
         self.models: dict[str, ModelVersions] = {}
@@ -49,7 +49,7 @@ class Catalogue:
                 name for name, entry in self.models.items() if name in models and entry.config.path == models[name].path
             }
             added = {
-                name: ModelVersions(name, models[name], self.metrics, self._memory, self._max_rows)
+                name: ModelVersions(name, models[name], self.metrics, self._memory, self._limits)
                 for name in models
                 if name not in kept
             }

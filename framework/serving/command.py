@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import queue
 import signal
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 from .examples import example_generation, example_instances
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from .web.connections import Tls
 
 _NEEDED = ("uvicorn", "httptools", "orjson", "prometheus_client", *(() if sys.platform == "win32" else ("uvloop",)))
+_PATIENCE = 5.0  # seconds beyond those for requests under way
 _RELOAD: int = getattr(signal, "SIGHUP", 0)
 
 
@@ -114,9 +117,22 @@ def run(options: argparse.Namespace) -> int:
                 print(f"requests for {name!r} that wait are computed {how}", flush=True)
             while signals.get() == _RELOAD:
                 _reconfigure(server, options.config)
+            _end_after(server.drain_seconds + _PATIENCE)
     except (ServableError, ValueError, OSError) as error:
         return _fail(str(error))
     return 0
+
+
+def _end_after(seconds: float) -> None:
+    """End the process after a time, should a step of a model not end."""
+
+    def end() -> None:
+        print("anabranch serve: a request does not end; the process ends.", file=sys.stderr, flush=True)
+        os._exit(1)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
 
 
 def _server(options: argparse.Namespace) -> Server:

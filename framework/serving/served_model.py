@@ -26,12 +26,19 @@ class ServedModel:
         metrics: of the server.
         settings: how requests are joined.
         max_rows: how many rows a request may have.
+        patience: after how many seconds a batch counts as one that does not end; None for never.
     """
 
     def __init__(
-        self, name: str, servable: Servable, metrics: Metrics, settings: Batching, max_rows: int = MAX_ROWS
+        self,
+        name: str,
+        servable: Servable,
+        metrics: Metrics,
+        settings: Batching,
+        max_rows: int = MAX_ROWS,
+        patience: float | None = None,
     ) -> None:
-        self._max_rows = max_rows
+        self._max_rows, self._patience = max_rows, patience
         self._metrics = metrics
         self._settings = settings
         self.name = name
@@ -63,6 +70,11 @@ class ServedModel:
             except Exception as error:
                 _log.error("model %r failed", self.name, exc_info=error)
                 raise RequestError(500, f"Model {self.name!r} failed: {type(error).__name__}: {error}") from error
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a batch does not end, so that nobody gets an answer."""
+        return self._patience is not None and self._batcher.computing_seconds > self._patience
 
     def _check_queue(self) -> None:
         if self._batcher.is_busy and self._batcher.waiting >= self._settings.max_queue_size:

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from ...distribute.inference import Backends
 from ...distribute.inference.front import server_credentials, start_front
@@ -30,11 +30,13 @@ from .protocols.tensorflow_rest import TensorFlowRest
 from .protocols.triton_rest import TritonRest
 from .served_model import ServedModel
 from .signature import TensorInfo
+from .versions import Limits
 from .web.application import Application, Request, Response, Route
 from .web.connections import HttpServer, Tls
 from .web.pages import Pages
 
 POLL_SECONDS = 2.0
+T = TypeVar("T")
 _log = logging.getLogger("anabranch.serving")
 
 
@@ -93,11 +95,12 @@ class Server:
         self._tls = tls
         self._credentials = None if tls is None else server_credentials(*tls.read())
         self._max_body_bytes = max_body_bytes or self._config.max_body_bytes
-        self._drain_seconds = self._config.drain_seconds if drain_seconds is None else drain_seconds
+        self.drain_seconds = self._config.drain_seconds if drain_seconds is None else drain_seconds
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._catalogue: Catalogue | None = None
         self._stop: Callable[[], Any] = lambda: None
+        self.application: Any = None  # of ASGI
         self.rest_url = ""
         self.grpc_address = ""
 
@@ -140,16 +143,22 @@ class Server:
             ServableError: a new model has no version that can be loaded. Nothing changes then.
         """
         found = _config(None, config, None)
-        self._on_loop(lambda catalogue: catalogue.configure(found.models))
+        self.on_loop(lambda: self._running().configure(found.models))
 
     def refresh(self) -> None:
         """Look for new versions now, and come back when they are loaded."""
-        self._on_loop(lambda catalogue: catalogue.refresh())
+        self.on_loop(lambda: self._running().refresh())
 
-    def _on_loop(self, work: Callable[[Catalogue], Coroutine[Any, Any, None]]) -> None:
-        if self._loop is None or self._catalogue is None:
+    def _running(self) -> Catalogue:
+        if self._catalogue is None:
             raise RuntimeError("This server does not run.")
-        asyncio.run_coroutine_threadsafe(work(self._catalogue), self._loop).result()
+        return self._catalogue
+
+    def on_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine on the server's event loop, from another thread, and give its result."""
+        if self._loop is None:
+            raise RuntimeError("This server does not run.")
+        return asyncio.run_coroutine_threadsafe(work(), self._loop).result()
 
     def _served(self, name: str) -> ServedModel | ServedDecoder:
         entry = None if self._catalogue is None else self._catalogue.models.get(name)
@@ -193,7 +202,8 @@ class Server:
                 started.set_exception(error)
 
     async def _serve(self, listening: socket.socket, started: Future[None]) -> None:
-        catalogue = Catalogue(self._config.max_rows, self._config.max_loaded_bytes)
+        config = self._config
+        catalogue = Catalogue(Limits(config.max_rows, config.request_seconds), config.max_loaded_bytes)
         try:
             await catalogue.configure(self._config.models)
             await self._answer(catalogue, listening, started)
@@ -218,7 +228,7 @@ class Server:
         routes = [*[route for front in fronts for route in front.routes()], metrics_route(catalogue)]
         config = self._config
         application = Application(routes, self._max_body_bytes, config.request_seconds, config.read_seconds)
-        http = HttpServer(application, self._drain_seconds, config.read_seconds, self._tls)
+        http = HttpServer(application, self.drain_seconds, config.read_seconds, self._tls)
         serving = asyncio.create_task(http.serve(sockets=[listening]))
         await http.listens.wait()
         host = f"[{self._host}]" if ":" in self._host else self._host
@@ -226,6 +236,7 @@ class Server:
         self.grpc_address = f"{host}:{grpc_port}"
         self._stop = lambda: loop.call_soon_threadsafe(ending.set)
         self._loop, self._catalogue = loop, catalogue
+        self.application = application
         catalogue.is_open = True
         polling = asyncio.create_task(self._poll(catalogue))
         started.set_result(None)
@@ -233,7 +244,7 @@ class Server:
         catalogue.is_open = False
         http.should_exit = True
         polling.cancel()
-        await asyncio.gather(serving, front.stop(self._drain_seconds))
+        await asyncio.gather(serving, front.stop(self.drain_seconds))
         with contextlib.suppress(asyncio.CancelledError):
             await polling
 

@@ -8,10 +8,10 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...distribute.inference import RequestError
-from .configuration import ModelConfig
+from .configuration import MAX_ROWS, ModelConfig
 from .decoding.decoder import Decoder, load_any
 from .decoding.served import ServedDecoder
 from .exporting.keras_files import KerasFile
@@ -24,6 +24,13 @@ from .storage import ServableError, bytes_on_disk, versions_in
 _log = logging.getLogger("anabranch.serving")
 
 
+class Limits(NamedTuple):
+    """Bounds for the requests of a model: rows, and seconds for a batch (None for any time)."""
+
+    max_rows: int = MAX_ROWS
+    patience: float | None = None
+
+
 class ModelVersions:
     """The versions of one model.
 
@@ -34,7 +41,7 @@ class ModelVersions:
         config: which versions are wanted.
         metrics: of the server.
         memory: that all models share.
-        max_rows: how many rows a request may have.
+        limits: of requests.
 
     Attributes:
         loaded: those that answer, by number.
@@ -43,10 +50,10 @@ class ModelVersions:
         is_replacing: whether the old version has gone, and the new one is not there yet.
     """
 
-    def __init__(self, name: str, config: ModelConfig, metrics: Metrics, memory: Memory, max_rows: int) -> None:
+    def __init__(self, name: str, config: ModelConfig, metrics: Metrics, memory: Memory, limits: Limits) -> None:
         self.name = name
         self.config = config
-        self._metrics, self._memory, self._max_rows = metrics, memory, max_rows
+        self._metrics, self._memory, self._limits = metrics, memory, limits
         self._file = KerasFile(config.path) if config.path.endswith(".keras") else None
         self._path = config.path if self._file is None else self._file.folder
         self.loaded: dict[int, ServedModel | ServedDecoder] = {}
@@ -143,7 +150,7 @@ class ModelVersions:
         if isinstance(servable, Decoder):
             self.loaded[number] = ServedDecoder(self.name, servable, self._metrics, settings)
         else:
-            self.loaded[number] = ServedModel(self.name, servable, self._metrics, settings, self._max_rows)
+            self.loaded[number] = ServedModel(self.name, servable, self._metrics, settings, *self._limits)
         _log.info("model %r: version %d is served", self.name, number)
 
     def _let_go(self, number: int) -> None:

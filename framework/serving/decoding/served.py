@@ -45,6 +45,8 @@ class ServedDecoder:
         self._under_way = 0
         self._drained: asyncio.Future[None] | None = None
 
+    is_stuck = False  # each step is a program of its own
+
     def make_generation(self, prompt: Any, inputs: Mapping[str, Any], settings: Mapping[str, Any]) -> Generation:
         """Make a generation of what a request says.
 

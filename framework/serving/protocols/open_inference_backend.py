@@ -30,8 +30,9 @@ class OpenInferenceBackend:
         return self._catalogue.is_ready
 
     def is_model_ready(self, model: str, version: str) -> bool:
-        found = self._catalogue.models.get(model)
-        return self._catalogue.is_open and found is not None and found.find(version, "") is not None
+        entry = self._catalogue.models.get(model)
+        found = None if entry is None else entry.find(version, "")
+        return self._catalogue.is_open and found is not None and not found.is_stuck
 
     def server_metadata(self) -> dict[str, Any]:
         return {"name": "anabranch", "version": __version__, "extensions": list(EXTENSIONS)}

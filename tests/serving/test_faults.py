@@ -1,0 +1,282 @@
+"""Faults of clients, disks and models on a real server: what goes wrong harms the one request, or the one version."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import grpc
+import numpy as np
+import pytest
+from shared.serving_clients import ask, call
+
+import anabranch as ab
+from anabranch.framework.serving import storage
+
+for _name in ("uvicorn", "httptools", "orjson", "uvloop", "prometheus_client"):
+    pytest.importorskip(_name)
+BODY = {"instances": [[1.0, 2.0]]}
+PREDICT = "/v1/models/m:predict"
+
+
+def double(folder: Path) -> None:
+    x = ab.Input((2,), name="x")
+    ab.Model(x, {"y": x * 2}).export(folder, verbose=False)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Any]:
+    double(tmp_path / "m")
+    with ab.serving.Server({"m": tmp_path / "m"}, poll_seconds=0) as found:
+        yield found
+
+
+def works(server: Any) -> bool:
+    return ask(server.rest_url, PREDICT, BODY).json == {"predictions": [[2.0, 4.0]]}
+
+
+def state(server: Any, version: str) -> tuple[str, str]:
+    (found,) = ask(server.rest_url, f"/v1/models/m/versions/{version}").json["model_version_status"]
+    return found["state"], found["status"]["error_message"]
+
+
+# --- the disk -------------------------------------------------------------------------------------------------------
+
+
+def lose_weights(version: Path) -> None:
+    (version / "graph.json").unlink()
+
+
+def cut_graph(version: Path) -> None:
+    (version / "graph.json").write_bytes((version / "graph.json").read_bytes()[:100])
+
+
+def lie_about_shapes(version: Path) -> None:
+    """A signature that says something else than the graph, with the right checksum."""
+    path = version / "signature.json"
+    document = json.loads(path.read_text())
+    document["signatures"]["serving_default"]["inputs"][0]["tensor"] = "no_such_tensor:0"
+    path.write_text(json.dumps(document))
+    manifest = json.loads((version / "manifest.json").read_text())
+    manifest["files"]["signature.json"] = {
+        "size": path.stat().st_size,
+        "sha256": storage._digest(path),  # pyright: ignore[reportPrivateUsage]
+    }
+    (version / "manifest.json").write_text(json.dumps(manifest))
+
+
+def spoil_warmup(version: Path) -> None:
+    path = version / "warmup.jsonl"
+    path.write_text('{"signature": "serving_default", "inputs": {"x": [["not", "numbers"]]}}\n')
+    manifest = json.loads((version / "manifest.json").read_text())
+    manifest["files"]["warmup.jsonl"] = {
+        "size": path.stat().st_size,
+        "sha256": storage._digest(path),  # pyright: ignore[reportPrivateUsage]
+    }
+    (version / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("damage", [lose_weights, cut_graph, lie_about_shapes, spoil_warmup])
+def test_a_damaged_version_is_reported_and_the_old_one_stays(
+    server: Any, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    double(tmp_path / "m")
+    damage(tmp_path / "m" / "2")
+    server.refresh()
+    assert works(server)
+    found, why = state(server, "2")
+    assert found == "END"
+    assert why
+    index = ask(server.rest_url, "/v2/repository/index", {}).json
+    assert {"name": "m", "version": "2", "state": "UNAVAILABLE", "reason": why} in index
+
+
+def test_a_folder_that_goes_while_it_is_loaded(server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    double(tmp_path / "m")
+    real = storage.rebuild
+
+    def gone(*arguments: Any) -> Any:
+        shutil.rmtree(tmp_path / "m" / "2")
+        return real(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "rebuild", gone)
+        server.refresh()
+    assert works(server)
+    shutil.rmtree(tmp_path / "m")
+    server.refresh()
+    assert works(server)
+
+
+def test_memory_that_ends_while_a_version_is_loaded(
+    server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    double(tmp_path / "m")
+
+    def without_memory(*arguments: Any) -> Any:
+        raise MemoryError("no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "rebuild", without_memory)
+        server.refresh()
+    assert works(server)
+    assert "MemoryError" in state(server, "2")[1]
+
+
+# --- clients --------------------------------------------------------------------------------------------------------
+
+
+def connected(server: Any) -> socket.socket:
+    parts = urlsplit(server.rest_url)
+    return socket.create_connection((parts.hostname or "", parts.port or 0), timeout=60)
+
+
+def test_clients_that_leave_at_any_byte(server: Any) -> None:
+    body = json.dumps(BODY).encode()
+    head = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    for count in range(0, len(head + body) + 1, 7):
+        with connected(server) as stream:
+            stream.sendall((head + body)[:count])
+    assert works(server)
+
+
+def test_bytes_that_come_one_by_one(server: Any) -> None:
+    body = json.dumps(BODY).encode()
+    head = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with connected(server) as stream:
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in head + body:
+            stream.sendall(bytes([byte]))
+        assert stream.recv(1000).startswith(b"HTTP/1.1 200")
+
+
+def test_calls_that_are_cancelled(server: Any) -> None:
+    with grpc.insecure_channel(server.grpc_address) as channel:
+        from anabranch.distribute.inference.messages import SERVICE, message_class
+
+        stub = channel.unary_unary(
+            f"/{SERVICE}/ModelInfer", request_serializer=message_class("ModelInferRequest").SerializeToString
+        )
+        x = {"name": "x", "datatype": "FP32", "shape": [1, 2], "contents": {"fp32_contents": [1, 2]}}
+        request = message_class("ModelInferRequest")(model_name="m", inputs=[x])
+        for _ in range(30):
+            stub.future(request, timeout=60).cancel()
+    assert works(server)
+    assert call(server.grpc_address, "ServerReady").ready
+
+
+@pytest.mark.parametrize("shape", [[2**40, 2**40], [2**62, 2], [2**31, 2]])
+def test_shapes_that_overflow(server: Any, shape: list[int]) -> None:
+    tensor = {"name": "x", "datatype": "FP32", "shape": shape, "data": [1.0, 2.0]}
+    reply = ask(server.rest_url, "/v2/models/m/infer", {"inputs": [tensor]})
+    assert reply.status == 400
+    inputs = [{"name": "x", "datatype": "FP32", "shape": shape}]
+    with pytest.raises(grpc.RpcError) as caught:
+        call(server.grpc_address, "ModelInfer", model_name="m", inputs=inputs, raw_input_contents=[b"\0" * 8])
+    error: Any = caught.value
+    assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert works(server)
+
+
+# --- models ---------------------------------------------------------------------------------------------------------
+
+
+def slow_loop(folder: Path) -> None:
+    """A model whose loop has as many rounds as its input says, some of which take a millisecond."""
+    x = ab.Input((), dtype="int32", name="x")
+    w = np.eye(256, dtype="float32")
+
+    def rounds(t: Any) -> Any:
+        start = (ab.ops.zeros((), "int32"), ab.ops.ones((256, 256)))
+        count, last = ab.ops.while_loop(lambda i, v: i < ab.ops.max(t), lambda i, v: (i + 1, ab.ops.tanh(v @ w)), start)
+        return count + 0 * t + ab.ops.cast(ab.ops.min(last) > 1, "int32")
+
+    ab.Model(x, ab.layers.Lambda(rounds)(x)).export(folder, verbose=False)
+
+
+def test_a_step_that_does_not_end_holds_up_nobody_else(tmp_path: Path) -> None:
+    double(tmp_path / "m")
+    slow_loop(tmp_path / "loop")
+    models = {name: {"path": str(tmp_path / name)} for name in ("m", "loop")}
+    config = {"models": models, "limits": {"request_seconds": 1}}
+    with ab.serving.Server(config=config, poll_seconds=0) as server:
+        loop = "/v1/models/loop:predict"
+        while ask(server.rest_url, loop, {"instances": [3]}).status == 504:
+            pass  # it is being compiled
+        reply = ask(server.rest_url, loop, {"instances": [4000]})  # for some seconds
+        assert (reply.status, "within 1 s" in reply.json["error"]) == (504, True)
+        assert ask(server.rest_url, "/v2/models/loop/ready").status == 503
+        assert not call(server.grpc_address, "ModelReady", name="loop").ready
+        assert works(server)
+        assert ask(server.rest_url, "/v2/health/live").status == 200
+
+
+def test_an_op_that_raises_fails_one_request_of_a_batch(tmp_path: Path) -> None:
+    tokens = ab.Input((), dtype="int64", name="t")
+    lookup = ab.layers.IntegerLookup(vocabulary=[1, 2, 3], num_oov_indices=0)
+    ab.Model(tokens, lookup(tokens)).export(tmp_path, verbose=False)
+    found: dict[int, int] = {}
+    batching = ab.serving.Batching(max_queue_delay_ms=200)
+    with ab.serving.Server({"m": tmp_path}, batching=batching) as server:
+
+        def one(value: int) -> None:
+            found[value] = ask(server.rest_url, PREDICT, {"instances": [value]}).status
+
+        threads = [threading.Thread(target=one, args=(value,)) for value in (1, 2, 3, 9, 8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert found == {1: 200, 2: 200, 3: 200, 9: 400, 8: 400}
+
+
+# --- the process ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="there is no SIGSTOP on this system")
+def test_a_server_that_is_stopped_and_woken_goes_on(tmp_path: Path) -> None:
+    double(tmp_path / "m")
+    command = [sys.executable, "-m", "anabranch", "serve", "--model", f"m={tmp_path / 'm'}"]
+    command += ["--rest-port", "0", "--grpc-port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ)) as process:
+        assert process.stdout is not None
+        try:
+            url = process.stdout.readline().split("rest=")[1].split()[0]
+            assert ask(url, PREDICT, BODY).status == 200
+            process.send_signal(signal.SIGSTOP)
+            statuses: list[int] = []
+            thread = threading.Thread(target=lambda: statuses.append(ask(url, PREDICT, BODY).status))
+            thread.start()
+            process.send_signal(signal.SIGCONT)
+            thread.join()
+            assert statuses == [200]
+        finally:
+            process.kill()
+
+
+def test_memory_comes_back_after_reloads(tmp_path: Path) -> None:
+    """A short form of a hundred reloads: what a version held is free once it has gone."""
+    import gc
+    import weakref
+
+    double(tmp_path / "m")
+    with ab.serving.Server({"m": tmp_path / "m"}, poll_seconds=0) as server:
+        held: list[Any] = []
+        for _ in range(3):
+            assert works(server)
+            entry = server._catalogue.models["m"]
+            held.append(weakref.ref(entry.find("", "").servable))
+            double(tmp_path / "m")
+            server.refresh()
+        server.refresh()
+        del entry
+        gc.collect()
+        assert [each() for each in held] == [None] * 3
