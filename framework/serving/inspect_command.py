@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .signature import TensorInfo
 
 if TYPE_CHECKING:
+    from .decoding.decoder import Decoder
     from .servable import Servable
 
 
@@ -23,16 +24,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print what is known of a servable; gives the exit status."""
-    from .servable import load
-    from .storage import ServableError, versions_in
+    from .decoding.decoder import Decoder, load_any
+    from .storage import versions_in
 
     try:
-        servable = load(options.path, options.version)
-        found = describe(servable, versions_in(options.path))
-    except (ServableError, OSError) as error:
+        loaded, versions = load_any(options.path, options.version), versions_in(options.path)
+        found = describe_decoder(loaded, versions) if isinstance(loaded, Decoder) else describe(loaded, versions)
+    except (ValueError, OSError) as error:
         print(f"anabranch inspect: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(found, indent=2) if options.json else as_text(found))
+    text = decoder_as_text if "decoder" in found else as_text
+    print(json.dumps(found, indent=2) if options.json else text(found))
     return 0
 
 
@@ -54,10 +56,61 @@ def describe(servable: Servable, versions: list[int]) -> dict[str, Any]:
         "path": str(servable.path),
         "version": servable.version,
         "versions": versions,
-        "bytes_on_disk": sum(file.stat().st_size for file in Path(servable.path).rglob("*") if file.is_file()),
+        "bytes_on_disk": _bytes_below(servable.path),
         "bytes_by_dtype": servable.bytes_by_dtype(),
         "signatures": signatures,
     }
+
+
+def describe_decoder(decoder: Decoder, versions: list[int]) -> dict[str, Any]:
+    """Give what is known of a decoder, as values for JSON; as `describe`."""
+    plan = decoder.plan
+    return {
+        "path": str(decoder.path),
+        "version": decoder.version,
+        "versions": versions,
+        "bytes_on_disk": _bytes_below(decoder.path),
+        "decoder": {
+            "inputs": [_described(info) for info in decoder.signature.inputs],
+            "slots": plan.slots,
+            "max_length": plan.max_length,
+            "end_token": plan.end_token,
+            "vocabulary": plan.vocabulary,
+            "row_bytes": plan.row_bytes,
+            "takes_texts": "tokenize" in plan.entries,
+            "gives_texts": decoder.gives_text,
+            "takes_prompts_by_chunks": "prefill" in plan.entries,
+        },
+    }
+
+
+def decoder_as_text(found: dict[str, Any]) -> str:
+    """The description of a decoder in lines for people."""
+    decoder = found["decoder"]
+    states = decoder["slots"] * decoder["row_bytes"]
+    lines = [
+        f"{found['path']}: version {found['version']} of {', '.join(map(str, found['versions']))}, a decoder",
+        f"{_size(found['bytes_on_disk'])} on disk; states: {_size(states)}, {_size(decoder['row_bytes'])} a slot",
+        f"{decoder['slots']} slots, sequences of up to {decoder['max_length']} tokens out of {decoder['vocabulary']}, "
+        f"ended by {decoder['end_token']}",
+        *[_line("input", info) for info in decoder["inputs"]],
+        f"texts as prompts: {_yes(decoder['takes_texts'])}; texts as answers: {_yes(decoder['gives_texts'])}",
+        f"prompts are taken by {'chunks' if decoder['takes_prompts_by_chunks'] else 'step, token by token'}",
+    ]
+    return "\n".join(lines)
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _bytes_below(path: Any) -> int:
+    return sum(file.stat().st_size for file in Path(path).rglob("*") if file.is_file())
+
+
+def _line(kind: str, info: dict[str, Any]) -> str:
+    sizes = ", ".join("any" if size is None else str(size) for size in info["shape"])
+    return f"  {kind:<6} {info['name']}: {info['dtype']} ({sizes})"
 
 
 def _described(info: TensorInfo) -> dict[str, Any]:
@@ -74,9 +127,7 @@ def as_text(found: dict[str, Any]) -> str:
     for name, signature in found["signatures"].items():
         lines.append(f"signature {name}")
         for kind in ("inputs", "outputs"):
-            for info in signature[kind]:
-                sizes = ", ".join("any" if size is None else str(size) for size in info["shape"])
-                lines.append(f"  {kind[:-1]:<6} {info['name']}: {info['dtype']} ({sizes})")
+            lines += [_line(kind[:-1], info) for info in signature[kind]]
         why = signature["computed_alone_because"]
         how = f"one at a time: {why}" if why else "together"
         lines.append(f"  requests that wait are computed {how}")

@@ -22,6 +22,7 @@ import numpy as np
 from .signature import Signature, TensorInfo
 
 if TYPE_CHECKING:
+    from .decoding.decoder import Decoder
     from .servable import Servable
 
 _BATCH = 256
@@ -34,13 +35,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", required=True, metavar="FILE", help="what is written: .npz, .jsonl or .csv")
     parser.add_argument("--version", type=int, metavar="N", help="which version (default: the highest)")
     parser.add_argument("--signature", default="", metavar="NAME", help="which signature (default: serving_default)")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="of a decoder: how many tokens at most")
+    parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="of a decoder (default: 0)")
+    parser.add_argument("--seed", type=int, metavar="N", help="of a decoder: decides what is drawn")
     parser.add_argument("--batch-size", type=int, default=_BATCH, metavar="ROWS", help=f"default: {_BATCH}")
 
 
 def run(options: argparse.Namespace) -> int:
     """Compute the outputs, and write them; gives the exit status."""
     from ...distribute.inference import RequestError
-    from .servable import load
+    from .decoding.decoder import Decoder, load_any
     from .storage import ServableError
 
     try:
@@ -49,7 +53,9 @@ def run(options: argparse.Namespace) -> int:
         for path in (options.input, options.output):
             if Path(path).suffix not in _READERS:
                 raise ValueError(f"{path!r}: the name must end in {', '.join(_READERS)}.")
-        servable = load(options.path, options.version)
+        servable = load_any(options.path, options.version)
+        if isinstance(servable, Decoder):
+            return _generate(servable, options)
         signature = servable.signature(options.signature)
         columns = _READERS[Path(options.input).suffix](Path(options.input), signature)
         servable.check_names(signature, columns)
@@ -63,6 +69,47 @@ def run(options: argparse.Namespace) -> int:
     rows = len(outputs[0]) if outputs and outputs[0].ndim else 1
     print(f"{rows} rows in {options.output}")
     return 0
+
+
+def _generate(decoder: Decoder, options: argparse.Namespace) -> int:
+    """Generate a sequence for each row, an object of ``tokens`` or ``text_input`` and the decoder's inputs."""
+    for path in (options.input, options.output):
+        if Path(path).suffix != ".jsonl":
+            raise ValueError(f"{path!r}: sequences of a decoder are read from, and written to, .jsonl only.")
+    names = [info.name for info in decoder.signature.inputs[1:]]
+    prompts: list[Any] = []
+    inputs: dict[str, list[Any]] = {name: [] for name in names}
+    for number, row in _objects(Path(options.input)):
+        found = [row[key] for key in ("tokens", "text_input") if key in row]
+        if len(found) != 1 or row.keys() - {"tokens", "text_input"} != inputs.keys():
+            expected = ", ".join(["'tokens' or 'text_input'", *map(repr, names)])
+            raise ValueError(f"{options.input!r}, line {number}: expected an object of {expected}.")
+        prompts += found
+        for name in names:
+            inputs[name].append(row[name])
+    settings = {"max_tokens": options.max_tokens, "temperature": options.temperature, "seed": options.seed}
+    sequences = decoder.generate(prompts, **settings, inputs=inputs)
+    with _written_aside(Path(options.output)) as path, path.open("w", encoding="utf-8") as file:
+        for sequence in sequences:
+            tokens = sequence.tolist()
+            text = {"text_output": decoder.text(tokens)} if decoder.gives_text else {}
+            file.write(json.dumps({"tokens": tokens, **text}) + "\n")
+    print(f"{len(sequences)} rows in {options.output}")
+    return 0
+
+
+def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The lines of a file that are objects, with their numbers; others are errors."""
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{str(path)!r}, line {number}: {error}") from None
+        if not isinstance(row, dict):
+            raise ValueError(f"{str(path)!r}, line {number}: expected an object.")
+        yield number, row
 
 
 def predict(servable: Servable, columns: Mapping[str, Any], signature: str, batch_size: int) -> list[Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import secrets
@@ -138,9 +139,14 @@ def _write_files(
     weights.mkdir()
     written: dict[str, dict[str, Any]] = {}
     entries: list[Any] = []
+    zeros = 0  # bytes of arrays that hold nothing else
     for number, array in enumerate(arrays):
         if array.dtype.kind == "T" or array.nbytes <= _INLINE:
             entries.append(array_document(array))
+            continue
+        if not storable(array).any():  # such as the states of a decoder
+            entries.append({"zeros": list(array.shape), "dtype": storable(array).dtype.str})
+            zeros += array.nbytes
             continue
         name = f"weights/{number}.npy"
         with (folder / name).open("xb") as stream:
@@ -157,7 +163,8 @@ def _write_files(
     for name in files:
         path = folder / name
         written[name] = {"size": path.stat().st_size, "sha256": _digest(path)}
-    _write_json(folder / "manifest.json", {"format": FORMAT, "version": FORMAT_VERSION, "files": written})
+    manifest = {"format": FORMAT, "version": FORMAT_VERSION, "zeros": zeros, "files": written}
+    _write_json(folder / "manifest.json", manifest)
     _sync(weights)
     _sync(folder)
 
@@ -255,7 +262,7 @@ def bytes_on_disk(folder: Path) -> int:
     """
     manifest = _read_json(folder / "manifest.json")
     try:
-        return sum(int(entry["size"]) for entry in manifest["files"].values())
+        return int(manifest.get("zeros", 0)) + sum(int(entry["size"]) for entry in manifest["files"].values())
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ServableError(f"{str(folder)!r} is damaged: {type(error).__name__}: {error}. Export it again.") from error
 
@@ -311,11 +318,28 @@ def _check_file(folder: Path, name: str, entry: Mapping[str, Any]) -> None:
 
 
 def _array(folder: Path, files: Mapping[str, Any], entry: Any) -> Any:
+    if isinstance(entry, dict) and "zeros" in entry:
+        return _zeros(folder, entry)
     if not isinstance(entry, str):
         return read_array(entry)
     if entry not in files:
         raise ServableError(f"{str(folder)!r}: graph.json names {entry!r}, which the manifest does not.")
     return np.asarray(np.lib.format.open_memmap(folder / entry, mode="r"))  # read once, by whoever copies it
+
+
+def _zeros(folder: Path, entry: Mapping[str, Any]) -> Any:
+    shape, dtype = [int(size) for size in entry["zeros"]], np.dtype(str(entry["dtype"]))
+    if any(size < 0 for size in shape) or math.prod(shape) * dtype.itemsize > machine_bytes():
+        raise ServableError(f"{str(folder)!r}: an array of the shape {shape} is larger than this machine's memory.")
+    return np.zeros(shape, dtype)
+
+
+def machine_bytes() -> int:
+    """How much memory this machine has."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # a system that does not say so
+        return 1 << 40
 
 
 def _digest(path: Path) -> str:

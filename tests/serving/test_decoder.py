@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -285,3 +287,31 @@ def test_texts_are_prompts_where_there_is_a_tokenizer(tmp_path: Path) -> None:
     loaded = ab.serving.load_decoder(tmp_path)
     assert loaded.text(loaded.generate(["ad"])[0].tolist()) == "ef"
     assert counting().text([1]) is None
+
+
+def test_states_take_no_place_on_the_disk(tmp_path: Path) -> None:
+    size = 1 << 20
+    decoder = ab.serving.Decoder(
+        lambda tokens, states: (ab.ops.one_hot((tokens + 1) % 4, 4), states + 1.0),
+        lambda rows: ab.ops.zeros((rows, size // 4)),
+        end_token=0,
+        max_length=9,
+        slots=4,
+    )
+    decoder.export(tmp_path)
+    assert decoder.row_bytes == size
+    assert sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file()) < size // 4
+    assert ab.serving.load_decoder(tmp_path).generate([[1]])[0].tolist() == [2, 3, 0]
+    path = tmp_path / "1" / "graph.json"
+    text = path.read_text()
+    assert '"zeros":[4,262144]' in text
+    lying = text.replace('"zeros":[4,262144]', '"zeros":[4,262144262144262144]')
+    path.write_text(lying)
+    manifest = json.loads((tmp_path / "1" / "manifest.json").read_text())
+    manifest["files"]["graph.json"] = {
+        "size": len(lying),
+        "sha256": hashlib.sha256(lying.encode()).hexdigest(),
+    }
+    (tmp_path / "1" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match="larger than this machine's memory"):
+        ab.serving.load_decoder(tmp_path)

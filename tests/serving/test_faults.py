@@ -272,11 +272,10 @@ def test_memory_comes_back_after_reloads(tmp_path: Path) -> None:
         held: list[Any] = []
         for _ in range(3):
             assert works(server)
-            entry = server._catalogue.models["m"]
-            held.append(weakref.ref(entry.find("", "").servable))
+            catalogue: Any = server._catalogue
+            held.append(weakref.ref(catalogue.models["m"].find("", "").servable))
             double(tmp_path / "m")
             server.refresh()
         server.refresh()
-        del entry
         gc.collect()
         assert [each() for each in held] == [None] * 3

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shared.served_decoders import circle
 from shared.served_models import two_in_two_out
 
 import anabranch as ab
@@ -129,3 +130,44 @@ def test_a_servable_is_described(features: Path, tmp_path: Path, capsys: pytest.
     two_in_two_out().export(tmp_path, verbose=False)
     assert main(["inspect", str(tmp_path), "--version", "3"]) == 2
     assert "has no version 3. It holds 1, 2." in capsys.readouterr().err
+
+
+# --- decoders -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("decoder")
+    circle(max_length=50, slots=3).export(path)
+    return path
+
+
+def test_inspect_of_a_decoder(decoder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(decoder)]) == 0
+    text = capsys.readouterr().out
+    assert "3 slots, sequences of up to 50 tokens out of 8, ended by 0" in text
+    assert "input  stride: int32 (1)" in text
+    assert main(["inspect", str(decoder), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["decoder"]
+    assert (found["row_bytes"], found["takes_texts"], found["takes_prompts_by_chunks"]) == (4, True, False)
+
+
+def test_predict_with_a_decoder(decoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"tokens": [2], "stride": 1}, {"text_input": "ab", "stride": 2}]
+    given, wanted = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    given.write_text("\n".join(map(json.dumps, rows)))
+    command = ["predict", str(decoder), "--input", str(given), "--output", str(wanted), "--max-tokens", "3"]
+    assert main(command) == 0
+    found = [json.loads(line) for line in wanted.read_text().splitlines()]
+    assert found == [{"tokens": [3, 4, 5], "text_output": "bcd"}, {"tokens": [5, 7, 3], "text_output": "dfb"}]
+    wanted.unlink()
+    for text, message in (
+        ('{"tokens": [2]}', "line 1: expected an object of 'tokens' or 'text_input', 'stride'"),
+        ("[1]", "line 1: expected an object"),
+        ("{", "line 1:"),
+        ('{"tokens": [99], "stride": 1}', "the token 99"),
+    ):
+        given.write_text(text)
+        assert main(command) == 2
+        assert message in capsys.readouterr().err
+        assert not wanted.exists()
