@@ -10,6 +10,12 @@ from typing import TYPE_CHECKING, Any
 _NAMES = {
     "CheckpointManager": ".checkpoints",
     "ClusterSpec": ".cluster",
+    "FixedShardsPartitioner": ".sharding",
+    "MaxSizePartitioner": ".sharding",
+    "MinSizePartitioner": ".sharding",
+    "Partitioner": ".sharding",
+    "ShardedVariable": ".sharding",
+    "replica_device_setter": ".device_setter",
     "DataParallel": ".data_parallel",
     "ParameterServer": ".strategy",
     "Server": ".server",
@@ -34,9 +40,17 @@ if TYPE_CHECKING:
     from .collectives.public import all_gather, all_reduce, barrier, broadcast, rank, reduce_scatter, world_size
     from .config import ServerConfig
     from .data_parallel import DataParallel
+    from .device_setter import replica_device_setter
     from .encryption import TLS
     from .environment import cluster_from_environment
     from .server import Server
+    from .sharding import (
+        FixedShardsPartitioner,
+        MaxSizePartitioner,
+        MinSizePartitioner,
+        Partitioner,
+        ShardedVariable,
+    )
     from .strategy import ParameterServer, Strategy
     from .task_status import TaskStatus, status
 
@@ -58,9 +72,14 @@ __all__ = [
     "CheckpointManager",
     "ClusterSpec",
     "DataParallel",
+    "FixedShardsPartitioner",
+    "MaxSizePartitioner",
+    "MinSizePartitioner",
     "ParameterServer",
+    "Partitioner",
     "Server",
     "ServerConfig",
+    "ShardedVariable",
     "Strategy",
     "TaskStatus",
     "all_gather",
@@ -70,6 +89,7 @@ __all__ = [
     "cluster_from_environment",
     "rank",
     "reduce_scatter",
+    "replica_device_setter",
     "status",
     "world_size",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -16,11 +15,12 @@ from typing import Any, Self
 import numpy as np
 
 from ..engine.checkpoint.files import MANIFEST, CheckpointReader, is_checkpoint, write_manifest, write_shard
-from ..engine.checkpoint.ops import checked, restore, save
+from ..engine.checkpoint.ops import assign_restored, checked, save
 from ..engine.control_flow.grouping import group
-from ..engine.graph import Graph, Placeholder, TensorSpec, Variable
+from ..engine.graph import Graph, Placeholder, ShardedVariable, TensorSpec, Variable
 from ..engine.graph.dtypes import string
-from ..engine.graph.graph import device, get_default_graph
+from ..engine.graph.graph import get_default_graph
+from ..engine.graph.sharded import grouped
 from ..engine.ops.keys import SeedGenerator
 from ..engine.queues.errors import DataLossError
 
@@ -261,6 +261,8 @@ class CheckpointManager:
         items = self._items
         if hasattr(items, "checkpoint_items"):
             return items.checkpoint_items()
+        if isinstance(items, Sequence):
+            items = grouped(items)
         if isinstance(items, Mapping):
             found = {str(name): part for name, part in items.items()}
         elif isinstance(items, Sequence):
@@ -275,15 +277,15 @@ class CheckpointManager:
         else:
             raise TypeError(f"CheckpointManager: items are a model or variables; got {type(items).__name__}.")
         for name, part in found.items():
-            if not isinstance(part, (Variable, SeedGenerator)):
+            if not isinstance(part, (Variable, ShardedVariable, SeedGenerator)):
                 raise TypeError(f"CheckpointManager: item {name!r} is no variable but a {type(part).__name__}.")
         return found
 
     # --- with a session ---------------------------------------------------------------------------------------------
 
-    def _variables(self) -> dict[str, Variable]:
+    def _variables(self) -> dict[str, Variable | ShardedVariable]:
         found = self._parts()
-        others = [name for name, part in found.items() if not isinstance(part, Variable)]
+        others = [name for name, part in found.items() if isinstance(part, SeedGenerator)]
         if others:
             raise TypeError(f"CheckpointManager(session=...) saves variables; {others} are none. Leave them out.")
         return found
@@ -304,12 +306,7 @@ class CheckpointManager:
             variables = self._variables()
             with self._graph().as_default():
                 where = _text("folder")
-                assigned: list[Any] = []
-                for name, variable in variables.items():
-                    with device(variable.device) if variable.device else contextlib.nullcontext():
-                        (value,) = restore(where, [name], [variable])
-                        assigned.append(variable.assign(value))
-                done = group(*assigned)
+                done = group(*assign_restored(where, list(variables), list(variables.values())))
             self._programs["restore"] = done, where
         done, where = self._programs["restore"]
         self._session.run(done, {where: str(folder.resolve())})

@@ -51,9 +51,10 @@ class Resources:
         key = (description["container"], description["path"])
         held = self._held.get(key)
         if held is None:
-            held = self._held[key] = (
-                _lost(description, self.task) if description.get("lost") else made_resource(description, array)
-            )
+            lost = description.get("lost")
+            held = self._held[key] = _lost(description, self.task) if lost else made_resource(description, array)
+            if not lost and isinstance(held, Variable):
+                held.read_value()  # what is to be drawn is drawn now, while no step waits
             return held
         _check_same(held, description, self.task)
         return held

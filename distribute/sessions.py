@@ -66,7 +66,7 @@ class SentGraph:
             home = session.homes.setdefault(key, task.incarnation) if is_there else task.incarnation
             is_lost = home != task.incarnation
             resources.append({**resource, "lost": is_lost})
-            if resource["kind"] == "variable" and (is_lost or not is_there):
+            if "value" in resource and (is_lost or not is_there):
                 left_out.add(resource["value"])
         described: list[Any] = []
         arrays: list[Any] = []

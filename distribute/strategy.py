@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Self
 
+from ..engine.graph.partitioners import partitioning
 from .cluster import ClusterSpec
 from .environment import WORKER_JOBS, Place, cluster_from_environment, rendezvous_from_environment
 
@@ -39,11 +40,13 @@ class Strategy:
         cluster: all tasks; None where there is this process alone.
         task_index: the number of this worker.
         num_workers: how many there are.
+        variable_partitioner: cuts the weights of layers that are made in the scope; None for none.
     """
 
     cluster: ClusterSpec | None
     task_index: int
     num_workers: int
+    variable_partitioner: Any = None
 
     @property
     def is_chief(self) -> bool:
@@ -70,7 +73,8 @@ class Strategy:
         """Make a block: models compiled inside are trained under this strategy."""
         _scopes.stack.append(self)
         try:
-            yield self
+            with partitioning(self.variable_partitioner):
+                yield self
         finally:
             _scopes.stack.pop()
 
@@ -90,6 +94,9 @@ class ParameterServer(Strategy):
         on_drop: "requeue" hands the rows of dropped gradients out again, so that each row of an epoch counts once;
             "skip" does not, as in the paper.
         max_staleness: without `sync`, how many steps the parameters of a gradient may be behind; None for any number.
+        variable_partitioner: cuts the weights of layers that are made in the scope into shards, which the ps tasks
+            share, such as ``MinSizePartitioner(256 << 10, max_shards=4)``. A weight with a constraint, or with a
+            regularizer that is no sum over rows, stays whole.
         cluster: the tasks, in place of those in the environment: a `ClusterSpec`, or what makes one.
         job_name, task_index: which task this process is; with `cluster`.
 
@@ -115,6 +122,7 @@ class ParameterServer(Strategy):
         *,
         on_drop: str = "requeue",
         max_staleness: int | None = None,
+        variable_partitioner: Any = None,
         cluster: ClusterSpec | dict[str, Any] | None = None,
         job_name: str | None = None,
         task_index: int | None = None,
@@ -123,6 +131,7 @@ class ParameterServer(Strategy):
         self.backup_workers = backup_workers
         self.on_drop = on_drop
         self.max_staleness = max_staleness
+        self.variable_partitioner = variable_partitioner
         place = place_of("ParameterServer", cluster, job_name, task_index)
         self.cluster = None if place is None else place.cluster
         self.workers = [] if place is None else _tasks(place.cluster, WORKER_JOBS)

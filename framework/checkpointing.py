@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..engine.graph.dtypes import as_dtype
+from ..engine.graph.sharded import ShardedVariable, grouped
 from ..engine.graph.variable import Variable
 from ..engine.ops.keys import SeedGenerator, global_generator
 from ..engine.saving.atomic import atomic_write
@@ -54,14 +55,14 @@ _SHOWN = 8
 # --- what there is --------------------------------------------------------------------------------------------------
 
 
-def stateful_parts(model: Any, with_averages: bool = True) -> dict[str, Variable | SeedGenerator]:
+def stateful_parts(model: Any, with_averages: bool = True) -> dict[str, Variable | ShardedVariable | SeedGenerator]:
     """Every variable and generator that a model holds in its layers, metrics and optimizers, by its first path.
 
     Args:
         model: the model.
         with_averages: also those of the compiled loss and metrics, which an epoch begins anew.
     """
-    found: dict[str, Variable | SeedGenerator] = {}
+    found: dict[str, Variable | ShardedVariable | SeedGenerator] = {}
     visited: dict[int, Any] = {}  # keeps what it names, so that no other object gets its id
     _collect(model, "", found, visited)
     if with_averages:
@@ -72,7 +73,7 @@ def stateful_parts(model: Any, with_averages: bool = True) -> dict[str, Variable
 def _collect(item: Any, path: str, found: dict[str, Any], visited: dict[int, Any]) -> None:
     if id(item) in visited:
         return
-    if isinstance(item, (Variable, SeedGenerator)):
+    if isinstance(item, (Variable, ShardedVariable, SeedGenerator)):
         visited[id(item)] = item
         found[path] = item
     elif isinstance(item, (*_HOLDERS, list, tuple, dict)):
@@ -87,7 +88,7 @@ def _children(item: Any) -> Iterator[tuple[str, Any]]:
         yield from ((str(key), value) for key, value in item.items() if isinstance(key, (str, int)))
         return
     if isinstance(item, (list, tuple)):
-        yield from ((str(position), value) for position, value in enumerate(item))
+        yield from ((str(position), value) for position, value in enumerate(grouped(item)))
         return
     if isinstance(item, Layer):
         yield "weights", item._weights
@@ -205,7 +206,9 @@ class TrainingRun:
             "steps": self.data.steps,
             "data": self.data.position,
             "stop_training": bool(self.model.stop_training),
-            "variables": {path: part.read_value() for path, part in parts.items() if isinstance(part, Variable)},
+            "variables": {
+                path: part.read_value() for path, part in parts.items() if not isinstance(part, SeedGenerator)
+            },
             "generators": {path: part.state for path, part in parts.items() if isinstance(part, SeedGenerator)},
             "random": random_state(),
             "callbacks": [[type(item).__name__, item.get_state()] for item in self.hooks.callbacks],
@@ -303,13 +306,16 @@ class TrainingRun:
                 part.write_value(value[()] if value.ndim == 0 else value)
 
 
+_VARIABLES = (Variable, ShardedVariable)
+
+
 def _differences(parts: dict[str, Any], values: State) -> list[str]:
     found = [f"{path} is not in the model" for path in values.keys() - parts.keys()]
     for path, part in parts.items():
         value = values.get(path)
-        if value is None and isinstance(part, Variable) and part.trainable:
+        if value is None and isinstance(part, _VARIABLES) and part.trainable:
             found.append(f"{path} is not in the file")
-        elif value is not None and isinstance(part, Variable):
+        elif value is not None and isinstance(part, _VARIABLES):
             mine = np.asarray(part.read_value())
             if (mine.shape, mine.dtype) != (value.shape, value.dtype):
                 found.append(f"{path} is {mine.dtype}{list(mine.shape)}, in the file {value.dtype}{list(value.shape)}")

@@ -14,6 +14,7 @@ from ..engine.graph import (
     Graph,
     IndexedSlices,
     Operation,
+    ShardedVariable,
     Symbol,
     Tensor,
     Variable,
@@ -21,6 +22,7 @@ from ..engine.graph import (
     get_default_graph,
     pack_as,
 )
+from ..engine.graph.sharded import expanded, regrouped
 
 
 class GradientTape:
@@ -113,14 +115,16 @@ class GradientTape:
             unconnected_gradients: for a source on which the target does not depend, "none" gives None, "zero" zeros.
 
         Returns:
-            For each source its gradient, in the structure of `sources`: values, or symbols where the target is one.
+            For each source its gradient, in the structure of `sources`: values, or symbols where the target is one. For
+            a `ShardedVariable` it is a list of its shards' gradients.
 
         Raises:
             TypeError: target or sources are neither tensors nor variables.
             RuntimeError: the tape is not persistent and was used before.
         """
         self._use("gradient")
-        targets, items = [getattr(item, "flow", item) for item in flatten(target)], flatten(sources)
+        wholes = flatten(sources)
+        targets, items = [getattr(item, "flow", item) for item in flatten(target)], expanded(wholes)
         for role, given in (("target", targets), ("source", items)):
             for item in given:
                 _check_tensor(item, role)
@@ -135,7 +139,7 @@ class GradientTape:
                 unconnected_gradients=_choice(unconnected_gradients),
             )
         self._release()
-        return _packed(sources, found)
+        return _packed(sources, regrouped(wholes, found))
 
     def _of_values(self, targets: list[Any], items: list[Any], seeds: Any, zero: bool) -> list[Any]:
         given = [None] * len(targets) if seeds is None else flatten(seeds)
@@ -225,7 +229,7 @@ class GradientTape:
 
 
 def _packed(sources: Any, found: list[Any]) -> Any:
-    return found[0] if isinstance(sources, (Tensor, Variable)) else pack_as(sources, found)
+    return found[0] if isinstance(sources, (Tensor, Variable, ShardedVariable)) else pack_as(sources, found)
 
 
 def _choice(unconnected_gradients: Any) -> str:

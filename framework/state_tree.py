@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.graph.dtypes import DType, is_floating
+from ..engine.graph.sharded import ShardedVariable
 from ..engine.graph.variable import Variable
 from ..engine.objects.names import to_snake_case
 from ..layers.layer import Layer
@@ -117,7 +118,7 @@ def collect(root: Saveable) -> Iterator[Group]:
 
 
 def _as_array(value: Any) -> Array:
-    return value.read_value() if isinstance(value, Variable) else np.asarray(value)
+    return value.read_value() if isinstance(value, (Variable, ShardedVariable)) else np.asarray(value)
 
 
 @dataclass
@@ -225,7 +226,7 @@ def _differences(item: Saveable, expected: dict[str, Any], stored: dict[str, Sto
 
 
 def _title(key: str, value: Any) -> str:
-    return f"weight {key} {value.name!r}" if isinstance(value, Variable) else f"weight {key}"
+    return f"weight {key} {value.name!r}" if isinstance(value, (Variable, ShardedVariable)) else f"weight {key}"
 
 
 def _difference(title: str, value: Any, stored: Stored | None) -> list[str]:
@@ -255,7 +256,7 @@ def describe(differences: list[str]) -> str:
 def _load(item: Saveable, arrays: dict[str, Array]) -> None:
     if isinstance(item, Optimizer) and not _loads_itself(item):
         # As layers do: `assign` would only add to a graph, where one is being built.
-        assign_values(item.name, item.variables, [arrays[str(position)] for position in range(len(arrays))])
+        assign_values(item.name, item.saved_variables, [arrays[str(position)] for position in range(len(arrays))])
         return
     item.load_own_variables(arrays)
 

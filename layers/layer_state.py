@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ..engine.graph import Tensor, TensorSpec, Variable, as_dtype, eagerly, flatten
+from ..engine.graph import (
+    ShardedVariable,
+    Tensor,
+    TensorSpec,
+    Variable,
+    as_dtype,
+    colocate_with,
+    device,
+    eagerly,
+    flatten,
+)
 from ..engine.graph.claims import claim
 from ..engine.graph.graph import get_default_graph
+from ..engine.graph.partitioners import current_partitioner, shards_along_rows
+from ..engine.graph.sharded import Rows, grouped, part_of, rows_of_shards
+from ..engine.graph.variable import Later
 from ..engine.objects import constraints, initializers, policies, regularizers
 from ..engine.objects.names import name_for, to_snake_case
 from .added_losses import LostLoss, as_term, losses_exist, losses_within, note_losses_exist
@@ -28,7 +41,16 @@ class LayerState:
     autocast: bool = True
     # Attributes that hold layers or variables which do not belong to this one.
     untracked: ClassVar[frozenset[str]] = frozenset(
-        {"inbound_nodes", "_functions", "_added_losses", "_constructor_call", "_weights", "_build_shapes", "_made_in"}
+        {
+            "inbound_nodes",
+            "_functions",
+            "_added_losses",
+            "_constructor_call",
+            "_weights",
+            "_build_shapes",
+            "_made_in",
+            "_partitioner",
+        }
     )
 
     def __init__(self, name: str | None, trainable: bool, dtype: Any) -> None:
@@ -44,7 +66,8 @@ class LayerState:
         self._trainable = bool(trainable)
         self._path: str | None = None
         self._made_in = calling_layer()  # where a layer is made in a call, whose it is
-        self._weights: list[Weight] = []
+        self._weights: list[Variable] = []
+        self._partitioner = current_partitioner()  # cuts its weights into shards
         self._added_losses: list[Any] = []
 
     def add_weight(
@@ -60,6 +83,8 @@ class LayerState:
         name: str | None = None,
     ) -> Weight:
         """Make a weight of this layer.
+
+        Where the layer was made under a strategy with a ``variable_partitioner`` it may be a `ShardedVariable` instead.
 
         Args:
             shape: its shape, all dimensions known; a scalar by default.
@@ -90,6 +115,13 @@ class LayerState:
         initializer = initializers.get(initializer or ("glorot_uniform" if wanted.kind not in "iub" else "zeros"))
         claim(shape, wanted.itemsize, f"Layer {self.name!r}: weight {label!r}")
         shape = tuple(int(size) for size in shape)
+        settings = (trainable, regularizers.get(regularizer), constraints.get(constraint), aggregation, autocast)
+        may_be_cut = self._partitioner is not None and shape and _holds_by_rows(*settings[1:3])
+        count = shards_along_rows(self._partitioner, shape, wanted) if may_be_cut else 1
+        if count > 1:
+            rows = rows_of_shards(shape[0], count)
+            made: Any = self.add_sharded_weight(rows, "div", shape, initializer, wanted, settings, label)
+            return made
         try:
             with eagerly():
                 first = initializer(shape, dtype=wanted)
@@ -99,23 +131,53 @@ class LayerState:
                 f"Layer {self.name!r}: there is no memory for its weight {label!r} of shape {shape} and dtype "
                 f"{wanted.name}, {size / 1e9:,.1f} GB. Make the layer or its input smaller. ({error})"
             ) from error
-        weight = Weight(
-            first,
-            label,
-            f"{self.path}/{label}",
-            wanted,
-            trainable,
-            regularizers.get(regularizer),
-            constraints.get(constraint),
-            aggregation,
-            autocast,
-        )
+        weight = Weight(first, label, f"{self.path}/{label}", wanted, *settings)
         if tuple(weight.shape or ()) != shape:
             raise ValueError(
                 f"Layer {self.name!r}: the initializer of weight {label!r} gave shape {weight.shape}, expected {shape}."
             )
         self._weights.append(weight)
         return weight
+
+    def add_sharded_weight(
+        self,
+        rows: Sequence[Rows],
+        layout: str,
+        shape: tuple[int, ...],
+        initializer: Any,
+        dtype: Any = None,
+        settings: tuple[Any, ...] = (True, None, None, None, True),
+        name: str = "variable",
+        places: Sequence[Any] | None = None,
+    ) -> ShardedVariable:
+        """Make a weight in shards, each on its place; the first value of each is made where and when it is needed.
+
+        Args:
+            rows, layout: how it is cut.
+            shape, initializer, dtype: of the whole; the dtype is by default the layer's.
+            settings: as `Weight` takes them: whether it is trainable, regularizer, constraint, aggregation, autocast.
+            name: its name.
+            places: for each shard a device, or a variable that it is to be with; None for no request.
+
+        Raises:
+            ValueError: the initializer gives another shape.
+        """
+        self._check_kept()
+        dtype = as_dtype(dtype or self.variable_dtype)
+        first = initializers.first_value(initializer, shape, dtype)
+        if tuple(first.shape) != shape:
+            raise ValueError(
+                f"Layer {self.name!r}: the initializer of weight {name!r} gave shape {tuple(first.shape)}, expected "
+                f"{shape}."
+            )
+        first = first if isinstance(first, Later) else np.asarray(first)
+        shards: list[Variable] = []
+        for number, held in enumerate(rows):
+            with nullcontext() if places is None else _place(places[number]):
+                part = f"{name}/part_{number}"
+                shards.append(Weight(part_of(first, held), part, f"{self.path}/{part}", dtype, *settings))
+        self._weights.extend(shards)
+        return ShardedVariable.of(shards, layout, name, f"{self.path}/{name}")
 
     def _check_kept(self) -> None:
         """Check that a weight stays: that it is not made in a call of the layer, or in one that made the layer."""
@@ -207,8 +269,8 @@ class LayerState:
             layer._trainable = bool(value)
 
     def get_weights(self) -> list[Any]:
-        """The values of `weights`, as arrays."""
-        return [variable.numpy() for variable in self.weights]
+        """The values of `weights`, as arrays; those of a weight in shards are joined."""
+        return [variable.numpy() for variable in grouped(self.weights)]
 
     def set_weights(self, weights: Sequence[Any]) -> None:
         """Set the values of `weights`, all or none.
@@ -216,7 +278,9 @@ class LayerState:
         Raises:
             ValueError: their number or shapes differ from the layer's.
         """
-        variables = self.weights
+        variables = grouped(self.weights)
+        if len(weights) == len(self.weights) != len(variables):
+            variables = self.weights  # each shard by itself
         if len(weights) != len(variables):
             raise ValueError(
                 f"Layer {self.name!r} has {len(variables)} weights, but set_weights was given {len(weights)}."
@@ -238,7 +302,7 @@ class LayerState:
 
     def save_own_variables(self, store: Any) -> None:
         """Write the variables of this layer itself (not of layers inside) into a mapping: ``"0"``, ``"1"``, ..."""
-        for position, variable in enumerate(self.own_variables()):
+        for position, variable in enumerate(grouped(self.own_variables())):
             store[str(position)] = variable.numpy()
 
     def load_own_variables(self, store: Any) -> None:
@@ -247,8 +311,10 @@ class LayerState:
         Raises:
             ValueError: the number or shapes of the arrays differ from the layer's.
         """
-        own = self.own_variables()
+        own = grouped(self.own_variables())
         names = sorted(store.keys(), key=int)
+        if len(names) == len(self.own_variables()) != len(own):
+            own = self.own_variables()  # a file that has each shard by itself
         if len(names) != len(own):
             raise ValueError(
                 f"Layer {self.name!r} ({type(self).__name__}) has {len(own)} variables of its own, but the file holds "
@@ -361,6 +427,18 @@ class LayerState:
             return self._path
         around = enclosing_path()
         return around.rstrip("/") if around.endswith(f"{self.name}/") else around + self.name
+
+
+def _place(place: Any) -> AbstractContextManager[None]:
+    return colocate_with(place) if isinstance(place, Variable) else device(place)
+
+
+def _holds_by_rows(regularizer: Any, constraint: Any) -> bool:
+    """Whether a penalty is the sum of those of a weight's rows, and a projection that of each row by itself."""
+    return type(regularizer) in _SUMS and type(constraint) in (type(None), constraints.NonNeg)
+
+
+_SUMS = (type(None), regularizers.L1, regularizers.L2, regularizers.L1L2)
 
 
 def assign_values(layer_name: str, variables: Sequence[Variable], values: Sequence[Any]) -> None:

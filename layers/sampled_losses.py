@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
 from ..engine import ops
-from ..engine.graph import Tensor
+from ..engine.graph import Tensor, Variable, colocate_with
+from ..engine.ops.embedding import find_shards, shards_of
 from .candidate_sampling import log_uniform_candidate_sampler
 
 _NEVER = -1e30  # the logit of a class that must not count: finite, so that no gradient is NaN
@@ -34,8 +36,9 @@ def sampled_softmax_loss(
     mean, about where the full one does.
 
     Args:
-        weights: ``(num_classes, dim)``, or a list of shards of it (see `ops.embedding_lookup`).
-        biases: ``(num_classes,)``, or a list of shards.
+        weights: ``(num_classes, dim)``, a `ShardedVariable`, or a list of shards (see `ops.embedding_lookup`). The
+            logits of a shard's classes are computed where it is.
+        biases: ``(num_classes,)``, in shards as the weights are.
         labels: integers ``(batch, num_true)``, the true classes.
         inputs: ``(batch, dim)``, what goes into the softmax.
         num_sampled: how many classes to sample, for the whole batch.
@@ -152,7 +155,7 @@ def _logits(
         return ops.cast(ops.embedding_lookup(table, ids, partition_strategy), inputs.dtype)
 
     true = ops.sum(ops.expand_dims(inputs, 1) * rows(weights, labels), axis=-1) + rows(biases, labels)
-    sampled = ops.matmul(inputs, ops.transpose(rows(weights, candidates))) + rows(biases, candidates)
+    sampled = _of_candidates(name, weights, biases, candidates, inputs, partition_strategy)
     remove_accidental_hits, subtract_log_q = corrections
     if subtract_log_q:
         true = true - ops.log(ops.cast(true_count, true.dtype))
@@ -162,6 +165,27 @@ def _logits(
         never = max(_NEVER, float(np.finfo(np.float16).min)) if sampled.dtype.name == "float16" else _NEVER
         sampled = ops.where(hits, ops.convert_to_tensor(never, sampled.dtype), sampled)
     return true, sampled
+
+
+def _of_candidates(
+    name: str, weights: Any, biases: Any, candidates: Tensor, inputs: Tensor, partition_strategy: str
+) -> Tensor:
+    """The logits of the sampled classes, ``(batch, num_sampled)``; those of each shard are computed where it is."""
+    (tables, strategy), (offsets, _) = shards_of(weights, partition_strategy), shards_of(biases, partition_strategy)
+    if len(tables) == 1 or len(tables) != len(offsets):
+        rows = ops.cast(ops.embedding_lookup(weights, candidates, partition_strategy), inputs.dtype)
+        offset = ops.cast(ops.embedding_lookup(biases, candidates, partition_strategy), inputs.dtype)
+        return ops.matmul(inputs, ops.transpose(rows)) + offset
+    owner, local = find_shards(candidates, [table.shape[0] for table in tables], strategy, name)
+    columns = list[Tensor]()
+    parts = ops.dynamic_partition(local, owner, len(tables))
+    for table, offset, places in zip(tables, offsets, parts, strict=True):
+        with colocate_with(table) if isinstance(table, Variable) else nullcontext():
+            rows = ops.cast(ops.gather(table, places), inputs.dtype)
+            found = ops.cast(ops.gather(offset, places), inputs.dtype)
+            columns.append(ops.matmul(rows, ops.transpose(inputs)) + ops.expand_dims(found, 1))
+    order = ops.dynamic_partition(ops.arange(ops.size(candidates)), owner, len(tables))
+    return ops.transpose(ops.dynamic_stitch(order, columns))
 
 
 def _checked(name: str, labels: Any, inputs: Any, num_true: int) -> tuple[Tensor, Tensor]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 from ..engine import ops
 from ..engine.graph import Tensor
+from ..engine.graph.sharded import rows_of_shards
 from ..engine.objects import initializers
 from ..engine.objects.registry import serialize_keras_object
 from ..engine.ops import random
+from ..engine.ops.embedding import shards_of
 from .dense import known_features, positive_int
 from .embedding import Embedding
 from .layer import Layer
@@ -108,24 +109,39 @@ class SampledSoftmax(Layer):
             )
         if not self.embedding.built:
             self.embedding.build(None)
-        self.biases = [self._add_bias(shard, table) for shard, table in enumerate(self.tables)]
+        self.bias = self._add_bias()
 
     @property
     def tables(self) -> list[Any]:
         """The shards of the weights, ``(rows, dim)`` each."""
-        return self.embedding.tables if isinstance(self.embedding, ShardedEmbedding) else [self.embedding.embeddings]
+        return shards_of(self.embedding.embeddings, "")[0]
 
-    def _add_bias(self, shard: int, table: Any) -> Any:
-        is_sharded = isinstance(self.embedding, ShardedEmbedding)
-        with self.embedding.place_of(shard) if is_sharded else nullcontext():
-            return self.add_weight(
-                shape=(table.shape[0],), initializer=self.bias_initializer, name=f"bias_{shard}", autocast=False
-            )
+    @property
+    def _layout(self) -> str:
+        return shards_of(self.embedding.embeddings, "mod")[1]
+
+    @property
+    def biases(self) -> list[Any]:
+        """The shards of the biases, ``(rows,)`` each."""
+        return self.bias.shards
+
+    def _add_bias(self) -> Any:
+        """A bias for each class, where its row of the weights is."""
+        rows = rows_of_shards(self.num_classes, len(self.tables), self._layout)
+        return self.add_sharded_weight(
+            rows,
+            self._layout,
+            (self.num_classes,),
+            self.bias_initializer,
+            settings=(True, None, None, None, False),
+            name="bias",
+            places=self.tables,
+        )
 
     def call(self, inputs: Any, labels: Any = None, mask: Any = None, training: Any = False) -> Any:
         dims = ops.shape(inputs)[:-1]
         flat = ops.reshape(inputs, (-1, self.embedding.output_dim))
-        partition = getattr(self.embedding, "partition", "mod")
+        partition = self._layout
         if labels is not None:
             losses = self._losses(flat, self._flat(labels, inputs, "labels"), training, partition)
             self.add_loss(_mean(losses, None if mask is None else self._flat(mask, inputs, "mask")))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ..engine import ops
-from ..engine.graph import Tensor, device
+from ..engine.graph import Tensor
+from ..engine.graph.sharded import rows_of_shards
 from ..engine.objects import constraints, initializers, regularizers
-from ..engine.ops.embedding import STRATEGIES, shard_sizes
+from ..engine.ops.embedding import STRATEGIES
 from .dense import positive_int
 from .layer import Layer
 
@@ -28,8 +28,9 @@ class ShardedEmbedding(Layer):
         embeddings_initializer, embeddings_regularizer, embeddings_constraint: of each shard.
         mask_zero: 0 stands for padding: layers behind skip it.
 
-    Shapes: ``(batch, ...)`` of integers to ``(batch, ..., output_dim)``. Weights: ``embeddings_0`` and so on,
-    ``(rows, output_dim)`` each, of which the first ``input_dim % num_shards`` have one row more.
+    Shapes: ``(batch, ...)`` of integers to ``(batch, ..., output_dim)``. Weights: ``embeddings``, a `ShardedVariable`
+    of ``(input_dim, output_dim)``. Of its shards the first ``input_dim % num_shards`` have one row more. Files have the
+    whole table, whatever the number of shards.
 
     Integers are parted by shard, each shard's rows gathered on its device, and put into their places again
     (`ops.embedding_lookup`). The gradient of each shard is `IndexedSlices`, so a step touches no other rows.
@@ -86,27 +87,25 @@ class ShardedEmbedding(Layer):
         self.autocast = False
 
     def build(self, input_shape: Any = None) -> None:
-        sizes = shard_sizes(self.input_dim, self.num_shards)
-        self.tables = [self._add_table(shard, rows) for shard, rows in enumerate(sizes)]
+        self.embeddings = self.add_sharded_weight(
+            rows_of_shards(self.input_dim, self.num_shards, self.partition),
+            self.partition,
+            (self.input_dim, self.output_dim),
+            self.embeddings_initializer,
+            settings=(True, self.embeddings_regularizer, self.embeddings_constraint, None, True),
+            name="embeddings",
+            places=self.devices,
+        )
 
-    def _add_table(self, shard: int, rows: int) -> Any:
-        with self.place_of(shard):
-            return self.add_weight(
-                shape=(rows, self.output_dim),
-                initializer=self.embeddings_initializer,
-                regularizer=self.embeddings_regularizer,
-                constraint=self.embeddings_constraint,
-                name=f"embeddings_{shard}",
-            )
-
-    def place_of(self, shard: int) -> AbstractContextManager[None]:
-        """The scope in which variables are made that lie with a shard."""
-        return nullcontext() if self.devices is None else device(self.devices[shard])
+    @property
+    def tables(self) -> list[Any]:
+        """The shards of the table."""
+        return self.embeddings.shards
 
     def call(self, inputs: Any) -> Tensor:
         if inputs.dtype.kind not in "iu":
             inputs = ops.cast(inputs, "int32")
-        return ops.cast(ops.embedding_lookup(self.tables, inputs, self.partition), self.compute_dtype)
+        return ops.cast(ops.embedding_lookup(self.embeddings, inputs), self.compute_dtype)
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """Where the input is not 0; None without `mask_zero`."""

@@ -14,7 +14,7 @@ import numpy as np
 from ..engine import ops
 from ..engine.graph import Tensor, Variable
 from ..engine.graph.graph import colocate_with
-from ..engine.ops.embedding import find_shards
+from ..engine.ops.embedding import find_shards, shards_of
 
 
 def sharded_softmax_loss(
@@ -23,8 +23,8 @@ def sharded_softmax_loss(
     """The cross-entropy of the softmax over all classes, exactly, with weights in shards.
 
     Args:
-        weights: ``(classes, dim)``, or a list of shards of it (see `ops.embedding_lookup`).
-        biases: ``(classes,)``, or a list of shards, which lie where those of the weights do.
+        weights: ``(classes, dim)``, a `ShardedVariable`, or a list of shards of it (see `ops.embedding_lookup`).
+        biases: ``(classes,)``, in shards as the weights are, which lie where those of the weights do.
         labels: integers ``(batch,)``.
         inputs: ``(batch, dim)``.
         partition_strategy: "mod" or "div": how shards are cut.
@@ -42,6 +42,7 @@ def sharded_softmax_loss(
     >>> ab.Session().run(ab.nn.sharded_softmax_loss(weights, biases, [3], ab.ops.ones((1, 4))))
     array([2.3025851], dtype=float32)
     """
+    weights, partition_strategy = shards_of(weights, partition_strategy)
     tables, offsets, inputs = _checked("sharded_softmax_loss", weights, biases, inputs)
     owner, local = find_shards(labels, _sizes(tables), partition_strategy, "sharded_softmax_loss")
     sums, true = list[Tensor](), list[Tensor]()
@@ -65,6 +66,7 @@ def sharded_logits(weights: Any, biases: Any, inputs: Any, partition_strategy: s
     >>> ab.Session().run(ab.nn.sharded_logits([even, odd], [[0.0] * 3, [0.0] * 2], [[1.0]]))
     array([[0., 1., 2., 3., 4.]], dtype=float32)
     """
+    weights, partition_strategy = shards_of(weights, partition_strategy)
     tables, offsets, inputs = _checked("sharded_logits", weights, biases, inputs)
     parts = _all_logits(tables, offsets, inputs)
     if len(parts) == 1:
@@ -93,6 +95,7 @@ def sharded_top_k(
     >>> ab.Session().run(ab.nn.sharded_top_k([even, odd], [[0.0] * 3, [0.0] * 2], [[1.0]], 3))[1]
     array([[4, 3, 2]], dtype=int32)
     """
+    weights, partition_strategy = shards_of(weights, partition_strategy)
     tables, offsets, inputs = _checked("sharded_top_k", weights, biases, inputs)
     sizes = _sizes(tables)
     if not 1 <= k <= sum(sizes):
@@ -114,7 +117,7 @@ def _checked(name: str, weights: Any, biases: Any, inputs: Any) -> tuple[list[An
     """The shards of weights and biases, as variables or tensors, and the inputs."""
     tables, offsets = [
         [each if isinstance(each, Variable) else ops.convert_to_tensor(each) for each in given]
-        for given in (_listed(weights), _listed(biases))
+        for given in (weights, shards_of(biases, "")[0])
     ]
     if len(tables) != len(offsets) or not tables:
         raise ValueError(
@@ -131,10 +134,6 @@ def _checked(name: str, weights: Any, biases: Any, inputs: Any) -> tuple[list[An
     if inputs.shape is not None and len(inputs.shape) != 2:
         raise ValueError(f"{name}: inputs must have shape (batch, dim), got {inputs.shape}.")
     return tables, offsets, inputs
-
-
-def _listed(given: Any) -> list[Any]:
-    return [*given] if isinstance(given, (list, tuple)) else [given]
 
 
 def _sizes(tables: list[Any]) -> list[int]:

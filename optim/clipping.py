@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -42,10 +43,17 @@ class Clipping:
             if value < 0:
                 raise ValueError(f"{name} must not be negative; got {value}.")
 
-    def apply(self, gradients: Sequence[Gradient]) -> list[Gradient]:
-        """The clipped gradients. `IndexedSlices`, which must name each row once, stay what they are."""
+    def apply(self, gradients: Sequence[Gradient], wholes: Sequence[Any] = ()) -> list[Gradient]:
+        """The clipped gradients. `IndexedSlices`, which must name each row once, stay what they are.
+
+        Args:
+            gradients: of variables.
+            wholes: for each variable what it is a shard of, or None: shards are clipped by the norm of the whole.
+        """
         if self.clipnorm:
-            return [_scaled(gradient, _factor(_square_sum(gradient), self.clipnorm)) for gradient in gradients]
+            squares = _squares_of_wholes(gradients, wholes)
+            limit = self.clipnorm
+            return [_scaled(g, _factor(square, limit)) for g, square in zip(gradients, squares, strict=True)]
         if self.global_clipnorm:
             squares = _square_sum(gradients[0])
             for gradient in gradients[1:]:
@@ -66,6 +74,16 @@ def _scaled(gradient: Gradient, factor: Tensor) -> Gradient:
 
 def _square_sum(gradient: Gradient) -> Tensor:
     return ops.sum(ops.square(gradient.values if isinstance(gradient, IndexedSlices) else gradient))
+
+
+def _squares_of_wholes(gradients: Sequence[Gradient], wholes: Sequence[Any]) -> list[Tensor]:
+    squares = [_square_sum(gradient) for gradient in gradients]
+    totals: dict[int, Tensor] = {}
+    for square, whole in zip(squares, wholes, strict=False):
+        if whole is not None:
+            known = totals.get(id(whole))
+            totals[id(whole)] = square if known is None else known + square
+    return [totals.get(id(whole), square) for square, whole in itertools.zip_longest(squares, wholes)]
 
 
 def _factor(squares: Tensor, limit: float) -> Tensor:

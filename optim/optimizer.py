@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypedDict, Unpack
 
 import numpy as np
@@ -15,6 +15,7 @@ from ..engine.control_flow import cond
 from ..engine.graph import (
     IndexedSlices,
     Operation,
+    ShardedVariable,
     Symbol,
     Tensor,
     Variable,
@@ -27,6 +28,7 @@ from ..engine.graph import (
 )
 from ..engine.graph.graph import without_tapes
 from ..engine.graph.provenance import building_part
+from ..engine.graph.sharded import expanded
 from ..engine.graph.spec import shape_text, shapes_compatible
 from ..engine.objects import initializers
 from ..engine.objects.names import name_for
@@ -36,6 +38,7 @@ from ..engine.ops.indexed_slices import deduplicated
 from ..engine.session import Function
 from .clipping import Clipping, Gradient, on_values
 from .replicas import who_takes
+from .saved_state import SavedState
 from .schedules import LearningRateSchedule
 from .stateless import StatelessSteps
 from .updates import Updates, constrain
@@ -69,7 +72,7 @@ def check_option_names(optimizer: str, options: Mapping[str, Any], others: Seque
         raise TypeError(f"{optimizer}() got an unexpected keyword argument {min(unknown)!r}.")
 
 
-class Optimizer(StatelessSteps, Updates):
+class Optimizer(SavedState, StatelessSteps, Updates):
     """An optimizer: it turns gradients into assignments. Subclasses define `build` and `update_step`.
 
     Args:
@@ -130,6 +133,7 @@ class Optimizer(StatelessSteps, Updates):
         self._iterations = self.add_variable((), dtype="int32", name="iteration")
         self._learning_rate: Any = self._as_learning_rate(learning_rate)
         self._compiled: dict[str, Function] = {}
+        self._shards: dict[Any, dict[int, Variable]] = {}  # by whole and slot, those made for its shards
 
     def __getstate__(self) -> dict[str, Any]:
         """Give what a copy or a pickle keeps: all but the compiled steps, which are made again."""
@@ -148,6 +152,7 @@ class Optimizer(StatelessSteps, Updates):
 
     def build(self, variables: Sequence[Variable]) -> None:
         """Make the optimizer's own variables for `variables`. Subclasses call this first, then make theirs."""
+        variables = expanded(variables)
         if self.built:
             self._check_known(variables)
             return
@@ -187,7 +192,7 @@ class Optimizer(StatelessSteps, Updates):
         self, shape: Any, initializer: Any = "zeros", dtype: Any = None, name: str | None = None
     ) -> Variable:
         """A variable of the optimizer."""
-        value = initializers.get(initializer)(tuple(shape), dtype=dtype or "float32")
+        value = initializers.first_value(initializer, tuple(shape), dtype or "float32")
         variable = Variable(value, dtype=dtype or "float32", trainable=False, name=f"{self.name}/{name or 'variable'}")
         self._variables.append(variable)
         return variable
@@ -197,9 +202,23 @@ class Optimizer(StatelessSteps, Updates):
     ) -> Variable:
         """A variable of the optimizer with the shape and dtype of a model's variable."""
         full_name = f"{path_of(reference_variable).replace('/', '_')}_{name or 'variable'}"
-        shape = reference_variable.numpy().shape
+        shape = reference_variable.shape
+        if shape is None or None in shape:
+            shape = reference_variable.numpy().shape
         with colocate_with(reference_variable):
-            return self.add_variable(shape, initializer, reference_variable.dtype, full_name)
+            made = self.add_variable(shape, initializer, reference_variable.dtype, full_name)
+        if reference_variable.whole is not None:
+            self._add_shard(made, reference_variable, name or "variable")
+        return made
+
+    def _add_shard(self, made: Variable, reference: Variable, name: str) -> None:
+        """Take note of a variable for a shard; those for all shards are a whole, too."""
+        whole = reference.whole
+        shards = self._shards.setdefault((id(whole), name), {})
+        shards[next(number for number, shard in enumerate(whole.shards) if shard is reference)] = made
+        if len(shards) == len(whole.shards):
+            path = f"{self.name}/{whole.path.replace('/', '_')}_{name}"
+            ShardedVariable.of([shards[number] for number in sorted(shards)], whole.layout, path, path)
 
     def add_optimizer_variables(
         self, trainable_variables: Sequence[Variable], name: Any, initializer: Any = "zeros"
@@ -288,7 +307,7 @@ class Optimizer(StatelessSteps, Updates):
 
     # --- a step -----------------------------------------------------------------------------------------------------
 
-    def minimize(self, loss: Any, var_list: Sequence[Variable], tape: Any = None) -> Any:
+    def minimize(self, loss: Any, var_list: Sequence[Any], tape: Any = None) -> Any:
         """Make a step that makes `loss` smaller.
 
         Args:
@@ -327,13 +346,14 @@ class Optimizer(StatelessSteps, Updates):
         pairs = list(grads_and_vars)
         return self.apply([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
 
-    def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Variable] | None = None) -> Any:
+    def apply(self, grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> Any:
         """Make a step.
 
         Args:
             grads: a gradient for each variable, tensors, arrays or `IndexedSlices` of these; None for those on which
                 the loss does not depend.
-            trainable_variables: the variables; by default those that the optimizer was built for.
+            trainable_variables: the variables; by default those that the optimizer was built for. For a
+                `ShardedVariable` the gradient is that of the whole, or a list of those of its shards.
 
         Returns:
             In a graph, the operation that runs when all assignments have; None where it acted at once.
@@ -341,8 +361,10 @@ class Optimizer(StatelessSteps, Updates):
         Raises:
             ValueError: all gradients are None; their number or shapes do not fit; a variable is not known.
         """
-        given = list(grads)
-        variables = self._targets(given, None if trainable_variables is None else list(trainable_variables))
+        given, wanted = list(grads), None if trainable_variables is None else list(trainable_variables)
+        if wanted is not None and any(isinstance(variable, ShardedVariable) for variable in wanted):
+            given, wanted = _of_shards(given, wanted)
+        variables = self._targets(given, wanted)
         if in_explicit_graph() or any(isinstance(part, Symbol) for part in flatten(given)):
             take = who_takes()
             return self._add_step(given, variables) if take is None else take(self, given, variables)
@@ -477,7 +499,7 @@ class Optimizer(StatelessSteps, Updates):
         """
         if self.built:
             raise ValueError(f"{self.name} was built already: call exclude_from_weight_decay() before the first step.")
-        self._not_decayed = frozenset(var_list or ()), "|".join(var_names or ())
+        self._not_decayed = frozenset(expanded(list(var_list or ()))), "|".join(var_names or ())
 
     def _is_decayed(self, variable: Variable) -> bool:
         return bool(self.weight_decay) and not self._is_excluded(variable)
@@ -516,44 +538,10 @@ class Optimizer(StatelessSteps, Updates):
         """Put the moving averages in the places of the variables, if `use_ema`; at the end of training."""
         if not self.use_ema:
             return
-        for variable in self._trainable_variables if var_list is None else var_list:
+        for variable in self._trainable_variables if var_list is None else expanded(list(var_list)):
             variable.assign(self._averages[self._indices[variable]].numpy())
 
     # --- saving -----------------------------------------------------------------------------------------------------
-
-    def set_weights(self, weights: Sequence[Any]) -> None:
-        """Set all its variables.
-
-        Raises:
-            ValueError: the number of values or a shape does not fit; nothing is changed then.
-        """
-        if len(weights) != len(self.variables):
-            raise ValueError(
-                f"{self.name} has {len(self.variables)} variables, but {len(weights)} values were given."
-                + ("" if self.built else " It was not built yet: call optimizer.build(variables) first.")
-            )
-        arrays = [np.asarray(weight) for weight in weights]
-        for variable, array in zip(self.variables, arrays, strict=True):
-            if array.shape != variable.shape:
-                raise ValueError(
-                    f"{variable.name!r} has shape {shape_text(variable.shape)}; a value of shape "
-                    f"{shape_text(array.shape)} was given."
-                )
-        for variable, array in zip(self.variables, arrays, strict=True):
-            variable.assign(array)
-
-    def save_own_variables(self, store: MutableMapping[str, Any]) -> None:
-        """Write its variables under "0", "1" and so on."""
-        for position, variable in enumerate(self.variables):
-            store[str(position)] = variable.numpy()
-
-    def load_own_variables(self, store: Mapping[str, Any]) -> None:
-        """Read what `save_own_variables` wrote.
-
-        Raises:
-            ValueError: the number of variables or a shape does not fit; nothing is changed then.
-        """
-        self.set_weights([store[str(position)] for position in range(len(store.keys()))])
 
     def get_config(self) -> dict[str, Any]:
         rate = self._learning_rate
@@ -582,6 +570,16 @@ class Optimizer(StatelessSteps, Updates):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} name={self.name}>"
+
+
+def _of_shards(grads: Sequence[Any], variables: Sequence[Any]) -> tuple[list[Any], list[Variable]]:
+    """Gradients and variables with those of shards in the place of the whole."""
+    if len(grads) == sum(len(v.shards) if isinstance(v, ShardedVariable) else 1 for v in variables) != len(variables):
+        return list(grads), expanded(variables)
+    found: list[Any] = []
+    for gradient, variable in zip(grads, variables, strict=True):
+        found += variable.parts(gradient) if isinstance(variable, ShardedVariable) else [gradient]
+    return found, expanded(variables)
 
 
 NO_GRADIENTS = (

@@ -44,7 +44,8 @@ class Updates(Clips):
 
     def _update(self, found: Sequence[Gradient], variables: list[Variable]) -> Tensor | None:
         """Add an update to the graph. Returns whether it is made, or None where it always is."""
-        pairs = list(zip(self.clipping.apply(found), variables, strict=True))
+        wholes = [variable.whole for variable in variables]
+        pairs = list(zip(self.clipping.apply(found, wholes), variables, strict=True))
         learning_rate = ops.convert_to_tensor(self._current_learning_rate(), "float32")
         if self._least_norm is None:
             self._make_update(pairs, learning_rate)

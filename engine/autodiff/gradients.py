@@ -8,6 +8,7 @@ from typing import Any
 from ..graph.graph import Graph, ReadVariable, get_default_graph
 from ..graph.nest import flatten, is_mapping, is_sequence
 from ..graph.region import Region
+from ..graph.sharded import ShardedVariable, expanded, regrouped
 from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec, shapes_compatible
 from ..graph.tensor import Symbol, Tensor
@@ -41,8 +42,9 @@ def gradients(
 
     Returns:
         A list with one entry for each x, of its shape and dtype. For a variable of which only rows are used (by `take`,
-        `gather`, ``table[ids]``) it is an `IndexedSlices`. Loops that run no iteration, branches that are not
-        taken and unused outputs contribute exact zeros; None means that no path exists in the graph at all.
+        `gather`, ``table[ids]``) it is an `IndexedSlices`; for a `ShardedVariable` a list of its shards' gradients.
+        Loops that run no iteration, branches that are not taken and unused outputs contribute exact zeros; None means
+        that no path exists in the graph at all.
 
     Raises:
         TypeError: a y or an x is not of a differentiable dtype, or is no tensor.
@@ -62,6 +64,9 @@ def gradients(
     >>> [float(v) for v in ab.Session().run([dx, ddx], {x: 2.0})]
     [12.0, 12.0]
     """
+    if any(isinstance(x, ShardedVariable) for x in flatten(xs)):
+        items, stops = flatten(xs), expanded(flatten(stop_gradients))
+        return regrouped(items, gradients(ys, expanded(items), grad_ys, stops, unconnected_gradients, name))
     if unconnected_gradients not in ("none", "zero"):
         raise ValueError(f"unconnected_gradients must be 'none' or 'zero', got {unconnected_gradients!r}.")
     targets = [_as_target(y) for y in flatten(_dense(ys))]

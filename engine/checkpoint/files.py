@@ -19,11 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..graph.dtypes import as_dtype, name_of, string
+from ..graph.sharded import Rows
 from ..queues.errors import DataLossError
 from ..saving.atomic import atomic_write
 
 MANIFEST = "manifest.json"
-FORMAT, VERSION = "anabranch-checkpoint", 1
+FORMAT, VERSION = "anabranch-checkpoint", 2
+_OF_ROWS_IN_TURN = 2  # the version of checkpoints in which a piece holds every n-th row; others are of version 1
 _NATIVE = "biufc"  # the kinds of dtypes that HDF5 has
 
 
@@ -35,6 +37,7 @@ class Piece(NamedTuple):
         dataset: its name in the file.
         offset, shape: which part it is.
         crc32: of its bytes.
+        step: how far its rows are apart in the whole.
     """
 
     shard: int
@@ -42,6 +45,23 @@ class Piece(NamedTuple):
     offset: tuple[int, ...]
     shape: tuple[int, ...]
     crc32: int
+    step: int = 1
+
+
+class Part(NamedTuple):
+    """What is written of a tensor into one shard.
+
+    Attributes:
+        name: of the tensor.
+        value: some of its rows, or all.
+        rows: which ones; None for all.
+        rows_of_all: how many the whole has, where these are some.
+    """
+
+    name: str
+    value: Any
+    rows: Rows | None
+    rows_of_all: int
 
 
 class Entry(NamedTuple):
@@ -65,13 +85,13 @@ def _h5py() -> Any:
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
-def write_shard(folder: Path, number: int, count: int, tensors: Mapping[str, Any]) -> dict[str, Any]:
+def write_shard(folder: Path, number: int, count: int, tensors: Mapping[str, Any] | Sequence[Part]) -> dict[str, Any]:
     """Write one shard, whole or not at all; gives what the manifest has to say of it.
 
     Args:
         folder: of the checkpoint; it is made if there is none.
         number, count: which shard it is, and of how many.
-        tensors: arrays by name.
+        tensors: arrays by name, or parts of arrays.
 
     Raises:
         OSError: it can't be written.
@@ -79,23 +99,47 @@ def write_shard(folder: Path, number: int, count: int, tensors: Mapping[str, Any
     h5py = _h5py()
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"shard-{number}-of-{count}.h5"
-    entries: dict[str, Any] = {}
+    pieces: list[dict[str, Any]] = []
     with atomic_write(path) as stream:
         with h5py.File(stream, "w", libver=("v108", "v108")) as file:
-            for position, (name, value) in enumerate(tensors.items()):
-                array = np.asarray(value)
+            for position, (name, array, rows, whole) in enumerate(_parts(tensors)):
+                offset = [0] * array.ndim if rows is None else [rows.first, *[0] * (array.ndim - 1)]
                 dataset = file.create_dataset(str(position), data=_stored(array))
-                dataset.attrs.update({"name": name, "dtype": name_of(array.dtype), "offset": [0] * array.ndim})
-                dataset.attrs["global_shape"] = array.shape
-                entries[name] = {
+                dataset.attrs.update({"name": name, "dtype": name_of(array.dtype), "offset": offset})
+                dataset.attrs["global_shape"] = whole
+                piece = {
+                    "name": name,
                     "dataset": str(position),
                     "dtype": name_of(array.dtype),
                     "shape": list(array.shape),
+                    "whole": list(whole),
+                    "offset": offset,
                     "crc32": _crc32(array),
                 }
+                if rows is not None and rows.step != 1:
+                    dataset.attrs["step"] = rows.step
+                    piece["step"] = rows.step
+                pieces.append(piece)
         stream.flush()
         size = os.fstat(stream.fileno()).st_size
-    return {"file": path.name, "size": size, "tensors": entries}
+    return {"file": path.name, "size": size, "pieces": pieces}
+
+
+def _parts(tensors: Mapping[str, Any] | Sequence[Part]) -> Iterator[tuple[str, Any, Rows | None, tuple[int, ...]]]:
+    """For each dataset the name, the array, which rows of the whole it has (None for all), and the whole's shape."""
+    if isinstance(tensors, Mapping):
+        for name, value in tensors.items():
+            array = np.asarray(value)
+            yield name, array, None, array.shape
+    else:
+        for part in tensors:
+            array = np.asarray(part.value)
+            yield (
+                part.name,
+                array,
+                part.rows,
+                array.shape if part.rows is None else (part.rows_of_all, *array.shape[1:]),
+            )
 
 
 def write_manifest(folder: Path, shards: Sequence[Mapping[str, Any]], more: Mapping[str, Any]) -> None:
@@ -108,7 +152,7 @@ def write_manifest(folder: Path, shards: Sequence[Mapping[str, Any]], more: Mapp
 
     Raises:
         FileNotFoundError: a shard is not here, as in a folder that tasks do not share.
-        ValueError: two shards have a tensor of the same name.
+        ValueError: two shards have a tensor of the same name, or not all pieces of one are there.
     """
     tensors: dict[str, Any] = {}
     for number, shard in enumerate(shards):
@@ -118,15 +162,18 @@ def write_manifest(folder: Path, shards: Sequence[Mapping[str, Any]], more: Mapp
                 f"A task has written {shard['file']!r} ({shard['size']:,} bytes), but it is not in {str(folder)!r} "
                 "here. Save to a folder that all tasks share, under the same path."
             )
-        for name, entry in shard["tensors"].items():
-            if name in tensors:
-                raise ValueError(f"Two shards of {str(folder)!r} have a tensor {name!r}. Give each another name.")
-            piece = {"shard": number, "dataset": entry["dataset"], "crc32": entry["crc32"]}
-            piece |= {"offset": [0] * len(entry["shape"]), "shape": entry["shape"]}
-            tensors[name] = {"shape": entry["shape"], "dtype": entry["dtype"], "pieces": [piece]}
+        for found in shard["pieces"]:
+            entry = tensors.setdefault(found["name"], {"shape": found["whole"], "dtype": found["dtype"], "pieces": []})
+            kept = ("dataset", "crc32", "offset", "shape", "step")
+            entry["pieces"].append({"shard": number, **{key: found[key] for key in kept if key in found}})
+            if found["whole"] != entry["shape"] or found["dtype"] != entry["dtype"]:
+                raise ValueError(f"{_two(folder, found['name'])} The second is {found['dtype']}{found['whole']}.")
+    for name, entry in tensors.items():
+        _check_whole(folder, name, entry)
+    in_turn = any("step" in piece for entry in tensors.values() for piece in entry["pieces"])
     document = {
         "format": FORMAT,
-        "version": VERSION,
+        "version": _OF_ROWS_IN_TURN if in_turn else 1,
         "shards": [{"file": shard["file"], "size": shard["size"]} for shard in shards],
         "tensors": tensors,
         **more,
@@ -134,6 +181,30 @@ def write_manifest(folder: Path, shards: Sequence[Mapping[str, Any]], more: Mapp
     document["crc32"] = _crc32_of_json(document)
     with atomic_write(folder / MANIFEST) as stream:
         stream.write(json.dumps(document, indent=1).encode())
+
+
+def _two(folder: Path, name: str) -> str:
+    return f"Two shards of {str(folder)!r} have a tensor {name!r}. Give each another name."
+
+
+def _check_whole(folder: Path, name: str, entry: Mapping[str, Any]) -> None:
+    """Check that the pieces of a tensor make the whole, and each row once."""
+    if len(entry["pieces"]) == 1 and entry["pieces"][0]["shape"] == entry["shape"]:
+        return
+    rows = np.zeros(entry["shape"][0] if entry["shape"] else 1, "int64")
+    for piece in entry["pieces"]:
+        rows[_rows_of(piece["offset"], piece["shape"], piece.get("step", 1)) if piece["shape"] else 0] += 1
+    if (rows > 1).any():
+        raise ValueError(_two(folder, name))
+    if (rows == 0).any():
+        raise ValueError(
+            f"Tensor {name!r} of {str(folder)!r} lacks {int((rows == 0).sum())} of its {len(rows)} rows: save all of "
+            "its shards."
+        )
+
+
+def _rows_of(offset: Sequence[int], shape: Sequence[int], step: int) -> slice:
+    return slice(offset[0], offset[0] + shape[0] * step, step)
 
 
 def _crc32_of_json(document: Mapping[str, Any]) -> int:
@@ -212,23 +283,48 @@ class CheckpointReader(Mapping[str, Any]):
         return found
 
     def __getitem__(self, name: str) -> Any:
-        h5py, entry = _h5py(), self.entry(name)
-        whole, dtype = self._room_for(name, entry)
-        for piece in entry.pieces:
-            file, _ = self._files[piece.shard]
-            try:
-                with h5py.File(file, "r") as opened:
-                    part = _read(opened[piece.dataset], dtype)
-                if part.shape != piece.shape or _crc32(part) != piece.crc32:
-                    raise OSError("what is there is not what was saved")
-            except (OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
-                raise DataLossError(f"Tensor {name!r} can't be read from {str(file)!r}: {error}. {_AGAIN}") from error
-            places = tuple(slice(at, at + length) for at, length in zip(piece.offset, piece.shape, strict=True))
-            whole[places] = part
-        return whole
+        entry = self.entry(name)
+        if entry.shape:
+            return self.rows(name, Rows(0, entry.shape[0]))
+        return self._piece(name, entry.pieces[0], self._checked(name, entry))
 
-    def _room_for(self, name: str, entry: Entry) -> tuple[Any, Any]:
-        """An array for a tensor, and the dtype that it was saved in.
+    def rows(self, name: str, rows: Rows) -> Any:
+        """Some rows of a tensor. Pieces that have none of them are not read.
+
+        Raises:
+            KeyError: there is no such tensor. DataLossError: what is needed of it is damaged.
+        """
+        entry = self.entry(name)
+        dtype = self._checked(name, entry)
+        found: Any = np.empty((len(rows), *entry.shape[1:]), string if dtype.kind == "T" else dtype)
+        places = np.arange(rows.first, rows.stop, rows.step)
+        for piece in entry.pieces:
+            local, offset = np.divmod(places - piece.offset[0], piece.step)
+            mine = (offset == 0) & (local >= 0) & (local < piece.shape[0])
+            if not mine.any() and len(rows):
+                continue
+            part = self._piece(name, piece, dtype)
+            columns = [slice(at, at + length) for at, length in zip(piece.offset[1:], piece.shape[1:], strict=True)]
+            if rows == Rows(0, entry.shape[0]):
+                found[(_rows_of(piece.offset, piece.shape, piece.step), *columns)] = part
+            else:
+                found[(mine, *columns)] = part[local[mine]]
+        return found
+
+    def _piece(self, name: str, piece: Piece, dtype: Any) -> Any:
+        """A piece of a tensor, if it is what was saved."""
+        file, _ = self._files[piece.shard]
+        try:
+            with _h5py().File(file, "r") as opened:
+                part = _read(opened[piece.dataset], dtype)
+            if part.shape != piece.shape or _crc32(part) != piece.crc32:
+                raise OSError("what is there is not what was saved")
+        except (OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise DataLossError(f"Tensor {name!r} can't be read from {str(file)!r}: {error}. {_AGAIN}") from error
+        return part
+
+    def _checked(self, name: str, entry: Entry) -> Any:
+        """The dtype that a tensor was saved in, of which all is there that the manifest says.
 
         Raises:
             DataLossError: its pieces are not the whole of it, or the files are too small to hold it.
@@ -242,7 +338,8 @@ class CheckpointReader(Mapping[str, Any]):
         is_whole = is_whole and all(
             0 <= piece.shard < len(self._files)
             and len(piece.offset) == len(piece.shape) == len(entry.shape)
-            and all(0 <= at <= at + length <= most for at, length, most in zip(*piece[2:4], entry.shape, strict=True))
+            and piece.step >= 1
+            and all(0 <= at <= end <= most for at, end, most in zip(piece.offset, _ends(piece), entry.shape, strict=True))
             for piece in entry.pieces
         )
         # Strings take some bytes each, whatever they are.
@@ -251,7 +348,15 @@ class CheckpointReader(Mapping[str, Any]):
                 f"Tensor {name!r} of {str(self.path)!r} has shape {list(entry.shape)}, and its pieces are not the "
                 f"whole of it. {_AGAIN}"
             )
-        return np.empty(entry.shape, string if dtype.kind == "T" else dtype), dtype
+        return dtype
+
+
+def _ends(piece: Piece) -> list[int]:
+    """Where a piece ends in the whole, along each axis."""
+    ends = [at + length for at, length in zip(piece.offset, piece.shape, strict=True)]
+    if ends and piece.shape[0] > 0:
+        ends[0] = piece.offset[0] + (piece.shape[0] - 1) * piece.step + 1
+    return ends
 
 
 _AGAIN = "Take another checkpoint, or save it again."
@@ -316,6 +421,7 @@ def _entries(path: Path, manifest: Mapping[str, Any]) -> dict[str, Entry]:
                         tuple(map(int, piece["offset"])),
                         tuple(map(int, piece["shape"])),
                         int(piece["crc32"]),
+                        int(piece.get("step", 1)),
                     )
                     for piece in entry["pieces"]
                 ],
@@ -326,4 +432,4 @@ def _entries(path: Path, manifest: Mapping[str, Any]) -> dict[str, Entry]:
         raise DataLossError(f"{str(path / MANIFEST)!r} is damaged: {error!r}. {_AGAIN}") from error
 
 
-__all__ = ["CheckpointReader", "is_checkpoint", "write_manifest", "write_shard"]
+__all__ = ["CheckpointReader", "Part", "is_checkpoint", "write_manifest", "write_shard"]

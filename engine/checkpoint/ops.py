@@ -19,10 +19,11 @@ from ..graph.dtypes import as_dtype, name_of, string
 from ..graph.graph import device
 from ..graph.op import Effect, as_scalar_or_array
 from ..graph.quick_dataclass import dataclass
+from ..graph.sharded import Rows, ShardedVariable
 from ..graph.spec import as_shape, shape_accepts, shape_text
 from ..graph.variable import Variable
 from ..ops.base import Op, Operation, Tensor, TensorSpec, apply, apply_effect, apply_multi, convert_to_tensor
-from .files import CheckpointReader, write_manifest, write_shard
+from .files import CheckpointReader, Part, write_manifest, write_shard
 
 _TEXT = TensorSpec((), string)
 
@@ -44,14 +45,19 @@ class SaveShard(_FileOp):
     names: tuple[str, ...]
     number: int
     count: int
+    parts: tuple[tuple[int, ...], ...] = ()  # for each tensor () if it is whole, or first, stop, step, rows of all
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return _TEXT
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         folder, *tensors = inputs
-        found = write_shard(Path(str(folder)), self.number, self.count, dict(zip(self.names, tensors, strict=True)))
-        return as_scalar_or_array(json.dumps(found))
+        rows = self.parts or ((),) * len(tensors)
+        found = [
+            Part(name, value, Rows(*region[:3]), region[3]) if region else Part(name, value, None, 0)
+            for name, value, region in zip(self.names, tensors, rows, strict=True)
+        ]
+        return as_scalar_or_array(json.dumps(write_shard(Path(str(folder)), self.number, self.count, found)))
 
     def effects(self) -> Iterable[Effect]:  # shards are written at once
         return (Effect(f"shard {self.number} of a checkpoint", writes=True),)
@@ -79,22 +85,37 @@ class RestoreTensors(_FileOp):
 
     names: tuple[str, ...]
     specs: tuple[TensorSpec, ...]
+    parts: tuple[tuple[int, ...], ...] = ()  # for each tensor () for all of it, or first, stop, step of its rows
 
     def infer(self, *inputs: Any) -> tuple[TensorSpec, ...]:
-        return self.specs
+        return tuple([_spec_of_rows(*each) for each in zip(self.specs, self._rows, strict=True)])
+
+    @property
+    def _rows(self) -> tuple[tuple[int, ...], ...]:
+        return self.parts or ((),) * len(self.names)
 
     def run(self, xp: Any, *inputs: Any) -> Any:
         reader = CheckpointReader(str(inputs[0]))
-        wanted = zip(self.names, self.specs, strict=True)
-        found = [as_scalar_or_array(checked(reader, name, spec)) for name, spec in wanted]
+        wanted = zip(self.names, self.specs, self._rows, strict=True)
+        found = [as_scalar_or_array(checked(reader, name, spec, region)) for name, spec, region in wanted]
         return found[0] if len(found) == 1 else tuple(found)
 
     def effects(self) -> Iterable[Effect]:
         return (Effect("manifest of a checkpoint", writes=False),)
 
 
-def checked(reader: CheckpointReader, name: str, spec: TensorSpec) -> Any:
-    """A tensor of a checkpoint, if it is what is expected.
+def _spec_of_rows(spec: TensorSpec, region: tuple[int, ...]) -> TensorSpec:
+    return TensorSpec((len(Rows(*region)), *(spec.shape or ())[1:]), spec.dtype) if region else spec
+
+
+def checked(reader: CheckpointReader, name: str, spec: TensorSpec, region: tuple[int, ...] = ()) -> Any:
+    """A tensor of a checkpoint, or some of its rows, if it is what is expected.
+
+    Args:
+        reader: of the checkpoint.
+        name: of the tensor.
+        spec: what is expected of the whole.
+        region: first, stop and step of the rows; () for all.
 
     Raises:
         KeyError: there is no such tensor. ValueError: its shape or dtype is another one.
@@ -105,7 +126,7 @@ def checked(reader: CheckpointReader, name: str, spec: TensorSpec) -> Any:
             f"Tensor {name!r} of the checkpoint {str(reader.path)!r} is {entry.dtype}{shape_text(entry.shape)}; "
             f"expected {name_of(spec.dtype)}{shape_text(spec.shape)}. Nothing was restored."
         )
-    return reader[name]
+    return reader.rows(name, Rows(*region)) if region else reader[name]
 
 
 def save(prefix: Any, names: Sequence[str], tensors: Sequence[Any], metadata: Any = "{}") -> Operation | None:
@@ -114,7 +135,8 @@ def save(prefix: Any, names: Sequence[str], tensors: Sequence[Any], metadata: An
     Args:
         prefix: the folder, which all tasks share; a text, or a tensor of one.
         names: of the tensors.
-        tensors: tensors or variables. A variable is written by the task on which it is.
+        tensors: tensors or variables. A variable is written by the task on which it is. A `ShardedVariable` is written
+            by all tasks on which its shards are; it is one tensor of the checkpoint.
         metadata: a JSON object whose entries the manifest has, too; a text, or a tensor of one.
 
     Returns:
@@ -136,16 +158,44 @@ def save(prefix: Any, names: Sequence[str], tensors: Sequence[Any], metadata: An
     if twice:
         raise ValueError(f"save: the names {twice} are given more than once; a checkpoint has one tensor of a name.")
     where = _as_text(prefix)
-    groups: dict[str, list[int]] = {}
-    for position, tensor in enumerate(tensors):
-        groups.setdefault(_task_of(tensor), []).append(position)
+    groups: dict[str, list[tuple[str, Any, tuple[int, ...]]]] = {}
+    for name, tensor in zip(names, tensors, strict=True):
+        for part, region in _parts_of(tensor):
+            groups.setdefault(_task_of(part), []).append((name, part, region))
     shards: list[Tensor] = []
-    for number, (task, positions) in enumerate(groups.items()):
-        op = SaveShard(tuple([names[k] for k in positions]), number, len(groups))
+    for number, (task, parts) in enumerate(groups.items()):
+        regions = tuple([region for _, _, region in parts])
+        op = SaveShard(tuple([name for name, _, _ in parts]), number, len(groups), regions if any(regions) else ())
         with device(task) if task else contextlib.nullcontext():
-            given = [convert_to_tensor(tensors[k]) for k in positions]
+            given = [convert_to_tensor(part) for _, part, _ in parts]
             shards.append(apply(op, where, *given, name=f"save/shard_{number}"))
     return apply_effect(WriteManifest(), where, _as_text(metadata), *shards, name="save/manifest")
+
+
+def _parts_of(tensor: Any) -> list[tuple[Any, tuple[int, ...]]]:
+    """What is saved of a tensor, and which rows of it that is."""
+    if not isinstance(tensor, ShardedVariable):
+        return [(tensor, ())]
+    pairs = zip(tensor.shards, tensor.rows, strict=True)
+    return [(shard, (rows.first, rows.stop, rows.step, len(tensor))) for shard, rows in pairs]
+
+
+def assign_restored(prefix: Any, names: Sequence[str], variables: Sequence[Any]) -> list[Tensor]:
+    """Build the assignments of what a checkpoint has to variables; each reads and writes where the variable is.
+
+    Args:
+        prefix: the folder; a text, or a tensor of one.
+        names: of the tensors.
+        variables: a variable or a `ShardedVariable` for each. A shard reads the pieces that have rows of it.
+    """
+    where = _as_text(prefix)
+    found: list[Tensor] = []
+    for name, variable in zip(names, variables, strict=True):
+        for part, region in _parts_of(variable):
+            op = RestoreTensors((name,), (_spec_of(variable),), (region[:3],) if region else ())
+            with device(part.device) if part.device else contextlib.nullcontext():
+                found.append(part.assign(apply_multi(op, where, name=f"restore/{name}")[0]))
+    return found
 
 
 def restore(prefix: Any, names: Sequence[str], specs: Sequence[Any]) -> list[Tensor]:
@@ -187,4 +237,4 @@ def _spec_of(value: Any) -> TensorSpec:
     return TensorSpec(as_shape(spec.shape), as_dtype(spec.dtype))
 
 
-__all__ = ["restore", "save"]
+__all__ = ["assign_restored", "restore", "save"]

@@ -21,6 +21,7 @@ from .name_scopes import name_scope
 from .nest import flatten, map_structure, pack_as
 from .op import Effect, ErrorSample, Op, Sample, registered_ops
 from .region import Mirror, Region
+from .sharded import ShardedVariable
 from .slices import IndexedSlices
 from .spec import ArraySpec, FrameSpec, Shape, Spec, StoreSpec, TensorSpec, as_shape, broadcast_shapes
 from .stateless import StatelessScope, in_stateless_scope
@@ -50,6 +51,7 @@ __all__ = [
     "Region",
     "Sample",
     "Shape",
+    "ShardedVariable",
     "Spec",
     "State",
     "StatelessScope",

@@ -540,6 +540,7 @@ class _Context(threading.local):
     def __init__(self) -> None:
         self.stack: list[Graph] = []
         self.around: list[Graph] = []  # those that are being built around a block that runs at once
+        self.scope_before: DeviceScope | None = None  # that of the default graph where such a block began
         self.effects = 0  # how often something was changed at once by this thread
         self.tapes: tuple[Any, ...] = ()  # those that record what is computed at once on this thread
 
@@ -567,8 +568,20 @@ def current_device_scope() -> DeviceScope:
     for graph in (*reversed(_context.stack), *reversed(_context.around), _default_graph):
         scope = graph.device_scope
         if scope.parts or scope.colocations:
-            return scope
+            return scope if _context.stack else _with_scopes_inside(scope)
     return DeviceScope()
+
+
+def _with_scopes_inside(around: DeviceScope) -> DeviceScope:
+    """What scopes ask for that were entered inside a block that runs at once, inside those around it."""
+    own = _default_graph.device_scope
+    if not _context.around or own is _context.scope_before or own is around:
+        return around
+    if own.colocations:
+        return own
+    for part in own.parts:
+        around = around.inside(part)
+    return around
 
 
 def in_explicit_graph() -> bool:
@@ -601,12 +614,12 @@ def eagerly() -> Generator[None]:
     For what is computed once and not in each step, such as the initial values of weights that a layer makes while it
     is traced.
     """
-    stack, around = _context.stack, _context.around
-    _context.stack, _context.around = [], [*around, *stack]
+    stack, around, scope = _context.stack, _context.around, _context.scope_before
+    _context.stack, _context.around, _context.scope_before = [], [*around, *stack], _default_graph.device_scope
     try:
         yield
     finally:
-        _context.stack, _context.around = stack, around
+        _context.stack, _context.around, _context.scope_before = stack, around, scope
 
 
 @contextmanager

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from threading import RLock
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -68,6 +69,25 @@ class OwnMemory:
             variable.take_back()
 
 
+class Later:
+    """A first value that is computed when it is first needed, and maybe elsewhere.
+
+    Attributes:
+        dtype: of the value.
+    """
+
+    dtype: DType
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the value."""
+        raise NotImplementedError(f"{type(self).__name__} must define shape.")
+
+    def compute(self) -> Any:
+        """Compute the value, as an array that nothing else refers to."""
+        raise NotImplementedError(f"{type(self).__name__} must define compute().")
+
+
 class _CreatedOnce(type):
     """Makes a variable unless an earlier trace of the same loop body or branch has made it."""
 
@@ -109,6 +129,8 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
     # A layer's weights have their own of these, and a longer path.
     regularizer: Any = None
     constraint: Any = None
+    whole: Any = None  # the `ShardedVariable` of which it is a shard
+    _first: Later | None = None  # its value, before that is needed
 
     def __init__(
         self,
@@ -133,9 +155,12 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
             initial_value = _call_initializer(initial_value, shape, dtype, name)
         if isinstance(initial_value, Variable):
             initial_value = initial_value.numpy()
+        if isinstance(initial_value, Later) and _later(initial_value, dtype) is None:
+            initial_value = initial_value.compute()
         if isinstance(initial_value, Symbol):
             initial_value = outside(initial_value, name or "variable").eval()
-        value = _operators["as_array"](initial_value, dtype)
+        later = _later(initial_value, dtype)
+        value = _operators["as_array"](initial_value, dtype) if later is None else later
         static: Shape = tuple(value.shape) if shape is None else as_shape(shape)
         if not shape_accepts(static, tuple(value.shape)):
             raise ValueError(
@@ -145,7 +170,10 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         self.spec = TensorSpec(static, value.dtype)
         self.name = name or "variable"
         self.trainable = trainable
-        self._value: Any = _own(value)
+        if later is None:
+            self._value: Any = _own(value)
+        else:
+            self._first = later
         self._is_lent = False  # whether values may share the memory of `_value`
         self.lock = RLock()  # held by who reads the value and then writes what depends on it
         self.location = user_location()
@@ -170,11 +198,29 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
     @property
     def size(self) -> int:
         """The number of elements of the current value."""
-        return int(np.size(self._value))
+        first = self.first_value
+        return int(np.size(self._value)) if first is None else math.prod(first.shape)
 
     @property
     def nbytes(self) -> int:
-        return int(self._value.nbytes)
+        first = self.first_value
+        return int(self._value.nbytes) if first is None else math.prod(first.shape) * first.dtype.itemsize
+
+    @property
+    def first_value(self) -> Later | None:
+        """What computes its value, if that was not needed yet; None otherwise."""
+        return None if "_value" in self.__dict__ else self._first
+
+    if not TYPE_CHECKING:  # it would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            first = self.__dict__.get("_first") if name == "_value" else None
+            if first is None:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            with self.lock:
+                if "_value" not in self.__dict__:
+                    self._value = first.compute()
+            return self.__dict__["_value"]
 
     def numpy(self) -> Any:
         """A copy of the current value."""
@@ -380,6 +426,13 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
 
     def __repr__(self) -> str:
         return f"<Variable {self.name} {self.spec}>"
+
+
+def _later(initial_value: Any, dtype: Any) -> Later | None:
+    """A first value that is to be computed later, if that is one of the dtype that is asked for."""
+    if not isinstance(initial_value, Later):
+        return None
+    return initial_value if dtype is None or as_dtype(dtype) == initial_value.dtype else None
 
 
 def _one_value(initial_value: Any, initializer: Any, name: str | None) -> Any:

@@ -12,16 +12,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..graph import define_operators
-from ..graph.dtypes import as_dtype
+from ..graph import define_operators, eagerly
+from ..graph.dtypes import DType, as_dtype
 from ..graph.value import Value
-from ..ops.random import (
-    SeedGenerator,
-    draw_normal,
-    draw_truncated_normal,
-    draw_uniform,
-    global_generator,
-)
+from ..ops.draws import Draw
+from ..ops.random import SeedGenerator, draw_normal, global_generator
 from .floats import floatx
 from .fourier_windows import check_window, window_of
 from .registry import deserialize_keras_object, get_instance, register_builtins, serialize_keras_object
@@ -46,7 +41,17 @@ class Initializer:
 
     def compute(self, shape: Sequence[int], dtype: Any = None) -> Array:
         """The same as a NumPy array: what the built-in initializers define."""
-        raise NotImplementedError(f"Initializer {type(self).__name__} does not define __call__(shape, dtype).")
+        drawn = self.drawn(tuple(int(size) for size in shape), as_dtype(dtype or floatx()))
+        if drawn is None:
+            raise NotImplementedError(f"Initializer {type(self).__name__} does not define __call__(shape, dtype).")
+        return drawn.compute()
+
+    def drawn(self, shape: tuple[int, ...], dtype: DType) -> Draw | None:
+        """The same described, to be computed later and elsewhere; None where that can't be said.
+
+        What comes from a generator is drawn from it now: its next key.
+        """
+        return None
 
     def get_config(self) -> dict[str, Any]:
         return {}
@@ -73,15 +78,15 @@ class Initializer:
 class Zeros(Initializer):
     """All zeros."""
 
-    def compute(self, shape: Sequence[int], dtype: Any = None) -> Array:
-        return np.zeros(tuple(shape), as_dtype(dtype or floatx()))
+    def drawn(self, shape: tuple[int, ...], dtype: DType) -> Draw | None:
+        return Draw("fill", (), (0,), shape, dtype)
 
 
 class Ones(Initializer):
     """All ones."""
 
-    def compute(self, shape: Sequence[int], dtype: Any = None) -> Array:
-        return np.ones(tuple(shape), as_dtype(dtype or floatx()))
+    def drawn(self, shape: tuple[int, ...], dtype: DType) -> Draw | None:
+        return Draw("fill", (), (1,), shape, dtype)
 
 
 class Constant(Initializer):
@@ -93,6 +98,9 @@ class Constant(Initializer):
 
     def __init__(self, value: Any = 0.0) -> None:
         self.value = value
+
+    def drawn(self, shape: tuple[int, ...], dtype: DType) -> Draw | None:
+        return Draw("fill", (), (self.value,), shape, dtype) if type(self.value) in (int, float) else None
 
     def compute(self, shape: Sequence[int], dtype: Any = None) -> Array:
         return np.broadcast_to(np.asarray(self.value, as_dtype(dtype or floatx())), tuple(shape)).copy()
@@ -142,6 +150,9 @@ class RandomInitializer(Initializer):
             return self.seed.next()
         return global_generator().next() if self.seed is None else SeedGenerator(self.seed).next()
 
+    def _draw(self, kind: str, shape: tuple[int, ...], dtype: DType, first: float, second: float) -> Draw:
+        return Draw(kind, tuple(int(part) for part in self._key()), (first, second), shape, dtype)
+
     def get_config(self) -> dict[str, Any]:
         return {"seed": serialize_keras_object(self.seed)}
 
@@ -168,8 +179,8 @@ class RandomNormal(RandomInitializer):
         self.mean = mean
         self.stddev = stddev
 
-    def compute(self, shape: Sequence[int], dtype: Any = None) -> Array:
-        return draw_normal(self._key(), tuple(shape), dtype or floatx(), self.mean, self.stddev)
+    def drawn(self, shape: tuple[int, ...], dtype: DType) -> Draw | None:
+        return self._draw("normal", shape, dtype, self.mean, self.stddev)
 
     def get_config(self) -> dict[str, Any]:
         return {"mean": self.mean, "stddev": self.stddev, **super().get_config()}
@@ -178,8 +189,8 @@ class RandomNormal(RandomInitializer):
 class TruncatedNormal(RandomNormal):
     """Normally distributed values, drawn again where they are more than 2 standard deviations off."""
 
-    def compute(self, shape: Sequence[int], dtype: Any = None) -> Array:
-        return draw_truncated_normal(self._key(), tuple(shape), dtype or floatx(), self.mean, self.stddev)
+    def drawn(self, shape: tuple[int, ...], dtype: DType) -> Draw | None:
+        return self._draw("truncated_normal", shape, dtype, self.mean, self.stddev)
 
 
 class RandomUniform(RandomInitializer):
@@ -190,8 +201,8 @@ class RandomUniform(RandomInitializer):
         self.minval = minval
         self.maxval = maxval
 
-    def compute(self, shape: Sequence[int], dtype: Any = None) -> Array:
-        return draw_uniform(self._key(), tuple(shape), dtype or floatx(), self.minval, self.maxval)
+    def drawn(self, shape: tuple[int, ...], dtype: DType) -> Draw | None:
+        return self._draw("uniform", shape, dtype, self.minval, self.maxval)
 
     def get_config(self) -> dict[str, Any]:
         return {"minval": self.minval, "maxval": self.maxval, **super().get_config()}
@@ -239,17 +250,16 @@ class VarianceScaling(RandomInitializer):
         self.mode = mode
         self.distribution = distribution
 
-    def compute(self, shape: Sequence[int], dtype: Any = None) -> Array:
+    def drawn(self, shape: tuple[int, ...], dtype: DType) -> Draw | None:
         fan_in, fan_out = compute_fans(shape, self.input_axes, self.output_axes)
         fans = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}
         variance = self.scale / max(1.0, fans[self.mode])
-        dtype = dtype or floatx()
         if self.distribution == "uniform":
             limit = math.sqrt(3.0 * variance)
-            return draw_uniform(self._key(), tuple(shape), dtype, -limit, limit)
+            return self._draw("uniform", shape, dtype, -limit, limit)
         if self.distribution == "truncated_normal":
-            return draw_truncated_normal(self._key(), tuple(shape), dtype, 0.0, math.sqrt(variance) / _TRUNCATED_STDDEV)
-        return draw_normal(self._key(), tuple(shape), dtype, 0.0, math.sqrt(variance))
+            return self._draw("truncated_normal", shape, dtype, 0.0, math.sqrt(variance) / _TRUNCATED_STDDEV)
+        return self._draw("normal", shape, dtype, 0.0, math.sqrt(variance))
 
     def get_config(self) -> dict[str, Any]:
         scaling = {"scale": self.scale, "mode": self.mode, "distribution": self.distribution}
@@ -506,7 +516,27 @@ def get(identifier: Any) -> Callable[..., Any]:
     return get_instance("initializer", identifier, _NAMES)
 
 
-define_operators({"initializer": get})  # a variable may be told its initializer by name
+def first_value(initializer: Any, shape: Sequence[int], dtype: Any = None) -> Any:
+    """What an initializer gives: a `Draw`, to be computed when and where it is needed, or else the values.
+
+    Args:
+        initializer: a function of shape and dtype, or what `get` takes.
+        shape, dtype: of the value.
+    """
+    given = initializer if callable(initializer) else get(initializer)
+    size, wanted = tuple(int(each) for each in shape), as_dtype(dtype or floatx())
+    if isinstance(given, Initializer):
+        names = ("drawn", "compute", "__call__")
+        owner = next(each for each in type(given).__mro__ if any(name in vars(each) for name in names))
+        drawn = given.drawn(size, wanted) if "drawn" in vars(owner) else None
+        if drawn is not None:
+            return drawn
+    with eagerly():
+        return given(size, dtype=wanted)
+
+
+# A variable may be told its initializer by name; the shards of one ask for the first value of the whole.
+define_operators({"initializer": get, "first_value": first_value})
 
 
 def serialize(initializer: Any) -> Any:

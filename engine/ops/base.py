@@ -21,6 +21,7 @@ from ..graph.nest import is_sequence
 from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ..graph.provenance import user_stacklevel
 from ..graph.quick_dataclass import dataclass
+from ..graph.sharded import ShardedVariable
 from ..graph.slices import IndexedSlices
 from ..graph.spec import TensorSpec, as_shape, broadcast_shapes
 from ..graph.tensor import Symbol, Tensor
@@ -339,7 +340,7 @@ def convert_to_tensor(value: TensorLike, dtype: Any = None, name: str | None = N
     dtype('float32')
     """
     wanted = None if dtype is None else as_dtype(dtype)
-    if isinstance(value, (Variable, VariableRows)):
+    if isinstance(value, (Variable, VariableRows, ShardedVariable)):
         value = value.value
     if isinstance(value, Tensor):
         return value if wanted is None or value.dtype == wanted else cast(value, wanted)
@@ -357,12 +358,12 @@ def convert_to_tensor(value: TensorLike, dtype: Any = None, name: str | None = N
 def _holds_symbols(value: Any) -> bool:
     if is_sequence(value):
         return any(_holds_symbols(item) for item in value)
-    return isinstance(value, (Tensor, Variable))
+    return isinstance(value, (Tensor, Variable, ShardedVariable))
 
 
 def dtype_of(value: TensorLike) -> Any:
     """What `value` brings to promotion: its dtype, or its Python type if it is a weak scalar."""
-    if isinstance(value, (Tensor, Variable, VariableRows, IndexedSlices)):
+    if isinstance(value, (Tensor, Variable, VariableRows, ShardedVariable, IndexedSlices)):
         return value.dtype
     if isinstance(value, _PYTHON_SCALARS) and not isinstance(value, np.generic):
         return type(value)

@@ -15,22 +15,30 @@ from .base import Op, Operation, Sample, Tensor, TensorSpec
 from .keys import key_words
 from .shape_arguments import fill_shape
 
-
-def raw_words(key: Any, count: int) -> Any:
-    """`count` 64-bit words."""
-    return np.random.Philox(key=key_words(key)).random_raw(count)
+_WORDS_OF_BLOCK = 4  # that the generator makes of one value of its counter
 
 
-def half_words(key: Any, count: int) -> Any:
+def raw_words(key: Any, count: int, start: int = 0) -> Any:
+    """`count` 64-bit words, those from number `start` on."""
+    bits = np.random.Philox(key=key_words(key))
+    if not start:
+        return bits.random_raw(count)
+    blocks, before = divmod(start, _WORDS_OF_BLOCK)
+    return bits.advance(blocks).random_raw(before + count)[before:]
+
+
+def half_words(key: Any, count: int, start: int = 0) -> Any:
     """`count` 32-bit words: the halves of 64-bit words, the lower one first."""
-    return raw_words(key, (count + 1) // 2).astype("<u8", copy=False).view("<u4")[:count]
+    first, before = divmod(start, 2)
+    words = raw_words(key, (before + count + 1) // 2, first)
+    return words.astype("<u8", copy=False).view("<u4")[before : before + count]
 
 
-def unit_numbers(key: Any, count: int, dtype: DType) -> Any:
-    """`count` uniforms in [0, 1), in float64 or (for narrower types, too) in float32."""
+def unit_numbers(key: Any, count: int, dtype: DType, start: int = 0) -> Any:
+    """`count` uniforms in [0, 1), in float64 or (for narrower types, too) in float32, from number `start` on."""
     if dtype == dtypes.float64:
-        return unit_of_words(raw_words(key, count))
-    halves = half_words(key, count)
+        return unit_of_words(raw_words(key, count, start))
+    halves = half_words(key, count, start)
     halves >>= 8
     return halves.astype("float32") * np.float32(2.0**-24)
 

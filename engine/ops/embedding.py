@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.graph import colocate_with
+from ..graph.sharded import ShardedVariable
 from ..graph.tensor import Tensor
 from ..graph.variable import Variable
 from .base import TensorLike, convert_to_tensor
@@ -31,6 +32,13 @@ STRATEGIES = ("mod", "div")
 def shard_sizes(count: int, shards: int) -> list[int]:
     """How many of `count` rows each shard holds, with either strategy: the first ones take one more."""
     return [count // shards + (shard < count % shards) for shard in range(shards)]
+
+
+def shards_of(params: Any, partition_strategy: str) -> tuple[list[Any], str]:
+    """The shards of a table that was given as one, as a `ShardedVariable` or as a list, and how they are cut."""
+    if isinstance(params, ShardedVariable):
+        return list(params.shards), params.layout
+    return ([*params] if isinstance(params, (list, tuple)) else [params]), partition_strategy
 
 
 def find_shards(
@@ -76,7 +84,7 @@ def embedding_lookup(
 
     Args:
         params: a table ``(vocabulary, ...)``, or a list of shards of it. Of n shards the first ``vocabulary % n`` hold
-            one row more than the others.
+            one row more than the others. A `ShardedVariable` has its own strategy.
         ids: integers of any shape.
         partition_strategy: "mod": row i is row ``i // n`` of shard ``i % n``. "div": each shard holds rows that follow
             one another.
@@ -101,7 +109,7 @@ def embedding_lookup(
            [ 0.],
            [40.]], dtype=float32)
     """
-    shards: list[Any] = [*params] if isinstance(params, (list, tuple)) else [params]
+    shards, partition_strategy = shards_of(params, partition_strategy)
     if not shards:
         raise ValueError("embedding_lookup: params must be a table or a list of at least one shard, got an empty list.")
     if max_norm is not None and not max_norm > 0:

@@ -12,6 +12,7 @@ from ..graph import dtypes
 from ..graph.graph import Operation
 from ..graph.op import ErrorSample, Op, Sample, as_scalar_or_array
 from ..graph.quick_dataclass import dataclass
+from ..graph.sharded import ShardedVariable
 from ..graph.slices import IndexedSlices
 from ..graph.spec import Shape, TensorSpec, broadcast_shapes
 from ..graph.tensor import Tensor
@@ -255,7 +256,15 @@ def take(x: TensorLike, indices: TensorLike, axis: int | None = None) -> Tensor:
     array([[5, 6],
            [1, 2]], dtype=int32)
     """
+    if isinstance(x, ShardedVariable) and axis in (0, -x.ndim):
+        return _take_of_shards(x, indices, wrap=True)
     return _take(convert_to_tensor(x), integers(indices, "take"), axis, wrap=True)
+
+
+def _take_of_shards(x: ShardedVariable, indices: TensorLike, wrap: bool) -> Tensor:
+    from .shards import take_of_shards  # which builds on this module
+
+    return take_of_shards(x, indices, wrap)
 
 
 def _take(x: Tensor, indices: Tensor, axis: int | None, wrap: bool) -> Tensor:
@@ -284,6 +293,8 @@ def gather(params: TensorLike, indices: TensorLike, axis: int | None = None, bat
     array([[2, 2],
            [3, 4]], dtype=int32)
     """
+    if isinstance(params, ShardedVariable) and not batch_dims and axis in (None, 0, -params.ndim):
+        return _take_of_shards(params, indices, wrap=False)
     tensor, places = convert_to_tensor(params), integers(indices, "gather")
     if not batch_dims:
         return _take(tensor, places, axis or 0, wrap=False)

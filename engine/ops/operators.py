@@ -13,6 +13,7 @@ from . import axes, bitwise, comparison, elementwise, indexing, linalg, mathemat
 from .base import as_array, cast, constant_of, convert_to_tensor
 from .entrance import entering_graphs
 from .indexed_slices import scatter, take_rows, to_dense
+from .shards import join_shards, parts_of_shards
 
 
 def _is_bool(x: Any) -> bool:
@@ -144,6 +145,8 @@ define_operators(
         "to_dense": to_dense,
         "scatter": scatter,
         "take_rows": take_rows,
+        "join_shards": join_shards,
+        "parts_of_shards": parts_of_shards,
         "save_graph": _save_graph,
         "staged": _staged,
         "dump_lowered": _dump_lowered,

@@ -76,14 +76,24 @@ def _narrowed(values: Any, dtype: DType, low: float, high: float) -> Any:
     return result
 
 
-def draw_uniform(key: Any, shape: Sequence[int], dtype: Any = "float32", low: float = 0.0, high: float = 1.0) -> Any:
+def draw_uniform(
+    key: Any,
+    shape: Sequence[int],
+    dtype: Any = "float32",
+    low: float = 0.0,
+    high: float = 1.0,
+    part: tuple[int, int] | None = None,
+) -> Any:
     """Uniform numbers in [low, high), as an array: for initializers and other uses outside of a graph.
 
     Args:
         key: two integers, as from `SeedGenerator.next`.
+        shape, dtype: of the array.
+        low, high: the bounds.
+        part: for some numbers of a longer draw, the number of the first one, and how many there are in all.
     """
     wanted = as_dtype(dtype)
-    values = unit_numbers(key, element_count(shape), wanted)
+    values = unit_numbers(key, element_count(shape), wanted, 0 if part is None else part[0])
     if (low, high) != (0.0, 1.0):
         values = values * values.dtype.type(high - low) + values.dtype.type(low)
     if high > low and (wanted != values.dtype or (low, high) != (0.0, 1.0)):
@@ -91,7 +101,10 @@ def draw_uniform(key: Any, shape: Sequence[int], dtype: Any = "float32", low: fl
     return as_scalar_or_array(values.astype(wanted, copy=False).reshape(tuple(shape)))
 
 
-def _standard_normal(key: Any, count: int, dtype: DType) -> Any:
+def _standard_normal(key: Any, count: int, dtype: DType, part: tuple[int, int] | None = None) -> Any:
+    """`count` numbers: those of the first half are cosines, those of the second one sines, of the same angles."""
+    if part is not None and part != (0, count):
+        return _some_standard_normal(key, count, dtype, *part)
     half = (count + 1) // 2
     unit = unit_numbers(key, 2 * half, dtype)
     radius = np.sqrt(-2 * np.log1p(-unit[:half]))
@@ -99,10 +112,29 @@ def _standard_normal(key: Any, count: int, dtype: DType) -> Any:
     return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
 
 
-def draw_normal(key: Any, shape: Sequence[int], dtype: Any = "float32", mean: float = 0.0, stddev: float = 1.0) -> Any:
+def _some_standard_normal(key: Any, count: int, dtype: DType, start: int, total: int) -> Any:
+    half = (total + 1) // 2
+    found: list[Any] = []
+    for wave, low, high in ((np.cos, 0, half), (np.sin, half, total)):
+        first, last = max(start, low) - low, min(start + count, high) - low
+        if first < last:
+            radius = np.sqrt(-2 * np.log1p(-unit_numbers(key, last - first, dtype, first)))
+            unit = unit_numbers(key, last - first, dtype, half + first)
+            found.append(radius * wave(unit * unit.dtype.type(2 * math.pi)))
+    return np.concatenate(found) if found else unit_numbers(key, 0, dtype)
+
+
+def draw_normal(
+    key: Any,
+    shape: Sequence[int],
+    dtype: Any = "float32",
+    mean: float = 0.0,
+    stddev: float = 1.0,
+    part: tuple[int, int] | None = None,
+) -> Any:
     """Normally distributed numbers, as an array. See `draw_uniform`."""
     wanted = as_dtype(dtype)
-    values = _standard_normal(key, element_count(shape), wanted)
+    values = _standard_normal(key, element_count(shape), wanted, part)
     values = values * values.dtype.type(stddev) + values.dtype.type(mean)
     return as_scalar_or_array(values.astype(wanted, copy=False).reshape(tuple(shape)))
 
@@ -111,10 +143,15 @@ _CENTRAL = math.erf(math.sqrt(2))  # the probability within 2 standard deviation
 
 
 def draw_truncated_normal(
-    key: Any, shape: Sequence[int], dtype: Any = "float32", mean: float = 0.0, stddev: float = 1.0
+    key: Any,
+    shape: Sequence[int],
+    dtype: Any = "float32",
+    mean: float = 0.0,
+    stddev: float = 1.0,
+    part: tuple[int, int] | None = None,
 ) -> Any:
     """Normally distributed numbers within 2 standard deviations of the mean, as an array. See `draw_uniform`."""
-    unit = unit_numbers(key, element_count(shape), dtypes.float64)
+    unit = unit_numbers(key, element_count(shape), dtypes.float64, 0 if part is None else part[0])
     values = erfinv_values(np, (2 * unit - 1) * _CENTRAL) * math.sqrt(2)
     values = np.clip(values, -2, 2) * stddev + mean
     return as_scalar_or_array(values.astype(as_dtype(dtype)).reshape(tuple(shape)))

@@ -16,6 +16,7 @@ from ..graph.resource import NamedResource
 from ..graph.spec import Spec
 from ..graph.tensor import Symbol
 from ..graph.variable import Variable
+from ..ops.draws import described_draw
 from ..ops.keys import SeedGenerator
 from ..queues.accumulators import ConditionalAccumulator, SparseConditionalAccumulator
 from ..queues.queue import FIFOQueue, PaddingFIFOQueue, PriorityQueue, RandomShuffleQueue
@@ -212,7 +213,7 @@ def made_resource(description: Any, array: Callable[[int], Any]) -> Any:
         raise SavedGraphError(
             f"state of the kind {kind!r} is not known here. Load it with a newer version of anabranch"
         )
-    value = array(description["value"])
+    value = array(description["value"]) if "first" not in description else described_draw(description["first"])
     shape = description["shape"]
     variable = Variable(value, shape, value.dtype, trainable=description["trainable"], name=description["name"])
     variable.device = description.get("device", "")

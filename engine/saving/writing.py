@@ -14,6 +14,7 @@ from ..graph.region import Region
 from ..graph.resource import NamedResource
 from ..graph.tensor import Symbol
 from ..graph.variable import Variable
+from ..ops.draws import Draw
 from .values import SavedGraphError, ValueWriter, field_names, write_spec
 
 FORMAT = "anabranch graph"
@@ -37,15 +38,21 @@ def describe(graph: Graph, operations: Collection[Operation] | None = None) -> t
 
 
 def describe_for_tasks(graph: Graph) -> tuple[dict[str, Any], list[Any], list[Any]]:
-    """As `describe`, and the variables and generators of the graph in the order in which the document has them."""
-    writer = _GraphWriter(graph.root)
+    """As `describe`, and the variables and generators of the graph in the order in which the document has them.
+
+    First values that can be computed elsewhere are described, not computed.
+    """
+    writer = _GraphWriter(graph.root, describes_draws=True)
     return writer.document, writer.arrays, list(writer.resources)
 
 
 class _GraphWriter:
     """Numbers blocks (the graph, then each region), operations in them, resources and arrays."""
 
-    def __init__(self, graph: Graph, operations: Collection[Operation] | None = None) -> None:
+    def __init__(
+        self, graph: Graph, operations: Collection[Operation] | None = None, *, describes_draws: bool = False
+    ) -> None:
+        self._describes_draws = describes_draws
         self.arrays: list[Any] = []
         self._array_numbers: dict[int, int] = {}
         self.resources: dict[Any, int] = {}
@@ -159,13 +166,14 @@ class _GraphWriter:
         if not isinstance(resource, Variable):
             return {"kind": "generator", "name": resource.name, "state": [int(part) for part in resource.state]}
         shape = resource.shape
+        first = resource.first_value if self._describes_draws else None
         return {
             "kind": "variable",
             "name": resource.name,
             "device": resource.device,
             "shape": None if shape is None else list(shape),
             "trainable": resource.trainable,
-            "value": self._array(resource.numpy()),
+            **({"first": first.describe()} if isinstance(first, Draw) else {"value": self._array(resource.numpy())}),
         }
 
 

@@ -52,6 +52,20 @@ def test_replicas_find_what_one_process_finds(workers: int, ps: int, alone: Any,
             np.testing.assert_allclose(found[name], alone[name], precision, precision, err_msg=name)
 
 
+def test_shards_of_weights_find_what_one_process_finds(tmp_path: Path) -> None:
+    names = ("table", "float64")
+    run(str(SCRIPTS / "train_models.py"), "ParameterServer", str(tmp_path / "alone"), *names)
+    alone = np.load(tmp_path / "alone-0.npz")
+    command = ["launch", "-n", "2", "--ps", "2", str(SCRIPTS / "train_models.py"), "ParameterServer:3"]
+    run("-m", "anabranch", *command, str(tmp_path / "found"), *names)
+    for worker in range(2):
+        found = np.load(tmp_path / f"found-{worker}.npz")
+        assert set(found.files) == set(alone.files)
+        for name in found.files:
+            precision = 1e-10 if name.startswith("float64") else 2e-5
+            np.testing.assert_allclose(found[name], alone[name], precision, precision, err_msg=name)
+
+
 def test_synchronized_statistics_are_those_of_the_whole_batch(tmp_path: Path) -> None:
     run(str(SCRIPTS / "train_models.py"), "DataParallel", str(tmp_path / "alone"), "synchronized")
     launch(2, 0, "train_models.py", str(tmp_path / "found"), "synchronized")

@@ -96,7 +96,7 @@ def test_shards_are_put_together(tmp_path: Path) -> None:
     assert reader["a"].tolist() == [0, 1, 2]
     assert reader["b"].tolist() == [[1.0, 0.0], [0.0, 1.0]]
     with pytest.raises(ValueError, match=r"Two shards of .* have a tensor 'a'"):
-        write_manifest(tmp_path, [first, {**second, "tensors": first["tensors"]}], {})
+        write_manifest(tmp_path, [first, {**second, "pieces": first["pieces"]}], {})
     with pytest.raises(FileNotFoundError, match=r"A task has written 'shard-9-of-10\.h5' .* all tasks share"):
         write_manifest(tmp_path, [{**first, "file": "shard-9-of-10.h5"}], {})
 
@@ -162,11 +162,11 @@ def test_damaged_files_are_named(checkpoint: Path, seed: int) -> None:
 
 def test_a_later_version_is_refused(checkpoint: Path) -> None:
     path = checkpoint / "manifest.json"
-    manifest = json.loads(path.read_text()) | {"version": 2}
+    manifest = json.loads(path.read_text()) | {"version": 3}
     del manifest["crc32"]
     manifest["crc32"] = zlib.crc32(json.dumps(manifest, sort_keys=True).encode())
     path.write_text(json.dumps(manifest))
-    with pytest.raises(DataLossError, match=r"is of version 2 of the format; .* Read it with a newer anabranch"):
+    with pytest.raises(DataLossError, match=r"is of version 3 of the format; .* Read it with a newer anabranch"):
         ab.io.checkpoint_reader(checkpoint)
 
 

@@ -115,7 +115,9 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 def main(kind: str, output: str, names: list[str]) -> None:
     ab.utils.set_random_seed(1)
-    strategy = getattr(ab.distribute, kind)()
+    kind, _, shards = kind.partition(":")  # "ParameterServer:3" cuts all weights into three shards
+    cut = {"variable_partitioner": ab.distribute.FixedShardsPartitioner(int(shards))} if shards else {}
+    strategy = getattr(ab.distribute, kind)(**cut)
     found: dict[str, Any] = {}
     known = {**MODELS, "synchronized": synchronized}
     for name in names or MODELS:

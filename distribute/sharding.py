@@ -1,0 +1,25 @@
+"""`ShardedVariable` and partitioners as users of clusters call them: shards lie on the ps tasks in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..engine.graph.graph import current_device_scope
+from ..engine.graph.partitioners import FixedShardsPartitioner, MaxSizePartitioner, MinSizePartitioner, Partitioner
+from ..engine.graph.sharded import ShardedVariable, set_finder
+from .environment import cluster_from_environment
+from .strategy import current_strategy
+
+
+def _ps_tasks() -> Sequence[str]:
+    """The ps tasks of the cluster in the environment, unless a scope or a strategy says where variables lie."""
+    scope = current_device_scope()
+    if scope.parts or scope.colocations or current_strategy() is not None:
+        return ()
+    place = cluster_from_environment()
+    return () if place is None else [task for task in place.cluster.tasks if task.startswith("/job:ps/")]
+
+
+set_finder(_ps_tasks)
+
+__all__ = ["FixedShardsPartitioner", "MaxSizePartitioner", "MinSizePartitioner", "Partitioner", "ShardedVariable"]

@@ -1,0 +1,347 @@
+"""`ShardedVariable`: a variable that is cut by rows into others, which may lie on several devices.
+
+Each shard is a `Variable` like any other, so optimizers, strategies and steps treat it as one. The class here puts them
+together where the whole is asked for: values, assignments, files and checkpoints.
+
+Source: Abadi et al., "TensorFlow: A System for Large-Scale Machine Learning" (OSDI 2016), section 4.2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from .dtypes import DType
+from .graph import device
+from .partitioners import FixedShardsPartitioner, shards_along_rows
+from .slices import IndexedSlices
+from .spec import TensorSpec, shape_text
+from .tensor import Operators, Tensor, _operators  # pyright: ignore[reportPrivateUsage]
+from .variable import Variable
+
+Array = Any
+
+
+class Rows:
+    """Which rows of a whole a shard holds: every `step`-th from `first` on, before `stop`.
+
+    >>> Rows(1, 8, 3), len(Rows(1, 8, 3))
+    (Rows(1, 8, 3), 3)
+    """
+
+    __slots__ = ("first", "step", "stop")
+
+    def __init__(self, first: int, stop: int, step: int = 1) -> None:
+        self.first = first
+        self.stop = stop
+        self.step = step
+
+    @property
+    def slice(self) -> slice:
+        """The same as a slice of the first axis."""
+        return slice(self.first, self.stop, self.step)
+
+    def __len__(self) -> int:
+        return len(range(self.first, self.stop, self.step))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Rows) and (self.first, self.stop, self.step) == (other.first, other.stop, other.step)
+
+    def __hash__(self) -> int:
+        return hash((self.first, self.stop, self.step))
+
+    def __repr__(self) -> str:
+        return f"Rows({self.first}, {self.stop}, {self.step})"
+
+
+def rows_of_shards(rows: int, count: int, layout: str = "div") -> list[Rows]:
+    """Give the rows of each of `count` shards; the first ones hold one more than the others where that is uneven.
+
+    Args:
+        rows: of the whole.
+        count: how many shards there are.
+        layout: "div": each holds rows that follow one another; "mod": row i is in shard ``i % count``.
+
+    >>> rows_of_shards(5, 2), rows_of_shards(5, 2, "mod")
+    ([Rows(0, 3, 1), Rows(3, 5, 1)], [Rows(0, 5, 2), Rows(1, 5, 2)])
+    """
+    if layout == "mod":
+        return [Rows(shard, rows, count) for shard in range(count)]
+    size, more = divmod(rows, count)
+    bounds = [shard * size + min(shard, more) for shard in range(count + 1)]
+    return [Rows(first, stop) for first, stop in pairwise(bounds)]
+
+
+class ShardedVariable(Operators):
+    """A variable that is cut by rows into several, its shards, which may lie on different devices and tasks.
+
+    Args:
+        initial_value: an array, or an initializer: a function of `shape` and `dtype`. Each shard gets its rows of the
+            value. An initializer of this library runs where a shard lies, and makes no other rows.
+        partitioner: how many shards there are: `FixedShardsPartitioner`, `MinSizePartitioner`, `MaxSizePartitioner`,
+            or a function of shape and dtype that gives a count for each axis. By default two shards.
+        devices: where the shards lie, in turn, such as ``["/job:ps/task:0", "/job:ps/task:1"]``. By default the ps
+            tasks of the cluster in the environment, or else what the scopes around ask for.
+        name: its name. Shards are called ``name/part_0`` and so on.
+        shape: needed with an initializer.
+        dtype: the dtype; by default that of the value, or float32.
+        trainable: whether optimizers are to update it.
+
+    It can be used in ops like a variable, which joins the shards. `ops.take`, `ops.gather` and `ops.embedding_lookup`
+    read rows where these lie, and nothing else is moved. The gradient of a sharded variable is a list of its shards'
+    gradients; optimizers take the variable with such a list, or with a gradient of the whole.
+
+    Raises:
+        ValueError: the value has no rows, or the partitioner cuts something else than rows.
+
+    Source: TensorFlow's ``tf.distribute.experimental.partitioners`` and ``ShardedVariable``.
+
+    >>> import anabranch as ab
+    >>> table = ab.distribute.ShardedVariable([[1.0], [2.0], [3.0]], ab.distribute.FixedShardsPartitioner(2))
+    >>> [shard.shape for shard in table.shards]
+    [(2, 1), (1, 1)]
+    >>> ab.ops.take(table, [2, 0], axis=0)
+    Tensor([[3.],
+            [1.]], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        initial_value: Any,
+        partitioner: Any = None,
+        devices: Sequence[str] | None = None,
+        name: str | None = None,
+        *,
+        shape: Any = None,
+        dtype: Any = None,
+        trainable: bool = True,
+    ) -> None:
+        name = name or "variable"
+        if callable(initial_value):
+            if shape is None:
+                raise ValueError(f"ShardedVariable {name!r}: an initializer needs a shape, such as shape=(1000, 8).")
+            whole: Any = _operators["first_value"](initial_value, tuple(int(size) for size in shape), dtype)
+        else:
+            whole = _operators["as_array"](initial_value, dtype)
+            if shape is not None and tuple(shape) != tuple(whole.shape):
+                raise ValueError(
+                    f"ShardedVariable {name!r}: the initial value has shape {shape_text(tuple(whole.shape))}, but "
+                    f"shape={tuple(shape)} was asked for."
+                )
+        if not whole.shape:
+            raise ValueError(f"ShardedVariable {name!r}: a scalar has no rows to cut; use Variable.")
+        chosen = FixedShardsPartitioner(2) if partitioner is None else partitioner
+        rows = rows_of_shards(whole.shape[0], shards_along_rows(chosen, whole.shape, whole.dtype))
+        places = list(_places.find()) if devices is None else list(devices)
+
+        def make(number: int, held: Rows) -> Variable:
+            with device(places[number % len(places)]) if places else nullcontext():
+                return Variable(part_of(whole, held), trainable=trainable, name=f"{name}/part_{number}")
+
+        self._hold([make(number, held) for number, held in enumerate(rows)], "div", name, name)
+
+    @classmethod
+    def of(cls, shards: Sequence[Variable], layout: str, name: str, path: str) -> ShardedVariable:
+        """Put variables together that are the shards of a whole.
+
+        Args:
+            shards: the variables, as `rows_of_shards` cuts.
+            layout: "div" or "mod".
+            name, path: of the whole.
+        """
+        made = cls.__new__(cls)
+        made._hold(list(shards), layout, name, path)
+        return made
+
+    def _hold(self, shards: list[Variable], layout: str, name: str, path: str) -> None:
+        sizes = [int((shard.shape or (0,))[0] or 0) for shard in shards]
+        rest = (shards[0].shape or (0,))[1:]
+        self.name = name
+        self.path = path
+        self.layout = layout
+        self.shards = shards
+        self.rows = rows_of_shards(sum(sizes), len(shards), layout)
+        self.spec = TensorSpec((sum(sizes), *rest), shards[0].spec.dtype)
+        for shard in shards:
+            shard.whole = self
+
+    @property
+    def variables(self) -> list[Variable]:
+        """The shards (TensorFlow's name)."""
+        return list(self.shards)
+
+    @property
+    def shape(self) -> Any:  # a `Shape`, of which all is known
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.shards[0].dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(shard.nbytes for shard in self.shards)
+
+    @property
+    def trainable(self) -> bool:
+        """Whether optimizers are to update it. Setting it sets it for all shards."""
+        return self.shards[0].trainable
+
+    @trainable.setter
+    def trainable(self, value: bool) -> None:
+        for shard in self.shards:
+            shard.trainable = value
+
+    @property
+    def value(self) -> Tensor:
+        """The whole, joined, at this place of the program."""
+        return _operators["join_shards"](self)
+
+    def numpy(self) -> Array:
+        """A copy of the current value, joined."""
+        shape: Any = self.spec.shape
+        whole: Any = np.empty(shape, self.spec.dtype)
+        for shard, rows in zip(self.shards, self.rows, strict=True):
+            whole[rows.slice] = shard.read_value()
+        return whole
+
+    def read_value(self) -> Array:
+        """The same, by the name that variables have for the runtime."""
+        return self.numpy()
+
+    def write_value(self, value: Any) -> None:
+        """Give each shard its rows of a value that was checked."""
+        for shard, rows in zip(self.shards, self.rows, strict=True):
+            shard.write_value(np.array(value[rows.slice], order="C"))
+
+    def assign(self, value: Any) -> ShardedVariable:
+        """Set the value; see `Variable` for when that builds operations. Each shard takes its rows."""
+        return self._each("assign", value)
+
+    def assign_add(self, delta: Any) -> ShardedVariable:
+        """Add `delta` to the value; as `assign`."""
+        return self._each("assign_add", delta)
+
+    def assign_sub(self, delta: Any) -> ShardedVariable:
+        """Subtract `delta` from the value; as `assign`."""
+        return self._each("assign_sub", delta)
+
+    def _each(self, method: str, value: Any) -> ShardedVariable:
+        given = _operators["convert"](value, self.dtype)
+        if given.shape is not None and tuple(given.shape) != tuple(self.shape):
+            raise ValueError(
+                f"Variable {self.name!r} has shape {shape_text(self.shape)}; a value of shape "
+                f"{shape_text(given.shape)} can't be assigned to it."
+            )
+        for shard, rows in zip(self.shards, self.rows, strict=True):
+            getattr(shard, method)(given[rows.slice])
+        return self
+
+    def scatter_update(self, sparse_delta: IndexedSlices, name: str | None = None) -> ShardedVariable:
+        """Set rows, each in the shard that holds it; see `Variable.scatter_update`."""
+        return self._scatter("scatter_update", sparse_delta, name)
+
+    def scatter_add(self, sparse_delta: IndexedSlices, name: str | None = None) -> ShardedVariable:
+        """Add to rows, each in the shard that holds it; see `Variable.scatter_add`."""
+        return self._scatter("scatter_add", sparse_delta, name)
+
+    def scatter_sub(self, sparse_delta: IndexedSlices, name: str | None = None) -> ShardedVariable:
+        """Subtract from rows, each in the shard that holds it; see `Variable.scatter_sub`."""
+        return self._scatter("scatter_sub", sparse_delta, name)
+
+    def _scatter(self, method: str, slices: IndexedSlices, name: str | None) -> ShardedVariable:
+        for shard, part in zip(self.shards, self.parts(slices), strict=True):
+            getattr(shard, method)(part, name)
+        return self
+
+    def parts(self, gradient: Any) -> list[Any]:
+        """Cut a gradient of the whole, dense or `IndexedSlices`, into those of the shards."""
+        return _operators["parts_of_shards"](self, gradient)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.asarray(self.numpy(), dtype=dtype)
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self.value)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        tensors = [item.value if isinstance(item, ShardedVariable) else item for item in inputs]
+        return _operators["ufunc"](ufunc, method, tensors, options)
+
+    def __repr__(self) -> str:
+        return f"<ShardedVariable {self.name} {self.spec} in {len(self.shards)} shards>"
+
+
+class _Places:
+    """Where shards lie for which nothing is said.
+
+    Attributes:
+        find: gives devices, which they take in turn; none for what the scopes around ask for.
+    """
+
+    find: Callable[[], Sequence[str]] = tuple
+
+
+_places = _Places()
+
+
+def set_finder(find: Callable[[], Sequence[str]]) -> None:
+    """Have a function say where shards lie for which nothing is said."""
+    _places.find = find
+
+
+def part_of(whole: Any, rows: Rows) -> Any:
+    """The rows of a first value, which is an array, or what makes one later."""
+    return whole.at(rows) if hasattr(whole, "at") else np.array(whole[rows.slice], order="C")
+
+
+def grouped(items: Sequence[Any]) -> list[Any]:
+    """Put the shards in a list together: in the place of the first stands the `ShardedVariable`, if all are there.
+
+    >>> import anabranch as ab
+    >>> table = ab.distribute.ShardedVariable([1.0, 2.0, 3.0])
+    >>> grouped([*table.shards, 5]) == [table, 5]
+    True
+    """
+    there = {id(item) for item in items}
+    found: list[Any] = []
+    seen: set[int] = set()
+    for item in items:
+        whole = item.whole if isinstance(item, Variable) else None
+        if whole is None or any(id(shard) not in there for shard in whole.shards):
+            found.append(item)
+        elif id(whole) not in seen:
+            seen.add(id(whole))
+            found.append(whole)
+    return found
+
+
+def expanded(items: Sequence[Any]) -> list[Any]:
+    """The items, with shards in the place of each `ShardedVariable`."""
+    return [part for item in items for part in (item.shards if isinstance(item, ShardedVariable) else [item])]
+
+
+def regrouped(items: Sequence[Any], found: Sequence[Any]) -> list[Any]:
+    """What was found for `expanded` items, as a list for each `ShardedVariable` among them."""
+    rest = iter(found)
+    return [[next(rest) for _ in item.shards] if isinstance(item, ShardedVariable) else next(rest) for item in items]
+
+
+__all__ = ["Rows", "ShardedVariable", "expanded", "grouped", "part_of", "regrouped", "rows_of_shards", "set_finder"]
