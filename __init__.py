@@ -116,6 +116,7 @@ _MODULES: dict[str, str] = {
     "regularizers": ".engine.objects.regularizers",
     "saving": ".framework.saving",
     "serving": ".framework.serving",
+    "summary": ".engine.summaries.public",
     "testing": ".framework.testing",
     "tf": ".framework.tensorflow_names",
     **dict.fromkeys(
@@ -168,6 +169,7 @@ if TYPE_CHECKING:
     from .engine.session.lowered import lowered
     from .engine.session.placeholder import placeholder
     from .engine.session.profile import profile
+    from .engine.summaries import public as summary
     from .engine.tracing import trace
     from .framework import (
         backend,
@@ -358,6 +360,7 @@ __all__ = [
     "saving",
     "scan",
     "serving",
+    "summary",
     "switch",
     "testing",
     "tf",

@@ -1,42 +1,16 @@
-"""Event files, which TensorBoard shows: written without TensorFlow and without TensorBoard.
-
-A file is a row of TFRecords, each an `Event` in the wire format of protocol buffers. Numbers of fields are those of
-TensorFlow's `event.proto`, `summary.proto`, `histogram.proto` and `tensor.proto`; `graph.proto` is that of
-`engine.lower.graph_def`.
-"""
+"""`EventWriter`: event files of TensorBoard with graphs of operations."""
 
 from __future__ import annotations
 
 import itertools
-import os
 import re
-import socket
-import struct
-import time
-import weakref
-import zlib
-from collections.abc import Iterable
-from types import TracebackType
-from typing import Any, Self
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ..engine.graph import Graph, Operation
-from ..engine.lower.graph_def import _OPS, _bytes, _camel_case, _integer, _shapes_attribute, _type_attribute
-from ..engine.ops.base import as_array
-from ..engine.readers import TFRecordWriter
-
-Array = NDArray[Any]
-
-_BINS = 30
-_STRING = 7  # in types.proto
-_TENSOR_CLASS = 2  # in summary.proto: a summary that holds a tensor
-_COLOURS = {1: 0, 2: 4, 3: 2, 4: 6}  # of a PNG, by the number of channels
-_numbers = itertools.count()  # so that two files of a process and a second have two names
+from ..engine.lower.graph_def import _OPS, _bytes, _camel_case, _shapes_attribute, _type_attribute
+from ..engine.summaries.event_file import EventFile, encode_png
 
 
-class EventWriter:
+class EventWriter(EventFile):
     """Writes what TensorBoard shows to a new file in a folder. Use it in a ``with`` block, or call `close`.
 
     Args:
@@ -46,7 +20,7 @@ class EventWriter:
     Raises:
         OSError: the file can't be made.
 
-    >>> import tempfile
+    >>> import numpy as np, tempfile
     >>> with tempfile.TemporaryDirectory() as folder, EventWriter(folder) as writer:
     ...     for step in range(3):
     ...         writer.scalar("loss", 1 / (step + 1), step)
@@ -55,190 +29,9 @@ class EventWriter:
     ...     writer.text("note", "the **first** run", step=0)
     """
 
-    def __init__(self, log_dir: str | os.PathLike[str], filename_suffix: str = "") -> None:
-        self.log_dir = os.fspath(log_dir)
-        os.makedirs(self.log_dir, exist_ok=True)
-        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
-        self.path = os.path.join(self.log_dir, f"{name}.v2{filename_suffix}")
-        self._file: TFRecordWriter | None = TFRecordWriter(self.path)
-        self._closing = weakref.finalize(self, self._file.close)  # where an error ends what was to call `close`
-        self._write(_bytes(3, "brain.Event:2"), 0)
-
-    def scalar(self, name: str, data: Any, step: int = 0) -> None:
-        """A number at a step.
-
-        Args:
-            name: its tag; slashes group tags.
-            data: a number, or an array of one.
-            step: where on the axis.
-
-        Raises:
-            ValueError: it is an array of several.
-        """
-        value = np.asarray(as_array(data))
-        if value.size != 1:
-            raise ValueError(f"scalar {name!r} must be one number, got an array of shape {value.shape}; see histogram.")
-        self._summary(name, _varint_key(2, 5) + struct.pack("<f", np.float32(value.reshape(()))), step)
-
-    def histogram(self, name: str, data: Any, step: int = 0, buckets: int = _BINS) -> None:
-        """How the values of an array are spread. NaN and infinities are left out; without others nothing is written.
-
-        Args:
-            name: its tag.
-            data: an array of any shape, of numbers.
-            step: where on the axis.
-            buckets: how many there are.
-        """
-        message = _histogram(np.asarray(as_array(data)), buckets)
-        if message is not None:
-            self._summary(name, _bytes(5, message), step)
-
-    def image(self, name: str, data: Any, step: int = 0, max_outputs: int = 3) -> None:
-        """One image or several.
-
-        Args:
-            name: its tag; several images are ``name/0``, ``name/1``, ...
-            data: ``[height, width, channels]`` or ``[images, height, width, channels]``, with 1 to 4 channels; uint8,
-                or floats from 0 to 1, beyond which they are cut off.
-            step: where on the axis.
-            max_outputs: so many images are written at most.
-
-        Raises:
-            ValueError: the array has another shape.
-        """
-        pixels = np.asarray(as_array(data))
-        if pixels.ndim not in (3, 4) or pixels.shape[-1] not in _COLOURS or 0 in pixels.shape:
-            raise ValueError(
-                f"image {name!r} must have shape [height, width, channels] or [images, height, width, channels] with 1 "
-                f"to 4 channels, got {pixels.shape}. A matrix becomes an image by matrix[..., None]."
-            )
-        images = pixels[None] if pixels.ndim == 3 else pixels[:max_outputs]
-        for number, image in enumerate(images):
-            tag = f"{name}/{number}" if len(images) > 1 else name
-            self._summary(tag, _bytes(4, _image(_as_bytes(image))), step)
-
-    def text(self, name: str, data: str | Iterable[str], step: int = 0) -> None:
-        """Text, as Markdown.
-
-        Args:
-            name: its tag.
-            data: a text, or several.
-            step: where on the axis.
-        """
-        several = not isinstance(data, str)
-        self._tensor(name, list(data) if several else [data], "text", b"", step, is_vector=several)
-
-    def keras_model(self, name: str, json_text: str, step: int = 0) -> None:
-        """A model's config as JSON, which TensorBoard draws layer by layer.
-
-        Args:
-            name: its tag.
-            json_text: what `Model.to_json` gives.
-            step: where on the axis.
-        """
-        self._tensor(name, [json_text], "graph_keras_model", b"1", step)
-
     def graph(self, graph: Graph) -> None:
         """The operations of a graph, grouped by the parts of their names."""
         self._write(_bytes(4, graph_def(graph)), 0)
-
-    def flush(self) -> None:
-        """Hand what was written to the operating system, so that TensorBoard sees it."""
-        if self._file is not None:
-            self._file.flush()
-
-    def close(self) -> None:
-        """Finish the file. A second call does nothing."""
-        self._closing()
-        self._file = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _tensor(
-        self, name: str, texts: list[str], plugin: str, content: bytes, step: int, is_vector: bool = False
-    ) -> None:
-        """A summary that a plugin of TensorBoard reads from a tensor of strings."""
-        told = _bytes(1, plugin) + (_bytes(2, content) if content else b"")
-        metadata = _bytes(1, told) + _integer(4, _TENSOR_CLASS)
-        shape = _bytes(2, _bytes(2, _integer(1, len(texts)))) if is_vector else _bytes(2, b"")
-        tensor = _integer(1, _STRING) + shape + b"".join(_bytes(8, text) for text in texts)
-        self._summary(name, _bytes(9, metadata) + _bytes(8, tensor), step)
-
-    def _summary(self, tag: str, value: bytes, step: int) -> None:
-        self._write(_bytes(5, _bytes(1, _bytes(1, tag) + value)), step)
-
-    def _write(self, what: bytes, step: int) -> None:
-        if self._file is None:
-            raise ValueError(f"The event file {self.path!r} is closed: make another EventWriter to write more.")
-        self._file.write(_double(1, time.time()) + (_integer(2, int(step)) if step else b"") + what)
-
-
-# --- messages -------------------------------------------------------------------------------------------------------
-
-
-def _varint_key(field: int, kind: int) -> bytes:
-    return bytes([field << 3 | kind])  # for fields below 16
-
-
-def _double(field: int, value: float) -> bytes:
-    return _varint_key(field, 1) + struct.pack("<d", value)
-
-
-def _doubles(field: int, values: Array) -> bytes:
-    return _bytes(field, np.asarray(values, "<f8").tobytes())
-
-
-def _histogram(values: Array, buckets: int) -> bytes | None:
-    """A HistogramProto; None if there is no finite value."""
-    flat = values.astype("float64").ravel()
-    finite = flat[np.isfinite(flat)]
-    if not finite.size:
-        return None
-    low, high = float(finite.min()), float(finite.max())
-    counts, edges = np.histogram(finite, bins=buckets) if low < high else (np.array([finite.size]), np.array([low] * 2))
-    with np.errstate(over="ignore"):
-        sums = float(finite.sum()), float(np.square(finite).sum())
-    numbers = zip((1, 2, 3, 4, 5), (low, high, float(finite.size), *sums), strict=True)
-    head = b"".join(_double(field, value) for field, value in numbers)
-    return head + _doubles(6, edges[1:]) + _doubles(7, counts)
-
-
-def _as_bytes(image: Array) -> Array:
-    """Floats from 0 to 1 as 0 ... 255."""
-    if image.dtype == np.uint8:
-        return image
-    return (np.clip(np.nan_to_num(image.astype("float64")), 0.0, 1.0) * 255 + 0.5).astype("uint8")
-
-
-def _image(pixels: Array) -> bytes:
-    height, width, channels = pixels.shape
-    return _integer(1, height) + _integer(2, width) + _integer(3, channels) + _bytes(4, encode_png(pixels))
-
-
-def encode_png(pixels: Array) -> bytes:
-    """An array as a PNG file.
-
-    Args:
-        pixels: ``[height, width, channels]`` of uint8, with 1 (grey), 2 (grey and alpha), 3 or 4 channels.
-
-    Source: Portable Network Graphics specification, second edition, W3C 2003.
-    """
-    height, width, channels = pixels.shape
-    rows = np.zeros((height, 1 + width * channels), "uint8")  # each row begins with the kind of its filter: none
-    rows[:, 1:] = pixels.reshape(height, -1)
-    header = struct.pack(">IIBBBBB", width, height, 8, _COLOURS[channels], 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes())), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, content) for kind, content in chunks)
-
-
-def _chunk(kind: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
 
 # --- graphs ---------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from ..engine.autodiff import gradients
 from ..engine.graph import Tensor, Variable, flatten, in_explicit_graph, pack_as
 from ..engine.graph.provenance import building_part
 from ..engine.place.devices import devices_version
+from ..engine.summaries.scopes import using_step
 from ..layers.layer import Layer
 from ..layers.tracking import held_by_attributes
 from .data import X_ONLY, Layout, unpack_x_y_sample_weight
@@ -283,7 +284,8 @@ class StepMethods:
     def _call_step(self, step: Callable[[Any], Any], layout: Layout, tensors: list[Tensor]) -> Any:
         self._is_building_step, self._found_metrics = True, None
         try:
-            return step(_as_data(*layout.pack(tensors)))
+            with using_step(lambda: getattr(self.optimizer, "iterations", 0)):  # of summaries
+                return step(_as_data(*layout.pack(tensors)))
         except AttributeError as error:
             if error.name in ("backward", "zero_grad"):
                 error.add_note(_FOR_PYTORCH)

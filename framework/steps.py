@@ -18,6 +18,7 @@ from ..engine.ops.tensor_arrays import ArrayRead
 from ..engine.place.devices import devices_version
 from ..engine.session.inside import fetched_from
 from ..engine.session.programs import make_program
+from ..engine.summaries.scopes import recording
 from ..layers.shape_programs import STATIC_PROGRAMS, ShapePrograms
 from .carried_steps import StepGraph, carried_loop
 from .data import Batch, Layout
@@ -37,6 +38,7 @@ class StepPrograms:
     def __init__(self, build: Build) -> None:
         self._build = build
         self._devices = devices_version()
+        self._recording = recording()
         self._programs: dict[Any, Program] = {}
         self._families: dict[Any, ShapePrograms] = {}
         self._loops: dict[Any, tuple[int, Program]] = {}
@@ -68,13 +70,17 @@ class StepPrograms:
 
     def prepare(self, batch: Batch) -> Program:
         """The program that runs a batch. If there is none yet it is built, and with it what a model makes at first."""
-        if self._devices != devices_version():
-            self.clear()  # other devices have been declared
+        self._check_scopes()
         key = _key_of(batch)
         program = self._programs.get(key)
         if program is None:
             program = self._programs[key] = self._find(batch)
         return program
+
+    def _check_scopes(self) -> None:
+        """Forget the programs if other devices have been declared, or summaries go to another writer."""
+        if self._devices != devices_version() or self._recording != recording():
+            self.clear()
 
     @property
     def latest(self) -> Any:
@@ -89,6 +95,7 @@ class StepPrograms:
     def clear(self) -> None:
         """Forget all programs, because what they were built from has changed."""
         self._devices = devices_version()
+        self._recording = recording()
         self._programs.clear()
         self._families.clear()
         self._loops.clear()
@@ -105,8 +112,7 @@ class StepPrograms:
         """
         if len(batches) == 1 or not all(type(leaf) is np.ndarray for leaf in batches[0].leaves):
             return None
-        if self._devices != devices_version():
-            self.clear()
+        self._check_scopes()
         if key not in self._loops and len(self._loops) < STATIC_PROGRAMS:
             self._loops[key] = len(batches), compile_loop(self._build, batches[0], len(batches))
         length, program = self._loops.get(key, (0, None))

@@ -16,6 +16,7 @@ from ..engine.graph.provenance import building_part
 from ..engine.objects import regularizers
 from ..engine.ops.elementwise import identity as pass_on  # ops.identity is the matrix
 from ..engine.session import placeholder
+from ..engine.summaries.scopes import recording
 from .added_losses import LostLoss, losses_exist, losses_within, note_lost_losses
 from .calling import (
     CallSignature,
@@ -295,7 +296,7 @@ class Layer(StatelessCalls):
         positions = [i for i, leaf in enumerate(leaves) if _is_data(leaf) or (i < data and _is_number(leaf))]
         settings = [None if i in positions else leaf for i, leaf in enumerate(leaves)]
         masks = [_mask_of(leaves[i], None) for i in positions]
-        key = (_form((args, kwargs)), tuple(positions), tuple(_hashable(setting) for setting in settings))
+        key = (_form((args, kwargs)), tuple(positions), tuple(_hashable(setting) for setting in settings), recording())
         key = (*key, tuple((id(layer), layer.trainable) for layer in self._flatten_layers()), _form(masks))
         if key not in self._functions:
             self._functions[key] = self._compiled_call((args, kwargs), settings, positions)

@@ -9,7 +9,6 @@ others are named like ours, so that the file is for looking at and not for runni
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -22,6 +21,9 @@ from ..graph.op import is_array
 from ..graph.spec import Shape, Spec, TensorSpec
 from ..ops.base import is_numpy
 from ..place.devices import LOCAL
+from ..summaries.wire_format import bytes_field as _bytes
+from ..summaries.wire_format import float_field as _float
+from ..summaries.wire_format import integer_field as _integer
 from .nodes import CONTROL, Machine, Node, Value
 from .show import in_order, is_back_edge, node_names
 
@@ -110,30 +112,6 @@ _VARIANT = 21  # what holds no tensor: arrays, histories, signals
 
 
 # --- the wire format ------------------------------------------------------------------------------------------------
-
-
-def _varint(value: int) -> bytes:
-    """An integer in groups of seven bits, the lowest first; negative ones as 64 bits."""
-    value &= (1 << 64) - 1
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*found, value])
-
-
-def _integer(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value)
-
-
-def _float(field: int, value: float) -> bytes:
-    return _varint(field << 3 | 5) + struct.pack("<f", value)
-
-
-def _bytes(field: int, value: bytes | str) -> bytes:
-    """Text, bytes, or a message inside this one."""
-    data = value.encode() if isinstance(value, str) else value
-    return _varint(field << 3 | 2) + _varint(len(data)) + data
 
 
 # --- attributes -----------------------------------------------------------------------------------------------------

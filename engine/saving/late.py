@@ -6,7 +6,7 @@ import importlib
 
 from ..graph.op import Op, registered_ops
 
-_MODULES = ("..checkpoint.ops", "..ops.collectives", "..ops.hashing", "..readers")
+_MODULES = ("..checkpoint.ops", "..ops.collectives", "..ops.hashing", "..readers", "..summaries.ops")
 
 
 def late_op(name: str) -> type[Op] | None:

@@ -21,6 +21,7 @@ from ..ops.keys import SeedGenerator
 from ..queues.accumulators import ConditionalAccumulator, SparseConditionalAccumulator
 from ..queues.queue import FIFOQueue, PaddingFIFOQueue, PriorityQueue, RandomShuffleQueue
 from ..queues.replica_steps import ReplicaGradients, ReplicaSteps
+from ..summaries.writer import SummaryWriter
 from .late import late_op
 from .values import SavedGraphError, ValueReader, field_names, read_spec, restored
 from .writing import FORMAT, VERSION
@@ -194,6 +195,7 @@ _RESOURCES: dict[str, type[NamedResource]] = {
         SparseConditionalAccumulator,
         ReplicaSteps,
         ReplicaGradients,
+        SummaryWriter,
     )
 }
 
