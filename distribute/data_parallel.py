@@ -24,6 +24,8 @@ class DataParallel(Strategy):
     worker is lost, training ends in all others with an error that names it.
 
     Args:
+        shard: "optimizer" spreads the optimizer's variables over the workers (ZeRO, stage 1): each keeps those for its
+            part of the parameters, updates that part, and gets the others' parts. None keeps all in each.
         cluster: the tasks, in place of those in the environment: a `ClusterSpec`, or what makes one.
         job_name, task_index: which task this process is; with `cluster`.
 
@@ -43,10 +45,15 @@ class DataParallel(Strategy):
     def __init__(
         self,
         *,
+        shard: str | None = None,
         cluster: ClusterSpec | dict[str, Any] | None = None,
         job_name: str | None = None,
         task_index: int | None = None,
     ) -> None:
+        if shard not in (None, "optimizer"):
+            raise ValueError(f"DataParallel: shard must be 'optimizer', or None for nothing; got {shard!r}.")
+        self.shard = shard
+        self.optimizer_bytes = 0  # of the optimizer's variables that are spread, those of this worker
         place = place_of("DataParallel", cluster, job_name, task_index)
         if cluster is None:
             found = collectives.current_group()  # what a collective before this has joined
@@ -64,8 +71,14 @@ class DataParallel(Strategy):
         return self.group is not None
 
     def statistics(self) -> dict[str, Any]:
-        """Count what was done: ``step``, how many steps this worker has taken part in; ``members``, the workers."""
-        return {"step": self.steps, "members": list(range(self.num_workers))}
+        """Count what was done.
+
+        Returns:
+            ``step``: how many steps this worker has taken part in; ``members``: the workers; with ``shard="optimizer"``
+            ``optimizer_bytes``: how much of the optimizer's variables this worker has had in the latest `fit`.
+        """
+        found: dict[str, Any] = {"step": self.steps, "members": list(range(self.num_workers))}
+        return found | ({"optimizer_bytes": self.optimizer_bytes} if self.shard else {})
 
     def close(self) -> None:
         """Leave the other workers. It happens at the end of the process, too."""

@@ -32,7 +32,7 @@ _MOST_AXES = 16
 _HEADER = struct.Struct(f"<QBbB16s{_MOST_AXES}qqq")
 _INTRODUCTION = struct.Struct("<q16sqq16s")
 _ABORT = 255
-_KINDS = ("barrier", "all_reduce", "all_gather", "broadcast")
+_KINDS = ("barrier", "all_reduce", "all_gather", "broadcast", "reduce_scatter")
 _REDUCTIONS: dict[str, Any] = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum}
 _NAMES = list(_REDUCTIONS)
 
@@ -88,6 +88,7 @@ class _Header(NamedTuple):
             return f"barrier (number {self.number})"
         option = {
             "all_reduce": _NAMES[self.option % len(_NAMES)],
+            "reduce_scatter": _NAMES[self.option % len(_NAMES)],
             "all_gather": f"axis {self.option}",
             "broadcast": f"root {self.option}",
         }.get(kind, "?")
@@ -171,12 +172,7 @@ class ProcessGroup(Group):
         self._agreed(self._header("all_reduce", option, array), {})
         flat = array.reshape(-1)
         shares = [slice(*_share(flat.size, rank, self.size)) for rank in range(self.size)]
-        own = flat[shares[self.rank]]
-        parts = [own if rank == self.rank else np.empty_like(own) for rank in range(self.size)]
-        self.links.exchange(
-            {rank: [_bytes(flat[shares[rank]])] for rank in self._others},
-            {rank: _bytes(parts[rank]) for rank in self._others},
-        )
+        parts = self._shares_of_others(flat)
         found = np.empty_like(flat)
         total = found[shares[self.rank]]
         total[:] = parts[0]
@@ -187,6 +183,42 @@ class ProcessGroup(Group):
             {rank: _bytes(found[shares[rank]]) for rank in self._others},
         )
         return found.reshape(array.shape)
+
+    def reduce_scatter(self, array: Any, reduce_op: str) -> Any:
+        array = np.ascontiguousarray(array)
+        with self._lock:
+            reduced = self._reduced_share(array.reshape(-1), _NAMES.index(reduce_op))
+        if reduce_op == "mean":
+            np.divide(reduced, np.asarray(self.size, array.dtype), out=reduced)
+        return reduced.reshape(array.shape[0] // self.size, *array.shape[1:])
+
+    def _reduced_share(self, flat: Any, option: int) -> Any:
+        """The own share of the reduced numbers, in memory of its own."""
+        reduce = list(_REDUCTIONS.values())[option]
+        first, last = _share(flat.size, self.rank, self.size)
+        if flat.nbytes <= _SMALL:
+            parts = [part[first:last] for part in self._gathered("reduce_scatter", option, flat)]
+        elif self.shares_memory:
+            views = self._in_memory("reduce_scatter", option, flat)
+            parts = [view.view(flat.dtype)[first:last] for view in views]
+        else:
+            self._agreed(self._header("reduce_scatter", option, flat), {})
+            parts = self._shares_of_others(flat)
+        found = parts[0].copy()
+        for part in parts[1:]:
+            reduce(found, part, out=found)
+        return found
+
+    def _shares_of_others(self, flat: Any) -> list[Any]:
+        """What each member has for the own share, by rank; each other member gets what it is to reduce."""
+        shares = [slice(*_share(flat.size, rank, self.size)) for rank in range(self.size)]
+        own = flat[shares[self.rank]]
+        parts = [own if rank == self.rank else np.empty_like(own) for rank in range(self.size)]
+        self.links.exchange(
+            {rank: [_bytes(flat[shares[rank]])] for rank in self._others},
+            {rank: _bytes(parts[rank]) for rank in self._others},
+        )
+        return parts
 
     def all_gather(self, array: Any, axis: int) -> Any:
         with self._lock:

@@ -339,7 +339,9 @@ class CheckpointReader(Mapping[str, Any]):
             0 <= piece.shard < len(self._files)
             and len(piece.offset) == len(piece.shape) == len(entry.shape)
             and piece.step >= 1
-            and all(0 <= at <= end <= most for at, end, most in zip(piece.offset, _ends(piece), entry.shape, strict=True))
+            and all(
+                0 <= at <= end <= most for at, end, most in zip(piece.offset, _ends(piece), entry.shape, strict=True)
+            )
             for piece in entry.pieces
         )
         # Strings take some bytes each, whatever they are.

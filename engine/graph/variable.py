@@ -211,6 +211,11 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         """What computes its value, if that was not needed yet; None otherwise."""
         return None if "_value" in self.__dict__ else self._first
 
+    def postpone(self, first: Later) -> None:
+        """Let the value go: it is computed anew when it is next needed."""
+        self._first = first
+        vars(self).pop("_value", None)
+
     if not TYPE_CHECKING:  # it would take any name for an attribute
 
         def __getattr__(self, name: str) -> Any:

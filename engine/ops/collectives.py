@@ -41,6 +41,10 @@ class Group:
         """Reduce the members' arrays, of one shape and dtype, in the order of ranks; each gets the result."""
         return array
 
+    def reduce_scatter(self, array: Any, reduce_op: str) -> Any:
+        """Reduce the members' arrays, whose rows divide by their number; each gets its part of the rows."""
+        return array
+
     def all_gather(self, array: Any, axis: int) -> Any:
         """Join the members' arrays along an axis, in the order of ranks; each gets the result."""
         return array
@@ -179,6 +183,46 @@ class AllReduce(_Collective):
         yield ErrorSample(lambda: all_reduce([1.0], "product"), ValueError, "sum, mean, max, min; got 'product'")
         yield ErrorSample(lambda: all_reduce([True]), TypeError, "takes numbers")
         yield ErrorSample(lambda: all_reduce([1, 2], "mean"), TypeError, "floating-point")
+
+
+@dataclass(frozen=True)
+class ReduceScatter(_Collective):
+    """This member's part of the rows of the sum, mean, maximum or minimum of the members' tensors."""
+
+    reduce_op: str
+    size: int  # of the group
+
+    def infer(self, *inputs: Any) -> TensorSpec:
+        (x,) = inputs
+        AllReduce(self.reduce_op).infer(x)
+        rows = None if not x.shape else x.shape[0]
+        if rows is None or rows % self.size:
+            raise ValueError(
+                f"reduce_scatter: {x} has rows that do not divide by {self.size} members, or an unknown number of "
+                "them. Pad them, or give a static shape."
+            )
+        return TensorSpec((rows // self.size, *x.shape[1:]), x.dtype)
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return _own(current_group().reduce_scatter(np.asarray(inputs[0]), self.reduce_op), inputs[0])
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        (dy,) = cotangents
+        if dy is None:
+            return (None,)
+        scale = self.size if self.reduce_op == "mean" else 1
+        return (reshape_like(all_gather(dy) / scale if scale > 1 else all_gather(dy), node.inputs[0]),)
+
+    @classmethod
+    def samples(cls) -> Iterable[Sample]:
+        x = np.array([[1.0, -2.0], [3.0, 0.5]], "float32")
+        yield Sample(cls("sum", 1), [x], x, label="sum")
+        yield Sample(cls("mean", 1), [x], x, label="mean")
+        yield Sample(cls("sum", 1), [x[:0]], x[:0], label="no rows")
+
+    @classmethod
+    def error_samples(cls) -> Iterable[ErrorSample]:
+        yield ErrorSample(lambda: reduce_scatter(1.0), ValueError, "do not divide by 1 members, or an unknown number")
 
 
 @dataclass(frozen=True)
@@ -334,15 +378,12 @@ def reduce_scatter(tensor: TensorLike, reduce_op: str = "sum") -> Tensor:
         ValueError: rows do not divide, or, at run time, members disagree.
         TaskFailedError: at run time, a member is gone.
     """
-    x, group = to_tensor(tensor), current_group()
-    rows = None if not x.spec.shape else x.spec.shape[0]
-    if rows is None or rows % group.size:
-        raise ValueError(
-            f"reduce_scatter: {x.spec} has rows that do not divide by {group.size} members, or an unknown number of "
-            "them. Pad them, or give a static shape."
-        )
-    share = rows // group.size
-    return all_reduce(x, reduce_op)[group.rank * share : (group.rank + 1) * share]
+    x, size = to_tensor(tensor), current_group().size
+    if reduce_op in ("sum", "mean"):
+        return apply(ReduceScatter(reduce_op, size), x, name="reduce_scatter")
+    share = (ReduceScatter(reduce_op, size).infer(x.spec).shape or (0,))[0] or 0
+    begin = current_group().rank * share
+    return all_reduce(x, reduce_op)[begin : begin + share]
 
 
 def broadcast(tensor: TensorLike, root: int = 0) -> Tensor:

@@ -20,11 +20,13 @@ from ...engine.graph import Graph, IndexedSlices
 from ...engine.graph.dtypes import as_dtype
 from ...engine.ops.collectives import all_gather, all_reduce, replicated
 from ...engine.session.programs import make_program
-from ..checkpointing import TrainingRun
+from ..callbacks_checkpoint import ModelCheckpoint
+from ..checkpointing import RunCallback, TrainingRun
 from ..data import Batch
 from ..progress import make_progress
 from ..steps import StepPrograms
 from .cluster_fit import ClusterFit, Logs, plain, same, seed_now, told
+from .optimizer_shards import OptimizerShards
 from .shares import Shares
 from .traced import Entry, StepTracer
 
@@ -59,16 +61,25 @@ class ParallelFit(ClusterFit):
         self._shares = Shares(self.data, self.strategy.shares, self._seed)
         with replicated():
             self.plan = StepTracer(model, self.strategy, self._shares.batch(0))
+        spread = self.strategy.shard == "optimizer"
+        self._shards_of_optimizers = [OptimizerShards(*each) for each in self.plan.applications] if spread else []
+        slots = {id(slot) for each in self._shards_of_optimizers for slot in each.slots}
+        self._shared = [variable for variable in self.plan.variables if id(variable) not in slots]
+        self.strategy.optimizer_bytes = sum(each.nbytes for each in self._shards_of_optimizers)
         self._programs = StepPrograms(self._build_step)
         self._idle: Any = None
         hooks.on_begin("train")
         epochs = self._begin(epochs)
-        self._send(range(len(self.plan.variables)))
+        self._send(range(len(self._shared)))
+        for each in self._shards_of_optimizers:
+            each.scatter()
         logs: Logs = {}
         for epoch in epochs:
             logs = self._epoch(epoch, epochs.stop)
             if model.stop_training:
                 break
+        for each in self._shards_of_optimizers:
+            each.gather(self.strategy.is_chief or model.optimizer.use_ema)
         model.optimizer.finalize_variable_values(model._trained_variables)
         before = self._values()
         hooks.on_end("train", logs)
@@ -109,7 +120,14 @@ class ParallelFit(ClusterFit):
         logs = self._tell({name: plain(value) for name, value in logs.items()})
         self.passes.count_pass()
         self.data.on_epoch_end()
+        is_saved = self._tell(any(isinstance(hook, (RunCallback, ModelCheckpoint)) for hook in hooks.callbacks))
+        if is_saved:
+            for each in self._shards_of_optimizers:
+                each.gather(is_chief)
         hooks.on_epoch_end(epoch, logs)
+        if is_saved:
+            for each in self._shards_of_optimizers:
+                each.release()
         self._share_changes(before)
         return logs
 
@@ -182,11 +200,11 @@ class ParallelFit(ClusterFit):
 
     def _values(self) -> list[Any]:
         """The values of all variables now, in the chief."""
-        return [np.array(variable.numpy()) for variable in self.plan.variables] if self.strategy.is_chief else []
+        return [np.array(variable.numpy()) for variable in self._shared] if self.strategy.is_chief else []
 
     def _share_changes(self, before: Sequence[Any]) -> None:
         """Have what the chief's callbacks have changed hold everywhere."""
-        model, variables = self.model, self.plan.variables
+        model, variables = self.model, self._shared
         pairs = zip(variables, before, strict=False)
         changed = [number for number, (v, value) in enumerate(pairs) if not same(v.numpy(), value)]
         found = self._tell({"changed": changed, "stop": bool(model.stop_training)})
@@ -195,7 +213,7 @@ class ParallelFit(ClusterFit):
 
     def _send(self, numbers: Sequence[int]) -> None:
         for number in numbers:
-            variable = self.plan.variables[number]
+            variable = self._shared[number]
             value = self._group.broadcast(np.asarray(variable.numpy()), 0)
             if not self.strategy.is_chief:
                 variable.assign(value)
@@ -218,17 +236,28 @@ class ParallelFit(ClusterFit):
 
     def _build_updates(self, given: list[list[Any]]) -> None:
         """Build the sums over all workers of what each gives, and the updates by them."""
-        entries = self.plan.entries
-        dense = [tensors[0] for entry, tensors in zip(entries, given, strict=True) if not entry.part.has_rows]
+        entries, shards = self.plan.entries, self._shards_of_optimizers
+        apart = [entry.part.has_rows or bool(shards and entry.variable is None) for entry in entries]
+        dense = [tensors[0] for is_apart, tensors in zip(apart, given, strict=True) if not is_apart]
         sums = iter(_summed(dense))
         values: list[Any] = []
         for entry, tensors in zip(entries, given, strict=True):
-            if entry.part.has_rows:
+            if shards and entry.variable is None:
+                values.append(_whole(entry, tensors))
+            elif entry.part.has_rows:
                 whole = ops.convert_to_tensor(np.array(entry.part.shape, "int64"))
                 values.append(IndexedSlices(all_gather(tensors[1]), all_gather(tensors[0]), whole))
             else:
                 values.append(ops.cast(next(sums), entry.part.dtype))
-        self.plan.build_updates(values)
+        self.plan.build_updates(values, shards)
+
+
+def _whole(entry: Entry, tensors: list[Any]) -> Any:
+    """A gradient of this worker, dense."""
+    if not entry.part.has_rows:
+        return tensors[0]
+    whole = ops.convert_to_tensor(np.array(entry.part.shape, "int64"))
+    return ops.convert_to_tensor(IndexedSlices(tensors[1], tensors[0], whole))
 
 
 def _weighted(entry: Entry, tensors: list[Any], weight: Any, is_first: bool) -> list[Any]:

@@ -203,11 +203,12 @@ class StepTracer:
             )
         return found
 
-    def build_updates(self, values: Sequence[Any]) -> None:
+    def build_updates(self, values: Sequence[Any], shards: Sequence[Any] = ()) -> None:
         """Build the updates by reduced values: of state and metrics, then by the optimizers.
 
         Args:
             values: for each of `entries` a tensor, or `IndexedSlices`.
+            shards: for each application of an optimizer what makes the update of gradients that are not reduced yet.
         """
         gradients: list[list[Any]] = [[None] * len(variables) for _, variables in self.applications]
         for entry, value in zip(self.entries, values, strict=True):
@@ -216,6 +217,10 @@ class StepTracer:
             else:
                 change = entry.variable.assign_add if self.is_sum(entry.variable) else entry.variable.assign
                 change(value)
+        if shards:
+            for each, found in zip(shards, gradients, strict=True):
+                each.apply(found)
+            return
         for (optimizer, variables), found in zip(self.applications, gradients, strict=True):
             optimizer.apply(found, variables)
 

@@ -382,6 +382,7 @@ def test_the_ops_that_no_gpu_runs():
         "histogram_buckets",
         "image_pixels",
         "record_read",
+        "reduce_scatter",
         "restore_tensors",
         "save_shard",
         "segment_prod",  # CuPy has no `multiply.at`

@@ -30,7 +30,8 @@ class Pause(callbacks.Callback):
 
 def main() -> None:
     ab.utils.set_random_seed(1)
-    strategy = getattr(ab.distribute, sys.argv[2])()
+    spread = {"shard": "optimizer"} if sys.argv[2] == "ZeRO" else {}
+    strategy = getattr(ab.distribute, "DataParallel" if spread else sys.argv[2])(**spread)
     rng = np.random.default_rng(0)
     x = rng.normal(size=(70, 4))
     y = x.sum(1, keepdims=True)

@@ -116,7 +116,11 @@ MODELS: dict[str, Callable[[], Any]] = {
 def main(kind: str, output: str, names: list[str]) -> None:
     ab.utils.set_random_seed(1)
     kind, _, shards = kind.partition(":")  # "ParameterServer:3" cuts all weights into three shards
-    cut = {"variable_partitioner": ab.distribute.FixedShardsPartitioner(int(shards))} if shards else {}
+    cut: dict[str, Any] = {}
+    if shards:
+        cut = {"variable_partitioner": ab.distribute.FixedShardsPartitioner(int(shards))}
+    if kind == "ZeRO":
+        kind, cut = "DataParallel", {"shard": "optimizer"}
     strategy = getattr(ab.distribute, kind)(**cut)
     found: dict[str, Any] = {}
     known = {**MODELS, "synchronized": synchronized}
@@ -129,6 +133,9 @@ def main(kind: str, output: str, names: list[str]) -> None:
             found[f"{name}: weight {number}"] = weight
         for key, values in history.history.items():
             found[f"{name}: {key}"] = np.array(values)
+        if strategy.is_chief:
+            for number, variable in enumerate(model.optimizer.saved_variables):
+                found[f"{name}: optimizer {number}"] = variable.numpy()
         found[f"{name}: steps"] = np.array(int(model.optimizer.iterations))
     np.savez(f"{output}-{strategy.task_index}.npz", **found)
 

@@ -1,0 +1,276 @@
+"""`OptimizerShards`: the optimizer's state spread over the workers of `DataParallel` (ZeRO, stage 1).
+
+All trainable numbers of one dtype are seen as one vector, cut into as many parts as there are workers. Each worker
+keeps the optimizer's variables for its part alone. In a step the gradients are reduced and scattered by parts, each
+worker updates its part, and the parts are gathered into the variables of all.
+
+Source: Rajbhandari, Rasley, Ruwase and He, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
+SC 2020.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ... import optim
+from ...engine import ops
+from ...engine.graph import IndexedSlices, Variable
+from ...engine.ops.collectives import all_gather, all_reduce, current_group, reduce_scatter
+from ...engine.ops.draws import Draw
+from ...optim.clipping import Clipping
+from ...optim.updates import constrain
+
+# Those that treat each number by itself: a part of a variable is updated as it would be in the whole.
+_BY_NUMBER = {
+    getattr(optim, name)
+    for name in ("SGD", "RMSprop", "Adam", "AdamW", "Nadam", "Adagrad", "Adadelta", "Adamax", "Ftrl", "Lion")
+}
+
+
+class _Part(NamedTuple):
+    """What this worker has of a variable.
+
+    Attributes:
+        whole: the variable.
+        own: its numbers of this part, a vector.
+        first, last: which ones, of the flat variable.
+    """
+
+    whole: Variable
+    own: Variable
+    first: int
+    last: int
+
+
+class OptimizerShards:
+    """The part that this worker has of one optimizer.
+
+    Args:
+        optimizer: the model's.
+        variables: what it updates.
+
+    Raises:
+        ValueError: it can't be spread; the message says why.
+    """
+
+    def __init__(self, optimizer: Any, variables: Sequence[Variable]) -> None:
+        _refuse(optimizer)
+        self.optimizer = optimizer
+        self._group = current_group()
+        self._vectors: list[list[_Part]] = []
+        for dtype in dict.fromkeys(variable.spec.dtype for variable in variables):
+            self._vectors.append(self._cut([variable for variable in variables if variable.spec.dtype == dtype]))
+        parts = {id(part.whole): part for vector in self._vectors for part in vector}
+        self._parts = [parts[id(variable)] for variable in variables]
+        optimizer.build(variables)
+        self._own = self._like(optimizer)
+
+    def _cut(self, variables: list[Variable]) -> list[_Part]:
+        """The own part of each variable, of the vector that they are together."""
+        share = self._share(variables)
+        begin, end = self._group.rank * share, (self._group.rank + 1) * share
+        found: list[_Part] = []
+        at = 0
+        for variable in variables:
+            size = _size(variable)
+            first, last = min(max(begin - at, 0), size), min(max(end - at, 0), size)
+            own = Variable(Draw("fill", (), (0,), (last - first,), variable.spec.dtype), name=variable.name)
+            own.path = variable.path
+            found.append(_Part(variable, own, first, last))
+            at += size
+        return found
+
+    def _share(self, variables: Sequence[Variable]) -> int:
+        """How many numbers each worker has; the last one's part may be filled up."""
+        return -(-sum(map(_size, variables)) // self._group.size)
+
+    def _like(self, optimizer: Any) -> Any:
+        """An optimizer like another one, for the own parts; it shares what is no state of variables."""
+        made = type(optimizer).from_config(optimizer.get_config())
+        made.name = optimizer.name
+        made.clipping = Clipping(clipvalue=optimizer.clipping.clipvalue)
+        made.loss_scale_factor = None
+        listed, pattern = optimizer._not_decayed
+        made._not_decayed = frozenset(part.own for part in self._parts if part.whole in listed), pattern
+        made._iterations = optimizer._iterations
+        made._learning_rate = optimizer._learning_rate
+        made.build([part.own for part in self._parts])
+        places = {id(part.own): part for part in self._parts}
+        self._slots: list[tuple[Variable, Variable, _Part]] = []
+        own, whole = list(made._variables), list(optimizer._variables)
+        for mine, theirs in zip(own, whole, strict=True):
+            near = [places[id(each)] for each in mine.colocations if id(each) in places]
+            if near and tuple(theirs.shape or ()) == tuple(near[0].whole.shape or ()):
+                self._slots.append((theirs, mine, near[0]))
+            else:  # such as the count of steps
+                made._variables = [theirs if variable is mine else variable for variable in made._variables]
+                _replace(made, mine, theirs)
+        return made
+
+    @property
+    def slots(self) -> list[Variable]:
+        """The model's own optimizer variables that are spread; they hold nothing while `fit` runs."""
+        return [whole for whole, _, _ in self._slots]
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes of spread state this worker has."""
+        return sum(own.nbytes for _, own, _ in self._slots)
+
+    # --- in the graph -----------------------------------------------------------------------------------------------
+
+    def apply(self, gradients: Sequence[Any]) -> None:
+        """Build the update.
+
+        Args:
+            gradients: for each variable what this worker adds to the sum over all; None where there is none.
+        """
+        given = {id(part.whole): gradient for part, gradient in zip(self._parts, gradients, strict=True)}
+        reduced: list[Any] = []
+        parts: list[_Part] = []
+        for vector in self._vectors:
+            share = self._share([part.whole for part in vector])
+            flat = [_flat(given[id(part.whole)], part.whole) for part in vector]
+            mine = reduce_scatter(_padded(flat, share * self._group.size))
+            at = 0
+            for part in vector:
+                size = part.last - part.first
+                if size and given[id(part.whole)] is not None:
+                    parts.append(part)
+                    reduced.append(ops.cast(mine[at : at + size], part.own.spec.dtype))
+                at += size
+        self._update(parts, self._clipped(parts, reduced, [g is not None for g in gradients]))
+        for vector in self._vectors:
+            self._gather(vector)
+
+    def _update(self, parts: list[_Part], reduced: list[Any]) -> None:
+        if not parts:  # a worker at the end of few numbers
+            self.optimizer._iterations.assign_add(1)
+            return
+        for part in parts:
+            part.own.assign(ops.reshape(part.whole, (-1,))[part.first : part.last])
+        self._own.apply(reduced, [part.own for part in parts])
+
+    def _gather(self, vector: list[_Part]) -> None:
+        """Have all workers get the new numbers of all parts."""
+        share = self._share([part.whole for part in vector])
+        whole = all_gather(_padded([ops.convert_to_tensor(part.own) for part in vector], share))
+        at = 0
+        for part in vector:
+            size = _size(part.whole)
+            part.whole.assign(ops.reshape(whole[at : at + size], part.whole.shape))
+            constrain(part.whole)
+            at += size
+
+    def _clipped(self, parts: list[_Part], reduced: list[Any], present: list[bool]) -> list[Any]:
+        """Gradients without loss scale, clipped by the norms of the whole gradients."""
+        scale, clipping = self.optimizer.loss_scale_factor, self.optimizer.clipping
+        if scale is not None:
+            reduced = [gradient / scale for gradient in reduced]
+        if not (clipping.clipnorm or clipping.global_clipnorm):
+            return reduced
+        numbers = {id(part.whole): number for number, part in enumerate(self._parts)}
+        own: list[Any] = [ops.zeros((), "float32")] * len(self._parts)
+        for part, gradient in zip(parts, reduced, strict=True):
+            wide = gradient if gradient.dtype.itemsize > 4 else ops.cast(gradient, "float32")
+            own[numbers[id(part.whole)]] = ops.sum(ops.square(wide))
+        squares = all_reduce(ops.stack([ops.cast(square, "float64") for square in own]))
+        if clipping.global_clipnorm:
+            norm = ops.sqrt(ops.sum(squares))
+            factor = clipping.global_clipnorm / ops.maximum(norm, clipping.global_clipnorm) + (norm - norm)
+            return [gradient * ops.cast(factor, gradient.dtype) for gradient in reduced]
+        factors = clipping.clipnorm / ops.maximum(ops.sqrt(squares), clipping.clipnorm)
+        return [
+            gradient * ops.cast(factors[numbers[id(part.whole)]], gradient.dtype)
+            for part, gradient in zip(parts, reduced, strict=True)
+        ]
+
+    # --- between steps ----------------------------------------------------------------------------------------------
+
+    def scatter(self) -> None:
+        """Give each worker its part of the state that the chief has; all workers call this."""
+        for whole, own, part in self._slots:
+            is_new = whole.first_value is not None
+            if self._group.broadcast(np.array([is_new]), 0)[0]:
+                first: Any = whole.first_value
+                number = first.numbers[0] if first is not None and first.kind == "fill" else 0
+                own.write_value(np.full(own.shape or (), number, own.spec.dtype))
+            else:
+                value = self._group.broadcast(np.ascontiguousarray(whole.read_value()), 0)
+                own.write_value(np.array(value.reshape(-1)[part.first : part.last]))
+        self.release()
+
+    def gather(self, keep: bool) -> None:
+        """Put the parts of all workers together in the model's optimizer; all workers call this.
+
+        Args:
+            keep: whether this worker is to have it, too.
+        """
+        for whole, own, _ in self._slots:
+            value = self._group.all_gather(np.ascontiguousarray(own.read_value()), 0)
+            if keep:
+                whole.write_value(value.reshape([int(size or 0) for size in whole.shape or ()])[()])
+
+    def release(self) -> None:
+        """Give the memory of the whole state up; it is in the parts."""
+        for whole, _, _ in self._slots:
+            whole.postpone(
+                Draw("fill", (), (0,), tuple(int(size or 0) for size in whole.shape or ()), whole.spec.dtype)
+            )
+
+
+def _size(variable: Variable) -> int:
+    return math.prod(int(size or 0) for size in variable.shape or ())
+
+
+def _flat(gradient: Any, variable: Variable) -> Any:
+    """A gradient as a vector, in a dtype whose sums lose nothing."""
+    wide = variable.spec.dtype if variable.spec.dtype.itemsize >= 4 else "float32"
+    if gradient is None:
+        return ops.zeros((_size(variable),), wide)
+    dense = gradient.to_dense() if isinstance(gradient, IndexedSlices) else gradient
+    return ops.reshape(ops.cast(dense, wide), (_size(variable),))
+
+
+def _padded(parts: list[Any], size: int) -> Any:
+    """Vectors, joined and filled up with zeros."""
+    missing = size - sum(int(part.shape[0]) for part in parts)
+    if missing:
+        parts = [*parts, ops.zeros((missing,), parts[0].dtype)]
+    return parts[0] if len(parts) == 1 else ops.concatenate(parts)
+
+
+def _replace(holder: Any, old: Any, new: Any) -> None:
+    """Put a variable in the place of another one wherever an optimizer's attributes hold that."""
+    for name, value in list(vars(holder).items()):
+        if value is old:
+            setattr(holder, name, new)
+        elif isinstance(value, list) and any(item is old for item in value):
+            setattr(holder, name, [new if item is old else item for item in value])
+
+
+def _refuse(optimizer: Any) -> None:
+    kind = type(optimizer)
+    if kind not in _BY_NUMBER:
+        raise ValueError(
+            f"DataParallel(shard='optimizer') cuts variables into parts, which {kind.__name__} may not treat as it "
+            f"treats the whole. Use {', '.join(sorted(each.__name__ for each in _BY_NUMBER))}, or DataParallel()."
+        )
+    clipping = optimizer.clipping
+    if optimizer.gradient_accumulation_steps and (clipping.clipnorm or clipping.global_clipnorm):
+        raise ValueError(
+            "DataParallel(shard='optimizer') clips by norm before gradients are accumulated, which is not the same. "
+            "Leave clipnorm or gradient_accumulation_steps out, or use DataParallel()."
+        )
+    if optimizer._is_guarded:
+        raise ValueError(
+            "DataParallel(shard='optimizer') can't leave updates out by their size, of which each worker has a part. "
+            "Use DataParallel()."
+        )
+
+
+__all__ = ["OptimizerShards"]
