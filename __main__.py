@@ -15,6 +15,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "launch": (".distribute.launch", "run a script in several processes of this machine, as the workers of a cluster"),
     "predict": (".framework.serving.predict_command", "compute an exported model's outputs for the rows of a file"),
     "serve": (".framework.serving.command", "serve exported models over HTTP and gRPC"),
+    "status": (".distribute.status_command", "show what the tasks of a cluster do"),
     "worker": (".distribute.command", "run one task of a cluster in this process"),
 }
 

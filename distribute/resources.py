@@ -69,6 +69,15 @@ class Resources:
             if isinstance(held, NamedResource):
                 held.task_lost(task, incarnation)
 
+    def reports(self) -> list[dict[str, Any]]:
+        """What resources have to say of themselves, with their containers and names."""
+        found: list[dict[str, Any]] = []
+        for (container, name), held in list(self._held.items()):
+            report = held.report() if isinstance(held, NamedResource) else None
+            if report is not None:
+                found.append({"container": container, "name": name, **report})
+        return found
+
     def clear(self, container: str) -> int:
         """Forget what a container holds; gives how many that were."""
         keys = [key for key in self._held if key[0] == container]

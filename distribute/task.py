@@ -126,7 +126,12 @@ class Task:
             pulse = self._watch.pulse_of(connection.other)
             silent_for = None if pulse is None else round(pulse.silent_for, 3)
             connections.append({**connection.statistics(), "silent_for": silent_for})
-        return {**self._master.statistics(), "worker": self._worker.statistics(), "connections": connections}
+        return {
+            **self._master.statistics(),
+            "worker": self._worker.statistics(),
+            "training": self._worker.resources.reports(),
+            "connections": connections,
+        }
 
     def hold(self, container: str, path: str, resource: Any) -> None:
         """Hold an object of this process as the state of that name; for any thread."""

@@ -56,6 +56,7 @@ class TaskStatus:
         steps, sessions: under way, of clients that address it.
         held: counts of what it holds: "graphs", "programs", "running", "early" values, "resources", and "steps" run.
         connections: with other tasks and with clients.
+        training: of each model whose steps this ps task counts, as `ParameterServer.statistics` gives it.
     """
 
     task: str
@@ -68,6 +69,7 @@ class TaskStatus:
     sessions: int
     held: dict[str, int]
     connections: tuple[ConnectionStatus, ...]
+    training: tuple[dict[str, Any], ...] = ()
 
 
 def status(target: str) -> TaskStatus:
@@ -109,6 +111,7 @@ def described(info: Any, found: dict[str, Any]) -> TaskStatus:
         int(found["sessions"]),
         dict(found["worker"]),
         connections,
+        tuple(found.get("training", ())),
     )
 
 

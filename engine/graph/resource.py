@@ -43,5 +43,9 @@ class NamedResource(State):
     def task_lost(self, task: str, incarnation: int) -> None:
         """Take note that a task is gone which may have asked for something here."""
 
+    def report(self) -> dict[str, Any] | None:
+        """Count what was done with it, as values of JSON, for whoever looks at a task; None for nothing to say."""
+        return None
+
     def __repr__(self) -> str:  # stands in lowered steps, which all tasks have to print alike
         return f"<{type(self).__name__} {self.name!r}>"

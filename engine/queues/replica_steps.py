@@ -151,6 +151,10 @@ class ReplicaSteps(NamedResource):
     def from_definition(cls, name: str, definition: dict[str, Any]) -> Self:
         return cls(*definition["options"], name=name)
 
+    def report(self) -> dict[str, Any] | None:
+        with self._gate.lock:
+            return self._state.statistics()
+
     def task_lost(self, task: str, incarnation: int) -> None:
         with self._gate.lock:
             if 0 in self._state.lost(task, incarnation):

@@ -1,0 +1,81 @@
+"""`python -m anabranch status`: what tasks do, as text, JSON and Prometheus metrics."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from shared.tasks import PS, TOKEN, WORKER, Running
+
+import anabranch as ab
+from anabranch.__main__ import main
+from anabranch.distribute.status_command import as_prometheus, as_text, read
+from anabranch.engine.queues.replica_steps import ReplicaSteps
+
+pytestmark = pytest.mark.xdist_group("tasks")
+
+
+@pytest.fixture(scope="module")
+def trained(running: Running) -> Any:
+    """A worker has put a gradient that counts and one that does not."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("ANABRANCH_TOKEN", TOKEN)
+        with ab.Graph().as_default() as graph, ab.device(PS):
+            steps = ReplicaSteps(1, False, name="steps")
+            epoch, number = ab.placeholder((), "int64"), ab.placeholder((), "int64")
+            joined, begun = steps.join(3, 1, WORKER), steps.begin_epoch(2)
+            taken, committed = steps.take(3, 1, epoch), steps.commit(3, 1, number, 4)
+        with ab.Session(graph, target=running[WORKER].target) as session:
+            session.run(joined)
+            ticket = session.run(taken, {epoch: session.run(begun)})
+            assert int(session.run(committed, {number: ticket[0]})) == 0
+            assert int(session.run(committed, {number: ticket[0]})) != 0, "it was put before"
+            session.close()
+    return [running[name].target for name in (PS, WORKER)]
+
+
+def test_what_tasks_do(trained: list[str], capsys: Any) -> None:
+    assert main(["status", *trained, "--format", "json", "--interval", "0"]) == 0
+    ps, worker = json.loads(capsys.readouterr().out)
+    assert (ps["task"], ps["role"], ps["state"]) == (PS, "ps", "idle")
+    assert (worker["task"], worker["role"]) == (WORKER, "chief")
+    assert worker["held"]["steps"] >= 3
+    (training,) = ps["training"]
+    assert (training["name"], training["dropped"]) == ("steps", {"3": 1})
+    assert training["receipts"]["3"]["taken"] == 1
+    assert worker["training"] == []
+
+
+def test_as_a_table(trained: list[str], capsys: Any) -> None:
+    cluster = json.dumps({"ps": [trained[0].removeprefix("grpc://")], "worker": [trained[1].removeprefix("grpc://")]})
+    assert main(["status", "--cluster", cluster, "--interval", "0"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["task", "role", "state", "steps/s", "steps", "sessions", "doing"]
+    assert lines[1].split()[:3] == [PS, "ps", "idle"]
+    assert lines[2].split()[:2] == [WORKER, "chief"]
+    assert any("dropped gradients: worker 3: 1" in line for line in lines[3:])
+
+
+def test_as_prometheus_metrics(trained: list[str]) -> None:
+    text = as_prometheus(read(trained, 0.0))
+    assert f'anabranch_task_up{{task="{PS}"}} 1' in text
+    assert 'receipt="taken"} 1' in text
+    sample = re.compile(r'[a-z_]+\{([a-z]+="(\\.|[^"\\])*",?)*\} [0-9.e+-]+')
+    typed: set[str] = set()
+    for line in text.splitlines():
+        if line.startswith("# TYPE"):
+            assert line.split()[2] not in typed, "each metric has one block"
+            typed.add(line.split()[2])
+        elif not line.startswith("#"):
+            assert sample.fullmatch(line), line
+            assert line.partition("{")[0] in typed
+
+
+def test_tasks_that_do_not_answer(capsys: Any) -> None:
+    readings = [{"target": "grpc://localhost:1", "error": "nobody is there"}]
+    assert as_text(readings) == "grpc://localhost:1 does not answer: nobody is there"
+    assert as_prometheus(readings).splitlines()[-1] == 'anabranch_task_up{task="grpc://localhost:1"} 0'
+    assert main(["status"]) == 2
+    assert "name a task, such as grpc://localhost:2203" in capsys.readouterr().err
