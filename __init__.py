@@ -110,6 +110,7 @@ _MODULES: dict[str, str] = {
     "optimizers": ".optim",
     "preprocessing": ".framework.preprocessing",
     **dict.fromkeys([f"preprocessing.{name}" for name in ("image", "sequence")], ".framework.preprocessing"),
+    "quantizers": ".layers.quantizers",
     "queues": ".engine.queues",
     "random": ".engine.ops.random",
     "raw": ".engine.ops.raw",
@@ -196,7 +197,7 @@ if TYPE_CHECKING:
     from .framework.metrics import Metric
     from .framework.models import Input, Model, Sequential, load_model
     from .framework.serving.exporting import public as export
-    from .layers import InputSpec, Layer, decoding, nn
+    from .layers import InputSpec, Layer, decoding, nn, quantizers
     from .layers.dynamic_rnn import dynamic_rnn
     from .optim import Optimizer
 
@@ -353,6 +354,7 @@ __all__ = [
     "placement",
     "preprocessing",
     "profile",
+    "quantizers",
     "queues",
     "random",
     "raw",

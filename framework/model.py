@@ -323,6 +323,48 @@ class Model(Trainer, NestedState, Layer):
 
         return explain_step(self, (x, y, sample_weight), kind, batch_size, passes)
 
+    def quantize(  # pyright: ignore[reportIncompatibleMethodOverride] - as in Keras
+        self,
+        mode: str | None = None,
+        config: Any = None,
+        filters: Any = None,
+        *,
+        include: str = "keras",
+        calibration: Mapping[str, Any] | None = None,
+        type_check: bool = True,
+    ) -> dict[str, str]:
+        """Replace weights by integers of few bits, for inference that is quicker and takes less memory.
+
+        Args:
+            mode: ``"int8"``: weights as int8, and activations row by row; ``"int4"``: weights as int4; ``"gptq"`` and
+                ``"awq"``: weights by what the model computes of data. By default that of `config`.
+            config: a `quantizers.QuantizationConfig`; by default that of `mode`.
+            filters: which layers: a pattern of their names, a list of patterns, or a function of the layer.
+            include: "keras" for the layers that Keras quantises, so that it can load the file.
+            calibration: fixed scales of activations by the paths of layers; see `quantizers.calibrate`.
+            type_check: leave out layers of classes that derive from those of anabranch.
+
+        Returns:
+            By the path of each layer with weights of its own its mode, or why it stays as it is.
+
+        Raises:
+            ValueError: the model is not built, or has quantised layers already, or mode and config do not fit.
+            NotImplementedError: the mode is float8.
+
+        Weights are frozen from then on; compile the model again before what is left of it is trained.
+
+        >>> import anabranch as ab
+        >>> model = ab.Sequential([ab.Input((4,)), ab.layers.Dense(3, name="head")], name="small")
+        >>> model.quantize("int8")
+        {'head': 'int8'}
+        """
+        from ..layers.quantizers.whole_models import quantize_layers
+
+        try:
+            return quantize_layers(self, mode, config, filters, include, calibration, type_check)
+        finally:
+            self._forget_programs()
+
     def check_saveable(self, custom_objects: Mapping[str, Any] | None = None, safe_mode: bool = True) -> None:
         """Check, before it is trained, that the model could be saved and loaded again.
 

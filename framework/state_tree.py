@@ -26,6 +26,8 @@ from ..engine.graph.variable import Variable
 from ..engine.objects.names import to_snake_case
 from ..layers.layer import Layer
 from ..layers.layer_state import assign_values
+from ..layers.quantizers.nested import become_like_file
+from ..layers.quantizers.quantizable import QuantizableLayer
 from ..optim.optimizer import Optimizer
 from .model import Model
 from .old_keras import with_learning_rate
@@ -154,6 +156,8 @@ def match(root: Saveable, reader: WeightsReader, is_new: bool = False) -> Match:
                 stored = with_learning_rate(stored, _present(item))
                 _compare(result, result.optimizer_differences, path, item, stored)
             continue
+        if is_new and isinstance(item, QuantizableLayer):
+            become_like_file(item, stored)
         _compare(result, result.differences, path, item, stored)
     for path in reader.index.keys() - claimed:
         if "optimizer" not in path.split("/") and not path.startswith("metrics/"):  # Keras 2 saved metrics, too

@@ -10,9 +10,10 @@ from ..engine.graph import Tensor
 from ..engine.objects import activations, constraints, initializers, regularizers
 from .input_spec import InputSpec
 from .layer import Layer
+from .quantizers.kernels import QuantizableKernel
 
 
-class Dense(Layer):
+class Dense(QuantizableKernel):
     """``activation(inputs @ kernel + bias)``, over the last axis.
 
     Args:
@@ -22,6 +23,7 @@ class Dense(Layer):
         kernel_initializer, bias_initializer: first values.
         kernel_regularizer, bias_regularizer, activity_regularizer: penalties.
         kernel_constraint, bias_constraint: projections after each update.
+        lora_rank, lora_alpha, quantization_config: see `enable_lora` and `quantize`.
 
     Shapes: ``(batch, ..., features)`` to ``(batch, ..., units)``. Weights: ``kernel (features, units)``,
     ``bias (units,)``.
@@ -46,9 +48,18 @@ class Dense(Layer):
         activity_regularizer: Any = None,
         kernel_constraint: Any = None,
         bias_constraint: Any = None,
+        lora_rank: int | None = None,
+        lora_alpha: float | None = None,
+        quantization_config: Any = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(activity_regularizer=activity_regularizer, **kwargs)
+        super().__init__(
+            quantization_config=quantization_config,
+            lora_rank=lora_rank,
+            lora_alpha=lora_alpha,
+            activity_regularizer=activity_regularizer,
+            **kwargs,
+        )
         self.units = positive_int("Dense", "units", units)
         self.activation = activations.get(activation)
         self.use_bias = use_bias
@@ -63,13 +74,7 @@ class Dense(Layer):
 
     def build(self, input_shape: Any) -> None:
         features = known_features(self, input_shape)
-        self.kernel = self.add_weight(
-            shape=(features, self.units),
-            initializer=self.kernel_initializer,
-            regularizer=self.kernel_regularizer,
-            constraint=self.kernel_constraint,
-            name="kernel",
-        )
+        self._build_kernel((features, self.units), self.kernel_initializer)
         self.bias = None
         if self.use_bias:
             self.bias = self.add_weight(
@@ -80,9 +85,27 @@ class Dense(Layer):
                 name="bias",
             )
         self.input_spec = InputSpec(min_ndim=2, axes={-1: features})
+        self._enable_given_lora()
+
+    def _reduced_axes(self) -> tuple[int, ...]:
+        return (0,)
+
+    def _scale_shape(self) -> tuple[int, ...]:
+        return (self.units,)
+
+    def _scales_along_kernel(self, scale: Any) -> Any:
+        return scale
+
+    def _product(self, inputs: Any, kernel: Any) -> Tensor:
+        return ops.matmul(inputs, kernel)
+
+    def _int8_product(self, inputs: Any) -> Tensor:
+        from .quantizers.products import int8_product
+
+        return int8_product(self, inputs, self._kernel, self.kernel_scale)
 
     def call(self, inputs: Any) -> Tensor:
-        outputs = ops.matmul(inputs, self.kernel)
+        outputs = self._weighted(inputs)
         if self.bias is not None:
             outputs = outputs + self.bias
         return outputs if self.activation is None else self.activation(outputs)
@@ -100,6 +123,7 @@ class Dense(Layer):
             "activity_regularizer": regularizers.serialize(self.activity_regularizer),
             "kernel_constraint": constraints.serialize(self.kernel_constraint),
             "bias_constraint": constraints.serialize(self.bias_constraint),
+            **self._own_config(),
         }
 
 

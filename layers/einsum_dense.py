@@ -15,14 +15,15 @@ from ..engine import ops
 from ..engine.graph import Tensor
 from ..engine.objects import activations, constraints, initializers, regularizers
 from .input_spec import InputSpec
-from .layer import Layer
+from .quantizers.contractions import Subscripts, int8_contraction
+from .quantizers.kernels import QuantizableKernel
 
 Sizes = tuple[int | None, ...]
 
 _EQUATION = re.compile(r"(\.\.\.)?([a-zA-Z]+)(\.\.\.)?,([a-zA-Z]+)->(\.\.\.)?([a-zA-Z]+)(\.\.\.)?")
 
 
-class EinsumDense(Layer):
+class EinsumDense(QuantizableKernel):
     """``activation(einsum(equation, inputs, kernel) + bias)``.
 
     Args:
@@ -35,6 +36,7 @@ class EinsumDense(Layer):
         kernel_initializer, bias_initializer: first values.
         kernel_regularizer, bias_regularizer: penalties.
         kernel_constraint, bias_constraint: projections after each update.
+        lora_rank, lora_alpha, quantization_config: see `enable_lora` and `quantize`.
 
     Weights: ``kernel``, of the sizes that its subscripts say, and ``bias``.
 
@@ -62,9 +64,13 @@ class EinsumDense(Layer):
         bias_regularizer: Any = None,
         kernel_constraint: Any = None,
         bias_constraint: Any = None,
+        lora_rank: int | None = None,
+        lora_alpha: float | None = None,
+        gptq_unpacked_column_size: int | None = None,
+        quantization_config: Any = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(quantization_config=quantization_config, lora_rank=lora_rank, lora_alpha=lora_alpha, **kwargs)
         _parse(equation)
         self.equation = equation
         self.partial_output_shape: Sizes = (output_shape,) if isinstance(output_shape, int) else tuple(output_shape)
@@ -83,13 +89,7 @@ class EinsumDense(Layer):
         except ValueError as error:
             raise ValueError(f"Layer {self.name!r} (EinsumDense): {error}") from None
         self.input_spec = InputSpec(ndim=len(input_shape))
-        self.kernel = self.add_weight(
-            shape=shapes.kernel,
-            initializer=shapes.kernel_initializer(self.kernel_initializer),
-            regularizer=self.kernel_regularizer,
-            constraint=self.kernel_constraint,
-            name="kernel",
-        )
+        self._build_kernel(shapes.kernel, shapes.kernel_initializer(self.kernel_initializer))
         self.bias = None
         if shapes.bias is not None:
             self.bias = self.add_weight(
@@ -99,9 +99,42 @@ class EinsumDense(Layer):
                 constraint=self.bias_constraint,
                 name="bias",
             )
+        self._enable_given_lora()
+
+    @property
+    def _subscripts(self) -> Subscripts:
+        return Subscripts.of(_without_ellipsis(self.equation, self.input_spec.ndim))
+
+    def _reduced_axes(self) -> tuple[int, ...]:
+        names = self._subscripts
+        return tuple(axis for axis, label in enumerate(names.kernel) if label not in names.outputs)
+
+    def _scale_shape(self) -> tuple[int, ...]:
+        return self._subscripts.scale_shape(self.kernel_shape)
+
+    def _scales_along_kernel(self, scale: Any) -> Any:
+        return self._subscripts.scales_along_kernel(scale)
+
+    def _scales_as_saved(self, scale: Any) -> Any:
+        names = self._subscripts
+        others = [axis for axis in range(scale.ndim) if axis not in names.scale_order()]
+        return scale.transpose(*others, *names.scale_order()).reshape(self._scale_shape())
+
+    def _product(self, inputs: Any, kernel: Any) -> Tensor:
+        return ops.einsum(_without_ellipsis(self.equation, len(inputs.shape)), inputs, kernel)
+
+    def _int8_product(self, inputs: Any) -> Tensor:
+        equation = _without_ellipsis(self.equation, len(inputs.shape))
+        return int8_contraction(self, equation, inputs, self._kernel, self.kernel_scale)
+
+    def _adapted(self, inputs: Any, a: Tensor, b: Tensor) -> Tensor:
+        names = self._subscripts
+        if names.kernel[-1] == names.outputs[-1]:
+            return super()._adapted(inputs, a, b)
+        return self._product(inputs, ops.matmul(a, b))
 
     def call(self, inputs: Any) -> Tensor:
-        outputs = ops.einsum(_without_ellipsis(self.equation, len(inputs.shape)), inputs, self.kernel)
+        outputs = self._weighted(inputs)
         if self.bias is not None:
             outputs = outputs + self.bias
         return outputs if self.activation is None else self.activation(outputs)
@@ -120,6 +153,7 @@ class EinsumDense(Layer):
             "activity_regularizer": regularizers.serialize(self.activity_regularizer),
             "kernel_constraint": constraints.serialize(self.kernel_constraint),
             "bias_constraint": constraints.serialize(self.bias_constraint),
+            **self._own_config(),
         }
 
 

@@ -8,10 +8,10 @@ from ..engine import ops
 from ..engine.graph import Tensor
 from ..engine.objects import constraints, initializers, regularizers
 from .dense import positive_int
-from .layer import Layer
+from .quantizers.tables import QuantizableTable
 
 
-class Embedding(Layer):
+class Embedding(QuantizableTable):
     """A vector for each integer.
 
     Args:
@@ -20,6 +20,7 @@ class Embedding(Layer):
         embeddings_initializer, embeddings_regularizer, embeddings_constraint: of the table.
         mask_zero: 0 stands for padding: layers behind skip it (see `compute_mask`).
         weights: the table's first value, instead of the initializer's; an array, or a list of one.
+        lora_rank, lora_alpha, quantization_config: see `enable_lora` and `quantize`.
 
     Shapes: ``(batch, ...)`` of integers to ``(batch, ..., output_dim)``. Weights: ``embeddings
     (input_dim, output_dim)``.
@@ -39,12 +40,15 @@ class Embedding(Layer):
         embeddings_constraint: Any = None,
         mask_zero: bool = False,
         weights: Any = None,
+        lora_rank: int | None = None,
+        lora_alpha: float | None = None,
+        quantization_config: Any = None,
         **kwargs: Any,
     ) -> None:
         length = kwargs.pop("input_length", None)  # Keras 2's
         if length is not None:
             kwargs["input_shape"] = (length,) if isinstance(length, int) else tuple(length)
-        super().__init__(**kwargs)
+        super().__init__(quantization_config=quantization_config, lora_rank=lora_rank, lora_alpha=lora_alpha, **kwargs)
         self.input_dim = positive_int("Embedding", "input_dim", input_dim)
         self.output_dim = positive_int("Embedding", "output_dim", output_dim)
         self.embeddings_initializer = initializers.get(embeddings_initializer)
@@ -58,13 +62,19 @@ class Embedding(Layer):
             self.build()
 
     def build(self, input_shape: Any = None) -> None:
-        self.embeddings = self.add_weight(
-            shape=(self.input_dim, self.output_dim),
-            initializer=self.embeddings_initializer if self._first_value is None else self._given_value,
-            regularizer=self.embeddings_regularizer,
-            constraint=self.embeddings_constraint,
-            name="embeddings",
-        )
+        mode = self.quantization_mode
+        if mode is not None:
+            self._int4_block_size = self._block_size()
+            self._build_quantized(mode)
+        else:
+            self._embeddings = self.add_weight(
+                shape=(self.input_dim, self.output_dim),
+                initializer=self.embeddings_initializer if self._first_value is None else self._given_value,
+                regularizer=self.embeddings_regularizer,
+                constraint=self.embeddings_constraint,
+                name="embeddings",
+            )
+        self._enable_given_lora()
 
     def _given_value(self, shape: Any, dtype: Any = None) -> Any:
         table = initializers.Constant(self._first_value).value
@@ -75,7 +85,7 @@ class Embedding(Layer):
     def call(self, inputs: Any) -> Tensor:
         if inputs.dtype.kind not in "iu":
             inputs = ops.cast(inputs, "int32")
-        return ops.cast(ops.take(self.embeddings, inputs, axis=0), self.compute_dtype)
+        return self._rows(inputs)
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """Where the input is not 0; None without `mask_zero`."""
@@ -91,4 +101,5 @@ class Embedding(Layer):
             "activity_regularizer": regularizers.serialize(self.activity_regularizer),
             "embeddings_constraint": constraints.serialize(self.embeddings_constraint),
             "mask_zero": self.mask_zero,
+            **self._own_config(),
         }

@@ -100,7 +100,6 @@ class Layer(StatelessCalls):
         self.supports_masking = False
         self.input_spec: Any = None
         self.batch_input_shape = _batch_input_shape(kwargs)
-        self._functions: dict[Any, Any] = {}
         self._latest_output_shapes: Any = None  # for summaries: what the latest call gave, in its structure
         self._build_shapes: dict[str, Any] | None = None
 
@@ -297,7 +296,8 @@ class Layer(StatelessCalls):
         settings = [None if i in positions else leaf for i, leaf in enumerate(leaves)]
         masks = [_mask_of(leaves[i], None) for i in positions]
         key = (_form((args, kwargs)), tuple(positions), tuple(_hashable(setting) for setting in settings), recording())
-        key = (*key, tuple((id(layer), layer.trainable) for layer in self._flatten_layers()), _form(masks))
+        layers = tuple([(id(layer), layer.trainable, layer._weights_version) for layer in self._flatten_layers()])
+        key = (*key, layers, _form(masks))
         if key not in self._functions:
             self._functions[key] = self._compiled_call((args, kwargs), settings, positions)
         function: ArrayFunction = self._functions[key]
@@ -375,8 +375,14 @@ class Layer(StatelessCalls):
         if not self._build_shapes:
             return None
         if len(self._build_shapes) == 1:
-            return {"input_shape": next(iter(self._build_shapes.values()))}
-        return {"shapes_dict": dict(self._build_shapes)}
+            shapes = {"input_shape": next(iter(self._build_shapes.values()))}
+        else:
+            shapes = {"shapes_dict": dict(self._build_shapes)}
+        if all(inner.quantization_mode is None for inner in self._flatten_layers(include_self=False)):
+            return shapes
+        from .quantizers.nested import describe
+
+        return {**shapes, "quantization": describe(self)}
 
     def build_from_config(self, config: dict[str, Any]) -> None:
         """Build for the shapes that `get_build_config` gave."""
@@ -385,6 +391,10 @@ class Layer(StatelessCalls):
         elif config.get("input_shape") is not None:
             self.build(_as_shape(config["input_shape"]))
             self.built = True
+        if config.get("quantization"):
+            from .quantizers.nested import follow
+
+            follow(self, config["quantization"])
 
     @property
     def input(self) -> Any:

@@ -51,8 +51,19 @@ class LayerConfig(LayerState):
         return {**config, **self._constructor_config()}
 
     def _dtype_config(self) -> Any:
+        policy = self._policy_with_inner()
+        has_name = not isinstance(policy, policies.DTypePolicyMap) and policy.quantization_mode is None
+        return policy.name if has_name else serialize_keras_object(policy)
+
+    def _policy_with_inner(self) -> policies.DTypePolicy:
+        """The dtype policy, with those of quantised layers inside."""
         policy = self._dtype_policy
-        return serialize_keras_object(policy) if isinstance(policy, policies.DTypePolicyMap) else policy.name
+        is_plain = not isinstance(policy, policies.DTypePolicyMap) and policy.quantization_mode is None
+        if not is_plain or all(inner.quantization_mode is None for inner in self._flatten_layers(include_self=False)):
+            return policy
+        from .quantizers.nested import policy_map
+
+        return policy_map(self, policy)
 
     def _constructor_config(self) -> dict[str, Any]:
         """The constructor's arguments, serialised."""

@@ -66,7 +66,9 @@ class LayerState:
         self._trainable = bool(trainable)
         self._path: str | None = None
         self._made_in = calling_layer()  # where a layer is made in a call, whose it is
-        self._weights: list[Variable] = []
+        self._weights: list[Weight] = []
+        self._weights_version = 0  # is counted up where weights are replaced
+        self._functions: dict[Any, Any] = {}
         self._partitioner = current_partitioner()  # cuts its weights into shards
         self._added_losses: list[Any] = []
 
@@ -302,8 +304,16 @@ class LayerState:
 
     def save_own_variables(self, store: Any) -> None:
         """Write the variables of this layer itself (not of layers inside) into a mapping: ``"0"``, ``"1"``, ..."""
-        for position, variable in enumerate(grouped(self.own_variables())):
-            store[str(position)] = variable.numpy()
+        for position, value in enumerate(self.stored_values()):
+            store[str(position)] = value
+
+    def stored_variables(self) -> list[Variable]:
+        """Return the variables that files hold of this layer itself, in their order."""
+        return self.own_variables()
+
+    def stored_values(self) -> list[Any]:
+        """Return the arrays that files hold of them; shards of one variable are one array."""
+        return [variable.numpy() for variable in grouped(self.stored_variables())]
 
     def load_own_variables(self, store: Any) -> None:
         """Read what `save_own_variables` wrote.
@@ -311,10 +321,10 @@ class LayerState:
         Raises:
             ValueError: the number or shapes of the arrays differ from the layer's.
         """
-        own = grouped(self.own_variables())
+        own = grouped(self.stored_variables())
         names = sorted(store.keys(), key=int)
-        if len(names) == len(self.own_variables()) != len(own):
-            own = self.own_variables()  # a file that has each shard by itself
+        if len(names) == len(self.stored_variables()) != len(own):
+            own = self.stored_variables()  # a file that has each shard by itself
         if len(names) != len(own):
             raise ValueError(
                 f"Layer {self.name!r} ({type(self).__name__}) has {len(own)} variables of its own, but the file holds "
@@ -322,6 +332,10 @@ class LayerState:
                 + ("" if self.built else " The layer is not built: call it once, or build(input_shape), first.")
             )
         assign_values(self.name, own, [np.asarray(store[name]) for name in names])
+        self._after_loading()
+
+    def _after_loading(self) -> None:
+        """Do what is to be done when variables have been read from a file. Here, nothing."""
 
     def save_assets(self, dir_path: Any) -> None:
         """Write what the layer keeps in files, such as a vocabulary, into a folder. Here, nothing."""
@@ -384,6 +398,27 @@ class LayerState:
                 layer._added_losses = before.get(id(layer), [])
 
     # --- facts ----------------------------------------------------------------------------------------------
+
+    @property
+    def quantization_mode(self) -> str | None:
+        """How the weights are quantised, such as "int8"; None if they are not."""
+        return self.dtype_policy.quantization_mode
+
+    def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
+        """Replace the weights by quantised ones, in layers that have such.
+
+        Raises:
+            NotImplementedError: this layer has none.
+        """
+        raise NotImplementedError(
+            f"Layer {self.name!r} of class {type(self).__name__} has no quantised form. Layers that have one are "
+            "Dense, EinsumDense, Embedding and ReversibleEmbedding."
+        )
+
+    def _weights_changed(self) -> None:
+        """Note that weights are others than before, so that nothing compiled with the old ones is used again."""
+        self._weights_version += 1
+        self._functions.clear()
 
     @property
     def dtype_policy(self) -> policies.DTypePolicy:

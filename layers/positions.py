@@ -190,6 +190,9 @@ class RotaryEmbedding(Layer):
         return {**super().get_config(), **own}
 
 
+_REVERSE_NAMES = ("reverse_embeddings", "reverse_embeddings_scale", "reverse_embeddings_zero")
+
+
 class ReversibleEmbedding(Embedding):
     """An `Embedding` that also goes back, from vectors to a logit for each integer (Press and Wolf, 2017).
 
@@ -241,7 +244,7 @@ class ReversibleEmbedding(Embedding):
 
     def build(self, input_shape: Any = None) -> None:
         super().build(input_shape)
-        if not self.tie_weights:
+        if not self.tie_weights and self.quantization_mode is None:
             self.reverse_embeddings = self.add_weight(
                 shape=(self.output_dim, self.input_dim),
                 initializer=self.embeddings_initializer,
@@ -254,12 +257,37 @@ class ReversibleEmbedding(Embedding):
             if self.mask_zero:
                 outputs.annotations["mask"] = ops.not_equal(inputs, 0)
             return outputs
-        dtype = self.reverse_dtype or self.compute_dtype
-        kernel = ops.transpose(self.embeddings) if self.tie_weights else ops.convert_to_tensor(self.reverse_embeddings)
-        logits = ops.matmul(ops.cast(inputs, dtype), ops.cast(kernel, dtype))
+        logits = self._reverse_product(inputs)
         if self.logit_soft_cap is None:
             return logits
         return ops.tanh(logits / self.logit_soft_cap) * self.logit_soft_cap
+
+    def _reverse_product(self, inputs: Any) -> Tensor:
+        if self.quantization_mode is not None:
+            from .quantizers.reversing import reverse_product
+
+            return reverse_product(self, inputs)
+        dtype = self.reverse_dtype or self.compute_dtype
+        kernel = ops.transpose(self.embeddings) if self.tie_weights else ops.convert_to_tensor(self.reverse_embeddings)
+        return ops.matmul(ops.cast(inputs, dtype), ops.cast(kernel, dtype))
+
+    def _build_quantized(self, mode: str) -> None:
+        from .quantizers.reversing import build_reverse
+
+        super()._build_quantized(mode)
+        build_reverse(self, mode)
+
+    def _replaced_names(self) -> list[str]:
+        return [*super()._replaced_names(), *([] if self.tie_weights else ["reverse_embeddings"])]
+
+    def _quantized_values(self, mode: str, config: Any) -> dict[str, Any]:
+        from .quantizers.reversing import reverse_values
+
+        return {**super()._quantized_values(mode, config), **reverse_values(self, mode, config)}
+
+    def _saved_names(self, mode: str | None) -> list[str]:
+        names = super()._saved_names(mode)
+        return names if self.tie_weights else [*names, *_REVERSE_NAMES]
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """None: the call itself notes where the input is not 0, for only the way there has such a mask."""

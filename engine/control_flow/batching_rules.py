@@ -22,10 +22,11 @@ from ..ops.einsum import Contraction
 from ..ops.gathering import AddRows, PutAlongAxis, PutRows, Take, TakeAlongAxis, take
 from ..ops.indexing import GetItems
 from ..ops.joining import Concatenate, Split, Stack, Unstack, concatenate
-from ..ops.linalg import BatchMatMul, FlattenRows, MatMul, UnflattenRows, matmul
+from ..ops.linalg import BatchMatMul, FlattenRows, MatMul, UnflattenRows, matmul, product_of_rows
 from ..ops.matrices import Cholesky, Determinant, Inverse, LowerHalf, Solve
 from ..ops.padding import Pad
 from ..ops.positions import OneHot
+from ..ops.quantized import QuantizedMatMul
 from ..ops.random import _Random  # pyright: ignore[reportPrivateUsage]
 from ..ops.reduced import BroadcastReduced, _Reduction  # pyright: ignore[reportPrivateUsage]
 from ..ops.reduction import _ArgExtremum, prod  # pyright: ignore[reportPrivateUsage]
@@ -288,6 +289,13 @@ def window(batch: Batch, node: Operation, values: Values) -> Found:
 # --- products -------------------------------------------------------------------------------------------------------
 
 
+def quantized_product(batch: Batch, node: Operation, values: Values) -> Found:
+    rows, *others = values
+    if any(value.batched for value in others):
+        return None
+    return batched(product_of_rows(node.op, rows.tensor, *[value.tensor for value in others]))
+
+
 def product(batch: Batch, node: Operation, values: Values) -> Found:
     op, (a, b) = node.op, values
     assert isinstance(op, (MatMul, BatchMatMul))
@@ -508,6 +516,7 @@ RULES: dict[type[Any], Rule] = {
     **stacks.RULES,
     # products
     **dict.fromkeys([MatMul, BatchMatMul], product),
+    QuantizedMatMul: quantized_product,
     Contraction: contraction,
     Solve: solution,
     SolveTriangular: solution,

@@ -7,9 +7,21 @@ from collections.abc import Iterator, MutableMapping
 from typing import Any, cast
 
 from .floats import floatx, is_mixed, layer_dtype
-from .registry import deserialize_keras_object, register_builtins, serialize_keras_object
+from .registry import (
+    deserialize_keras_object,
+    register_builtins,
+    register_builtins_to_come,
+    serialize_keras_object,
+)
 
 _MODES = ("int8", "int4", "float8", "gptq", "awq")
+_QUANTIZED = (
+    "AWQDTypePolicy",
+    "GPTQDTypePolicy",
+    "Int4DTypePolicy",
+    "QuantizedDTypePolicy",
+    "QuantizedFloat8DTypePolicy",
+)  # in quantized_policies, which is imported when one of them is asked for
 
 
 class DTypePolicy:
@@ -40,8 +52,8 @@ class DTypePolicy:
             )
         if name.startswith(_MODES) and "_from_" in name:
             raise ValueError(
-                f"The dtype policy {name!r} is one of quantisation, which is not available here. Expected a dtype "
-                "such as 'float32', 'mixed_float16' or 'mixed_bfloat16'."
+                f"The dtype policy {name!r} is one of quantisation: ab.dtype_policies.get({name!r}) makes it. "
+                "DTypePolicy takes a dtype such as 'float32', 'mixed_float16' or 'mixed_bfloat16'."
             )
         self._compute_dtype = layer_dtype(name)
         self._variable_dtype = "float32" if is_mixed(name) else self._compute_dtype
@@ -63,8 +75,8 @@ class DTypePolicy:
         return self._variable_dtype
 
     @property
-    def quantization_mode(self) -> None:
-        """None: nothing is quantised."""
+    def quantization_mode(self) -> str | None:
+        """How weights are quantised; None if they are not."""
         return None
 
     def get_config(self) -> dict[str, Any]:
@@ -184,6 +196,20 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
 FloatDTypePolicy = DTypePolicy
 register_builtins("keras", {"DTypePolicy": DTypePolicy, "FloatDTypePolicy": DTypePolicy})
 register_builtins("keras.dtype_policies", {"DTypePolicyMap": DTypePolicyMap})
+register_builtins_to_come("keras.dtype_policies", dict.fromkeys(_QUANTIZED, f"{__package__}.quantized_policies"))
+
+
+def _quantized(name: str) -> Any:
+    from . import quantized_policies
+
+    return quantized_policies.CLASSES[name]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _QUANTIZED:
+        return _quantized(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 _global: DTypePolicy | None = None
 
@@ -220,7 +246,13 @@ def get(identifier: Any) -> DTypePolicy:
         config = cast("dict[str, Any]", identifier)
         if config.get("class_name") == "DTypePolicyMap":
             return DTypePolicyMap.from_config(config["config"])
+        if str(config.get("class_name")) in _QUANTIZED:
+            return _quantized(config["class_name"])(**config["config"])
         return DTypePolicy(config.get("config", {}).get("name"))
+    if isinstance(identifier, str) and identifier.startswith(_MODES) and identifier not in _MODES:
+        from .quantized_policies import policy_by_name
+
+        return policy_by_name(identifier)
     return DTypePolicy(identifier if isinstance(identifier, str) else layer_dtype(identifier))
 
 

@@ -278,16 +278,22 @@ class UnflattenRows(Op):
         yield Sample(cls((None, 2)), [x[:0], empty], np.zeros((0, 2, 3), "float32"), (0,), label="empty")
 
 
-def _rows_times_matrix(a: Tensor, b: Tensor) -> Tensor:
-    """[..., k] times [k, n] as one product of matrices, so that the gradient of `b` is one product, too."""
+def product_of_rows(op: Op, a: Tensor, *others: Tensor) -> Tensor:
+    """[..., k] times [k, n] as one product of matrices, so that the gradient of the matrix is one product, too.
+
+    Args:
+        op: the product of [rows, k] and the other operands, [rows, n].
+        a: the rows.
+        *others: what they are multiplied by.
+    """
     if a.shape is not None and None not in a.shape:
         shape = [int(dim) for dim in a.shape if dim is not None]
-        product = apply(MatMul(), reshape(a, (math.prod(shape[:-1]), shape[-1])), b)
+        product = apply(op, reshape(a, (math.prod(shape[:-1]), shape[-1])), *others)
         columns = product.shape[-1] if product.shape is not None else None
         if columns is not None:
             return reshape(product, (*shape[:-1], columns))
     else:
-        product = apply(MatMul(), apply(FlattenRows(), a), b)
+        product = apply(op, apply(FlattenRows(), a), *others)
     return apply(UnflattenRows(None if a.shape is None else a.shape[:-1]), product, runtime_shape(a))
 
 
@@ -332,7 +338,7 @@ def _matmul(a: Tensor, b: Tensor) -> Tensor:
     if a.ndim == 2 and b.ndim == 2:
         return apply(MatMul(), a, b)
     if b.ndim == 2:
-        return _rows_times_matrix(a, b)
+        return product_of_rows(MatMul(), a, b)
     return apply(BatchMatMul(), a, b)
 
 

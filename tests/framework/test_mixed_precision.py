@@ -61,7 +61,7 @@ def test_policies_differ_by_name() -> None:
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: ab.DTypePolicy("int8_from_float32"), ValueError, "one of quantisation, which is not available here"),
+        (lambda: ab.DTypePolicy("int8_from_float32"), ValueError, "one of quantisation: ab.dtype_policies.get"),
         (
             lambda: ab.DTypePolicy(32),  # pyright: ignore[reportArgumentType]
             TypeError,

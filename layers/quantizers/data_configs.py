@@ -1,0 +1,173 @@
+"""Configs of the modes that look at data: GPTQ and AWQ."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from .configs import QuantizationConfig
+
+_SETTINGS = tuple[str, ...]
+
+
+class _DataConfig(QuantizationConfig):
+    """Base: data, and how much of it is looked at."""
+
+    settings: _SETTINGS = ()
+
+    def __init__(
+        self,
+        dataset: Any,
+        tokenizer: Any,
+        num_samples: int,
+        sequence_length: int,
+        weight_bits: int,
+        group_size: int,
+        quantization_layer_structure: Any,
+    ) -> None:
+        super().__init__()
+        for name, value in (("num_samples", num_samples), ("sequence_length", sequence_length)):
+            if value <= 0:
+                raise ValueError(f"{name} must be a positive integer. Received: {name}={value}")
+        if group_size < -1 or group_size == 0:
+            raise ValueError(
+                f"Invalid group_size. Supported values are -1 (per-channel) or a positive integer, but got {group_size}."
+            )
+        self.dataset = dataset
+        self.tokenizer = tokenizer
+        self.num_samples = num_samples
+        self.sequence_length = sequence_length
+        self.weight_bits = weight_bits
+        self.group_size = group_size
+        self.quantization_layer_structure = quantization_layer_structure
+
+    def dtype_policy_string(self) -> str:
+        """Return the mode as dtype policies name it, such as ``"gptq/4/128"``."""
+        return f"{self.mode}/{self.weight_bits}/{self.group_size}"
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the settings; data is needed once only, and not kept."""
+        return {"dataset": None, "tokenizer": None, **{name: getattr(self, name) for name in self.settings}}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """Make a config from what `get_config` gave."""
+        return cls(**config)
+
+
+class GPTQConfig(_DataConfig):
+    """Weights of few bits, each rounded so that it makes up for the errors of those before it.
+
+    Args:
+        dataset: texts, or arrays of tokens: what the model is to be good at.
+        tokenizer: a function from a text to tokens; None where `dataset` holds tokens.
+        weight_bits: 2, 3, 4 or 8.
+        num_samples: how many sequences of the data are looked at.
+        per_channel: a scale for each output, rather than one for all.
+        sequence_length: of each of them.
+        hessian_damping: is added to the diagonal of the inputs' products, as part of its mean.
+        group_size: terms that share a scale and a zero point; -1: all of an output.
+        symmetric: without zero points.
+        activation_order: round the terms of the largest inputs first.
+        quantization_layer_structure: ``{"pre_block_layers": [...], "sequential_blocks": [...]}``: layers before the
+            first block, and the blocks, one after the other; by default the model's
+            ``get_quantization_layer_structure("gptq")``.
+
+    Raises:
+        ValueError: a number is out of its range.
+
+    Source: Frantar et al., "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers", 2023.
+    """
+
+    settings = (
+        "weight_bits",
+        "num_samples",
+        "per_channel",
+        "sequence_length",
+        "hessian_damping",
+        "group_size",
+        "symmetric",
+        "activation_order",
+        "quantization_layer_structure",
+    )
+
+    def __init__(
+        self,
+        dataset: Any,
+        tokenizer: Any,
+        *,
+        weight_bits: int = 4,
+        num_samples: int = 128,
+        per_channel: bool = True,
+        sequence_length: int = 512,
+        hessian_damping: float = 0.01,
+        group_size: int = 128,
+        symmetric: bool = False,
+        activation_order: bool = False,
+        quantization_layer_structure: Any = None,
+    ) -> None:
+        if weight_bits not in (2, 3, 4, 8):
+            raise ValueError(f"Unsupported weight_bits {weight_bits}. Supported values are 2, 3, 4, and 8.")
+        if not 0 <= hessian_damping <= 1:
+            raise ValueError("hessian_damping must be between 0 and 1.")
+        super().__init__(
+            dataset, tokenizer, num_samples, sequence_length, weight_bits, group_size, quantization_layer_structure
+        )
+        self.per_channel = per_channel
+        self.hessian_damping = hessian_damping
+        self.symmetric = symmetric
+        self.activation_order = activation_order
+
+    @property
+    def mode(self) -> str:
+        """The mode, ``"gptq"``."""
+        return "gptq"
+
+
+class AWQConfig(_DataConfig):
+    """Weights of four bits, of which those that large inputs meet are scaled up before they are rounded.
+
+    Args:
+        dataset, tokenizer, num_samples, sequence_length, group_size, quantization_layer_structure: see `GPTQConfig`.
+        weight_bits: 4.
+        num_grid_points: how many strengths of the scaling are tried.
+
+    Raises:
+        ValueError: a number is out of its range.
+
+    Source: Lin et al., "AWQ: Activation-aware Weight Quantization", 2024.
+    """
+
+    settings = (
+        "weight_bits",
+        "num_samples",
+        "sequence_length",
+        "group_size",
+        "num_grid_points",
+        "quantization_layer_structure",
+    )
+
+    def __init__(
+        self,
+        dataset: Any,
+        tokenizer: Any,
+        *,
+        weight_bits: int = 4,
+        num_samples: int = 128,
+        sequence_length: int = 512,
+        group_size: int = 128,
+        num_grid_points: int = 20,
+        quantization_layer_structure: Any = None,
+    ) -> None:
+        if weight_bits != 4:
+            raise ValueError(f"AWQ only supports 4-bit quantization. Received weight_bits={weight_bits}.")
+        if num_grid_points <= 0:
+            raise ValueError("num_grid_points must be a positive integer.")
+        super().__init__(
+            dataset, tokenizer, num_samples, sequence_length, weight_bits, group_size, quantization_layer_structure
+        )
+        self.num_grid_points = num_grid_points
+
+    @property
+    def mode(self) -> str:
+        """The mode, ``"awq"``."""
+        return "awq"

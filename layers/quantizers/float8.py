@@ -1,0 +1,25 @@
+"""Keras's functions for training in float8, which is not computed here."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+REASON = (
+    "float8 is not available: it serves to train on GPUs that compute in it. Use quantize('int8') or "
+    "quantize('int4') for inference, or the dtype policy 'mixed_bfloat16' for training."
+)
+
+
+def compute_float8_scale(amax: Any, scale: Any, dtype_max: Any, margin: int = 0) -> NoReturn:
+    """Raise NotImplementedError: float8 is not computed here."""
+    raise NotImplementedError(f"compute_float8_scale: {REASON}")
+
+
+def compute_float8_amax_history(x: Any, amax_history: Any) -> NoReturn:
+    """Raise NotImplementedError: float8 is not computed here."""
+    raise NotImplementedError(f"compute_float8_amax_history: {REASON}")
+
+
+def quantize_and_dequantize(inputs: Any, scale: Any, quantized_dtype: str, compute_dtype: str) -> NoReturn:
+    """Raise NotImplementedError: float8 is not computed here."""
+    raise NotImplementedError(f"quantize_and_dequantize: {REASON}")

@@ -1,0 +1,87 @@
+"""Quantised layers inside of others that make them: how files say which they are.
+
+Keras learns it from the dtype policy of the outer layer, a map from paths to policies, which it hands on. Here the
+shapes for which the outer layer was built come with it, whoever makes the inner layers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...engine.objects import policies
+from ...engine.objects.registry import deserialize_keras_object, serialize_keras_object
+from .quantizable import QuantizableLayer
+
+
+def quantized_inside(layer: Any) -> list[QuantizableLayer]:
+    """The quantised layers inside of a layer."""
+    inner = layer._flatten_layers(include_self=False)
+    return [one for one in inner if isinstance(one, QuantizableLayer) and one.quantization_mode is not None]
+
+
+def policy_map(layer: Any, own: policies.DTypePolicy) -> policies.DTypePolicy:
+    """The dtype policy of a layer and of those inside of it: a map, if some of these are quantised."""
+    found = quantized_inside(layer)
+    if not found:
+        return own
+    return policies.DTypePolicyMap(own.name, {inner.path: inner.dtype_policy for inner in found})
+
+
+def describe(layer: Any) -> dict[str, Any] | None:
+    """What `follow` needs; None where nothing inside is quantised."""
+    return {
+        inner.path: {
+            "dtype_policy": serialize_keras_object(inner.dtype_policy),
+            "config": serialize_keras_object(inner.quantization_config),
+            "inputs_scale": inner.inputs_scale,
+        }
+        for inner in quantized_inside(layer)
+    } or None
+
+
+def follow(layer: Any, described: Any) -> None:
+    """Give the layers inside of one that was just built the weights that a file has for them.
+
+    Raises:
+        ValueError: there is no layer of a path.
+    """
+    inside = {inner.path: inner for inner in layer._flatten_layers(include_self=False)}
+    for path, entry in described.items():
+        inner = inside.get(path)
+        if not isinstance(inner, QuantizableLayer):
+            raise ValueError(
+                f"Layer {layer.name!r} has quantised weights at {path!r} in its file, where "
+                f"{'there is no layer' if inner is None else f'{type(inner).__name__} has no quantised form'}."
+            )
+        if inner.quantization_mode is None:
+            inner.become(policies.get(entry["dtype_policy"]), deserialize_keras_object(entry["config"]))
+        inner.inputs_scale = entry.get("inputs_scale")
+
+
+def become_like_file(layer: Any, stored: Any) -> None:
+    """Quantise a layer of floats whose file holds integers.
+
+    Keras writes nothing of the quantised layers inside of a `MultiHeadAttention`, so that it can't load them itself.
+
+    Args:
+        layer: just made, as the file says.
+        stored: the shapes and dtypes of its arrays in the file, by their numbers.
+    """
+    main = stored.get("0")
+    if layer.quantization_mode is not None or not layer.built or main is None or main.dtype != "int8":
+        return
+    own = getattr(layer, f"_{layer.main_weight}").shape
+    mode = "int8" if tuple(main.shape) == tuple(own) else "int4"
+    if mode == "int4":
+        scales = stored.get("1" if getattr(layer, "bias", None) is None else "2")
+        mode = f"int4/{_block_size(layer, scales.shape) if scales is not None and len(scales.shape) == 2 else -1}"
+    layer.become(policies.get(f"{mode}_from_{layer.dtype_policy.name}"))
+
+
+def _block_size(layer: Any, scales: tuple[int, ...]) -> int:
+    """A number of terms in a group that makes so many groups; which they are, the file says for each term."""
+    if layer.main_weight == "kernel":
+        terms, groups = layer._matrix_sizes()[0], scales[0]
+    else:
+        terms, groups = layer.output_dim, scales[1]
+    return 128 if -(-terms // 128) == groups else -(-terms // groups)

@@ -1,0 +1,61 @@
+"""Products of inputs that are rounded as a layer's quantizer says, and int8 matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...engine import ops
+from ...engine.autodiff import custom_gradient
+from ...engine.graph import Tensor
+from ...engine.ops.quantized import quantized_matmul
+from .quantizable import QuantizableLayer
+from .quantizer import AbsMaxQuantizer
+
+
+def int8_product(
+    layer: QuantizableLayer, inputs: Any, kernel: Any, scale: Any, transpose: bool = False, dtype: Any = None
+) -> Tensor:
+    """The product of `inputs` (..., terms) and a kernel (terms, columns).
+
+    Args:
+        layer: its `inputs_quantizer` rounds the inputs, by a scale for each row, or by its fixed `inputs_scale`.
+        inputs: floating.
+        kernel: int8.
+        scale: of the columns.
+        transpose: the kernel lies as (columns, terms).
+        dtype: of the result; by default that of the inputs.
+    """
+    quantizer = layer.inputs_quantizer
+    x = ops.convert_to_tensor(inputs)
+    if type(quantizer) is AbsMaxQuantizer and quantizer.output_dtype == "int8" and quantizer.axis in (None, (-1,)):
+        product = quantized_matmul(
+            x,
+            kernel,
+            scale,
+            layer.inputs_scale,
+            value_range=quantizer.value_range,
+            epsilon=quantizer.epsilon,
+            transpose=transpose,
+        )
+    else:
+        product = _product_by(quantizer, x, kernel, scale, transpose)
+    return ops.cast(product, dtype or x.dtype)
+
+
+def _product_by(quantizer: Any, x: Tensor, kernel: Any, scale: Any, transpose: bool) -> Tensor:
+    """The product by any quantizer. Rounding passes cotangents on, as for the one that is known."""
+
+    @custom_gradient
+    def product(x: Any, kernel: Any, scale: Any) -> Any:
+        matrix = ops.transpose(kernel) if transpose else kernel
+        rounded, inputs_scale = quantizer(x, axis=-1)
+        sums = ops.matmul(rounded, matrix)
+        result = ops.cast(ops.cast(sums, scale.dtype) / (ops.cast(inputs_scale, scale.dtype) * scale), x.dtype)
+
+        def gradient(dy: Any) -> Any:
+            weights = ops.cast(matrix, scale.dtype) / scale
+            return ops.cast(ops.matmul(ops.cast(dy, scale.dtype), ops.transpose(weights)), x.dtype), None, None
+
+        return result, gradient
+
+    return product(x, ops.convert_to_tensor(kernel), ops.convert_to_tensor(scale))

@@ -1,0 +1,132 @@
+"""`QuantizableTable`: a table of vectors that may be of int8, of int4 or of floats, with a scale for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...engine import ops
+from ...engine.graph import Tensor, eagerly
+from .quantizable import Array, QuantizableLayer
+
+
+class QuantizableTable(QuantizableLayer):
+    """Base of layers with `embeddings`, of which rows are taken.
+
+    A class defines `input_dim` and `output_dim`, the table's sizes.
+    """
+
+    main_weight: ClassVar[str] = "embeddings"
+    untracked = QuantizableLayer.untracked | {"embeddings"}
+    input_dim: int
+    output_dim: int
+    _embeddings: Any = None
+
+    @property
+    def embeddings(self) -> Any:
+        """The table: a weight; with adapters, or of int4, what they come to."""
+        if self.quantization_mode == "int4" and not self.lora_enabled:
+            from .packing import unpack_int4
+
+            return unpack_int4(self._embeddings, self.output_dim, axis=-1)
+        if not self.lora_enabled:
+            return self._embeddings
+        table = self._embeddings if self.quantization_mode is None else self._dequantized()
+        a, b = self._lora_factors()
+        return ops.cast(table + ops.matmul(a, b) * self._lora_scale, self.compute_dtype)
+
+    @embeddings.setter
+    def embeddings(self, value: Any) -> None:
+        self._embeddings = value
+
+    def _build_quantized(self, mode: str) -> None:
+        if mode == "int8":
+            self._embeddings = self._frozen_weight("embeddings", (self.input_dim, self.output_dim), "int8")
+            self.embeddings_scale = self._frozen_weight("embeddings_scale", (self.input_dim,), initializer="ones")
+            return
+        block = self._int4_block_size
+        self._embeddings = self._frozen_weight("embeddings", (self.input_dim, (self.output_dim + 1) // 2), "int8")
+        scales = (self.input_dim,) if block is None else (self.input_dim, -(-self.output_dim // block))
+        self.embeddings_scale = self._frozen_weight("embeddings_scale", scales, initializer="ones")
+        self.embeddings_zero, self.g_idx = None, None
+        if block is not None:
+            self.embeddings_zero = self._frozen_weight("embeddings_zero", scales, "int8")
+            self.g_idx = self._frozen_weight("g_idx", (self.output_dim,), "float32")
+            self.g_idx.assign(np.arange(self.output_dim) // block)
+
+    def _saved_names(self, mode: str | None) -> list[str]:
+        own = {"int8": ["embeddings_scale"], "int4": ["embeddings_scale", "embeddings_zero", "g_idx"]}
+        return ["_embeddings", *own.get(mode or "", [])]
+
+    def _quantized_values(self, mode: str, config: Any) -> dict[str, Array]:
+        return self._round(mode, self._embeddings.numpy(), config)
+
+    def _round(self, mode: str, weight: Array, config: Any = None) -> dict[str, Array]:
+        from .kernels import INT4_RANGE
+        from .packing import packed_array
+        from .rounding import abs_max_arrays, grouped_arrays
+
+        quantizer = getattr(config or self.quantization_config, "weight_quantizer", None)
+        if mode == "int4" and self._int4_block_size is not None:
+            table, scale, zero = [part.T for part in grouped_arrays(weight.T, self._int4_block_size)]
+            return {"_embeddings": packed_array(table), "embeddings_scale": scale, "embeddings_zero": zero}
+        if quantizer is not None:
+            table, scale = [part.numpy() for part in quantizer(weight, to_numpy=True)]
+        elif mode == "int8":
+            table, scale = abs_max_arrays(weight, -1)
+        else:
+            table, scale = abs_max_arrays(weight, -1, INT4_RANGE)
+        table = packed_array(table) if mode == "int4" else table
+        return {"_embeddings": table, "embeddings_scale": scale.reshape(-1)}
+
+    def _float_weight(self) -> Array:
+        if self.quantization_mode is None:
+            return self._embeddings.numpy()
+        with eagerly():
+            return np.asarray(self._dequantized(), "float32")
+
+    def _lora_shapes(self, rank: int) -> tuple[Sequence[int], Sequence[int]]:
+        return (self.input_dim, rank), (rank, self.output_dim)
+
+    def _enable_given_lora(self) -> None:
+        if self.lora_rank and not self.lora_enabled:
+            rank, alpha = self.lora_rank, self.lora_alpha
+            self.built = True
+            self.enable_lora(rank, alpha)
+
+    # --- computing ------------------------------------------------------------------------------------------
+
+    def _dequantized(self) -> Tensor:
+        """The whole quantised table as floats."""
+        return self._float_rows(self._embeddings, self.embeddings_scale, getattr(self, "embeddings_zero", None))
+
+    def _float_rows(self, packed: Any, scale: Any, zero: Any) -> Tensor:
+        """Rows of a quantised table as floats; any axes may come before the last."""
+        dtype = self.compute_dtype
+        integers = packed
+        if self.quantization_mode == "int4":
+            from .packing import unpack_last
+
+            integers = unpack_last(packed, self.output_dim)
+        if self._int4_block_size is None or zero is None:
+            return ops.cast(integers, dtype) / ops.cast(ops.expand_dims(scale, -1), dtype)
+        groups = ops.cast(self.g_idx, "int32")
+        scale, zero = ops.cast(scale, "float32"), ops.cast(zero, "float32")
+        shifted = ops.cast(integers, "float32") - ops.take(zero, groups, axis=-1)
+        return ops.cast(shifted * ops.take(scale, groups, axis=-1), dtype)
+
+    def _rows(self, places: Any) -> Tensor:
+        """The rows at `places`, whole numbers."""
+        if self.quantization_mode is None:
+            rows = ops.cast(ops.take(self._embeddings, places, axis=0), self.compute_dtype)
+        else:
+            zero = getattr(self, "embeddings_zero", None)
+            parts = [self._embeddings, self.embeddings_scale, zero]
+            rows = self._float_rows(*[None if part is None else ops.take(part, places, axis=0) for part in parts])
+        if not self.lora_enabled:
+            return rows
+        a, b = self._lora_factors()
+        adapted = ops.matmul(ops.take(a, places, axis=0), b) * self._lora_scale
+        return ops.cast(rows + adapted, self.compute_dtype)

@@ -1,0 +1,108 @@
+"""Quantising all layers of a model that have a quantised form."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..layer import Layer
+from .configs import QuantizationConfig, resolved_config
+from .quantizable import QuantizableLayer
+
+Filters = str | Sequence[str] | Callable[[Any], bool] | None
+INCLUDE = ("keras", "all")
+
+
+def quantize_layers(
+    model: Layer,
+    mode: str | None,
+    config: Any,
+    filters: Filters,
+    include: str = "keras",
+    calibration: Mapping[str, Any] | None = None,
+    type_check: bool = True,
+) -> dict[str, str]:
+    """Quantise the layers inside of a model; see `Model.quantize`."""
+    found = resolved_config(mode, config)
+    check_filters(filters)
+    if include not in INCLUDE:
+        raise ValueError(f"quantize: include={include!r} must be one of {', '.join(map(repr, INCLUDE))}.")
+    if not model.built:
+        raise ValueError(
+            f"Cannot quantize a layer that isn't yet built. Layer '{model.name}' (of type '{type(model).__name__}') "
+            "is not built yet. Call it on data, or build(input_shape), first."
+        )
+    result: dict[str, str] = {}
+    for layer in model._flatten_layers():
+        if layer.own_variables():
+            result[layer.path] = _outcome(layer, found, filters, include, type_check)
+    _apply_calibration(model, calibration, result)
+    if all(outcome != found.mode for outcome in result.values()):
+        warnings.warn(
+            f"quantize({found.mode!r}): no layer of model {model.name!r} was quantised: "
+            + "; ".join(f"{path}: {reason}" for path, reason in result.items()),
+            stacklevel=4,
+        )
+    return result
+
+
+def check_filters(filters: Filters) -> None:
+    """Refuse what is no filter.
+
+    Raises:
+        ValueError: `filters` is neither a pattern, nor patterns, nor a function.
+    """
+    if filters is not None and not isinstance(filters, (str, list, tuple)) and not callable(filters):
+        raise ValueError(
+            "The `filters` argument must be a regex string, a list of regex strings, or a callable. Received: "
+            f"{type(filters)}"
+        )
+
+
+def is_wanted(layer: Layer, filters: Filters) -> bool:
+    """Whether filters let a layer through: a pattern by its name, a function by the layer."""
+    if filters is None:
+        return True
+    if isinstance(filters, str):
+        return re.search(filters, layer.name) is not None
+    if callable(filters):
+        return bool(filters(layer))
+    return any(re.search(pattern, layer.name) for pattern in filters)
+
+
+def _outcome(layer: Any, config: QuantizationConfig, filters: Filters, include: str, type_check: bool) -> str:
+    """Quantise a layer; its mode, or the reason why it stays as it is."""
+    if not is_wanted(layer, filters):
+        return "left out by filters"
+    if layer.quantization_mode is not None:
+        raise ValueError(
+            f"Layer '{layer.name}' is already quantized with dtype_policy='{layer.dtype_policy.name}'. Received: "
+            f"mode={config.mode}"
+        )
+    if not isinstance(layer, QuantizableLayer):
+        return f"{type(layer).__name__} has no quantised form"
+    try:
+        layer.quantize(config.mode, type_check=type_check, config=config)
+    except NotImplementedError as error:
+        return str(error)
+    return config.mode
+
+
+def _apply_calibration(model: Layer, calibration: Mapping[str, Any] | None, result: Mapping[str, str]) -> None:
+    """Fix the scales of activations.
+
+    Raises:
+        ValueError: there is no int8 layer of a path.
+    """
+    layers = {layer.path: layer for layer in model._flatten_layers()}
+    for path, (scale, zero_point) in (calibration or {}).items():
+        if result.get(path) != "int8":
+            raise ValueError(
+                f"quantize: calibration has a scale for {path!r}, of which no layer is quantised to int8. The layers "
+                f"are: {', '.join(name for name, outcome in result.items() if outcome == 'int8') or 'none'}."
+            )
+        if int(zero_point) != 0:
+            raise ValueError(f"quantize: calibration[{path!r}] has the zero point {zero_point}; int8 here has none.")
+        layers[path].inputs_scale = float(1 / scale)
