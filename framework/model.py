@@ -391,11 +391,13 @@ class Model(Trainer, NestedState, Layer):
             self.optimizer.build(self.trainable_variables)
         return dict(stateful_parts(self))
 
-    def save_weights(self, filepath: str | os.PathLike[str], overwrite: bool = True) -> None:
-        """Save the weights to a ``.weights.h5`` file."""
+    def save_weights(
+        self, filepath: str | os.PathLike[str], overwrite: bool = True, max_shard_size: Any = None
+    ) -> None:
+        """Save the weights to a ``.weights.h5`` or ``.safetensors`` file; see `saving.save_weights`."""
         from .saving import save_weights
 
-        save_weights(self, filepath, overwrite=overwrite)
+        save_weights(self, filepath, overwrite=overwrite, max_shard_size=max_shard_size)
 
     def load_weights(self, filepath: str | os.PathLike[str], skip_mismatch: bool = False) -> None:
         """Load weights that `save_weights` or `save` wrote; the model must be built."""

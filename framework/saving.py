@@ -43,6 +43,8 @@ from .archive import (
 )
 from .assets import collect_assets, give_assets
 from .old_keras import modern_config
+from .safetensors_files import read_safetensors, write_safetensors
+from .shards import INDEX_SUFFIX, SUFFIX
 from .weights_file import WeightsReader, check_seal, seal, write_weights
 
 if TYPE_CHECKING:
@@ -120,24 +122,33 @@ def _restored(content: bytes, objects: dict[str, Any]) -> Model:
     return _load(path, read_archive_stream(io.BytesIO(content), path, True), objects, compile=True, safe_mode=False)
 
 
-def save_weights(model: Model, filepath: PathLike, overwrite: bool = True) -> None:
-    """Save the weights of a model, and its optimizer's state if it is compiled.
+def save_weights(model: Model, filepath: PathLike, overwrite: bool = True, max_shard_size: Any = None) -> None:
+    """Save the weights of a model; in a ``.weights.h5`` file also its optimizer's state if it is compiled.
 
     Args:
         model: a model that is built.
-        filepath: a name that ends in ``.weights.h5``.
+        filepath: a name that ends in ``.weights.h5``, or in ``.safetensors``, where weights are called by their paths.
         overwrite: whether an existing file is replaced.
+        max_shard_size: of safetensors files, such as "5GB": larger models are written as several, with an index.
 
     Raises:
         ValueError: the name ends otherwise, or the model is not built.
         FileExistsError: the file exists and `overwrite` is False.
     """
     path = Path(filepath)
+    if path.suffix == SUFFIX:
+        from .named_weights import save_named_weights
+
+        _check_built(model, "saved")
+        save_named_weights(model, path, max_shard_size, overwrite)
+        return
     if not path.name.endswith(".weights.h5"):
         raise ValueError(
-            f"Weights are saved to a file that ends in .weights.h5; got {str(path)!r}. "
+            f"Weights are saved to a file that ends in .weights.h5, or in .safetensors; got {str(path)!r}. "
             "A whole model is saved with model.save, to a file that ends in .keras."
         )
+    if max_shard_size is not None:
+        raise ValueError("max_shard_size is for files that end in .safetensors; a .weights.h5 file is one file.")
     check_overwrite(path, overwrite)
     _check_built(model, "saved")
     with atomic_write(path) as stream:
@@ -190,7 +201,7 @@ def load_weights(model: Model, filepath: PathLike, skip_mismatch: bool = False) 
 
     Args:
         model: a model that is built, as the saved one was.
-        filepath: a ``.weights.h5``, ``.keras`` or old ``.h5`` file.
+        filepath: a ``.weights.h5``, ``.keras``, ``.safetensors`` or old ``.h5`` file; or a ``.safetensors.index.json``.
         skip_mismatch: load what fits and warn about the rest, where otherwise nothing is loaded.
 
     Raises:
@@ -200,6 +211,11 @@ def load_weights(model: Model, filepath: PathLike, skip_mismatch: bool = False) 
     """
     path = Path(filepath)
     _check_built(model, "loaded")
+    if path.suffix == SUFFIX or path.name.endswith(INDEX_SUFFIX):
+        from .named_weights import load_named_weights
+
+        load_named_weights(model, path, skip_mismatch)
+        return
     if path.suffix == ".keras" and not is_hdf5(path):
         archive = read_archive(path)
         with WeightsReader(archive.weights, path) as reader:
@@ -324,8 +340,10 @@ __all__ = [
     "get_registered_object",
     "load_model",
     "load_weights",
+    "read_safetensors",
     "register_keras_serializable",
     "save_model",
     "save_weights",
     "serialize_keras_object",
+    "write_safetensors",
 ]

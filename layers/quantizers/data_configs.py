@@ -30,7 +30,7 @@ class _DataConfig(QuantizationConfig):
                 raise ValueError(f"{name} must be a positive integer. Received: {name}={value}")
         if group_size < -1 or group_size == 0:
             raise ValueError(
-                f"Invalid group_size. Supported values are -1 (per-channel) or a positive integer, but got {group_size}."
+                f"Invalid group_size. Supported values are -1 (per-channel) or positive, but got {group_size}."
             )
         self.dataset = dataset
         self.tokenizer = tokenizer

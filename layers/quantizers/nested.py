@@ -28,14 +28,17 @@ def policy_map(layer: Any, own: policies.DTypePolicy) -> policies.DTypePolicy:
 
 
 def describe(layer: Any) -> dict[str, Any] | None:
-    """What `follow` needs; None where nothing inside is quantised."""
+    """What `follow` needs, by the place of each quantised layer among those inside; None where none is quantised."""
+    inner = layer._flatten_layers(include_self=False)
     return {
-        inner.path: {
-            "dtype_policy": serialize_keras_object(inner.dtype_policy),
-            "config": serialize_keras_object(inner.quantization_config),
-            "inputs_scale": inner.inputs_scale,
+        str(place): {
+            "name": one.name,
+            "dtype_policy": serialize_keras_object(one.dtype_policy),
+            "config": serialize_keras_object(one.quantization_config),
+            "inputs_scale": one.inputs_scale,
         }
-        for inner in quantized_inside(layer)
+        for place, one in enumerate(inner)
+        if isinstance(one, QuantizableLayer) and one.quantization_mode is not None
     } or None
 
 
@@ -43,15 +46,15 @@ def follow(layer: Any, described: Any) -> None:
     """Give the layers inside of one that was just built the weights that a file has for them.
 
     Raises:
-        ValueError: there is no layer of a path.
+        ValueError: there is no such layer at a place.
     """
-    inside = {inner.path: inner for inner in layer._flatten_layers(include_self=False)}
-    for path, entry in described.items():
-        inner = inside.get(path)
+    inside = dict(enumerate(layer._flatten_layers(include_self=False)))
+    for place, entry in described.items():
+        inner = inside.get(int(place))
         if not isinstance(inner, QuantizableLayer):
             raise ValueError(
-                f"Layer {layer.name!r} has quantised weights at {path!r} in its file, where "
-                f"{'there is no layer' if inner is None else f'{type(inner).__name__} has no quantised form'}."
+                f"Layer {layer.name!r} has quantised weights of a layer {entry['name']!r} inside of it in its file, "
+                f"where {'there is no layer' if inner is None else f'{type(inner).__name__} has no quantised form'}."
             )
         if inner.quantization_mode is None:
             inner.become(policies.get(entry["dtype_policy"]), deserialize_keras_object(entry["config"]))

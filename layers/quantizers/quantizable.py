@@ -276,7 +276,7 @@ class QuantizableLayer(Layer):
         self._weights_changed()
 
     def _merged_values(self) -> dict[str, Array]:
-        """The values of the saved weights that adapters change, with these added: rounded anew where it is quantised."""
+        """The values of the saved weights that adapters change, with these added, and rounded anew."""
         merged = self._float_weight() + self._lora_delta()
         mode = self.quantization_mode
         if mode is None:

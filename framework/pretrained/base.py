@@ -1,0 +1,109 @@
+"""What models of public architectures share: settings from a config, and inputs with or without a mask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
+
+from ...engine import ops
+from ...engine.objects import initializers
+from ..model import Model
+from .names import Name
+
+Config = dict[str, Any]
+
+
+class PretrainedModel(Model):
+    """Base: a model that a config of Hugging Face's describes.
+
+    Args:
+        config: what ``config.json`` holds.
+        zeros: make weights of zeros, which are about to be loaded, rather than random ones.
+
+    Attributes:
+        config: as above.
+    """
+
+    ignored: ClassVar[tuple[str, ...]] = ()  # patterns of names that files may have beside the weights
+    prefix: ClassVar[str] = ""  # of names, which files of the model without its head lack
+
+    def __init__(self, config: Config, zeros: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.config = config
+        self._zeros = zeros
+
+    def names(self) -> list[Name]:
+        """The table of names."""
+        raise NotImplementedError
+
+    def example(self) -> Any:
+        """An input of the smallest size, by which the model is built."""
+        raise NotImplementedError
+
+    def initializer(self) -> Any:
+        """The initialiser of the weights."""
+        if self._zeros:
+            return "zeros"
+        return initializers.TruncatedNormal(stddev=float(self.config.get("initializer_range", 0.02)))
+
+    def get_config(self) -> dict[str, Any]:
+        base = {"name": self.name, "trainable": self.trainable, "dtype": self._dtype_config()}
+        return {**base, "config": self.config}
+
+
+def tokens_and_mask(inputs: Any) -> tuple[Any, Any]:
+    """Tokens, and the mask that may come with them."""
+    if not isinstance(inputs, dict):
+        return inputs, None
+    unknown = sorted(set(inputs) - {"tokens", "mask"})
+    if unknown or "tokens" not in inputs:
+        raise ValueError(
+            f"Expected tokens, or a dict of 'tokens' and 'mask'; got a dict of {', '.join(map(repr, sorted(inputs)))}."
+        )
+    return inputs["tokens"], inputs.get("mask")
+
+
+_ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "gelu": lambda x: ops.gelu(x, approximate=False),
+    "gelu_new": lambda x: ops.gelu(x, approximate=True),
+    "gelu_pytorch_tanh": lambda x: ops.gelu(x, approximate=True),
+    "gelu_fast": lambda x: ops.gelu(x, approximate=True),
+    "relu": ops.relu,
+    "silu": ops.silu,
+    "swish": ops.silu,
+    "tanh": ops.tanh,
+}
+
+
+def activation(config: Config, key: str, default: str) -> Callable[[Any], Any]:
+    """The activation that a config names.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    name = config.get(key, default)
+    if name not in _ACTIVATIONS:
+        raise ValueError(f"config: {key}={name!r} is not available. Expected one of {', '.join(sorted(_ACTIVATIONS))}.")
+    return _ACTIVATIONS[name]
+
+
+def required(config: Config, keys: Iterable[str]) -> list[Any]:
+    """The values of keys.
+
+    Raises:
+        ValueError: some are missing.
+    """
+    missing = [key for key in keys if key not in config]
+    if missing:
+        raise ValueError(f"config: {', '.join(missing)} missing. Take the config.json that belongs to the weights.")
+    return [config[key] for key in keys]
+
+
+def refuse(config: Config, key: str, *allowed: Any) -> None:
+    """Refuse a setting that this package does not compute.
+
+    Raises:
+        ValueError: the config has it.
+    """
+    if key in config and config[key] not in allowed:
+        raise ValueError(f"config: {key}={config[key]!r} is not available; expected {' or '.join(map(repr, allowed))}.")

@@ -1,0 +1,154 @@
+"""BERT (Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers", 2019), with three kinds of heads."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...engine import ops
+from ...engine.objects.registry import register_keras_serializable
+from ...layers.dense import Dense
+from ...layers.embedding import Embedding
+from ...layers.normalization import LayerNormalization
+from ...layers.positions import ReversibleEmbedding
+from .base import Config, PretrainedModel, activation, refuse, required, tokens_and_mask
+from .encoder import EncoderBlock
+from .names import Name, linear, normalisation
+
+
+class _Bert(PretrainedModel):
+    """Base: tables of tokens, positions and types of tokens (all are of the first type), and blocks."""
+
+    ignored: ClassVar[tuple[str, ...]] = (r"(bert\.)?embeddings\.position_ids",)
+    prefix: ClassVar[str] = "bert."
+    has_pooler: ClassVar[bool] = True
+
+    def __init__(self, config: Config, **kwargs: Any) -> None:
+        super().__init__(config, **kwargs)
+        vocabulary, features, blocks = required(config, ("vocab_size", "hidden_size", "num_hidden_layers"))
+        refuse(config, "position_embedding_type", "absolute")
+        refuse(config, "is_decoder", False)
+        epsilon, policy, initializer = config.get("layer_norm_eps", 1e-12), self.dtype_policy, self.initializer()
+        options = {"embeddings_initializer": initializer, "dtype": policy}
+        self.tokens = ReversibleEmbedding(vocabulary, features, name="tokens", **options)
+        self.positions = Embedding(config.get("max_position_embeddings", 512), features, name="positions", **options)
+        self.types = Embedding(config.get("type_vocab_size", 2), features, name="types", **options)
+        self.norm = LayerNormalization(epsilon=epsilon, name="norm", dtype=policy)
+        self.blocks = [
+            EncoderBlock(config, False, initializer, name=f"block_{number}", dtype=policy) for number in range(blocks)
+        ]
+        if self.has_pooler:
+            self.pooler = self._dense(features, "pooler")
+
+    def _dense(self, units: int, name: str) -> Dense:
+        return Dense(units, kernel_initializer=self.initializer(), name=name, dtype=self.dtype_policy)
+
+    def encode(self, inputs: Any) -> Any:
+        """The last hidden states, (batch, steps, features)."""
+        tokens, mask = tokens_and_mask(inputs)
+        places = ops.arange(ops.shape(tokens)[1], dtype="int32")
+        x = self.norm(self.tokens(tokens) + self.positions(places) + self.types(ops.zeros_like(places)))
+        for block in self.blocks:
+            x = block(x, mask=mask)
+        return x
+
+    def pooled(self, states: Any) -> Any:
+        """What the first place comes to, (batch, features)."""
+        return ops.tanh(self.pooler(states[:, 0]))
+
+    def example(self) -> Any:
+        return np.zeros((1, 1), "int32")
+
+    def encoder_names(self, prefix: str = "bert.") -> list[Name]:
+        """The table of names without the head."""
+        file = f"{prefix}embeddings"
+        found = [
+            Name(f"{file}.word_embeddings.weight", "tokens._embeddings"),
+            Name(f"{file}.position_embeddings.weight", "positions._embeddings"),
+            Name(f"{file}.token_type_embeddings.weight", "types._embeddings"),
+            *normalisation(f"{file}.LayerNorm", "norm"),
+        ]
+        norms = ("attention.output.LayerNorm", "output.LayerNorm")
+        for i, block in enumerate(self.blocks):
+            found += block.names(f"{prefix}encoder.layer.{i}", f"blocks.{i}", "attention.self", norms)
+        return [*found, *linear(f"{prefix}pooler.dense", "pooler")] if self.has_pooler else found
+
+
+@register_keras_serializable(package="anabranch.pretrained")
+class BertModel(_Bert):
+    """The last hidden states (batch, steps, features), and what the first place comes to (batch, features).
+
+    Call arguments: int tokens (batch, steps), or ``{"tokens", "mask"}``. Returns ``{"hidden", "pooled"}``.
+    """
+
+    prefix: ClassVar[str] = ""
+
+    def call(self, inputs: Any) -> Any:
+        states = self.encode(inputs)
+        return {"hidden": states, "pooled": self.pooled(states)}
+
+    def names(self) -> list[Name]:
+        return self.encoder_names("")
+
+
+@register_keras_serializable(package="anabranch.pretrained")
+class BertForMaskedLM(_Bert):
+    """Logits of the token at each place, (batch, steps, vocabulary); the head is the table of tokens.
+
+    Call arguments: int tokens (batch, steps), or ``{"tokens", "mask"}``.
+    """
+
+    has_pooler: ClassVar[bool] = False
+    ignored: ClassVar[tuple[str, ...]] = (
+        *_Bert.ignored,
+        r"cls\.predictions\.decoder\.(weight|bias)",
+        r"cls\.seq_relationship\.(weight|bias)",
+        r"bert\.pooler\.dense\.(weight|bias)",
+    )
+
+    def __init__(self, config: Config, **kwargs: Any) -> None:
+        super().__init__(config, **kwargs)
+        refuse(config, "tie_word_embeddings", True)
+        features = config["hidden_size"]
+        self.transform = self._dense(features, "transform")
+        self.transform_activation = activation(config, "hidden_act", "gelu")
+        self.transform_norm = LayerNormalization(
+            epsilon=config.get("layer_norm_eps", 1e-12), name="transform_norm", dtype=self.dtype_policy
+        )
+        self.bias = self.add_weight(shape=(config["vocab_size"],), initializer="zeros", name="bias")
+
+    def call(self, inputs: Any) -> Any:
+        x = self.transform_norm(self.transform_activation(self.transform(self.encode(inputs))))
+        return self.tokens(x, reverse=True) + self.bias
+
+    def names(self) -> list[Name]:
+        return [
+            *self.encoder_names(),
+            *linear("cls.predictions.transform.dense", "transform"),
+            *normalisation("cls.predictions.transform.LayerNorm", "transform_norm"),
+            Name("cls.predictions.bias", "bias"),
+        ]
+
+
+@register_keras_serializable(package="anabranch.pretrained")
+class BertForSequenceClassification(_Bert):
+    """Logits of the classes of a text, (batch, classes).
+
+    Call arguments: int tokens (batch, steps), or ``{"tokens", "mask"}``.
+    """
+
+    def __init__(self, config: Config, **kwargs: Any) -> None:
+        super().__init__(config, **kwargs)
+        self.classifier = self._dense(class_count(config), "classifier")
+
+    def call(self, inputs: Any) -> Any:
+        return self.classifier(self.pooled(self.encode(inputs)))
+
+    def names(self) -> list[Name]:
+        return [*self.encoder_names(), *linear("classifier", "classifier")]
+
+
+def class_count(config: Config) -> int:
+    """How many classes a config has: transformers writes their names, and 2 where there are none."""
+    return len(config["id2label"]) if config.get("id2label") else int(config.get("num_labels", 2))

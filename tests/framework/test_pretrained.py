@@ -1,0 +1,191 @@
+"""Models of public architectures: logits as transformers', folders in both directions, refusals."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import anabranch as ab
+from anabranch import pretrained
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "files" / "pretrained"
+NAMES = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
+CAUSAL = ["gpt2", "llama", "mistral"]
+SMALL = {
+    "architectures": ["GPT2LMHeadModel"],
+    "vocab_size": 9,
+    "n_positions": 8,
+    "n_embd": 6,
+    "n_head": 2,
+    "n_layer": 1,
+}
+
+
+def golden(name: str) -> tuple[Any, Any, Any]:
+    """The input, the logits, and which of these count: what transformers gives at masked places is arbitrary."""
+    arrays = np.load(GOLDEN / name / "golden.npz")
+    if "pixel_values" in arrays:
+        return arrays["pixel_values"].transpose(0, 2, 3, 1), arrays["logits"], slice(None)
+    mask = arrays["attention_mask"].astype(bool)
+    counts = mask if arrays["logits"].ndim == 3 else slice(None)
+    return {"tokens": arrays["input_ids"].astype("int32"), "mask": mask}, arrays["logits"], counts
+
+
+def logits_of(model: Any, x: Any) -> Any:
+    found = model.predict(x, verbose=0)
+    return found["hidden"] if isinstance(found, dict) else found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_are_those_of_transformers(name: str, tmp_path: Path):
+    x, expected, counts = golden(name)
+    model = pretrained.load(GOLDEN / name)
+    found = logits_of(model, x)
+    np.testing.assert_allclose(found[counts], expected[counts], rtol=1e-4, atol=2e-6)
+    pretrained.save(model, tmp_path / "again", max_shard_size="4KB")
+    assert len(list((tmp_path / "again").glob("model-*.safetensors"))) > 1
+    again = pretrained.load(tmp_path / "again")
+    np.testing.assert_array_equal(logits_of(again, x), found)
+    pretrained.save(model, tmp_path / "again")
+    own = ab.saving.read_safetensors(tmp_path / "again" / "model.safetensors")
+    theirs = ab.saving.read_safetensors(GOLDEN / name / "model.safetensors")
+    assert own.metadata == theirs.metadata == {"format": "pt"}
+    for key, array in own.items():
+        np.testing.assert_array_equal(array, theirs[key], err_msg=key)
+    assert {key for key in theirs if key not in own and "num_batches_tracked" not in key} == set()
+
+
+def test_there_are_golden_folders():
+    assert len(NAMES) == 11
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_is_saved_as_any_other(name: str, tmp_path: Path):
+    x, _, _ = golden(name)
+    model = pretrained.load(GOLDEN / name)
+    found = logits_of(model, x)
+    model.save(tmp_path / "model.keras")
+    np.testing.assert_array_equal(logits_of(ab.load_model(tmp_path / "model.keras"), x), found)
+    model.save_weights(tmp_path / "weights.safetensors", max_shard_size="10KB")
+    other = pretrained.build(model.config)
+    other.load_weights(tmp_path / "weights.safetensors")
+    np.testing.assert_array_equal(logits_of(other, x), found)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert_masked", "vit"])
+def test_a_quantised_model_is_close_and_saved(name: str, tmp_path: Path):
+    x, expected, counts = golden(name)
+    model = pretrained.load(GOLDEN / name, quantize="int8")
+    found = logits_of(model, x)
+    scale = np.abs(expected[counts]).max()
+    assert 0 < np.abs(found - expected)[counts].max() < 0.05 * scale
+    model.save(tmp_path / "model.keras")
+    np.testing.assert_array_equal(logits_of(ab.load_model(tmp_path / "model.keras"), x), found)
+    with pytest.raises(ValueError, match="quantised, which the format has no names for"):
+        pretrained.save(model, tmp_path / "folder")
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+@pytest.mark.parametrize("quantize", [None, "int8"])
+def test_a_decoder_gives_the_greedy_continuation(name: str, quantize: str | None):
+    model = pretrained.load(GOLDEN / name, quantize=quantize)
+    decoder = pretrained.decoder(model, end_token=0, max_length=12, slots=2)
+    prompts = [[3, 4, 5], [7], [9, 8, 7, 6, 5, 1]]
+    for prompt, found in zip(prompts, decoder.generate(prompts), strict=True):
+        tokens = list(prompt)
+        while len(tokens) < 12 and (len(tokens) == len(prompt) or tokens[-1] != 0):
+            tokens.append(int(model(np.array([tokens], "int32")).numpy()[0, -1].argmax()))
+        assert found.tolist() == tokens[len(prompt) :]
+
+
+def test_random_models_of_a_config_train():
+    model = pretrained.build(SMALL)
+    tokens = np.random.default_rng(0).integers(0, 9, (16, 6)).astype("int32")
+    model.compile("adam", ab.losses.SparseCategoricalCrossentropy(from_logits=True))
+    losses = model.fit(tokens[:, :-1], tokens[:, 1:], epochs=3, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    assert "GPT2LMHeadModel" in pretrained.architectures()
+
+
+def test_weights_in_half_precision_are_cast(tmp_path: Path):
+    model = pretrained.build(SMALL)
+    pretrained.save(model, tmp_path)
+    arrays = ab.saving.read_safetensors(tmp_path / "model.safetensors")
+    half = {name: np.array(ab.ops.cast(array, "bfloat16")) for name, array in arrays.items()}
+    arrays = None
+    ab.saving.write_safetensors(tmp_path / "model.safetensors", half, {"format": "pt"})
+    again = pretrained.load(tmp_path)
+    assert again.weights[0].dtype == np.float32
+    np.testing.assert_allclose(again(np.array([[1, 2]])), model(np.array([[1, 2]])), atol=1e-3)
+
+
+def test_names_without_their_prefix_are_found(tmp_path: Path):
+    model = pretrained.build(SMALL)
+    pretrained.save(model, tmp_path)
+    arrays = dict(ab.saving.read_safetensors(tmp_path / "model.safetensors"))
+    short = {name.removeprefix("transformer."): np.array(array) for name, array in arrays.items()}
+    short["h.0.attn.bias"] = np.ones((1, 1, 8, 8), "float32")
+    ab.saving.write_safetensors(tmp_path / "model.safetensors", short)
+    tokens = np.array([[1, 2, 3]])
+    np.testing.assert_array_equal(pretrained.load(tmp_path)(tokens), model(tokens))
+
+
+def test_wrong_files_are_refused_with_all_differences(tmp_path: Path):
+    folder = tmp_path / "gpt2"
+    pretrained.save(pretrained.build(SMALL), folder)
+    arrays = {name: np.array(array) for name, array in ab.saving.read_safetensors(folder / "model.safetensors").items()}
+    del arrays["transformer.ln_f.bias"]
+    arrays["transformer.wpe.weight"] = arrays["transformer.wpe.weight"][:5]
+    arrays["transformer.extra"] = np.zeros(2, "float32")
+    ab.saving.write_safetensors(folder / "model.safetensors", arrays)
+    with pytest.raises(ValueError, match="does not hold the weights of GPT2LMHeadModel") as caught:
+        pretrained.load(folder)
+    text = str(caught.value)
+    assert "missing: transformer.ln_f.bias of shape (6,)" in text
+    assert "transformer.wpe.weight: shape (5, 6) in the file, expected (8, 6)" in text
+    assert "unknown: transformer.extra" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"architectures": ["T5ForConditionalGeneration"]}, "Expected one of .*GPT2LMHeadModel"),
+        ({"architectures": None}, "is not available"),
+        ({"activation_function": "mish"}, "activation_function='mish' is not available"),
+        ({"add_cross_attention": True}, "add_cross_attention=True is not available"),
+    ],
+)
+def test_what_a_config_may_not_have(change: dict[str, Any], match: str):
+    with pytest.raises(ValueError, match=match):
+        pretrained.build({**SMALL, **change})
+
+
+def test_other_refusals(tmp_path: Path):
+    with pytest.raises(FileNotFoundError, match="Nothing is downloaded"):
+        pretrained.load(tmp_path / "none")
+    with pytest.raises(FileNotFoundError, match=r"no config\.json"):
+        pretrained.load(tmp_path)
+    (tmp_path / "config.json").write_text("{", encoding="utf-8")
+    with pytest.raises(ValueError, match="is no JSON"):
+        pretrained.load(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(SMALL), encoding="utf-8")
+    with pytest.raises(FileNotFoundError, match=r"model\.safetensors"):
+        pretrained.load(tmp_path)
+    folder = tmp_path / "llama"
+    shutil.copytree(GOLDEN / "llama", folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["rope_parameters"] = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(ValueError, match="rope_type='yarn' is not available"):
+        pretrained.load(folder)
+    with pytest.raises(TypeError, match=r"model\.save"):
+        pretrained.save(ab.Sequential([ab.Input((2,)), ab.layers.Dense(1)]), tmp_path / "x")  # pyright: ignore
+    with pytest.raises(TypeError, match="causal language model"):
+        pretrained.decoder(pretrained.load(GOLDEN / "bert"), end_token=0, max_length=4)
+    with pytest.raises(ValueError, match="exceeds the 8 positions"):
+        pretrained.decoder(pretrained.build(SMALL), end_token=0, max_length=9)
+    with pytest.raises(ValueError, match="a dict of 'tokens' and 'mask'"):
+        pretrained.build(SMALL)({"tokens": np.array([[1]]), "masks": np.array([[True]])})
