@@ -351,7 +351,7 @@ class Model(Trainer, NestedState, Layer):
             ValueError: the model is not built, or has quantised layers already, or mode and config do not fit.
             NotImplementedError: the mode is float8.
 
-        Weights are frozen from then on; compile the model again before what is left of it is trained.
+        Weights are frozen from then on, and the optimizer of a compiled model begins anew.
 
         >>> import anabranch as ab
         >>> model = ab.Sequential([ab.Input((4,)), ab.layers.Dense(3, name="head")], name="small")
@@ -364,6 +364,7 @@ class Model(Trainer, NestedState, Layer):
             return quantize_layers(self, mode, config, filters, include, calibration, type_check)
         finally:
             self._forget_programs()
+            self._renew_optimizer()  # whose slots are those of weights that are gone
 
     def check_saveable(self, custom_objects: Mapping[str, Any] | None = None, safe_mode: bool = True) -> None:
         """Check, before it is trained, that the model could be saved and loaded again.

@@ -152,6 +152,13 @@ class Trainer(StepMethods):
                 self._steps["train"].clear()
                 self._trained_variables = variables
 
+    def _renew_optimizer(self) -> None:
+        """Put an optimizer without state in the place of one that has some."""
+        if self.optimizer is None or not self.optimizer.built or self._compile_arguments is None:
+            return
+        self.optimizer = type(self.optimizer).from_config(self.optimizer.get_config())
+        self._compile_arguments = {**self._compile_arguments, "optimizer": self.optimizer}
+
     def get_compile_config(self) -> dict[str, Any] | None:
         """The arguments of `compile`, for JSON; None if the model is not compiled."""
         if self._compile_arguments is None:

@@ -63,7 +63,7 @@ class QuantizedDTypePolicy(DTypePolicy):
         return {"mode": self._label, "source_name": self._source_name}
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and isinstance(other, QuantizedDTypePolicy) and other.name == self.name
+        return isinstance(other, type(self)) and type(other) is type(self) and other.name == self.name
 
     def __hash__(self) -> int:
         return hash(self.name)

@@ -109,12 +109,11 @@ class QuantizedMatMul(Op):
         kernel = rng.integers(-128, 128, (8, 5), "int8")
         scale = rng.uniform(50, 200, 5).astype("float32")
         expected = x.astype("float64") @ (kernel / scale.astype("float64"))
-        tolerance = {"tolerance": 0.02, "differentiable": ()}
-        yield Sample(cls(), [x, kernel, scale], expected, label="rows", **tolerance)
+        yield Sample(cls(), [x, kernel, scale], expected, (), 0.02, "rows")
         turned = [x, np.ascontiguousarray(kernel.T), scale]
-        yield Sample(cls(transpose=True), turned, expected, label="transpose", **tolerance)
+        yield Sample(cls(transpose=True), turned, expected, (), 0.02, "transpose")
         fixed = [x, kernel, scale, np.float32(127)]
-        yield Sample(cls(is_fixed=True), fixed, expected, label="fixed scale", **tolerance)
+        yield Sample(cls(is_fixed=True), fixed, expected, (), 0.02, "fixed scale")
         yield Sample(cls(), [x[:0], kernel, scale], np.zeros((0, 5), "float32"), (), label="no rows")
         yield Sample(cls(), [x[:, :0], kernel[:0], scale], np.zeros((3, 5), "float32"), (), label="no terms")
         yield Sample(cls(), [np.zeros((2, 8), "float32"), kernel, scale], np.zeros((2, 5)), (), label="zeros")

@@ -90,11 +90,12 @@ class SelfAttention(Layer):
         if cache is None:
             found = self._attend(query, key, value, self._seen(places, ops.arange(steps, dtype="int32"), mask))
         else:
-            cache = [_written(old, new, places) for old, new in zip(cache, (key, value), strict=True)]
-            sources = ops.arange(ops.shape(cache[0])[1], dtype="int32")
-            found = self._attend(query, *cache, self._seen(places, sources, mask))
+            keys, values = _written(cache[0], key, places), _written(cache[1], value, places)
+            sources = ops.arange(ops.shape(keys)[1], dtype="int32")
+            found = self._attend(query, keys, values, self._seen(places, sources, mask))
+            cache = (keys, values)
         outputs = self.output_dense(ops.reshape(found, (batch, steps, self.heads * self.head_dim)))
-        return outputs if cache is None else (outputs, tuple(cache))
+        return outputs if cache is None else (outputs, cache)
 
     def _projected(self, inputs: Any) -> list[Tensor]:
         """Queries, keys and values by heads."""

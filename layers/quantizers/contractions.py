@@ -29,7 +29,8 @@ class Subscripts:
     def of(cls, equation: str) -> Subscripts:
         """The subscripts of ``"abc,cd->abd"``."""
         operands, outputs = equation.split("->")
-        return cls(*operands.split(","), outputs)
+        inputs, kernel = operands.split(",")
+        return cls(inputs, kernel, outputs)
 
     @property
     def terms(self) -> str:

@@ -119,7 +119,7 @@ def test_gradients_pass_to_inputs_by_the_float_kernel(mode: str):
 def test_another_quantizer_rounds_as_it_says():
     class Halves(quantizers.Quantizer):
         def __call__(self, x: Any, axis: Any = -1, to_numpy: bool = False) -> Any:
-            return ab.ops.cast(ab.ops.round(x * 2), "int8"), ab.ops.convert_to_tensor(np.float32([2]))
+            return ab.ops.cast(ab.ops.round(x * 2), "int8"), ab.ops.convert_to_tensor(np.array([2], "float32"))
 
         def get_config(self) -> dict[str, Any]:
             return {"output_dtype": self.output_dtype}
@@ -227,7 +227,7 @@ def test_adapters_are_trained_merged_and_saved_as_their_sum(mode: str | None):
     adapted = model.predict(x, verbose=0)
     store: dict[str, Any] = {}
     head.save_own_variables(store)
-    again = layers.Dense.from_config(head.get_config())
+    again: Any = layers.Dense.from_config(head.get_config())
     again.build((None, 6))
     assert again.lora_enabled
     again.load_own_variables(store)
@@ -268,7 +268,7 @@ def test_fake_rounding_and_its_gradient():
     low, high = ab.Variable(-1.0), ab.Variable(1.0)
     with ab.GradientTape() as tape:
         found = quantizers.fake_quant_with_min_max_vars(x, low, high, num_bits=3)
-        loss = ab.ops.sum(found * np.float32([1, 2, 3, 4, 5]))
+        loss = ab.ops.sum(found * np.array([1, 2, 3, 4, 5], "float32"))
     step = 2 / 7
     np.testing.assert_allclose(found.numpy() / step, np.round(found.numpy() / step), atol=1e-5)
     assert np.abs(found.numpy()[1:4] - x.numpy()[1:4]).max() <= step / 2 + 1e-6

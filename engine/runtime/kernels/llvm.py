@@ -302,4 +302,6 @@ def declarations() -> str:
         for name in ("maximum", "minimum"):
             lines.append(f"declare {kind} @llvm.{name}.{suffix}({kind}, {kind})")
         lines.append(f"declare {kind} @llvm.fmuladd.{suffix}({kind}, {kind}, {kind})")
+    lines += [f"declare <{lanes} x float> @llvm.rint.v{lanes}f32(<{lanes} x float>)" for lanes in (1, 8)]
+    lines.append("declare <8 x i32> @llvm.x86.avx2.pmadd.wd(<16 x i16>, <16 x i16>)")
     return "\n".join(lines) + "\n"

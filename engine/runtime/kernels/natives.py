@@ -45,6 +45,7 @@ BINDERS: dict[str, tuple[str, str]] = {
     "max_pool_places": ("pooling", "bind_pooling"),
     "product_then": ("epilogues", "bind_product_then"),
     "put_rows": ("rows", "put_runner"),
+    "quantized_matmul": ("quantized", "bind_quantized"),
     "scatter_update": ("picks", "scatter_runner"),
     "segment_sum": ("rows", "sum_runner"),
     "softmax": ("open_rows", "bind_open_rows"),
