@@ -160,7 +160,6 @@ EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py") if path
 ELSEWHERE = {  # on the page of what they show
     "cluster_training": "training_on_clusters.md",
     "experts_in_cell": "mixture_of_experts.md",
-    "interchange": "quantization.md",
     "moe": "scheduling.md",
     "serving": "serving.md",
     "interchange": "onnx.md",
@@ -169,7 +168,6 @@ ELSEWHERE = {  # on the page of what they show
 NO_FIGURE = (
     "character_model",
     "cluster_training",
-    "interchange",
     "moe",
     "nested_loops",
     "serving",
