@@ -85,7 +85,9 @@ class QuantizedMatMul(Op):
     def rounded(self, xp: Any, x: Any, scale: Any = None) -> tuple[Any, Any]:
         """Rows as whole numbers, in `x`'s dtype, and their scales."""
         if scale is None:
-            largest = xp.max(xp.abs(x), axis=-1, keepdims=True, initial=0)
+            largest = xp.zeros((len(x), 1), x.dtype)
+            if x.shape[-1]:
+                largest = xp.max(xp.abs(x), axis=-1, keepdims=True)
             scale = x.dtype.type(self.high) / (largest + x.dtype.type(self.epsilon))
         else:
             scale = scale.astype(x.dtype)

@@ -95,10 +95,18 @@ class GPT2LMHeadModel(PretrainedModel):
 
     def call(self, inputs: Any) -> Any:
         tokens, mask = tokens_and_mask(inputs)
-        x = self.tokens(tokens) + self.positions(ops.arange(ops.shape(tokens)[1], dtype="int32"))
+        x = self.embed(tokens)
         for block in self.blocks:
             x = block(x, mask=mask)
         return self.tokens(self.norm(x), reverse=True)
+
+    def embed(self, tokens: Any) -> Any:
+        """The vectors of tokens and of their places."""
+        return self.tokens(tokens) + self.positions(ops.arange(ops.shape(tokens)[1], dtype="int32"))
+
+    def get_quantization_layer_structure(self, mode: str) -> dict[str, Any]:
+        """What GPTQ and AWQ go through."""
+        return {"pre_block_layers": [self.embed], "sequential_blocks": self.blocks}
 
     def step(self, tokens: Any, caches: Any, start: Any) -> tuple[Any, Any]:
         """Logits (batch, steps, vocabulary) of tokens that follow what the caches hold, and the caches with them.

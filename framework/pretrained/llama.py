@@ -131,6 +131,10 @@ class LlamaForCausalLM(PretrainedModel):
             x = block(x, mask=mask)
         return self.tokens(self.norm(x), reverse=True)
 
+    def get_quantization_layer_structure(self, mode: str) -> dict[str, Any]:
+        """What GPTQ and AWQ go through."""
+        return {"pre_block_layers": [self.tokens], "sequential_blocks": self.blocks}
+
     def step(self, tokens: Any, caches: Any, start: Any) -> tuple[Any, Any]:
         """Logits of tokens that follow what the caches hold, and the caches with them; see `GPT2LMHeadModel.step`."""
         x, found = self.tokens(tokens), []

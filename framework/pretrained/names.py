@@ -42,7 +42,7 @@ CONVOLUTION = (3, 2, 0, 1)  # (out, in, height, width)
 
 def linear(file: str, place: str, use_bias: bool = True) -> list[Name]:
     """A `Dense` that is a ``torch.nn.Linear`` in files."""
-    found = [Name(f"{file}.weight", f"{place}.kernel", TURNED)]
+    found = [Name(f"{file}.weight", f"{place}._kernel", TURNED)]
     return [*found, Name(f"{file}.bias", f"{place}.bias")] if use_bias else found
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .data_configs import AWQConfig, GPTQConfig
     from .fake_quantizing import fake_quant_with_min_max_vars
     from .float8 import compute_float8_amax_history, compute_float8_scale, quantize_and_dequantize
+    from .observing import calibrate, report
     from .packing import pack_int4, unpack_int4
     from .quantizer import AbsMaxQuantizer, Quantizer
     from .rounding import abs_max_quantize, abs_max_quantize_grouped_with_zero_point
@@ -35,6 +36,7 @@ _MODULES = modules_by_name(
         "data_configs": "AWQConfig GPTQConfig",
         "fake_quantizing": "fake_quant_with_min_max_vars",
         "float8": "compute_float8_amax_history compute_float8_scale quantize_and_dequantize",
+        "observing": "calibrate report",
         "packing": "pack_int4 unpack_int4",
         "quantizer": "AbsMaxQuantizer Quantizer",
         "rounding": "abs_max_quantize abs_max_quantize_grouped_with_zero_point",
@@ -64,6 +66,7 @@ __all__ = [
     "Quantizer",
     "abs_max_quantize",
     "abs_max_quantize_grouped_with_zero_point",
+    "calibrate",
     "compute_float8_amax_history",
     "compute_float8_scale",
     "deserialize",
@@ -71,6 +74,7 @@ __all__ = [
     "get",
     "pack_int4",
     "quantize_and_dequantize",
+    "report",
     "serialize",
     "unpack_int4",
 ]

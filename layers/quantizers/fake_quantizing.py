@@ -28,8 +28,8 @@ def fake_quant_with_min_max_vars(
 
     Source: Jacob et al., "Quantization and Training of Neural Networks", 2018; Keras's function of this name.
 
-    >>> fake_quant_with_min_max_vars([0.1, 0.4, 2.0], 0.0, 1.0, num_bits=2).numpy().round(3).tolist()
-    [0.0, 0.333, 1.0]
+    >>> fake_quant_with_min_max_vars([0.1, 0.4, 2.0], 0.0, 1.0, num_bits=2).numpy().round(3)
+    array([0.   , 0.333, 1.   ], dtype=float32)
     """
     x = ops.convert_to_tensor(inputs)
     rank = len(x.shape or ())

@@ -45,9 +45,9 @@ class AbsMaxQuantizer(Quantizer):
         ValueError: int8 can't hold the range.
 
     >>> import anabranch as ab
-    >>> quantized, scale = ab.quantizers.AbsMaxQuantizer()([[0.5, -1.0]])
+    >>> quantized, scale = ab.quantizers.AbsMaxQuantizer()([[0.4, -1.0]])
     >>> quantized.numpy().tolist()
-    [[64, -127]]
+    [[51, -127]]
     """
 
     def __init__(

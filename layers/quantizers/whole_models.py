@@ -12,7 +12,7 @@ from .configs import QuantizationConfig, resolved_config
 from .quantizable import QuantizableLayer
 
 Filters = str | Sequence[str] | Callable[[Any], bool] | None
-INCLUDE = ("keras", "all")
+INCLUDE = ("keras",)
 
 
 def quantize_layers(
@@ -28,16 +28,26 @@ def quantize_layers(
     found = resolved_config(mode, config)
     check_filters(filters)
     if include not in INCLUDE:
-        raise ValueError(f"quantize: include={include!r} must be one of {', '.join(map(repr, INCLUDE))}.")
+        raise ValueError(
+            f"quantize: include={include!r} must be {' or '.join(map(repr, INCLUDE))}: the layers that Keras quantises. "
+            "Convolutions and recurrent cells have no quantised form."
+        )
     if not model.built:
         raise ValueError(
             f"Cannot quantize a layer that isn't yet built. Layer '{model.name}' (of type '{type(model).__name__}') "
             "is not built yet. Call it on data, or build(input_shape), first."
         )
     result: dict[str, str] = {}
+    chosen: list[Any] = []
     for layer in model._flatten_layers():
         if layer.own_variables():
-            result[layer.path] = _outcome(layer, found, filters, include, type_check)
+            result[path_in(model, layer)] = _outcome(layer, found, filters, type_check, chosen)
+    if chosen:
+        from .by_data import quantize_by_data
+
+        by_data: Any = found
+        quantize_by_data(model, by_data, chosen)
+        result |= {path_in(model, layer): layer.quantization_mode or "lies in no block" for layer in chosen}
     _apply_calibration(model, calibration, result)
     if all(outcome != found.mode for outcome in result.values()):
         warnings.warn(
@@ -46,6 +56,11 @@ def quantize_layers(
             stacklevel=4,
         )
     return result
+
+
+def path_in(model: Layer, layer: Layer) -> str:
+    """The path of a layer inside of a model, without the model's own name, in which copies differ."""
+    return layer.path.removeprefix(f"{model.name}/")
 
 
 def check_filters(filters: Filters) -> None:
@@ -72,8 +87,8 @@ def is_wanted(layer: Layer, filters: Filters) -> bool:
     return any(re.search(pattern, layer.name) for pattern in filters)
 
 
-def _outcome(layer: Any, config: QuantizationConfig, filters: Filters, include: str, type_check: bool) -> str:
-    """Quantise a layer; its mode, or the reason why it stays as it is."""
+def _outcome(layer: Any, config: QuantizationConfig, filters: Filters, type_check: bool, chosen: list[Any]) -> str:
+    """Quantise a layer; its mode, or the reason why it stays as it is. What needs data is put into `chosen`."""
     if not is_wanted(layer, filters):
         return "left out by filters"
     if layer.quantization_mode is not None:
@@ -81,8 +96,15 @@ def _outcome(layer: Any, config: QuantizationConfig, filters: Filters, include: 
             f"Layer '{layer.name}' is already quantized with dtype_policy='{layer.dtype_policy.name}'. Received: "
             f"mode={config.mode}"
         )
-    if not isinstance(layer, QuantizableLayer):
+    if not isinstance(layer, QuantizableLayer) or config.mode not in layer.modes:
         return f"{type(layer).__name__} has no quantised form"
+    if config.mode in ("gptq", "awq"):
+        from .by_data import is_supported
+
+        if not is_supported(layer):
+            return "its kernel has terms that do not come first"
+        chosen.append(layer)
+        return config.mode
     try:
         layer.quantize(config.mode, type_check=type_check, config=config)
     except NotImplementedError as error:
@@ -96,7 +118,7 @@ def _apply_calibration(model: Layer, calibration: Mapping[str, Any] | None, resu
     Raises:
         ValueError: there is no int8 layer of a path.
     """
-    layers = {layer.path: layer for layer in model._flatten_layers()}
+    layers = {path_in(model, layer): layer for layer in model._flatten_layers()}
     for path, (scale, zero_point) in (calibration or {}).items():
         if result.get(path) != "int8":
             raise ValueError(

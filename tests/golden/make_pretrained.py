@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import peft  # pyright: ignore[reportMissingImports]
 import torch  # pyright: ignore[reportMissingImports]
 import transformers  # pyright: ignore[reportMissingImports]
 
@@ -63,6 +64,25 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+ADAPTED = {"gpt2": ["c_attn", "c_proj"], "llama": ["q_proj", "down_proj"]}  # the modules that get adapters
+
+
+def save_adapters(model: Any, name: str, given: dict[str, Any]) -> None:
+    """Adapters of random numbers, by PEFT, beside the model, and the logits with them."""
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, lora_alpha=6, target_modules=ADAPTED[name]))
+    for key, weight in adapted.named_parameters():
+        if "lora_" in key:
+            torch.nn.init.normal_(weight, std=0.3)
+    adapted.eval().save_pretrained(FOLDER / name / "adapters")
+    (FOLDER / name / "adapters" / "README.md").unlink(missing_ok=True)
+    config = FOLDER / name / "adapters" / "adapter_config.json"
+    text = json.dumps({**json.loads(config.read_text()), "base_model_name_or_path": None}, indent=1, sort_keys=True)
+    config.write_text(text + "\n", encoding="utf-8")
+    with torch.no_grad():
+        logits = adapted(**given).logits.numpy()
+    np.savez_compressed(FOLDER / name / "adapters" / "golden.npz", logits=logits)
+
+
 def main() -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
     torch.manual_seed(0)
@@ -87,7 +107,9 @@ def main() -> None:
         logits = found.last_hidden_state if architecture == "BertModel" else found.logits
         arrays = {key: value.numpy() for key, value in given.items()}
         np.savez_compressed(FOLDER / name / "golden.npz", logits=logits.numpy(), **arrays)
-    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+        if name in ADAPTED:
+            save_adapters(model, name, given)
+    versions = {one.__name__: one.__version__ for one in (torch, transformers, peft)}
     (FOLDER / "versions.json").write_text(json.dumps(versions) + "\n", encoding="utf-8")
 
 

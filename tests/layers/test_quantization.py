@@ -353,6 +353,6 @@ def test_a_model_without_such_layers_says_so():
 
 
 def test_all_names_of_keras_are_there():
-    assert len(quantizers.__all__) == 19
+    assert len({*quantizers.__all__} - {"calibrate", "report"}) == 19
     for name in quantizers.__all__:
         assert getattr(quantizers, name) is not None

@@ -1,0 +1,181 @@
+"""GPTQ, AWQ, fixed scales and reports: what is found out from data."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import anabranch as ab
+from anabranch import layers, pretrained, quantizers
+from anabranch.layers.quantizers.by_data import awq, gptq, windows
+
+CONFIG = {
+    "architectures": ["GPT2LMHeadModel"],
+    "vocab_size": 24,
+    "n_positions": 16,
+    "n_embd": 16,
+    "n_head": 2,
+    "n_layer": 2,
+    "initializer_range": 0.2,
+}
+TOKENS = np.random.default_rng(0).integers(0, 24, (12, 8)).astype("int32")
+
+
+def correlated(rows: int, terms: int) -> Any:
+    """Inputs that vary together, some of them much more than others."""
+    rng = np.random.default_rng(1)
+    return rng.normal(size=(rows, 4)) @ rng.normal(size=(4, terms)) + 0.1 * rng.normal(
+        size=(rows, terms)
+    ) * 3 ** rng.normal(size=terms)
+
+
+def error(found: tuple[Any, ...], weight: Any, x: Any) -> float:
+    integers, scale, zero, group, *factors = found
+    back = (integers - zero[:, group]) * scale[:, group]
+    if factors:
+        back = back / factors[0]
+    return float(np.linalg.norm(x @ (back - weight).T) / np.linalg.norm(x @ weight.T))
+
+
+@pytest.mark.parametrize("group_size", [-1, 16])
+@pytest.mark.parametrize("order", [False, True])
+def test_gptq_makes_up_for_its_errors(group_size: int, order: bool):
+    x, weight = correlated(400, 150), np.random.default_rng(2).normal(size=(10, 150))
+    x[:, 5] = 0
+    options: dict[str, Any] = {"group_size": group_size, "weight_bits": 3}
+    plain = gptq(weight, np.eye(150), quantizers.GPTQConfig(None, None, **options))
+    found = gptq(weight, x.T @ x, quantizers.GPTQConfig(None, None, activation_order=order, **options))
+    assert error(found, weight, x) < 0.7 * error(plain, weight, x)
+    integers, scale, zero, group = found
+    assert integers.min() >= 0
+    assert integers.max() <= 7
+    assert scale.shape == zero.shape == (10, 1 if group_size == -1 else 10)
+    assert sorted(set(group.tolist())) == list(range(scale.shape[1]))
+
+
+def test_symmetric_and_whole_matrix_scales():
+    weight = np.random.default_rng(2).normal(size=(4, 8))
+    config = quantizers.GPTQConfig(None, None, symmetric=True, per_channel=False, group_size=-1)
+    integers, scale, zero, _ = gptq(weight, np.eye(8), config)
+    assert np.unique(scale).size == 1
+    assert (zero == 8).all()
+    assert np.abs((integers - zero) * scale - weight).max() <= 0.51 * scale.max()
+
+
+def test_awq_is_not_worse_than_plain_rounding_where_large_inputs_count():
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(300, 64)) * np.where(np.arange(64) % 16 == 0, 30, 1)
+    weight = rng.normal(size=(12, 64))
+    config = quantizers.AWQConfig(None, None, group_size=32)
+    found = awq(weight, np.abs(x).max(axis=0), config)
+    plain = awq(weight, np.ones(64), config)
+    assert error(found, weight, x) < error(plain, weight, x)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        quantizers.GPTQConfig(TOKENS, None, num_samples=6, sequence_length=8, group_size=8),
+        quantizers.GPTQConfig(TOKENS, None, num_samples=6, sequence_length=8, weight_bits=8, group_size=-1),
+        quantizers.AWQConfig(TOKENS, None, num_samples=6, sequence_length=8, group_size=8),
+    ],
+    ids=["gptq4", "gptq8", "awq"],
+)
+def test_a_language_model_is_quantised_by_data_and_saved(config: Any, tmp_path: Any):
+    model: Any = pretrained.build(CONFIG)
+    exact = model.predict(TOKENS, verbose=0)
+    found = model.quantize(config=config)
+    assert found["block_0/attention/qkv"] == found["block_1/projection"] == config.mode
+    assert found["tokens"] == "ReversibleEmbedding has no quantised form"
+    after = model.predict(TOKENS, verbose=0)
+    limit = 0.02 if config.weight_bits == 8 else 0.3
+    assert 0 < np.linalg.norm(after - exact) < limit * np.linalg.norm(exact)
+    model.save(tmp_path / "model.keras")
+    np.testing.assert_array_equal(ab.load_model(tmp_path / "model.keras").predict(TOKENS, verbose=0), after)
+    with pytest.raises(NotImplementedError, match="GPTQ") if config.mode == "gptq" else pytest.raises(ValueError):  # noqa: PT011
+        model.blocks[0].hidden.enable_lora(0 if config.mode == "awq" else 2)
+
+
+def test_windows_are_taken_from_all_of_the_data():
+    config = quantizers.GPTQConfig(
+        ["abc", "defgh"], lambda text: [ord(c) for c in text], num_samples=3, sequence_length=4
+    )
+    found = windows(config)
+    assert found.shape == (3, 4)
+    assert found[0].tolist() == [ord(c) for c in "abcd"]
+    repeated = windows(quantizers.AWQConfig([[1, 2, 3]], None, num_samples=2, sequence_length=4))
+    assert repeated.tolist() == [[1, 2, 3, 1], [3, 1, 2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("config", "error_type", "match"),
+    [
+        (quantizers.GPTQConfig("text", None), TypeError, "must be an iterable"),
+        (quantizers.GPTQConfig(["text"], None), TypeError, "need a tokenizer"),
+        (quantizers.GPTQConfig([], None), ValueError, "empty"),
+        (quantizers.GPTQConfig(None, None), TypeError, "must be an iterable"),
+    ],
+)
+def test_what_data_may_not_be(config: Any, error_type: type[Exception], match: str):
+    with pytest.raises(error_type, match=match):
+        pretrained.build(CONFIG).quantize(config=config)
+
+
+def test_a_model_without_a_structure_is_refused():
+    model = ab.Sequential([ab.Input((4,)), layers.Dense(2)])
+    with pytest.raises(ValueError, match="get_quantization_layer_structure"):
+        model.quantize(config=quantizers.GPTQConfig(TOKENS, None))
+
+
+def two_layers() -> Any:
+    return ab.Sequential([ab.Input((6,)), layers.Dense(8, activation="relu", name="one"), layers.Dense(3, name="two")])
+
+
+@pytest.mark.parametrize("method", ["minmax", "percentile", "mse"])
+def test_fixed_scales_come_from_data(method: str, tmp_path: Any):
+    model, x = two_layers(), np.random.default_rng(0).normal(size=(200, 6)).astype("float32")
+    x[0, 0] = 40.0  # one that is far out
+    scales = quantizers.calibrate(model, x, method=method, percentile=99)
+    assert list(scales) == ["one", "two"]
+    limit = scales["one"][0] * 127
+    most = {"minmax": 40.01, "percentile": 20, "mse": 40.01}[method]
+    assert 1 < limit < most
+    copy = two_layers()
+    copy.set_weights(model.get_weights())
+    assert copy.quantize("int8", calibration=scales) == {"one": "int8", "two": "int8"}
+    expected = model.predict(x, verbose=0)
+    found = copy.predict(x, verbose=0)
+    assert np.abs(found - expected)[1:].max() < 0.2 * np.abs(expected).max()
+    errors = quantizers.report(model, copy, x[1:])
+    assert list(errors) == [model.name, "one", "two"]
+    assert errors[model.name] == errors["two"]
+    assert 0 < errors["one"] < 0.1
+    alone, together = copy(x[3:4]), copy(x[2:5])
+    np.testing.assert_array_equal(alone[0], together[1])
+
+
+def test_data_may_be_batches_of_inputs_and_targets():
+    model, x = two_layers(), np.ones((4, 6), "float32")
+    batches = [(x, np.zeros(4)), (3 * x, np.zeros(4))]
+    assert quantizers.calibrate(model, batches)["one"][0] == pytest.approx(3 / 127)
+    assert quantizers.calibrate(model, batches, batches=1)["one"][0] == pytest.approx(1 / 127)
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: quantizers.calibrate(two_layers(), np.ones((1, 6)), method="entropy"), "method='entropy'"),
+        (lambda: quantizers.calibrate(two_layers(), np.ones((1, 6)), percentile=0), "percentile=0"),
+        (lambda: quantizers.calibrate(two_layers(), []), "no Dense or EinsumDense layer was called"),
+        (lambda: two_layers().quantize("int8", calibration={"three": (0.1, 0)}), "of which no layer is quantised"),
+        (lambda: two_layers().quantize("int8", calibration={"one": (0.1, 3)}), "has the zero point 3"),
+        (lambda: quantizers.report(two_layers(), ab.Sequential([ab.Input((6,)), layers.Dense(3)]), []), "other layers"),
+        (lambda: quantizers.GPTQConfig(None, None, weight_bits=5), "Unsupported weight_bits 5"),
+        (lambda: quantizers.AWQConfig(None, None, group_size=0), "Invalid group_size"),
+        (lambda: two_layers().quantize("int8", filters=3), "`filters` argument"),
+        (lambda: two_layers().quantize("int8", include="some"), "include='some'"),
+    ],
+)
+def test_what_is_refused(call: Any, match: str):
+    with pytest.raises(ValueError, match=match):
+        call()
