@@ -29,7 +29,7 @@ def quantize_layers(
     check_filters(filters)
     if include not in INCLUDE:
         raise ValueError(
-            f"quantize: include={include!r} must be {' or '.join(map(repr, INCLUDE))}: the layers that Keras quantises. "
+            f"quantize: include={include!r} must be {' or '.join(map(repr, INCLUDE))}: the layers of Keras. "
             "Convolutions and recurrent cells have no quantised form."
         )
     if not model.built:
