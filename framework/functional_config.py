@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
+
 from ..engine.graph import Symbol, Tensor, Variable, flatten, graph_for
 from ..engine.graph.dtypes import name_of
+from ..engine.objects.names import to_snake_case
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
+from ..engine.ops.entrance import CALL, PublicCall
 from ..layers.calling import map_leaves
 from ..layers.layer import Layer
 from ..layers.node import Node
+from .keras_calls import KerasCall, keras_call
+from .keras_expansions import expand_call, expand_operation
 from .layer_graph import LayerGraph, history
-from .raw_ops import RawOp, SavedOp, is_serialized_op
+from .raw_ops import RawOp, SavedOp, as_nodes, is_literal, is_serialized_op, literal_of, op_entry
 
 Key = tuple[str, int]  # a layer's name and the number of its call
 
@@ -27,58 +34,161 @@ def graph_config(graph: LayerGraph) -> dict[str, Any]:
     Raises:
         TypeError, ValueError: a layer or an argument can't be written.
     """
-    numbers = _node_numbers(graph)
-    needed = _needed_ops(graph)
-    kept = [operation for operation in graph.operations if not isinstance(operation, RawOp) or operation in needed]
-    layers = [_layer_config(operation, graph, numbers) for operation in kept]
+    written = _Written(graph)
     return {
-        "layers": layers,
-        "input_layers": _structure_config(graph.inputs_structure, numbers),
-        "output_layers": _structure_config(graph.outputs_structure, numbers),
+        "layers": written.layers(),
+        "input_layers": written.structure(graph.inputs_structure),
+        "output_layers": written.structure(graph.outputs_structure),
     }
 
 
-def _needed_ops(graph: LayerGraph) -> set[RawOp]:
-    """The ops of a model that others take something from, as they are written; shapes at run time often are not."""
-    found: set[RawOp] = set()
-    nodes = [history(tensor).layer.inbound_nodes[history(tensor).node_index] for tensor in graph.outputs]
-    nodes += [node for node in graph.nodes if not isinstance(node.layer, RawOp)]
-    seen: set[Node] = set()
-    while nodes:
-        node = nodes.pop()
-        if node in seen:
-            continue
-        seen.add(node)
+class _Written:
+    """What of a model is written: its layers, and for its ops the calls of public functions that Keras has, or the ops.
+
+    Attributes:
+        calls: the calls that are written whole, with the name of each.
+        aliases: tensors that Keras has no operation for, and what is written for them.
+    """
+
+    def __init__(self, graph: LayerGraph) -> None:
+        self.graph = graph
+        self.numbers = _node_numbers(graph)
+        self.calls: dict[int, tuple[KerasCall, str]] = {}
+        self.aliases: dict[Symbol, Symbol] = {}
+        self._candidates: dict[int, KerasCall | None] = {}
+        self._kept: set[Layer | RawOp] = {op for op in graph.operations if not isinstance(op, RawOp)}
+        self._first: dict[RawOp, list[int]] = {}  # before which op a call is written
+        self._ops: list[Layer | RawOp] = list(graph.operations)
+        self._walk()
+        self._name_calls()
+
+    def _walk(self) -> None:
+        """Find what is needed, from the outputs and from what layers take."""
+        sources: list[Symbol] = list(self.graph.outputs)
+        for node in self.graph.nodes:
+            if not isinstance(node.layer, RawOp):
+                sources += node.input_tensors
+        seen: set[Symbol] = set()
+        while sources:
+            tensor = sources.pop()
+            if tensor in seen:
+                continue
+            seen.add(tensor)
+            node = _node(tensor)
+            if isinstance(node.layer, RawOp):
+                arguments = self._written_op(tensor, node, node.layer)
+                sources += [leaf for leaf in flatten(arguments) if isinstance(leaf, Symbol) and not is_literal(leaf)]
+
+    def _written_op(self, tensor: Symbol, node: Node, op: RawOp) -> Any:
+        """See to it that a tensor is written, as a call, an op or what is composed for it; what that takes."""
+        call = self._call(tensor)
+        if call is not None:
+            self._note(tensor, call, op)
+            return call.arguments
+        public = tensor.annotations.get(CALL)
+        outputs: Sequence[Symbol] = [] if public is None else public[0].outputs
+        composed = None if public is None else expand_call(public[0])
+        if composed is None and not op.is_of_keras:
+            outputs, composed = tensor.operation.outputs, expand_operation(tensor.operation)
+        if composed is None:
+            self._kept.add(op)
+            return op.written_arguments(node.arguments[0])
+        self._add(composed)
+        self.aliases.update(zip(outputs, composed, strict=True))
+        return composed
+
+    def _add(self, tensors: list[Symbol]) -> None:
+        """Count the ops that were composed among those of the model."""
+        as_nodes(tensors, self.graph.inputs)
+        pending = list(tensors)
+        while pending:
+            node = _node(pending.pop())
+            if node in self.numbers or not isinstance(node.layer, RawOp):
+                continue
+            self.numbers[node] = 0
+            self._ops.append(node.layer)
+            pending += node.input_tensors
+
+    def _alias(self, tensor: Symbol) -> Symbol:
+        while tensor in self.aliases:
+            tensor = self.aliases[tensor]
+        return tensor
+
+    def _call(self, tensor: Symbol) -> KerasCall | None:
+        """The call of a public function that gave a tensor, if it can be written whole."""
+        found = tensor.annotations.get(CALL)
+        if found is None or not isinstance(_node(tensor).layer, RawOp):
+            return None
+        call = found[0]
+        if id(call) not in self._candidates:
+            self._candidates[id(call)] = self._checked(call)
+        return self._candidates[id(call)]
+
+    def _checked(self, call: PublicCall) -> KerasCall | None:
+        made = keras_call(call)
+        if made is None:
+            return None
+        for leaf in flatten(made.arguments):
+            if isinstance(leaf, Symbol) and not is_literal(leaf) and not self._is_inside(leaf):
+                return None  # it takes nothing but the shape of this
+        return made
+
+    def _is_inside(self, tensor: Symbol) -> bool:
+        return "history" in tensor.annotations and _node(tensor) in self.numbers
+
+    def _note(self, tensor: Symbol, call: KerasCall, op: RawOp) -> None:
+        key = id(tensor.annotations[CALL][0])
+        if key not in self.calls:
+            self.calls[key] = (call, "")
+            self._first.setdefault(op, []).append(key)
+
+    def _name_calls(self) -> None:
+        """Give calls names that nothing else has which is written."""
+        taken = {operation.name for operation in self._kept}
+        for key in (key for op in self._ops if isinstance(op, RawOp) for key in self._first.get(op, [])):
+            call, _ = self.calls[key]
+            prefix = to_snake_case(call.name.partition(".")[2])
+            numbers = itertools.count(1)
+            name = prefix
+            while name in taken:
+                name = f"{prefix}_{next(numbers)}"
+            taken.add(name)
+            self.calls[key] = (call, name)
+
+    # --- configs --------------------------------------------------------------------------------------------
+
+    def layers(self) -> list[dict[str, Any]]:
+        """The configs of all layers, ops and calls, in the order of the model."""
+        found: list[dict[str, Any]] = []
+        for operation in self._ops:
+            if isinstance(operation, RawOp):
+                found += [self._call_config(key) for key in self._first.get(operation, [])]
+            if operation in self._kept:
+                found.append(self._layer_config(operation))
+        return found
+
+    def _call_config(self, key: int) -> dict[str, Any]:
+        call, name = self.calls[key]
+        node = {"args": [map_leaves(self._leaf, arg) for arg in call.arguments], "kwargs": {}}
+        return {**op_entry(call.name, name, call.config), "name": name, "inbound_nodes": [node]}
+
+    def _layer_config(self, operation: Layer | RawOp) -> dict[str, Any]:
+        config = operation.serialize() if isinstance(operation, RawOp) else serialize_keras_object(operation)
+        nodes = [node for node in operation.inbound_nodes if node in self.numbers and node.input_tensors]
+        return {**config, "name": operation.name, "inbound_nodes": [self._node_config(node) for node in nodes]}
+
+    def _node_config(self, node: Node) -> dict[str, Any]:
+        args, kwargs = node.arguments
         if isinstance(node.layer, RawOp):
-            found.add(node.layer)
-            written = flatten(node.layer.written_arguments(node.arguments[0]))
-            sources = [argument for argument in written if isinstance(argument, Symbol)]
-        else:
-            sources = node.input_tensors
-        nodes += [history(source).layer.inbound_nodes[history(source).node_index] for source in sources]
-    return found
+            args = node.layer.written_arguments(args)
+        return {"args": [map_leaves(self._leaf, arg) for arg in args], "kwargs": map_leaves(self._leaf, kwargs)}
 
-
-def _node_numbers(graph: LayerGraph) -> dict[Node, int]:
-    """The number of each call within this model; a layer may have been called in other models, too."""
-    inside = set(graph.nodes) | {history(t).layer.inbound_nodes[history(t).node_index] for t in graph.inputs}
-    numbers: dict[Node, int] = {}
-    for operation in graph.operations:
-        calls = [node for node in operation.inbound_nodes if node in inside]
-        numbers.update({node: number for number, node in enumerate(calls)})
-    return numbers
-
-
-def _layer_config(operation: Layer | RawOp, graph: LayerGraph, numbers: dict[Node, int]) -> dict[str, Any]:
-    config = operation.serialize() if isinstance(operation, RawOp) else serialize_keras_object(operation)
-    calls = [_node_config(node, numbers) for node in operation.inbound_nodes if node in numbers and node.input_tensors]
-    return {**config, "name": operation.name, "inbound_nodes": calls}
-
-
-def _node_config(node: Node, numbers: dict[Node, int]) -> dict[str, Any]:
-    def write(leaf: Any) -> Any:
+    def _leaf(self, leaf: Any) -> Any:
+        leaf = _real_where_it_is(literal_of(self._alias(leaf)) if isinstance(leaf, Symbol) else leaf)
         if isinstance(leaf, Symbol):
-            return _tensor_config(leaf, numbers)
+            shape = None if leaf.shape is None else list(leaf.shape)
+            config = {"shape": shape, "dtype": name_of(leaf.dtype), "keras_history": self._address(leaf)}
+            return {"class_name": "__keras_tensor__", "config": config}
         if isinstance(leaf, Variable):
             raise ValueError(
                 f"Variable {leaf.name!r} is used directly in a functional model, where it can't be saved. Make it a "
@@ -86,29 +196,45 @@ def _node_config(node: Node, numbers: dict[Node, int]) -> dict[str, Any]:
             )
         return serialize_keras_object(leaf)
 
-    args, kwargs = node.arguments
-    if isinstance(node.layer, RawOp):
-        args = node.layer.written_arguments(args)
-    return {"args": [map_leaves(write, arg) for arg in args], "kwargs": map_leaves(write, kwargs)}
+    def _address(self, tensor: Symbol) -> list[Any]:
+        tensor = self._alias(tensor)
+        if self._call(tensor) is not None:
+            call, position = tensor.annotations[CALL]
+            return [self.calls[id(call)][1], 0, position]
+        found = history(tensor)
+        return [found.layer.name, self.numbers[_node(tensor)], found.tensor_index]
+
+    def structure(self, structure: Any) -> Any:
+        """Addresses in the structure of the tensors."""
+        if isinstance(structure, Symbol):
+            return self._address(structure)
+        if isinstance(structure, dict):
+            return {name: self.structure(value) for name, value in structure.items()}
+        return [self.structure(value) for value in structure]
 
 
-def _tensor_config(tensor: Tensor, numbers: dict[Node, int]) -> dict[str, Any]:
-    shape = None if tensor.shape is None else list(tensor.shape)
-    config = {"shape": shape, "dtype": name_of(tensor.dtype), "keras_history": _address(tensor, numbers)}
-    return {"class_name": "__keras_tensor__", "config": config}
+def _real_where_it_is(value: Any) -> Any:
+    """Complex numbers whose imaginary part is zero as real ones, which Keras can write; ops take either."""
+    if isinstance(value, (complex, np.complexfloating)) and value.imag == 0:
+        return value.real
+    if isinstance(value, np.ndarray) and value.dtype.kind == "c" and not value.imag.any():
+        return value.real
+    return value
 
 
-def _address(tensor: Tensor, numbers: dict[Node, int]) -> list[Any]:
+def _node(tensor: Symbol) -> Node:
     found = history(tensor)
-    return [found.layer.name, numbers[found.layer.inbound_nodes[found.node_index]], found.tensor_index]
+    return found.layer.inbound_nodes[found.node_index]
 
 
-def _structure_config(structure: Any, numbers: dict[Node, int]) -> Any:
-    if isinstance(structure, Tensor):
-        return _address(structure, numbers)
-    if isinstance(structure, dict):
-        return {name: _structure_config(value, numbers) for name, value in structure.items()}
-    return [_structure_config(value, numbers) for value in structure]
+def _node_numbers(graph: LayerGraph) -> dict[Node, int]:
+    """The number of each call within this model; a layer may have been called in other models, too."""
+    inside = set(graph.nodes) | {_node(tensor) for tensor in graph.inputs}
+    numbers: dict[Node, int] = {}
+    for operation in graph.operations:
+        calls = [node for node in operation.inbound_nodes if node in inside]
+        numbers.update({node: number for number, node in enumerate(calls)})
+    return numbers
 
 
 # --- reading --------------------------------------------------------------------------------------------------------

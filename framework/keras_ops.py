@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from ..engine import ops
-from ..engine.graph import Operation, Symbol
+from ..engine.graph import Operation, Symbol, get_default_graph
 from ..engine.graph.claims import claim
 from ..engine.graph.dtypes import name_of
 from ..engine.graph.quick_dataclass import dataclass
 from ..engine.objects.names import to_snake_case
 from ..engine.ops.base import Constant
+from ..engine.ops.entrance import recorded_call
 from ..engine.ops.run_time_shapes import ShapeOf
 
 PACKAGE = "keras.src.ops"
@@ -114,6 +115,8 @@ _SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
 def keras_op(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     """What computes the same in Keras; None if it has nothing of the kind."""
     kind = type(op).__name__
+    if kind.startswith("Bitwise") and inputs[0].dtype.kind == "b":
+        return KerasOp(f"numpy.{kind.replace('Bitwise', 'Logical')}", {})  # TensorFlow knows no bits of bool
     if kind in _NAMES:
         return KerasOp(_NAMES[kind], {})
     if kind in _REDUCTIONS:
@@ -209,24 +212,6 @@ def _sparse_cross_entropy(op: Any, inputs: Sequence[Symbol], outputs: Sequence[S
     return KerasOp("nn.SparseCategoricalCrossentropy", config, given=(labels, logits))
 
 
-def _transposed_convolution(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
-    """The gradient of a convolution's input, as far as it has the size that Keras gives it."""
-    x, kernel, shape = inputs[0].shape, inputs[1].shape, outputs[0].shape
-    padding = _padding(op)
-    if x is None or kernel is None or shape is None or padding is None:
-        return None
-    for axis, (stride, dilation) in enumerate(zip(op.strides, op.dilation, strict=True)):
-        size, window = x[1 + axis], kernel[axis]
-        if size is None or window is None:
-            return None
-        reach = dilation * (window - 1) + 1
-        expected = size * stride + (max(reach - stride, 0) if padding == "valid" else 0)
-        if shape[1 + axis] != expected:
-            return None
-    config = {"strides": list(op.strides), "padding": padding, "dilation_rate": list(op.dilation)}
-    return KerasOp("nn.ConvTranspose", {**config, "data_format": "channels_last"}, 2)
-
-
 def _fill(op: Any, inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> KerasOp | None:
     shape = outputs[0].shape
     if shape is None or None in shape:
@@ -320,7 +305,6 @@ _MAKERS: dict[str, Callable[..., KerasOp | None]] = {
     "Concatenate": lambda op, *_: KerasOp("numpy.Concatenate", {"axis": op.axis}, None, True),
     "Contraction": _contraction,
     "Conv": _convolution,
-    "ConvInputGrad": _transposed_convolution,
     "CountNonzero": lambda op, *_: None if op.keepdims else KerasOp("numpy.CountNonzero", {"axis": _axis(op.axes)}),
     "CumProd": _running,
     "CumSum": _running,
@@ -399,7 +383,8 @@ def apply_keras_op(class_name: str, module: str, settings: dict[str, Any], args:
         if settings.pop("rms_scaling", False):
             raise ValueError("The saved model contains a LayerNorm with rms_scaling=True, which is not there here.")
     if class_name == "Einsum":
-        return function(settings["subscripts"], *args, **kwargs)
+        settings = dict(settings)
+        args = (settings.pop("subscripts"), *args)
     named = dict(zip(_PARAMETERS.get(class_name, ()), args, strict=False))
-    positional = () if named else args
-    return function(*positional, **{**settings, **named, **kwargs})
+    positional = () if named else tuple(args)
+    return recorded_call(function, positional, {**settings, **named, **kwargs}, get_default_graph())

@@ -380,11 +380,17 @@ class Model(Trainer, NestedState, Layer):
 
         check_saveable(self, custom_objects, safe_mode)
 
-    def save(self, filepath: str | os.PathLike[str], overwrite: bool = True) -> None:
-        """Save the model, its weights and the state of its optimizer to a ``.keras`` file."""
+    def save(self, filepath: str | os.PathLike[str], overwrite: bool = True, *, for_keras: bool = False) -> None:
+        """Save the model, its weights and the state of its optimizer to a ``.keras`` file.
+
+        Args:
+            filepath: a name that ends in ``.keras``; or in ``.h5``, for Keras's old format.
+            overwrite: whether an existing file is replaced.
+            for_keras: whether to refuse a model with layers, ops or optimizers that Keras lacks.
+        """
         from .saving import save_model
 
-        save_model(self, filepath, overwrite=overwrite)
+        save_model(self, filepath, overwrite=overwrite, for_keras=for_keras)
 
     def checkpoint_items(self) -> dict[str, Any]:
         """All state by name, as `CheckpointManager` saves it: weights, optimizers, metrics and random generators."""

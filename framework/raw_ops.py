@@ -26,7 +26,7 @@ from ..engine.ops.indexing import GetItem, Place, SliceItem
 from ..layers.node import Node
 from .keras_ops import PACKAGE, KerasOp, apply_keras_op, constant_value, fold, keras_op
 
-_MODULE = "anabranch.engine.ops"
+OWN_OPS = "anabranch.engine.ops"
 _SLICE, _PLACE = "__slice_item__", "__place__"
 
 
@@ -51,6 +51,11 @@ class RawOp:
         return apply_multi(self.op, *tensors, name=self.name)
 
     @property
+    def is_of_keras(self) -> bool:
+        """Whether Keras has an operation that computes the same."""
+        return self.keras is not None or self.key is not None
+
+    @property
     def key(self) -> Any:
         """What stands between the brackets of ``x[...]``, as slices and integers, if no tensor is part of it."""
         items = self.op.items if isinstance(self.op, GetItem) else (Place.INPUT,)
@@ -67,10 +72,9 @@ class RawOp:
         """
         class_name = type(self.op).__name__
         if self.key is not None:
-            return self._entry(f"{PACKAGE}.numpy", class_name, {})
+            return op_entry(f"numpy.{class_name}", self.name, {})
         if self.keras is not None:
-            module, _, name = self.keras.name.partition(".")
-            return self._entry(f"{PACKAGE}.{module}", name, self.keras.config)
+            return op_entry(self.keras.name, self.name, self.keras.config)
         try:
             config = {f.name: _write(getattr(self.op, f.name)) for f in _fields(self.op)}
         except (TypeError, ValueError) as error:
@@ -78,11 +82,7 @@ class RawOp:
                 f"Op {self.name!r} ({class_name}) of the model can't be saved: {error}. Put the computation into the "
                 "call() of a Layer of your own."
             ) from error
-        return self._entry(_MODULE, class_name, config)
-
-    def _entry(self, module: str, class_name: str, config: dict[str, Any]) -> dict[str, Any]:
-        config = {"name": self.name, **config}
-        return {"module": module, "class_name": class_name, "config": config, "registered_name": class_name}
+        return _entry(OWN_OPS, class_name, self.name, config)
 
     def written_arguments(self, args: Sequence[Any]) -> list[Any]:
         """The arguments of a call as a file holds them."""
@@ -92,6 +92,17 @@ class RawOp:
 
     def __repr__(self) -> str:
         return f"<RawOp {self.name} ({type(self.op).__name__})>"
+
+
+def op_entry(keras_name: str, name: str, config: dict[str, Any]) -> dict[str, Any]:
+    """The entry of an operation of Keras among a model's layers."""
+    module, _, class_name = keras_name.partition(".")
+    return _entry(f"{PACKAGE}.{module}", class_name, name, config)
+
+
+def _entry(module: str, class_name: str, name: str, config: dict[str, Any]) -> dict[str, Any]:
+    config = {"name": name, **config}
+    return {"module": module, "class_name": class_name, "config": config, "registered_name": class_name}
 
 
 def _write(value: Any) -> Any:
@@ -130,7 +141,7 @@ def _fields(op: Op) -> tuple[Any, ...]:
 def is_serialized_op(config: dict[str, Any]) -> bool:
     """Whether an entry among a saved model's layers is an op, ours or Keras's."""
     module = config.get("module") or ""
-    return module == _MODULE or module.startswith(("keras.src.ops", "keras.ops"))
+    return module == OWN_OPS or module.startswith(("keras.src.ops", "keras.ops"))
 
 
 class SavedOp:
@@ -139,7 +150,7 @@ class SavedOp:
     def __init__(self, config: dict[str, Any]) -> None:
         self.class_name: str = config["class_name"]
         self.module: str = config.get("module") or ""
-        self.ours = self.module == _MODULE
+        self.ours = self.module == OWN_OPS
         given = {name: value for name, value in config["config"].items() if name != "name"}
         self.arguments = {n: _read(v) if self.ours else deserialize_keras_object(v) for n, v in given.items()}
 
@@ -186,15 +197,15 @@ def as_nodes(outputs: Iterable[Symbol], inputs: Iterable[Symbol]) -> None:
             continue
         _check_repeatable(tensor.operation)
         raw[tensor.operation] = None
-        pending.extend(source for source in tensor.operation.inputs if not _is_literal(source))
+        pending.extend(source for source in tensor.operation.inputs if not is_literal(source))
     for operation in sorted(raw, key=lambda operation: operation.index):
         if fold(operation):
             continue
         keras = keras_op(operation.op, operation.inputs, operation.outputs)
         if keras is not None and keras.given is not None:
-            keras = dataclasses.replace(keras, given=tuple(map(_argument, keras.given)))
+            keras = dataclasses.replace(keras, given=tuple(map(literal_of, keras.given)))
         made = RawOp(operation.op, keras)
-        Node(made, (tuple(map(_argument, operation.inputs)), {}), operation.outputs)  # type: ignore[arg-type]
+        Node(made, (tuple(map(literal_of, operation.inputs)), {}), operation.outputs)  # type: ignore[arg-type]
 
 
 def _check_repeatable(operation: Operation) -> None:
@@ -210,16 +221,16 @@ def _check_repeatable(operation: Operation) -> None:
         )
 
 
-def _is_literal(tensor: Symbol) -> bool:
+def is_literal(tensor: Symbol) -> bool:
     """Whether a tensor needs no node of its own: a constant, or the value of a variable."""
     if "history" in tensor.annotations:
         return False
     return isinstance(tensor.operation.op, (Constant, ReadVariable)) or constant_value(tensor) is not None
 
 
-def _argument(tensor: Any) -> Any:
+def literal_of(tensor: Any) -> Any:
     """What to call the op on: the tensor itself, or the constant or variable that it stands for."""
-    if not isinstance(tensor, Symbol) or not _is_literal(tensor):
+    if not isinstance(tensor, Symbol) or not is_literal(tensor):
         return tensor
     op = tensor.operation.op
     return op.variable if isinstance(op, ReadVariable) else constant_value(tensor)

@@ -42,6 +42,7 @@ from .archive import (
     write_archive,
 )
 from .assets import collect_assets, give_assets
+from .not_in_keras import check_for_keras
 from .old_keras import modern_config
 from .safetensors_files import read_safetensors, write_safetensors
 from .shards import INDEX_SUFFIX, SUFFIX
@@ -54,16 +55,17 @@ PathLike = str | os.PathLike[str]
 LEGACY_SUFFIXES = (".h5", ".hdf5")
 
 
-def save_model(model: Model, filepath: PathLike, overwrite: bool = True) -> None:
+def save_model(model: Model, filepath: PathLike, overwrite: bool = True, *, for_keras: bool = False) -> None:
     """Save a model: its configuration, weights and optimizer state.
 
     Args:
         model: the model; what `load_model` gives goes on training as if nothing had happened.
         filepath: a name that ends in ``.keras``; or in ``.h5`` or ``.hdf5``, Keras's old format, which holds less.
         overwrite: whether an existing file is replaced.
+        for_keras: whether to refuse a model with layers, ops or optimizers that Keras lacks, as Keras can't open it.
 
     Raises:
-        ValueError: the name ends otherwise, or the model can't be written as a config.
+        ValueError: the name ends otherwise, the model can't be written as a config, or not as one that Keras knows.
         FileExistsError: the file exists and `overwrite` is False.
 
     >>> import anabranch as ab, tempfile, pathlib
@@ -87,6 +89,8 @@ def save_model(model: Model, filepath: PathLike, overwrite: bool = True) -> None
             f"Model {model.name!r} is saved before it is built, so without weights. Call it on data first.",
             stacklevel=2,
         )
+    if for_keras:
+        check_for_keras(serialize_keras_object(model))
     if is_legacy:
         from .legacy_h5_writing import write_legacy_model
 

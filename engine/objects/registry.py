@@ -273,6 +273,8 @@ def _special(class_name: str, **config: Any) -> dict[str, Any]:
 
 def _serialize_special(obj: Any) -> Any:
     """Bytes, arrays, slices, dtypes and the like; None for everything else."""
+    if isinstance(obj, (complex, np.complexfloating)) or getattr(getattr(obj, "dtype", None), "kind", "") == "c":
+        return _serialize_complex(obj)
     if isinstance(obj, np.generic):
         return cast("np.generic[Any]", obj).item()
     if isinstance(obj, bytes):
@@ -295,6 +297,15 @@ def _serialize_special(obj: Any) -> Any:
     if isinstance(obj, types.FunctionType) and obj.__name__ == "<lambda>" and _own_names.get() is None:
         return _special("__lambda__", value=lambda_to_config(obj))
     return None
+
+
+def _serialize_complex(obj: Any) -> dict[str, Any]:
+    """Complex numbers, which JSON lacks, as pairs; Keras can't write them at all."""
+    if isinstance(obj, Tensor) and not isinstance(obj, (Variable, Value)):
+        raise TypeError(f"{obj!r} can't be written to a config: it has no value. Use a NumPy array.")
+    array: Any = np.asarray(obj)
+    pairs: Any = np.stack([array.real, array.imag], -1)
+    return _special("__complex__", value=pairs.tolist(), dtype=array.dtype.name)
 
 
 def _serialize_function(function: Any) -> dict[str, Any]:
@@ -436,6 +447,9 @@ def _deserialize_special(class_name: str, config: dict[str, Any]) -> Any:
     inner = config["config"]
     if class_name in ("__numpy__", "__tensor__"):
         return np.array(inner["value"], dtype=as_dtype(inner["dtype"]))
+    if class_name == "__complex__":
+        pairs = np.array(inner["value"], "float64")
+        return (pairs[..., 0] + 1j * pairs[..., 1]).astype(as_dtype(inner["dtype"]))
     if class_name == "__bytes__":
         return str(inner["value"]).encode("latin-1")
     if class_name == "__ellipsis__":

@@ -7,13 +7,15 @@ helpers inside of a composite function build where the symbol is. Inside of a gr
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterable
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..graph.graph import _context  # pyright: ignore[reportPrivateUsage]
+from ..graph.graph import Graph, _context  # pyright: ignore[reportPrivateUsage]
+from ..graph.nest import flatten
 from ..graph.tensor import Symbol
 from ..graph.value import Value
 from ..graph.variable import Variable
@@ -38,6 +40,37 @@ def symbol_in(value: Any) -> Symbol | None:
     return None
 
 
+class PublicCall(NamedTuple):
+    """A call of a public function on symbols outside of any graph that is being built, as in functional models.
+
+    Attributes:
+        function: the function, without what enters graphs.
+        args, kwargs: of the call.
+        outputs: the symbols that it made and returned, in flat order.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: list[Symbol]
+
+
+CALL = "public call"  # the annotation of a call's outputs: the call, and which output it is
+
+
+def recorded_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], graph: Graph) -> Any:
+    """The result of `function`, whose symbols are annotated with the call if they were made by it."""
+    function = inspect.unwrap(function)
+    first = len(graph.operations)
+    result = function(*args, **kwargs)
+    outputs = [leaf for leaf in flatten(result) if isinstance(leaf, Symbol)]
+    if outputs and all(output.operation.index >= first and CALL not in output.annotations for output in outputs):
+        call = PublicCall(function, args, kwargs, outputs)
+        for position, output in enumerate(outputs):
+            output.annotations[CALL] = (call, position)
+    return result
+
+
 def entering_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function`, which is called inside of the graph of a symbol among its arguments, if no graph is being built."""
 
@@ -48,13 +81,13 @@ def entering_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
                 if type(argument) not in _PLAIN:
                     symbol = symbol_in(argument)
                     if symbol is not None:
-                        with symbol.operation.graph.as_default():
-                            return function(*args, **kwargs)
+                        with symbol.operation.graph.as_default() as graph:
+                            return recorded_call(function, args, kwargs, graph)
             if kwargs:
                 symbol = symbol_in(kwargs)
                 if symbol is not None:
-                    with symbol.operation.graph.as_default():
-                        return function(*args, **kwargs)
+                    with symbol.operation.graph.as_default() as graph:
+                        return recorded_call(function, args, kwargs, graph)
         return function(*args, **kwargs)
 
     return call
@@ -75,4 +108,4 @@ def guard_entrances(namespace: dict[str, Any], package: str, but: Iterable[str] 
             namespace[name] = entering_graphs(function)
 
 
-__all__ = ["entering_graphs", "guard_entrances", "symbol_in"]
+__all__ = ["CALL", "PublicCall", "entering_graphs", "guard_entrances", "recorded_call", "symbol_in"]

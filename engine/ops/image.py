@@ -124,7 +124,7 @@ def _check_found(what: str, given: dict[str, _Size], found: tuple[Any, ...], siz
         raise ValueError(f"{what}: {shown} do not fit images of size {size} along this axis: what is left is negative.")
 
 
-guard_entrances(globals(), __name__)
+guard_entrances(globals(), __package__ or "")
 
 __all__ = [
     "affine_transform",

@@ -495,7 +495,7 @@ def _noise_shape(x: Tensor, noise_shape: Any) -> Any:
     return tuple(dim(x, axis) if size is None else size for axis, size in enumerate(noise_shape))
 
 
-guard_entrances(globals(), __name__)
+guard_entrances(globals(), __package__ or "")
 
 __all__ = [
     "SeedGenerator",

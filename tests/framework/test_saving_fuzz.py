@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import anabranch as ab
@@ -36,7 +37,23 @@ def models() -> list[Any]:
     lookup = layers.StringLookup(num_oov_indices=1)
     lookup.adapt(["a", "b", "b"])
     tokens = ab.Sequential([ab.Input((3,), dtype="string"), lookup, layers.Embedding(5, 2), layers.Flatten()])
-    return [functional, strings, tokens]
+    return [functional, strings, tokens, of_ops()]
+
+
+def of_ops() -> Any:
+    """A model of ops whose settings are sizes, numbers and kinds of padding."""
+    ops = ab.ops
+    image = ab.Input((6, 6, 4))
+    x = ops.conv(image, np.ones((3, 3, 2, 4), "float32"), padding="same")
+    x = ops.pad(ops.max_pool(x, 2), ((0, 0), (1, 1), (0, 1), (0, 0)))
+    x = ops.image.resize(ops.repeat(ops.roll(x, 1, axis=1), 2, axis=2), (4, 4))
+    x = ops.einsum("bijc->bicj", ops.tile(x, (1, 1, 2, 1)))
+    x = ops.clip(ops.cumsum(ops.diff(x, axis=1), axis=1), -2.0, 2.0)
+    x = ops.concatenate([x, ops.full_like(x, 3.0), ops.one_hot(ops.argmax(x, axis=-1), 8)], axis=-1)
+    x = ops.reshape(ops.image.extract_patches(x, 2), (-1, 384))
+    values, _ = ops.top_k(x, 5)
+    count = ops.arange(ops.shape(x)[0])
+    return ab.Model(image, [ops.quantile(values, 0.5, axis=-1), ops.take(x, [0, 3], axis=1), x[:, ::7], count])
 
 
 def saved(folder: Path) -> list[bytes]:

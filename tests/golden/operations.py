@@ -31,15 +31,16 @@ class Sample(NamedTuple):
     """A model of one op: what it does with its inputs, and these without the batch."""
 
     apply: Callable[..., Any]
-    shapes: tuple[tuple[int, ...], ...] = (MATRIX,)
+    shapes: tuple[tuple[int | None, ...], ...] = (MATRIX,)
     dtype: str = "float32"
 
     def inputs(self, rows: int = 3) -> list[np.ndarray]:
         """Numbers for the inputs."""
         draw = np.random.default_rng(0)
+        shapes = [[rows, *(5 if size is None else size for size in shape)] for shape in self.shapes]
         if self.dtype == "int32":
-            return [draw.integers(1, 6, (rows, *shape)).astype("int32") for shape in self.shapes]
-        return [draw.uniform(-1, 1, (rows, *shape)).astype("float32") for shape in self.shapes]
+            return [draw.integers(1, 6, shape).astype("int32") for shape in shapes]
+        return [draw.uniform(-1, 1, shape).astype("float32") for shape in shapes]
 
 
 def samples(ops: Any) -> dict[str, Sample]:
@@ -51,7 +52,7 @@ def samples(ops: Any) -> dict[str, Sample]:
         found[f"{name}_axes"] = Sample(lambda x, name=name: getattr(ops, name)(x, axis=(1, 2), keepdims=True))
     found |= {name: Sample(getattr(ops, name), (MATRIX, MATRIX)) for name in BINARY.split()}
     found |= {name: Sample(getattr(ops, name), (MATRIX, MATRIX), "int32") for name in INTEGERS.split()}
-    return found | _products(ops) | _shapes(ops) | _choices(ops) | _networks(ops) | _algebra(ops)
+    return found | _products(ops) | _shapes(ops) | _choices(ops) | _networks(ops) | _algebra(ops) | _more(ops)
 
 
 def _products(ops: Any) -> dict[str, Sample]:
@@ -207,4 +208,128 @@ def _algebra(ops: Any) -> dict[str, Sample]:
         "logdet": Sample(lambda x: ops.logdet(ops.matmul(x, ops.transpose(x, (0, 2, 1))) + eye)),
         "cross": Sample(ops.cross, ((4, 3), (4, 3))),
         "cdist": Sample(ops.cdist, (MATRIX, (3, 6))),
+    }
+
+
+def _more(ops: Any) -> dict[str, Sample]:
+    return _more_numbers(ops) | _more_images(ops) | _more_networks(ops) | _more_algebra(ops)
+
+
+def _positive(x: Any) -> Any:
+    return x * x + 0.5
+
+
+def whole(ops: Any, x: Any, most: float = 3.0) -> Any:
+    """Integers from 0 on."""
+    return ops.cast(ops.abs(x) * most, "int32")
+
+
+def _more_numbers(ops: Any) -> dict[str, Sample]:
+    row = np.arange(6, dtype="float32") / 6
+    found = {name: Sample(getattr(ops, name)) for name in ("arcsinh", "arctanh", "fliplr", "flipud")}
+    for name in ("nanargmax", "nanargmin", "nancumprod", "nanmedian"):
+        found[name] = Sample(lambda x, name=name: getattr(ops, name)(x, axis=1))
+    for name in ("nanpercentile", "nanquantile"):
+        found[name] = Sample(lambda x, name=name: getattr(ops, name)(x, 0.4, axis=-1, keepdims=True))
+    for name in ("dsplit", "hsplit", "vsplit"):
+        found[name] = Sample(lambda x, name=name: getattr(ops, name)(x[0], 2), ((4, 6, 2),))
+    for name in ("geomspace", "linspace", "logspace"):
+        found[f"{name}_of"] = Sample(lambda x, name=name: getattr(ops, name)(_positive(x), 2.0, num=5), ((4,),))
+    for name in ("bitwise_right_shift", "ldexp"):
+        found[name] = Sample(getattr(ops, name), (MATRIX, MATRIX), "int32")
+    for name in ("nonzero", "unique", "histogram"):
+        found[name] = Sample(lambda x, name=name: getattr(ops, name)(ops.round(x[0])), ((4,),))
+    return found | {
+        "allclose": Sample(lambda x, y: ops.allclose(x[0], y[0]), ((4,), (4,))),
+        "arccosh": Sample(lambda x: ops.arccosh(1 + x * x)),
+        "argpartition": Sample(lambda x: ops.take_along_axis(x, ops.argpartition(x, 2, axis=1), axis=1)[:, 2]),
+        "array": Sample(ops.array),
+        "bitwise_invert": Sample(ops.bitwise_invert, (MATRIX,), "int32"),
+        "conj_of": Sample(lambda x: ops.real(ops.conj(ops.view_as_complex(x))), ((4, 2),)),
+        "conjugate_of": Sample(lambda x: ops.imag(ops.conjugate(ops.view_as_complex(x))), ((4, 2),)),
+        "convert_to_tensor": Sample(lambda x: ops.convert_to_tensor(x, "float16")),
+        "corrcoef": Sample(lambda x: ops.corrcoef(x[0])),
+        "correlate": Sample(lambda x: ops.correlate(x[0], row[:3]), ((6,),)),
+        "correlate_full": Sample(lambda x, y: ops.correlate(x[0], y[0], mode="full"), ((6,), (3,))),
+        "correlate_same": Sample(lambda x, y: ops.correlate(x[0], y[0], mode="same"), ((6,), (3,))),
+        "cumsum_axis": Sample(lambda x: ops.cumsum(x, axis=1)),
+        "diagflat": Sample(lambda x: ops.diagflat(x[0], k=1)),
+        "dstack": Sample(lambda x, y: ops.dstack([x, y]), ((4,), (4,))),
+        "full": Sample(lambda x: ops.full((2, 3), ops.sum(x))),
+        "empty_like": Sample(lambda x: ops.cast(ops.isnan(ops.empty_like(x)), "float32") * 0),
+        "isin": Sample(lambda x: ops.isin(x, np.array([1, 3])), (MATRIX,), "int32"),
+        "saturate_cast": Sample(lambda x: ops.saturate_cast(x * 300, "int8")),
+        "segment_min": Sample(lambda x: ops.segment_min(x[0], np.array([0, 0, 1, 2]), num_segments=3), ((4,),)),
+        "segment_prod": Sample(lambda x: ops.segment_prod(x[0], np.array([0, 0, 1, 2]), num_segments=3), ((4,),)),
+        "trapezoid": Sample(lambda x: ops.trapezoid(x, dx=0.5, axis=1)),
+        "unravel_index": Sample(lambda x: ops.unravel_index(whole(ops, x), (3, 4)), ((4,),)),
+        "view_as_complex": Sample(lambda x: ops.abs(ops.view_as_complex(x)), ((4, 2),)),
+        "view_as_real": Sample(lambda x: ops.view_as_real(ops.view_as_complex(x) * 2), ((4, 2),)),
+    }
+
+
+def _more_images(ops: Any) -> dict[str, Sample]:
+    image = ops.image
+    shape = ((8, 8, 3),)
+    moved = np.array([[1.0, 0.1, 1.0, 0.0, 0.9, 0.5, 0.0, 0.0]] * 3, "float32")
+    start = np.array([[[0, 0], [0, 7], [7, 0], [7, 7]]] * 3, "float32")
+    end = start + np.array([[0, 1], [1, 0], [0, 0], [-1, -1]], "float32")
+    places = np.array([[0.5, 1.5, 2.25], [1.0, 0.25, 3.5]], "float32")
+    found = {name: Sample(getattr(image, name), shape) for name in ("rgb_to_hsv", "hsv_to_rgb", "sobel_edges")}
+    for name in ("rgb_to_hsv", "hsv_to_rgb"):
+        found[name] = Sample(lambda x, name=name: getattr(image, name)(ops.abs(x)), shape)
+    return found | {
+        "affine_transform": Sample(lambda x: image.affine_transform(x, moved), shape),
+        "crop_images": Sample(lambda x: image.crop_images(x, 1, 2, target_height=4, target_width=5), shape),
+        "extract_patches": Sample(lambda x: image.extract_patches(x, (3, 3), strides=2, padding="same"), shape),
+        "gaussian_blur": Sample(lambda x: image.gaussian_blur(x, (3, 3), (1.0, 1.5)), shape),
+        "map_coordinates": Sample(lambda x: image.map_coordinates(x[0], places, 1, fill_mode="nearest")),
+        "pad_images": Sample(lambda x: image.pad_images(x, 1, 2, target_height=12, target_width=11), shape),
+        "perspective_transform": Sample(lambda x: image.perspective_transform(x, start, end), shape),
+        "resize_nearest": Sample(lambda x: image.resize(x, (5, 12), interpolation="nearest"), shape),
+        "resize_bicubic": Sample(lambda x: image.resize(x, (12, 5), "bicubic", antialias=True), shape),
+        "scale_and_translate": Sample(
+            lambda x: image.scale_and_translate(
+                x, (3, 6, 6, 3), np.array([0.5, 1.5], "float32"), np.array([1.0, 0.0], "float32"), (1, 2), "linear"
+            ),
+            shape,
+        ),
+        "ssim": Sample(lambda x, y: image.ssim(ops.abs(x), ops.abs(y), filter_size=5), shape * 2),
+        "psnr": Sample(lambda x, y: ops.psnr(ops.abs(x), ops.abs(y), 1.0), shape * 2),
+    }
+
+
+def _more_networks(ops: Any) -> dict[str, Sample]:
+    shape = ((8, 8, 4),)
+    kernel = np.linspace(-1, 1, 3 * 3 * 2 * 6, dtype="float32").reshape(3, 3, 2, 6)
+    rows = np.array([4, 3, 4])
+    return {
+        "adaptive_average_pool": Sample(lambda x: ops.adaptive_average_pool(x, (3, 4)), shape),
+        "adaptive_max_pool": Sample(lambda x: ops.adaptive_max_pool(x, (4, 4)), shape),
+        "conv_dilated": Sample(lambda x: ops.conv(x, kernel[..., :2, :], dilation_rate=2), ((8, 8, 2),)),
+        "conv_of_two": Sample(lambda x, y: ops.conv(x, y[0]), ((8, 8, 2), (3, 3, 2, 4))),
+        "depthwise_two": Sample(lambda x: ops.depthwise_conv(x, kernel[..., :2], padding="same"), ((8, 8, 2),)),
+        "max_pool_same": Sample(lambda x: ops.max_pool(x, (2, 3), strides=(1, 2), padding="same"), shape),
+        "ctc_decode": Sample(lambda x: ops.ctc_decode(x, rows)),
+        "fold": Sample(lambda x: ops.fold(x, (6, 6), 3, stride=3), ((9, 4),)),
+        "polar": Sample(lambda x, y: ops.real(ops.polar(ops.abs(x), y)), (MATRIX, MATRIX)),
+        "gelu_exact": Sample(lambda x: ops.gelu(x, approximate=False)),
+        "dpa_causal": Sample(lambda x: ops.dot_product_attention(x, x, x, is_causal=True), ((4, 2, 6),)),
+        "norm_axis": Sample(lambda x: ops.norm(x, ord=1, axis=-1, keepdims=True)),
+        "one_hot_axis": Sample(lambda x: ops.one_hot(whole(ops, x), 5, axis=1, dtype="int32"), ((4,),)),
+    }
+
+
+def _more_algebra(ops: Any) -> dict[str, Sample]:
+    eye = np.eye(4, dtype="float32")
+    return {
+        "cholesky_inverse": Sample(lambda x: ops.cholesky_inverse(ops.tril(x) + 2 * eye), ((4, 4),)),
+        "eig": Sample(lambda x: ops.sum(ops.abs(ops.eig(x)[0]), axis=-1), ((4, 4),)),
+        "lstsq": Sample(lambda x, y: ops.lstsq(x[0], y[0]), (MATRIX, (4, 2))),
+        "matrix_rank": Sample(ops.matrix_rank),
+        "solve_triangular": Sample(lambda x, y: ops.solve_triangular(x + 3 * eye, y), ((4, 4), (4, 2))),
+        "fft2": Sample(lambda x: ops.fft2((x, x * 0))),
+        "ifft2": Sample(lambda x, y: ops.ifft2((x, y)), (MATRIX, MATRIX)),
+        "irfft": Sample(lambda x: ops.irfft(ops.rfft(x, 8), 8)),
+        "istft": Sample(lambda x: ops.istft(ops.stft(x, 8, 4, 8), 8, 4, 8), ((32,),)),
     }
