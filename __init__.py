@@ -109,6 +109,7 @@ _MODULES: dict[str, str] = {
     "ops": ".engine.ops",
     **dict.fromkeys([f"ops.{name}" for name in ("image", "linalg", "nn", "numpy", "sparse", "strings")], ".engine.ops"),
     "optimizers": ".optim",
+    "optimizers.schedules": ".optim",
     "preprocessing": ".framework.preprocessing",
     **dict.fromkeys([f"preprocessing.{name}" for name in ("image", "sequence")], ".framework.preprocessing"),
     "pretrained": ".framework.pretrained",

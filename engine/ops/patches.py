@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..graph.claims import claim
 from ..graph.nest import is_integer, is_sequence
 from ..graph.spec import shape_text
 from .axes import transpose
@@ -47,6 +48,7 @@ def _window_count(what: str, length: DimLike, size: int, stride: int, dilation: 
 
 def _window_positions(count: DimLike, size: int, stride: int, dilation: int) -> Tensor:
     """The positions of the elements of all windows, [size, count]."""
+    claim((size, count if isinstance(count, int) else 1), 8, "The places of patches")
     within = np.arange(size, dtype="int32")[:, None] * dilation
     if isinstance(count, int):
         return convert_to_tensor(within + np.arange(count, dtype="int32") * stride)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..graph import dtypes
+from ..graph.claims import claim
 from ..graph.nest import is_integer
 from ..graph.spec import shape_text
 from . import reduction
@@ -104,6 +105,7 @@ def _weigh(e: Any, kernel: Any, pixels: Any, points: Any, size: Any, inverse: An
 
 
 def _known_weights(kernel: Any, size: int, target: int, inverse: float, shift: float, antialias: bool) -> Any:
+    claim((size, target), 32, "The weights of pixels")
     pixels, points = np.arange(size, dtype="float64"), np.arange(target, dtype="float64")
     return _weigh(_NUMPY, kernel, pixels, points, float(size), inverse, shift, antialias)
 
@@ -218,6 +220,7 @@ def _nearest(x: Tensor, axis: int, target: int) -> Tensor:
     """The pixels in which the centres of the new ones lie."""
     length = dim(x, axis)
     if isinstance(length, int):
+        claim((target,), 16, "The places of pixels")
         return x if length == target else take(x, (2 * np.arange(target) + 1) * length // (2 * target), axis)
     return take(x, floor_divide((2 * arange(target) + 1) * length, 2 * target), axis)
 

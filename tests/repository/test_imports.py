@@ -30,6 +30,9 @@ MODULES = {
     "saving": "register_keras_serializable",
     "utils": "set_random_seed",
     "ops": "tanh",
+    "ops.image": "resize",
+    "optimizers.schedules": "CosineDecay",
+    "preprocessing.sequence": "pad_sequences",
 }
 
 

@@ -15,6 +15,8 @@ import pytest
 from packaging.requirements import Requirement
 from shared import type_checks
 
+import anabranch as ab
+
 ROOT = Path(__file__).parents[2]
 FOLDERS = ["engine", "layers", "optim", "distribute", "framework"]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -73,7 +75,10 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path):
         names = {name for name in archive.namelist() if not name.endswith("/")}
 
     package = {name for name in names if ".dist-info/" not in name}
-    assert package == modules() | {"anabranch/py.typed"}
+    public = {path for name in ab._MODULES for path in (f"{name.replace('.', '/')}.py", f"{name}/__init__.py")}  # pyright: ignore[reportPrivateUsage]
+    for_editors = {name for name in package if name.removeprefix("anabranch/") in public}
+    assert len(for_editors) == len(ab._MODULES)  # pyright: ignore[reportPrivateUsage]
+    assert package == modules() | for_editors | {"anabranch/py.typed"}
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 
@@ -166,6 +171,7 @@ def test_type_checkers_know_the_installed_wheel(wheel: Path, tmp_path: Path, che
         "mistakes.py": type_checks.mistakes_script(),
         "revealed.py": type_checks.types_script(),
         "right.py": (ROOT / "tests" / "framework" / "test_user_types.py").read_text(),
+        "imports.py": type_checks.imports_script(),
     }
     found = getattr(type_checks, checker)(scripts, environment, texts)
     first = type_checks.IMPORTS.count("\n") + 1
@@ -175,3 +181,10 @@ def test_type_checkers_know_the_installed_wheel(wheel: Path, tmp_path: Path, che
     types = [re.split('[."]', message.rstrip('"'))[-1] for name, _, _, message in found if name == "revealed.py"]
     assert types == [name.rpartition(".")[2] for name in type_checks.TYPES.values()]
     assert [each for each in found if each[0] == "right.py"] == []
+    imports = [(code, message) for name, _, code, message in found if name == "imports.py"]
+    shown = [re.split('[."]', message.rstrip('"'))[-1] for code, message in imports if not code]
+    expected = type_checks.revealed_imports()
+    assert len(shown) == len(expected)
+    assert [name for name, wanted in zip(shown, expected, strict=True) if wanted] == [name for name in expected if name]
+    unknown = {"pyright": "reportAttributeAccessIssue", "mypy": "attr-defined"}[checker]
+    assert [code for code, _ in imports if code] == [unknown] * len(expected)

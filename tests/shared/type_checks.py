@@ -62,6 +62,47 @@ TYPES: dict[str, str] = {
     "model.weights[0].path": "builtins.str",
 }
 
+# Imports from modules that exist at run time only, with a call that has one type, and a name that is not there.
+FROM_MODULES: dict[str, tuple[str, str]] = {
+    "activations": ("relu(np.zeros(3))", ""),
+    "callbacks": ("EarlyStopping()", "EarlyStopping"),
+    "constraints": ("MaxNorm()", "MaxNorm"),
+    "datasets.mnist": ("load_data()", ""),
+    "initializers": ("GlorotUniform()", "GlorotUniform"),
+    "losses": ("MeanSquaredError()", "MeanSquaredError"),
+    "metrics": ("AUC()", "AUC"),
+    "models": ("Sequential()", "Sequential"),
+    "nn": ("embedding_lookup(np.zeros((3, 3)), [1])", "Tensor"),
+    "ops": ("relu(np.zeros(3))", "Tensor"),
+    "ops.image": ("resize(np.zeros((3, 3, 3)), (6, 6))", "Tensor"),
+    "ops.nn": ("softmax(np.zeros(3))", "Tensor"),
+    "ops.numpy": ("sin(np.zeros(3))", "Tensor"),
+    "optimizers": ("Adam()", "Adam"),
+    "optimizers.schedules": ("CosineDecay(0.1, 100)", "CosineDecay"),
+    "preprocessing.image": ("load_img('x.png')", ""),
+    "preprocessing.sequence": ("pad_sequences([[1], [2, 3]])", ""),
+    "random": ("normal((3,))", "Tensor"),
+    "regularizers": ("L2(0.1)", "L2"),
+    "saving": ("load_model('m.keras')", ""),
+    "utils": ("to_categorical([1, 2])", ""),
+}
+
+
+def imports_script() -> str:
+    """A script that imports from each of these modules, and shows the types of what they give."""
+    lines = ["import numpy as np"]
+    for module, (call, _) in FROM_MODULES.items():
+        name = call.partition("(")[0]
+        own = f"{name}_{module.replace('.', '_')}"
+        lines += [f"from anabranch.{module} import {name} as {own}", f"reveal_type({own}{call.removeprefix(name)})"]
+    lines += [f"from anabranch.{module} import no_such_name" for module in FROM_MODULES]
+    return "\n".join(lines) + "\n"
+
+
+def revealed_imports() -> list[str]:
+    """The names of the types that `imports_script` shows; empty for such that the two checkers write differently."""
+    return [name for _, name in FROM_MODULES.values()]
+
 
 def mistakes_script() -> str:
     """A script with one mistake a line, from line 1 + the lines of `IMPORTS` on."""
