@@ -105,7 +105,7 @@ def _weigh(e: Any, kernel: Any, pixels: Any, points: Any, size: Any, inverse: An
 
 
 def _known_weights(kernel: Any, size: int, target: int, inverse: float, shift: float, antialias: bool) -> Any:
-    claim((size, target), 32, "The weights of pixels")
+    claim((size, target), 8, "The weights of pixels")
     pixels, points = np.arange(size, dtype="float64"), np.arange(target, dtype="float64")
     return _weigh(_NUMPY, kernel, pixels, points, float(size), inverse, shift, antialias)
 
