@@ -135,6 +135,7 @@ def compile_step(build: Build, layout: Layout, specs: Sequence[TensorSpec]) -> P
     with graph.as_default():
         feeds = [graph.add(Placeholder(spec), (), name).outputs[0] for spec, name in zip(specs, names, strict=True)]
         fetches = [graph.capture(fetch) for fetch in build(layout, [*feeds])]
+    graph.traced = "a step of a model"
     effects = [operation for operation in graph.operations if operation.writes]
     return make_program(graph, [*fetches, *effects], feeds)
 

@@ -134,6 +134,7 @@ class ArrayFunction:
             feeds = [graph.add(Placeholder(s), (), f"argument_{i}").outputs[0] for i, s in enumerate(specs)]
             result = self._function(*feeds)
             fetches = [None if isinstance(leaf, Operation) else _as_fetch(graph, leaf) for leaf in flatten(result)]
+        graph.traced = "the call of a layer"
         return graph, feeds, result, fetches, [operation for operation in graph.operations if operation.writes]
 
     def _trace(self, specs: Specs) -> Callable[[], Callable[..., Any]]:

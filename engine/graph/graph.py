@@ -164,6 +164,7 @@ class Graph:
         self._values: dict[int, tuple[weakref.ref[Value], Symbol]] = {}  # captured, by identity
         self.queue_runners: list[Any] = []  # those that `start_queue_runners` starts
         self.compiles_whole = False  # whether its steps are to be machine code as a whole, where that can be
+        self.traced = ""  # what was traced into it, once that is over; its tensors have no value outside
 
     # --- building -------------------------------------------------------------------------------------------
 
@@ -271,11 +272,25 @@ class Graph:
         assert isinstance(tensor, Symbol)
         if tensor.operation.graph is self:
             return tensor
+        tensor.operation.graph.refuse_traced(tensor)
         raise ValueError(
             f"{tensor!r} belongs to another graph than the one in which it is used. Both must be built inside the "
             "same `with graph.as_default():` block (values inside a loop or branch leave it only as its results, and "
             "those inside a traced function only as what it returns)."
         )
+
+    def refuse_traced(self, tensor: Any) -> None:
+        """Raise an error if `tensor`, of this graph, has left the trace in which it was made.
+
+        Raises:
+            ValueError: it has.
+        """
+        traced = self.root.traced
+        if traced and self not in _context.stack:
+            raise ValueError(
+                f"{tensor!r} was made while {traced} was traced, and is used outside of it, where it has no value. "
+                "Return it from there, or keep its value in a variable: variable.assign(...) inside."
+            )
 
     def feed_of(self, value: Value) -> Symbol | None:
         """The symbol by which a value from around is fed; None where it is a constant."""
@@ -603,6 +618,7 @@ def _innermost(inputs: Sequence[Tensor]) -> Graph:
     graphs = [tensor.operation.graph for tensor in inputs if isinstance(tensor, Symbol)]
     for graph in graphs:
         if all(graph.is_inside(other) for other in graphs):
+            graph.refuse_traced(next(tensor for tensor in inputs if isinstance(tensor, Symbol)))
             return graph
     return get_default_graph()  # `capture` explains what does not fit
 

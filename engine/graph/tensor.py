@@ -345,6 +345,13 @@ class Symbol(Tensor):
         raise self._has_no_value("a list")
 
     def _has_no_value(self, wanted: str) -> TypeError:
+        traced = self.operation.graph.root.traced
+        if traced:
+            return TypeError(
+                f"Symbolic tensor {self.name} was made while {traced} was traced, and can't become {wanted}: it has no "
+                "value outside of it. Return it from there, or keep its value in a variable: variable.assign(...) "
+                "inside."
+            )
         return TypeError(
             f"Symbolic tensor {self.name} has no value while the graph is built, so it can't become {wanted}. "
             "Run it with Session.run(tensor, feed_dict), or use ab.ops in place of Python's and NumPy's functions."

@@ -123,6 +123,7 @@ class _Trace:
             args, kwargs = pack_as(arguments, symbols)
             self.result = call_on_tensors(function, args, kwargs)
             fetches = [_as_fetch(leaf) for leaf in flatten(self.result)]
+        graph.traced = f"function {getattr(function.python_function, '__name__', 'function')!r}"
         self._effects: list[Operation] = [operation for operation in graph.operations if operation.writes]
         self._fetches, self._feeds = fetches, list(feeds.values())
         self._targets = [fetch for fetch in fetches if fetch is not None]

@@ -254,6 +254,7 @@ class Session:
                 "variables or names. (Variable.assign outside a graph acts at once and leaves nothing to run.)"
             )
         if item.graph.root is not self.graph:
+            item.graph.refuse_traced(item)
             raise ValueError(f"{item!r} is of another graph than this session's; only its own values can be used.")
         return item
 

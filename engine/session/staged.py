@@ -219,6 +219,7 @@ def staged(function: Callable[..., Any], *args: Any, compiled: bool = False) -> 
         remaining = iter(feeds)
         result = function(*pack_as(args, [next(remaining) if type(leaf) is Value else leaf for leaf in leaves]))
         fetches = [graph.capture(convert_to_tensor(getattr(leaf, "flow", leaf))) for leaf in flatten(result)]
+    graph.traced = f"function {getattr(function, '__name__', 'function')!r}"
     effects = [operation for operation in graph.operations if operation.writes]
     values = [leaf for leaf in leaves if type(leaf) is Value]
     found = Recording(graph, feeds, fetches, effects, at_once=not compiled).on_values(values)
