@@ -230,8 +230,10 @@ def _import(target: str) -> ModuleType:
     The garbage collector waits meanwhile, which would take a quarter of the time.
     """
     from .engine.runtime.collector import without_collector
+    from .engine.runtime.forks import importing
 
-    module = without_collector(importlib.import_module)(target, __name__)
+    with importing:
+        module = without_collector(importlib.import_module)(target, __name__)
     if target == ".engine.session":  # which lies below what runs sessions elsewhere, and knows it by name only
         module.register_scheme("grpc", f"{__name__}.distribute.client")
     return module

@@ -20,28 +20,26 @@ _BEGIN = """
 import os, signal, sys, threading
 import numpy as np
 import anabranch as ab
-from anabranch import ops
 
 def step(size, factor):
     with ab.Graph().as_default() as graph:
         x = ab.placeholder((size, 3), "float32")
-        y = ops.sum(ops.tanh(x) * factor + ops.exp(x * 0.0), axis=1)
+        y = ab.ops.sum(ab.ops.tanh(x) * factor + ab.ops.exp(x * 0.0), axis=1)
     return ab.Session(graph).run(y, {x: np.zeros((size, 3), "float32")})
 
 def forked(work):
     child = os.fork()
     if not child:
-        signal.alarm(60)
+        signal.alarm(40)
         work()
         os._exit(7)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert code == 7, f"the child hangs or fails: {code}"
-
-step(5, 2.0)
 """
 
 # Hooks that were registered later are called earlier: the thread still has the lock when the first hook is called.
 _LOCKED = """
+step(5, 2.0)
 import llvmlite.binding.ffi
 locked, go = threading.Event(), threading.Event()
 
@@ -60,6 +58,7 @@ step(8, 5.0)
 """
 
 _COMPILING = """
+step(5, 2.0)
 ends = False
 
 def compile_on():
@@ -78,7 +77,25 @@ for thread in threads:
     thread.join()
 """
 
+# A thread imports what it uses while the process is forked; the child uses the same.
+_IMPORTING = """
+def look_up():
+    ab.tree
+    going.set()
+    for name in ["Sequential", "Session", "GradientTape", "load_graph", "load_model", "explain"]:
+        getattr(ab, name)
+
+going = threading.Event()
+thread = threading.Thread(target=look_up, daemon=True)
+thread.start()
+going.wait()
+for number in range(3):
+    forked(lambda: (ab.Session, ab.load_model, ab.Sequential, step(6, 3.0)))
+thread.join()
+"""
+
 _WORKERS = """
+step(5, 2.0)
 ab.config.set_devices(cpu=2)
 with ab.Graph().as_default() as graph:
     x = ab.placeholder((400, 400), "float32")
@@ -96,10 +113,13 @@ forked(run)
 """
 
 
-@pytest.mark.parametrize("script", [_LOCKED, _COMPILING, _WORKERS], ids=["locked", "compiling", "workers"])
-def test_a_child_compiles_and_runs(script: str, tmp_path: Path):
+SCRIPTS = {"locked": _LOCKED, "compiling": _COMPILING, "importing": _IMPORTING, "workers": _WORKERS}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_child_compiles_and_runs(name: str, tmp_path: Path):
     done = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", _BEGIN + script],
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", _BEGIN + SCRIPTS[name]],
         env={**os.environ, "ANABRANCH_CACHE_DIR": str(tmp_path), "ANABRANCH_NUM_THREADS": "2"},
         capture_output=True,
         text=True,

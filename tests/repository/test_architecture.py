@@ -22,6 +22,7 @@ TOP_LEVEL = {
         "__main__.py",
         "py.typed",
         "pyproject.toml",
+        "setup.py",
     ],
 }
 LONGEST_FILE = 700

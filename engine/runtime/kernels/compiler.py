@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 import threading
 from enum import Enum
 from typing import Any
+
+from ..forks import forks
 
 
 class _Forks:
@@ -51,8 +52,7 @@ class _Forks:
 
 
 _forks = _Forks()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_forks.before, after_in_parent=_forks.after, after_in_child=_forks.after)
+forks.register(_forks.before, _forks.after)
 
 
 class Effort(Enum):
