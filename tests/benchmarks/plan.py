@@ -71,6 +71,8 @@ LSTM_LOSSES = {
     512: (0.2884712, 0.2881114, 0.2877558),
 }
 
+ACTOR_CRITIC_LOSSES = (5.187443, 2.363786, -1.127637)
+
 LINES = (
     *[
         Line(
@@ -421,6 +423,48 @@ LINES = (
                 (2, 4, 8),
                 None,
                 "loops in loops, 2 to 8 deep, with the gradient, from the graph to the program",
+            ),
+        )
+    ],
+    *[
+        Line(
+            "W17",
+            what,
+            {"kind": kind},
+            "w17_values",
+            "w17",
+            {"anabranch": goal},
+            peers,
+            losses=losses,
+        )
+        for kind, what, goal, peers, losses in (
+            (
+                "ops",
+                "ten calls of ops on values of 1,000 float32, 200 times: products, tanh, sums, shapes, picks",
+                at_most(2.1),
+                ("torch_eager", "keras_torch", "keras_tf"),
+                (),
+            ),
+            (
+                "mlp",
+                "a step of a small MLP by hand: values, a tape, updates of variables",
+                at_most(2.9),
+                ("torch_eager", "keras_tf"),
+                (1.222721, 0.6927875, 0.6209342),
+            ),
+            (
+                "actor_critic",
+                "Keras's actor-critic script: an episode of 10 calls of the model under a tape, and its update",
+                at_most(0.7),
+                ("keras_tf",),
+                ACTOR_CRITIC_LOSSES,
+            ),
+            (
+                "dqn",
+                "Keras's Deep Q-Network script: four actions, and an update by 32 rows",
+                at_most(0.7),
+                ("keras_tf",),
+                (0.9495227, 0.9414764, 0.9334453),
             ),
         )
     ],
