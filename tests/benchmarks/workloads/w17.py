@@ -17,7 +17,8 @@ def anabranch(params: dict[str, Any]) -> Record:
     if kind in peer.LOOPS:
         return peer.LOOPS[kind](ab, ab.GradientTape)
     if kind == "ops":
-        return peer.ten_ops(ab.ops, *map(ab.constant, peer.numbers()), float)
+        x, y, z = map(ab.constant, peer.numbers())
+        return peer.ten_ops(ab.ops, x, y, z, float)
     names = SimpleNamespace(constant=ab.constant, Variable=ab.Variable, GradientTape=ab.GradientTape, tanh=ab.ops.tanh)
     return peer.by_hand(names, *peer.mlp_data(), ab.ops.mean)
 
