@@ -25,10 +25,12 @@ REFUSED = {
     **dict.fromkeys([("broadcast_reduced", "0-d"), ("broadcast_to_shape", "scalar")], "rank of output"),
     ("unflatten_rows", "vector"): "rank of output",
     ("squeeze", "all"): "rank of output",
+    **dict.fromkeys([("string_case", label) for label in ("upper", "lower", "empty", "0-d")], "locales"),
 }
 # onnxruntime's extrema take numbers where there is a NaN; it merges a known size of 0 with 1.
 DIFFERENT = {*[(name, "NaN") for name in ("arg_max", "arg_min", "max", "min", "segment_max", "segment_min")]}
 DIFFERENT |= {("slice_update", "empty")}
+DIFFERENT |= {("regex_full_match", "words")}  # its classes of letters are ASCII's
 WITH_RULES = [(name, sample) for name, sample in NAMED if sample.op.type_name in RULES]
 CASES = [pytest.param(sample, id=name) for name, sample in WITH_RULES]
 FIRST = {sample.op.type_name: name for name, sample in reversed(WITH_RULES)}  # one of each op runs in `make test`
@@ -96,6 +98,8 @@ def test_op_over_unknown_sizes_in_other_opsets(sample: Sample, opset: int, tmp_p
     key = (sample.op.type_name, sample.label)
     if key in DIFFERENT or key in REFUSED or RULES[key[0]].lowest > opset:
         pytest.skip("tested with known sizes and opset 21")
+    if opset < 20 and any(array.dtype.kind == "T" for array in arrays_of(sample)):
+        pytest.skip("texts are joined and compared from opset 20 on")
     compare(sample, tmp_path, key[0] not in NEEDS_SIZES, opset)
 
 

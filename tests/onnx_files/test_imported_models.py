@@ -31,7 +31,7 @@ def test_recurrent_model_again(name: str, tmp_path: Path) -> None:
         assert found.shape == wanted.shape
         np.testing.assert_allclose(found, wanted, 1e-4, 1e-5)
     assert layer.trainable_weights == []
-    assert {tuple(w.shape) for w in layer.weights} <= {tuple(w.shape) for w in model.weights}
+    assert len(layer.weights) == len(model.weights)
 
 
 def images() -> ab.Model:

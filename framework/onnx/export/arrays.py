@@ -122,10 +122,10 @@ def _read(w: Writer, node: Operation, array: Array, index: str) -> str:
 def _write(w: Writer, node: Operation, array: Array, index: str, value: str) -> Array:
     op: Any = node.op
     spec: Any = node.outputs[0].spec
+    if isinstance(array, Fresh) and op.dynamic_size and not is_static(spec.element):
+        array = Sequence(as_sequence(w, array))
     if isinstance(array, Sequence):
-        if op.dynamic_size:
-            raise ValueError("a TensorArray of ragged elements that grows is not written as ONNX")
-        shorter = w.add("SequenceErase", array.name, index)
+        shorter = _without(w, array, index) if op.dynamic_size else w.add("SequenceErase", array.name, index)
         return Sequence(w.add("SequenceInsert", shorter, value, index))
     element = node.inputs[2].spec if not is_static(spec.element) else spec.element
     if isinstance(array, Fresh) and not is_static(element):
@@ -142,6 +142,18 @@ def _write(w: Writer, node: Operation, array: Array, index: str, value: str) -> 
         return Dense(w.concat([w.slice(whole, 0, place, 0), row, behind], 0))
     places = w.unsqueeze(w.vector(index), 0)
     return Dense(w.add("ScatterND", whole, places, row))
+
+
+def _without(w: Writer, array: Sequence, index: str) -> str:
+    """A sequence without an element, if it has so many: it may be about to grow by that one."""
+    length = w.add("SequenceLength", array.name, dtype=LONG)
+    inside = w.compare("Less", w.cast(index, LONG), length)
+    graphs: list[Any] = []
+    for op_type, inputs in (("SequenceErase", (array.name, index)), ("Identity", (array.name,))):
+        with w.subgraph() as nodes:
+            result = w.add(op_type, *inputs)
+        graphs.append(w.graph_proto(nodes, "branch", [], [w.sequence_info(result)]))
+    return w.add("If", inside, dtype=w.dtypes[array.name], then_branch=graphs[0], else_branch=graphs[1])
 
 
 @exports("array_gather")

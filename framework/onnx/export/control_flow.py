@@ -15,9 +15,10 @@ from ....engine.graph.spec import ArraySpec, FrameSpec, StoreSpec, TensorSpec
 from ....engine.graph.tensor import Symbol
 from ....engine.ops.base import Constant
 from ..errors import OnnxError
-from ..protos import element_type, load_onnx
+from ..protos import element_type
 from .arrays import Dense, Fresh, as_dense, as_sequence, is_static
 from .arrays import Sequence as SequenceArray
+from .recurrent import as_operator
 from .refused import reason_for
 from .registry import RULES, exports
 from .writer import BOOL, LONG, Writer
@@ -110,10 +111,6 @@ class GraphExporter(Writer):
         for outer, parameter in region.captures:
             self.values[parameter] = self.values[outer]
 
-    def graph_proto(self, nodes: list[Any], name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
-        """Return a GraphProto for a loop or branch."""
-        return load_onnx().helper.make_graph(nodes, self.new_name(name), list(inputs), list(outputs))
-
     def own(self, nodes: list[Any], name: str, taken: set[str]) -> str:
         """Return a value as an output of the graph of `nodes`, which must be one of its own, and there only once."""
         made = any(name in node.output for node in nodes)
@@ -144,10 +141,6 @@ def _info_of(w: Writer, name: str, spec: Any, leading: Any = ()) -> Any:
     """A ValueInfoProto; of an array's elements in `leading` axes more."""
     shape = None if spec.shape is None else [*leading, *spec.shape]
     return w.info(name, shape)
-
-
-def _sequence_info(w: Writer, name: str) -> Any:
-    return load_onnx().helper.make_tensor_sequence_value_info(name, element_type(w.dtypes[name]), None)
 
 
 # --- branches -------------------------------------------------------------------------------------------------------
@@ -233,7 +226,7 @@ def _as_kind(w: Writer, value: Any, kind: type | None, spec: Any) -> str:
 def _kind_info(w: Writer, name: str, kind: type | None, spec: Any) -> Any:
     if kind is None:
         return _info_of(w, name, spec)
-    return _info_of(w, name, spec.element, (None,)) if kind is Dense else _sequence_info(w, name)
+    return _info_of(w, name, spec.element, (None,)) if kind is Dense else w.sequence_info(name)
 
 
 def _of_kind(name: str, kind: type | None) -> Any:
@@ -245,14 +238,21 @@ def _of_kind(name: str, kind: type | None) -> Any:
 
 @exports("while")
 def _while(w: GraphExporter, node: Operation, *inputs: Any) -> list[Any]:
-    return _LoopExport(w, node, list(inputs)).write()
+    loop = LoopExport(w, node, list(inputs))
+    found = as_operator(loop)
+    return loop.write() if found is None else found
 
 
-class _LoopExport:
+# What takes all elements of an array at once, and fails where their shapes differ.
+_STACKING = {"array_stack", "array_size", "array_gather", "array_window"}
+
+
+class LoopExport:
     """Writes one loop.
 
     A variable is carried, or is the same in all iterations, or is the count, which follows from the number of the
-    iteration, or is an array written in order, which becomes a scan output.
+    iteration, or is an array written in order, which becomes a scan output, or a sequence that grows if its elements
+    may differ in shape.
     """
 
     def __init__(self, w: GraphExporter, node: Operation, inputs: list[Any]) -> None:
@@ -266,7 +266,9 @@ class _LoopExport:
         self.uses = self._uses()
         self.counter, self.limit = self._counted()
         self.same = [k for k, (p, r) in enumerate(zip(self.body.parameters, self.body.results, strict=True)) if p is r]
-        self.scanned = [k for k in range(op.carried) if k not in self.same and self._is_scanned(k)]
+        in_order = [k for k in range(op.carried) if k not in self.same and self._is_in_order(k)]
+        self.scanned = [k for k in in_order if self._is_even(k)]
+        self.appended = [k for k in in_order if k not in self.scanned]
         rest = {*self.same, *self.scanned} | ({self.counter} if self.limit is not None else set())
         self.carried = [k for k in range(op.carried) if k not in rest]
 
@@ -305,7 +307,16 @@ class _LoopExport:
             and int(one.value) == 1
         )
 
-    def _is_scanned(self, k: int) -> bool:
+    def _is_even(self, k: int) -> bool:
+        """Whether all elements of an array have one shape: it is known, or they are stacked afterwards."""
+        write = self.body.results[k].operation
+        if is_static(write.inputs[2].spec):
+            return True
+        final = self.node.outputs[k]
+        users = [each for each in self.node.graph.operations if is_among(final, each.inputs)]
+        return bool(users) and all(user.type in _STACKING for user in users)
+
+    def _is_in_order(self, k: int) -> bool:
         """Whether a variable is a new array, of which each iteration writes its own element and reads none."""
         parameter, result = self.body.parameters[k], self.body.results[k]
         write = result.operation
@@ -323,8 +334,8 @@ class _LoopExport:
 
     def write(self) -> list[Any]:
         w, specs = self.w, [parameter.spec for parameter in self.body.parameters]
-        self.kinds = {k: self._kind(k, specs[k]) for k in self.carried}
-        first = [_as_kind(w, self.inits[k], self.kinds[k], specs[k]) for k in self.carried]
+        self.kinds = {k: self.kinds_of(k) for k in self.carried}
+        first = [self._first(k, specs[k]) for k in self.carried]
         trips, starts = self._start()
         with w.subgraph() as nodes:
             iteration, goes_on = w.new_name("iteration"), w.new_name("goes_on")
@@ -341,19 +352,30 @@ class _LoopExport:
         final = w.add_many("Loop", trips, starts, *first, dtypes=dtypes, body=body) if dtypes else []
         return self._finals(final)
 
-    def _kind(self, k: int, spec: Any) -> type | None:
-        """An array that is written out of order and whose elements' shape is not known becomes a sequence."""
-        return _common_kind([self.inits[k]], spec)
+    def _first(self, k: int, spec: Any) -> str:
+        if k in self.appended:
+            dtype = spec.element.dtype
+            return self.w.add("SequenceEmpty", dtype=dtype, dtype_=element_type(dtype))
+        return _as_kind(self.w, self.inits[k], self.kinds[k], spec)
+
+    def kinds_of(self, k: int) -> type | None:
+        """Return how a carried variable goes through the loop: as a tensor, None, or as an array of one of two kinds.
+
+        An array that is written out of order and whose elements' shape is not known becomes a sequence.
+        """
+        return SequenceArray if k in self.appended else _common_kind([self.inits[k]], self.body.parameters[k].spec)
+
+    def limit_value(self) -> str:
+        """Return the bound of a loop that counts."""
+        assert self.limit is not None
+        if self.limit not in self.w.values:
+            self.w.run(self.condition, [self.limit])
+        return self.w.values[self.limit]
 
     def _start(self) -> tuple[str, str]:
         """The number of trips and the first condition, either of which may be left out."""
         if self.limit is not None:
-            limit = self.w.values.get(self.limit)
-            if limit is None:
-                self.w.run(self.condition, [self.limit])
-                limit = self.w.values[self.limit]
-            self.limit_name = limit
-            return self.w.cast(limit, LONG), ""
+            return self.w.cast(self.limit_value(), LONG), ""
         return "", self.w.inline(self.condition, self.inits)[0]
 
     def _arguments(self, names: list[str], iteration: str) -> list[Any]:
@@ -370,19 +392,16 @@ class _LoopExport:
         arguments = self._arguments(names, iteration)
         region = self.body
         w.bind(region, arguments)
-        wanted = [
-            region.results[k].operation.inputs[2] if k in self.scanned else region.results[k]
-            for k in range(self.op.carried)
-            if not (k == self.counter and self.limit is not None)
-        ]
-        w.run(region, wanted)
-        results: list[Any] = [None] * self.op.carried
-        for k in range(self.op.carried):
-            source = region.results[k].operation.inputs[2] if k in self.scanned else region.results[k]
-            results[k] = w.values.get(source)
+        in_order = [*self.scanned, *self.appended]
+        sources = [result.operation.inputs[2] if k in in_order else result for k, result in enumerate(region.results)]
+        w.run(region, [source for k, source in enumerate(sources) if k != self.counter or self.limit is None])
+        results: list[Any] = [w.values.get(source) for source in sources]
+        for k in self.appended:
+            results[k] = SequenceArray(w.add("SequenceInsert", arguments[k].name, results[k]))
         if self.limit is not None:
             return results, goes_on
-        following = [arguments[k] if k in self.scanned or k in self.same else results[k] for k in range(len(results))]
+        fixed = {*self.scanned, *self.same}
+        following = [arguments[k] if k in fixed else result for k, result in enumerate(results)]
         return results, w.inline(self.condition, following)[0]
 
     def _outputs(self, nodes: list[Any], results: list[Any], again: str) -> tuple[list[Any], list[str]]:
@@ -407,5 +426,5 @@ class _LoopExport:
             found[k] = Dense(name)
         if self.limit is not None and self.counter is not None:
             # The count ends at the limit; no more is written than is used, as runtimes leave out what is not.
-            found[self.counter] = self.w.add("Max", self.limit_name, self.inits[self.counter])
+            found[self.counter] = self.w.add("Max", self.limit_value(), self.inits[self.counter])
         return found

@@ -63,17 +63,21 @@ def _compared(w: Writer, node: Operation, x: str, y: str) -> str:
 
 @exports("equal")
 def _equal(w: Writer, node: Operation, x: str, y: str) -> str:
+    if dtypes.is_string(w.dtypes[x]) and w.opset < 19:
+        raise ValueError("texts are compared from opset 19 on")
     return w.compare("Equal", x, y)
 
 
 @exports("not_equal")
 def _not_equal(w: Writer, node: Operation, x: str, y: str) -> str:
-    return w.negate(w.compare("Equal", x, y))
+    return w.negate(_equal(w, node, x, y))
 
 
 @exports("add")
 def _add(w: Writer, node: Operation, x: str, y: str) -> str:
     if dtypes.is_string(w.dtypes[x]):
+        if w.opset < 20:
+            raise ValueError("texts are joined from opset 20 on")
         return w.add("StringConcat", x, y)
     if w.dtypes[x] == BOOL:
         return w.add("Or", x, y)

@@ -318,3 +318,39 @@ def _unique_positions(w: Writer, node: Operation, x: str) -> list[str]:
     axis = 0 if rank_of(node) > 1 else None
     _, first, inverse, counts = w.add_many("Unique", x, dtypes=[None, LONG, LONG, LONG], axis=axis, sorted=order)
     return [w.cast(each, INT) for each in (first, inverse, counts)]
+
+
+# --- parts ----------------------------------------------------------------------------------------------------------
+
+
+@exports("dynamic_partition")
+def _dynamic_partition(w: Writer, node: Operation, data: str, partitions: str) -> list[str]:
+    op: Any = node.op
+    rows, flat = _flat_rows(w, node, data, partitions)
+    picks = [w.compare("Equal", flat, w.like(k, flat)) for k in range(op.count)]
+    return [w.add("Compress", rows, pick, axis=0) for pick in picks]
+
+
+def _flat_rows(w: Writer, node: Operation, data: str, partitions: str) -> tuple[str, str]:
+    """Data with one axis of rows, and a vector with the part of each."""
+    rank = rank_of(node, 1)
+    if rank == 1:
+        return data, partitions
+    flat = w.reshape(partitions, w.ints(-1)) if rank else w.unsqueeze(partitions, 0)
+    shape = w.concat([w.vector(w.add("Size", partitions, dtype=LONG)), w.slice(w.shape(data), rank, _LARGEST, 0)], 0)
+    return w.reshape(data, shape), flat
+
+
+@exports("merge_partitions")
+def _merge_partitions(w: Writer, node: Operation, partitions: str, *parts: str) -> str:
+    """The rows of the parts, one behind the other, are put where a stable sort of the partitions took them from."""
+    rank = rank_of(node)
+    flat = partitions if rank == 1 else w.add("Reshape", partitions, w.ints(-1))
+    count = w.vector(w.add("Size", flat, dtype=LONG))
+    _, order = w.add_many("TopK", flat, count, dtypes=[None, LONG], axis=0, largest=0, sorted=1)
+    rows = w.concat(parts, 0)
+    back = w.add("ScatterElements", w.zeros(count, LONG), order, positions(w, count))
+    found = w.add("Gather", rows, back, axis=0)
+    if rank == 1:
+        return found
+    return w.reshape(found, w.concat([w.shape(partitions), w.slice(w.shape(rows), 1, _LARGEST, 0)], 0))

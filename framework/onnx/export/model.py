@@ -17,7 +17,7 @@ from ....engine.graph.spec import TensorSpec
 from ....engine.saving.atomic import atomic_write
 from ..errors import OnnxError
 from ..protos import load_onnx, tensor_proto
-from . import arrays, convolutions, elementwise, gathering, products, shapes  # noqa: F401 - they register rules
+from . import arrays, convolutions, elementwise, gathering, products, shapes, strings  # noqa: F401 - they register rules
 from .control_flow import GraphExporter, refusal
 from .registry import LOWEST
 
@@ -186,9 +186,9 @@ def _model_proto(exporter: GraphExporter, infos: list[Any], outputs: Mapping[str
         else:
             constants.append(helper.make_node("Constant", [], [key], name=key, value=tensor_proto(array, key)))
     graph = helper.make_graph([*constants, *exporter.nodes], name, infos, results, weights)
-    opsets = [helper.make_opsetid("", exporter.opset)]
+    opsets = [helper.make_opsetid("", exporter.opset), *[helper.make_opsetid(each, 3) for each in exporter.domains]]
     model = helper.make_model(graph, opset_imports=opsets, producer_name="anabranch")
-    model.ir_version = helper.find_min_ir_version_for(opsets)
+    model.ir_version = helper.find_min_ir_version_for(opsets[:1])
     return model
 
 

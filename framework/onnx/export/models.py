@@ -47,7 +47,7 @@ def model_proto(model: Any, input_signature: Any, opset: int) -> Any:
         outputs = model(*pack_as(arguments, list(symbols)), training=False)
         fetches = [as_output(each) for each in flatten(outputs)]
     names, _ = output_names(outputs)
-    states = _states(graph)
+    states = _needed(_states(graph), fetches)
     inputs = {name: symbol for (name, _), symbol in zip(named, symbols, strict=True)}
     results = dict(zip(names, fetches, strict=True))
     for name, written in states.values():
@@ -69,6 +69,19 @@ def _states(graph: Graph) -> dict[Variable, tuple[str, Symbol]]:
             if isinstance(effect.resource, Variable):
                 _note(found, operation, effect.resource, effect.writes)
     return found
+
+
+def _needed(states: dict[Variable, tuple[str, Symbol]], fetches: list[Symbol]) -> dict[Variable, tuple[str, Symbol]]:
+    """The states on which outputs depend; others, such as those of metrics, are none of the inference."""
+    pending, seen, read = [fetch.operation for fetch in fetches], set[Operation](), set[Any]()
+    while pending:
+        operation = pending.pop()
+        if operation in seen:
+            continue
+        seen.add(operation)
+        read.update(effect.resource for effect in operation.effects)
+        pending += [symbol.operation for symbol in operation.inputs]
+    return {variable: state for variable, state in states.items() if variable in read}
 
 
 def _note(found: dict[Variable, tuple[str, Symbol]], operation: Operation, variable: Variable, writes: bool) -> None:

@@ -10,6 +10,7 @@ from ....engine.graph import dtypes
 from ....engine.graph.graph import Operation
 from .registry import exports
 from .shapes import positions, rank_of, shape_input
+from .strings import position_in
 from .writer import BOOL, FLOAT, INT, LONG, Writer
 
 # --- products -------------------------------------------------------------------------------------------------------
@@ -32,23 +33,48 @@ def swapped(w: Writer, x: str, rank: int) -> str:
 
 @exports("contraction")
 def _contraction(w: Writer, node: Operation, a: str, b: str) -> str:
-    """ONNX's Einsum does not broadcast axes of size 1: they are taken away, where the other operand has the label."""
+    """A product of matrices, as onnxruntime's Einsum ends the process where an axis is empty.
+
+    Labels are of both and the result (stacks), of both alone (summed), or of one: each operand is turned to stacks, its
+    own, summed, where several labels of one kind become one axis.
+    """
     op: Any = node.op
-    labels = [op.a, op.b]
-    names = [a, b]
-    for k in (0, 1):
+    labels, names = [op.a, op.b], [a, b]
+    for k in (0, 1):  # what broadcasts is taken away, where the other operand has the label
         own: Any = node.inputs[k].shape
-        other = labels[1 - k]
-        ones = [axis for axis, label in enumerate(labels[k]) if own is not None and own[axis] == 1 and label in other]
+        ones = [axis for axis, label in enumerate(labels[k]) if own[axis] == 1 and label in (op.b, op.a)[k]]
         names[k] = w.squeeze(names[k], *ones)
         labels[k] = "".join(label for axis, label in enumerate(labels[k]) if axis not in ones)
-    letters = dict(zip(sorted(set(op.a + op.b + op.out)), "abcdefghijklmnopqrstuvwxyz", strict=False))
-    equation = f"{_spelled(labels[0], letters)},{_spelled(labels[1], letters)}->{_spelled(op.out, letters)}"
-    return w.add("Einsum", *names, equation=equation)
+    both = [label for label in labels[0] if label in labels[1]]
+    stacks, summed = [each for each in both if each in op.out], [each for each in both if each not in op.out]
+    left = [each for each in labels[0] if each not in both]
+    right = [each for each in labels[1] if each not in both]
+    sizes = {label: w.dim(names[k], axis) for k in (1, 0) for axis, label in enumerate(labels[k])}
+    first = _grouped(w, names[0], labels[0], stacks, left, summed, sizes)
+    second = _grouped(w, names[1], labels[1], stacks, summed, right, sizes)
+    product = w.add("MatMul", first, second)
+    order = [*stacks, *left, *right]
+    if len(left) != 1 or len(right) != 1:
+        parts = [sizes[label] for label in order]
+        product = w.reshape(product, w.concat(parts, 0) if parts else w.ints())
+    return w.transpose(product, [order.index(label) for label in op.out])
 
 
-def _spelled(labels: str, letters: dict[str, str]) -> str:
-    return "".join(letters[label] for label in labels)
+def _grouped(w: Writer, x: str, labels: str, stacks: Any, rows: Any, columns: Any, sizes: Any) -> str:
+    """An operand as (*stacks, rows, columns), where rows and columns are one axis each."""
+    turned = w.transpose(x, [labels.index(label) for label in [*stacks, *rows, *columns]])
+    if len(rows) == 1 and len(columns) == 1:
+        return turned
+    merged = [_count(w, group, sizes) for group in (rows, columns)]
+    return w.reshape(turned, w.concat([*[sizes[label] for label in stacks], *merged], 0))
+
+
+def _count(w: Writer, labels: Any, sizes: Any) -> str:
+    """The number of elements of several axes, an int64 vector of one element."""
+    total = w.ints(1)
+    for place, label in enumerate(labels):
+        total = sizes[label] if not place else w.add("Mul", total, sizes[label])
+    return total
 
 
 # --- reductions -----------------------------------------------------------------------------------------------------
@@ -288,6 +314,8 @@ def _in_top_k(w: Writer, node: Operation, targets: str, predictions: str) -> str
 @exports("search_sorted")
 def _search_sorted(w: Writer, node: Operation, edges: str, values: str) -> str:
     op: Any = node.op
+    if dtypes.is_string(w.dtypes[values]):
+        return position_in(w, node, edges, values)
     column = w.unsqueeze(values, -1)
     before = w.compare("Less" if op.side == "left" else "LessOrEqual", edges, column)
     return w.cast(w.add("ReduceSum", w.cast(before, INT), w.ints(-1), keepdims=0), node.outputs[0].dtype)

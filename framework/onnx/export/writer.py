@@ -27,6 +27,7 @@ class Writer:
         nodes: those of the graph that is being written.
         initializers: arrays by name; all belong to the outermost graph, which nested graphs see.
         dtypes: the dtype of each value.
+        domains: of operators that are not ONNX's own.
         weights: the initialisers that hold values of variables, also turned; others are constants.
     """
 
@@ -36,6 +37,7 @@ class Writer:
         self.initializers: dict[str, Any] = {}
         self.dtypes: dict[str, Any] = {}
         self.weights: set[str] = set()
+        self.domains: set[str] = set()
         self.label = ""  # of the operation that is being written, from which names are made
         self._names: dict[str, int] = {}
         self._constants: dict[Any, str] = {}
@@ -98,7 +100,8 @@ class Writer:
             *inputs: names of values; an empty name is an optional input that is left out.
             dtype: of the output; by default that of the first input.
             name: from which the output's name is made.
-            **attributes: the operator's, as Python values, those that are None left out.
+            **attributes: the operator's, as Python values, those that are None left out; one that is named as an
+                argument here has an underscore behind it.
 
         Where onnxruntime has no kernel for a type, the inputs are cast to a wider one, and the result back.
         """
@@ -131,7 +134,7 @@ class Writer:
         helper = load_onnx().helper
         base = name or f"{self.label}/{op_type}" if self.label else name or op_type
         outputs = [self.new_name(base if len(found) == 1 else f"{base}_{k}") for k in range(len(found))]
-        given = {key: value for key, value in attributes.items() if value is not None}
+        given = {key.rstrip("_"): value for key, value in attributes.items() if value is not None}
         node = helper.make_node(op_type, list(inputs), outputs, name=outputs[0], **given)
         self.nodes.append(node)
         for output, dtype in zip(outputs, found, strict=True):
@@ -188,8 +191,12 @@ class Writer:
     def _turned(self, name: str, array: Any) -> str:
         if name not in self.weights:
             return self.constant(np.ascontiguousarray(array), name=f"{name}/transposed")
-        made = self.new_name(f"{name}/transposed")
-        self.initializers[made], self.dtypes[made] = np.ascontiguousarray(array), array.dtype
+        return self.weight_of(name, np.ascontiguousarray(array))
+
+    def weight_of(self, name: str, array: Any) -> str:
+        """Return an initialiser that holds the values of another, which is a weight, in another order."""
+        made = self.new_name(f"{name}/turned")
+        self.initializers[made], self.dtypes[made] = array, array.dtype
         self.weights.add(made)
         return made
 
@@ -279,3 +286,12 @@ class Writer:
     def info(self, name: str, shape: Sequence[int | str | None] | None) -> Any:
         """Return a ValueInfoProto of a value."""
         return load_onnx().helper.make_tensor_value_info(name, element_type(self.dtypes[name]), shape)
+
+    def graph_proto(self, nodes: list[Any], name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
+        """Return a GraphProto for a loop or branch."""
+        return load_onnx().helper.make_graph(nodes, self.new_name(name), list(inputs), list(outputs))
+
+    def sequence_info(self, name: str) -> Any:
+        """Return a ValueInfoProto of a sequence of tensors of any shapes."""
+        kind = element_type(self.dtypes[name])
+        return load_onnx().helper.make_tensor_sequence_value_info(name, kind, None)

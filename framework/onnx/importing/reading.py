@@ -46,6 +46,8 @@ def read_model(source: Any, given: Iterable[str] = ()) -> tuple[Any, dict[str, A
         raise TypeError(f"An ONNX model is a path, bytes or a ModelProto; got {type(source).__name__}.")
     if not model.HasField("graph") or not model.opset_import:
         raise OnnxError("It is no ONNX model: it has no graph or says no opset.")
+    if not model.graph.output:
+        raise OnnxError("The model has no outputs, so that there is nothing to compute.")
     _check_opset(model)
     beside = {each.name: _beside(each, folder) for each in model.graph.initializer if each.data_location}
     check_order(model.graph, set(given))

@@ -73,6 +73,8 @@ def _no_rows(info: Any) -> Any:
 
 def _run_in_graph(node: Node, body: Any, trips: Any, condition: Any, carried: list[Any]) -> Any:
     """`while_loop`; one that nothing but the number of trips ends carries no condition."""
+    if any(isinstance(each, list) for each in carried):
+        raise NotImplementedError("Loop that carries sequences over values that are known at run time only")
     scans = len(body.output) - 1 - len(carried)
     start = [tensor(plain(each)) for each in carried]
     limit = None if trips is None else ops.reshape(ops.cast(tensor(plain(trips)), "int32"), ())

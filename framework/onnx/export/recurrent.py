@@ -1,0 +1,290 @@
+"""Loops that are an LSTM, a GRU or a plain recurrent network become ONNX's operators for these.
+
+A loop is recognised by what its body computes, so that cells of users that compute the same become the operator, too,
+and masked or otherwise changed ones stay loops.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ....engine.graph.tensor import Symbol
+from ....engine.ops.indexing import SliceItem
+from .arrays import Dense
+from .patterns import ACTIVATIONS, Bindings, match, match_any
+from .shapes import reversed_along
+
+_PRODUCTS = ("add", ("matmul", "?x", "?kernel"), ("matmul", "?h", "?recurrent"))
+_SUMS = {"with bias": ("add", _PRODUCTS, "?bias"), "without": _PRODUCTS}
+_SIMPLE = {
+    "bias first": (
+        "apply",
+        "?f",
+        ("add", ("add", ("matmul", "?x", "?kernel"), "?bias"), ("matmul", "?h", "?recurrent")),
+    ),
+    **{name: ("apply", "?f", inner) for name, inner in _SUMS.items()},
+}
+
+
+def _lstm(inner: Any) -> tuple[Any, Any]:
+    """The output, and the cell's state."""
+    kept = ("multiply", ("apply", "?f", ("part", 1, inner)), "?c")
+    new = ("multiply", ("apply", "?f", ("part", 0, inner)), ("apply", "?g", ("part", 2, inner)))
+    cell = ("add", kept, new)
+    return ("multiply", ("apply", "?f", ("part", 3, inner)), ("apply", "?g", cell)), cell
+
+
+_X = ("matmul", "?x", "?kernel")
+_H = ("matmul", "?h", "?recurrent")
+
+
+def _gru(x: Any, h: Any) -> Any:
+    """With the reset gate behind the product; parts z, r, h."""
+    z = ("apply", "?f", ("add", ("part", 0, x), ("part", 0, h)))
+    r = ("apply", "?f", ("add", ("part", 1, x), ("part", 1, h)))
+    candidate = ("apply", "?g", ("add", ("part", 2, x), ("multiply", r, ("part", 2, h))))
+    return ("add", ("multiply", z, "?h"), ("multiply", ("subtract", 1, z), candidate))
+
+
+def _gru_before(x: Any) -> Any:
+    """With the reset gate before the product, which takes a part of the recurrent kernel."""
+    h = ("matmul", "?h", ("columns", "first", "?recurrent"))
+    z = ("apply", "?f", ("add", ("part", 0, x), ("part", 0, h)))
+    r = ("apply", "?f", ("add", ("part", 1, x), ("part", 1, h)))
+    inner = ("matmul", ("multiply", r, "?h"), ("columns", "second", "?recurrent"))
+    candidate = ("apply", "?g", ("add", ("part", 2, x), inner))
+    return ("add", ("multiply", z, "?h"), ("multiply", ("subtract", 1, z), candidate))
+
+
+_GRU = {
+    "with two biases": _gru(("add", _X, ("item", (0,), "?bias")), ("add", _H, ("item", (1,), "?bias"))),
+    "without": _gru(_X, _H),
+    "reset before": _gru_before(("add", _X, "?bias")),
+    "reset before, without": _gru_before(_X),
+}
+
+
+def as_operator(loop: Any) -> list[Any] | None:
+    """Return the results of a loop that is a recurrent network, or None if it is something else."""
+    if loop.limit is None or loop.counter is None:
+        return None
+    states = loop.carried
+    if any(loop.kinds_of(k) is not None for k in states):
+        return None
+    found = _recognised(loop, states)
+    if found is None:
+        return None
+    op_type, bound, order = found
+    rows = _rows(loop, bound["?x"])
+    names = {key: _outer(loop, bound.get(key)) for key in ("?kernel", "?recurrent", "?bias")}
+    if rows is None or any(name is None for key, name in names.items() if key in bound):
+        return None
+    arrays = {key: loop.w.known(name) for key, name in names.items() if name is not None}
+    if any(array is None or array.dtype != np.float32 for array in arrays.values()):
+        return None  # the operators are float32's, and gates are put into order now
+    width = {"LSTM": 4, "GRU": 3, "RNN": 1}[op_type] * arrays["?recurrent"].shape[0]
+    if arrays["?kernel"].shape[1] != width or ("?bias" in arrays and arrays["?bias"].shape[-1] != width):
+        return None
+    return _Operator(loop, op_type, bound, order, rows, names, arrays).write()
+
+
+def _recognised(loop: Any, states: list[int]) -> tuple[str, Bindings, list[int]] | None:
+    """The operator, the variables of its pattern, and which loop variables are h and c."""
+    parameters, results = loop.body.parameters, loop.body.results
+    for h in states:
+        start = {"?h": parameters[h]}
+        if len(states) == 1:
+            simple = match_any(results[h], _SIMPLE, start)
+            gated = match_any(results[h], _GRU, start)
+            if simple is not None:
+                return "RNN", simple[1], [h]
+            if gated is not None and _is_whole(gated[1]):
+                return "GRU", gated[1], [h]
+        elif len(states) == 2:
+            c = states[0] if states[1] == h else states[1]
+            for inner in _SUMS.values():
+                output, cell = _lstm(inner)
+                bound = match(results[h], output, {**start, "?c": parameters[c]})
+                bound = None if bound is None else match(results[c], cell, bound)
+                if bound is not None:
+                    return "LSTM", bound, [h, c]
+    return None
+
+
+def _is_whole(bound: Bindings) -> bool:
+    """Whether the parts of a recurrent kernel, if there are such, are its gates z and r, and h."""
+    if "first" not in bound:
+        return True
+    width = bound["?recurrent"].shape[1]
+    whole = SliceItem()
+    two, three = 2 * width // 3, width
+    return bound["first"] == (whole, SliceItem(None, two)) and bound["second"] in (
+        (whole, SliceItem(two)),
+        (whole, SliceItem(two, three)),
+    )
+
+
+def _outer(loop: Any, symbol: Symbol | None) -> str | None:
+    """The value outside of the loop that a captured one is."""
+    captured = {parameter: outer for outer, parameter in loop.body.captures}
+    if symbol is None or symbol not in captured:
+        return None
+    value = loop.w.values[captured[symbol]]
+    return value if isinstance(value, str) else None
+
+
+def _rows(loop: Any, x: Symbol) -> tuple[str, bool] | None:
+    """The tensor (time, batch, features) of which each iteration takes its own row, and the loop all.
+
+    And whether it takes them from the last to the first.
+    """
+    read = x.operation
+    captured = {parameter: outer for outer, parameter in loop.body.captures}
+    if read.type != "array_read":
+        return None
+    counter = loop.body.parameters[loop.counter]
+    backward = match(read.inputs[1], ("subtract", ("subtract", "?limit", 1), "?counter"), {"?counter": counter})
+    if backward is not None and captured.get(backward["?limit"], backward["?limit"]) is not loop.limit:
+        return None
+    if backward is None and read.inputs[1] is not counter:
+        return None
+    array = captured.get(read.inputs[0])
+    if array is None or array.operation.type != "array_unstack":
+        return None
+    rows = array.operation.inputs[0]
+    value = loop.w.values[array]
+    if rows.shape is None or len(rows.shape) != 3 or not isinstance(value, Dense):
+        return None
+    return (value.name, backward is not None) if _is_length(loop.limit, rows) else None
+
+
+def _is_length(limit: Symbol, rows: Symbol) -> bool:
+    """Whether a loop's bound is the number of rows: the size of the axis of time, wherever it was asked."""
+    known = getattr(limit.operation.op, "value", None)
+    if known is not None:
+        return rows.shape is not None and rows.shape[0] == int(known)
+    if limit.operation.type != "dim_of":
+        return False
+    axis, source = limit.operation.op.axis, limit.operation.inputs[0]  # pyright: ignore[reportAttributeAccessIssue]
+    place = 0
+    while rows is not source:
+        step = rows.operation
+        if step.type == "transpose" and step.op.axes is not None:  # pyright: ignore[reportAttributeAccessIssue]
+            place = step.op.axes[place]  # pyright: ignore[reportAttributeAccessIssue]
+        elif step.type not in ("flip", "identity"):
+            return False
+        rows = step.inputs[0]
+    return place == axis
+
+
+class _Operator:
+    """Writes the node: weights in the operator's order of gates, and empty batches and lengths made safe."""
+
+    def __init__(
+        self,
+        loop: Any,
+        op_type: str,
+        bound: Bindings,
+        order: list[int],
+        rows: tuple[str, bool],
+        names: Any,
+        arrays: Any,
+    ) -> None:
+        self.loop, self.w, self.op_type = loop, loop.w, op_type
+        self.bound, self.order = bound, order
+        self.rows, self.backward = rows
+        self.names, self.arrays = names, arrays
+        self.units: int = arrays["?recurrent"].shape[0]
+        # Where the gates of the operator are among ours: i, o, f, c of i, f, c, o; z, r, h as they are.
+        self.gates = {"LSTM": [0, 3, 1, 2], "GRU": [0, 1, 2], "RNN": [0]}[op_type]
+
+    def write(self) -> list[Any]:
+        w, loop = self.w, self.loop
+        batch = loop.body.parameters[self.order[0]].spec.shape[0]
+        steps = self._time()
+        x, starts, count = self._padded(batch, steps)
+        inputs = [x, self._kernel("?kernel"), self._kernel("?recurrent"), self._bias(), "", *starts]
+        functions = [ACTIVATIONS[self.bound["?f"]], ACTIVATIONS.get(self.bound.get("?g", ""), "")]
+        if self.op_type == "LSTM":
+            functions.append(functions[1])
+        last = 2 if self.op_type == "LSTM" else 1
+        y, *finals = w.add_many(
+            self.op_type,
+            *inputs,
+            dtypes=[None] * (1 + last),
+            hidden_size=self.units,
+            activations=[each for each in functions if each],
+            direction="reverse" if self.backward else None,
+            linear_before_reset=int("first" not in self.bound) if self.op_type == "GRU" else None,
+        )
+        sequence = w.squeeze(y, 1)
+        finals = [w.squeeze(each, 0) for each in finals]
+        if count is not None:
+            sequence = w.slice(sequence, 0, count, 1)
+            finals = [w.slice(each, 0, count, 0) for each in finals]
+        if self.op_type == "GRU" and loop.scanned and steps is None:
+            sequence = w.slice(sequence, 0, w.dim(self.rows, 0), 0)
+        if self.backward and loop.scanned:  # the loop writes in its own order
+            sequence = reversed_along(w, sequence, [0])
+        return self._results(sequence, finals, steps)
+
+    def _time(self) -> int | None:
+        """The number of steps, if it is known."""
+        known = getattr(self.loop.limit.operation.op, "value", None)
+        return None if known is None else int(known)
+
+    def _padded(self, batch: int | None, steps: int | None) -> tuple[str, list[str], str | None]:
+        """Rows and first states with a sample more where there is none; for a GRU also a step.
+
+        onnxruntime ends the process for no samples, and in a GRU for no steps.
+        """
+        w = self.w
+        starts = [w.unsqueeze(self.loop.inits[k], 0) for k in self.order]
+        time = self._missing(0) if self.op_type == "GRU" and not steps else None
+        count = None if batch else w.dim(self.rows, 1)
+        more = None if batch else self._missing(1)
+        rows = self.rows
+        if time is not None or more is not None:
+            zero = w.ints(0)
+            rows = w.add("Pad", rows, w.concat([w.ints(0, 0, 0), time or zero, more or zero, zero], 0))
+        if more is not None:
+            widths = w.concat([w.ints(0, 0, 0, 0), more, w.ints(0)], 0)
+            starts = [w.add("Pad", start, widths) for start in starts]
+        return rows, starts, count
+
+    def _missing(self, axis: int) -> str:
+        """1 where an axis of the rows is empty, else 0."""
+        w = self.w
+        return w.add("Max", w.add("Sub", w.ints(1), w.dim(self.rows, axis)), w.ints(0))
+
+    def _kernel(self, key: str) -> str:
+        """A kernel (inputs, gates * units) as (1, gates * units, inputs)."""
+        parts = np.split(self.arrays[key], len(self.gates), axis=1)
+        turned = np.concatenate([parts[gate] for gate in self.gates], axis=1).T[None]
+        return self.w.weight_of(self.names[key], np.ascontiguousarray(turned))
+
+    def _bias(self) -> str:
+        if "?bias" not in self.bound:
+            return ""
+        bias = self.arrays["?bias"]
+        own = self._gated(bias[0] if bias.ndim == 2 else bias)
+        other = self._gated(bias[1]) if bias.ndim == 2 else np.zeros_like(own)
+        return self.w.weight_of(self.names["?bias"], np.concatenate([own, other])[None])
+
+    def _gated(self, bias: Any) -> Any:
+        parts = np.split(bias.reshape(-1), len(self.gates))
+        return np.concatenate([parts[gate] for gate in self.gates])
+
+    def _results(self, sequence: str, finals: list[str], steps: int | None) -> list[Any]:
+        """By loop variable. Of no steps the states are the first ones, where onnxruntime has zeros."""
+        w, loop = self.w, self.loop
+        found: list[Any] = list(loop.inits)
+        for k, final in zip(self.order, finals, strict=True):
+            none = None if steps else w.compare("Equal", w.dim(self.rows, 0), w.ints(0))
+            found[k] = final if none is None else w.where(none, loop.inits[k], final)
+        for k in loop.scanned:
+            found[k] = Dense(sequence)
+        found[loop.counter] = w.add("Max", loop.limit_value(), loop.inits[loop.counter])
+        return found
