@@ -14,7 +14,7 @@ from ..ops.base import Cast
 from ..ops.convolution import Conv, ConvInputGrad
 from ..ops.creation import Fill
 from ..ops.einsum import Contraction
-from ..ops.gathering import Take
+from ..ops.gathering import Take, TakeAlongAxis
 from ..ops.hashing import AllKnown, CrossedBins, HashBins
 from ..ops.indexing import GetItem, SliceItem
 from ..ops.joining import Concatenate, Split, Stack
@@ -182,6 +182,15 @@ def _along_axis(node: Operation, given: Sequence[State]) -> State:
     if found is None or getattr(node.op, "axis", -1) % found[1] == found[0].axis:
         return mixed(node)
     return found[0]
+
+
+def _taken_along(node: Operation, given: Sequence[State]) -> State:
+    """Elements along one axis, which is not that of the rows."""
+    rank = _rank(node.inputs[0])
+    assert isinstance(node.op, TakeAlongAxis)
+    if rank is None or any(isinstance(each, Rows) and each.axis == node.op.axis % rank for each in given):
+        return mixed(node)
+    return _elementwise(node, given)
 
 
 def _transposed(node: Operation, given: Sequence[State]) -> State:
@@ -560,6 +569,7 @@ _RULES: dict[type, Rule] = {
     Squeeze: _squeezed,
     Stack: _stacked,
     Take: _taken,
+    TakeAlongAxis: _taken_along,
     TopK: _along_axis,
     Transpose: _transposed,
     UnflattenRows: _unflattened,

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
+from functools import cache
+from typing import Any
+
 from .storage import ServableError
 
 
@@ -37,3 +42,15 @@ class Memory:
     def release(self, model: str, version: int) -> None:
         """Count a version no more."""
         self._held.pop((model, version), None)
+
+
+def give_back() -> None:
+    """Give memory that nobody uses back to the system, where the C library keeps it (glibc)."""
+    trim = _trim()
+    if trim is not None:
+        trim(0)
+
+
+@cache
+def _trim() -> Any:
+    return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None

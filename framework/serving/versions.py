@@ -15,7 +15,7 @@ from .configuration import MAX_ROWS, ModelConfig
 from .decoding.decoder import Decoder, load_any
 from .decoding.served import ServedDecoder
 from .exporting.keras_files import KerasFile
-from .memory import Memory
+from .memory import Memory, give_back
 from .metrics import Metrics
 from .servable import Servable
 from .served_model import ServedModel
@@ -161,7 +161,9 @@ class ModelVersions:
 
     async def _end(self, number: int, served: ServedModel | ServedDecoder) -> None:
         await served.end()
+        del served
         self._memory.release(self.name, number)
+        await asyncio.get_running_loop().run_in_executor(None, give_back)
         _log.info("model %r: version %d has gone", self.name, number)
 
     async def end(self) -> None:

@@ -62,6 +62,7 @@ def loop_that_shifts(x: Any) -> Any:
         (lambda x: x * ops.cast(ops.shape(x)[0], "float32"), "multiply"),
         (lambda x: x + ops.cast(ops.arange(ops.shape(x)[0]), "float32")[:, None], "range"),
         (lambda x: ops.take(x, [0, 0], axis=0), "take"),
+        (lambda x: ops.take_along_axis(x, ops.zeros_like(x, dtype="int32"), axis=0), "take_along_axis"),
         (lambda x: x + ab.random.normal((1, 4)), "draws random numbers"),
         (loop_to_the_longest, "max"),
         (loop_that_shifts, ""),

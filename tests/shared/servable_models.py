@@ -139,6 +139,9 @@ MODELS = {
             "permuted": lambda: layers.Permute((2, 1)),
             "repeated": lambda: layers.Lambda(lambda x: ops.repeat(x, 2, axis=1)),
             "sorted": lambda: layers.Lambda(lambda x: ops.sort(x, axis=-1)),
+            "taken along": lambda: layers.Lambda(
+                lambda x: ops.take_along_axis(x, ops.argmax(x, axis=1, keepdims=True), axis=1)
+            ),
             "doubles": lambda: layers.Lambda(lambda x: ops.cast(x, "float64") * 2),
             "integers": lambda: layers.Lambda(lambda x: ops.cast(x * 10, "int32")),
             "truths": lambda: layers.Lambda(lambda x: x > 0),
