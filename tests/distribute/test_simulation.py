@@ -111,6 +111,7 @@ class Simulation:
             assert answer.kind == Kind.ERROR, answer
             self.outcomes.append(type(read_error(answer.document()["error"])).__name__)
             if self.outcomes[-1] == "StateLostError":  # another session makes it anew
+                assert self.client.connection is not None
                 self.client.connection.close("the client begins anew")
 
     def fault(self) -> None:
