@@ -10,6 +10,7 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.graph import Tensor
+from ..weight import Weight
 from .quantizable import Array, QuantizableLayer
 
 INT4_RANGE = (-8, 7)
@@ -54,19 +55,17 @@ class QuantizableKernel(QuantizableLayer):
     # --- building -------------------------------------------------------------------------------------------
 
     @property
-    def kernel(self) -> Any:
-        """The kernel: a weight; with adapters, or of int4, what they come to."""
-        if self._kernel is None and self.quantization_mode in ("gptq", "awq"):
-            return self._dequantized()
-        kernel = self._kernel
-        if self.quantization_mode == "int4":
-            kernel = self._unpacked()
-        if not self.lora_enabled:
-            return kernel
-        if self.quantization_mode is not None:
+    def kernel(self) -> Weight:
+        """The kernel: a weight; with adapters, or of int4, the tensor that they come to."""
+        kernel: Any = self._kernel
+        if self.quantization_mode in ("gptq", "awq") or (self.quantization_mode is not None and self.lora_enabled):
             kernel = self._dequantized()
-        a, b = self._lora_factors()
-        return ops.cast(kernel + ops.matmul(a, b) * self._lora_scale, self.compute_dtype)
+        elif self.quantization_mode == "int4":
+            kernel = self._unpacked()
+        if self.lora_enabled:
+            a, b = self._lora_factors()
+            kernel = ops.cast(kernel + ops.matmul(a, b) * self._lora_scale, self.compute_dtype)
+        return kernel
 
     @kernel.setter
     def kernel(self, value: Any) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...engine import ops
 from ...engine.graph import Tensor, eagerly
+from ..weight import Weight
 from .quantizable import Array, QuantizableLayer
 
 
@@ -25,17 +26,18 @@ class QuantizableTable(QuantizableLayer):
     _embeddings: Any = None
 
     @property
-    def embeddings(self) -> Any:
-        """The table: a weight; with adapters, or of int4, what they come to."""
-        if self.quantization_mode == "int4" and not self.lora_enabled:
+    def embeddings(self) -> Weight:
+        """The table: a weight; with adapters, or of int4, the tensor that they come to."""
+        table: Any = self._embeddings
+        if self.lora_enabled:
+            table = table if self.quantization_mode is None else self._dequantized()
+            a, b = self._lora_factors()
+            table = ops.cast(table + ops.matmul(a, b) * self._lora_scale, self.compute_dtype)
+        elif self.quantization_mode == "int4":
             from .packing import unpack_int4
 
-            return unpack_int4(self._embeddings, self.output_dim, axis=-1)
-        if not self.lora_enabled:
-            return self._embeddings
-        table = self._embeddings if self.quantization_mode is None else self._dequantized()
-        a, b = self._lora_factors()
-        return ops.cast(table + ops.matmul(a, b) * self._lora_scale, self.compute_dtype)
+            table = unpack_int4(table, self.output_dim, axis=-1)
+        return table
 
     @embeddings.setter
     def embeddings(self, value: Any) -> None:
