@@ -1,8 +1,8 @@
-"""How many threads OpenBLAS uses while a step runs.
+"""How many threads OpenBLAS uses while a step runs: one, whatever was imported first.
 
 After a product on threads, those of OpenBLAS look for more work: for 30 ms, unless `OPENBLAS_THREAD_TIMEOUT` says
-otherwise, which it reads when NumPy is loaded (`engine/__init__.py`). Meanwhile kernels lack the cores. Where NumPy was
-loaded before this package, OpenBLAS therefore computes on one thread while a step runs, and its threads stay asleep.
+otherwise, which it reads when NumPy is loaded (`engine/__init__.py`). Meanwhile kernels lack the cores. So OpenBLAS
+computes on one thread while a step runs, and its threads stay asleep; what it sums does not depend on how many it has.
 Between steps, and in Python functions that a step calls, it has the number of threads that the user gave it.
 """
 
@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import os
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
-
-from .. import NUMPY_CAME_FIRST
 
 _NAMES = ("scipy_openblas_{}_num_threads64_", "scipy_openblas_{}_num_threads", "openblas_{}_num_threads64_")
 _Count = Callable[[], int]
@@ -62,6 +61,8 @@ class BlasThreads:
     def end(self) -> None:
         """It is over."""
         with self._lock:
+            if not self._steps:
+                return  # it began in another process, of which this one is a child
             self._steps -= 1
             if not self._steps and self._users > 1:
                 self._set_count(self._users)
@@ -81,13 +82,26 @@ class BlasThreads:
                 self._users = self._count()  # the user may have changed it
                 self._set_count(1)
 
+    def before_fork(self) -> None:
+        """Wait until no thread is about to set the number: the child would find the locks of that held for good."""
+        self._lock.acquire()
+
+    def after_fork(self) -> None:
+        """In the parent: threads may go on."""
+        self._lock.release()
+
     def restart(self) -> None:
         """In a child process: steps of other threads do not run there."""
         self._lock = threading.Lock()
+        if self._steps and self._users > 1:
+            self._set_count(self._users)
+        self._steps = 0
 
 
-_found = _functions() if NUMPY_CAME_FIRST else None
+_found = _functions()
 limited: BlasThreads | None = None if _found is None else BlasThreads(*_found)
+if limited is not None and hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=limited.before_fork, after_in_parent=limited.after_fork, after_in_child=limited.restart)
 
 
 class _OneThread:
