@@ -90,7 +90,7 @@ def _reading(target: str, first: TaskStatus | Exception, second: TaskStatus | Ex
     found["steps_per_second"] = round((second.held["steps"] - before.held["steps"]) / passed, 3) if passed else 0.0
     known = {(each["container"], each["name"]): each for each in before.training}
     for each in found["training"]:
-        earlier = known.get((each["container"], each["name"]), each)
+        earlier: Any = known.get((each["container"], each["name"]), each)
         each["steps_per_second"] = round((each["step"] - earlier["step"]) / passed, 3) if passed else 0.0
         each["dropped"] = {
             worker: sum(count for receipt, count in counts.items() if receipt != "taken")
