@@ -174,7 +174,7 @@ def test_what_is_too_late_is_not_computed(runs: Runs, tmp_path: Path) -> None:
         fields = {"name": "a", "datatype": "FP32", "shape": [3, 2], "contents": {"fp32_contents": [1.0] * 6}}
         more = {"name": "b", "datatype": "FP32", "shape": [3, 3], "contents": {"fp32_contents": [1.0] * 9}}
         with pytest.raises(grpc.RpcError) as caught:
-            call(server.grpc_address, "ModelInfer", 0.05, model_name="m", inputs=[fields, more])
+            call(server.grpc_address, "ModelInfer", 1.0, model_name="m", inputs=[fields, more])
         assert code_of(caught.value) == grpc.StatusCode.DEADLINE_EXCEEDED
         waiting(server, 1)
         runs.free.set()
