@@ -83,6 +83,12 @@ def test_links_out_of_docs_lead_to_pages_of_sources(pages: ModuleType) -> None:
     assert pages._outside("ops.md", "https://example.org/x.py") is None
 
 
+def test_every_page_is_in_the_navigation() -> None:
+    text = (SITE / "mkdocs.yml").read_text("utf-8")
+    pages = sorted(path.name for path in (SITE.parents[1] / "docs").glob("*.md"))
+    assert [page for page in pages if page not in text] == []
+
+
 def test_doctests_become_blocks() -> None:
     fenced = load("docstrings").fence_doctests("Add.\n\nExample:\n    >>> 1 + 1\n    2\n\nMore.\n>>> 3\n3")
 
