@@ -27,6 +27,12 @@ settings.load_profile("ci")
 _TOLD = "told: "
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Every step that a test prepares is verified after each pass that changed it."""
+    del config
+    os.environ.setdefault("ANABRANCH_VERIFY", "1")
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Files of slow tests alone are not even collected, unless named, where slow tests do not run."""
     is_asked_for = any(argument.startswith(str(collection_path)) for argument in map(os.path.abspath, config.args))

@@ -33,6 +33,13 @@ def dump(graph: Graph, fetches: Any = None, locations: bool = False) -> str:
     return "\n".join(lines) + "\n" if lines else ""
 
 
+def dump_operations(operations: Sequence[Operation]) -> str:
+    """Return some operations of a graph as text, in their order, as `dump` writes them."""
+    lines: list[str] = []
+    _Writer(lines, locations=False).write(operations, 0)
+    return "".join(f"{line}\n" for line in lines)
+
+
 def _needed(graph: Graph, fetches: Iterable[Any]) -> list[Operation]:
     pending: list[Operation] = []
     for fetch in fetches:

@@ -24,7 +24,8 @@ from ..graph.graph import Graph, Operation
 from ..graph.identity import is_among
 from ..graph.region import Region
 from ..graph.tensor import Symbol
-from .log import is_recording, note_kept
+from .limits import count_rewrite, may_rewrite
+from .log import count_change, is_recording, note_kept
 from .loops.batches import is_heavy
 from .loops.before import compute_before
 from .loops.elements import gather_elements, read_elements
@@ -124,8 +125,12 @@ def _split_region(holder: Operation, region: Region, users: Users, sides: Sides,
 
 def _rewrite(loop: LoopView, reassociate: bool) -> None:
     for rewrite in REWRITES:
-        if (reassociate or rewrite.is_exact) and is_on(rewrite.name) and rewrite.apply(loop):
+        if not (reassociate or rewrite.is_exact) or not is_on(rewrite.name) or not may_rewrite():
+            continue
+        if rewrite.apply(loop):
             loop.finish()
+            count_change()
+            count_rewrite()
     if is_recording():
         _tell_kept(loop)
 

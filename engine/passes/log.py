@@ -37,10 +37,14 @@ class PassLog:
     Attributes:
         changes: what was rewritten.
         kept: what stayed as it was, and why.
+        left_out: for names of passes that did not run why not.
+        seconds: for names of passes how long they ran.
     """
 
     changes: list[Note] = field(default_factory=list[Note])
     kept: list[Note] = field(default_factory=list[Note])
+    left_out: dict[str, str] = field(default_factory=dict[str, str])
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
 
     def of(self, pass_name: str) -> tuple[list[Note], list[Note]]:
         """The changes of one pass, and what it left alone."""
@@ -52,6 +56,7 @@ class PassLog:
 
 class _Recording(threading.local):
     log: PassLog | None = None
+    changes = 0  # that were noted, recorded or not
 
 
 _recording = _Recording()
@@ -63,10 +68,34 @@ def is_recording() -> bool:
 
 
 def note_change(pass_name: str, operation: Operation | None, text: Text) -> None:
-    """A pass has rewritten `operation`: `text` says into what. Nothing happens unless a log is recorded."""
+    """Count that a pass has rewritten `operation`; `text` says into what, and is noted while a log is recorded."""
+    _recording.changes += 1
     log = _recording.log
     if log is not None:
         log.changes.append(_note(pass_name, operation, text))
+
+
+def count_change() -> None:
+    """Count a change of the step of which nothing is noted."""
+    _recording.changes += 1
+
+
+def changes_so_far() -> int:
+    """Return how many changes this thread has counted: a pass that adds none has left the step as it was."""
+    return _recording.changes
+
+
+def note_left_out(pass_name: str, why: str) -> None:
+    """A pass has not run. Nothing happens unless a log is recorded."""
+    if _recording.log is not None:
+        _recording.log.left_out[pass_name] = why
+
+
+def note_seconds(pass_name: str, seconds: float) -> None:
+    """A pass has run for so long. Nothing happens unless a log is recorded."""
+    log = _recording.log
+    if log is not None:
+        log.seconds[pass_name] = log.seconds.get(pass_name, 0.0) + seconds
 
 
 def note_kept(pass_name: str, operation: Operation | None, why: Text) -> None:

@@ -26,7 +26,7 @@ from ..graph.tensor import Symbol
 from ..ops.elementwise import Identity
 from ..ops.tensor_arrays import ArrayRead
 from .cheap import without_cheap
-from .log import is_recording, note_change
+from .log import count_change, is_recording, note_change
 from .order import reorder
 from .prune import Kept, all_operations, holds, inner_tensors
 from .saved_state import Choice, SavedState, bytes_gathered, static_bytes
@@ -303,6 +303,7 @@ class _Rewriting:
             copy = copied.operations.get(operation)
             if copy is not None:
                 copy.name = _name_again(copy.name)
+        count_change()
         if is_recording():
             self._tell(wanted, operations)
         self._take_places({tensor: copied.tensors[tensor] for tensor in wanted}, reads, region, set(new))

@@ -32,6 +32,7 @@ from ..ops.einsum import Contraction
 from ..ops.linalg import BatchMatMul, MatMul
 from ..ops.tensor_arrays import ArrayNew
 from .fold import folded
+from .limits import count_rewrite, may_rewrite
 from .log import is_recording, note_change
 from .prune import all_blocks, all_operations, frame_users, holds, live_outputs, needed_in_region, recorded_tensors
 from .rules import NO_RULES, Rewrite, RulesOf, shape_of
@@ -159,7 +160,7 @@ class Specialised:
             kind = type(tensor.operation.op)
             applies = applies or kind in (own.over or ())
             folds = folds and (kind is Constant or kind is Parameter)
-        if not applies and not folds:
+        if (not applies and not folds) or not may_rewrite():
             return None
         if operation.control_inputs or operation.effects or (self._asks and _asks(operation)):
             return None
@@ -167,11 +168,13 @@ class Specialised:
         found, name = first_rewrite(own.rules, op, inputs, site) if applies else (None, "")
         if found is not None:
             self._rewrites += 1
+            count_rewrite()
             note_change("simplify", operation, name)
             return found
         constant = folded(op, inputs, site) if folds and len(operation.outputs) == 1 else None
         if constant is not None:
             self._rewrites += 1
+            count_rewrite()
             note_change("fold", operation, "is computed once, when the step is prepared")
         return constant
 
@@ -224,12 +227,15 @@ class Specialised:
         if self._asks and key is not None:
             key = (key, *_request(operation))
         known = self._known.setdefault(into, {})
-        if key is not None and key in known:
+        if key is not None and key in known and may_rewrite():
+            count_rewrite()
             if is_recording():
                 note_change("cse", operation, f"is what {known[key].name} computes")
             return known[key]
-        around = self._known_around(op, operation, inputs, into) if key is not None and into in self._loops else None
+        is_inside = key is not None and into in self._loops and may_rewrite()
+        around = self._known_around(op, operation, inputs, into) if is_inside else None
         if around is not None:
+            count_rewrite()
             if is_recording():
                 note_change("cse", operation, f"is what {around.name} computes outside the loop")
             return around

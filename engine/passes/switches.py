@@ -15,12 +15,12 @@ VARIABLE = "ANABRANCH_PASSES"
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
-    """A pass, as `set_passes` knows it.
+class Switch:
+    """A switch of one pass, or of several that serve one purpose.
 
     Attributes:
-        name: what it is switched by.
-        description: one line that says what it does.
+        name: the name by which it is switched.
+        description: one line that says what the pass does.
         is_exact: whether results keep their very bits; exact programs leave the others out.
     """
 
@@ -30,30 +30,30 @@ class Pass:
 
 
 _TABLE = (
-    Pass("simplify", "rewrite operations by a table of rules: shapes, transposes, casts, arithmetic"),
-    Pass("cse", "compute equal pure operations once"),
-    Pass("fold", "compute small operations over constants while the step is prepared"),
-    Pass("unroll", "replace loops of a few iterations by copies of their bodies"),
-    Pass("recompute", "compute cheap values again in backward loops instead of keeping them", is_exact=False),
-    Pass("sink", "move what only one branch needs into that branch"),
-    Pass("live_rows", "compute the rows of a batch of sequences that have not ended", is_exact=False),
-    Pass("slices", "make of slices side by side the parts of one split", is_exact=False),
-    Pass("invariants", "move what is the same in each iteration out of a loop"),
-    Pass("fission", "batch, before or after a loop, work that does not depend on its recurrence", is_exact=False),
-    Pass("merge_products", "compute matrix products that share an operand as one", is_exact=False),
-    Pass("same_shapes", "leave out sums and broadcasts to a shape that is known to be the same already"),
-    Pass("row_updates", "add up rows of tables without joining, writing or sorting them first", is_exact=False),
-    Pass("lay_out", "copy transposed arrays once whose slices a loop multiplies", is_exact=False),
-    Pass("pack", "compute products of few rows by weights that are packed once", is_exact=False),
-    Pass("fuse", "compute chains of elementwise operations in one kernel", is_exact=False),
-    Pass("reductions", "take sums, means and maxima into the kernels of what they reduce", is_exact=False),
-    Pass("together", "update variables by the same expression in one call, and rows of tables in one pass over them"),
-    Pass("epilogues", "compute elementwise operations on a product while that is in the cache", is_exact=False),
-    Pass("native", "compile whole regions of scalars and small arrays to machine code", is_exact=False),
-    Pass("parallel", "run independent loops and long operations that use one core each side by side"),
-    Pass("memory", "reuse buffers: results in place of operands that die"),
+    Switch("simplify", "rewrite operations by a table of rules: shapes, transposes, casts, arithmetic"),
+    Switch("cse", "compute equal pure operations once"),
+    Switch("fold", "compute small operations over constants while the step is prepared"),
+    Switch("unroll", "replace loops of a few iterations by copies of their bodies"),
+    Switch("live_rows", "compute the rows of a batch of sequences that have not ended", is_exact=False),
+    Switch("slices", "make of slices side by side the parts of one split", is_exact=False),
+    Switch("recompute", "compute cheap values again in backward loops instead of keeping them", is_exact=False),
+    Switch("sink", "move what only one branch needs into that branch"),
+    Switch("invariants", "move what is the same in each iteration out of a loop"),
+    Switch("fission", "batch, before or after a loop, work that does not depend on its recurrence", is_exact=False),
+    Switch("merge_products", "compute matrix products that share an operand as one", is_exact=False),
+    Switch("same_shapes", "leave out sums and broadcasts to a shape that is known to be the same already"),
+    Switch("row_updates", "add up rows of tables without joining, writing or sorting them first", is_exact=False),
+    Switch("lay_out", "copy transposed arrays once whose slices a loop multiplies", is_exact=False),
+    Switch("pack", "compute products of few rows by weights that are packed once", is_exact=False),
+    Switch("fuse", "compute chains of elementwise operations in one kernel", is_exact=False),
+    Switch("reductions", "take sums, means and maxima into the kernels of what they reduce", is_exact=False),
+    Switch("together", "update variables by the same expression in one call, and rows of tables in one pass over them"),
+    Switch("epilogues", "compute elementwise operations on a product while that is in the cache", is_exact=False),
+    Switch("native", "compile whole regions of scalars and small arrays to machine code", is_exact=False),
+    Switch("parallel", "run independent loops and long operations that use one core each side by side"),
+    Switch("memory", "reuse buffers: results in place of operands that die"),
 )
-PASSES: dict[str, Pass] = {known.name: known for known in _TABLE}
+PASSES: dict[str, Switch] = {known.name: known for known in _TABLE}
 
 _interned: dict[frozenset[str], frozenset[str]] = {}
 

@@ -26,7 +26,7 @@ from ..ops.fused import Fused
 from ..ops.store_value import StoreValue
 from ..passes.estimates import may_use_blas_threads
 from ..passes.fuse import FusionRule
-from ..passes.log import is_recording, note_change
+from ..passes.log import is_recording, note_change, note_left_out
 from ..passes.memory_budget import memory_budget
 from ..passes.prepare import Step, prepare
 from ..passes.prune import all_blocks, all_operations, holds
@@ -164,6 +164,7 @@ class Program:
             printer = Printer(guard=self._check, timing=self._timing)
             printer.first_write = first_write(operations, {})
         else:
+            _note_left_out(exact, self._timing)
             options = graph.compiles_whole, runs_often
             if not exact and not timed and of is None:
                 self._left = _runs_until_native(operations, *options)
@@ -407,6 +408,14 @@ def _printer(
     printer = Printer(kernels, plan, None, in_place, last, timing, natives, in_rows, in_slots, groups)
     printer.first_write = first_write(operations, plan)
     return printer, operations
+
+
+def _note_left_out(exact: bool, timing: Timing | None) -> None:
+    """Note why regions are not compiled, and nothing runs side by side, where that is so for the whole step."""
+    why = "the step keeps the interpreter's bits" if exact else "operations are timed one by one"
+    if exact or timing is not None:
+        note_left_out("native", why)
+        note_left_out("parallel", why)
 
 
 def natives_of(

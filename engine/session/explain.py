@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,8 @@ from ..graph.nest import flatten
 from ..graph.provenance import Location
 from ..graph.tensor import Symbol
 from ..passes.log import Note, PassLog, recording
-from ..passes.switches import PASSES, Pass, is_on
+from ..passes.pipeline import PIPELINE
+from ..passes.switches import PASSES, Switch, is_on
 from ..runtime.program import Program
 from .inside import fetched_from
 from .session import Session, graph_of, placeholders_of
@@ -28,8 +30,9 @@ def explain(
         feeds: the arguments of the program; by default the placeholders that are needed. With values, as a dict, it is
             the program for the shapes of these.
         lines: tell behind each line which operation it computes, and which line of yours built that.
-        passes: instead of the program, what each pass of the compiler changed, and what it left where it was and why:
-            for instance which value keeps a computation inside a loop. See docs/explain.md.
+        passes: instead of the program, what each pass of the compiler changed, how often and in what time, what it left
+            where it was and why (for instance which value keeps a computation inside a loop), and why a pass did not
+            run. See docs/explain.md.
 
     >>> import anabranch as ab
     >>> with ab.Graph().as_default():
@@ -66,26 +69,45 @@ def told_of_passes(log: PassLog) -> str:
     return "\n".join(line for known in PASSES.values() for line in _of_pass(known, log)) + "\n"
 
 
-def _of_pass(known: Pass, log: PassLog) -> list[str]:
+def _of_pass(known: Switch, log: PassLog) -> list[str]:
     changes, kept = log.of(known.name)
     title = f"{known.name}: {known.description}"
     if not is_on(known.name):
         return [title, "    turned off"]
+    why = _why_left_out(known.name, log)
+    if why:
+        return [title, f"    left out: {why}"]
+    seconds = sum(log.seconds.get(name, 0.0) for name in _passes_of(known.name))
+    took = f"{seconds * 1e3:.1f} ms" if seconds else ""
     if not changes and not kept:
-        return [title, "    nothing to tell"]
-    told = [title]
+        return [title, f"    no changes, {took}" if took else "    no changes"]
+    counted = f"{len(changes)} {'change' if len(changes) == 1 else 'changes'}"
+    told = [title, f"    {counted}, {took}" if took else f"    {counted}"]
     told += [f"    {line}" for line in _grouped(changes)]
     if kept:
         told += ["  not moved:", *[f"    {line}" for line in _grouped(kept)]]
     return told
 
 
+def _passes_of(switch: str) -> list[str]:
+    """Return the names of the passes that a switch turns off, or that run whatever it says."""
+    return [switch, *[each.name for each in PIPELINE if each.switch == switch and each.name != switch]]
+
+
+def _why_left_out(switch: str, log: PassLog) -> str:
+    """Return why none of the passes of a switch ran; "" if one did."""
+    names = _passes_of(switch)
+    reasons = [log.left_out[name] for name in names if name in log.left_out]
+    return reasons[0] if len(reasons) == len(names) else ""
+
+
 def _grouped(notes: Sequence[Note]) -> list[str]:
-    """A line for each thing that was done, with the operations to which it was."""
+    """Return a line for each thing that was done, with the operations to which it was, and how often if more often."""
     places: dict[str, dict[str, None]] = {}
+    counts = Counter(note.text for note in notes)
     for note in notes:
         places.setdefault(note.text, {})[_place(note)] = None
-    return [_line(text, list(found)) for text, found in places.items()]
+    return [_line(text, list(found), counts[text]) for text, found in places.items()]
 
 
 def _place(note: Note) -> str:
@@ -100,7 +122,8 @@ def _line_of(location: Location) -> str:
     return f"{os.path.basename(location.filename)}:{location.line}"
 
 
-def _line(text: str, places: Sequence[str]) -> str:
+def _line(text: str, places: Sequence[str], count: int) -> str:
     named = ", ".join(place for place in places[:_MOST_PLACES] if place)
     more = f", and {len(places) - _MOST_PLACES} more" if len(places) > _MOST_PLACES else ""
-    return f"{named}{more}: {text}" if named else text
+    times = f" ({count} times)" if count > len(places) else ""
+    return f"{named}{more}: {text}{times}" if named else f"{text}{times}"

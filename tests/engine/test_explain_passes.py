@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 import numpy as np
 import pytest
@@ -10,9 +11,12 @@ import pytest
 import anabranch as ab
 from anabranch.engine.graph import Graph
 from anabranch.engine.graph.tensor import symbol_of
+from anabranch.engine.passes import limits
 from anabranch.engine.passes.log import PassLog, note_change, note_kept, recording
+from anabranch.engine.passes.memory_budget import within_memory_budget
 from anabranch.engine.passes.switches import PASSES, without
 from anabranch.engine.runtime.kernels.library import library
+from anabranch.engine.runtime.program import Program
 from anabranch.engine.session.explain import told_of_passes
 from anabranch.engine.session.profile import Profile, ProfiledLine, _bytes_of, _own_times, _size, _time
 from anabranch.engine.tracing import Slice
@@ -61,7 +65,9 @@ def test_what_was_rewritten_is_told_with_the_users_line():
     assert f"    multiply ({FILE}:{line}): x + 0, x * 1" in section(told, "simplify")
     assert any(" is computed once, when the step is prepared" in each for each in section(told, "fold"))
     assert f"    multiply_2 ({FILE}:{line + 1}): is what multiply_1 computes" in section(told, "cse")
-    assert section(told, "sink") == ["    nothing to tell"]
+    assert section(told, "simplify")[0].startswith("    2 changes")
+    (line_of_sink,) = section(told, "sink")
+    assert re.fullmatch(r"    no changes, \d+\.\d ms", line_of_sink)
 
 
 def test_what_is_turned_off_says_so():
@@ -95,10 +101,38 @@ def test_the_same_said_of_many_operations_is_one_line():
             note_change("fold", symbol_of(ab.constant(1.0, name=f"c{number}")).operation, "is folded")
         note_kept("fold", None, "nothing else")
     told = section(told_of_passes(log), "fold")
-    assert told[0].startswith("    c0 (")
-    assert told[0].endswith(", and 2 more: is folded")
-    assert told[1:] == ["  not moved:", "    nothing else"]
-    assert "nothing to tell" in told_of_passes(PassLog())
+    assert told[0] == "    6 changes"
+    assert told[1].startswith("    c0 (")
+    assert told[1].endswith(", and 2 more: is folded")
+    assert told[2:] == ["  not moved:", "    nothing else"]
+    assert "no changes" in told_of_passes(PassLog())
+
+
+def test_how_often_a_rule_applied_to_one_operation_is_told():
+    operation = symbol_of(ab.constant(1.0, name="c")).operation
+    with recording() as log:
+        for _ in range(3):
+            note_change("fold", operation, "is folded")
+    assert section(told_of_passes(log), "fold")[1].endswith(": is folded (3 times)")
+
+
+def test_why_a_pass_did_not_run_is_told():
+    x = ab.placeholder((3,), "float32", "x")
+    with recording() as log:
+        Program(x.graph, [symbol_of(ops.sin(x))], [x], exact=True)
+    told = told_of_passes(log)
+    for name in ("live_rows", "slices", "fuse", "epilogues", "native", "parallel"):
+        assert section(told, name) == ["    left out: the step keeps the interpreter's bits"]
+    assert section(told, "same_shapes") == ["    left out: all sizes are known"]
+    with recording() as log, within_memory_budget(100):
+        Program(x.graph, [symbol_of(ops.sin(x))], [x])
+    assert section(told_of_passes(log), "unroll") == ["    left out: the step keeps to a memory budget"]
+    with recording() as log, without("fuse"):
+        Program(x.graph, [symbol_of(ops.sin(x))], [x])
+    assert section(told_of_passes(log), "together") == ["    left out: the pass `fuse` is turned off"]
+    with recording() as log, limits.at_most(0):
+        Program(x.graph, [symbol_of(ops.sin(x))], [x])
+    assert section(told_of_passes(log), "sink") == [f"    left out: {limits.REASON}"]
 
 
 def test_with_values_the_program_for_their_shapes_is_explained():
