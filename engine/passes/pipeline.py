@@ -8,17 +8,16 @@ from dataclasses import dataclass, field
 
 from ..graph.graph import Operation
 from ..ops.update_rows import UpdateRows
-from . import limits, log, observe
+from . import epilogues, lay_out, limits, log, observe
 from .assign import Assign, assign_devices
-from .epilogues import join_epilogues
 from .fission import split_loops
 from .fuse import FusionRule, fuse
 from .fuse_open import fuse_open
 from .group_open import group_open
-from .lay_out import lay_out_transposed
 from .live_rows import compute_live_rows
 from .loops.unroll import Whole, unroll
 from .pack import pack_weights
+from .patterns import apply_rules
 from .prune import all_blocks
 from .recompute import recompute
 from .rewriter import Rewriter
@@ -187,7 +186,7 @@ def _row_updates(step: Rewriter, options: Options) -> None:
 
 def _lay_out(step: Rewriter, options: Options) -> None:
     del options
-    lay_out_transposed(step.operations)
+    apply_rules(step, lay_out.RULES, "lay_out")
 
 
 def _pack(step: Rewriter, options: Options) -> None:
@@ -213,7 +212,7 @@ def _update_rows(step: Rewriter, options: Options) -> None:
 
 
 def _epilogues(step: Rewriter, options: Options) -> None:
-    join_epilogues(step.graph, step.operations, step.fetches, options.fusion_rule)
+    apply_rules(step, epilogues.rules_for(options.fusion_rule), "epilogues")
 
 
 def _group_open(step: Rewriter, options: Options) -> None:

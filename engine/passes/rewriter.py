@@ -36,6 +36,7 @@ class _Uses:
         named: the tensors that `While.cotangents` names.
         awaited: the operations for which others wait.
         writes: for each graph where its operations write.
+        order: all live operations, those of regions before the operation that holds them.
     """
 
     def __init__(self, operations: Sequence[Operation], kept: Kept) -> None:
@@ -44,6 +45,7 @@ class _Uses:
         self.named: set[Symbol] = set()
         self.awaited: set[Operation] = set()
         self.writes: dict[Graph, list[int]] = {}
+        self.order: list[Operation] = []
         for tensor in kept.own:
             self._count_hidden(tensor)
         self._add_all(operations, kept)
@@ -60,6 +62,7 @@ class _Uses:
                 for tensor in (*region.results, *kept.recorded_in(region)):
                     self._count_hidden(tensor)
                 self._add_all(kept.needed_in(region), kept.inside(region))
+            self.order.append(operation)
 
     def _count_hidden(self, tensor: Symbol) -> None:
         self.hidden[tensor] = self.hidden.get(tensor, 0) + 1
@@ -149,10 +152,9 @@ class Rewriter:
     def walk(self) -> Iterator[Operation]:
         """Iterate over the live operations, those of regions before the operation that holds them.
 
-        Operations that are erased on the way are left out.
+        Operations that are erased on the way are left out, and so are those that are inserted.
         """
-        kept = kept_of(self.graph, self.operations, self.fetches)
-        return (operation for operation in _inner_first(self.operations, kept) if operation not in self.erased)
+        return (operation for operation in self._uses.order if operation not in self.erased)
 
     # --- changes --------------------------------------------------------------------------------------------
 
@@ -281,13 +283,6 @@ class Rewriter:
         remaining = set(self.graph.operations) if self.wanted else set[Operation]()
         self.wanted = [operation for operation in self.wanted if operation in remaining]
         self.operations = needed_operations(self.graph, self.kept, self.fed)
-
-
-def _inner_first(operations: Iterable[Operation], kept: Kept) -> Iterator[Operation]:
-    for operation in operations:
-        for region in operation.op.regions:
-            yield from _inner_first(kept.needed_in(region), kept.inside(region))
-        yield operation
 
 
 __all__ = ["Rewriter"]

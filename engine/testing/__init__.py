@@ -24,7 +24,8 @@ To make an op of your own: subclass `anabranch.ops.Op` as a frozen dataclass wit
 np.float32(8.0)
 """
 
+from .bisection import Blame, bisect
 from .derivatives import check_gradients
 from .op_check import check_op
 
-__all__ = ["check_gradients", "check_op"]
+__all__ = ["Blame", "bisect", "check_gradients", "check_op"]

@@ -7,6 +7,8 @@ as far as its condition tells how often it runs.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ...graph.graph import Operation
 from ...graph.spec import TensorSpec
 from ...graph.tensor import Symbol
@@ -16,6 +18,7 @@ from ...ops.linalg import MatMul
 from ..assign import on_one_device
 from ..estimates import elements
 from ..log import note_change, note_kept
+from ..patterns import op, tensor
 from ..saved_state import known_trips_of
 from .view import LoopView, is_static
 
@@ -23,47 +26,67 @@ _LEAST = 1.5  # rows taken for each of the table: how often the loop runs, and o
 _MOST = 1 << 23  # elements of the table's product
 
 
+def _is_by_rows(take: Operation) -> bool:
+    return isinstance(take.op, Take) and not take.op.axis
+
+
+def _takes_rows(product: Operation) -> bool:
+    return isinstance(product.op, MatMul) and not product.op.transpose_a
+
+
+_rows = op(Take, of=[tensor("table"), tensor("positions")], name="take", where=_is_by_rows)
+_PRODUCT = op(MatMul, of=[_rows, tensor("weight")], name="product", where=_takes_rows)
+
+
+class _Found(NamedTuple):
+    """A product that could be one of the whole table, by its operations and tensors of the body.
+
+    Attributes:
+        table, weight: what stands in the graph around the loop for these.
+    """
+
+    product: Operation
+    take: Operation
+    positions: Symbol
+    table: Symbol
+    weight: Symbol
+
+
 def multiply_tables(loop: LoopView) -> bool:
     """Multiply tables before the loop instead of the rows taken from them in it."""
     trips = known_trips_of(loop.node)
     if trips is None:
         return False
-    products = [operation for operation in loop.needed if _is_of_rows(loop, operation)]
-    chosen = [product for product in products if _pays(loop, product, trips)]
-    for product in chosen:
-        _multiply_before(loop, product)
+    found = [_found(loop, operation) for operation in loop.needed if operation.graph is loop.body]
+    chosen = [each for each in found if each is not None and _pays(each, trips)]
+    for each in chosen:
+        _multiply_before(loop, each)
     return bool(chosen)
 
 
-def _is_of_rows(loop: LoopView, product: Operation) -> bool:
-    """Whether an operation of the body multiplies rows of a table by a matrix, both from outside."""
-    op = product.op
-    if not isinstance(op, MatMul) or op.transpose_a or product.control_inputs or product.graph is not loop.body:
-        return False
-    rows, weight = product.inputs
-    take = rows.operation
-    if not isinstance(take.op, Take) or take.op.axis or take.control_inputs or take.graph is not loop.body:
-        return False
-    table, positions = take.inputs
-    if len(positions.shape or ()) != 1 or not is_static(table, weight) or loop.outer(positions) is not None:
-        return False
-    outside = [outer for tensor in (table, weight) if (outer := loop.outer(tensor)) is not None]
-    return len(outside) == 2 and on_one_device([product, take, *[tensor.operation for tensor in outside]])
+def _found(loop: LoopView, operation: Operation) -> _Found | None:
+    """Return a product of rows of a table by a matrix, both from outside; None for any other operation."""
+    match = _PRODUCT.match(operation)
+    if match is None:
+        return None
+    positions, table, weight = match["positions"], loop.outer(match["table"]), loop.outer(match["weight"])
+    if table is None or weight is None or not is_static(match["table"], match["weight"]):
+        return None
+    if len(positions.shape or ()) != 1 or loop.outer(positions) is not None:
+        return None
+    if not on_one_device([match["product"], match["take"], table.operation, weight.operation]):
+        return None
+    return _Found(match["product"], match["take"], positions, table, weight)
 
 
-def _pays(loop: LoopView, product: Operation, trips: int) -> bool:
-    table, positions = product.inputs[0].operation.inputs
-    (count, _), (_, columns) = _sizes(table), _sizes(product.outputs[0])
-    taken = elements(positions.spec.shape) * trips
+def _pays(found: _Found, trips: int) -> bool:
+    (count, _), (_, columns) = _sizes(found.table), _sizes(found.product.outputs[0])
+    taken = elements(found.positions.spec.shape) * trips
     if taken < _LEAST * count:
-        name = _name(loop.outer(table))
-        note_kept("fission", product, f"some {taken} rows are taken of the {count} of {name}: too few")
+        name = found.table.operation.name
+        note_kept("fission", found.product, f"some {taken} rows are taken of the {count} of {name!r}: too few")
         return False
     return count * columns <= _MOST
-
-
-def _name(table: Symbol | None) -> str:
-    return "" if table is None else repr(table.operation.name)
 
 
 def _sizes(matrix: Symbol) -> tuple[int, int]:
@@ -72,15 +95,12 @@ def _sizes(matrix: Symbol) -> tuple[int, int]:
     return rows or 0, columns or 0
 
 
-def _multiply_before(loop: LoopView, product: Operation) -> None:
-    take, weight = product.inputs[0].operation, loop.outer(product.inputs[1])
-    table = loop.outer(take.inputs[0])
-    assert table is not None
-    assert weight is not None
-    with loop.outside(product):
-        whole = build(product.op, table, weight)
+def _multiply_before(loop: LoopView, found: _Found) -> None:
+    with loop.outside(found.product):
+        whole = build(found.product.op, found.table, found.weight)
     parameter = loop.capture(whole)
-    with loop.inside(product):
-        rows = build(take.op, parameter, take.inputs[1])
-    loop.replace(product.outputs[0], rows)
-    note_change("fission", product, f"is made of all of {_name(table)} before the loop, and rows are taken of that")
+    with loop.inside(found.product):
+        rows = build(found.take.op, parameter, found.positions)
+    loop.replace(found.product.outputs[0], rows)
+    name = found.table.operation.name
+    note_change("fission", found.product, f"is made of all of {name!r} before the loop, and rows are taken of that")
