@@ -10,8 +10,10 @@ from __future__ import annotations
 import difflib
 import os
 import sys
+import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 
 from ..graph.dump import dump_operations
 from . import verify
@@ -30,17 +32,28 @@ class Watch:
         is_placed: whether its operations get devices.
         verifies: whether it is verified after each change.
         dumped: the names of the passes whose changes are printed.
+        stages: where the text of the step after each pass goes.
     """
 
-    def __init__(self, step: Rewriter, is_placed: bool, verifies: bool, dumped: frozenset[str]) -> None:
+    def __init__(
+        self,
+        step: Rewriter,
+        is_placed: bool,
+        verifies: bool,
+        dumped: frozenset[str],
+        stages: list[tuple[str, str]] | None,
+    ) -> None:
         self._is_placed = is_placed
         self._has_devices = False
         self._verifies = verifies
         self._dumped = dumped
+        self._stages = stages
         if verifies:
             self._check("specialise", step, True)
-        if dumped:
+        if dumped or stages is not None:
             self._text = dump_operations(step.operations)
+        if stages is not None:
+            stages.append(("specialise", self._text))
 
     def after(self, name: str, step: Rewriter, changed: bool, moves_writes: bool) -> None:
         """Look at the step after a pass.
@@ -57,10 +70,12 @@ class Watch:
         self._has_devices = self._has_devices or name == "place"
         if self._verifies:
             self._verify(name, step, changed, moves_writes)
-        if self._dumped and changed:
+        if (self._dumped or self._stages is not None) and changed:
             before, self._text = self._text, dump_operations(step.operations)
             if name in self._dumped or "all" in self._dumped:
                 sys.stderr.write(diff(name, before, self._text))
+        if self._stages is not None:
+            self._stages.append((name, self._text))
 
     def _verify(self, name: str, step: Rewriter, changed: bool, moves_writes: bool) -> None:
         if not changed:
@@ -94,9 +109,31 @@ class Watch:
 
 def watch(step: Rewriter, is_placed: bool) -> Watch | None:
     """Return what looks at a step after each pass, as the environment asks for it; None where it asks for nothing."""
-    dumped, verified = names_dumped(), os.environ.get(VERIFY, "")
+    dumped, verified, asked = names_dumped(), os.environ.get(VERIFY, ""), _asked.stages
     verifies = bool(verified) and is_verified(step, verified)
-    return Watch(step, is_placed, verifies, dumped) if dumped or verifies else None
+    if not dumped and not verifies and asked is None:
+        return None
+    return Watch(step, is_placed, verifies, dumped, asked)
+
+
+class _Asked(threading.local):
+    stages: list[tuple[str, str]] | None = None
+
+
+_asked = _Asked()
+
+
+@contextmanager
+def stages() -> Generator[list[tuple[str, str]]]:
+    """Keep the text of what this thread prepares inside the block: pairs of a pass that ran and the step after it.
+
+    The first is called "specialise", for the copy of the graph before any pass.
+    """
+    before, _asked.stages = _asked.stages, []
+    try:
+        yield _asked.stages
+    finally:
+        _asked.stages = before
 
 
 def names_dumped() -> frozenset[str]:
@@ -133,4 +170,4 @@ def diff(name: str, before: str, after: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-__all__ = ["DUMP", "VERIFY", "Watch", "diff", "names_dumped", "watch"]
+__all__ = ["DUMP", "VERIFY", "Watch", "diff", "names_dumped", "stages", "watch"]

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...passes.observe import names_dumped
 from . import entry, threads
 from .compiler import Compiler, Effort
 from .entry import Kernel
@@ -200,6 +202,8 @@ class Library:
         """Compile a module and keep its object code."""
         assert self._compiler
         threading = "" if f"define void @{threads.SYMBOL}(" in text else threads.DECLARATION
+        if "llvm" in names_dumped():
+            sys.stderr.write(f"; {name} ({effort.name})\n{text}\n")
         machine_code = self._compiler.emit(declarations() + threading + text, effort)
         self._files.write(name, machine_code)
         return machine_code
