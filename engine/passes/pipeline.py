@@ -141,7 +141,7 @@ def _whole(step: Rewriter) -> Whole:
 def _take_over(step: Rewriter, whole: Whole) -> None:
     if whole.copy is not step.copy:
         log.count_change()
-        step.become(*whole)
+        step.become(whole)
 
 
 def _slices(step: Rewriter, options: Options) -> None:

@@ -18,6 +18,7 @@ from ..graph.op import Op
 from ..graph.region import Region
 from ..graph.spec import Spec
 from ..graph.tensor import Symbol
+from .loops.unroll import Whole
 from .order import reorder
 from .prune import Kept, kept_of, needed_operations
 from .specialise import Specialised
@@ -261,16 +262,9 @@ class Rewriter:
         self._disordered.setdefault(operation.graph, {})
         self.erased.add(operation)
 
-    def become(
-        self,
-        copy: Specialised,
-        operations: list[Operation],
-        fed: list[Symbol],
-        fetches: list[Symbol],
-        wanted: list[Operation],
-    ) -> None:
+    def become(self, whole: Whole) -> None:
         """Go on with another copy of the step."""
-        self.copy, self.operations, self.fed, self.fetches, self.wanted = copy, operations, fed, fetches, wanted
+        self.copy, self.operations, self.fed, self.fetches, self.wanted = whole
         self._known_uses = None
 
     # --- between passes -------------------------------------------------------------------------------------

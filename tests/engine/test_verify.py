@@ -37,7 +37,7 @@ def graph():
 def step_of(*fetches: Any, feeds: tuple[Any, ...] = ()) -> Rewriter:
     """The step of some fetches, copied and not yet rewritten."""
     graph = symbol_of(fetches[0]).operation.graph
-    targets = [symbol_of(fetch) if not isinstance(fetch, Operation) else fetch for fetch in fetches]
+    targets = [symbol_of(fetch) for fetch in fetches]
     copy = Specialised(share=False)
     copy.copy_step(needed_operations(graph, targets, feeds), {feed: feed.spec for feed in feeds}, targets)
     fed, fetched = [copy.tensors[feed] for feed in feeds], [copy.tensors[target] for target in targets]

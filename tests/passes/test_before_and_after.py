@@ -58,7 +58,7 @@ def written(name: str, program: str) -> str:
 
     def assign(operations: Any, fed: Any) -> dict[Any, str]:
         del fed
-        return {operation: devices.get(operation.name, "cpu:0") for operation in operations}
+        return {operation: (devices or {}).get(operation.name, "cpu:0") for operation in operations}
 
     rule = None if exact else fusion_rule_of(graph)
     placed = None if devices is None else assign
