@@ -6,7 +6,7 @@ product of what a `take` gives by a tensor from outside the region. The habit is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from ..graph.region import Region
 from ..graph.tensor import Symbol
 from .limits import count_rewrite, may_rewrite
 from .log import note_change
+from .prune import all_operations
 from .rewriter import Rewriter
 
 Match = dict[str, Any]  # operations, and tensors of patterns that name no op, by the names in the pattern
@@ -42,6 +43,11 @@ class Pattern:
     is_outer: bool = False
     is_only_use: bool = False
     may_wait: bool = False
+
+    def can_match(self, present: Collection[type[Op]]) -> bool:
+        """Test that a step with ops of these classes has all that the pattern names."""
+        has_kind = not self.kinds or any(issubclass(kind, self.kinds) for kind in present)
+        return has_kind and all(pattern.can_match(present) for pattern in self.inputs)
 
     def match(self, operation: Operation, step: Rewriter | None = None) -> Match | None:
         """Return what a match holds by name; None if `operation` does not match.
@@ -159,13 +165,13 @@ def apply_rules(step: Rewriter, rules: Iterable[Rule], pass_name: str) -> None:
         rules: in the order in which they are tried.
         pass_name: the pass that notes name.
     """
-    by_kind: dict[type[Op], list[Rule]] = {}
-    all_rules = tuple(rules)
+    present = {type(operation.op) for operation in all_operations(step.operations)}
+    possible = [rule for rule in rules if rule.pattern.can_match(present)]
+    if not possible:
+        return  # before use lists are built for nothing
+    by_kind = {kind: [rule for rule in possible if issubclass(kind, rule.pattern.kinds)] for kind in present}
     for operation in list(step.walk()):
-        kind = type(operation.op)
-        own = by_kind.get(kind)
-        if own is None:
-            own = by_kind[kind] = [rule for rule in all_rules if issubclass(kind, rule.pattern.kinds)]
+        own = by_kind.get(type(operation.op))
         if own and operation not in step.erased and may_rewrite():
             _apply_first(step, operation, own, pass_name)
 

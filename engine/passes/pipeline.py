@@ -157,7 +157,7 @@ def _recompute(step: Rewriter, options: Options) -> None:
 
 def _place(step: Rewriter, options: Options) -> None:
     assign_devices(step.graph, step.operations, step.fed, options.assign)
-    if options.assign is not None:
+    if options.assign is not None or step.copy.asks_for_devices:  # requests are gone where nothing is placed
         log.count_change()
 
 
