@@ -113,7 +113,7 @@ def tensor(name: str) -> Pattern:
 
 
 def outer(pattern: Pattern) -> Pattern:
-    """Return a pattern of what a region captures, however many regions lie between."""
+    """Return a pattern of what a region captures, however many regions are between."""
     return replace(pattern, is_outer=True)
 
 

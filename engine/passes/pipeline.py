@@ -53,7 +53,7 @@ class Options:
 
     @property
     def fusion_rule(self) -> FusionRule:
-        """What may be fused, for passes that require it."""
+        """The rule of what may be fused, for passes that require it."""
         assert self.rule is not None, "the pass requires KERNELS"
         return self.rule
 

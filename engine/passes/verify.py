@@ -216,7 +216,7 @@ def results(block: Block) -> Iterator[str]:
 
 
 def recorded(block: Block) -> Iterator[str]:
-    """What a frame records is a tensor of a region of the loop or branch that the frame is of."""
+    """Each record of a frame is of a tensor of a region of the loop or branch that the frame is of."""
     for operation in block.operations:
         op = operation.op
         if isinstance(op, (History, Saved)):

@@ -114,7 +114,7 @@ def _array(value: np.ndarray[Any, Any]) -> str:
 
 
 def digest(content: bytes | str) -> str:
-    """The first characters of a SHA-256: enough to tell programs apart."""
+    """The first characters of a SHA-256: enough to distinguish programs."""
     return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:16]
 
 

@@ -131,7 +131,7 @@ def differences(one: Record, other: Record) -> Iterator[tuple[str, str, list[str
 
 
 def _recorded(package_parent: Path, only: str, out: Path) -> Record:
-    """What another process records with the `anabranch` package below `package_parent`."""
+    """Return the record that another process makes with the `anabranch` package below `package_parent`."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(package_parent),

@@ -2,7 +2,7 @@
 
 ``take(table, tokens) @ w`` in a decoder that goes by its own tokens is ``take(table @ w, tokens)``: a product of the
 table's rows instead of one of few rows in each iteration. That pays where the loop takes more rows than the table has,
-as far as its condition tells how often it runs.
+as far as its condition says how often it runs.
 """
 
 from __future__ import annotations
