@@ -81,7 +81,7 @@ def count_change() -> None:
 
 
 def changes_so_far() -> int:
-    """Return how many changes this thread has counted: a pass that adds none has left the step as it was."""
+    """Return how many changes this thread has counted: a pass that adds none says that it left the step as it was."""
     return _recording.changes
 
 

@@ -78,13 +78,13 @@ class Watch:
             self._stages.append((name, self._text))
 
     def _verify(self, name: str, step: Rewriter, changed: bool, moves_writes: bool) -> None:
-        if not changed:
-            if verify.signature(step.operations) != self._signature:
-                raise verify.BrokenStepError(
-                    f"The pass {name!r} changed the step and counted no change (`note_change`, `count_change`), so "
-                    "that what nothing needs any more stays in it. This is a bug in anabranch."
-                )
+        if verify.signature(step.operations) == self._signature:
             return
+        if not changed:
+            raise verify.BrokenStepError(
+                f"The pass {name!r} changed the step and counted no change (`note_change`, `count_change`): no limit "
+                "of rewrites would stop it. This is a bug in anabranch."
+            )
         before = self._writes
         self._check(name, step, moves_writes)
         if not moves_writes:

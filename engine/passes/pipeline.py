@@ -260,11 +260,10 @@ def run_pipeline(step: Rewriter, options: Options) -> None:
             continue
         before, counted, began = log.changes_so_far(), limits.rewrites_done(), time.perf_counter()
         each.run(step, options)
+        step.settle()
         changed = log.changes_so_far() > before
-        if changed:
-            step.settle()
-            if limits.rewrites_done() == counted and not each.is_required:
-                limits.count_rewrite()
+        if changed and limits.rewrites_done() == counted and not each.is_required:
+            limits.count_rewrite()
         log.note_seconds(each.name, time.perf_counter() - began)
         if watch is not None:
             watch.after(each.name, step, changed, each.moves_writes)

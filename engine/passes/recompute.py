@@ -87,6 +87,7 @@ def _recompute_in(
             if choice.again:
                 _Rewriting(graph, state, reads, choice).run()
         if budget is not None or any(choice.again for choice in choices):
+            count_change()
             _bring_inputs_into_line(graph, kept.including(inner_tensors(graph.operations)))
             _drop_unused_histories(graph, kept.own)
             _bring_inputs_into_line(graph, kept.including(inner_tensors(graph.operations)))
@@ -303,7 +304,6 @@ class _Rewriting:
             copy = copied.operations.get(operation)
             if copy is not None:
                 copy.name = _name_again(copy.name)
-        count_change()
         if is_recording():
             self._tell(wanted, operations)
         self._take_places({tensor: copied.tensors[tensor] for tensor in wanted}, reads, region, set(new))

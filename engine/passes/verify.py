@@ -280,8 +280,8 @@ def signature(operations: Iterable[Operation]) -> int:
     """Return a number that changes with the operations of a step, with what they are and what they take."""
     found = 0
     for operation in operations:
-        parts = (id(operation), id(operation.op), *map(id, operation.inputs), *map(id, operation.outputs))
-        found = hash((found, *parts, operation.device))
+        outputs = [part for tensor in operation.outputs for part in (id(tensor), id(tensor.spec))]
+        found = hash((found, id(operation), id(operation.op), operation.device, *map(id, operation.inputs), *outputs))
         for region in operation.op.regions:
             found = hash((found, *map(id, region.results), signature(region.operations)))
     return found
