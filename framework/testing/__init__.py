@@ -24,9 +24,9 @@ that), build it with `anabranch.ops.apply(MyOp(), x)`, and test it by `anabranch
 np.float32(8.0)
 """
 
-from ...engine.testing import check_gradients, check_op
+from ...engine.testing import Blame, bisect, check_gradients, check_op
 from .callback_check import check_callback
 from .layer_check import check_layer
 from .optimizer_check import check_optimizer
 
-__all__ = ["check_callback", "check_gradients", "check_layer", "check_op", "check_optimizer"]
+__all__ = ["Blame", "bisect", "check_callback", "check_gradients", "check_layer", "check_op", "check_optimizer"]
