@@ -25,7 +25,7 @@ from ..graph.identity import is_among
 from ..graph.region import Region
 from ..graph.tensor import Symbol
 from .limits import count_rewrite, may_rewrite
-from .log import count_change, is_recording, note_kept
+from .log import is_recording, note_kept
 from .loops.batches import is_heavy
 from .loops.before import compute_before
 from .loops.elements import gather_elements, read_elements
@@ -129,7 +129,6 @@ def _rewrite(loop: LoopView, reassociate: bool) -> None:
             continue
         if rewrite.apply(loop):
             loop.finish()
-            count_change()
             count_rewrite()
     if is_recording():
         _tell_kept(loop)

@@ -23,7 +23,7 @@ from ..ops.reduction import LogSumExp, Max, Mean, Min
 from ..ops.softmax import LogSoftmax, Softmax
 from .acyclic import Dependent, in_order
 from .fusible import Form, FusionRule, Placed, form_of, founding_space, parts_of_joined, place
-from .log import count_change, is_recording, note_change
+from .log import is_recording, note_change
 from .order import earlier_effects, reorder
 from .prune import Kept, inner_blocks, kept_of
 from .spaces import Embedding, Interval, Layout, Space, shifted
@@ -464,7 +464,6 @@ class _Rewrite:
     def tell(self) -> None:
         """Note what became one kernel, and what of it are reductions."""
         if not is_recording():
-            count_change()
             return
         steps = [step for step, _ in self.fused.op.steps] if isinstance(self.fused.op, Fused) else []
         listed = ", ".join(step.type_name for step in steps)

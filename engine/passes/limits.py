@@ -44,6 +44,11 @@ def count_rewrite() -> None:
         _rewrites.left -= 1
 
 
+def are_counted() -> bool:
+    """Test whether anything limits rewrites, so that those of passes that are not written as rules count, too."""
+    return _rewrites.left is not None or _rewrites.most is not None
+
+
 def rewrites_done() -> int:
     """Return how many rewrites the step has got that this thread prepares, or prepared last."""
     return _rewrites.done
@@ -90,4 +95,4 @@ def _limit() -> int | None:
     return limit if limit >= 0 else None
 
 
-__all__ = ["at_most", "count_rewrite", "counted", "may_rewrite", "rewrites_done"]
+__all__ = ["are_counted", "at_most", "count_rewrite", "counted", "may_rewrite", "rewrites_done"]

@@ -56,7 +56,6 @@ class PassLog:
 
 class _Recording(threading.local):
     log: PassLog | None = None
-    changes = 0  # that were noted, recorded or not
 
 
 _recording = _Recording()
@@ -68,21 +67,10 @@ def is_recording() -> bool:
 
 
 def note_change(pass_name: str, operation: Operation | None, text: Text) -> None:
-    """Count that a pass has rewritten `operation`; `text` says into what, and is noted while a log is recorded."""
-    _recording.changes += 1
+    """Note that a pass has rewritten `operation`; `text` says into what. Nothing happens unless a log is recorded."""
     log = _recording.log
     if log is not None:
         log.changes.append(_note(pass_name, operation, text))
-
-
-def count_change() -> None:
-    """Count a change of the step of which nothing is noted."""
-    _recording.changes += 1
-
-
-def changes_so_far() -> int:
-    """Return how many changes this thread has counted: a pass that adds none says that it left the step as it was."""
-    return _recording.changes
 
 
 def note_left_out(pass_name: str, why: str) -> None:

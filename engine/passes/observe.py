@@ -55,36 +55,30 @@ class Watch:
         if stages is not None:
             stages.append(("specialise", self._text))
 
-    def after(self, name: str, step: Rewriter, changed: bool, moves_writes: bool) -> None:
+    def after(self, name: str, step: Rewriter, moves_writes: bool) -> None:
         """Look at the step after a pass.
 
         Args:
             name: the pass.
             step: the step.
-            changed: whether the pass counted any change.
             moves_writes: whether the pass may let other operations write.
 
         Raises:
-            BrokenStepError: the step breaks a rule, or the pass changed it and counted nothing.
+            BrokenStepError: the pass changed the step, which now breaks a rule.
         """
         self._has_devices = self._has_devices or name == "place"
         if self._verifies:
-            self._verify(name, step, changed, moves_writes)
-        if (self._dumped or self._stages is not None) and changed:
+            self._verify(name, step, moves_writes)
+        if self._dumped or self._stages is not None:
             before, self._text = self._text, dump_operations(step.operations)
-            if name in self._dumped or "all" in self._dumped:
+            if before != self._text and (name in self._dumped or "all" in self._dumped):
                 sys.stderr.write(diff(name, before, self._text))
         if self._stages is not None:
             self._stages.append((name, self._text))
 
-    def _verify(self, name: str, step: Rewriter, changed: bool, moves_writes: bool) -> None:
+    def _verify(self, name: str, step: Rewriter, moves_writes: bool) -> None:
         if verify.signature(step.operations) == self._signature:
             return
-        if not changed:
-            raise verify.BrokenStepError(
-                f"The pass {name!r} changed the step and counted no change (`note_change`, `count_change`): no limit "
-                "of rewrites would stop it. This is a bug in anabranch."
-            )
         before = self._writes
         self._check(name, step, moves_writes)
         if not moves_writes:

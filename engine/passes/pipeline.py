@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ..graph.graph import Operation
 from ..ops.update_rows import UpdateRows
-from . import epilogues, lay_out, limits, log, observe
+from . import epilogues, lay_out, limits, log, observe, verify
 from .assign import Assign, assign_devices
 from .fission import split_loops
 from .fuse import FusionRule, fuse
@@ -140,7 +140,6 @@ def _whole(step: Rewriter) -> Whole:
 
 def _take_over(step: Rewriter, whole: Whole) -> None:
     if whole.copy is not step.copy:
-        log.count_change()
         step.become(whole)
 
 
@@ -157,8 +156,6 @@ def _recompute(step: Rewriter, options: Options) -> None:
 
 def _place(step: Rewriter, options: Options) -> None:
     assign_devices(step.graph, step.operations, step.fed, options.assign)
-    if options.assign is not None or step.copy.asks_for_devices:  # requests are gone where nothing is placed
-        log.count_change()
 
 
 def _sink(step: Rewriter, options: Options) -> None:
@@ -251,6 +248,7 @@ PIPELINE = (
 def run_pipeline(step: Rewriter, options: Options) -> None:
     """Run each pass of `PIPELINE` that is on and whose requirements hold; what nothing needs then is left out."""
     watch = observe.watch(step, options.assign is not None)
+    state = verify.signature(step.operations) if limits.are_counted() else 0
     for each in PIPELINE:
         why = each.reason_left_out(step, options)
         if not why and not each.is_required and not limits.may_rewrite():
@@ -258,12 +256,13 @@ def run_pipeline(step: Rewriter, options: Options) -> None:
         if why:
             log.note_left_out(each.name, why)
             continue
-        before, counted, began = log.changes_so_far(), limits.rewrites_done(), time.perf_counter()
+        counted, began = limits.rewrites_done(), time.perf_counter()
         each.run(step, options)
         step.settle()
-        changed = log.changes_so_far() > before
-        if changed and limits.rewrites_done() == counted and not each.is_required:
-            limits.count_rewrite()
         log.note_seconds(each.name, time.perf_counter() - began)
+        if limits.are_counted():
+            before, state = state, verify.signature(step.operations)
+            if state != before and limits.rewrites_done() == counted and not each.is_required:
+                limits.count_rewrite()  # rules and fission count theirs
         if watch is not None:
-            watch.after(each.name, step, changed, each.moves_writes)
+            watch.after(each.name, step, each.moves_writes)

@@ -26,7 +26,7 @@ from ..graph.tensor import Symbol
 from ..ops.elementwise import Identity
 from ..ops.tensor_arrays import ArrayRead
 from .cheap import without_cheap
-from .log import count_change, is_recording, note_change
+from .log import is_recording, note_change
 from .order import reorder
 from .prune import Kept, all_operations, holds, inner_tensors
 from .saved_state import Choice, SavedState, bytes_gathered, static_bytes
@@ -87,7 +87,6 @@ def _recompute_in(
             if choice.again:
                 _Rewriting(graph, state, reads, choice).run()
         if budget is not None or any(choice.again for choice in choices):
-            count_change()
             _bring_inputs_into_line(graph, kept.including(inner_tensors(graph.operations)))
             _drop_unused_histories(graph, kept.own)
             _bring_inputs_into_line(graph, kept.including(inner_tensors(graph.operations)))

@@ -74,6 +74,7 @@ def _sum_repeated(operation: Operation, op: SegmentSum) -> None:
         return
     once, repeats = _repeated(rows, rows)
     if repeats > 1:
+        note_change("row_updates", operation, "adds up rows by segments without repeating them first")
         operation.op, operation.inputs = SumOfRepeated(op.count, repeats), (once, ids, count)
 
 

@@ -17,7 +17,7 @@ from ..graph.tensor import Symbol
 from ..ops.reduced import Sum
 from ..ops.run_time_shapes import BroadcastToShape, ReshapeToShape, SumToShape
 from ..ops.shaping import DimOf
-from .log import count_change, note_change
+from .log import note_change
 from .prune import Kept, all_operations, inner_blocks, kept_of
 from .sizes import KnownSizes, Sizes, shaped_like
 
@@ -104,7 +104,6 @@ def _ask_origin(operation: Operation, op: DimOf, known: KnownSizes) -> None:
     is_smaller = _row_size(origin) is not None and (_row_size(origin) or 0) < (_row_size(x) or 0)
     if origin is not x and origin.operation.graph is operation.graph and is_smaller:
         operation.op, operation.inputs = DimOf(axis), (origin,)
-        count_change()
 
 
 def _row_size(x: Symbol) -> int | None:

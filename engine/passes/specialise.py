@@ -76,11 +76,6 @@ class Specialised:
         self._loops: set[Graph] = set()  # the regions of loops
         self._roles: set[Symbol] = set()  # parameters of bodies of loops whose cotangents other loops have
 
-    @property
-    def asks_for_devices(self) -> bool:
-        """Whether any operation that was copied asks for a device."""
-        return self._asks
-
     # --- steps ----------------------------------------------------------------------------------------------
 
     def copy_step(
