@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.graph import Variable
+from ..engine.graph.sharded import ShardedVariable
 from .callback import Callback, CallbackList, Logs
 from .checkpointing import stateful_parts
 from .data import Data
@@ -141,7 +142,9 @@ class Every(Callback):
 def _averages_kept(model: Any) -> Generator[None]:
     """The running averages, and the states that steps of testing may change, are as before behind the block."""
     trained = {id(variable) for variable in (*model.trainable_variables, *getattr(model.optimizer, "variables", ()))}
-    others = [part for part in stateful_parts(model).values() if isinstance(part, Variable) and id(part) not in trained]
+    parts = stateful_parts(model).values()
+    variables = [each for part in parts for each in (part.shards if isinstance(part, ShardedVariable) else [part])]
+    others = [each for each in variables if isinstance(each, Variable) and id(each) not in trained]
     kept = [(variable, np.array(variable.read_value())) for variable in others]
     try:
         yield

@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.graph import Variable, in_explicit_graph
+from ..engine.graph import in_explicit_graph
 from ..engine.graph.provenance import Part
+from ..engine.ops.keys import SeedGenerator
 from ..engine.passes.log import recording
 from ..engine.session.explain import told_of_passes
 from ..engine.session.profile import Profile, ProfiledLine, profile_program
@@ -212,16 +213,17 @@ def _state_kept(model: Any) -> Generator[None]:
     """Whatever is run inside, the model's variables and the random state are as before behind it."""
     parts, random = stateful_parts(model), random_state()
     before = {
-        path: np.array(part.read_value()) if isinstance(part, Variable) else part.state for path, part in parts.items()
+        path: part.state if isinstance(part, SeedGenerator) else np.array(part.read_value())
+        for path, part in parts.items()
     }
     try:
         yield
     finally:
         for path, part in parts.items():
-            if isinstance(part, Variable):
-                part.write_value(before[path][()] if before[path].ndim == 0 else before[path])
-            else:
+            if isinstance(part, SeedGenerator):
                 part.state = before[path]
+            else:
+                part.write_value(before[path][()] if before[path].ndim == 0 else before[path])
         set_random_state(random)
 
 

@@ -173,7 +173,7 @@ class LayerState:
                 f"{shape}."
             )
         first = first if isinstance(first, Later) else np.asarray(first)
-        shards: list[Variable] = []
+        shards: list[Weight] = []
         for number, held in enumerate(rows):
             with nullcontext() if places is None else _place(places[number]):
                 part = f"{name}/part_{number}"

@@ -42,9 +42,8 @@ class Prepared:
             ValueError: there are too few or too many inputs.
         """
         given = dict(inputs) if isinstance(inputs, Mapping) else self._named(inputs)
-        values = {name: as_value(value) for name, value in given.items()}
-        values = {**self._beside, **values}
         try:
+            values = {**self._beside, **{name: as_value(value) for name, value in given.items()}}
             with eagerly():
                 return tuple([as_array(each) for each in runner_of(self._model).run_graph(self._model.graph, values)])
         except NotImplementedError as error:

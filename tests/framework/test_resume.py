@@ -168,7 +168,10 @@ def fit(model: ab.Model, data: dict[str, Any], callbacks: list[Callback], **opti
 def state_of(model: ab.Model) -> dict[str, Any]:
     """Everything that a model holds, and the random numbers that come next."""
     parts = stateful_parts(model)
-    values = {path: part.read_value() if isinstance(part, ab.Variable) else part.state for path, part in parts.items()}
+    values = {
+        path: part.state if isinstance(part, ab.random.SeedGenerator) else part.read_value()
+        for path, part in parts.items()
+    }
     return values | {"engine": random_state()["engine"], "numpy": np.random.random(), "python": random.random()}  # noqa: NPY002
 
 

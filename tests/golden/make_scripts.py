@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import keras  # pyright: ignore[reportMissingImports]
-import tensorflow as tf  # pyright: ignore[reportMissingImports]
+import tensorflow as tf  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
 from pack import FOLDER
 from scripts import SCRIPTS
 
