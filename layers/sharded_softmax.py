@@ -13,7 +13,7 @@ import numpy as np
 
 from ..engine import ops
 from ..engine.graph import Tensor, Variable
-from ..engine.graph.graph import colocate_with
+from ..engine.graph.scopes import colocate_with
 from ..engine.ops.embedding import find_shards, shards_of
 
 

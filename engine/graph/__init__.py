@@ -9,9 +9,6 @@ from .graph import (
     Parameter,
     Placeholder,
     ReadVariable,
-    colocate_with,
-    control_dependencies,
-    device,
     eagerly,
     get_default_graph,
     graph_for,
@@ -21,6 +18,7 @@ from .name_scopes import name_scope
 from .nest import flatten, map_structure, pack_as
 from .op import Effect, ErrorSample, Op, Sample, registered_ops
 from .region import Mirror, Region
+from .scopes import colocate_with, control_dependencies, device
 from .sharded import ShardedVariable
 from .slices import IndexedSlices
 from .spec import ArraySpec, FrameSpec, Shape, Spec, StoreSpec, TensorSpec, as_shape, broadcast_shapes

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from .dtypes import DType
-from .graph import device
 from .partitioners import FixedShardsPartitioner, shards_along_rows
+from .scopes import device
 from .slices import IndexedSlices
 from .spec import TensorSpec, shape_text
 from .tensor import Operators, Tensor, _operators  # pyright: ignore[reportPrivateUsage]

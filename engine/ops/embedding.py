@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.graph import colocate_with
+from ..graph.scopes import colocate_with
 from ..graph.sharded import ShardedVariable
 from ..graph.tensor import Tensor
 from ..graph.variable import Variable

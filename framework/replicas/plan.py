@@ -6,7 +6,7 @@ from typing import Any
 
 from ...distribute.strategy import ParameterServer
 from ...engine.graph import Variable
-from ...engine.graph.graph import device
+from ...engine.graph.scopes import device
 from ...engine.ops.keys import SeedGenerator
 from ...engine.queues.replica_steps import ReplicaGradients, ReplicaSteps
 from ..data import Batch

@@ -18,7 +18,7 @@ from ...engine.graph import (
     control_dependencies,
     dtypes,
 )
-from ...engine.graph.graph import device
+from ...engine.graph.scopes import device
 from ...engine.queues.replica_state import Receipt, Ticket
 from ..data import Batch
 from .plan import ReplicaPlan

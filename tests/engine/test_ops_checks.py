@@ -13,7 +13,8 @@ from anabranch.engine import ops
 from anabranch.engine.autodiff import gradients
 from anabranch.engine.control_flow import cond, while_loop
 from anabranch.engine.graph import Graph, Symbol, Tensor, Variable, as_dtype
-from anabranch.engine.graph.graph import Operation, control_dependencies
+from anabranch.engine.graph.graph import Operation
+from anabranch.engine.graph.scopes import control_dependencies
 from anabranch.engine.ops.checks import InvalidArgumentError
 from anabranch.engine.runtime.interpreter import Interpreter
 from anabranch.engine.runtime.program import Program

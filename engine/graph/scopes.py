@@ -1,0 +1,83 @@
+"""Scopes of the graph that is being built: devices, neighbours, and what runs before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from .device import DeviceFunction, DeviceName, State
+from .graph import Operation, get_default_graph
+from .tensor import Symbol
+from .value import Value
+
+
+def device(name: str | DeviceFunction | None) -> AbstractContextManager[None]:
+    """``with ab.device("gpu:0"):`` - ask for a device for the operations and variables made inside.
+
+    Args:
+        name: a device's name, whole ("/job:worker/task:1/device:GPU:0") or in part: "gpu:1", "gpu" (any of them),
+            "/task:3" (any device of that task). Or a function that is called with each operation, and each variable,
+            that is made inside and returns such a name, or None for no request. None lifts what outer scopes ask for.
+
+    In nested scopes inner parts win, and parts that they leave open are taken over from outer ones. An operation that
+    touches a variable runs where the variable lies, whatever scopes are around.
+
+    Raises:
+        ValueError: the name can't be read.
+
+    >>> import anabranch as ab
+    >>> with ab.device("/job:worker/task:1"), ab.device("gpu:0"):
+    ...     x = ab.placeholder((), "float32")
+    >>> x.device
+    '/job:worker/task:1/device:GPU:0'
+    >>> with ab.device(lambda made: "cpu:0" if isinstance(made, ab.Variable) else "gpu:0"):
+    ...     w = ab.Variable(2.0)
+    ...     y = x + 1.0
+    >>> w.device, y.device
+    ('/device:CPU:0', '/device:GPU:0')
+    """
+    if isinstance(name, str):
+        DeviceName.parse(name)
+    return get_default_graph().device(name)
+
+
+def colocate_with(item: Any) -> AbstractContextManager[None]:
+    """``with ab.colocate_with(x):`` - operations built inside run on the device of an operation, tensor or variable.
+
+    Args:
+        item: what they are to be with. That holds wherever it is placed, whether a device was asked for or not.
+
+    Scopes around are lifted; a device that is asked for inside must be the same (or preparing a step is an error).
+    Counters and shapes stay in a host's memory, which is near all of its devices.
+
+    Raises:
+        TypeError: it is none of these. ValueError: it is an operation of another graph.
+
+    Abadi et al., "TensorFlow: Large-Scale Machine Learning on Heterogeneous Distributed Systems" (2015), section 4.3.
+
+    >>> import anabranch as ab
+    >>> table = ab.Variable([[1.0], [2.0]])
+    >>> with ab.colocate_with(table):
+    ...     rows = ab.ops.take(table, [1], axis=0)
+    """
+    graph = get_default_graph()
+    if isinstance(item, State):
+        return graph.near_state((item,), item.device)
+    if isinstance(item, Value):
+        return graph.in_scope(graph.device_scope)  # a value is wherever it is needed
+    operation = item.operation if isinstance(item, Symbol) else item
+    if not isinstance(operation, Operation):
+        raise TypeError(f"colocate_with takes an operation, a tensor or a variable, not {type(item).__name__}.")
+    if operation.graph.root is not graph.root:
+        raise ValueError(f"colocate_with: {operation!r} belongs to another graph than the one that is built now.")
+    return graph.near(operation, binding=True)
+
+
+def control_dependencies(control_inputs: Sequence[Any] | None) -> Any:
+    """``with ab.control_dependencies([op]):`` - operations built inside run after those named.
+
+    Args:
+        control_inputs: operations or tensors; None lifts the dependencies of outer blocks.
+    """
+    return get_default_graph().control_dependencies(control_inputs)
