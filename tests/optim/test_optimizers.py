@@ -89,7 +89,7 @@ def test_config_rebuilds_the_optimizer(case: OptimizerCase):
 @pytest.mark.parametrize("name", [*CLASSES, "Lion"])
 def test_every_optimizer_finds_the_minimum(name: str):
     target, w = np.array([1.0, -2.0], "float32"), ab.Variable([3.0, 3.0])
-    rate = {"Adadelta": 100.0, "Adagrad": 1.0, "Ftrl": 1.0, "Lion": 0.03}.get(name, 0.1)
+    rate = {"Adadelta": 100.0, "Adagrad": 1.0, "Ftrl": 1.0, "Lion": 0.03, "Lamb": 0.03}.get(name, 0.1)
     with ab.Graph().as_default():
         loss = ab.ops.sum(ab.ops.square(w - target))
         step = getattr(optim, name)(learning_rate=rate, weight_decay=0.0).minimize(loss, [w])
