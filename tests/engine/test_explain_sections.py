@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 
 import numpy as np
@@ -35,9 +36,10 @@ def line() -> int:
 
 
 def section(fetches: Any, name: str) -> list[str]:
-    """What is told of one pass."""
+    """What is told of one pass, without how often it applied and how long it took."""
     told = ab.explain(fetches, passes=True).split(f"\n{name}: ")[1].split("\n")[1:]
-    return [each.strip() for each in told[: next(k for k, each in enumerate([*told, ""]) if each[:1] != " ")]]
+    lines = [each.strip() for each in told[: next(k for k, each in enumerate([*told, ""]) if each[:1] != " ")]]
+    return [each for each in lines if not re.fullmatch(r"\d+ changes?(, [\d.]+ ms)?", each)]
 
 
 def loop(body: Any, start: Any, trips: Any = None) -> ab.Tensor:
