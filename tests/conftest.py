@@ -25,12 +25,8 @@ settings.register_profile(
 settings.load_profile("ci")
 
 _TOLD = "told: "
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Every step that a test prepares is verified after each pass that changed it."""
-    del config
-    os.environ.setdefault("ANABRANCH_VERIFY", "1")
+# Where steps are verified after each pass that changed them: the folder of the passes, and files of tests/engine.
+_VERIFIED = ("passes", "test_verify.py", "test_rewriter.py", "test_fission.py", "test_epilogues.py")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -48,6 +44,13 @@ def same_seeds() -> None:
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002 - the generator that users' own code may draw from
     set_global_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def verified_steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The verifier looks at every step that these tests prepare."""
+    if {request.path.name, request.path.parent.name} & set(_VERIFIED):
+        monkeypatch.setenv("ANABRANCH_VERIFY", "1")
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from ..graph.graph import Graph, Operation, Parameter, Placeholder
 from ..graph.region import Region, merged_effects
 from ..graph.spec import Spec
 from ..graph.tensor import Symbol
+from ..ops.tensor_arrays import ArrayEmpty
 from .prune import Kept, kept_of
 from .rewriter import Rewriter
 
@@ -192,7 +193,8 @@ def loop_variables(block: Block) -> Iterator[str]:
             yield f"{block.named(operation)} has {numbers.format(*counts)}"
             continue
         for first, parameter, result in zip(firsts, parameters, results, strict=True):
-            if not parameter.spec.accepts(first.spec):
+            # Fission joins what is written into an array; one that starts empty keeps the elements of before.
+            if not parameter.spec.accepts(first.spec) and not isinstance(first.operation.op, ArrayEmpty):
                 yield f"{parameter.name!r} of {block.named(operation)} is {parameter.spec}, and starts as {first.spec}"
             if not parameter.spec.accepts(result.spec):
                 yield f"{parameter.name!r} of {block.named(operation)} is {parameter.spec}, and becomes {result.spec}"
