@@ -33,7 +33,7 @@ def test_names_of_files(tmp_path):
     model = dense(2)
     with pytest.raises(ValueError, match=r"ends in \.keras, or in \.h5 .*; got .*m\.weights\.h5"):
         model.save(tmp_path / "m.weights.h5")
-    with pytest.raises(ValueError, match=r"ends in \.weights\.h5; got .*m\.keras"):
+    with pytest.raises(ValueError, match=r"ends in \.weights\.h5, or in \.safetensors; got .*m\.keras"):
         model.save_weights(tmp_path / "m.keras")
     with pytest.raises(FileNotFoundError, match=r"There is no file .*nothing\.keras"):
         ab.load_model(tmp_path / "nothing.keras")
