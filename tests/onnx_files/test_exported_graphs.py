@@ -251,14 +251,15 @@ def test_refusals_name_the_operation_and_the_line(build: Any, tmp_path: Path) ->
 
 
 def test_inputs_that_are_missing_or_no_placeholders(tmp_path: Path) -> None:
-    x = ab.placeholder((2,), "float32", name="left")
-    with pytest.raises(ab.onnx.OnnxError, match=r"placeholder 'left'.*not among the inputs"):
-        ab.onnx.export_graph(tmp_path / "g.onnx", {}, {"y": x + 1})
-    with pytest.raises(TypeError, match=r"expected an ab\.placeholder"):
-        ab.onnx.export_graph(tmp_path / "g.onnx", {"x": x + 1}, {"y": x + 1})
-    with pytest.raises(ValueError, match="no outputs"):
-        ab.onnx.export_graph(tmp_path / "g.onnx", {"x": x}, {})
-    with pytest.raises(ValueError, match="'x' names an input and an output"):
-        ab.onnx.export_graph(tmp_path / "g.onnx", {"x": x}, {"x": x + 1})
-    with pytest.raises(ab.onnx.OnnxError, match="complex64"):
-        ab.onnx.export_graph(tmp_path / "g.onnx", {"x": x}, {"y": ops.cast(x, "complex64")})
+    with ab.Graph().as_default():
+        x = ab.placeholder((2,), "float32", name="left")
+        with pytest.raises(ab.onnx.OnnxError, match=r"placeholder 'left'.*not among the inputs"):
+            ab.onnx.export_graph(tmp_path / "g.onnx", {}, {"y": x + 1})
+        with pytest.raises(TypeError, match=r"expected an ab\.placeholder"):
+            ab.onnx.export_graph(tmp_path / "g.onnx", {"x": x + 1}, {"y": x + 1})
+        with pytest.raises(ValueError, match="no outputs"):
+            ab.onnx.export_graph(tmp_path / "g.onnx", {"x": x}, {})
+        with pytest.raises(ValueError, match="'x' names an input and an output"):
+            ab.onnx.export_graph(tmp_path / "g.onnx", {"x": x}, {"x": x + 1})
+        with pytest.raises(ab.onnx.OnnxError, match="complex64"):
+            ab.onnx.export_graph(tmp_path / "g.onnx", {"x": x}, {"y": ops.cast(x, "complex64")})
