@@ -70,18 +70,23 @@ def needed_in_region(
 def settle_regions(operations: Sequence[Operation]) -> None:
     """Note in each region of a step what a run of it needs, for all who ask from now on: nothing is rewritten any more.
 
-    What frames record of it is needed. Bodies of recursions are left out: of these calls may record more.
+    What frames record of it is needed, for takers that are needed themselves: those that are not may still refer to
+    captures that were dropped. Takers come behind a region's operation, so blocks are gone through from their ends.
+    Bodies of recursions are left out: of these calls may record more.
     """
     recorded: dict[Graph, list[Symbol]] = {}
-    for tensor in inner_tensors(operations):
-        recorded.setdefault(tensor.graph, []).append(tensor)
-    pending = list(operations)
-    while pending:
-        for region in pending.pop().op.regions:
-            if not isinstance(region, Body):
-                region.needed = None
-                region.needed = needed_in_region(region, recorded.get(region, ()))
-            pending += [operation for operation in region.operations if operation.op.regions]
+
+    def settle(block: Sequence[Operation]) -> None:
+        for operation in reversed(block):
+            if isinstance(operation.op, _FRAME_TAKERS):
+                recorded.setdefault(operation.op.inner.graph, []).append(operation.op.inner)
+            for region in reversed(operation.op.regions):
+                if not isinstance(region, Body):
+                    region.needed = None
+                    region.needed = needed_in_region(region, recorded.get(region, ()))
+                settle(region.operations if region.needed is None else region.needed)
+
+    settle(operations)
 
 
 def _waited_for(
