@@ -195,16 +195,21 @@ class ReduceScatter(_Collective):
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs
         AllReduce(self.reduce_op).infer(x)
-        rows = None if not x.shape else x.shape[0]
-        if rows is None or rows % self.size:
-            raise ValueError(
-                f"reduce_scatter: {x} has rows that do not divide by {self.size} members, or an unknown number of "
-                "them. Pad them, or give a static shape."
-            )
-        return TensorSpec((rows // self.size, *x.shape[1:]), x.dtype)
+        if x.shape is None:
+            return x
+        rows = x.shape[0] if x.shape else 1
+        if not x.shape or (rows is not None and rows % self.size):
+            raise ValueError(self._uneven(x))
+        return TensorSpec((None if rows is None else rows // self.size, *x.shape[1:]), x.dtype)
+
+    def _uneven(self, x: Any) -> str:
+        return f"reduce_scatter: the rows of {x} do not divide by {self.size} members. Pad them."
 
     def run(self, xp: Any, *inputs: Any) -> Any:
-        return _own(current_group().reduce_scatter(np.asarray(inputs[0]), self.reduce_op), inputs[0])
+        x = np.asarray(inputs[0])
+        if not x.ndim or len(x) % self.size:
+            raise ValueError(self._uneven(TensorSpec(x.shape, x.dtype)))
+        return _own(current_group().reduce_scatter(x, self.reduce_op), inputs[0])
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
         (dy,) = cotangents
@@ -222,7 +227,7 @@ class ReduceScatter(_Collective):
 
     @classmethod
     def error_samples(cls) -> Iterable[ErrorSample]:
-        yield ErrorSample(lambda: reduce_scatter(1.0), ValueError, "do not divide by 1 members, or an unknown number")
+        yield ErrorSample(lambda: reduce_scatter(1.0), ValueError, "do not divide by 1 members")
 
 
 @dataclass(frozen=True)
