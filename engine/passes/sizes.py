@@ -68,8 +68,7 @@ class KnownSizes:
     def _note(self, operation: Operation) -> None:
         if all(isinstance(tensor.spec, TensorSpec) and tensor.spec.is_static for tensor in operation.outputs):
             return
-        if any(isinstance(tensor.spec, TensorSpec) and not tensor.spec.is_static for tensor in operation.outputs):
-            self.is_open = True
+        self.is_open = True
         tell = _TABLE.get(type(operation.op))
         if tell is None and operation.op.elementwise:
             tell = _broadcast
