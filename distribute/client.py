@@ -158,7 +158,7 @@ class Client:
                 self._pulse.answered(info)
 
     def look(self) -> TaskInfo:
-        """What the master says of itself at this moment; or what it said last."""
+        """Return what the master reports of itself now, or its last report."""
         with self._asking:
             return self._greeter.ask_now(self.master.front, self._pulse.patience.timeout) or self.master
 

@@ -229,7 +229,7 @@ class Connection:
 
     @property
     def accepts(self) -> bool:
-        """Whether the other side has connected."""
+        """Say whether the other side has connected."""
         return self._handshake.accepts
 
     @property
@@ -276,7 +276,7 @@ class Connection:
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits to be sent that steps are not to add to it."""
+        """Say whether so much waits to be sent that steps must not add to it."""
         return self.queued > self._most_queued
 
     def _put_frame(self, buffers: list[Any]) -> None:

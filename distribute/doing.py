@@ -1,4 +1,4 @@
-"""What the loop of a task does at this moment, as another thread sees it: this is what heartbeats answer."""
+"""Describe what the loop of a task does now, as another thread sees it: heartbeats answer with this."""
 
 from __future__ import annotations
 

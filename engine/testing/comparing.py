@@ -21,6 +21,13 @@ def fail_unless(condition: Any, message: str) -> None:
         raise AssertionError(message)
 
 
+def finding(where: str, error: Exception) -> str:
+    """Return the line of a report that says what `error` a check raised, with its notes."""
+    kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
+    notes = "".join(f" {note}" for note in getattr(error, "__notes__", ()))
+    return f"- {where}: {kind}{' '.join(f'{error}{notes}'.split())}"
+
+
 def as_tuple(value: Any) -> tuple[Any, ...]:
     """The outputs of an op as a tuple."""
     return tuple(value) if is_sequence(value) else (value,)

@@ -13,7 +13,7 @@ import numpy as np
 from ..graph.graph import Graph
 from ..graph.op import ErrorSample, Op, Sample, registered_ops
 from .checks import check_dtypes, check_emission, check_layouts, check_specs, check_value
-from .comparing import KNOWN
+from .comparing import KNOWN, finding
 from .control_flow import check_control_flow, check_session
 from .derivatives import check_derivatives
 from .saving import check_saving
@@ -108,10 +108,7 @@ def _tried(check: Callable[[Any], int], sample: Any, where: str, problems: list[
     try:
         return check(sample)
     except Exception as error:  # whatever the op raises is a finding
-        kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
-        notes = "".join(f" {note}" for note in getattr(error, "__notes__", ()))
-        text = " ".join(f"{error}{notes}".split())
-        problems.append(f"- {where}: {kind}{text}")
+        problems.append(finding(where, error))
         return 0
 
 

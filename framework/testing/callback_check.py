@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from ...engine.testing.comparing import fail_unless
 from ...layers import Dense
 from ..callback import Callback
 from ..models import Sequential
 from ..utils import set_random_seed
-from .findings import Findings, fail_unless
+from .findings import Findings
 
 HOOKS = {
     **{f"on_{mode}_{end}": ("logs",) for mode in ("train", "test", "predict") for end in ("begin", "end")},

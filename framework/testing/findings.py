@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ...engine.testing.comparing import fail_unless, finding
+
 
 class Findings:
     """The checks of one subject, and what they found.
@@ -25,9 +27,7 @@ class Findings:
         try:
             self.counts[name] = check()
         except Exception as error:  # whatever the subject raises is a finding
-            kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
-            notes = "".join(f" {note}" for note in getattr(error, "__notes__", ()))
-            self._problems.append(f"- {name}: {kind}{' '.join(f'{error}{notes}'.split())}")
+            self._problems.append(finding(name, error))
             self.counts[name] = 0
             return False
         return True
@@ -45,12 +45,6 @@ class Findings:
             listed = ", ".join(f"{count} {name}" for name, count in self.counts.items())
             print(f"{self.subject}: {sum(self.counts.values())} cases ({listed})")
         return self.counts
-
-
-def fail_unless(condition: Any, message: str) -> None:
-    """Raise an AssertionError with `message` unless `condition` holds."""
-    if not condition:
-        raise AssertionError(message)
 
 
 def assert_close(found: Any, wanted: Any, what: str, tolerance: float = 1e-5) -> None:

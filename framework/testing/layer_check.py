@@ -16,11 +16,12 @@ from ...engine.graph import Graph
 from ...engine.objects.registry import custom_object_scope
 from ...engine.session import Session
 from ...engine.session.placeholder import placeholder
+from ...engine.testing.comparing import fail_unless
 from ...layers import Layer
 from .. import tree
 from ..gradient_tape import GradientTape
 from ..models import Input, Model, load_model
-from .findings import Findings, assert_close, fail_unless
+from .findings import Findings, assert_close
 
 STEP = 1e-6  # of central differences, in float64
 

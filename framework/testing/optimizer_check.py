@@ -10,9 +10,10 @@ import numpy as np
 from ...engine import ops
 from ...engine.graph import IndexedSlices, Variable
 from ...engine.session.function import function
+from ...engine.testing.comparing import fail_unless
 from ...optim import Optimizer, deserialize, serialize
 from ..gradient_tape import GradientTape
-from .findings import Findings, assert_close, fail_unless
+from .findings import Findings, assert_close
 
 ROWS, WIDTH = 5, 3
 
