@@ -198,10 +198,9 @@ def home() -> str:
     return re.sub(r"\[([^\]]*)\]\((?:framework|distribute|layers|optim|engine|examples|tests|docs)\)", r"\1", text)
 
 
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Lay out the sources for mkdocstrings."""
+def on_startup(command: str, dirty: bool) -> None:
+    """Lay out the sources before mkdocstrings is configured: it ignores a path that does not exist by then."""
     link_sources()
-    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
