@@ -13,7 +13,8 @@ INSTALL := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-
 
 # Tests compare results, not speed: one BLAS thread a process leaves the cores to pytest's two processes. A file's tests
 # run in one of them: what a test compiled is at hand for the next, and handing out files costs less than single tests.
-PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Tests start many processes, so modules are kept as bytecode, also where the environment says otherwise.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-cluster test test-all bench peers lint types imports docs format wheel clean

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +30,7 @@ from .messages import (
 from .planes.streams import stream_handler
 from .wire import PROTOCOL
 
-_THREADS = 256  # each stream has one; they are made as they are needed
+_CALLS = 256  # at once; each stream is one
 _PATIENCE = 0.2  # seconds between tries to reach a task
 _CALL_SECONDS = 5.0
 
@@ -68,6 +69,43 @@ class TaskUnavailableError(ConnectionError):
     """A task does not answer; the message names it, its address, and for how long it was tried."""
 
 
+class _DaemonThreads(Executor):
+    """Run each call in a thread of its own, for as long as the process exists.
+
+    A `ThreadPoolExecutor` takes no calls once the interpreter begins to end, before the handlers of `atexit` run. A
+    call that arrives then would end gRPC's own thread by an exception, and `grpc.Server.stop` would wait for ever.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._running: set[threading.Thread] = set()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                if future.set_running_or_notify_cancel():
+                    future.set_result(fn(*args, **kwargs))
+            except BaseException as error:  # it belongs to who waits for the future
+                future.set_exception(error)
+            finally:
+                self._running.discard(threading.current_thread())
+
+        thread = threading.Thread(target=run, name=self._name, daemon=True)
+        self._running.add(thread)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter makes no more threads
+            self._running.discard(thread)
+            future.cancel()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        for thread in list(self._running) if wait else ():
+            thread.join()
+
+
 class Front:
     """Listens for gRPC at the address of a task.
 
@@ -91,8 +129,8 @@ class Front:
     ) -> None:
         self._information = information
         self._is_serving = True
-        self._threads = ThreadPoolExecutor(_THREADS, "anabranch-front")
-        self._server = grpc.server(self._threads, options=[("grpc.so_reuseport", 0)])
+        self._threads: Any = _DaemonThreads("anabranch-front")
+        self._server = grpc.server(self._threads, options=[("grpc.so_reuseport", 0)], maximum_concurrent_rpcs=_CALLS)
         self._server.add_generic_rpc_handlers(
             (
                 _service(TASK_SERVICE, "Hello", self._hello, HelloRequest, HelloReply),

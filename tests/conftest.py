@@ -28,6 +28,9 @@ _TOLD = "told: "
 # Where steps are verified after each pass that changed them: the folder of the passes, and files of tests/engine.
 _VERIFIED = ("passes", "test_verify.py", "test_rewriter.py", "test_fission.py", "test_epilogues.py")
 
+# Folders whose tests compare layers, models, optimizers and files with Keras or NumPy: kernels have tests of their own.
+_FEW_KERNELS = ("layers", "framework", "optim", "values", "onnx_files", "serving")
+
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Files of slow tests alone are not even collected, unless named, where slow tests do not run."""
@@ -71,6 +74,17 @@ def mostly_no_compiler(request: pytest.FixtureRequest) -> None:
     case = getattr(request.node, "callspec", None)
     is_picked = case is None or not any(case.indices.values()) or crc32(case.id.encode()) % 10 == 0
     if request.config.option.markexpr == "not slow" and not is_picked:
+        request.getfixturevalue("no_compiler")
+
+
+@pytest.fixture(autouse=True)
+def few_kernels(request: pytest.FixtureRequest) -> None:
+    """Of the tests in some folders one in ten compiles kernels; in `make test-all` all do.
+
+    Compiling takes half the time of these tests, and no result depends on it.
+    """
+    is_picked = crc32(request.node.nodeid.encode()) % 10 == 0
+    if request.path.parent.name in _FEW_KERNELS and request.config.option.markexpr == "not slow" and not is_picked:
         request.getfixturevalue("no_compiler")
 
 

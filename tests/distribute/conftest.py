@@ -14,6 +14,19 @@ def _token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANABRANCH_TOKEN", TOKEN)
 
 
+# What `fit` does over processes does not depend on kernels, and compiling them takes most of the time.
+_ON_NUMPY = ("test_replicas.py", "test_lost_replicas.py", "test_optimizer_shards.py")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _processes_on_numpy(request: pytest.FixtureRequest) -> Generator[None]:
+    """Processes of some files run without kernels; in `make test-all` with them."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.name in _ON_NUMPY and request.config.option.markexpr == "not slow":
+            patch.setenv("ANABRANCH_KERNELS", "0")
+        yield
+
+
 @pytest.fixture(scope="module")
 def running() -> Generator[Running]:
     """The tasks of a cluster, by name: processes that end with the module."""

@@ -224,6 +224,27 @@ def test_a_killed_task_can_be_started_at_its_address():
         assert after.incarnation != before.incarnation
 
 
+ENDING = """
+import atexit
+import anabranch as ab
+from anabranch.distribute.front import ask_task
+
+server = ab.distribute.Server({"worker": ["localhost:0"]}, job_name="worker", task_index=0)
+atexit.register(server.stop)
+
+def ask():
+    print(ask_task(server.target.removeprefix("grpc://"), None, 5.0).name, flush=True)
+
+atexit.register(ask)  # before the server stops, and after the interpreter has begun to end
+"""
+
+
+def test_a_call_that_arrives_while_the_process_ends_does_not_hold_it():
+    command = [sys.executable, "-c", ENDING]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stdout) == (0, "/job:worker/task:0\n")
+
+
 @pytest.mark.xdist_group("tasks")
 def test_the_command_says_what_is_wrong():
     command = [sys.executable, "-m", "anabranch"]
