@@ -27,6 +27,7 @@ from .contexts import BranchContext, Context, LoopContext, LoopParts, Switches
 from .narrowing import holds_store_access
 from .nodes import Machine, Node, Value, spec_of
 from .scheduling import lower_scheduled
+from .starting import late_starters
 
 DeviceOf = Callable[[Operation], str]
 
@@ -327,6 +328,11 @@ class Lowering:
         for frame, device in sorted(taking_part, key=lambda pair: -pair[0].depth):
             if frame in by_frame and (frame, device) not in started:
                 by_frame[frame].control(device)
+        for frame, loop in by_frame.items():
+            devices = [device for where, device in started if where is frame and device is not None]
+            if devices:
+                for device in late_starters(self.machine.nodes, frame, sorted(set(devices))):
+                    loop.control(device)
 
 
 def _has_frame(operation: Operation) -> bool:

@@ -113,6 +113,32 @@ def test_iterations_overlap_on_four_devices(iterations: int, clusters: bool):
     np.testing.assert_array_equal(run(program, list(feeds.values()))[0], interpreted(states[-1:], feeds)[0])
 
 
+def test_a_sum_that_waits_for_another_device_holds_up_nothing():
+    """Its device computes for later iterations, as many as may be alive, while the other one is at work."""
+    declare(2)
+    x, n = ab.placeholder((COUNT,), "float32", "x"), ab.placeholder((), "int32", "n")
+
+    def body(i: Tensor, total: Tensor) -> Any:
+        with ab.device("sim:0"):
+            sent = ops.tanh(x + ops.cast(i, "float32"))
+        with ab.device("sim:1"):
+            came = ops.tanh(ops.tanh(ops.tanh(sent)))
+        with ab.device("sim:0"):
+            return i + 1, total + came
+
+    def span(window: int) -> float:
+        loop = ab.while_loop(lambda i, _: i < n, body, (0, ops.zeros((COUNT,))), parallel_iterations=window)
+        program = machine([loop[1]], [x, n])
+        feeds = {x: vector(), n: np.int32(10)}
+        seconds = makespan(program, list(feeds.values()))
+        np.testing.assert_array_equal(run(program, list(feeds.values()))[0], interpreted([loop[1]], feeds)[0])
+        return seconds
+
+    busy = 10 * 3 * KERNEL
+    assert span(4) < busy + 8 * KERNEL
+    assert span(1) > busy + 10 * KERNEL
+
+
 def test_one_state_that_goes_round_four_devices():
     """Nothing overlaps where each operation needs the one before."""
     declare(4)
