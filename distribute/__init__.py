@@ -18,6 +18,7 @@ _NAMES = {
     "replica_device_setter": ".device_setter",
     "DataParallel": ".data_parallel",
     "ParameterServer": ".strategy",
+    "Pipeline": ".pipeline",
     "Server": ".server",
     "ServerConfig": ".config",
     "Strategy": ".strategy",
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from .device_setter import replica_device_setter
     from .encryption import TLS
     from .environment import cluster_from_environment
+    from .pipeline import Pipeline
     from .server import Server
     from .sharding import (
         FixedShardsPartitioner,
@@ -77,6 +79,7 @@ __all__ = [
     "MinSizePartitioner",
     "ParameterServer",
     "Partitioner",
+    "Pipeline",
     "Server",
     "ServerConfig",
     "ShardedVariable",

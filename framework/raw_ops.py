@@ -24,6 +24,7 @@ from ..engine.objects.registry import deserialize_keras_object, serialize_keras_
 from ..engine.ops.base import Constant, apply_multi, convert_to_tensor
 from ..engine.ops.indexing import GetItem, Place, SliceItem
 from ..layers.node import Node
+from ..layers.placed import place_of_call
 from .keras_ops import PACKAGE, KerasOp, apply_keras_op, constant_value, fold, keras_op
 
 OWN_OPS = "anabranch.engine.ops"
@@ -48,7 +49,8 @@ class RawOp:
     def __call__(self, *args: Any) -> tuple[Tensor, ...]:
         """The op once more, on other inputs: tensors, variables, arrays."""
         tensors = [convert_to_tensor(arg) for arg in args]
-        return apply_multi(self.op, *tensors, name=self.name)
+        with place_of_call(self):
+            return apply_multi(self.op, *tensors, name=self.name)
 
     @property
     def is_of_keras(self) -> bool:

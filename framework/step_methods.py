@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,11 +57,8 @@ class StepMethods:
         self._is_building_step = False
         self._trained_variables: list[Variable] = []
         self._read_logs_program: tuple[Program, list[Any], Any, int] | None = None
-        self._steps = {
-            "train": StepPrograms(self._build_train_step),
-            "test": StepPrograms(self._build_test_step),
-            "predict": StepPrograms(self._build_predict_step),
-        }
+        self._steps = {mode: StepPrograms(partial(self._build_step, mode)) for mode in ("train", "test", "predict")}
+        self._pipeline: Any = None  # what builds the steps of a model in stages
         self._output_structure: dict[str, Any] = {}
         self._log_names: dict[tuple[str, str], list[str]] = {}  # by kind of step and layout: what the step returns
         self._latest: dict[str, tuple[str, tuple[Any, ...]]] = {}  # by kind of step: layout and values of the latest
@@ -251,6 +249,16 @@ class StepMethods:
         return dict(sorted(values.items()))
 
     # --- building steps -------------------------------------------------------------------------------------
+
+    def _build_step(self, mode: str, layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
+        """Build a step, of a model in stages on the devices of these."""
+        if self._pipeline is None:
+            return self._build_plain_step(mode, layout, tensors)
+        return self._pipeline.build(mode, layout, tensors)
+
+    def _build_plain_step(self, mode: str, layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
+        build = {"train": self._build_train_step, "test": self._build_test_step, "predict": self._build_predict_step}
+        return build[mode](layout, tensors)
 
     def _build_train_step(self, layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
         fetches = self._build_logged_step("train", self.train_step, layout, tensors)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from .. import optim
+from ..distribute.pipeline import Pipeline
 from ..distribute.strategy import Strategy, current_strategy
 from ..engine.graph import Tensor, in_explicit_graph, pack_as
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
@@ -124,6 +125,7 @@ class Trainer(StepMethods):
         elif _needs_scaled_loss(self):
             self.optimizer = optim.LossScaleOptimizer(self.optimizer, name="loss_scale_optimizer")
         self.loss = loss
+        self._pipeline = self._pipeline_steps()
         self.run_eagerly = run_eagerly
         self.steps_per_execution = max(int(steps_per_execution or 1), 1)
         self.jit_compile = jit_compile
@@ -135,6 +137,14 @@ class Trainer(StepMethods):
         self._checked_batch = False
         self.compiled = True
         self._forget_programs()
+
+    def _pipeline_steps(self) -> Any:
+        """What builds the steps of a model that is compiled under a `Pipeline`; None for other models."""
+        if not isinstance(self.distribute_strategy, Pipeline):
+            return None
+        from .pipeline.steps import PipelineSteps  # few need it
+
+        return PipelineSteps(self, self.distribute_strategy)
 
     def _prepare(self, what: str) -> None:
         """Check that the model is compiled; drop programs that were built for other trainable variables."""

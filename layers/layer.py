@@ -39,6 +39,7 @@ from .calling import (
 from .input_spec import check_inputs
 from .layer_config import SHAPE_ARGUMENTS
 from .node import Node, is_construction_graph
+from .placed import place_of_call
 from .shape_programs import ArrayFunction
 from .stateless import StatelessCalls
 
@@ -192,9 +193,10 @@ class Layer(StatelessCalls):
                 self._check_input_spec(converted)
                 self._fill_masks(arguments, converted)
                 active.autocast = self._weights_dtype()
-                outputs = self.call(*_positional(converted), **_keywords(converted, self._call_signature))
-                active.autocast = None
-                self._regularize_activity(outputs)
+                with place_of_call(self):
+                    outputs = self.call(*_positional(converted), **_keywords(converted, self._call_signature))
+                    active.autocast = None
+                    self._regularize_activity(outputs)
         except Exception as error:
             shapes = {name: shapes_of(value) for name, value in converted.items() if tensors_in(value)}
             error.add_note(f"In the call of layer {self.name!r} ({type(self).__name__}) on shapes {shapes}.")

@@ -98,7 +98,7 @@ class StepTracer:
         model.reset_metrics()
         metric_variables = [variable for metric in model.metrics for variable in metric.variables]
         self._resets = {variable: variable.numpy() for variable in metric_variables}
-        self.log_variables = {name: Variable(0.0, name=f"logs/{name}", trainable=False) for name in traced.logs}
+        self.log_variables = {name: _log_variable(name, value) for name, value in traced.logs.items()}
         optimizers = [optimizer for optimizer, _, _ in traced.applications]
         slots = [variable for optimizer in optimizers for variable in optimizer.variables]
         logs = list(self.log_variables.values())
@@ -203,6 +203,10 @@ class StepTracer:
             )
         return found
 
+    def variables_of(self, application: int) -> list[Variable]:
+        """The variables of an application of an optimizer."""
+        return self.applications[application][1]
+
     def build_updates(self, values: Sequence[Any], shards: Sequence[Any] = ()) -> None:
         """Build the updates by reduced values: of state and metrics, then by the optimizers.
 
@@ -279,6 +283,12 @@ def _refuse_late_reads(name: str, scope: StatelessScope, changed: Mapping[Variab
             f"train_step of model {name!r} uses {sorted(set(late))} after an optimizer was to update them. "
             f"{_ONE_UPDATE}"
         )
+
+
+def _log_variable(name: str, value: Any) -> Variable:
+    """What holds the mean of a value that steps log: in its dtype if that has fractions."""
+    dtype = value.spec.dtype if value.spec.differentiable else "float32"
+    return Variable(0.0, dtype=dtype, name=f"logs/{name}", trainable=False)
 
 
 def _name_of(value: Any) -> str:

@@ -1,0 +1,245 @@
+"""`PipelineSteps`: the training step of a model in stages: a loop over the microbatches of a batch.
+
+The model's own `train_step` is traced in the body of the loop, as replicas trace it (`replicas.traced`): optimizers
+hand their gradients over, and what is assigned to other variables is kept aside. Both are summed over the microbatches,
+weighted by rows, in variables of the loop; behind it the optimizers make their updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from ...distribute.pipeline import Pipeline
+from ...engine import ops
+from ...engine.control_flow.tensor_array import TensorArray
+from ...engine.control_flow.while_loop import while_loop
+from ...engine.graph import Graph, IndexedSlices, Tensor, eagerly
+from ...engine.graph.dtypes import as_dtype
+from ...engine.graph.scopes import device
+from ...engine.place.devices import devices_version
+from ..data import Batch, Layout
+from ..replicas.traced import Entry, StepTracer, placeholders
+from .checks import check
+from .stages import Stages
+
+
+class PipelineSteps:
+    """Builds the steps of one model that was compiled under `Pipeline`.
+
+    Args:
+        model: the model.
+        strategy: says into which stages, and how many microbatches.
+
+    Raises:
+        ValueError: it can't be trained by microbatches; the message says why.
+    """
+
+    def __init__(self, model: Any, strategy: Pipeline) -> None:
+        self._model = model
+        self._strategy = strategy
+        self._stages: tuple[int, Stages] | None = None
+        self._tracers: dict[tuple[str, tuple[int, ...]], StepTracer] = {}
+        check(model)
+
+    # --- steps ------------------------------------------------------------------------------------------------------
+
+    def build(self, mode: str, layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
+        """Build a step in the current graph: of training with microbatches, others on all rows at once.
+
+        Args:
+            mode: "train", "test" or "predict".
+            layout, tensors: of a batch.
+
+        Returns:
+            What it gives: outputs, or what it logs.
+        """
+        if mode == "train":
+            return self.build_train(layout, tensors)
+        if self._stages is None:  # makes what the model makes at first, on no device in particular
+            with eagerly(), Graph().as_default():
+                self._model._build_plain_step(mode, layout, placeholders(_like_batch(layout, tensors)))
+        with self._found_stages().placed():
+            return self._model._build_plain_step(mode, layout, tensors)
+
+    def build_train(self, layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
+        """Build a training step in the current graph.
+
+        Args:
+            layout, tensors: of a batch.
+
+        Returns:
+            What it logs, if the model has a say in that.
+
+        Raises:
+            ValueError: the step can't be cut into microbatches; the message says why.
+        """
+        tracer = self._tracer(layout, tensors)
+        stages = self._found_stages()
+        with stages.placed():
+            sums = _Loop(self._strategy, stages, tracer, layout, tensors).build()
+            self._model._trained_variables = self._model.trainable_variables
+            names = list(tracer.log_variables)
+            logs = dict(zip(names, sums[len(sums) - len(names) :], strict=True)) if names else {}
+            tracer.build_updates(sums)
+            if not names:
+                return []
+            results = self._model.get_metrics_result()
+            self._model._log_names["train", layout.key] = names
+            return [ops.convert_to_tensor(results.get(name, value)) for name, value in logs.items()]
+
+    def _found_stages(self) -> Stages:
+        """The stages, on the devices that are declared now."""
+        version = devices_version()
+        if self._stages is None or self._stages[0] != version:
+            self._stages = version, Stages(self._model, self._strategy)
+        return self._stages[1]
+
+    def _tracer(self, layout: Layout, tensors: list[Tensor]) -> StepTracer:
+        key = layout.key, tuple(id(variable) for variable in self._model.trainable_variables)
+        if key not in self._tracers:
+            check(self._model)
+            with eagerly():
+                metrics = self._model.metrics
+                before = [(variable, np.array(variable.numpy())) for m in metrics for variable in m.variables]
+                tracer = StepTracer(self._model, self._strategy, _like_batch(layout, tensors))
+                for variable, value in before:
+                    variable.assign(value)
+            key = layout.key, tuple(id(variable) for variable in self._model.trainable_variables)
+            self._tracers[key] = tracer
+        return self._tracers[key]
+
+
+class _Loop:
+    """The loop over the microbatches of one batch.
+
+    Args:
+        strategy: how many there are.
+        stages: where what is computed.
+        tracer: of the training step.
+        layout, tensors: the batch.
+    """
+
+    def __init__(
+        self, strategy: Pipeline, stages: Stages, tracer: StepTracer, layout: Layout, tensors: list[Tensor]
+    ) -> None:
+        self._strategy = strategy
+        self._stages = stages
+        self._tracer = tracer
+        self._layout = layout
+        self._tensors = tensors
+        rows = tensors[0].shape[0] if tensors[0].shape else None
+        self._rows: Any = ops.shape(tensors[0])[0] if rows is None else rows
+        self._count: Any = ops.minimum(strategy.microbatches, self._rows) if rows is None else None
+        if rows is not None:
+            self._count = max(min(strategy.microbatches, rows), 1)
+        self._is_even = rows is not None and rows % self._count == 0
+        if self._is_even:
+            with device(None):
+                self._stacked = [_stacked(tensor, self._count) for tensor in tensors]
+
+    def build(self) -> list[Any]:
+        """Build it; gives what each of the tracer's entries has come to: a tensor, or rows of a table."""
+        entries = self._tracer.entries
+        starts = [start for entry in entries for start in self._starts(entry)]
+
+        def body(number: Any, *sums: Any) -> tuple[Any, ...]:
+            feeds, weight = self._microbatch(number)
+            found = self._tracer.traced_entries(self._layout, feeds)
+            rest = iter(sums)
+            given: list[Any] = []
+            for entry, tensors in found:
+                with self._at(entry):
+                    given += self._added(entry, tensors, [next(rest) for _ in tensors], number, weight)
+            return (number + 1, *given)
+
+        count = self._count
+        in_flight = self._strategy.parallel_iterations
+        results = while_loop(lambda number, *_: number < count, body, (0, *starts), parallel_iterations=in_flight)
+        rest = iter(results[1:])
+        return [self._ended(entry, rest) for entry in entries]
+
+    def _at(self, entry: Entry) -> AbstractContextManager[None]:
+        """The scope of the device that holds what an entry is a gradient or value of."""
+        if entry.variable is None:
+            variables = self._tracer.variables_of(entry.application)
+            place = self._stages.place_of(variables[entry.position])
+        else:
+            place = self._stages.place_of(entry.variable)
+        return nullcontext() if place is None else device(place)
+
+    # --- microbatches -----------------------------------------------------------------------------------------------
+
+    def _microbatch(self, number: Any) -> tuple[list[Tensor], Any]:
+        """The tensors of a microbatch, and its share of the rows: None where all have the same."""
+        if self._is_even:
+            return [stacked[number] for stacked in self._stacked], None
+        size, more = self._rows // self._count, self._rows % self._count
+        first = number * size + ops.minimum(number, more)
+        last = first + size + ops.cast(number < more, "int32")
+        weight = ops.cast(last - first, "float64") / ops.cast(self._rows, "float64")
+        return [tensor[first:last] for tensor in self._tensors], weight
+
+    # --- sums -------------------------------------------------------------------------------------------------------
+
+    def _starts(self, entry: Entry) -> list[Any]:
+        """What an entry's variables of the loop begin with."""
+        with self._at(entry):
+            dtype, shape = as_dtype(entry.part.dtype), entry.part.shape or ()
+            if entry.part.has_rows:
+                return [
+                    TensorArray("int64", self._count, element_shape=(None,)),
+                    TensorArray(dtype, self._count, element_shape=(None, *shape[1:])),
+                ]
+            return [ops.zeros(shape, _wide(dtype))]
+
+    def _added(self, entry: Entry, given: Sequence[Any], sums: Sequence[Any], number: Any, weight: Any) -> list[Any]:
+        """The sums with what one microbatch gives."""
+        *indices, value = given
+        if entry.part.reduction == "first":
+            return [ops.where(ops.equal(number, 0), ops.cast(value, sums[-1].dtype), sums[-1])]
+        if not entry.part.has_rows:
+            value = ops.cast(value, sums[-1].dtype)
+        if entry.part.reduction == "mean" and weight is not None:
+            value = value * ops.cast(weight, value.dtype)
+        if entry.part.has_rows:
+            return [sums[0].write(number, indices[0]), sums[1].write(number, value)]
+        return [sums[0] + value]
+
+    def _ended(self, entry: Entry, results: Any) -> Any:
+        """What an entry comes to when the loop is over."""
+        with self._at(entry):
+            scale = None if entry.part.reduction != "mean" or not self._is_even else 1.0 / self._count
+            if entry.part.has_rows:
+                indices, values = next(results).concat(), next(results).concat()
+                values = values if scale is None else values * ops.cast(scale, values.dtype)
+                whole = ops.convert_to_tensor(np.array(entry.part.shape, "int64"))
+                return IndexedSlices(values, indices, whole)
+            value = next(results)
+            value = value if scale is None else value * ops.cast(scale, value.dtype)
+            return ops.cast(value, entry.part.dtype)
+
+
+def _like_batch(layout: Layout, tensors: list[Tensor]) -> Batch:
+    """A batch of which nothing but shapes and dtypes is known."""
+    leaves: list[Any] = [tensor.spec for tensor in tensors]
+    return Batch(layout, leaves, 0)
+
+
+def _stacked(tensor: Any, count: int) -> Tensor:
+    """The rows of a batch as an array of microbatches."""
+    rows, *rest = tensor.shape
+    return ops.reshape(tensor, (count, rows // count, *rest))
+
+
+def _wide(dtype: Any) -> Any:
+    """A dtype in which sums lose nothing: float32 for half precision, whole numbers for truth values."""
+    if dtype.kind == "b":
+        return "int32"
+    return "float32" if dtype.itemsize < 4 and dtype.kind not in "iu" else dtype
+
+
+__all__ = ["PipelineSteps"]
