@@ -433,6 +433,7 @@ class Model(Trainer, NestedState, Layer):
         *,
         version: int | None = None,
         warmup: Any = None,
+        pad: Mapping[str, Any] | None = None,
         opset_version: int | None = None,
     ) -> int: ...
 
@@ -445,6 +446,7 @@ class Model(Trainer, NestedState, Layer):
         *,
         version: int | None = None,
         warmup: Any = None,
+        pad: Mapping[str, Any] | None = None,
         opset_version: int | None = None,
     ) -> int | None:
         """Export the graph of the model's inference and its weights, without its Python code.
@@ -460,14 +462,17 @@ class Model(Trainer, NestedState, Layer):
             version: a number; by default one more than the highest that is there. Of "anabranch" alone.
             warmup: example inputs, as `predict` takes them: a server computes them before it is asked anything, so that
                 programs for their shapes are compiled by then. They are written into the folder. Of "anabranch" alone.
+            pad: by the names of inputs, what axis 1 may be filled up with, since the model masks it: ``{"tokens": 0}``.
+                A server then computes sequences of several lengths together. That answers stay the same within 1e-5 is
+                checked on `warmup`. Of "anabranch" alone.
             opset_version: the version of ONNX's operators, 18 to 25, by default 21. Of "onnx" alone.
 
         Returns:
             The version; None for "onnx".
 
         Raises:
-            ValueError: the format is another, there is no signature, the inference writes variables, or `warmup` does
-                not fit the inputs.
+            ValueError: the format is another, there is no signature, the inference writes variables, `warmup` does
+                not fit the inputs, or answers change with `pad`.
             SavedGraphError: an operation holds a Python function; the message names its line.
             OnnxError: an operation has no counterpart in ONNX; the message names its line.
             FileExistsError: there is this version already.
@@ -475,12 +480,13 @@ class Model(Trainer, NestedState, Layer):
         if format == "onnx":
             from .onnx.export.models import export_model as export_onnx
 
-            return export_onnx(self, filepath, verbose, input_signature, opset_version, version, warmup)
+            given = {"version": version, "warmup": warmup, "pad": pad}
+            return export_onnx(self, filepath, verbose, input_signature, opset_version, given)
         if opset_version is not None:
             raise ValueError(f"export(opset_version={opset_version!r}) is for format='onnx'; the format is {format!r}.")
         from .serving.exporting.model_export import export_model
 
-        return export_model(self, filepath, format, verbose, input_signature, version, warmup)
+        return export_model(self, filepath, format, verbose, input_signature, version, warmup, pad)
 
     def to_json(self, **kwargs: Any) -> str:
         """The architecture, without weights, as JSON."""

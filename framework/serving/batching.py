@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...engine.graph.quick_dataclass import dataclass
+from .lengths import padded_length
 from .servable import Servable
 from .signature import DEFAULT
 from .statistics import BatchObserver
@@ -53,12 +54,19 @@ class Batching:
 
 
 class _Request:
-    """One that waits. `key`: those with an equal one can be computed together; None stands for no other."""
+    """One that waits.
 
-    __slots__ = ("arrays", "future", "had_to_wait", "key", "rows", "signature", "since")
+    `key`: those with an equal one can be computed together; None stands for no other. `sizes`: the lengths up to which
+    its sequences are filled, and those that they have; None if they are not.
+    """
 
-    def __init__(self, arrays: Sequence[Any], signature: str, rows: int, key: Any, future: Any, waits: bool) -> None:
+    __slots__ = ("arrays", "future", "had_to_wait", "key", "rows", "signature", "since", "sizes")
+
+    def __init__(
+        self, arrays: Sequence[Any], signature: str, rows: int, key: Any, sizes: Any, future: Any, waits: bool
+    ) -> None:
         self.arrays, self.signature, self.rows, self.key = arrays, signature, rows, key
+        self.sizes: tuple[tuple[int, ...], tuple[int, ...]] | None = sizes
         self.future: asyncio.Future[list[Any]] = future
         self.had_to_wait = waits
         self.since = time.perf_counter()
@@ -84,6 +92,7 @@ class Batcher:
         self._began = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._drained: asyncio.Future[None] | None = None
+        self._too_long: set[tuple[Any, ...]] = set()  # lengths that a model does not take, such as beyond its positions
 
     @property
     def is_busy(self) -> bool:
@@ -123,14 +132,25 @@ class Batcher:
         """
         loop = asyncio.get_running_loop()
         rows = len(arrays[0]) if arrays and arrays[0].ndim else 0
-        key = None
+        key, sizes = None, None
         if rows and self._servable.why_alone(signature) is None:
-            key = (signature or DEFAULT, *[(array.dtype, array.shape[1:]) for array in arrays])
+            key, sizes = self._key(arrays, signature or DEFAULT)
         waits = self._is_busy or bool(self._waiting)
-        request = _Request(arrays, signature, rows, key, loop.create_future(), waits)
+        request = _Request(arrays, signature, rows, key, sizes, loop.create_future(), waits)
         self._waiting.append(request)
         self._consider()
         return request.future
+
+    def _key(self, arrays: Sequence[Any], signature: str) -> tuple[Any, Any]:
+        """Return the key and the sizes of a request whose rows can be joined with others."""
+        lengths = self._servable.lengths(signature)
+        own = None if lengths is None else lengths.of(arrays)
+        wanted = () if own is None else tuple(padded_length(length) for length in own)
+        if lengths is None or own is None or (signature, *wanted) in self._too_long:
+            return (signature, None, *[(array.dtype, array.shape[1:]) for array in arrays]), None
+        shapes = [array.shape[2:] if place in lengths.places else array.shape[1:] for place, array in enumerate(arrays)]
+        kinds = [(array.dtype, shape) for array, shape in zip(arrays, shapes, strict=True)]
+        return (signature, wanted, *kinds), (wanted, own)
 
     def _consider(self) -> None:
         """Compute the next batch, if the model is idle, and the batch is full or has waited for long enough."""
@@ -209,14 +229,26 @@ class Batcher:
             return self._together(batch)
         except Exception as error:
             if len(batch) == 1:
-                return [error]
+                return [self._unpadded(batch[0], error)]
         return [self._compute([request])[0] for request in batch]
+
+    def _unpadded(self, request: _Request, error: Exception) -> Any:
+        """Give the outputs of a request that failed with its sequences filled up, without that; or what is raised."""
+        if request.sizes is None:
+            return error
+        (wanted, _), request.sizes = request.sizes, None
+        try:
+            outputs = self._together([request])[0]
+        except Exception as raised:
+            return raised
+        self._too_long.add((request.signature or DEFAULT, *wanted))
+        return outputs
 
     def _together(self, batch: list[_Request]) -> list[list[Any]]:
         first = batch[0]
         if first.key is None:
             return [self._servable.run(first.arrays, first.signature)]
-        columns = list(zip(*[request.arrays for request in batch], strict=True))
+        columns = list(zip(*[self._padded(request) for request in batch], strict=True))
         rows = sum(request.rows for request in batch)
         most = self._settings.max_batch_size
         if self._settings.bitwise:
@@ -232,9 +264,21 @@ class Batcher:
         results: list[list[Any]] = []
         start = 0
         for request in batch:
-            results.append([output[start : start + request.rows] for output in outputs])
+            results.append(self._cut(request, [output[start : start + request.rows] for output in outputs]))
             start += request.rows
         return results
+
+    def _padded(self, request: _Request) -> Sequence[Any]:
+        lengths = self._servable.lengths(request.signature)
+        if lengths is None or request.sizes is None:
+            return request.arrays
+        return lengths.pad(request.arrays, request.sizes[0])
+
+    def _cut(self, request: _Request, outputs: list[Any]) -> list[Any]:
+        lengths = self._servable.lengths(request.signature)
+        if lengths is None or request.sizes is None:
+            return outputs
+        return lengths.cut(outputs, request.sizes[1])
 
     def _run(self, arrays: Sequence[Any], signature: str) -> list[Any]:
         outputs = self._servable.run(arrays, signature)

@@ -18,6 +18,7 @@ from ...engine.ops.base import Constant
 from ...engine.passes.independent_rows import why_rows_depend
 from ...engine.passes.prune import all_operations, needed_operations
 from ...engine.session.programs import make_variants
+from .lengths import Lengths, padded_length
 from .signature import DEFAULT, Signature
 from .storage import WARMUP, ServableError, pick_version, read_servable, read_warmup
 from .values import as_input
@@ -43,6 +44,7 @@ class Servable:
         self._programs = {name: _programs(graph, signature) for name, signature in signatures.items()}
         self._bytes = _bytes_by_dtype(graph)
         self._why_alone = {name: _why_alone(graph, signature) for name, signature in signatures.items()}
+        self._lengths = {name: Lengths(each) for name, each in signatures.items() if each.paddings}
 
     def signature(self, name: str = "") -> Signature:
         """The signature of a name, by default the one called "serving_default".
@@ -114,6 +116,10 @@ class Servable:
         """
         return self._why_alone[signature or DEFAULT]
 
+    def lengths(self, signature: str = "") -> Lengths | None:
+        """Return the way to fill up the sequences of several requests to one length; None if they can't be."""
+        return self._lengths.get(signature or DEFAULT)
+
     def warm_up(self, max_batch_size: int) -> None:
         """Compute the requests that the servable brings, so that programs for their shapes are compiled.
 
@@ -130,6 +136,10 @@ class Servable:
                 arrays = [as_input(info, inputs[info.name]) for info in infos]
             except RequestError as error:
                 raise ServableError(f"{WARMUP} of {str(self.path)!r}: {error}") from None
+            lengths = self.lengths(name)
+            found = None if lengths is None else lengths.of(arrays)
+            if lengths is not None and found is not None:
+                arrays = lengths.pad(arrays, [padded_length(each) for each in found])
             self.run(arrays, name)
             rows = len(arrays[0]) if arrays[0].ndim else 0
             size = 1 if rows and self.why_alone(name) is None else max_batch_size + 1

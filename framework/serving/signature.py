@@ -39,6 +39,19 @@ class TensorInfo:
 
 
 @dataclass(frozen=True)
+class Padding:
+    """Inputs whose sequences may be filled up together along axis 1, since the model masks what is filled up.
+
+    Attributes:
+        inputs: the names of inputs of one length, each with the value that it is filled up with.
+        outputs: the names of outputs that are longer then, each with the axis to be cut back.
+    """
+
+    inputs: tuple[tuple[str, Any], ...]
+    outputs: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
 class Signature:
     """One way to call a servable.
 
@@ -46,12 +59,14 @@ class Signature:
         inputs, outputs: what it takes and gives, in order.
         outputs_as: "one", "list" or "dict": in which structure the model gave its outputs.
         row_wise: whether each row is computed for itself, if whoever exported said so; None leaves it to the graph.
+        paddings: which inputs may be filled up, in groups of the same length.
     """
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     outputs_as: str
     row_wise: bool | None = None
+    paddings: tuple[Padding, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The signature as values for JSON."""
@@ -60,6 +75,7 @@ class Signature:
             "outputs": [_info_to_json(info) for info in self.outputs],
             "outputs_as": self.outputs_as,
             **({} if self.row_wise is None else {"row_wise": self.row_wise}),
+            **({"pad": [_padding_to_json(each) for each in self.paddings]} if self.paddings else {}),
         }
 
     @classmethod
@@ -67,7 +83,8 @@ class Signature:
         """The signature that `to_json` described."""
         inputs, outputs = (tuple(_info_from_json(each) for each in document[key]) for key in ("inputs", "outputs"))
         row_wise = document.get("row_wise")
-        return cls(inputs, outputs, str(document["outputs_as"]), None if row_wise is None else bool(row_wise))
+        paddings = tuple(_padding_from_json(each, inputs, outputs) for each in document.get("pad", ()))
+        return cls(inputs, outputs, str(document["outputs_as"]), None if row_wise is None else bool(row_wise), paddings)
 
 
 def _info_to_json(info: TensorInfo) -> dict[str, Any]:
@@ -81,4 +98,24 @@ def _info_from_json(document: Mapping[str, Any]) -> TensorInfo:
     return TensorInfo(str(document["name"]), document["dtype"], shape, str(document["tensor"]))
 
 
-__all__ = ["DEFAULT", "OPEN_INFERENCE", "TENSORFLOW", "Signature", "TensorInfo"]
+def _padding_to_json(padding: Padding) -> dict[str, Any]:
+    return {"inputs": [list(each) for each in padding.inputs], "outputs": [list(each) for each in padding.outputs]}
+
+
+def _padding_from_json(
+    document: Mapping[str, Any], inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
+) -> Padding:
+    padding = Padding(
+        tuple((str(name), value) for name, value in document["inputs"]),
+        tuple((str(name), int(axis)) for name, axis in document["outputs"]),
+    )
+    ranks = {info.name: len(info.shape) for info in inputs}
+    if any(ranks.get(name, 0) < 2 for name, _ in padding.inputs):
+        raise ValueError(f"inputs {padding.inputs} are padded, of {list(ranks)}")
+    ranks = {info.name: len(info.shape) for info in outputs}
+    if any(not 0 < axis < ranks.get(name, 0) for name, axis in padding.outputs):
+        raise ValueError(f"outputs {padding.outputs} are cut back, of {list(ranks)}")
+    return padding
+
+
+__all__ = ["DEFAULT", "OPEN_INFERENCE", "TENSORFLOW", "Padding", "Signature", "TensorInfo"]

@@ -225,6 +225,9 @@ class Doubled:
     def why_alone(self, signature: str) -> None:
         return None
 
+    def lengths(self, signature: str) -> None:
+        return None
+
     def run(self, arrays: Any, signature: str) -> list[Any]:
         assert self.free.wait(PATIENCE)
         self.ran.append(arrays[0].tolist())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from ....engine.graph import Graph, Symbol, Variable, flatten, pack_as
@@ -19,11 +20,10 @@ def export_model(
     verbose: bool | None = None,
     input_signature: Any = None,
     opset_version: int | None = None,
-    version: Any = None,
-    warmup: Any = None,
+    others: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a model's inference as an ONNX file; see `Model.export`."""
-    for name, given in (("version", version), ("warmup", warmup)):
+    """Write a model's inference as an ONNX file; see `Model.export`. `others`: options that are for servables."""
+    for name, given in (others or {}).items():
         if given is not None:
             raise ValueError(f"export({name}=...) is for format='anabranch': an ONNX file has no {name}.")
     opset = checked_opset(opset_version)

@@ -23,6 +23,7 @@ from .endpoint import (
     warmup_of,
 )
 from .model_export import check_version
+from .padding import with_padding
 
 
 class ExportArchive:
@@ -68,6 +69,7 @@ class ExportArchive:
         *,
         row_wise: bool | None = None,
         warmup: Any = None,
+        pad: Mapping[str, Any] | None = None,
     ) -> None:
         """Add a function.
 
@@ -78,7 +80,7 @@ class ExportArchive:
                 default the symbolic inputs, if `fn` is a model that has them.
             row_wise: True says that each row's outputs depend on that row alone, so that requests may be computed
                 together, where the graph does not show it; False forbids it. None leaves it to the graph.
-            warmup: example inputs, as of `Model.export`.
+            warmup, pad: example inputs, and inputs that may be filled up, as of `Model.export`.
 
         Raises:
             ValueError: the name is taken or can't be one, there is no signature, or the function writes variables.
@@ -98,8 +100,12 @@ class ExportArchive:
         else:
             arguments = list(input_signature) if isinstance(input_signature, (list, tuple)) else [input_signature]
         endpoint = trace_endpoint(f"Endpoint {name!r}", function, arguments, self._graph, row_wise)
-        if warmup is not None:
-            self._warmups.append(warmup_of(name, endpoint, warmup))
+        request = None if warmup is None else warmup_of(name, endpoint, warmup)
+        if pad is not None:
+            signature = with_padding("add_endpoint", self._graph, endpoint.signature, pad, request)
+            endpoint = endpoint._replace(signature=signature)
+        if request is not None:
+            self._warmups.append(request)
         self._endpoints[name] = endpoint
 
     def write_out(

@@ -18,7 +18,7 @@ class ExportServable(MonitorCallback):
         save_best_only: export only when the quantity improves.
         mode: "min", "max" or "auto", which goes by the quantity's name.
         every: export after each so many epochs.
-        input_signature, warmup: as of `Model.export`.
+        input_signature, warmup, pad: as of `Model.export`.
 
     Raises:
         ValueError: `save_best_only` without a quantity, or `every` is not at least 1.
@@ -46,6 +46,7 @@ class ExportServable(MonitorCallback):
         every: int = 1,
         input_signature: Any = None,
         warmup: Any = None,
+        pad: Any = None,
     ) -> None:
         super().__init__(monitor or "", mode)
         if save_best_only and not monitor:
@@ -55,7 +56,7 @@ class ExportServable(MonitorCallback):
         self.filepath = os.fspath(filepath)
         self.save_best_only = save_best_only
         self.every = every
-        self._input_signature, self._warmup = input_signature, warmup
+        self._options = {"input_signature": input_signature, "warmup": warmup, "pad": pad}
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         if (epoch + 1) % self.every:
@@ -66,4 +67,4 @@ class ExportServable(MonitorCallback):
                 if not self.improves(float(value), self.best):
                     return
                 self.best = float(value)
-        self.model.export(self.filepath, verbose=False, input_signature=self._input_signature, warmup=self._warmup)
+        self.model.export(self.filepath, verbose=False, **self._options)

@@ -15,7 +15,7 @@ from ....engine.graph.dtypes import as_dtype, name_of
 from ....layers.input_spec import InputSpec
 from ...config import floatx
 from ...layer_graph import history
-from ..signature import OPEN_INFERENCE, Signature, TensorInfo
+from ..signature import OPEN_INFERENCE, Padding, Signature, TensorInfo
 from ..storage import WarmupRequest
 from ..values import as_input
 
@@ -206,4 +206,11 @@ def _described(signature: Signature) -> list[str]:
     lines: list[str] = []
     for what, infos in (("input", signature.inputs), ("output", signature.outputs)):
         lines += [f"  {what} {info.name}: {info.dtype} {info.shape}" for info in infos]
+    lines += [f"  {padding_in_words(each)}" for each in signature.paddings]
     return lines
+
+
+def padding_in_words(padding: Padding) -> str:
+    """Return a sentence on the inputs that may be filled up."""
+    inputs = " and ".join(f"{name} with {value!r}" for name, value in padding.inputs)
+    return f"sequences are filled up for batches: {inputs}"

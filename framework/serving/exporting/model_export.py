@@ -10,6 +10,7 @@ from ....engine.graph import Graph
 from ..signature import DEFAULT
 from ..storage import write_servable
 from .endpoint import arguments_of, report, trace_endpoint, warmup_of
+from .padding import with_padding
 
 FORMATS = ("anabranch",)
 
@@ -22,6 +23,7 @@ def export_model(
     input_signature: Any = None,
     version: int | None = None,
     warmup: Any = None,
+    pad: Any = None,
 ) -> int:
     """Write a model's inference as a version of a servable; see `Model.export`."""
     if format not in FORMATS:
@@ -34,7 +36,10 @@ def export_model(
     arguments = arguments_of(model, input_signature)
     endpoint = trace_endpoint(f"Model {model.name!r}", partial(model, training=False), arguments, graph)
     requests = [] if warmup is None else [warmup_of(DEFAULT, endpoint, warmup)]
-    signatures = {DEFAULT: endpoint.signature}
+    signature = endpoint.signature
+    if pad is not None:
+        signature = with_padding("export", graph, signature, pad, requests[0] if requests else None)
+    signatures = {DEFAULT: signature}
     written = write_servable(filepath, graph, signatures, version, requests)
     if verbose or verbose is None:
         print(report(os.path.join(filepath, str(written)), signatures))
