@@ -21,7 +21,7 @@ from ..engine.ops.base import as_array
 from ..engine.ops.keys import global_generator
 from .data import PyDataset
 from .dataset_folders import Listing, check_folder_arguments, encode_labels, list_folder, split_listing
-from .images import _pillow, img_to_array, load_img
+from .images import _pillow, img_to_array, load_img, resizer
 
 Array = NDArray[Any]
 PathLike = str | os.PathLike[str]
@@ -359,35 +359,13 @@ def image_dataset_from_directory(
     listing = list_folder(
         directory, None if mode is None else labels, _IMAGES, class_names, shuffle, seed, follow_links, verbose
     )
-    resized = _resizer(size, interpolation, crop_to_aspect_ratio, pad_to_aspect_ratio, data_format)
+    resized = resizer(size, interpolation, crop_to_aspect_ratio, pad_to_aspect_ratio, data_format)
 
     def make(paths: Sequence[str]) -> Array:
         images = [img_to_array(load_img(path, color_mode), data_format, "float32") for path in paths]
         return np.stack([resized(image) for image in images])
 
     return _datasets(listing, make, mode, batch_size, shuffle, seed, validation_split, subset)
-
-
-def _resizer(
-    size: tuple[int, ...], interpolation: str, crop: bool, padded: bool, data_format: str | None
-) -> Callable[[Array], Array]:
-    from ..engine import ops
-    from ..engine.session import Function
-
-    if len(size) != 2:
-        raise ValueError(f"image_size must be (height, width), got {size}.")
-    if crop and padded:
-        raise ValueError("Only one of crop_to_aspect_ratio and pad_to_aspect_ratio can be True.")
-    return Function(
-        lambda image: ops.image.resize(
-            image,
-            size,
-            interpolation=interpolation,
-            crop_to_aspect_ratio=crop,
-            pad_to_aspect_ratio=padded,
-            data_format=data_format,
-        )
-    )
 
 
 def _datasets(

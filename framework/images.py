@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -136,6 +136,11 @@ def load_img(
     )
 
 
+def open_image(content: io.BytesIO, formats: Sequence[str]) -> Image:
+    """Open an image of one of some formats of Pillow's; the pixels are not read yet."""
+    return _pillow("open_image").open(content, formats=formats)
+
+
 def _content(path: Any) -> bytes:
     if isinstance(path, io.BytesIO):
         return path.getvalue()
@@ -204,6 +209,35 @@ def smart_resize(
     floats = array if array.dtype.kind == "f" and array.dtype.itemsize < 8 else array.astype(floatx())
     resized = Function(lambda image: ops.image.resize(image, target, interpolation, data_format=data_format))
     return resized(floats[key])
+
+
+def resizer(
+    size: tuple[int, ...], interpolation: str, crop: bool, padded: bool, data_format: str | None
+) -> Callable[[Array], Any]:
+    """Return a function that gives an image another size, as `image_dataset_from_directory` does.
+
+    Args:
+        size: ``(height, width)``.
+        interpolation, data_format: as of `ops.image.resize`.
+        crop, padded: keep the ratio of height to width, by cutting off or by filling up.
+
+    Raises:
+        ValueError: there are not two sizes, or both ratios are to be kept.
+    """
+    if len(size) != 2:
+        raise ValueError(f"image_size must be (height, width), got {size}.")
+    if crop and padded:
+        raise ValueError("Only one of crop_to_aspect_ratio and pad_to_aspect_ratio can be True.")
+    return Function(
+        lambda image: ops.image.resize(
+            image,
+            size,
+            interpolation=interpolation,
+            crop_to_aspect_ratio=crop,
+            pad_to_aspect_ratio=padded,
+            data_format=data_format,
+        )
+    )
 
 
 def save_img(

@@ -434,6 +434,7 @@ class Model(Trainer, NestedState, Layer):
         version: int | None = None,
         warmup: Any = None,
         pad: Mapping[str, Any] | None = None,
+        images: Mapping[str, Any] | None = None,
         opset_version: int | None = None,
     ) -> int: ...
 
@@ -447,6 +448,7 @@ class Model(Trainer, NestedState, Layer):
         version: int | None = None,
         warmup: Any = None,
         pad: Mapping[str, Any] | None = None,
+        images: Mapping[str, Any] | None = None,
         opset_version: int | None = None,
     ) -> int | None:
         """Export the graph of the model's inference and its weights, without its Python code.
@@ -465,6 +467,9 @@ class Model(Trainer, NestedState, Layer):
             pad: by the names of inputs, what axis 1 may be filled up with, since the model masks it: ``{"tokens": 0}``.
                 A server then computes sequences of several lengths together. That answers stay the same within 1e-5 is
                 checked on `warmup`. Of "anabranch" alone.
+            images: by the names of inputs of the shape (None, height, width, channels), how PNG or JPEG bytes become
+                arrays: ``{"x": {"resize": "bilinear"}}``, with the options "crop_to_aspect_ratio" and
+                "pad_to_aspect_ratio" as of `image_dataset_from_directory`. Of "anabranch" alone.
             opset_version: the version of ONNX's operators, 18 to 25, by default 21. Of "onnx" alone.
 
         Returns:
@@ -480,13 +485,13 @@ class Model(Trainer, NestedState, Layer):
         if format == "onnx":
             from .onnx.export.models import export_model as export_onnx
 
-            given = {"version": version, "warmup": warmup, "pad": pad}
+            given = {"version": version, "warmup": warmup, "pad": pad, "images": images}
             return export_onnx(self, filepath, verbose, input_signature, opset_version, given)
         if opset_version is not None:
             raise ValueError(f"export(opset_version={opset_version!r}) is for format='onnx'; the format is {format!r}.")
         from .serving.exporting.model_export import export_model
 
-        return export_model(self, filepath, format, verbose, input_signature, version, warmup, pad)
+        return export_model(self, filepath, format, verbose, input_signature, version, warmup, pad, images)
 
     def to_json(self, **kwargs: Any) -> str:
         """The architecture, without weights, as JSON."""

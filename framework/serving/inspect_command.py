@@ -111,11 +111,13 @@ def _bytes_below(path: Any) -> int:
 
 def _line(kind: str, info: dict[str, Any]) -> str:
     sizes = ", ".join("any" if size is None else str(size) for size in info["shape"])
-    return f"  {kind:<6} {info['name']}: {info['dtype']} ({sizes})"
+    also = ", or PNG or JPEG bytes" if "image" in info else ""
+    return f"  {kind:<6} {info['name']}: {info['dtype']} ({sizes}){also}"
 
 
 def _described(info: TensorInfo) -> dict[str, Any]:
-    return {"name": info.name, "dtype": info.dtype, "shape": list(info.shape)}
+    described = {"name": info.name, "dtype": info.dtype, "shape": list(info.shape)}
+    return described if info.image is None else {**described, "image": info.image.to_json()}
 
 
 def as_text(found: dict[str, Any]) -> str:

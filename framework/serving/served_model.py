@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,6 +13,7 @@ from .batching import Batcher, Batching
 from .configuration import MAX_ROWS
 from .metrics import Metrics
 from .servable import Servable
+from .signature import Signature
 from .statistics import Statistics
 
 _log = logging.getLogger("anabranch.serving")
@@ -45,8 +47,15 @@ class ServedModel:
         self.servable = servable
         self.version = str(servable.version)
         self._thread = ThreadPoolExecutor(1, f"serving-{name}")
+        self._images = ThreadPoolExecutor(1, f"serving-images-{name}")  # one at a time: they take memory
         self.statistics = Statistics(metrics.of_model(name))
         self._batcher = Batcher(servable, settings, self._thread, self.statistics)
+
+    async def prepare(self, signature: Signature, read: Callable[[], list[Any]]) -> list[Any]:
+        """The arrays of a request, which `read` gives; where images are among them, in another thread."""
+        if not signature.takes_images:
+            return read()
+        return await asyncio.get_running_loop().run_in_executor(self._images, read)
 
     async def run(self, arrays: Sequence[Any], signature: str = "") -> list[Any]:
         """The outputs, in order, for arrays that fit the inputs.
@@ -93,3 +102,4 @@ class ServedModel:
         """Wait for the requests under way, and end the thread."""
         await self._batcher.drained()
         self._thread.shutdown()
+        self._images.shutdown()

@@ -12,6 +12,42 @@ DEFAULT = "serving_default"  # the signature that a request means that names non
 
 
 @dataclass(frozen=True)
+class ImageForm:
+    """How PNG or JPEG bytes become an array for an input.
+
+    Attributes:
+        resize: the interpolation by which an image becomes as large as the input; None for images that are.
+        crop_to_aspect_ratio: cut off what does not fit, rather than distort.
+        pad_to_aspect_ratio: fill up with 0, rather than distort.
+    """
+
+    resize: str | None = None
+    crop_to_aspect_ratio: bool = False
+    pad_to_aspect_ratio: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The form as values for JSON."""
+        return {
+            "resize": self.resize,
+            "crop_to_aspect_ratio": self.crop_to_aspect_ratio,
+            "pad_to_aspect_ratio": self.pad_to_aspect_ratio,
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> ImageForm:
+        """The form that `to_json` described.
+
+        Raises:
+            ValueError: an option is unknown, or has another type.
+        """
+        kinds = {"resize": (str, type(None)), "crop_to_aspect_ratio": (bool,), "pad_to_aspect_ratio": (bool,)}
+        for name, value in document.items():
+            if name not in kinds or not isinstance(value, kinds[name]):
+                raise ValueError(f"{name!r}: {value!r} is no option of images. There are {', '.join(kinds)}.")
+        return cls(**document)
+
+
+@dataclass(frozen=True)
 class TensorInfo:
     """One input or output.
 
@@ -20,12 +56,18 @@ class TensorInfo:
         dtype: the name of its dtype.
         shape: its sizes, None for what is open.
         tensor: the name of the tensor in the graph.
+        image: how images become arrays, for an input that may come as these.
     """
 
     name: str
     dtype: str
     shape: tuple[int | None, ...]
     tensor: str
+    image: ImageForm | None = None
+
+    def with_image(self, form: ImageForm) -> TensorInfo:
+        """Return the same input, which may come as images."""
+        return TensorInfo(self.name, self.dtype, self.shape, self.tensor, form)
 
     @property
     def open_shape(self) -> list[int]:
@@ -68,6 +110,11 @@ class Signature:
     row_wise: bool | None = None
     paddings: tuple[Padding, ...] = ()
 
+    @property
+    def takes_images(self) -> bool:
+        """Whether an input may come as images, which take time to be read."""
+        return any(info.image is not None for info in self.inputs)
+
     def to_json(self) -> dict[str, Any]:
         """The signature as values for JSON."""
         return {
@@ -88,14 +135,16 @@ class Signature:
 
 
 def _info_to_json(info: TensorInfo) -> dict[str, Any]:
-    return {"name": info.name, "dtype": info.dtype, "shape": list(info.shape), "tensor": info.tensor}
+    written = {"name": info.name, "dtype": info.dtype, "shape": list(info.shape), "tensor": info.tensor}
+    return written if info.image is None else {**written, "image": info.image.to_json()}
 
 
 def _info_from_json(document: Mapping[str, Any]) -> TensorInfo:
     if document["dtype"] not in OPEN_INFERENCE:
         raise ValueError(f"unknown dtype {document['dtype']!r}")
     shape = tuple(None if size is None else int(size) for size in document["shape"])
-    return TensorInfo(str(document["name"]), document["dtype"], shape, str(document["tensor"]))
+    image = None if document.get("image") is None else ImageForm.from_json(document["image"])
+    return TensorInfo(str(document["name"]), document["dtype"], shape, str(document["tensor"]), image)
 
 
 def _padding_to_json(padding: Padding) -> dict[str, Any]:
@@ -118,4 +167,4 @@ def _padding_from_json(
     return padding
 
 
-__all__ = ["DEFAULT", "OPEN_INFERENCE", "TENSORFLOW", "Padding", "Signature", "TensorInfo"]
+__all__ = ["DEFAULT", "OPEN_INFERENCE", "TENSORFLOW", "ImageForm", "Padding", "Signature", "TensorInfo"]

@@ -10,17 +10,20 @@ import numpy as np
 
 from ...distribute.inference import RequestError
 from ...engine.graph.dtypes import as_dtype, name_of
+from .image_inputs import decoded, is_encoded
 from .signature import TensorInfo
 
 _KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf", "V": "iuf"}  # of the wanted dtype: kinds that may be given
 
 
 def as_input(info: TensorInfo, value: Any) -> Any:
-    """`value`, an array or nested lists, as an array for an input.
+    """`value`, an array, nested lists or images, as an array for an input.
 
     Raises:
         RequestError: it is no array, its values are of another kind or out of range, or its shape does not fit.
     """
+    if info.image is not None and is_encoded(value):
+        return decoded(info, value)
     array = as_array_of(f"Input {info.name!r}", info.dtype, value)
     check_shape(info, array.shape)
     return array

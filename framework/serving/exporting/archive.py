@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from ....engine.graph import Graph, Symbol, Variable
 from ....engine.passes.prune import needed_operations
 from ...model import Model
+from ..image_inputs import image_forms
 from ..signature import DEFAULT, Signature
 from ..storage import write_servable
 from .endpoint import (
@@ -70,6 +72,7 @@ class ExportArchive:
         row_wise: bool | None = None,
         warmup: Any = None,
         pad: Mapping[str, Any] | None = None,
+        images: Mapping[str, Any] | None = None,
     ) -> None:
         """Add a function.
 
@@ -80,7 +83,8 @@ class ExportArchive:
                 default the symbolic inputs, if `fn` is a model that has them.
             row_wise: True says that each row's outputs depend on that row alone, so that requests may be computed
                 together, where the graph does not show it; False forbids it. None leaves it to the graph.
-            warmup, pad: example inputs, and inputs that may be filled up, as of `Model.export`.
+            warmup, pad, images: example inputs, and inputs that may be filled up or come as images, as of
+                `Model.export`.
 
         Raises:
             ValueError: the name is taken or can't be one, there is no signature, or the function writes variables.
@@ -100,6 +104,10 @@ class ExportArchive:
         else:
             arguments = list(input_signature) if isinstance(input_signature, (list, tuple)) else [input_signature]
         endpoint = trace_endpoint(f"Endpoint {name!r}", function, arguments, self._graph, row_wise)
+        if images is not None:
+            signature = endpoint.signature
+            inputs = image_forms("add_endpoint", signature.inputs, images)
+            endpoint = endpoint._replace(signature=replace(signature, inputs=inputs))
         request = None if warmup is None else warmup_of(name, endpoint, warmup)
         if pad is not None:
             signature = with_padding("add_endpoint", self._graph, endpoint.signature, pad, request)

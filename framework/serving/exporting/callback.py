@@ -18,7 +18,7 @@ class ExportServable(MonitorCallback):
         save_best_only: export only when the quantity improves.
         mode: "min", "max" or "auto", which goes by the quantity's name.
         every: export after each so many epochs.
-        input_signature, warmup, pad: as of `Model.export`.
+        input_signature, warmup, pad, images: as of `Model.export`.
 
     Raises:
         ValueError: `save_best_only` without a quantity, or `every` is not at least 1.
@@ -47,6 +47,7 @@ class ExportServable(MonitorCallback):
         input_signature: Any = None,
         warmup: Any = None,
         pad: Any = None,
+        images: Any = None,
     ) -> None:
         super().__init__(monitor or "", mode)
         if save_best_only and not monitor:
@@ -56,7 +57,7 @@ class ExportServable(MonitorCallback):
         self.filepath = os.fspath(filepath)
         self.save_best_only = save_best_only
         self.every = every
-        self._options = {"input_signature": input_signature, "warmup": warmup, "pad": pad}
+        self._options = {"input_signature": input_signature, "warmup": warmup, "pad": pad, "images": images}
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         if (epoch + 1) % self.every:

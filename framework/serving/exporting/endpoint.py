@@ -15,6 +15,7 @@ from ....engine.graph.dtypes import as_dtype, name_of
 from ....layers.input_spec import InputSpec
 from ...config import floatx
 from ...layer_graph import history
+from ..image_inputs import is_encoded
 from ..signature import OPEN_INFERENCE, Padding, Signature, TensorInfo
 from ..storage import WarmupRequest
 from ..values import as_input
@@ -187,7 +188,8 @@ def warmup_of(name: str, endpoint: Endpoint, given: Any) -> WarmupRequest:
             f"got {len(leaves)}."
         )
     try:
-        arrays = [as_input(info, np.asarray(leaf)) for info, leaf in zip(infos, leaves, strict=True)]
+        values = [leaf if is_encoded(leaf) else np.asarray(leaf) for leaf in leaves]
+        arrays = [as_input(info, leaf) for info, leaf in zip(infos, values, strict=True)]
     except RequestError as error:
         raise ValueError(f"export(warmup=...): {error}") from None
     return name, {info.name: array for info, array in zip(infos, arrays, strict=True)}
@@ -205,7 +207,9 @@ def report(path: str, signatures: Mapping[str, Signature]) -> str:
 def _described(signature: Signature) -> list[str]:
     lines: list[str] = []
     for what, infos in (("input", signature.inputs), ("output", signature.outputs)):
-        lines += [f"  {what} {info.name}: {info.dtype} {info.shape}" for info in infos]
+        for info in infos:
+            also = "" if info.image is None else ", or PNG or JPEG bytes"
+            lines.append(f"  {what} {info.name}: {info.dtype} {info.shape}{also}")
     lines += [f"  {padding_in_words(each)}" for each in signature.paddings]
     return lines
 

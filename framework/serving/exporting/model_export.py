@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from ....engine.graph import Graph
+from ..image_inputs import image_forms
 from ..signature import DEFAULT
 from ..storage import write_servable
 from .endpoint import arguments_of, report, trace_endpoint, warmup_of
@@ -24,6 +26,7 @@ def export_model(
     version: int | None = None,
     warmup: Any = None,
     pad: Any = None,
+    images: Any = None,
 ) -> int:
     """Write a model's inference as a version of a servable; see `Model.export`."""
     if format not in FORMATS:
@@ -35,8 +38,10 @@ def export_model(
     graph = Graph()
     arguments = arguments_of(model, input_signature)
     endpoint = trace_endpoint(f"Model {model.name!r}", partial(model, training=False), arguments, graph)
-    requests = [] if warmup is None else [warmup_of(DEFAULT, endpoint, warmup)]
     signature = endpoint.signature
+    if images is not None:
+        signature = replace(signature, inputs=image_forms("export", signature.inputs, images))
+    requests = [] if warmup is None else [warmup_of(DEFAULT, endpoint._replace(signature=signature), warmup)]
     if pad is not None:
         signature = with_padding("export", graph, signature, pad, requests[0] if requests else None)
     signatures = {DEFAULT: signature}

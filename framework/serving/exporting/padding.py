@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def with_padding(
     check = _Check(servable, [warmup[1][info.name] for info in signature.inputs])
     try:
         groups = _groups(check, values)
-        padded = Signature(signature.inputs, signature.outputs, signature.outputs_as, signature.row_wise, groups)
+        padded = replace(signature, paddings=groups)
         check.all_at_once(padded)
     except _ChangesError as error:
         raise ValueError(

@@ -11,9 +11,10 @@ import numpy as np
 
 from ....distribute.inference import RequestError, WireTensor
 from ....engine.graph.dtypes import as_dtype
+from ..image_inputs import decoded
 from ..servable import Servable
 from ..signature import OPEN_INFERENCE, Signature, TensorInfo
-from ..values import as_array_of, as_text, check_shape
+from ..values import as_array_of, as_input, as_text, check_shape
 
 EXTENSIONS = ("binary_tensor_data", "generate", "model_configuration", "model_repository", "statistics")
 PLATFORM = "anabranch"
@@ -41,6 +42,8 @@ def array_from_wire(info: TensorInfo, tensor: WireTensor) -> Any:
         RequestError: it does not fit.
     """
     what, wanted = f"Input {info.name!r}", OPEN_INFERENCE[info.dtype]
+    if info.image is not None and tensor.datatype == "BYTES":
+        return _images(info, tensor)
     if tensor.datatype != wanted:
         raise RequestError(400, f"{what}: expected the datatype {wanted}, got {tensor.datatype!r}.")
     shape = _shape(what, tensor.shape)
@@ -53,6 +56,18 @@ def array_from_wire(info: TensorInfo, tensor: WireTensor) -> Any:
     if array.size != math.prod(shape):
         raise RequestError(400, f"{what}: the shape {shape} needs {math.prod(shape)} values, got {array.size}.")
     return array.reshape(shape)
+
+
+def _images(info: TensorInfo, tensor: WireTensor) -> Any:
+    """The array of images that came as bytes, of the shape [rows] or [rows, 1]."""
+    what = f"Input {info.name!r}"
+    shape = _shape(what, tensor.shape)
+    if len(shape) not in (1, 2) or shape[1:] not in ((), (1,)):
+        raise RequestError(400, f"{what}: images as BYTES have the shape [rows] or [rows, 1], got {list(shape)}.")
+    items = _split(what, tensor.data) if isinstance(tensor.data, bytes | memoryview) else tensor.data
+    if not isinstance(items, list) or len(items) != shape[0]:
+        raise RequestError(400, f"{what}: the shape {list(shape)} needs a list of {shape[0]} images.")
+    return decoded(info, items) if items else as_input(info, np.zeros((0, *[each or 0 for each in info.shape[1:]])))
 
 
 def _shape(what: str, shape: Any) -> tuple[int, ...]:

@@ -112,7 +112,7 @@ class OpenInferenceBackend:
     async def infer(self, request: InferRequest, raw: bool = True) -> Answer:
         found = self._catalogue.find(request.model, request.version)
         signature = found.servable.signature()
-        arrays = from_wire(signature, request.inputs)
+        arrays = await found.prepare(signature, lambda: from_wire(signature, request.inputs))
         names = [info.name for info in signature.outputs]
         unknown = [name for name in request.outputs if name not in names]
         if unknown:

@@ -27,7 +27,7 @@ class TensorFlowBackend:
         unknown = [name for name in outputs if name not in infos]
         if unknown:
             raise RequestError(400, f"There is no output {unknown[0]!r}. There are {', '.join(map(repr, infos))}.")
-        arrays = [_array(info, inputs[info.name]) for info in signature.inputs]
+        arrays = await model.prepare(signature, lambda: [_array(info, inputs[info.name]) for info in signature.inputs])
         values = model.servable.by_name(signature, await model.run(arrays, spec.signature))
         found = {name: TypedArray(infos[name].dtype, values[name]) for name in outputs or infos}
         return int(model.version), found
@@ -66,7 +66,7 @@ def version_states(catalogue: Catalogue, spec: ModelSpec) -> list[VersionState]:
 
 
 def _array(info: TensorInfo, given: TypedArray) -> Any:
-    if given.dtype != info.dtype:
+    if given.dtype != info.dtype and not (info.image is not None and given.dtype == "string"):
         raise RequestError(
             400, f"Input {info.name!r}: expected the dtype {TENSORFLOW[info.dtype]}, got {TENSORFLOW[given.dtype]}."
         )

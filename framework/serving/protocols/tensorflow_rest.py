@@ -49,7 +49,9 @@ class TensorFlowRest:
         by_rows = "instances" in body
         columns = _columns(signature, body["instances"]) if by_rows else _named(signature, body["inputs"])
         model.servable.check_names(signature, columns)
-        arrays = [as_input(info, columns[info.name]) for info in signature.inputs]
+        arrays = await model.prepare(
+            signature, lambda: [as_input(info, columns[info.name]) for info in signature.inputs]
+        )
         outputs = await model.run(arrays, name)
         shown = [_shown(info, array) for info, array in zip(signature.outputs, outputs, strict=True)]
         if by_rows:
