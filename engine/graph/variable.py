@@ -88,6 +88,26 @@ class Later:
         raise NotImplementedError(f"{type(self).__name__} must define compute().")
 
 
+class Given(Later):
+    """A first value that is there: the variable takes its memory as it is, without a copy.
+
+    Args:
+        array: in C order and writeable, and nothing else refers to it.
+    """
+
+    def __init__(self, array: Any) -> None:
+        self._array, self._shape = array, tuple(array.shape)
+        self.dtype = as_dtype(array.dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._shape
+
+    def compute(self) -> Any:
+        array, self._array = self._array, None
+        return array
+
+
 class _CreatedOnce(type):
     """Makes a variable unless an earlier trace of the same loop body or branch has made it."""
 

@@ -6,7 +6,17 @@ import importlib
 
 from ..graph.op import Op, registered_ops
 
-_MODULES = ("..checkpoint.ops", "..ops.collectives", "..ops.hashing", "..readers", "..summaries.ops")
+_MODULES = (
+    "..checkpoint.ops",
+    "..control_flow.scan",
+    "..control_flow.scheduling",
+    "..ops.collectives",
+    "..ops.hashing",
+    "..ops.int4",
+    "..ops.quantized",
+    "..readers",
+    "..summaries.ops",
+)
 
 
 def late_op(name: str) -> type[Op] | None:

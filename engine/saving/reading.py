@@ -216,6 +216,11 @@ def made_resource(description: Any, array: Callable[[int], Any]) -> Any:
             f"state of the kind {kind!r} is not known here. Load it with a newer version of anabranch"
         )
     value = array(description["value"]) if "first" not in description else described_draw(description["first"])
+    return made_variable(description, value)
+
+
+def made_variable(description: Any, value: Any) -> Variable:
+    """A new variable, as it was described, with a value."""
     shape = description["shape"]
     variable = Variable(value, shape, value.dtype, trainable=description["trainable"], name=description["name"])
     variable.device = description.get("device", "")

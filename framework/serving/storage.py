@@ -15,16 +15,17 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...engine.graph import Graph, Operation
+from ...engine.graph.variable import Given
 from ...engine.saving import SavedGraphError
 from ...engine.saving.files import array_document, read_array
-from ...engine.saving.reading import rebuild
+from ...engine.saving.reading import made_resource, made_variable, rebuild
 from ...engine.saving.values import storable
 from ...engine.saving.writing import describe
 from .signature import Signature
@@ -243,7 +244,9 @@ def read_servable(folder: Path) -> Contents:
         _check_format(written, source)
         signatures = {str(name): Signature.from_json(each) for name, each in written["signatures"].items()}
         entries = document["arrays"]
-        graph = rebuild(document, lambda number: _array(folder, manifest["files"], entries[number]), source)
+        graph = rebuild(
+            document, lambda number: _array(folder, manifest["files"], entries[number]), source, _made_resource
+        )
         for signature in signatures.values():
             for info in (*signature.inputs, *signature.outputs):
                 graph.get_tensor_by_name(info.tensor)
@@ -324,7 +327,21 @@ def _array(folder: Path, files: Mapping[str, Any], entry: Any) -> Any:
         return read_array(entry)
     if entry not in files:
         raise ServableError(f"{str(folder)!r}: graph.json names {entry!r}, which the manifest does not.")
-    return np.asarray(np.lib.format.open_memmap(folder / entry, mode="r"))  # read once, by whoever copies it
+    # Pages of the file, which all processes share. What is written gets pages of its own.
+    return np.asarray(np.lib.format.open_memmap(folder / entry, mode="c"))
+
+
+def _made_resource(description: Any, array: Callable[[int], Any]) -> Any:
+    """As `made_resource`, but variables have the memory of large arrays as it is."""
+    if description["kind"] != "variable" or "first" in description:
+        return made_resource(description, array)
+    value = array(description["value"])
+    if value.dtype.kind == "T" or value.nbytes <= _INLINE or not value.flags.c_contiguous:
+        return made_variable(description, value)
+    value.setflags(write=True)
+    variable = made_variable(description, Given(value))
+    variable.read_value()  # takes it
+    return variable
 
 
 def _zeros(folder: Path, entry: Mapping[str, Any]) -> Any:

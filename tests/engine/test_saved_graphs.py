@@ -4,6 +4,8 @@ The generated tests save every op, alone and inside branches and loops; here are
 """
 
 import json
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -395,6 +397,31 @@ def test_unknown_ops_are_named_with_the_file(graph: Any, tmp_path: Path):
         SavedGraphError, match=r"mine\.npz'.* 'mine' is of type 'scaled_for_saving', which is not known here.*import"
     ):
         ab.load_graph(tmp_path / "mine.npz")
+
+
+EVERY_OP = """
+import importlib, pkgutil
+import anabranch
+from anabranch.engine.graph.op import registered_ops
+from anabranch.engine.saving.late import late_op
+
+late_op("none")
+known = set(registered_ops())
+for package in ("engine", "layers"):
+    root = importlib.import_module(f"anabranch.{package}")
+    for module in pkgutil.walk_packages(root.__path__, root.__name__ + "."):
+        importlib.import_module(module.name)
+for name, cls in registered_ops().items():
+    made_later = "made by a pass" in cls.no_samples or cls.__module__.endswith(("array_windows", "staged"))
+    if name not in known and not made_later:
+        print(name, cls.__module__)
+"""
+
+
+@pytest.mark.slow
+def test_a_fresh_process_knows_every_op_that_graphs_are_built_of():
+    found = subprocess.run([sys.executable, "-c", EVERY_OP], capture_output=True, text=True, check=True)
+    assert found.stdout.split("\n")[:-1] == []
 
 
 def test_unknown_attributes_are_named_with_the_file(graph: Any):
