@@ -292,7 +292,7 @@ class _Rebuild:
     def _call(self, key: Key, layer: Any, call: Any) -> None:
         args, kwargs = self._arguments(call)
         # What an op makes of numbers alone is part of the graph, too, where `fold` asks for its memory first.
-        with self._graph.as_default() if isinstance(layer, SavedOp) else nullcontext():
+        with self._graph.entered() if isinstance(layer, SavedOp) else nullcontext():
             result = layer(*args, **kwargs)
         self.outputs[key] = [leaf for leaf in flatten(result) if isinstance(leaf, Tensor)]
 

@@ -231,7 +231,7 @@ def layer_graph_between(inputs: Any, outputs: Any, model_name: str) -> LayerGrap
     if not own:
         return graph
     inputs = map_leaves(lambda tensor: own.get(tensor, tensor), inputs)
-    with graph.inputs[0].graph.as_default():
+    with graph.inputs[0].graph.entered():
         return LayerGraph(inputs, graph.run(inputs), model_name)
 
 
@@ -250,7 +250,7 @@ def _input_like(tensor: Symbol, graph: LayerGraph) -> Tensor:
     shared = [other for other in graph.inputs if history(other).layer is layer]
     number = next(number for number, other in enumerate(shared) if other is tensor)
     name = f"{layer.name}_output" if len(shared) == 1 else f"{layer.name}_output_{number}"
-    with tensor.graph.as_default():
+    with tensor.graph.entered():
         return InputLayer(batch_shape=tensor.shape, dtype=tensor.dtype, name=name).output
 
 

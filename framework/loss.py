@@ -66,7 +66,7 @@ class Loss:
     def _compute(self, y_true: Any, y_pred: Any, sample_weight: Any) -> Tensor:
         symbols = symbols_in((y_true, y_pred, sample_weight))
         graph = graph_for(symbols)
-        with graph.as_default(), graph.name_scope(self.name), building_part("loss"):
+        with graph.entered(), graph.name_scope(self.name), building_part("loss"):
             return self._weighted(y_true, y_pred, sample_weight)
 
     def _weighted(self, y_true: Any, y_pred: Any, sample_weight: Any) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..engine import ops
-from ..engine.graph import Graph, Symbol, Tensor, TensorSpec, Variable, flatten, in_explicit_graph
+from ..engine.graph import Graph, Symbol, Tensor, TensorSpec, Variable, flatten, get_default_graph, in_explicit_graph
 from ..engine.graph.cached import cached_property
 from ..engine.graph.dtypes import is_floating
 from ..engine.ops.base import as_array
@@ -127,7 +127,8 @@ def symbols_apart() -> Generator[None]:
     if somebody fed the `Input`.
     """
     if not _calls.stack:
-        yield
+        with get_default_graph().entered():
+            yield
         return
     active = _calls.stack[-1]
     active.symbols = active.symbols or Graph()

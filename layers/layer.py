@@ -498,7 +498,7 @@ def _graph_of(tensors: Sequence[Tensor]) -> Generator[Graph]:
     if graph is current and in_explicit_graph():
         yield graph
         return
-    with graph.as_default():
+    with graph.entered():
         yield graph
 
 

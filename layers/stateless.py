@@ -144,4 +144,4 @@ class StatelessCalls(LayerConfig):
 
 def _graph_of(symbols: list[Symbol]) -> Any:
     """The block in which symbols can be used; none is needed for values."""
-    return graph_for(symbols).as_default() if symbols else nullcontext()
+    return graph_for(symbols).entered() if symbols else nullcontext()

@@ -133,7 +133,7 @@ class LBFGS(Optimizer):
         self.build(variables)
         graph = graph_for([])
         first = len(graph.operations)
-        with graph.as_default(), graph.name_scope(self.name):
+        with graph.entered(), graph.name_scope(self.name):
             count = _Run(self, loss, variables).add()
             for variable in variables:
                 constrain(variable)

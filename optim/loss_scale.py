@@ -100,7 +100,7 @@ class LossScaleOptimizer(Wrapper):
             raise ValueError(NO_GRADIENTS)
         graph = graph_for([part for part in flatten(given) if isinstance(part, Tensor)])
         first = len(graph.operations)
-        with graph.as_default(), graph.name_scope(self.name), building_part("optimizer"):
+        with graph.entered(), graph.name_scope(self.name), building_part("optimizer"):
             scale, count = self.dynamic_scale.value, self.step_counter.value
             finite = _all_finite(present)
             unscaled = [

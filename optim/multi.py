@@ -177,7 +177,7 @@ class MultiOptimizer(Optimizer):
         if all(gradient is None for gradient in given):
             raise ValueError(NO_GRADIENTS)
         first = len(graph.operations)
-        with graph.as_default(), graph.name_scope(self.name):
+        with graph.entered(), graph.name_scope(self.name):
             for optimizer, group in zip(self._inner, self._groups, strict=True):
                 named = [variable for variable in group if variable in gradients]
                 found = [gradients[variable] for variable in named]

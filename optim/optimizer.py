@@ -419,7 +419,7 @@ class Optimizer(SavedState, StatelessSteps, Updates):
     def _add_step(self, given: list[Any], variables: list[Variable]) -> Operation:
         graph = graph_for([part for part in flatten(given) if isinstance(part, Symbol)])
         first = len(graph.operations)
-        with graph.as_default(), graph.name_scope(self.name), building_part("optimizer"):
+        with graph.entered(), graph.name_scope(self.name), building_part("optimizer"):
             pairs = [self._checked(g, v) for g, v in zip(given, variables, strict=True) if g is not None]
             self._report_missing([v for g, v in zip(given, variables, strict=True) if g is None], len(pairs))
             found, known = [g for g, _ in pairs], [v for _, v in pairs]

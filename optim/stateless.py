@@ -66,7 +66,7 @@ class StatelessSteps:
         tensors = [leaf for leaf in flatten([trainable, state, grads]) if isinstance(leaf, Symbol)]
         variables = [*self._trainable_variables, *self.variables]
         with (
-            (graph_for(tensors) if tensors else get_default_graph()).as_default(),
+            (graph_for(tensors) if tensors else get_default_graph()).entered(),
             StatelessScope(zip(variables, [*trainable, *state], strict=True)) as scope,
         ):
             self.apply(grads, self._trainable_variables)

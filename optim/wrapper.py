@@ -100,7 +100,7 @@ class Wrapper(Optimizer):
     def _add_step(self, given: list[Any], variables: list[Variable]) -> Operation:
         graph = graph_for([part for part in flatten(given) if isinstance(part, Tensor)])
         first = len(graph.operations)
-        with graph.as_default(), graph.name_scope(self.name):
+        with graph.entered(), graph.name_scope(self.name):
             self.around_step(lambda: self.inner_optimizer._add_step(given, variables))
             writes = [operation for operation in graph.operations[first:] if operation.writes]
             with graph.control_dependencies(writes):

@@ -248,7 +248,7 @@ class _InGraph:
     ) -> tuple[list[Tensor], Any]:
         self._graph = graph_for(given)
         self._start = len(self._graph.operations)
-        with self._graph.as_default():
+        with self._graph.entered():
             # Copies under names of their own: a variable that comes as an argument is not one that `f` reads by itself.
             values: list[Tensor] = [self._graph.capture(value) for value in given]
             self._copies = [apply(Identity(), value) for value in values]

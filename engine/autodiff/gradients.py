@@ -80,7 +80,7 @@ def gradients(
         return gradients_of_values(targets, sources, given, stops, zero)
     graph = _graph_of(targets)
     symbols = [graph.capture(target) for target in targets]
-    with graph.as_default(), graph.name_scope(name):
+    with graph.entered(), graph.name_scope(name):
         seeds: dict[Symbol, Any] = {y: conjugated(seed) for y, seed in _seeds(symbols, grad_ys).items()}
         sources, stops = ([_source_in(graph, _as_source(x)) for x in flatten(each)] for each in (xs, stop_gradients))
         found = _found_outward(graph, seeds, sources, stops)

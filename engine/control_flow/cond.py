@@ -259,7 +259,7 @@ def _bind(branch: Callable[..., Any], operands: tuple[Any, ...]) -> Callable[[],
 
 def _branches(choice: Tensor, functions: list[tuple[str, Callable[[], Any]]], name: str) -> Any:
     graph = graph_for([choice])
-    with graph.as_default():
+    with graph.entered():
         return _built_branches(graph, choice, functions, name)
 
 

@@ -58,7 +58,7 @@ def _one_level_out(tensor: Symbol, region: Region) -> Symbol | None:
     holder = holder_of(region)
     if holder is None:
         return None
-    with region.parent.as_default():
+    with region.parent.entered():
         if isinstance(holder.op, While):
             history = from_frame(holder.outputs[-1], History(tensor), tensor)
             return symbol_of(sum_of(TensorArray.from_flow(history).stack(), axis=0))

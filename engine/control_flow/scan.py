@@ -76,7 +76,7 @@ def _scan(
         found = run_at_once(lambda: _scan_values(f, init, xs, sequences, int(steps), reverse), "scan")
         if not isinstance(found, Symbol):
             return found
-        with found.graph.as_default():
+        with found.graph.entered():
             return _scan(f, init, xs, length, reverse, finds_sizes)
     inputs = [TensorArray(x.dtype, steps).unstack(_of_length(x, steps)) for x in sequences]
     creations = Creations()

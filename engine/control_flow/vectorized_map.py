@@ -72,7 +72,7 @@ def batched_map(function: Callable[..., Any], elements: Any) -> tuple[Any, list[
     size = _common_size(given)
     leaves = [_of_length(leaf, size) for leaf in given]
     graph = graph_for(given)
-    with graph.as_default():
+    with graph.entered():
         return _batched_map(function, elements, graph, given, leaves, size)
 
 

@@ -143,7 +143,7 @@ def while_loop(
             return found[0] if single else found
         symbol = found
     if symbol is not None:
-        with symbol.graph.as_default():
+        with symbol.graph.entered():
             return while_loop(
                 cond, body, loop_vars, maximum_iterations, shape_invariants=shape_invariants,
                 parallel_iterations=parallel_iterations, swap_memory=swap_memory, name=name,

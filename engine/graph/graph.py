@@ -6,10 +6,13 @@ import threading
 import weakref
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, cast
 
+from .default_graph import LivingOperations, LivingReads, prefixes_of, without_references
 from .device import DeviceFunction, DeviceName, DeviceScope, State, colocation_of, settle_operation
-from .op import Effect, Op
+from .op import Op
+from .operation import Operation, Placeholder, ReadVariable
+from .operation import Parameter as Parameter
 from .provenance import Location, user_location
 from .spec import Spec
 from .tensor import Symbol, Tensor, _operators  # pyright: ignore[reportPrivateUsage]
@@ -17,122 +20,6 @@ from .value import Value
 
 if TYPE_CHECKING:
     from .variable import Variable
-
-
-class Operation:
-    """A node: an op definition applied to input tensors, with a name, a device and the line that built it."""
-
-    __slots__ = (
-        "__weakref__",
-        "colocations",
-        "control_inputs",
-        "device",
-        "effects",
-        "graph",
-        "index",
-        "inputs",
-        "iterations",
-        "location",
-        "name",
-        "op",
-        "outputs",
-    )
-
-    def __init__(
-        self,
-        graph: Graph,
-        op: Op,
-        inputs: tuple[Symbol, ...],
-        specs: tuple[Spec, ...],
-        name: str,
-        device: str,
-        control_inputs: tuple[Operation, ...],
-        location: Location | None,
-    ) -> None:
-        self.graph = graph
-        self.op = op
-        self.inputs = inputs
-        self.name = name
-        self.device = device
-        self.colocations: tuple[Any, ...] = ()
-        self.iterations: tuple[tuple[str, int], ...] = ()  # of unrolled loops, innermost first
-        self.control_inputs = control_inputs
-        self.effects: tuple[Effect, ...] = tuple(op.effects())
-        self.index = -1
-        self.location = location
-        self.outputs = tuple([Symbol(self, position, spec) for position, spec in enumerate(specs)])
-
-    @property
-    def type(self) -> str:
-        return self.op.type_name
-
-    @property
-    def writes(self) -> bool:
-        """Whether a run changes something outside the graph."""
-        return bool(self.effects) and any(effect.writes for effect in self.effects)
-
-    @property
-    def own_inputs(self) -> tuple[Symbol, ...]:
-        """The inputs that no region captured: they come first."""
-        return self.inputs[: len(self.inputs) - sum(len(region.captures) for region in self.op.regions)]
-
-    def captured_at(self, position: int) -> tuple[int, Symbol] | None:
-        """The number of the region that captured input `position`, and its parameter; None for the others."""
-        start = len(self.own_inputs)
-        for number, region in enumerate(self.op.regions):
-            if start <= position < start + len(region.captures):
-                return number, region.captures[position - start][1]
-            start += len(region.captures)
-        return None
-
-    def __repr__(self) -> str:
-        return f"<Operation {self.name} ({self.type}) defined at {self.location}>"
-
-
-class Parameter(Op):
-    """An input of a region: a loop variable or a captured value."""
-
-    no_samples: ClassVar[str] = "is given its value: test_session"
-
-    def __init__(self, spec: Spec) -> None:
-        self.spec = spec
-
-    def infer(self, *inputs: Any) -> Spec:
-        return self.spec
-
-
-class Placeholder(Op):
-    """A value that the caller feeds."""
-
-    no_samples: ClassVar[str] = "is given its value: test_session"
-
-    def __init__(self, spec: Spec) -> None:
-        self.spec = spec
-
-    def infer(self, *inputs: Any) -> Spec:
-        return self.spec
-
-
-class ReadVariable(Op):
-    """The value of a variable at this point of the program."""
-
-    no_samples: ClassVar[str] = "holds a variable: test_variables"
-    view = True
-
-    def __init__(self, variable: Variable) -> None:
-        self.variable = variable
-
-    def infer(self, *inputs: Any) -> Spec:
-        return self.variable.spec
-
-    def run(self, xp: Any, *inputs: Any) -> Any:
-        return self.variable.read_value()
-
-    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
-        return ()
-
-    def effects(self) -> tuple[Effect, ...]:
-        return (Effect(self.variable, writes=False),)
 
 
 class Graph:
@@ -442,6 +329,10 @@ class Graph:
         finally:
             _context.stack.pop()
 
+    def entered(self) -> AbstractContextManager[Graph]:
+        """`as_default` on behalf of a call on symbols of this graph, for which nobody chose a graph."""
+        return self.as_default()
+
     # --- saving ---------------------------------------------------------------------------------------------
 
     def save(self, path: Any) -> None:
@@ -551,9 +442,70 @@ class Graph:
         return f"<{type(self).__name__} of {len(self.operations)} operations>"
 
 
+class DefaultGraph(Graph):
+    """The graph that always exists. What it holds goes with the last reference, as functional models do.
+
+    It keeps what a user builds in it on purpose: plain placeholders, what depends on them, and what is built inside of
+    `as_default` or a session's block. Whoever uses the rest (an `Input`, what layers and ops make of it) holds it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations = cast("list[Operation]", LivingOperations())
+        self._by_name = cast("dict[str, Operation]", weakref.WeakValueDictionary[str, Operation]())
+        self._reads = cast("dict[Variable, Symbol]", LivingReads())
+        self.constants = cast("dict[Any, Symbol]", weakref.WeakValueDictionary[Any, Symbol]())
+        self._captured: dict[int, tuple[weakref.ref[Value], weakref.ref[Symbol]]] = {}
+        self._kept: set[Operation] = set()
+
+    @contextmanager
+    def entered(self) -> Generator[Graph]:
+        before = _context.enters
+        _context.enters = before or not _context.stack
+        try:
+            with self.as_default():
+                yield self
+        finally:
+            _context.enters = before
+
+    def add_shared(self, key: Any, op: Op, inputs: Sequence[Tensor], name: str | None = None) -> Symbol:
+        return super().add_shared(without_references(key), op, inputs, name)
+
+    def capture_value(self, value: Value) -> Symbol:
+        known = self._captured.get(id(value))
+        symbol = known[1]() if known is not None and known[0]() is value else None
+        if symbol is None:
+            symbol = super().capture_value(value)
+            del self._values[id(value)]
+            self._captured[id(value)] = weakref.ref(value), weakref.ref(symbol)
+        return symbol
+
+    def _link(self, node: Operation) -> Operation:
+        super()._link(node)
+        chosen = not _context.enters and (bool(_context.stack) or isinstance(node.op, Placeholder))
+        if chosen or any(tensor.operation in self._kept for tensor in node.inputs):
+            self._kept.add(node)
+        if len(self._name_counts) + len(self._captured) > 4 * len(self._by_name) + 1000:
+            self._forget_names()
+        return node
+
+    def _forget_names(self) -> None:
+        """Let go of the names of what is gone, and of what is noted about values that are."""
+        self._name_counts = prefixes_of(iter(list(self._by_name)))
+        self._captured = {
+            place: (value, symbol)
+            for place, (value, symbol) in self._captured.items()
+            if value() is not None and symbol() is not None
+        }
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(list(self.operations))} operations>"
+
+
 class _Context(threading.local):
     def __init__(self) -> None:
         self.stack: list[Graph] = []
+        self.enters = False  # whether the first of them was entered for the sake of a symbol, and not chosen
         self.around: list[Graph] = []  # those that are being built around a block that runs at once
         self.scope_before: DeviceScope | None = None  # that of the default graph where such a block began
         self.effects = 0  # how often something was changed at once by this thread
@@ -561,7 +513,7 @@ class _Context(threading.local):
 
 
 _context = _Context()
-_default_graph = Graph()
+_default_graph: Graph = DefaultGraph()
 
 
 def get_default_graph() -> Graph:
@@ -572,7 +524,7 @@ def get_default_graph() -> Graph:
 def reset_default_graph() -> None:
     """Let the default graph go and start a new one; what was built in the old one can't be mixed with the new."""
     global _default_graph
-    _default_graph = Graph()
+    _default_graph = DefaultGraph()
 
 
 def current_device_scope() -> DeviceScope:
@@ -630,12 +582,13 @@ def eagerly() -> Generator[None]:
     For what is computed once and not in each step, such as the initial values of weights that a layer makes while it
     is traced.
     """
-    stack, around, scope = _context.stack, _context.around, _context.scope_before
+    stack, around, scope, enters = _context.stack, _context.around, _context.scope_before, _context.enters
     _context.stack, _context.around, _context.scope_before = [], [*around, *stack], _default_graph.device_scope
+    _context.enters = False
     try:
         yield
     finally:
-        _context.stack, _context.around, _context.scope_before = stack, around, scope
+        _context.stack, _context.around, _context.scope_before, _context.enters = stack, around, scope, enters
 
 
 @contextmanager

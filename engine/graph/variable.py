@@ -309,7 +309,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
     def _converted(self, value: Any) -> Tensor:
         """`value` in the variable's dtype; symbols are cast in their graph."""
         if isinstance(value, Symbol) and not in_explicit_graph():
-            with graph_for([value]).as_default():
+            with graph_for([value]).entered():
                 return _operators["convert"](value, self.dtype)
         return _operators["convert"](value, self.dtype)
 
@@ -338,7 +338,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         if in_stateless_scope() or in_explicit_graph():
             return self._assign_tensor(_operators[name](self, tensor))
         if not isinstance(tensor, Value):
-            with graph_for([tensor]).as_default():
+            with graph_for([tensor]).entered():
                 return self._assign_tensor(_operators[name](self, tensor))
         with self.lock:  # between reading and writing nobody else writes
             before = self.value if _context.tapes else Value(self.read_value())  # tapes record what is read

@@ -405,7 +405,7 @@ def promote(*values: TensorLike, floating: bool = False) -> list[Tensor]:
     elsewhere = _graph_elsewhere(tensors)
     if elsewhere is None:
         return [convert_to_tensor(value, joined) for value in values]
-    with elsewhere.as_default():
+    with elsewhere.entered():
         return [convert_to_tensor(value, joined) for value in values]
 
 

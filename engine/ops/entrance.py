@@ -82,13 +82,13 @@ def entering_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
                     symbol = symbol_in(argument)
                     if symbol is not None:
                         symbol.operation.graph.refuse_traced(symbol)
-                        with symbol.operation.graph.as_default() as graph:
+                        with symbol.operation.graph.entered() as graph:
                             return recorded_call(function, args, kwargs, graph)
             if kwargs:
                 symbol = symbol_in(kwargs)
                 if symbol is not None:
                     symbol.operation.graph.refuse_traced(symbol)
-                    with symbol.operation.graph.as_default() as graph:
+                    with symbol.operation.graph.entered() as graph:
                         return recorded_call(function, args, kwargs, graph)
         return function(*args, **kwargs)
 

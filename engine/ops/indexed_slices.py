@@ -247,7 +247,7 @@ def scatter(variable: Variable, slices: IndexedSlices, how: str, name: str | Non
     fields = (slices.values, slices.indices)
     symbols = [field for field in fields if isinstance(field, Symbol)]
     if in_explicit_graph() or symbols:
-        with graph_for(symbols).as_default():
+        with graph_for(symbols).entered():
             return _scattered(variable, slices, how, name)
     if in_stateless_scope():
         return _scattered(variable, slices, how, name)

@@ -123,7 +123,7 @@ def bucket_by_sequence_length(
     bounds = _one_a_bucket("bucket_capacities", capacity if bucket_capacities is None else bucket_capacities, count)
     length = convert_to_tensor(input_length)
     leaves = [convert_to_tensor(leaf) for leaf in flatten(tensors)]
-    with graph_for([length, *leaves]).as_default():
+    with graph_for([length, *leaves]).entered():
         types = [leaf.dtype for leaf in (length, *leaves)]
         known: list[Any] = [(), *(shapes if shapes is not None else [leaf.shape for leaf in leaves])]
         make = PaddingFIFOQueue if dynamic_pad else FIFOQueue

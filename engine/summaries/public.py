@@ -138,7 +138,7 @@ def _written(method: str, name: str, step: Any, data: Callable[[], Any]) -> Oper
 
     if not isinstance(condition, Symbol):
         return write()
-    with graph_for([condition]).as_default():
+    with graph_for([condition]).entered():
 
         def act() -> None:
             write()

@@ -1,0 +1,131 @@
+"""`Operation`: a node of a graph; and the ops of values that come from outside of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from .op import Effect, Op
+from .provenance import Location
+from .spec import Spec
+from .tensor import Symbol, Tensor
+
+if TYPE_CHECKING:
+    from .graph import Graph
+    from .variable import Variable
+
+
+class Operation:
+    """A node: an op definition applied to input tensors, with a name, a device and the line that built it."""
+
+    __slots__ = (
+        "__weakref__",
+        "colocations",
+        "control_inputs",
+        "device",
+        "effects",
+        "graph",
+        "index",
+        "inputs",
+        "iterations",
+        "location",
+        "name",
+        "op",
+        "outputs",
+    )
+
+    def __init__(
+        self,
+        graph: Graph,
+        op: Op,
+        inputs: tuple[Symbol, ...],
+        specs: tuple[Spec, ...],
+        name: str,
+        device: str,
+        control_inputs: tuple[Operation, ...],
+        location: Location | None,
+    ) -> None:
+        self.graph = graph
+        self.op = op
+        self.inputs = inputs
+        self.name = name
+        self.device = device
+        self.colocations: tuple[Any, ...] = ()
+        self.iterations: tuple[tuple[str, int], ...] = ()  # of unrolled loops, innermost first
+        self.control_inputs = control_inputs
+        self.effects: tuple[Effect, ...] = tuple(op.effects())
+        self.index = -1
+        self.location = location
+        self.outputs = tuple([Symbol(self, position, spec) for position, spec in enumerate(specs)])
+
+    @property
+    def type(self) -> str:
+        return self.op.type_name
+
+    @property
+    def writes(self) -> bool:
+        """Whether a run changes something outside the graph."""
+        return bool(self.effects) and any(effect.writes for effect in self.effects)
+
+    @property
+    def own_inputs(self) -> tuple[Symbol, ...]:
+        """The inputs that no region captured: they come first."""
+        return self.inputs[: len(self.inputs) - sum(len(region.captures) for region in self.op.regions)]
+
+    def captured_at(self, position: int) -> tuple[int, Symbol] | None:
+        """The number of the region that captured input `position`, and its parameter; None for the others."""
+        start = len(self.own_inputs)
+        for number, region in enumerate(self.op.regions):
+            if start <= position < start + len(region.captures):
+                return number, region.captures[position - start][1]
+            start += len(region.captures)
+        return None
+
+    def __repr__(self) -> str:
+        return f"<Operation {self.name} ({self.type}) defined at {self.location}>"
+
+
+class Parameter(Op):
+    """An input of a region: a loop variable or a captured value."""
+
+    no_samples: ClassVar[str] = "is given its value: test_session"
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+
+    def infer(self, *inputs: Any) -> Spec:
+        return self.spec
+
+
+class Placeholder(Op):
+    """A value that the caller feeds."""
+
+    no_samples: ClassVar[str] = "is given its value: test_session"
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+
+    def infer(self, *inputs: Any) -> Spec:
+        return self.spec
+
+
+class ReadVariable(Op):
+    """The value of a variable at this point of the program."""
+
+    no_samples: ClassVar[str] = "holds a variable: test_variables"
+    view = True
+
+    def __init__(self, variable: Variable) -> None:
+        self.variable = variable
+
+    def infer(self, *inputs: Any) -> Spec:
+        return self.variable.spec
+
+    def run(self, xp: Any, *inputs: Any) -> Any:
+        return self.variable.read_value()
+
+    def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
+        return ()
+
+    def effects(self) -> tuple[Effect, ...]:
+        return (Effect(self.variable, writes=False),)
