@@ -160,6 +160,9 @@ class _Written:
     def layers(self) -> list[dict[str, Any]]:
         """The configs of all layers, ops and calls, in the order of the model."""
         found: list[dict[str, Any]] = []
+        for operation in self._kept:
+            if isinstance(operation, RawOp) and operation.made is not None:
+                operation.serialize()  # raises; what else a loop consists of would do so less clearly
         for operation in self._ops:
             if isinstance(operation, RawOp):
                 found += [self._call_config(key) for key in self._first.get(operation, [])]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine.graph import Symbol, Tensor, flatten
+from ..engine.graph import Symbol, Tensor, Variable, flatten
 from ..engine.graph.dtypes import name_of
 from ..engine.ops.entrance import PublicCall
 from .keras_ops import PACKAGE, function_of
@@ -19,7 +19,7 @@ from .keras_ops import PACKAGE, function_of
 # Keras's operations without settings, by the module below ``keras.src.ops``.
 _PLAIN = {
     "core": """
-        SliceUpdate StopGradient
+        Map SliceUpdate StopGradient Switch
     """,
     "linalg": """
         Det Eig Eigh Inv LuFactor Solve
@@ -45,9 +45,11 @@ _PLAIN = {
 # Operations whose constructors take settings; the call takes what else the function takes.
 _WITH_SETTINGS = {
     "core": """
+        AssociativeScan: reverse axis
         Cast: dtype
         ConvertToTensor: dtype sparse ragged
         SaturateCast: dtype
+        Scan: length reverse unroll
         Scatter: shape
         ScatterUpdate: reduction
         Slice: shape
@@ -337,6 +339,12 @@ def _fits(name: str, config: dict[str, Any], arguments: list[Any]) -> bool:
     """Whether Keras's operation takes these arguments with each of its backends."""
     x = arguments[0]
     kind = x.dtype.kind if isinstance(x, (Tensor, np.ndarray)) else "f"
+    if any(map(_closes_over_state, flatten(arguments))):
+        return False
+    if name == "core.Map":
+        return not arguments.pop()  # in reverse, which Keras's has not
+    if name == "core.AssociativeScan":
+        return getattr(arguments[0], "__name__", "") != "<lambda>"  # the ops that it made say the same without code
     if name == "numpy.Imag":
         return kind == "c"  # PyTorch has none of real numbers
     if name.startswith("numpy.Bitwise"):
@@ -345,6 +353,12 @@ def _fits(name: str, config: dict[str, Any], arguments: list[Any]) -> bool:
         channels, kernel = [value.shape and value.shape[-at] for at, value in enumerate(arguments[:2], 1)]
         return config["padding"] in ("valid", "same") and channels == kernel
     return True
+
+
+def _closes_over_state(leaf: Any) -> bool:
+    """Whether `leaf` is a function that takes tensors or variables from around it, which no file has."""
+    cells = getattr(leaf, "__closure__", None) or ()
+    return any(isinstance(cell.cell_contents, (Tensor, Variable)) for cell in cells)
 
 
 def _setting(value: Any) -> Any:
@@ -368,7 +382,8 @@ def _argument(value: Any) -> Any:
     """An argument of a call: what takes a tensor gets arrays for lists of numbers."""
     if isinstance(value, (list, tuple)) and not any(isinstance(leaf, Tensor) for leaf in flatten(value)):
         try:
-            return np.asarray(value)
+            array = np.asarray(value)
         except ValueError:
             return value
+        return value if array.dtype.kind == "O" else array
     return value

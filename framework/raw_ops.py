@@ -9,25 +9,32 @@ from typing import Any
 import numpy as np
 
 from ..engine import ops
+from ..engine.control_flow.call import Call, Recorded, Recursion
+from ..engine.control_flow.frames import History, Saved, TripCount
 from ..engine.control_flow.region_op import RegionOp
 from ..engine.graph import (
     Op,
     Operation,
+    Parameter,
     Placeholder,
     ReadVariable,
     Symbol,
     Tensor,
     as_dtype,
+    graph_for,
 )
 from ..engine.objects.names import to_snake_case, unique_name
 from ..engine.objects.registry import deserialize_keras_object, serialize_keras_object
-from ..engine.ops.base import Constant, apply_multi, convert_to_tensor
+from ..engine.ops.base import Constant, apply_multi, convert_to_tensor, runs_now
 from ..engine.ops.indexing import GetItem, Place, SliceItem
+from ..engine.passes.again import computed, copied
+from ..engine.passes.prune import all_operations
 from ..layers.node import Node
 from ..layers.placed import place_of_call
 from .keras_ops import PACKAGE, KerasOp, apply_keras_op, constant_value, fold, keras_op
 
 OWN_OPS = "anabranch.engine.ops"
+_OF_ANOTHER = (History, Saved, TripCount, Recorded, Call, Recursion)  # refer to the inside of other operations
 _SLICE, _PLACE = "__slice_item__", "__place__"
 
 
@@ -37,17 +44,21 @@ class RawOp:
     Attributes:
         op: the op's definition.
         keras: the operation of Keras that computes the same, if there is one.
+        made: a loop or branch as the model was made with it, which other inputs get a copy of; else None.
         name: from the class of the op: ``add``, ``add_1``.
     """
 
-    def __init__(self, op: Op, keras: KerasOp | None = None) -> None:
+    def __init__(self, op: Op, keras: KerasOp | None = None, made: Operation | None = None) -> None:
         self.op = op
         self.keras = keras
+        self.made = made
         self.name = unique_name(to_snake_case(type(op).__name__))
         self.inbound_nodes: list[Node] = []
 
     def __call__(self, *args: Any) -> tuple[Tensor, ...]:
         """The op once more, on other inputs: tensors, variables, arrays."""
+        if self.made is not None:
+            return built_again(self.made, args)
         tensors = [convert_to_tensor(arg) for arg in args]
         with place_of_call(self):
             return apply_multi(self.op, *tensors, name=self.name)
@@ -77,6 +88,11 @@ class RawOp:
             return op_entry(f"numpy.{class_name}", self.name, {})
         if self.keras is not None:
             return op_entry(self.keras.name, self.name, self.keras.config)
+        if self.made is not None:
+            raise ValueError(
+                f"Op {self.name!r} of the model, defined at {self.made.location}, is a loop or branch, whose functions "
+                "no file can hold. Put it into the call() of a Layer of your own."
+            )
         try:
             config = {f.name: _write(getattr(self.op, f.name)) for f in _fields(self.op)}
         except (TypeError, ValueError) as error:
@@ -146,6 +162,16 @@ def is_serialized_op(config: dict[str, Any]) -> bool:
     return module == OWN_OPS or module.startswith(("keras.src.ops", "keras.ops"))
 
 
+def built_again(made: Operation, args: Sequence[Any]) -> tuple[Tensor, ...]:
+    """The results of a loop or branch on other inputs: a copy of it, which runs at once on values."""
+    tensors = [convert_to_tensor(arg) for arg in args]
+    if runs_now(tensors):
+        return tuple(computed(made, tensors))
+    graph = graph_for(tensors)
+    with graph.entered():
+        return copied(made, [graph.capture(tensor) for tensor in tensors], graph).outputs[:-1]
+
+
 class SavedOp:
     """An op of a saved model, which can be called to have its effect on tensors."""
 
@@ -206,8 +232,9 @@ def as_nodes(outputs: Iterable[Symbol], inputs: Iterable[Symbol]) -> None:
         keras = keras_op(operation.op, operation.inputs, operation.outputs)
         if keras is not None and keras.given is not None:
             keras = dataclasses.replace(keras, given=tuple(map(literal_of, keras.given)))
-        made = RawOp(operation.op, keras)
-        Node(made, (tuple(map(literal_of, operation.inputs)), {}), operation.outputs)  # type: ignore[arg-type]
+        made = RawOp(operation.op, keras, operation if isinstance(operation.op, RegionOp) else None)
+        outputs = operation.outputs if made.made is None else operation.outputs[:-1]  # without the frame
+        Node(made, (tuple(map(literal_of, operation.inputs)), {}), outputs)  # type: ignore[arg-type]
 
 
 def _check_repeatable(operation: Operation) -> None:
@@ -216,11 +243,34 @@ def _check_repeatable(operation: Operation) -> None:
             f"The model's outputs depend on the placeholder {operation.name!r}, defined at {operation.location}, which "
             "is no ab.Input. Make it with ab.Input and add it to the model's inputs."
         )
+    if isinstance(operation.op, _OF_ANOTHER):
+        raise _not_by_itself(operation)
     if isinstance(operation.op, RegionOp):
-        raise ValueError(
-            f"{operation.name!r}, defined at {operation.location}, is a loop or branch applied directly to the "
-            "symbolic tensors of a functional model. Put it into the call() of a Layer of your own."
-        )
+        _check_inside(operation)
+
+
+def _not_by_itself(operation: Operation) -> ValueError:
+    return ValueError(
+        f"{operation.name!r}, defined at {operation.location}, takes part in the gradient of a loop or branch, or in a "
+        "function that calls itself, which can't be a part of a functional model by itself. Put it into the call() of "
+        "a Layer of your own."
+    )
+
+
+def _check_inside(operation: Operation) -> None:
+    """Look for layers: they belong to a model, and do something else in training, but a copy of a loop does neither."""
+    for inner in all_operations([operation]):
+        if inner is not operation and isinstance(inner.op, _OF_ANOTHER):
+            raise _not_by_itself(inner)
+        if inner is operation or inner.location is None or isinstance(inner.op, Parameter):
+            continue  # parameters are for what comes from around
+        paths = [part.path for part in inner.location.parts if part.kind == "layer"]
+        if paths:
+            raise ValueError(
+                f"Layer {paths[0]!r} is called inside {operation.name!r}, defined at {operation.location}, a loop or "
+                "branch applied directly to the symbolic tensors of a functional model, which would not train it. Put "
+                "the loop or branch into the call() of a Layer of your own."
+            )
 
 
 def is_literal(tensor: Symbol) -> bool:

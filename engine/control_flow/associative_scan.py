@@ -12,6 +12,7 @@ from ..graph.spec import TensorSpec, shape_text, shapes_compatible
 from ..graph.tensor import Tensor
 from ..ops.axes import flip, moveaxis
 from ..ops.base import convert_to_tensor, normalize_axis
+from ..ops.entrance import guard_entrances
 from ..ops.indexing import getitem
 from ..ops.joining import concatenate, stack
 from ..ops.shaping import dim, reshape, shape
@@ -176,4 +177,5 @@ def _check_like(path: str, tensor: Tensor, like: Tensor) -> None:
         )
 
 
+guard_entrances(globals(), __name__)
 __all__ = ["associative_scan"]

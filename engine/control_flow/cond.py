@@ -19,6 +19,7 @@ from ..ops.base import convert_to_tensor, runs_now
 from ..ops.checks import assert_true
 from ..ops.cotangent import accumulate, resolved
 from ..ops.elementwise import identity
+from ..ops.entrance import guard_entrances
 from ..ops.run_time_shapes import runtime_shape
 from .call import Body, NotKnownYet
 from .frames import BranchMirror
@@ -339,3 +340,6 @@ def _settle_results(regions: list[Region], structures: list[Any], labels: list[s
 def _in_region(region: Region, leaf: Any, wanted: Any) -> Symbol:
     with region.as_default():
         return region.capture(as_component(leaf, None if wanted is None else TensorSpec(None, wanted)))
+
+
+guard_entrances(globals(), __name__, but=("build_branch", "case", "cond"))

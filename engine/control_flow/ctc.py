@@ -11,6 +11,7 @@ from ..ops.axes import roll, transpose
 from ..ops.base import TensorLike, cast, convert_to_tensor, promote
 from ..ops.comparison import greater, less, logical_and, maximum, not_equal, where
 from ..ops.creation import arange, full_like, zeros_like
+from ..ops.entrance import guard_entrances
 from ..ops.gathering import take_along_axis
 from ..ops.joining import stack
 from ..ops.mathematics import logaddexp
@@ -126,4 +127,5 @@ def _negative_log(reached: Tensor, lengths: Tensor) -> Tensor:
     return -where(greater(lengths, 0), logaddexp(behind, on_label), behind)
 
 
+guard_entrances(globals(), __name__)
 __all__ = ["ctc_loss"]

@@ -19,7 +19,7 @@ from ..graph.tensor import Symbol, Tensor
 from ..ops.base import apply, convert_to_tensor
 from ..ops.checks import assert_true
 from ..ops.creation import zeros
-from ..ops.entrance import symbol_in
+from ..ops.entrance import guard_entrances, symbol_in
 from ..ops.joining import concatenate, stack, unstack
 from ..ops.run_time_shapes import runtime_shape
 from ..ops.shaping import reshape
@@ -333,3 +333,6 @@ def _trace_outputs(
         result = _checked_pair(f(carry, pack_as(xs, [array.read(0) for array in inputs])))
         example = map_structure(convert_to_tensor, result[1])
     return example, any(operation.writes for operation in region.operations)
+
+
+guard_entrances(globals(), __name__)

@@ -93,8 +93,8 @@ class Specialised:
             self.tensors[tensor] = self.graph.adopt(op, (), (spec,), tensor.operation).outputs[0]
         self._copy_all(operations, self.graph, fetches)
 
-    def copy_inside(self, operations: Sequence[Operation], into: Region, wanted: Iterable[Symbol]) -> None:
-        """Copy `operations` into a region; what they take from elsewhere is among `tensors`, and can be captured."""
+    def copy_inside(self, operations: Sequence[Operation], into: Graph, wanted: Iterable[Symbol]) -> None:
+        """Copy `operations` into a graph; what they take from elsewhere is among `tensors`, and can be captured."""
         self._copy_all(operations, into, wanted)
 
     def copy_region(
