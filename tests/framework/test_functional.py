@@ -337,13 +337,6 @@ def test_a_plain_placeholder_inside_is_refused() -> None:
         ab.Model(x, x + ab.placeholder((2,), name="other"))
 
 
-def test_a_loop_over_symbolic_inputs_belongs_into_a_layer() -> None:
-    x = ab.Input((2,))
-    _, y = ab.while_loop(lambda i, h: i < 3, lambda i, h: (i + 1, h * 2.0), (0, x))
-    with pytest.raises(ValueError, match=r"loop or branch .* Put it into the call\(\) of a Layer"):
-        ab.Model(x, y)
-
-
 def test_the_wrong_number_of_inputs_is_refused() -> None:
     with pytest.raises(ValueError, match=r"has 2 inputs \(left, right\), but was called on 1"):
         two_towers()(inputs()[0])
