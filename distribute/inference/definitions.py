@@ -134,6 +134,8 @@ message ModelOutput
 message ModelDynamicBatching
     repeated int32 preferred_batch_size = 1
     uint64 max_queue_delay_microseconds = 2
+message ModelSequenceBatching
+    uint64 max_sequence_idle_microseconds = 1
 message ModelTransactionPolicy
     bool decoupled = 1
 message ModelConfig
@@ -143,6 +145,7 @@ message ModelConfig
     repeated ModelInput input = 5
     repeated ModelOutput output = 6
     ModelDynamicBatching dynamic_batching = 11
+    ModelSequenceBatching sequence_batching = 13
     string backend = 17
     ModelTransactionPolicy model_transaction_policy = 19
 message ModelConfigRequest

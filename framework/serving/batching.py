@@ -33,6 +33,8 @@ class Batching:
         max_queue_size: how many requests may wait; further ones are refused with 429.
         bitwise: fill all batches up to `max_batch_size`, and cut larger requests. The rounding of answers depends on
             the number of rows that are computed together; so each row's answer has the same bits in all requests.
+        max_sequences: of a model with `stateful=True` layers, how many sequences there may be.
+        sequence_idle_seconds: after how many seconds without a request a sequence is forgotten.
 
     Raises:
         ValueError: a number is out of range.
@@ -42,6 +44,8 @@ class Batching:
     max_queue_delay_ms: float = 1.0
     max_queue_size: int = 1024
     bitwise: bool = False
+    max_sequences: int = 1024
+    sequence_idle_seconds: float = 60.0
 
     def __post_init__(self) -> None:
         if self.max_batch_size < 1:
@@ -50,6 +54,11 @@ class Batching:
             raise ValueError(
                 f"Batching: max_queue_delay_ms and max_queue_size must be 0 or more; got {self.max_queue_delay_ms} and "
                 f"{self.max_queue_size}."
+            )
+        if self.max_sequences < 1 or not self.sequence_idle_seconds > 0:
+            raise ValueError(
+                f"Batching: max_sequences must be at least 1, and sequence_idle_seconds more than 0; got "
+                f"{self.max_sequences} and {self.sequence_idle_seconds}."
             )
 
 

@@ -165,7 +165,7 @@ def _model(name: str, entry: Any) -> ModelConfig:
     if "path" not in given:
         raise ValueError(f"{where}: expected a 'path'.")
     kinds: dict[str, Any] = {field.name: type(field.default) for field in fields(Batching)}
-    kinds["max_queue_delay_ms"] = (int, float)
+    kinds["max_queue_delay_ms"] = kinds["sequence_idle_seconds"] = (int, float)
     batching = _checked(given.pop("batching", {}), f"{where}.batching", kinds)
     try:
         return ModelConfig(**given, batching=Batching(**batching))

@@ -51,6 +51,7 @@ def describe(servable: Servable, versions: list[int]) -> dict[str, Any]:
             "inputs": [_described(info) for info in signature.inputs],
             "outputs": [_described(info) for info in signature.outputs],
             "computed_alone_because": servable.why_alone(name),
+            "stateful": bool(signature.states),
             "pad": {name: value for each in signature.paddings for name, value in each.inputs},
         }
     return {
@@ -134,6 +135,8 @@ def as_text(found: dict[str, Any]) -> str:
         why = signature["computed_alone_because"]
         how = f"one at a time: {why}" if why else "together"
         lines.append(f"  requests that wait are computed {how}")
+        if signature["stateful"]:
+            lines.append("  layers are stateful: each request belongs to a sequence (sequence_id)")
         if signature["pad"]:
             padded = " and ".join(f"{name} with {value!r}" for name, value in signature["pad"].items())
             lines.append(f"  sequences of several lengths, too: axis 1 of {padded} is filled up")

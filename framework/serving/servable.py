@@ -120,6 +120,11 @@ class Servable:
         """Return the way to fill up the sequences of several requests to one length; None if they can't be."""
         return self._lengths.get(signature or DEFAULT)
 
+    def first_states(self, rows: int, signature: str = "") -> list[Any]:
+        """Return the states with which sequences begin, for so many of them; there are none without stateful layers."""
+        states = self.signatures[signature or DEFAULT].states
+        return [np.zeros((rows, *[size or 0 for size in each.shape[1:]]), as_dtype(each.dtype)) for each in states]
+
     def warm_up(self, max_batch_size: int) -> None:
         """Compute the requests that the servable brings, so that programs for their shapes are compiled.
 
@@ -172,7 +177,7 @@ class Servable:
             RequestError: they have not.
         """
         found = self.signatures[signature or DEFAULT]
-        rows = {i.name: len(a) for i, a in zip(found.inputs, arrays, strict=True) if i.shape and i.shape[0] is None}
+        rows = {i.name: len(a) for i, a in zip(found.inputs, arrays, strict=False) if i.shape and i.shape[0] is None}
         if len(set(rows.values())) > 1:
             listed = ", ".join(f"{name!r}: {count}" for name, count in rows.items())
             raise RequestError(400, f"All inputs must have the same number of rows (size of axis 0). Got {listed}.")
@@ -180,11 +185,19 @@ class Servable:
     def run(self, arrays: Sequence[Any], signature: str = "") -> list[Any]:
         """The outputs for arrays that fit the signature's inputs; callers wait for each other.
 
+        Where layers are stateful, arrays may go on with their states, and then the outputs go on with the new ones;
+        without these, each row begins a sequence.
+
         Raises:
             RequestError: the inputs differ in their rows, or an op refuses the values.
         """
         self.check_rows(arrays, signature)
         programs, found = self._programs[signature or DEFAULT], self.signatures[signature or DEFAULT]
+        given = len(found.outputs)
+        if len(arrays) > len(found.inputs):
+            given += len(found.states)
+        elif found.states:
+            arrays = [*arrays, *self.first_states(len(arrays[0]), signature)]
         kind = (signature or DEFAULT, *[(array.shape, array.dtype) for array in arrays])
         try:
             with self._lock:
@@ -195,14 +208,20 @@ class Servable:
                 values = programs.get(arrays)(*arrays)
         except (ValueError, TypeError, IndexError, ArithmeticError) as error:
             raise RequestError(400, f"The model can't compute this: {error}") from error
-        return [np.asarray(value) for value in values[: len(found.outputs)]]
+        return [np.asarray(value) for value in values[:given]]
 
 
 def _programs(graph: Graph, signature: Signature) -> Any:
-    feeds = [graph.get_tensor_by_name(info.tensor) for info in signature.inputs]
-    fetches = [graph.get_tensor_by_name(info.tensor) for info in signature.outputs]
+    feeds, fetches = _feeds_and_fetches(graph, signature)
     effects = [each for each in graph.operations if each.writes and _is_computed_from(graph, each, feeds)]
     return make_variants(graph, [*fetches, *effects], feeds)
+
+
+def _feeds_and_fetches(graph: Graph, signature: Signature) -> tuple[list[Any], list[Any]]:
+    """Return the inputs and outputs, each with states behind."""
+    feeds = [*[info.tensor for info in signature.inputs], *[each.before for each in signature.states]]
+    fetches = [*[info.tensor for info in signature.outputs], *[each.after for each in signature.states]]
+    return [graph.get_tensor_by_name(name) for name in feeds], [graph.get_tensor_by_name(name) for name in fetches]
 
 
 def _is_computed_from(graph: Graph, operation: Operation, feeds: Sequence[Any]) -> bool:
@@ -225,8 +244,7 @@ def _bytes_by_dtype(graph: Graph) -> dict[str, int]:
 
 
 def _why_alone(graph: Graph, signature: Signature) -> str | None:
-    feeds = [graph.get_tensor_by_name(info.tensor) for info in signature.inputs]
-    fetches = [graph.get_tensor_by_name(info.tensor) for info in signature.outputs]
+    feeds, fetches = _feeds_and_fetches(graph, signature)
     if not feeds:
         return "there are no inputs"
     if signature.row_wise is not None:

@@ -12,8 +12,9 @@ from ...distribute.inference import RequestError
 from .batching import Batcher, Batching
 from .configuration import MAX_ROWS
 from .metrics import Metrics
+from .sequences import Sequences, Step
 from .servable import Servable
-from .signature import Signature
+from .signature import DEFAULT, Signature
 from .statistics import Statistics
 
 _log = logging.getLogger("anabranch.serving")
@@ -49,6 +50,9 @@ class ServedModel:
         self._thread = ThreadPoolExecutor(1, f"serving-{name}")
         self._images = ThreadPoolExecutor(1, f"serving-images-{name}")  # one at a time: they take memory
         self.statistics = Statistics(metrics.of_model(name))
+        first = servable.first_states(1) if DEFAULT in servable.signatures else []
+        limits = settings.max_sequences, settings.sequence_idle_seconds
+        self.sequences = Sequences(name, first, *limits) if first else None
         self._batcher = Batcher(servable, settings, self._thread, self.statistics)
 
     async def prepare(self, signature: Signature, read: Callable[[], list[Any]]) -> list[Any]:
@@ -57,12 +61,30 @@ class ServedModel:
             return read()
         return await asyncio.get_running_loop().run_in_executor(self._images, read)
 
-    async def run(self, arrays: Sequence[Any], signature: str = "") -> list[Any]:
+    async def run(self, arrays: Sequence[Any], signature: str = "", step: Step | None = None) -> list[Any]:
         """The outputs, in order, for arrays that fit the inputs.
+
+        Args:
+            arrays: the inputs.
+            signature: the name of a signature.
+            step: the place of the request in its sequence, which a model with stateful layers needs.
 
         Raises:
             RequestError: the model can't compute them, or too many requests wait for it.
         """
+        if self.sequences is None:
+            return await self._run(arrays, signature)
+        if step is None:
+            raise RequestError(
+                400,
+                f"Model {self.name!r} has stateful layers: send the parameters 'sequence_id' (not 0), and "
+                "'sequence_start': true with the first request of a sequence, by the Open Inference Protocol.",
+            )
+        if arrays and len(arrays[0]) != 1:
+            raise RequestError(400, f"A request of a sequence has one row; got {len(arrays[0])}.")
+        return await self.sequences.run(step, lambda states: self._run([*arrays, *states], signature))
+
+    async def _run(self, arrays: Sequence[Any], signature: str) -> list[Any]:
         rows = len(arrays[0]) if arrays and arrays[0].ndim else 1
         with self._metrics.request(self.name, rows), self.statistics.request():
             self.servable.check_rows(arrays, signature)
@@ -96,10 +118,16 @@ class ServedModel:
     def configure(self, settings: Batching) -> None:
         """Join requests in another way from now on."""
         self._settings = settings
+        if self.sequences is not None:
+            self.sequences.most, self.sequences.idle_seconds = settings.max_sequences, settings.sequence_idle_seconds
         self._batcher.configure(settings)
 
-    async def end(self) -> None:
-        """Wait for the requests under way, and end the thread."""
+    async def end(self, is_replaced: bool = False) -> None:
+        """Wait for the requests under way, and end the thread; where another version takes over, for sequences, too."""
+        if self.sequences is not None:
+            if is_replaced:
+                await self.sequences.ended()
+            self.sequences.forget()
         await self._batcher.drained()
         self._thread.shutdown()
         self._images.shutdown()

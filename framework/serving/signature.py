@@ -94,6 +94,34 @@ class Padding:
 
 
 @dataclass(frozen=True)
+class StateInfo:
+    """A state of `stateful=True` layers, which a sequence of requests keeps; it begins with zeros.
+
+    Attributes:
+        dtype: the name of its dtype.
+        shape: its sizes, the first of which, that of the rows, is open.
+        before, after: the names of tensors in the graph: what is fed, and what it becomes.
+    """
+
+    dtype: str
+    shape: tuple[int | None, ...]
+    before: str
+    after: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The state as values for JSON."""
+        return {"dtype": self.dtype, "shape": list(self.shape), "before": self.before, "after": self.after}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> StateInfo:
+        """The state that `to_json` described."""
+        shape = tuple(None if size is None else int(size) for size in document["shape"])
+        if shape[:1] != (None,) or None in shape[1:]:
+            raise ValueError(f"a state of the shape {shape}")
+        return cls(str(document["dtype"]), shape, str(document["before"]), str(document["after"]))
+
+
+@dataclass(frozen=True)
 class Signature:
     """One way to call a servable.
 
@@ -102,6 +130,7 @@ class Signature:
         outputs_as: "one", "list" or "dict": in which structure the model gave its outputs.
         row_wise: whether each row is computed for itself, if whoever exported said so; None leaves it to the graph.
         paddings: which inputs may be filled up, in groups of the same length.
+        states: what a sequence of requests keeps between these.
     """
 
     inputs: tuple[TensorInfo, ...]
@@ -109,6 +138,7 @@ class Signature:
     outputs_as: str
     row_wise: bool | None = None
     paddings: tuple[Padding, ...] = ()
+    states: tuple[StateInfo, ...] = ()
 
     @property
     def takes_images(self) -> bool:
@@ -123,6 +153,7 @@ class Signature:
             "outputs_as": self.outputs_as,
             **({} if self.row_wise is None else {"row_wise": self.row_wise}),
             **({"pad": [_padding_to_json(each) for each in self.paddings]} if self.paddings else {}),
+            **({"states": [each.to_json() for each in self.states]} if self.states else {}),
         }
 
     @classmethod
@@ -131,7 +162,9 @@ class Signature:
         inputs, outputs = (tuple(_info_from_json(each) for each in document[key]) for key in ("inputs", "outputs"))
         row_wise = document.get("row_wise")
         paddings = tuple(_padding_from_json(each, inputs, outputs) for each in document.get("pad", ()))
-        return cls(inputs, outputs, str(document["outputs_as"]), None if row_wise is None else bool(row_wise), paddings)
+        row_wise = None if row_wise is None else bool(row_wise)
+        states = tuple(StateInfo.from_json(each) for each in document.get("states", ()))
+        return cls(inputs, outputs, str(document["outputs_as"]), row_wise, paddings, states)
 
 
 def _info_to_json(info: TensorInfo) -> dict[str, Any]:
@@ -167,4 +200,4 @@ def _padding_from_json(
     return padding
 
 
-__all__ = ["DEFAULT", "OPEN_INFERENCE", "TENSORFLOW", "ImageForm", "Padding", "Signature", "TensorInfo"]
+__all__ = ["DEFAULT", "OPEN_INFERENCE", "TENSORFLOW", "ImageForm", "Padding", "Signature", "StateInfo", "TensorInfo"]

@@ -248,8 +248,9 @@ def read_servable(folder: Path) -> Contents:
             document, lambda number: _array(folder, manifest["files"], entries[number]), source, _made_resource
         )
         for signature in signatures.values():
-            for info in (*signature.inputs, *signature.outputs):
-                graph.get_tensor_by_name(info.tensor)
+            states = [name for state in signature.states for name in (state.before, state.after)]
+            for name in (*[info.tensor for info in (*signature.inputs, *signature.outputs)], *states):
+                graph.get_tensor_by_name(name)
     except (SavedGraphError, ServableError):
         raise
     except (OSError, KeyError, IndexError, ValueError, TypeError, AttributeError) as error:

@@ -61,6 +61,7 @@ class ModelVersions:
         self.is_unloaded = self.is_replacing = False
         self._tried: dict[int, Any] = {}  # what the manifest of a version that failed looked like
         self._leaving: set[asyncio.Task[None]] = set()
+        self._replaced: list[ServedModel] = []  # versions that answer the sequences that they have, and no others
 
     def find(self, version: str, label: str) -> ServedModel | ServedDecoder | None:
         """Give the version of a number or a label, by default the highest; None if it is not loaded."""
@@ -70,6 +71,13 @@ class ModelVersions:
         if version:
             return self.loaded.get(int(version)) if version.isdecimal() else None
         return self.loaded[max(self.loaded)] if self.loaded else None
+
+    def with_sequence(self, sequence: int | str) -> ServedModel | None:
+        """Give the version that has a sequence, of those that others have replaced; None if none has."""
+        for served in self._replaced:
+            if served.sequences is not None and sequence in served.sequences:
+                return served
+        return None
 
     async def refresh(self, thread: Executor) -> None:
         """Load what is wanted and was not there before; then let go what is no longer wanted.
@@ -99,7 +107,7 @@ class ModelVersions:
         self.failed = {number: why for number, why in self.failed.items() if number in wanted}
         if any(number in self.loaded for number in wanted):
             for number in [each for each in self.loaded if each not in wanted]:
-                self._let_go(number)
+                self._let_go(number, is_replaced=True)
 
     async def _load_or_replace(self, number: int, wanted: Sequence[int], thread: Executor) -> None:
         old = [each for each in self.loaded if each not in wanted] if self.config.replace else []
@@ -153,14 +161,18 @@ class ModelVersions:
             self.loaded[number] = ServedModel(self.name, servable, self._metrics, settings, *self._limits)
         _log.info("model %r: version %d is served", self.name, number)
 
-    def _let_go(self, number: int) -> None:
-        """Take no more requests for a version; it ends after its last."""
-        task = asyncio.create_task(self._end(number, self.loaded.pop(number)))
+    def _let_go(self, number: int, is_replaced: bool = False) -> None:
+        """Take no more requests for a version; it ends after its last, if it is replaced after its last sequence."""
+        served = self.loaded.pop(number)
+        if is_replaced and isinstance(served, ServedModel) and served.sequences:
+            self._replaced.append(served)
+        task = asyncio.create_task(self._end(number, served, is_replaced))
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
-    async def _end(self, number: int, served: ServedModel | ServedDecoder) -> None:
-        await served.end()
+    async def _end(self, number: int, served: ServedModel | ServedDecoder, is_replaced: bool) -> None:
+        await served.end(is_replaced)
+        self._replaced = [each for each in self._replaced if each is not served]
         del served
         self._memory.release(self.name, number)
         await asyncio.get_running_loop().run_in_executor(None, give_back)
@@ -170,6 +182,9 @@ class ModelVersions:
         """Let all versions go, and wait until their last requests are answered."""
         for number in list(self.loaded):
             self._let_go(number)
+        for served in self._replaced:
+            if served.sequences is not None:
+                served.sequences.forget()
         while self._leaving:
             await asyncio.wait(self._leaving)
         if self._file is not None:

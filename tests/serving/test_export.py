@@ -152,12 +152,6 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert list((tmp_path / "m").iterdir()) == []
 
 
-def test_state_between_requests_is_refused(tmp_path: Path) -> None:
-    model = ab.Sequential([ab.Input((3, 2), batch_size=4), ab.layers.LSTM(2, stateful=True)])
-    with pytest.raises(ValueError, match="its inference writes variable"):
-        model.export(tmp_path, verbose=False)
-
-
 def test_other_formats_and_missing_signatures_are_refused(tmp_path: Path) -> None:
     model = two_in_two_out()
     for name in ("tf_saved_model", "openvino", "litert", "torch"):

@@ -244,3 +244,11 @@ def test_models_are_exported_while_they_are_trained(tmp_path: Path) -> None:
         ab.callbacks.ExportServable(tmp_path, save_best_only=True)
     with pytest.raises(ValueError, match="every=0"):
         ab.callbacks.ExportServable(tmp_path, every=0)
+
+
+def test_an_output_that_depends_on_no_input(tmp_path: Path) -> None:
+    archive = ab.export.ExportArchive()
+    spec = [ab.InputSpec(shape=(None,), name="x")]
+    archive.add_endpoint("serve", lambda x: {"x": x, "three": np.array([1.0, 2.0, 3.0], "float32")}, spec)
+    archive.write_out(tmp_path, verbose=False)
+    assert ab.serving.load(tmp_path)([5.0])["three"].tolist() == [1.0, 2.0, 3.0]

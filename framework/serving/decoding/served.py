@@ -124,7 +124,7 @@ class ServedDecoder:
         """Let another number of sequences wait from now on."""
         self._settings = settings
 
-    async def end(self) -> None:
+    async def end(self, is_replaced: bool = False) -> None:
         """Wait for the sequences under way, and end the thread."""
         while self._under_way:
             self._drained = asyncio.get_running_loop().create_future()

@@ -12,6 +12,7 @@ from ....distribute.inference import RequestError
 from ....engine import ops
 from ....engine.graph import Graph, Operation, Placeholder, Symbol, TensorSpec, Variable, flatten, pack_as
 from ....engine.graph.dtypes import as_dtype, name_of
+from ....engine.ops.elementwise import identity as pass_on  # ops.identity is the matrix
 from ....layers.input_spec import InputSpec
 from ...config import floatx
 from ...layer_graph import history
@@ -36,6 +37,10 @@ class Endpoint(NamedTuple):
     arguments: list[Any]
 
 
+class WritesVariablesError(ValueError):
+    """What is exported writes variables, and requests would change each other's state."""
+
+
 def trace_endpoint(
     who: str, function: Callable[..., Any], arguments: list[Any], graph: Graph, row_wise: bool | None = None
 ) -> Endpoint:
@@ -55,9 +60,9 @@ def trace_endpoint(
     before = set(graph.operations)
     with graph.as_default():
         named = named_inputs(arguments)
-        symbols = [_feed(graph, name, spec) for name, spec in named]
+        symbols = [feed(graph, name, spec) for name, spec in named]
         outputs = function(*pack_as(arguments, list(symbols)))
-        fetches = [_fetch(each) for each in flatten(outputs)]
+        fetches = [fetch(each) for each in flatten(outputs)]
     check_effects(who, [operation for operation in graph.operations if operation not in before])
     names, outputs_as = output_names(outputs)
     signature = Signature(
@@ -130,14 +135,15 @@ def check_names(what: str, names: Sequence[str]) -> None:
             raise ValueError(f"export(): two {what}s are called {name!r}. Give each its own name.")
 
 
-def _feed(graph: Graph, name: str, spec: TensorSpec) -> Symbol:
+def feed(graph: Graph, name: str, spec: TensorSpec) -> Symbol:
+    """Add an input to a graph."""
     return graph.add(Placeholder(spec), (), name).outputs[0]
 
 
-def _fetch(output: Any) -> Any:
+def fetch(output: Any) -> Any:
     """An output as a tensor of the graph; an array becomes a constant of it."""
     tensor = ops.convert_to_tensor(output)
-    return tensor if isinstance(tensor, Symbol) else ops.identity(tensor)
+    return tensor if isinstance(tensor, Symbol) else pass_on(tensor)
 
 
 def output_names(outputs: Any) -> tuple[list[str], str]:
@@ -164,10 +170,11 @@ def check_effects(who: str, operations: Sequence[Operation]) -> None:
     for operation in operations:
         for effect in operation.effects:
             if effect.writes and isinstance(effect.resource, Variable):
-                raise ValueError(
+                raise WritesVariablesError(
                     f"{who} can't be exported: its inference writes variable {effect.resource.name!r} "
                     f"(operation {operation.name!r}, defined at {operation.location}), and requests would change each "
-                    "other's state. Export it with stateful=False, or return the state as an output."
+                    "other's state. Export it with stateful=False, or return the state as an output. States of "
+                    "recurrent layers are kept for each sequence, in a model whose inputs have a batch_size."
                 )
 
 

@@ -11,8 +11,9 @@ from ....engine.graph import Graph
 from ..image_inputs import image_forms
 from ..signature import DEFAULT
 from ..storage import write_servable
-from .endpoint import arguments_of, report, trace_endpoint, warmup_of
+from .endpoint import WritesVariablesError, arguments_of, report, trace_endpoint, warmup_of
 from .padding import with_padding
+from .states import trace_sequences
 
 FORMATS = ("anabranch",)
 
@@ -37,7 +38,12 @@ def export_model(
     check_version("export", version)
     graph = Graph()
     arguments = arguments_of(model, input_signature)
-    endpoint = trace_endpoint(f"Model {model.name!r}", partial(model, training=False), arguments, graph)
+    who = f"Model {model.name!r}"
+    try:
+        endpoint = trace_endpoint(who, partial(model, training=False), arguments, graph)
+    except WritesVariablesError as refusal:
+        graph = Graph()
+        endpoint = trace_sequences(who, model, arguments, graph, refusal)
     signature = endpoint.signature
     if images is not None:
         signature = replace(signature, inputs=image_forms("export", signature.inputs, images))

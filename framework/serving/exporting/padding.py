@@ -40,6 +40,8 @@ def with_padding(
     Raises:
         ValueError: an input can't be padded, there are no example inputs, or answers for them change by more than 1e-5.
     """
+    if signature.states:
+        raise ValueError(f"{caller}(pad=...): what is filled up would become part of the states of stateful layers.")
     values = _values(caller, signature, pad)
     if warmup is None or not all(array.size for array in warmup[1].values()):
         raise ValueError(f"{caller}(pad=...): give warmup, too: example inputs on which the answers are compared.")

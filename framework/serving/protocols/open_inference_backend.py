@@ -10,6 +10,7 @@ from ....distribute.inference import Answer, InferRequest, RequestError
 from ..catalogue import Catalogue
 from ..decoding.served import ServedDecoder
 from ..decoding.wire import answers
+from ..sequences import step_of
 from ..served_model import ServedModel
 from ..signature import OPEN_INFERENCE, Signature, TensorInfo
 from .open_inference import EXTENSIONS, PLATFORM, as_wire, from_wire
@@ -65,7 +66,11 @@ class OpenInferenceBackend:
             "input": [_configured(info, start) for info in signature.inputs],
             "output": [_configured(info, start) for info in signature.outputs],
         }
-        if joined:
+        if isinstance(found, ServedModel) and found.sequences is not None:
+            config["sequence_batching"] = {
+                "max_sequence_idle_microseconds": round(settings.sequence_idle_seconds * 1e6)
+            }
+        elif joined:
             config["dynamic_batching"] = {"max_queue_delay_microseconds": round(settings.max_queue_delay_ms * 1000)}
         if isinstance(found, ServedDecoder):
             config["model_transaction_policy"] = {"decoupled": True}
@@ -111,13 +116,16 @@ class OpenInferenceBackend:
 
     async def infer(self, request: InferRequest, raw: bool = True) -> Answer:
         found = self._catalogue.find(request.model, request.version)
+        step = step_of(request.parameters) if found.sequences is not None else None
+        if step is not None and not step.is_first and not request.version:
+            found = self._catalogue.models[request.model].with_sequence(step.sequence) or found
         signature = found.servable.signature()
         arrays = await found.prepare(signature, lambda: from_wire(signature, request.inputs))
         names = [info.name for info in signature.outputs]
         unknown = [name for name in request.outputs if name not in names]
         if unknown:
             raise RequestError(400, f"There is no output {unknown[0]!r}. There are {', '.join(map(repr, names))}.")
-        values = found.servable.by_name(signature, await found.run(arrays))
+        values = found.servable.by_name(signature, await found.run(arrays, step=step))
         infos = {info.name: info for info in signature.outputs}
         return Answer(found.version, [as_wire(infos[name], values[name], raw) for name in request.outputs or names])
 

@@ -54,10 +54,11 @@ class OpenInferenceRest:
     async def _infer(self, request: Request) -> Response:
         document, rest = _parted(request)
         inputs = _inputs(document, rest)
-        binary = _parameters(document, "The request").get("binary_data_output", False)
+        parameters = _parameters(document, "The request")
+        binary = parameters.get("binary_data_output", False)
         requested = _requested(document, bool(binary))
         name = request.parts["model"]
-        asked = InferRequest(name, request.parts["version"], inputs, list(requested))
+        asked = InferRequest(name, request.parts["version"], inputs, list(requested), parameters)
         answer = await self._backend.infer(asked, raw=False)
         head: dict[str, Any] = {"model_name": name, "model_version": answer.version}
         if document.get("id"):
