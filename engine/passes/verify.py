@@ -193,8 +193,7 @@ def loop_variables(block: Block) -> Iterator[str]:
             yield f"{block.named(operation)} has {numbers.format(*counts)}"
             continue
         for first, parameter, result in zip(firsts, parameters, results, strict=True):
-            # Fission joins what is written into an array; one that starts empty keeps the elements of before.
-            if not parameter.spec.accepts(first.spec) and not isinstance(first.operation.op, ArrayEmpty):
+            if not parameter.spec.accepts(first.spec):
                 yield f"{parameter.name!r} of {block.named(operation)} is {parameter.spec}, and starts as {first.spec}"
             if not parameter.spec.accepts(result.spec):
                 yield f"{parameter.name!r} of {block.named(operation)} is {parameter.spec}, and becomes {result.spec}"

@@ -140,7 +140,10 @@ def _sink_product(loop: LoopView, position: int) -> bool:
     update.inputs = (array, index, product.inputs[0])
     assert isinstance(array.spec, ArraySpec)
     spec = dataclasses.replace(array.spec.with_elements(product.inputs[0].spec))
-    old = loop.node.outputs[position]
+    old, node = loop.node.outputs[position], loop.node
+    with loop.outside(product):
+        first = build(ArrayEmpty(spec))
+    node.inputs = (*node.inputs[:position], first, *node.inputs[position + 1 :])
     for tensor in (array, loop.op.condition.parameters[position], update.outputs[0]):
         tensor.spec = spec
         if isinstance(tensor.operation.op, Parameter):
