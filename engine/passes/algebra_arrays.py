@@ -6,14 +6,12 @@ become plain values, on which the other passes work.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ..control_flow.frames import History, TripCount
 from ..graph.graph import Parameter
-from ..graph.op import Op
 from ..graph.spec import ArraySpec, TensorSpec
 from ..graph.tensor import Symbol
 from ..ops.array_rows import ArrayConcat
@@ -38,7 +36,8 @@ from ..ops.tensor_arrays import (
     ArrayWrite,
 )
 from .loops.linear import trip_count
-from .rules import Rewrite, Rule, Site, constant_of, shape_of, table_of
+from .patterns import Match, constant, constant_of, op, tensor
+from .rules import Rewrite, Rule, Site, shape_of, table_of
 
 _LONGEST = 64  # operations that are looked through, and rows that are put together
 
@@ -50,10 +49,9 @@ class _Nothing:
 _NOTHING = _Nothing()
 
 
-def _place(tensor: Symbol, site: Site) -> int | None:
-    """The number that a scalar is, if it is a constant and may be the place of an element."""
-    value = constant_of(tensor, site)
-    return None if value is None or np.ndim(value) or int(value) < 0 else int(value)
+def _is_place(value: Any) -> bool:
+    """Test that a constant may be the place of an element."""
+    return not np.ndim(value) and int(value) >= 0
 
 
 def _element(array: Symbol, place: int, site: Site, depth: int = 0) -> Symbol | _Nothing | None:
@@ -69,8 +67,8 @@ def _element(array: Symbol, place: int, site: Site, depth: int = 0) -> Symbol | 
         return None if shape_of(inputs[0]) is None else site.make(GetItem((place,)), inputs[0])
     if not isinstance(op, (ArrayAddAt, ArrayClear, ArrayWrite)):
         return None
-    changed = _place(inputs[1], site)
-    if changed is None or not _is_within(array, changed):
+    changed = constant_of(inputs[1], site)
+    if changed is None or not _is_place(changed) or not _is_within(array, int(changed)):
         return None
     if changed == place and not isinstance(op, ArrayAddAt):
         return inputs[2] if isinstance(op, ArrayWrite) else _NOTHING
@@ -96,17 +94,17 @@ def _added(before: Symbol | _Nothing | None, value: Symbol, site: Site) -> Symbo
 # --- records of loops -----------------------------------------------------------------------------------------------
 
 
-def _known_trips(op: Op, inputs: Sequence[Symbol], site: Site) -> Rewrite:
-    trips = trip_count(inputs[0].operation)
+def _known_trips(match: Match, site: Site) -> Rewrite:
+    trips = trip_count(match["frame"].operation)
     return None if trips is None or trips.known is None else Constant(np.int32(max(0, trips.known)))
 
 
-def _known_record(op: Op, inputs: Sequence[Symbol], site: Site) -> Rewrite:
+def _known_record(match: Match, site: Site) -> Rewrite:
     """What is the same constant in each iteration of another loop, or of loops around that as well."""
-    depth, found = 1, inputs[0]
-    while found in site.outers or isinstance(found.operation.op, ArrayRead):
-        depth += found not in site.outers
-        found = site.outers[found] if found in site.outers else found.operation.inputs[0]
+    depth, found = 1, match["record"].outputs[0]
+    while (around := site.outer(found)) is not None or isinstance(found.operation.op, ArrayRead):
+        depth += around is None
+        found = found.operation.inputs[0] if around is None else around
     for _ in range(depth):
         if not isinstance(found.operation.op, History):
             return None
@@ -118,9 +116,9 @@ def _known_record(op: Op, inputs: Sequence[Symbol], site: Site) -> Rewrite:
 # --- one element ----------------------------------------------------------------------------------------------------
 
 
-def _known_read(op: Op, inputs: Sequence[Symbol], site: Site) -> Rewrite:
-    place = _place(inputs[1], site)
-    found = None if place is None else _element(inputs[0], place, site)
+def _known_read(match: Match, site: Site) -> Rewrite:
+    op, inputs = match["read"].op, match["read"].inputs
+    found = _element(inputs[0], int(match["place"]), site)
     if found is None or isinstance(found, Symbol):
         return found
     if isinstance(op, ArrayReadOrZeros) and None not in (op.spec.shape or (None,)):
@@ -131,37 +129,37 @@ def _known_read(op: Op, inputs: Sequence[Symbol], site: Site) -> Rewrite:
 # --- all elements ---------------------------------------------------------------------------------------------------
 
 
-def _known_stack(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
-    spec = inputs[0].spec
+def _known_stack(match: Match, site: Site) -> Rewrite:
+    array, spec = match["array"], match["array"].spec
     count = spec.size if isinstance(spec, ArraySpec) else None
-    if not count or count > _LONGEST or isinstance(inputs[0].operation.op, ArrayUnstack):
+    if not count or count > _LONGEST or isinstance(array.operation.op, ArrayUnstack):
         return None
-    rows = _rows(inputs[0], count, site)
+    rows = _rows(array, count, site)
     tensors = [row for row in rows if isinstance(row, Symbol)]
     if not tensors or len(tensors) < len(rows) or shape_of(tensors[0]) is None:
         return None
     return site.make(Stack(0), *tensors) if all(row.shape == tensors[0].shape for row in tensors) else None
 
 
-def _known_ends(op: Op, inputs: Sequence[Symbol], site: Site) -> Rewrite:
+def _known_ends(match: Match, site: Site) -> Rewrite:
     """Elements end to end."""
-    spec = inputs[0].spec
+    spec = match["array"].spec
     count = spec.size if isinstance(spec, ArraySpec) else None
-    rows = _rows(inputs[0], count, site) if count and count <= _LONGEST else []
+    rows = _rows(match["array"], count, site) if count and count <= _LONGEST else []
     tensors = [row for row in rows if isinstance(row, Symbol) and shape_of(row)]
     return site.make(Concatenate(0), *tensors) if tensors and len(tensors) == len(rows) else None
 
 
-def _known_rows(op: ArrayStackLike, inputs: Sequence[Symbol], site: Site) -> Rewrite:
+def _known_rows(match: Match, site: Site) -> Rewrite:
     """All elements of a cotangent, zeros where it has none."""
-    shape = constant_of(inputs[1], site)
-    if shape is None or not 0 < int(shape[0]) <= _LONGEST or isinstance(inputs[0].operation.op, ArrayUnstack):
+    array, shape = match["array"], match["shape"]
+    if not 0 < int(shape[0]) <= _LONGEST or isinstance(array.operation.op, ArrayUnstack):
         return None
     own = tuple(int(dim) for dim in shape[1:])
-    rows = _rows(inputs[0], int(shape[0]), site)
+    rows = _rows(array, int(shape[0]), site)
     if not rows or any(isinstance(row, Symbol) and row.shape != own for row in rows):
         return None
-    made = [row if isinstance(row, Symbol) else _zeros(own, op.dtype, site) for row in rows]
+    made = [row if isinstance(row, Symbol) else _zeros(own, match["stack"].op.dtype, site) for row in rows]
     return site.make(Stack(0), *made)
 
 
@@ -180,26 +178,33 @@ def _rows(array: Symbol, count: int, site: Site) -> list[Symbol | _Nothing]:
     return found
 
 
-def _known_size(op: Op, inputs: Sequence[Symbol], site: Site) -> Rewrite:
-    spec = inputs[0].spec
+def _known_size(match: Match, site: Site) -> Rewrite:
+    spec = match["array"].spec
     known = spec.size if isinstance(spec, ArraySpec) else None
     return None if known is None else Constant(np.int32(known))
 
 
-def _known_new(op: ArrayNew, inputs: Sequence[Symbol], site: Site) -> Rewrite:
-    size = _place(inputs[0], site)
-    return None if size is None or op.size is not None else ArrayNew(op.element, size, op.open_shape)
+def _known_new(match: Match, site: Site) -> Rewrite:
+    op = match["array"].op
+    return ArrayNew(op.element, int(match["place"]), op.open_shape) if op.size is None else None
 
 
-RECORDS = (Rule("records of constants", (ArrayRead,), _known_record, (ArrayRead, History, Parameter)),)
+_array, _number = tensor("array"), constant("place", _is_place)
+_reads = (ArrayRead, ArrayReadOrEmpty, ArrayReadOrZeros)
+_record = op(ArrayRead, History, Parameter, name="record", may_wait=True)
+RECORDS = (Rule("records of constants", op(ArrayRead, of=[_record]), _known_record),)
 _ELEMENTS = (
-    Rule("trip counts that are known", (TripCount,), _known_trips),
-    Rule("elements that are known", (ArrayRead, ArrayReadOrEmpty, ArrayReadOrZeros), _known_read),
-    Rule("all elements that are known", (ArrayStack,), _known_stack),
-    Rule("elements end to end that are known", (ArrayConcat,), _known_ends),
-    Rule("cotangents of known elements", (ArrayStackLike,), _known_rows),
-    Rule("sizes of arrays that are known", (ArraySize,), _known_size),
-    Rule("sizes of new arrays that are known", (ArrayNew,), _known_new, (Constant,)),
+    Rule("trip counts that are known", op(TripCount, of=[tensor("frame")]), _known_trips),
+    Rule("elements that are known", op(*_reads, of=[_array, _number], name="read"), _known_read),
+    Rule("all elements that are known", op(ArrayStack, of=[_array]), _known_stack),
+    Rule("elements end to end that are known", op(ArrayConcat, of=[_array]), _known_ends),
+    Rule(
+        "cotangents of known elements",
+        op(ArrayStackLike, of=[_array, constant("shape")], name="stack"),
+        _known_rows,
+    ),
+    Rule("sizes of arrays that are known", op(ArraySize, of=[_array]), _known_size),
+    Rule("sizes of new arrays that are known", op(ArrayNew, of=[_number], name="array"), _known_new),
 )
 ARRAYS = table_of(*RECORDS, *_ELEMENTS)
 

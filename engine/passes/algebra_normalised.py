@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..graph.op import Op
 from ..graph.tensor import Symbol
 from ..ops.base import Constant
 from ..ops.comparison import Isfinite, Where
@@ -21,14 +22,16 @@ from ..ops.reduced import Sum, reduced_shape
 from ..ops.reduction import LogSumExp, Max
 from ..ops.shaping import Reshape
 from ..ops.softmax import LogSoftmax, Softmax
+from .patterns import Match, Pattern, op, tensor
 from .rules import Rewrite, Rule, Site, shape_of
 
 _LEAST = 1 << 12  # elements: of fewer, one call is less than several
 
 
-def _across_rows(rewrite: Callable[[Any, Symbol, Site], Symbol]) -> Callable[[Any, Sequence[Symbol], Site], Rewrite]:
-    def rule(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
-        x, shape = inputs[0], shape_of(inputs[0])
+def _across_rows(rewrite: Callable[[Any, Symbol, Site], Symbol]) -> Callable[[Match, Site], Rewrite]:
+    def rule(match: Match, site: Site) -> Rewrite:
+        x, op = match["x"], match["normalised"].op
+        shape = shape_of(x)
         if shape is None or x.dtype.name not in ("float32", "float64") or math.prod(shape) < _LEAST:
             return None
         return rewrite(op, x, site) if _is_across(shape, op.axes) else None
@@ -67,10 +70,14 @@ def _centred(op: Softmax | LogSoftmax, x: Symbol, site: Site) -> Symbol:
     return site.make(Subtract(), x, site.make(Max(op.axes, True), x))
 
 
+def _of(kind: type[Op]) -> Pattern:
+    return op(kind, of=[tensor("x")], name="normalised")
+
+
 RULES = (
-    Rule("softmax across rows as maximum, exponentials and sum", (Softmax,), _across_rows(_softmax)),
-    Rule("log_softmax across rows as maximum, exponentials and sum", (LogSoftmax,), _across_rows(_log_softmax)),
-    Rule("log_sum_exp across rows as maximum, exponentials and sum", (LogSumExp,), _across_rows(_log_sum_exp)),
+    Rule("softmax across rows as maximum, exponentials and sum", _of(Softmax), _across_rows(_softmax)),
+    Rule("log_softmax across rows as maximum, exponentials and sum", _of(LogSoftmax), _across_rows(_log_softmax)),
+    Rule("log_sum_exp across rows as maximum, exponentials and sum", _of(LogSumExp), _across_rows(_log_sum_exp)),
 )
 
 __all__ = ["RULES"]

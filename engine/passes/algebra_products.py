@@ -7,12 +7,14 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+from ..graph.graph import Operation
 from ..graph.tensor import Symbol
 from ..ops.axes import Transpose
 from ..ops.einsum import Contraction
 from ..ops.linalg import BatchMatMul, MatMul
 from ..ops.shaping import Reshape
-from .rules import Rewrite, Rule, Site, produced_by, shape_of
+from .patterns import ANY, Match, only_use, op, tensor
+from .rules import Rewrite, Rule, Site, shape_of
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -42,44 +44,41 @@ def _permutation(op: Transpose, rank: int) -> tuple[int, ...]:
     return tuple(range(rank))[::-1] if op.axes is None else op.axes
 
 
-def _permuted_operands(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
+def _permuted_operands(match: Match, site: Site) -> Rewrite:
     """Operands are read in the order in which they lie, but where matrices would lie scattered."""
-    if any(shape_of(tensor) is None for tensor in inputs):
+    product: Operation = match["product"]
+    if any(shape_of(operand) is None for operand in product.inputs):
         return None
-    found = _contraction_of(op, inputs)
+    found = _contraction_of(product.op, product.inputs)
     if found is None:
         return None
-    operands, labels = list(inputs), [found.a, found.b]
-    for place, tensor in enumerate(inputs):
-        turned = produced_by(tensor, Transpose)
-        if turned is not None and shape_of(tensor.operation.inputs[0]) is not None:
+    operands, labels = list(product.inputs), [found.a, found.b]
+    for place, operand in enumerate(product.inputs):
+        turned, source = operand.operation.op, operand.operation.inputs[:1]
+        if isinstance(turned, Transpose) and shape_of(source[0]) is not None:
             order = _permutation(turned, len(labels[place]))
             lying = "".join([labels[place][order.index(axis)] for axis in range(len(order))])
             if not _is_shared(found, lying[-1]):
-                operands[place], labels[place] = tensor.operation.inputs[0], lying
-    is_as_before = all(map(operator.is_, operands, inputs))
+                operands[place], labels[place] = source[0], lying
+    is_as_before = all(map(operator.is_, operands, product.inputs))
     return None if is_as_before else site.make(Contraction(labels[0], labels[1], found.out), *operands)
 
 
-def _permuted_result(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
+def _permuted_result(match: Match, site: Site) -> Rewrite:
     """A result that is only wanted in another order is written so, but where matrices would lie scattered."""
-    (product,) = inputs
-    inner = produced_by(product, BatchMatMul, Contraction)
-    if inner is None or shape_of(product) is None or not site.is_only_user(product):
-        return None
-    operands = product.operation.inputs
-    found = _contraction_of(inner, operands)
+    product: Operation = match["product"]
+    found = None if shape_of(product.outputs[0]) is None else _contraction_of(product.op, product.inputs)
     if found is None:
         return None
-    out = "".join([found.out[axis] for axis in _permutation(op, len(found.out))])
-    return None if _is_shared(found, out[-1]) else site.make(Contraction(found.a, found.b, out), *operands)
+    out = "".join([found.out[axis] for axis in _permutation(match["turned"].op, len(found.out))])
+    return None if _is_shared(found, out[-1]) else site.make(Contraction(found.a, found.b, out), *product.inputs)
 
 
-def _product_of_matrices(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
+def _product_of_matrices(match: Match, site: Site) -> Rewrite:
     """A contraction without axes that all share, whose rows, columns and terms each lie together, is one product."""
-    a, b = inputs
-    shapes = [shape_of(tensor) for tensor in inputs]
-    if shapes[0] is None or shapes[1] is None or any(label in op.a and label in op.b for label in op.out):
+    a, b, op = match["a"], match["b"], match["contraction"].op
+    shapes = [shape_of(a), shape_of(b)]
+    if shapes[0] is None or shapes[1] is None or any(_is_shared(op, label) for label in op.out):
         return None
     rows = "".join([label for label in op.out if label in op.a])
     columns = "".join([label for label in op.out if label in op.b])
@@ -110,8 +109,11 @@ def _reshaped(x: Symbol, shape: tuple[int, ...], site: Site) -> Symbol:
     return x if x.shape == shape else site.make(Reshape(shape), x)
 
 
+_of_turned = op(BatchMatMul, Contraction, of=[ANY, op(Transpose)], name="product", any_order=True)
+_turned = op(Transpose, of=[only_use(op(BatchMatMul, Contraction, name="product"))], name="turned")
+_pair = op(Contraction, of=[tensor("a"), tensor("b")], name="contraction")
 RULES = (
-    Rule("transposes into contractions", (BatchMatMul, Contraction), _permuted_operands, (Transpose,), is_exact=False),
-    Rule("contractions as transposed", (Transpose,), _permuted_result, (BatchMatMul, Contraction), is_exact=False),
-    Rule("contractions of matrices as products", (Contraction,), _product_of_matrices, is_exact=False),
+    Rule("transposes into contractions", _of_turned, _permuted_operands, is_exact=False),
+    Rule("contractions as transposed", _turned, _permuted_result, is_exact=False),
+    Rule("contractions of matrices as products", _pair, _product_of_matrices, is_exact=False),
 )

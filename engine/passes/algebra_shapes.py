@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 
 from ..graph.graph import Operation
-from ..graph.op import Op
+from ..graph.identity import is_same
 from ..graph.spec import TensorSpec
 from ..graph.tensor import Symbol
 from ..ops.axes import Transpose
@@ -24,7 +24,8 @@ from ..ops.linalg import BatchMatMul, MatMul
 from ..ops.run_time_shapes import ReshapeToShape
 from ..ops.segments import GatherSegments
 from ..ops.shaping import BroadcastTo, DimOf, ExpandDims, Reshape, SizeOf, Squeeze, elements
-from .rules import Rewrite, Rule, Site, constant_of, produced_by, shape_of
+from .patterns import ANY, Match, constant, constant_of, only_use, op, tensor
+from .rules import Rewrite, Rule, Site, shape_of
 
 _WIDE_ROW = 256  # bytes
 _RESHAPING = (ExpandDims, Reshape, ReshapeToShape, Squeeze)
@@ -32,28 +33,29 @@ _RESHAPING = (ExpandDims, Reshape, ReshapeToShape, Squeeze)
 # --- shapes that are known ------------------------------------------------------------------------------------------
 
 
-def _known_size(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
-    shape = inputs[0].shape
-    if shape is None:
-        return None
-    if isinstance(op, DimOf):
-        size = shape[op.axis]
-        return None if size is None else Constant(np.int32(size))
-    known = shape_of(inputs[0])
+def _known_axis(match: Match, site: Site) -> Rewrite:
+    shape = match["x"].shape
+    size = None if shape is None else shape[match["size"].op.axis]
+    return None if size is None else Constant(np.int32(size))
+
+
+def _known_size(match: Match, site: Site) -> Rewrite:
+    known = shape_of(match["x"])
     # More elements than int32 can hold are an error of the run.
     return None if known is None or elements(known) > 2**31 - 1 else Constant(np.int32(elements(known)))
 
 
-def _known_entries(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
+def _known_entries(match: Match, site: Site) -> Rewrite:
     """Sizes that are constants are part of the op."""
-    sizes = [constant_of(tensor, site) for tensor in inputs[1:]]
-    if not sizes or any(size is None for size in sizes):
+    op, (x, *entries) = match["shaped"].op, match["shaped"].inputs
+    sizes = [constant_of(tensor, site) for tensor in entries]
+    if any(size is None for size in sizes):
         return None
     remaining = iter(sizes)
     filled = tuple([int(next(remaining)) if dim is None else dim for dim in op.shape])
     if any(dim < 0 for dim in filled):  # what can't be, fails when it runs
         return None
-    return site.make(type(op)(filled), inputs[0])
+    return site.make(type(op)(filled), x)
 
 
 # --- chains ---------------------------------------------------------------------------------------------------------
@@ -63,26 +65,28 @@ def _permutation(op: Transpose, rank: int) -> tuple[int, ...]:
     return tuple(range(rank))[::-1] if op.axes is None else op.axes
 
 
-def _transposes(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
-    """A transpose that changes nothing, or of a transpose."""
-    (x,) = inputs
+def _no_transpose(match: Match, site: Site) -> Rewrite:
+    """A transpose that changes nothing."""
+    x = match["x"]
+    axes = () if x.shape is None else _permutation(match["transpose"].op, len(x.shape))
+    return x if x.shape is not None and axes == tuple(range(len(axes))) else None
+
+
+def _one_transpose(match: Match, site: Site) -> Rewrite:
+    """A transpose of a transpose."""
+    x = match["x"]
     if x.shape is None:
         return None
-    axes = _permutation(op, len(x.shape))
-    if axes == tuple(range(len(axes))):
-        return x
-    inner = produced_by(x, Transpose)
-    if inner is None or x.operation.inputs[0].shape is None:
-        return None
-    before = _permutation(inner, len(axes))
-    return site.make(Transpose(tuple([before[axis] for axis in axes])), x.operation.inputs[0])
+    axes, before = (_permutation(match[name].op, len(x.shape)) for name in ("transpose", "inner"))
+    return site.make(Transpose(tuple([before[axis] for axis in axes])), x)
 
 
-def _reshapes(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
+def _reshapes(match: Match, site: Site) -> Rewrite:
     """Reshapes of reshapes are one, or none. Where a size is unknown the first may fail, so that it stays."""
+    op, inputs = match["reshape"].op, match["reshape"].inputs
     spec = op.infer(*[tensor.spec for tensor in inputs])
     origin = inputs[0]
-    while produced_by(origin, *_RESHAPING) and shape_of(origin.operation.inputs[0]) is not None:
+    while isinstance(origin.operation.op, _RESHAPING) and shape_of(origin.operation.inputs[0]) is not None:
         origin = origin.operation.inputs[0]
     if shape_of(origin) is None or spec.shape is None or None in spec.shape:
         return None
@@ -91,9 +95,9 @@ def _reshapes(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     return None if origin is inputs[0] else site.make(Reshape(spec.shape), origin)
 
 
-def _new_axes(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
+def _new_axes(match: Match, site: Site) -> Rewrite:
     """``x[:, None]``, and its gradient, are reshapes."""
-    x = inputs[0]
+    op, x = match["item"].op, match["x"]
     axes = tuple([axis for axis, item in enumerate(op.items) if item is None])
     if not axes or x.shape is None or not all(item is None or item == SliceItem() for item in op.items):
         return None
@@ -105,76 +109,78 @@ def _new_axes(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     return site.make(Squeeze(axes), x) if known == ExpandDims(axes).infer(TensorSpec(wanted, x.dtype)).shape else None
 
 
-def _broadcasts(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
-    x = inputs[0]
-    if len(inputs) > 1 or shape_of(x) is None or None in op.shape:
-        return None
-    if x.shape == op.shape:
-        return x
-    inner = produced_by(x, BroadcastTo)
-    return None if inner is None else site.make(op, x.operation.inputs[0])
+def _has_known_shape(operation: Operation) -> bool:
+    op: Any = operation.op
+    return len(operation.inputs) == 1 and None not in op.shape and shape_of(operation.inputs[0]) is not None
 
 
-def _transposed_operands(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
-    """Transposed operands of a product are a flag of it."""
-    operands, flags = list(inputs), [op.transpose_a, op.transpose_b]
-    for place, tensor in enumerate(inputs):
-        if _swaps_last_two(tensor):
-            operands[place], flags[place] = tensor.operation.inputs[0], not flags[place]
-    is_as_before = all(map(operator.is_, operands, inputs))
-    return None if is_as_before else site.make(type(op)(*flags), *operands)
+def _no_broadcast(match: Match, site: Site) -> Rewrite:
+    return match["x"] if match["x"].shape == match["broadcast"].op.shape else None
 
 
-def _swaps_last_two(tensor: Symbol) -> bool:
-    op = produced_by(tensor, Transpose)
-    if op is None or tensor.shape is None or len(tensor.shape) < 2 or tensor.operation.inputs[0].shape is None:
-        return False
-    rank = len(tensor.shape)
-    return _permutation(op, rank) == (*range(rank - 2), rank - 1, rank - 2)
+def _one_broadcast(match: Match, site: Site) -> Rewrite:
+    return site.make(match["broadcast"].op, match["x"])
 
 
-def _transposed_product(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
+def _transposed_left(match: Match, site: Site) -> Rewrite:
+    """A transposed operand of a product is a flag of it."""
+    op = match["product"].op
+    return site.make(type(op)(not op.transpose_a, op.transpose_b), match["a"], match["b"])
+
+
+def _transposed_right(match: Match, site: Site) -> Rewrite:
+    op = match["product"].op
+    return site.make(type(op)(op.transpose_a, not op.transpose_b), match["a"], match["b"])
+
+
+def _swaps_last_two(transpose: Operation) -> bool:
+    op: Any = transpose.op
+    rank = len(transpose.inputs[0].shape or ())
+    return rank > 1 and _permutation(op, rank) == (*range(rank - 2), rank - 1, rank - 2)
+
+
+def _transposed_product(match: Match, site: Site) -> Rewrite:
     """The transpose of a product is the product of the transposes, the other way round; but for the order of sums."""
-    (product,) = inputs
-    inner = produced_by(product, MatMul)
-    if inner is None or inputs[0].dtype.kind == "c" or not site.is_only_user(product):
+    op, a = match["product"].op, match["a"]
+    if a.dtype.kind == "c" or match["transpose"].op.axes not in (None, (1, 0)):
         return None
-    if op.axes not in (None, (1, 0)):
-        return None
-    a, b = product.operation.inputs
-    return site.make(MatMul(not inner.transpose_b, not inner.transpose_a), b, a)
+    return site.make(MatMul(not op.transpose_b, not op.transpose_a), match["b"], a)
 
 
 # --- parts of what was joined ---------------------------------------------------------------------------------------
 
 
-def _parts_of_whole(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
-    """``unstack(stack(parts))``; ``split(concatenate(parts))`` where it is cut at the seams."""
-    parts, kind = inputs[0].operation.inputs, Stack if isinstance(op, Unstack) else Concatenate
-    joined = produced_by(inputs[0], kind)
-    if joined is None or inputs[0].shape is None or len(inputs) > 1:
-        return None
-    rank = len(inputs[0].shape)
-    if joined.axis % rank != op.axis % rank:
-        return None
-    if isinstance(op, Unstack):
-        return parts if len(parts) == op.count and _are_alike(parts) else None
-    sizes = [shape_of(tensor) for tensor in parts]
-    wanted = [spec.shape for spec in op.infer(inputs[0].spec)]
-    return parts if sizes == wanted else None
+def _parts_of_stack(match: Match, site: Site) -> Rewrite:
+    """``unstack(stack(parts))``."""
+    cut, parts = match["cut"].op, match["joined"].inputs
+    is_whole = _is_along(cut.axis, match["joined"]) and len(parts) == cut.count
+    return parts if is_whole and _are_alike(parts) else None
 
 
-def _parts_of_taken(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
+def _parts_of_concatenation(match: Match, site: Site) -> Rewrite:
+    """``split(concatenate(parts))`` where it is cut at the seams."""
+    cut, parts = match["cut"], match["joined"].inputs
+    if len(cut.inputs) > 1 or not _is_along(cut.op.axis, match["joined"]):
+        return None
+    wanted = [spec.shape for spec in cut.op.infer(cut.inputs[0].spec)]
+    return parts if [shape_of(tensor) for tensor in parts] == wanted else None
+
+
+def _is_along(axis: int, joining: Operation) -> bool:
+    """Test that parts were joined along an axis."""
+    shape, op = joining.outputs[0].shape, cast(Any, joining.op)
+    return shape is not None and op.axis % len(shape) == axis % len(shape)
+
+
+def _parts_of_taken(match: Match, site: Site) -> Rewrite:
     """Parts of rows that are taken are taken part by part: each is in the cache when it is used."""
-    rows, *sizes = inputs
+    op, (rows, *sizes) = match["split"].op, match["split"].inputs
     taking, shape = rows.operation, rows.shape
     if shape is None or shape[0] is not None or None in shape[1:] or op.axis % len(shape):
         return None
-    if not site.is_only_user(rows):
-        return None
     table, ids = taking.inputs
     is_first = not isinstance(taking.op, Take) or (table.shape is not None and taking.op.axis % len(table.shape) == 0)
-    if not is_first or ids.shape is None or len(ids.shape) != 1 or taking.control_inputs:
+    if not is_first or ids.shape is None or len(ids.shape) != 1:
         return None
     if math.prod(dim or 0 for dim in shape[1:]) * rows.dtype.itemsize < _WIDE_ROW:
         return None
@@ -187,36 +193,39 @@ def _are_alike(tensors: Sequence[Symbol]) -> bool:
     return first is not None and all(tensor.shape == first for tensor in tensors)
 
 
-def _whole_of_parts(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
+def _whole_of_parts(match: Match, site: Site) -> Rewrite:
     """``stack(unstack(x))`` and ``concatenate(split(x))`` of all parts in order."""
-    cutting = inputs[0].operation
-    wanted = Unstack if isinstance(op, Stack) else Split
-    if not isinstance(cutting.op, wanted) or [*map(id, cutting.outputs)] != [*map(id, inputs)]:
+    joined, cut = match["joined"], match["cut"]
+    if len(cut.inputs) > 1 or not is_same(cut.outputs, joined.inputs):
         return None
-    x = cutting.inputs[0]
-    if shape_of(x) is None or len(cutting.inputs) > 1:
-        return None
-    rank = len(x.shape or ())
-    return x if cutting.op.axis % rank == op.axis % rank else None
+    x, shape = cut.inputs[0], shape_of(cut.inputs[0])
+    return x if shape is not None and cut.op.axis % len(shape) == joined.op.axis % len(shape) else None
 
 
-def _part_of_joined(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
-    """One element of a stack, or a slice that lies in one part of what was concatenated."""
-    joining = inputs[0].operation
-    if len(inputs) > 1 or not op.items or shape_of(inputs[0]) is None or len(joining.outputs) > 1:
+def _takes_by_numbers(operation: Operation) -> bool:
+    """Test that a key is known and the shape that it is of."""
+    op: Any = operation.op
+    return len(operation.inputs) == 1 and bool(op.items) and shape_of(operation.inputs[0]) is not None
+
+
+def _element_of_stack(match: Match, site: Site) -> Rewrite:
+    (first, *rest), parts = match["item"].op.items, match["joined"].inputs
+    if match["joined"].op.axis or not isinstance(first, int) or not _are_alike(parts):
         return None
-    first, *rest = op.items
-    if isinstance(joining.op, Stack) and joining.op.axis == 0 and isinstance(first, int):
-        return _indexed(joining.inputs[first], tuple(rest), site) if _are_alike(joining.inputs) else None
-    if not isinstance(joining.op, Concatenate) or None in op.items or Ellipsis in op.items:
+    return _indexed(parts[first], tuple(rest), site)
+
+
+def _part_of_joined(match: Match, site: Site) -> Rewrite:
+    """A slice that lies in one part of what was concatenated."""
+    items, joining = match["item"].op.items, match["joined"]
+    if None in items or Ellipsis in items:
         return None
-    axis = joining.op.axis % len(inputs[0].shape or ())
-    item = op.items[axis] if axis < len(op.items) else None
-    found = None if item is None else _seam(joining, axis, item)
+    axis = joining.op.axis % len(joining.outputs[0].shape or ())
+    found = None if axis >= len(items) else _seam(joining, axis, items[axis])
     if found is None:
         return None
     part, moved = found
-    return _indexed(part, (*op.items[:axis], moved, *op.items[axis + 1 :]), site)
+    return _indexed(part, (*items[:axis], moved, *items[axis + 1 :]), site)
 
 
 def _indexed(x: Symbol, items: tuple[Any, ...], site: Site) -> Symbol:
@@ -238,10 +247,10 @@ def _seam(joining: Operation, axis: int, item: Any) -> tuple[Symbol, Any] | None
     else:
         return None
     start = 0
-    for tensor, size in zip(joining.inputs, sizes, strict=True):
+    for part, size in zip(joining.inputs, sizes, strict=True):
         end = start + (size or 0)
         if start <= low < high <= end:
-            return tensor, low - start if isinstance(item, int) else _sliced(low - start, high - start, size or 0)
+            return part, low - start if isinstance(item, int) else _sliced(low - start, high - start, size or 0)
         start = end
     return None
 
@@ -250,11 +259,10 @@ def _sliced(low: int, high: int, size: int) -> SliceItem:
     return SliceItem() if (low, high) == (0, size) else SliceItem(low, high)
 
 
-def _rows_in_order(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
+def _rows_in_order(match: Match, site: Site) -> Rewrite:
     """Single rows that are put next to each other, each place once, are joined in that order."""
-    rows, places, shape = inputs[0].operation, constant_of(inputs[1], site), constant_of(inputs[2], site)
-    joined = produced_by(inputs[0], Concatenate)
-    if joined is None or joined.axis != 0 or op.axis != 0 or places is None or shape is None:
+    rows, op, places, shape = match["rows"], match["put"].op, match["places"], match["shape"]
+    if rows.op.axis != 0 or op.axis != 0:
         return None
     sizes = [shape_of(tensor) for tensor in rows.inputs]
     if any(size is None or size[:1] != (1,) for size in sizes):
@@ -266,19 +274,39 @@ def _rows_in_order(op: Any, inputs: Sequence[Symbol], site: Site) -> Rewrite:
     return site.make(Concatenate(0), *[rows.inputs[order.index(place)] for place in range(count)])
 
 
-_JOINED: tuple[type[Op], ...] = (Concatenate, Stack)
+_x, _a, _b = tensor("x"), tensor("a"), tensor("b")
+_swapped_a, _swapped_b = (op(Transpose, of=[each], where=_swaps_last_two) for each in (_a, _b))
+_product = partial(op, BatchMatMul, MatMul, name="product")
+_transpose = partial(op, Transpose, name="transpose")
+_broadcast = partial(op, BroadcastTo, name="broadcast", where=_has_known_shape)
+_item = partial(op, GetItem, name="item", where=_takes_by_numbers)
+_joined = partial(op, name="joined")
+_matmul = op(MatMul, of=[_a, _b], name="product")
+_taken = only_use(op(GatherSegments, Take))
+_put = op(PutRows, of=[op(Concatenate, name="rows"), constant("places"), constant("shape")], name="put")
 RULES = (
-    Rule("sizes that are known", (DimOf, SizeOf), _known_size),
-    Rule("entries of shapes that are known", (BroadcastTo, Fill, Reshape), _known_entries, (Constant,)),
-    Rule("transposes of transposes", (Transpose,), _transposes),
-    Rule("transposes of products", (Transpose,), _transposed_product, (MatMul,), is_exact=False),
-    Rule("reshapes of reshapes", _RESHAPING, _reshapes),
-    Rule("keys of new axes as reshapes", (GetItem, PutItem), _new_axes),
-    Rule("broadcasts of broadcasts", (BroadcastTo,), _broadcasts),
-    Rule("transposes into products", (BatchMatMul, MatMul), _transposed_operands, (Transpose,)),
-    Rule("parts of what was joined", (Split, Unstack), _parts_of_whole, _JOINED),
-    Rule("parts of rows that are taken", (Split,), _parts_of_taken, (GatherSegments, Take)),
-    Rule("all parts joined", _JOINED, _whole_of_parts, (Split, Unstack)),
-    Rule("single rows put in their places", (PutRows,), _rows_in_order, (Concatenate,), is_exact=False),
-    Rule("slices of what was joined", (GetItem,), _part_of_joined, _JOINED),
+    Rule("sizes of axes that are known", op(DimOf, of=[_x], name="size"), _known_axis),
+    Rule("sizes that are known", op(SizeOf, of=[_x]), _known_size),
+    Rule(
+        "entries of shapes that are known",
+        op(BroadcastTo, Fill, Reshape, of=[ANY, constant("size")], name="shaped"),
+        _known_entries,
+    ),
+    Rule("transposes that change nothing", _transpose(of=[_x]), _no_transpose),
+    Rule("transposes of transposes", _transpose(of=[op(Transpose, of=[_x], name="inner")]), _one_transpose),
+    Rule("transposes of products", _transpose(of=[only_use(_matmul)]), _transposed_product, is_exact=False),
+    Rule("reshapes of reshapes", op(*_RESHAPING, name="reshape"), _reshapes),
+    Rule("keys of new axes as reshapes", op(GetItem, PutItem, of=[_x], name="item"), _new_axes),
+    Rule("broadcasts that change nothing", _broadcast(of=[_x]), _no_broadcast),
+    Rule("broadcasts of broadcasts", _broadcast(of=[op(BroadcastTo, of=[_x])]), _one_broadcast),
+    Rule("transposes on the left of products", _product(of=[_swapped_a, _b]), _transposed_left),
+    Rule("transposes on the right of products", _product(of=[_a, _swapped_b]), _transposed_right),
+    Rule("parts of stacks", op(Unstack, of=[_joined(Stack)], name="cut"), _parts_of_stack),
+    Rule("parts of concatenations", op(Split, of=[_joined(Concatenate)], name="cut"), _parts_of_concatenation),
+    Rule("parts of rows that are taken", op(Split, of=[_taken], name="split"), _parts_of_taken),
+    Rule("all parts stacked", _joined(Stack, of=[op(Unstack, name="cut")]), _whole_of_parts),
+    Rule("all parts concatenated", _joined(Concatenate, of=[op(Split, name="cut")]), _whole_of_parts),
+    Rule("single rows put in their places", _put, _rows_in_order, is_exact=False),
+    Rule("elements of stacks", _item(of=[_joined(Stack)]), _element_of_stack),
+    Rule("slices of what was joined", _item(of=[_joined(Concatenate)]), _part_of_joined),
 )

@@ -17,10 +17,11 @@ from ..ops.fused import Fused
 from ..ops.linalg import MatMul
 from ..ops.packed import PackedMatMul
 from ..ops.product_then import ProductThen
+from .driver import Change, Rule
 from .fuse_open import steps_of
 from .fusible import FusionRule
 from .log import note_kept
-from .patterns import Change, Match, Rule, op
+from .patterns import Match, op
 from .rewriter import Rewriter
 
 _MOST_INPUTS = 12

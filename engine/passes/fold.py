@@ -17,13 +17,13 @@ from ..ops.creation import Fill
 from ..ops.left_out import LeavesOut, first_left_out
 from ..ops.run_time_shapes import BroadcastToShape, ZerosOfShape
 from ..ops.shaping import BroadcastTo
-from .rules import Site, constant_of
+from .patterns import Place, constant_of
 
 LARGEST = 256  # elements of what is computed
 _FILLED = (BroadcastTo, BroadcastToShape, Fill, ZerosOfShape)  # as constants they would only take more room
 
 
-def folded(op: Op, inputs: Sequence[Symbol], site: Site) -> Constant | None:
+def folded(op: Op, inputs: Sequence[Symbol], place: Place) -> Constant | None:
     """The constant that `op` gives over constants; None if it does not, or may fail, or gives too much.
 
     What raises an error is left to do so when it runs, and so is what `debugging` reports: what makes NaN or infinity
@@ -31,7 +31,7 @@ def folded(op: Op, inputs: Sequence[Symbol], site: Site) -> Constant | None:
     """
     values: list[Any] = []
     for tensor in inputs:
-        value = constant_of(tensor, site)
+        value = constant_of(tensor, place)
         if value is None or value.dtype.kind not in "biufc":
             return None
         values.append(value)

@@ -12,7 +12,8 @@ from ..graph.region import Region
 from ..ops.axes import Transpose, TransposedCopy
 from ..ops.linalg import MatMul
 from ..ops.tensor_arrays import ArrayRead, ArrayUnstack
-from .patterns import Change, Match, Rule, op, outer
+from .driver import Change, Rule
+from .patterns import Match, op, outer
 from .rewriter import Rewriter
 
 

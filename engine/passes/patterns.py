@@ -1,25 +1,38 @@
-"""Patterns of operations, rules that rewrite what they match, and the driver that applies rules to a step.
+"""Patterns of operations, for rules that rewrite what matches.
 
 A pattern is written as the expression that it matches: ``op(MatMul, of=[op(Take, name="take"), outer(ANY)])`` is a
-product of what a `take` gives by a tensor from outside the region. The habit is tinygrad's (`UPat`) and MLIR's (DRR).
+product of what a `take` gives by a tensor from outside the region. One name stands for one tensor: ``op(Maximum,
+of=[tensor("x"), tensor("x")])`` takes a tensor twice. The habit is tinygrad's (`UPat`) and MLIR's (DRR).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Protocol
 
 from ..graph.graph import Operation, Parameter
 from ..graph.op import Op
 from ..graph.region import Region
 from ..graph.tensor import Symbol
-from .limits import count_rewrite, may_rewrite
-from .log import note_change
-from .prune import all_operations
-from .rewriter import Rewriter
+from ..ops.base import Constant
 
-Match = dict[str, Any]  # operations, and tensors of patterns that name no op, by the names in the pattern
+LARGEST_CONSTANT = 4096  # elements of constants that rules look into
+
+# By the names in the pattern: operations, tensors of patterns that name no op, values of constants.
+Match = dict[str, Any]
+
+
+class Place(Protocol):
+    """The place where a pattern is matched: a step under rewrite, or an operation that is copied."""
+
+    def outer(self, tensor: Symbol) -> Symbol | None:
+        """Return the tensor around the region that a parameter stands for; None for any other tensor."""
+        ...
+
+    def is_only_use(self, tensor: Symbol) -> bool:
+        """Test whether a tensor is used once."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,67 +43,90 @@ class Pattern:
         kinds: the classes of ops that match, or their traits (base classes); any tensor matches where there are none.
         inputs: the patterns of the operation's first inputs.
         name: the key under which a match holds the operation; without `kinds`, the tensor.
-        where: a test of the operation.
+        where: a test of the operation, of the tensor if `kinds` is empty, or of the value of a constant.
         is_outer: whether the tensor comes from outside the region: captures are followed until one matches.
         is_only_use: whether nothing else may use the tensor.
+        is_constant: whether the tensor is a constant, here or captured; a match holds its value.
         may_wait: whether the operation may wait for others by control dependencies.
+        any_order: whether the two inputs may be the other way round.
     """
 
     kinds: tuple[type[Op], ...] = ()
     inputs: tuple[Pattern, ...] = ()
     name: str = ""
-    where: Callable[[Operation], bool] | None = None
+    where: Callable[[Any], bool] | None = None
     is_outer: bool = False
     is_only_use: bool = False
+    is_constant: bool = False
     may_wait: bool = False
+    any_order: bool = False
 
     def can_match(self, present: Collection[type[Op]]) -> bool:
         """Test that a step with ops of these classes has all that the pattern names."""
         has_kind = not self.kinds or any(issubclass(kind, self.kinds) for kind in present)
         return has_kind and all(pattern.can_match(present) for pattern in self.inputs)
 
-    def match(self, operation: Operation, step: Rewriter | None = None) -> Match | None:
+    def match(self, operation: Operation, place: Place | None = None) -> Match | None:
         """Return what a match holds by name; None if `operation` does not match.
 
         Args:
             operation: the root.
-            step: the step that it is of; a pattern that asks for the only use needs it.
+            place: where it is; a pattern that looks at uses needs it.
         """
         found: Match = {}
-        return found if self._matches_operation(operation, step, found) else None
+        return found if self._matches_operation(operation, place, found) else None
 
-    def _matches(self, tensor: Symbol, step: Rewriter | None, found: Match) -> bool:
-        if self.is_outer:
-            around = captured(tensor)
-            while around is not None:
-                if self._matches_here(around, step, found):
-                    return True
-                around = captured(around)
-            return False
-        return self._matches_here(tensor, step, found)
+    def _matches(self, tensor: Symbol, place: Place | None, found: Match) -> bool:
+        if self.is_constant:
+            value = constant_of(tensor, place)
+            return value is not None and (self.where is None or self.where(value)) and self._holds(value, found)
+        if not self.is_outer:
+            return self._matches_here(tensor, place, found)
+        around = outer_of(tensor, place)
+        while around is not None:
+            if self._matches_here(around, place, found):
+                return True
+            around = outer_of(around, place)
+        return False
 
-    def _matches_here(self, tensor: Symbol, step: Rewriter | None, found: Match) -> bool:
+    def _matches_here(self, tensor: Symbol, place: Place | None, found: Match) -> bool:
         if self.is_only_use:
-            assert step is not None, "a pattern that asks for the only use is matched in a step"
-            if step.count_uses(tensor) != 1:
+            assert place is not None, "a pattern that asks for the only use is matched in a step"
+            if not place.is_only_use(tensor):
                 return False
         if self.kinds:
-            return self._matches_operation(tensor.operation, step, found)
-        if self.name:
-            found[self.name] = tensor
-        return True
+            return self._matches_operation(tensor.operation, place, found)
+        return (self.where is None or self.where(tensor)) and self._holds(tensor, found)
 
-    def _matches_operation(self, operation: Operation, step: Rewriter | None, found: Match) -> bool:
+    def _holds(self, value: Any, found: Match) -> bool:
+        """Hold what matches by the pattern's name, which stands for one thing alone."""
+        return not self.name or found.setdefault(self.name, value) is value
+
+    def _matches_operation(self, operation: Operation, place: Place | None, found: Match) -> bool:
         if not isinstance(operation.op, self.kinds) or len(operation.inputs) < len(self.inputs):
             return False
         if operation.control_inputs and not self.may_wait:
             return False
         if self.where is not None and not self.where(operation):
             return False
-        if self.name:
-            found[self.name] = operation
-        pairs = zip(self.inputs, operation.inputs, strict=False)
-        return all(pattern._matches(tensor, step, found) for pattern, tensor in pairs)
+        if not self._holds(operation, found):
+            return False
+        before = dict(found) if self.any_order else found
+        if self._matches_inputs(operation.inputs, place, found):
+            return True
+        if not self.any_order:
+            return False
+        found.clear()
+        found.update(before)
+        return self._matches_inputs(operation.inputs[::-1], place, found)
+
+    def _matches_inputs(self, inputs: Sequence[Symbol], place: Place | None, found: Match) -> bool:
+        for own, tensor in zip(self.inputs, inputs, strict=False):
+            if own.kinds and not own.is_outer and not isinstance(tensor.operation.op, own.kinds):
+                return False  # at a look: so end most matches
+            if not own._matches(tensor, place, found):
+                return False
+        return True
 
 
 ANY = Pattern()
@@ -102,14 +138,20 @@ def op(
     name: str = "",
     where: Callable[[Operation], bool] | None = None,
     may_wait: bool = False,
+    any_order: bool = False,
 ) -> Pattern:
     """Return the pattern of an operation by its op, its first inputs and a test. For arguments see `Pattern`."""
-    return Pattern(kinds, tuple(of), name, where, may_wait=may_wait)
+    return Pattern(kinds, tuple(of), name, where, may_wait=may_wait, any_order=any_order)
 
 
-def tensor(name: str) -> Pattern:
-    """Return the pattern of any tensor, which a match holds by `name`."""
-    return Pattern(name=name)
+def tensor(name: str, where: Callable[[Symbol], bool] | None = None) -> Pattern:
+    """Return the pattern of any tensor that passes a test, which a match holds by `name`."""
+    return Pattern(name=name, where=where)
+
+
+def constant(name: str, where: Callable[[Any], bool] | None = None) -> Pattern:
+    """Return the pattern of a constant, here or captured from around: a match holds its value, an array."""
+    return Pattern(name=name, where=where, is_constant=True)
 
 
 def outer(pattern: Pattern) -> Pattern:
@@ -122,6 +164,22 @@ def only_use(pattern: Pattern) -> Pattern:
     return replace(pattern, is_only_use=True)
 
 
+def outer_of(tensor: Symbol, place: Place | None) -> Symbol | None:
+    """Return the tensor around the region that a parameter stands for; None for any other tensor."""
+    return captured(tensor) if place is None else place.outer(tensor)
+
+
+def constant_of(tensor: Symbol, place: Place | None) -> Any:
+    """Return the value of a tensor that is a constant, here or captured from around; otherwise None."""
+    found: Symbol | None = tensor
+    while found is not None:
+        op = found.operation.op
+        if type(op) is Constant:
+            return op.value if op.value.size <= LARGEST_CONSTANT else None
+        found = outer_of(found, place) if type(op) is Parameter else None
+    return None
+
+
 def captured(inner: Symbol) -> Symbol | None:
     """Return the tensor around the region that a parameter stands for; None for any other tensor."""
     graph = inner.operation.graph
@@ -130,60 +188,16 @@ def captured(inner: Symbol) -> Symbol | None:
     return next((around for around, parameter in graph.captures if parameter is inner), None)
 
 
-class Change(NamedTuple):
-    """One rewrite that was done.
-
-    Attributes:
-        operation: the operation that notes name.
-        text: what became of it.
-    """
-
-    operation: Operation
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One rewrite.
-
-    Attributes:
-        name: what it does, in a few words.
-        pattern: the pattern of the operation at its root.
-        rewrite: changes the step by way of the `Rewriter` and says what it did; None where it leaves the match alone.
-    """
-
-    name: str
-    pattern: Pattern
-    rewrite: Callable[[Match, Rewriter], Change | None]
-
-
-def apply_rules(step: Rewriter, rules: Iterable[Rule], pass_name: str) -> None:
-    """Apply rules to each live operation once, those of regions first; the first rule that applies is the last one.
-
-    Args:
-        step: the step.
-        rules: in the order in which they are tried.
-        pass_name: the pass that notes name.
-    """
-    present = {type(operation.op) for operation in all_operations(step.operations)}
-    possible = [rule for rule in rules if rule.pattern.can_match(present)]
-    if not possible:
-        return  # before use lists are built for nothing
-    by_kind = {kind: [rule for rule in possible if issubclass(kind, rule.pattern.kinds)] for kind in present}
-    for operation in list(step.walk()):
-        own = by_kind.get(type(operation.op))
-        if own and operation not in step.erased and may_rewrite():
-            _apply_first(step, operation, own, pass_name)
-
-
-def _apply_first(step: Rewriter, operation: Operation, rules: Iterable[Rule], pass_name: str) -> None:
-    for rule in rules:
-        match = rule.pattern.match(operation, step)
-        change = None if match is None else rule.rewrite(match, step)
-        if change is not None:
-            count_rewrite()
-            note_change(pass_name, *change)
-            return
-
-
-__all__ = ["ANY", "Change", "Match", "Pattern", "Rule", "apply_rules", "captured", "only_use", "op", "outer", "tensor"]
+__all__ = [
+    "ANY",
+    "Match",
+    "Pattern",
+    "Place",
+    "captured",
+    "constant",
+    "constant_of",
+    "only_use",
+    "op",
+    "outer",
+    "tensor",
+]

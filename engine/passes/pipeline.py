@@ -10,6 +10,7 @@ from ..graph.graph import Operation
 from ..ops.update_rows import UpdateRows
 from . import epilogues, lay_out, limits, log, observe, verify
 from .assign import Assign, assign_devices
+from .driver import apply_rules
 from .fission import split_loops
 from .fuse import FusionRule, fuse
 from .fuse_open import fuse_open
@@ -17,7 +18,6 @@ from .group_open import group_open
 from .live_rows import compute_live_rows
 from .loops.unroll import Whole, unroll
 from .pack import pack_weights
-from .patterns import apply_rules
 from .prune import all_blocks
 from .recompute import recompute
 from .rewriter import Rewriter

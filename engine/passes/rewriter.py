@@ -20,6 +20,7 @@ from ..graph.spec import Spec
 from ..graph.tensor import Symbol
 from .loops.unroll import Whole
 from .order import reorder
+from .patterns import captured
 from .prune import Kept, kept_of, needed_operations
 from .specialise import Specialised
 
@@ -137,6 +138,14 @@ class Rewriter:
     def count_uses(self, tensor: Symbol) -> int:
         """Return how often a tensor is used, hidden uses included."""
         return sum(self._uses.users.get(tensor, {}).values()) + self._uses.hidden.get(tensor, 0)
+
+    def is_only_use(self, tensor: Symbol) -> bool:
+        """Test whether a tensor is used once."""
+        return self.count_uses(tensor) == 1
+
+    def outer(self, tensor: Symbol) -> Symbol | None:
+        """Return the tensor around the region that a parameter stands for; None for any other tensor."""
+        return captured(tensor)
 
     def has_hidden_use(self, tensor: Symbol) -> bool:
         """Test whether a tensor is a fetch or a region's result, or is recorded by a frame."""

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from ..graph.graph import Parameter
+from ..graph.graph import Operation, Parameter
 from ..graph.op import Op
 from ..graph.spec import TensorSpec, broadcast_shapes
 from ..graph.tensor import Symbol
 from ..ops.base import Constant
-
-LARGEST_CONSTANT = 4096  # elements of constants that rules look into
+from .patterns import Match, Pattern, Place
 
 # The op to use instead over the same inputs, a tensor that already has the value (a tuple with one for each output,
 # where there may be several), or None to leave it as it is.
 Rewrite = Op | Symbol | tuple[Symbol, ...] | None
 
 
-class Site(Protocol):
-    """The place where an operation is rewritten."""
-
-    @property
-    def outers(self) -> Mapping[Symbol, Symbol]:
-        """For parameters of regions the tensor around that each stands for."""
-        ...
-
-    def is_only_user(self, tensor: Symbol) -> bool:
-        """Whether nothing needs an input of the operation but the operation itself."""
-        ...
+class Site(Place, Protocol):
+    """The place where an operation is rewritten while it is copied."""
 
     def make(self, op: Op, *inputs: Symbol) -> Symbol:
         """The first output of a further operation in the same graph, rewritten itself where a rule applies."""
@@ -40,35 +30,24 @@ class Site(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rewrite of operations of some classes.
+    """A rewrite of what a pattern matches.
 
     Attributes:
         name: what it does, in a few words.
-        ops: the classes of the ops that it looks at.
-        rewrite: from an op, its inputs and the place to what is used instead.
-        over: it applies only where ops of these classes make one of the inputs; none, if it may apply to any. So that
-            most operations are passed over at a look.
+        pattern: the pattern of the operation, which names the classes of ops at its root.
+        rewrite: from what matched, and the place, to what is used instead.
         is_exact: whether the bits of results stay the same.
     """
 
     name: str
-    ops: tuple[type[Op], ...]
-    rewrite: Callable[[Any, Sequence[Symbol], Site], Rewrite]
-    over: tuple[type[Op], ...] = ()
+    pattern: Pattern
+    rewrite: Callable[[Match, Site], Rewrite]
     is_exact: bool = True
 
 
-def constant_of(tensor: Symbol, site: Site) -> Any:
-    """The value of a tensor that is a constant, here or captured from around; otherwise None."""
-    found: Symbol | None = tensor
-    while found is not None:
-        op = found.operation.op
-        if type(op) is Constant:
-            return op.value if op.value.size <= LARGEST_CONSTANT else None
-        if type(op) is not Parameter:
-            return None
-        found = site.outers.get(found)
-    return None
+def making(op: Op, *names: str) -> Callable[[Match, Site], Rewrite]:
+    """Return the rewrite that makes an operation of what a match holds by these names."""
+    return lambda match, site: site.make(op, *[match[name] for name in names])
 
 
 def shape_of(tensor: Symbol) -> tuple[int, ...] | None:
@@ -91,12 +70,6 @@ def keeps_shape(tensor: Symbol, value: Any) -> bool:
         return False
 
 
-def produced_by(tensor: Symbol, *kinds: type[Op]) -> Any:
-    """The op that makes a tensor as its only output, if it is of one of the classes."""
-    op = tensor.operation.op
-    return op if isinstance(op, kinds) and len(tensor.operation.outputs) == 1 else None
-
-
 def every(value: Any, number: int) -> bool:
     """Whether all elements of a constant are `number`."""
     return bool(value == number) if value.shape == () else bool(np.all(value == number))
@@ -114,6 +87,11 @@ class RulesOf:
     rules: tuple[Rule, ...] = ()
     over: frozenset[type[Op]] | None = frozenset()
 
+    def may_apply(self, inputs: Sequence[Symbol]) -> bool:
+        """Test at a look that one of the rules may apply, so that most operations are passed over."""
+        over = self.over
+        return over is None or any(type(tensor.operation.op) in over for tensor in inputs)
+
 
 NO_RULES = RulesOf()
 
@@ -122,13 +100,35 @@ def table_of(*rules: Rule) -> dict[type[Op], RulesOf]:
     """The rules by op class."""
     table: dict[type[Op], list[Rule]] = {}
     for rule in rules:
-        for op in rule.ops:
-            table.setdefault(op, []).append(rule)
-    return {op: RulesOf(tuple(own), _over(own)) for op, own in table.items()}
+        for kind in rule.pattern.kinds:
+            table.setdefault(kind, []).append(rule)
+    return {kind: RulesOf(tuple(own), _over(own)) for kind, own in table.items()}
 
 
 def _over(rules: Sequence[Rule]) -> frozenset[type[Op]] | None:
-    if not all(rule.over for rule in rules):
-        return None
-    kinds = {kind for rule in rules for kind in rule.over}
-    return frozenset(kinds | {Parameter} if Constant in kinds else kinds)  # a constant may be captured
+    demanded = [_demanded(rule.pattern) for rule in rules]
+    return frozenset(kind for own in demanded for kind in own) if all(demanded) else None
+
+
+def _demanded(pattern: Pattern) -> frozenset[type[Op]]:
+    """The classes of ops of which one must make an input; none if that may be any."""
+    for part in pattern.inputs:
+        if part.is_constant or part.kinds:
+            return frozenset((Constant, Parameter) if part.is_constant else part.kinds)
+    return frozenset()
+
+
+def first_rewrite(rules: Sequence[Rule], operation: Operation, site: Site) -> tuple[Rewrite, str]:
+    """What the first of `rules` that applies gives, and its name.
+
+    What can't work for these shapes fails when it runs, and is left alone here.
+    """
+    for rule in rules:
+        try:
+            match = rule.pattern.match(operation, site)
+            found = None if match is None else rule.rewrite(match, site)
+        except (TypeError, ValueError, IndexError):
+            continue
+        if found is not None:
+            return found, rule.name
+    return None, ""

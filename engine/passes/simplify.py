@@ -18,7 +18,7 @@ from ..graph.tensor import Symbol
 from ..ops.base import Cast, Constant
 from ..ops.run_time_shapes import BroadcastToShape, ReshapeToShape, ShapeOf, SumToShape, ZerosOfShape
 from . import algebra, algebra_arrays, algebra_normalised, algebra_products, algebra_shapes
-from .rules import Rewrite, Rule, Site, table_of
+from .rules import Rewrite, table_of
 
 
 def _constant_shape(tensor: Symbol) -> tuple[int, ...] | None:
@@ -84,18 +84,3 @@ _RULES = (
 )
 ALGEBRA = table_of(*_RULES)
 EXACT_ALGEBRA = table_of(*[rule for rule in _RULES if rule.is_exact])
-
-
-def first_rewrite(rules: Sequence[Rule], op: Op, inputs: Sequence[Symbol], site: Site) -> tuple[Rewrite, str]:
-    """What the first of `rules` that applies gives, and its name.
-
-    What can't work for these shapes fails when it runs, and is left alone here.
-    """
-    for rule in rules:
-        try:
-            found = rule.rewrite(op, inputs, site)
-        except (TypeError, ValueError, IndexError):
-            continue
-        if found is not None:
-            return found, rule.name
-    return None, ""

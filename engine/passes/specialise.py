@@ -35,8 +35,8 @@ from .fold import folded
 from .limits import count_rewrite, may_rewrite
 from .log import is_recording, note_change
 from .prune import all_blocks, all_operations, frame_users, holds, live_outputs, needed_in_region, recorded_tensors
-from .rules import NO_RULES, Rewrite, RulesOf, shape_of
-from .simplify import ALGEBRA, EXACT_ALGEBRA, first_rewrite, simplify
+from .rules import NO_RULES, Rewrite, RulesOf, first_rewrite, shape_of
+from .simplify import ALGEBRA, EXACT_ALGEBRA, simplify
 from .switches import is_on
 
 _LARGEST_SHARED_CONSTANT = 64  # elements; larger constants are one only if they are the same object
@@ -155,17 +155,16 @@ class Specialised:
     def _rewritten(self, op: Op, operation: Operation, inputs: Sequence[Symbol], into: Graph) -> Rewrite:
         """What the algebra or folding makes of an operation; what waits, or asks for a device, stays as it is."""
         own = self._algebra.get(type(op), NO_RULES)
-        applies, folds = own.over is None, self._folds and bool(inputs) and not self._asks
-        for tensor in inputs:
+        applies, folds = own.may_apply(inputs), self._folds and bool(inputs) and not self._asks
+        for tensor in inputs if folds else ():
             kind = type(tensor.operation.op)
-            applies = applies or kind in (own.over or ())
             folds = folds and (kind is Constant or kind is Parameter)
         if (not applies and not folds) or not may_rewrite():
             return None
         if operation.control_inputs or operation.effects or (self._asks and _asks(operation)):
             return None
         site = _Place(self, operation, into)
-        found, name = first_rewrite(own.rules, op, inputs, site) if applies else (None, "")
+        found, name = first_rewrite(own.rules, site.holding(op, inputs), site) if applies else (None, "")
         if found is not None:
             self._rewrites += 1
             count_rewrite()
@@ -191,9 +190,8 @@ class Specialised:
         op.infer(*[tensor.spec for tensor in inputs])
         found = simplify(op, inputs)
         if found is None:
-            found, _ = first_rewrite(
-                self._algebra.get(type(op), NO_RULES).rules, op, inputs, _Place(self, operation, into)
-            )
+            own, site = self._algebra.get(type(op), NO_RULES), _Place(self, operation, into)
+            found, _ = first_rewrite(own.rules, site.holding(op, inputs), site) if own.may_apply(inputs) else (None, "")
         if isinstance(found, tuple):
             return found[0]
         if isinstance(found, Symbol):
@@ -445,9 +443,15 @@ class _Place:
         self._step = step
         self._operation = operation
         self._into = into
-        self.outers: Mapping[Symbol, Symbol] = step.outers
 
-    def is_only_user(self, tensor: Symbol) -> bool:
+    def holding(self, op: Op, inputs: Sequence[Symbol]) -> Operation:
+        """Return what would stand there, for patterns: an operation that no graph lists."""
+        return Operation(self._into, op, tuple(inputs), (), "", "", (), None)
+
+    def outer(self, tensor: Symbol) -> Symbol | None:
+        return self._step.outers.get(tensor)
+
+    def is_only_use(self, tensor: Symbol) -> bool:
         originals = [original for original in self._operation.inputs if self._step.tensors.get(original) is tensor]
         return len(originals) == 1 and self._step.is_used_once(originals[0])
 

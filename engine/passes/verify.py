@@ -17,7 +17,6 @@ from ..graph.graph import Graph, Operation, Parameter, Placeholder
 from ..graph.region import Region, merged_effects
 from ..graph.spec import Spec
 from ..graph.tensor import Symbol
-from ..ops.tensor_arrays import ArrayEmpty
 from .prune import Kept, kept_of
 from .rewriter import Rewriter
 

@@ -13,7 +13,8 @@ from anabranch.engine.graph.tensor import symbol_of
 from anabranch.engine.ops.mathematics import Exp
 from anabranch.engine.ops.trigonometry import Cos, Sin
 from anabranch.engine.passes import limits, pipeline
-from anabranch.engine.passes.patterns import Change, Match, Rule, apply_rules, op
+from anabranch.engine.passes.driver import Change, Rule, apply_rules
+from anabranch.engine.passes.patterns import Match, op
 from anabranch.engine.passes.prepare import prepare
 from anabranch.engine.passes.rewriter import Rewriter
 

@@ -61,8 +61,8 @@ def test_what_was_rewritten_is_told_with_the_users_line():
     y, line = ops.negative(-x) * 1, line_of_caller()
     z = ops.exp(ab.constant(1.0)) * y + ops.exp(ab.constant(1.0)) * y
     told = ab.explain(z, [x], passes=True)
-    assert f"    negative_1 ({FILE}:{line}): -(-x), not not x" in section(told, "simplify")
-    assert f"    multiply ({FILE}:{line}): x + 0, x * 1" in section(told, "simplify")
+    assert f"    negative_1 ({FILE}:{line}): -(-x)" in section(told, "simplify")
+    assert f"    multiply ({FILE}:{line}): x * 1" in section(told, "simplify")
     assert any(" is computed once, when the step is prepared" in each for each in section(told, "fold"))
     assert f"    multiply_2 ({FILE}:{line + 1}): is what multiply_1 computes" in section(told, "cse")
     assert section(told, "simplify")[0].startswith("    2 changes")

@@ -18,8 +18,9 @@ from anabranch.engine.ops.elementwise import Add, Multiply, Negative
 from anabranch.engine.ops.mathematics import Exp
 from anabranch.engine.ops.trigonometry import Cos, Sin
 from anabranch.engine.passes import limits, verify
+from anabranch.engine.passes.driver import Change, Rule, apply_rules
 from anabranch.engine.passes.log import recording
-from anabranch.engine.passes.patterns import ANY, Change, Match, Rule, apply_rules, only_use, op, outer, tensor
+from anabranch.engine.passes.patterns import ANY, Match, only_use, op, outer, tensor
 from anabranch.engine.passes.prune import needed_operations
 from anabranch.engine.passes.rewriter import Rewriter
 from anabranch.engine.passes.specialise import Specialised
