@@ -4,6 +4,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -28,8 +29,26 @@ _TOLD = "told: "
 # Where steps are verified after each pass that changed them: the folder of the passes, and files of tests/engine.
 _VERIFIED = ("passes", "test_verify.py", "test_rewriter.py", "test_fission.py", "test_epilogues.py")
 
-# Folders whose tests compare layers, models, optimizers and files with Keras or NumPy: kernels have tests of their own.
-_FEW_KERNELS = ("layers", "framework", "optim", "values", "onnx_files", "serving")
+# Tests that compare ops, layers, models, optimizers and files with NumPy or Keras: kernels have tests of their own.
+_FEW_KERNELS = (
+    "layers/*",
+    "framework/*",
+    "onnx_files/*",
+    "optim/*",
+    "serving/*",
+    "values/*",
+    "engine/test_control_flow*",
+    "engine/test_deep_graphs*",
+    "engine/test_derivatives*",
+    "engine/test_indexed_slices*",
+    "engine/test_live_rows_masks*",
+    "engine/test_ops_*",
+    "engine/test_recompute*",
+    "engine/test_recursion*",
+    "engine/test_scan*",
+    "engine/test_tensor_*",
+    "engine/test_vectorized_map*",
+)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -64,27 +83,15 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "_usable", False)
 
 
-@pytest.fixture
-def mostly_no_compiler(request: pytest.FixtureRequest) -> None:
-    """Of the cases of a test only the first, and one in ten of the others, compile kernels; in `make test-all` all do.
-
-    For comparisons of many cases, each of which needs kernels of its own: compiling them takes most of the time. Tests
-    of the same cases compile for the same ones.
-    """
-    case = getattr(request.node, "callspec", None)
-    is_picked = case is None or not any(case.indices.values()) or crc32(case.id.encode()) % 10 == 0
-    if request.config.option.markexpr == "not slow" and not is_picked:
-        request.getfixturevalue("no_compiler")
-
-
 @pytest.fixture(autouse=True)
 def few_kernels(request: pytest.FixtureRequest) -> None:
-    """Of the tests in some folders one in ten compiles kernels; in `make test-all` all do.
+    """Of the tests in some files one in ten compiles kernels; in `make test-all` all do.
 
     Compiling takes half the time of these tests, and no result depends on it.
     """
-    is_picked = crc32(request.node.nodeid.encode()) % 10 == 0
-    if request.path.parent.name in _FEW_KERNELS and request.config.option.markexpr == "not slow" and not is_picked:
+    is_picked = crc32(request.node.nodeid.encode()) % 10 == 0 or request.config.option.markexpr != "not slow"
+    path = request.path.relative_to(Path(__file__).parent).as_posix()
+    if not is_picked and any(fnmatch(path, pattern) for pattern in _FEW_KERNELS):
         request.getfixturevalue("no_compiler")
 
 

@@ -37,7 +37,6 @@ BODIES: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 @pytest.mark.parametrize("trips", range(5))
 @pytest.mark.parametrize("body", BODIES)
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_derivatives_up_to_third_order(body: str, trips: int):
     x, n = number(), ab.placeholder((), "int32", "n")
 
@@ -62,7 +61,6 @@ def test_second_order_by_repeated_squaring():
 
 
 @pytest.mark.parametrize("trips", range(4))
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_jacobians_that_do_not_commute(trips: int):
     a, b = ab.placeholder((3, 3), "float64", "a"), ab.placeholder((3, 3), "float64", "b")
     n = ab.placeholder((), "int32", "n")
@@ -159,7 +157,6 @@ class _Counter:
 
 @pytest.mark.parametrize("trips", range(5))
 @pytest.mark.parametrize("nesting", NESTINGS)
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_nestings(nesting: Callable[..., Any], trips: int):
     x, n = number(), ab.placeholder((), "int32", "n")
 
@@ -365,7 +362,6 @@ def test_array_that_grows_and_keeps_older_values():
 
 
 @pytest.mark.parametrize("trips", range(4))
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_growing_carry(trips: int):
     x, n = ab.placeholder((2,), "float64", "x"), ab.placeholder((), "int32", "n")
 

@@ -72,7 +72,6 @@ def _differences(f: Callable[[Any], Any], at: np.ndarray[Any, Any], step: float 
 @pytest.mark.parametrize("parallel", [True, False])
 @pytest.mark.parametrize("size", [3, None])
 @pytest.mark.parametrize("f", FUNCTIONS)
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_jacobian(f: Callable[[Any], Any], size: int | None, parallel: bool):
     x = vector(size)
     found = run([ab.jacobian(f(x), x, parallel=parallel)], {x: AT})[0]
@@ -177,7 +176,6 @@ def test_unconnected_must_be_one_of_two(function: Any):
 
 @pytest.mark.parametrize("parallel", [True, False])
 @pytest.mark.parametrize("f", FUNCTIONS)
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_hessian(f: Callable[[Any], Any], parallel: bool):
     x = vector(None)
     found = run([ab.hessian(ops.sum(f(x)), x, parallel=parallel)], {x: AT})[0]

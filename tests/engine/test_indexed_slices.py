@@ -157,7 +157,6 @@ PROGRAMS: dict[str, Program] = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_slices_are_what_one_hot_products_give(name: str):
     w, fed = table(), ab.placeholder((None,), "int32", "ids")
     sparse, second = slopes(PROGRAMS[name](taken(w), fed), w)
@@ -175,7 +174,6 @@ def test_slices_are_what_one_hot_products_give(name: str):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_slices_agree_with_finite_differences(name: str):
     w, fed = table(), ab.placeholder((None,), "int32", "ids")
     y = PROGRAMS[name](taken(w), fed)

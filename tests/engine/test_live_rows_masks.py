@@ -393,7 +393,6 @@ _PIECES: list[Callable[[Any, Any, Any], Any]] = [
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_random_cells_of_two_states(seed: int) -> None:
     """States by masks that are spelled at random, and read as elements of arrays or tensors, forward and backward."""
     generator = np.random.default_rng(seed)

@@ -5,6 +5,7 @@ More of the same, with all that may be known of the inputs, is in test_ops_exhau
 
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -20,8 +21,15 @@ from anabranch.engine.testing.comparing import KNOWN
 
 CLASSES = op_check.op_classes()
 FIRST = [pytest.param(sample, id=name) for name, sample in NAMED if name.startswith(f"{sample.op.type_name}-0-")]
+# Whole programs take longest: in `make test` those of the first sample of each op, and of one in four others.
+MARKS = {
+    name: [] if name.split("-")[1] == "0" or crc32(name.encode()) % 4 == 0 else [pytest.mark.slow] for name, _ in NAMED
+}
+SAVED = [pytest.param(sample, id=name, marks=MARKS[name]) for name, sample in NAMED]
 # Derivatives inside branches and loops take most of the time: here those of the first sample of each op.
-WITH_DERIVATIVES = [pytest.param(sample, name.split("-")[1] == "0", id=name) for name, sample in NAMED]
+IN_CONTROL_FLOW = [
+    pytest.param(sample, name.split("-")[1] == "0", id=name, marks=MARKS[name]) for name, sample in NAMED
+]
 ERRORS = [pytest.param(sample, id=name) for name, sample in op_check.all_error_samples()]
 
 
@@ -73,7 +81,7 @@ def test_derivatives(sample: Any, known: str, cases: Any):
     cases(slopes.check_derivatives(sample, known))
 
 
-@pytest.mark.parametrize(("sample", "derivatives"), WITH_DERIVATIVES)
+@pytest.mark.parametrize(("sample", "derivatives"), IN_CONTROL_FLOW)
 def test_control_flow(sample: Any, derivatives: bool, cases: Any):
     cases(programs.check_control_flow(sample, derivatives=derivatives))
 
@@ -83,7 +91,7 @@ def test_session(sample: Any, cases: Any):
     cases(programs.check_session(sample))
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
+@pytest.mark.parametrize("sample", SAVED)
 def test_saving(sample: Any, cases: Any):
     cases(saving.check_saving(sample, inside=False))
 

@@ -45,6 +45,7 @@ from anabranch.engine.runtime.program import Program as CompiledProgram
 
 CHUNKS = 10
 PROGRAMS_A_CHUNK = 30
+COMPILED_CHUNKS = 3  # in `make test`; the others run on NumPy there
 LARGE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 FIRST, SECOND, BOTH = 1, 2, 3  # the masks of a jet along two directions
 
@@ -111,7 +112,9 @@ def coverage() -> Iterator[Coverage]:
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_random_programs(chunk: int, coverage: Coverage, tell: Callable[..., None]):
+def test_random_programs(chunk: int, coverage: Coverage, tell: Callable[..., None], request: pytest.FixtureRequest):
+    if chunk >= COMPILED_CHUNKS and request.config.option.markexpr == "not slow":
+        request.getfixturevalue("no_compiler")
     tell("random programs", check_chunk(chunk, PROGRAMS_A_CHUNK, coverage))
     coverage["chunks of make test"] += 1
 

@@ -32,7 +32,6 @@ ops = ab.ops
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_gradients_are_those_of_unrolled_calls(name: str):
     """Values, and derivatives of three orders with respect to an argument and to a captured value."""
     with Graph().as_default() as graph:

@@ -76,7 +76,6 @@ def cell(e: Any, state: Any, x: Any) -> Any:
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_scan(length: int, reverse: bool, known: bool):
     xs, init = draw(length, 3), draw(3)
     x = ab.placeholder((length, 3) if known else (None, 3), "float64")
@@ -249,7 +248,6 @@ def test_lengths_that_differ_at_run_time(lengths: tuple[int, int]):
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_map_fn(length: int, reverse: bool):
     x = ab.placeholder((None, 2), "float64")
     w = ab.placeholder((2,), "float64")
@@ -331,7 +329,6 @@ def test_folds_over_structures():
 
 @pytest.mark.parametrize(("lower", "upper"), [(0, 4), (2, 5), (3, 3), (5, 2), (-2, 1), (np.int64(0), np.uint8(3))])
 @pytest.mark.parametrize("symbolic", [False, True])
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_fori_loop(lower: int, upper: int, symbolic: bool):
     a, b = ab.placeholder((), "int32"), ab.placeholder((), "int64")
     x = ab.placeholder((2,), "float64")

@@ -287,7 +287,6 @@ def _slopes(results: Any, fed: dict[Any, Any], order: int = 2) -> list[Any]:
 
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_function(name: str, known: bool):
     """Values and derivatives of two orders are those of a loop; nothing is looped over."""
     function, example = FUNCTIONS[name]
@@ -451,7 +450,6 @@ OWN_GRADIENTS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("name", OWN_GRADIENTS)
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_functions_with_their_own_gradient(name: str, known: bool):
     elements, fed = _feeds(X, known)
     found, looped = batched_map(OWN_GRADIENTS[name], elements)

@@ -62,7 +62,6 @@ def made(kind: str, together: int) -> ab.Sequential:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_groups_give_the_bits_of_single_steps(kind: str) -> None:
     models, histories = [], []
     for together in (3, 1):

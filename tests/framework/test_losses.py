@@ -10,7 +10,6 @@ from anabranch import losses
 from anabranch.engine.graph import as_dtype
 from golden.loader import LossCase, load_cases
 
-pytestmark = pytest.mark.usefixtures("mostly_no_compiler")
 CASES = load_cases("losses")
 BASES = sorted({case.target for case in CASES if case.form == "class"})
 

@@ -9,7 +9,6 @@ import anabranch as ab
 from anabranch import metrics
 from golden.loader import MetricCase, load_cases
 
-pytestmark = pytest.mark.usefixtures("mostly_no_compiler")
 CASES = load_cases("metrics")
 
 

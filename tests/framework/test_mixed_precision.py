@@ -106,7 +106,6 @@ def test_the_global_policy_is_that_of_layers_made_from_now_on() -> None:
     ],
     ids=["Dense", "Embedding", "BatchNormalization", "LayerNormalization", "PReLU", "LSTM", "GRU", "Bidir", "TimeDist"],
 )
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_outputs_are_half_and_near_those_of_whole_precision(make: Any, x: Any, half: str) -> None:
     layer, whole = make(f"mixed_{half}"), make("float32")
     whole(x)
@@ -195,7 +194,6 @@ def test_penalties_are_computed_in_whole_precision() -> None:
 
 
 @pytest.mark.parametrize("case", load_cases("mixed"), ids=str)
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_training_gives_keras_numbers(case: FitCase) -> None:
     policy = case.name.partition("/")[0]
     ab.config.set_dtype_policy(policy)

@@ -64,7 +64,6 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_training_goes_on_exactly(name, tmp_path):
     model = trained(sequential(), OPTIMIZERS[name]())
     model.save(tmp_path / "m.keras")

@@ -78,7 +78,6 @@ def built(kind: Any = layers.SimpleRNNCell, bias: float = 0.0, **kwargs: Any) ->
 
 @pytest.mark.parametrize("kind", [layers.SimpleRNNCell, layers.LSTMCell])
 @pytest.mark.parametrize("max_steps", [1, 2, 10])
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_against_a_loop_in_numpy(kind: Any, max_steps: int) -> None:
     layer, x = built(kind, bias=-1.0, max_steps=max_steps)
     outputs = layer(x)

@@ -57,7 +57,6 @@ def name_of(value: Any) -> str:
 
 
 @pytest.mark.parametrize("case", load_cases("images"), ids=lambda case: case.name)
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_images_are_those_of_keras(case: ImageCase) -> None:
     layer = getattr(L, case.target)(**case.kwargs)
     if not case.drawn:
@@ -78,7 +77,6 @@ def test_images_are_those_of_keras(case: ImageCase) -> None:
 
 
 @pytest.mark.parametrize(("kind", "kwargs"), RANDOM, ids=name_of)
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_random_layers_act_in_training_only_and_repeat_with_a_seed(kind: Any, kwargs: dict[str, Any]) -> None:
     first, second = kind(seed=5, **kwargs), kind(seed=5, **kwargs)
     outputs = first(IMAGES, training=True)

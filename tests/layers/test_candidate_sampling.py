@@ -177,7 +177,6 @@ def test_wrong_arguments_of_samplers(name: str, arguments: Any, error: Any, mess
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("remove", [True, False])
 @pytest.mark.parametrize("num_true", [1, 2])
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_losses_are_tensorflows(num_true: int, remove: bool, count: int, strategy: str) -> None:
     problem = Problem(num_true)
     weights, biases = problem.shards(count, strategy)

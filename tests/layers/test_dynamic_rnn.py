@@ -45,7 +45,6 @@ def by_row(layer: Any, x: Any, lengths: Any) -> tuple[Any, list[Any]]:
 
 @pytest.mark.parametrize("kind", [layers.LSTMCell, layers.GRUCell, layers.SimpleRNNCell])
 @pytest.mark.parametrize("time_major", [False, True])
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_against_rows_one_by_one(kind: Any, time_major: bool) -> None:
     layer = layers.RNN(kind(3), return_sequences=True, return_state=True)
     x = data(4, 6, 2)
@@ -164,7 +163,6 @@ def test_unknown_sizes_and_no_rows() -> None:
 
 @pytest.mark.parametrize("return_sequences", [False, True])
 @pytest.mark.parametrize("cell", [layers.GRUCell(2, dtype="float64"), Counting(dtype="float64")])
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_gradients_against_finite_differences(cell: Any, return_sequences: bool) -> None:
     layer = layers.RNN(cell, return_sequences=return_sequences, dtype="float64")
     x = data(4, 6, 2, dtype="float64")

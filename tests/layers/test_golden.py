@@ -10,7 +10,6 @@ from anabranch.engine.graph import flatten
 from anabranch.engine.graph.graph import get_default_graph
 from golden.loader import LayerCase, load_cases
 
-pytestmark = pytest.mark.usefixtures("mostly_no_compiler")
 CASES = [*load_cases("layers"), *load_cases("attention_layers"), *load_cases("convolution_layers")]
 
 

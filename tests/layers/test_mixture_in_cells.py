@@ -88,14 +88,12 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_rows_past_their_end_go_nowhere(kind: Any) -> None:
     mixed, x = mixture(**kind), data(9, 5, FEATURES)
     check(mixed, recurrent(mixed), x, np.arange(5) < LENGTHS[:, None], sequence_length=LENGTHS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_masked_steps_go_nowhere(kind: Any) -> None:
     mixed, x = mixture(**kind), data(9, 5, FEATURES)
     mask = np.random.default_rng(2).random((9, 5)) < 0.6
@@ -215,7 +213,6 @@ def test_rows_that_are_not_those_of_the_cell_are_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_gradients_against_finite_differences(kind: Any) -> None:
     """Of outputs and losses, through all steps, by the input and by each weight; 0 where nothing was read."""
     mixed = mixture(**kind)

@@ -128,7 +128,6 @@ def test_no_tokens(noisy: bool, live: Any) -> None:
 @pytest.mark.parametrize("noisy", [False, True])
 @pytest.mark.parametrize("k", [1, 2])
 @pytest.mark.parametrize("capacity_factor", [None, 0.75])
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_gradients_against_finite_differences(k: int, noisy: bool, capacity_factor: Any) -> None:
     """Of outputs and losses, by the input and by each weight."""
     layer, x = mixture(k=k, noisy=noisy, capacity_factor=capacity_factor), data(6, FEATURES)

@@ -20,7 +20,6 @@ def value_of(tensor: Any) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_values_and_gradients_are_those_of_keras(case: PenaltyCase) -> None:
     with ab.Graph().as_default():
         x = ab.placeholder(case.x.shape)

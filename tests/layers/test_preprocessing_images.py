@@ -39,7 +39,6 @@ def name_of(value: Any) -> str:
 
 
 @pytest.mark.parametrize(("kind", "kwargs"), RANDOM, ids=name_of)
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_random_layers_act_in_training_only_and_repeat_with_a_seed(kind: Any, kwargs: dict[str, Any]) -> None:
     first, second = kind(seed=5, **kwargs), kind(seed=5, **kwargs)
     outputs = first(IMAGES, training=True)
@@ -60,7 +59,6 @@ def test_channels_first_is_the_same_turned(kind: Any, kwargs: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize(("kind", "kwargs"), RANDOM + FIXED, ids=name_of)
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_one_image_goes_in_as_in_a_batch(kind: Any, kwargs: dict[str, Any]) -> None:
     seeded = kwargs if (kind, kwargs) in FIXED else {**kwargs, "seed": 1}
     batch, single = kind(**seeded)(IMAGES[:1]), kind(**seeded)(IMAGES[0])

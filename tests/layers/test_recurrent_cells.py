@@ -276,7 +276,6 @@ def test_in_stacks_both_directions_attention_and_pondering(name: str) -> None:
 
 
 @each_cell
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_masked_steps_change_nothing(name: str) -> None:
     x = data(2, 6, 3, dtype="float32")
     layer = layers.RNN(CELLS[name](), return_sequences=True, return_state=True)

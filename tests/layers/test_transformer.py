@@ -136,7 +136,6 @@ def test_dropout_acts_in_training_only() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"sliding_window": 2}, {"use_gate": True, "value_dim": 3}])
 @pytest.mark.parametrize("by_row", [False, True])
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_each_prefix_gives_what_the_whole_gives(options: Any, by_row: bool) -> None:
     """A prefix at once and the rest place by place, with room to spare, for each length of the prefix."""
     x = data(2, 5, 8, dtype="float32")

@@ -261,7 +261,7 @@ DIFFERENT = {"SGD", "Adagrad", "Adam", "Muon", "Lookahead", "LossScale of SWA"}
     ],
     ids=lambda value: str(value) if isinstance(value, Row) else "together" if value else "plain",
 )
-@pytest.mark.usefixtures("_simulated", "mostly_no_compiler")
+@pytest.mark.usefixtures("_simulated")
 def test_variables_on_another_device_get_the_same_steps(row: Row, options: Any) -> None:
     """Rows of a table and a dense gradient, in one program; shapes and counters stay in the host's memory."""
     results: list[Any] = []

@@ -11,7 +11,6 @@ import anabranch as ab
 from anabranch import optim
 from golden.loader import OptimizerCase, load_cases
 
-pytestmark = pytest.mark.usefixtures("mostly_no_compiler")
 CASES = load_cases("optimizers")
 PLAIN = [case for case in CASES if case.name.endswith(("/plain", "/defaults"))]
 CLASSES = ["SGD", "Momentum", "RMSprop", "Adam", "AdamW", "Nadam", "Adagrad", "Adadelta", "Adamax", "Ftrl", "Lamb"]

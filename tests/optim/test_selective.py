@@ -311,7 +311,6 @@ def test_several_optimizers_freeze_too() -> None:
 @pytest.mark.parametrize("make", [MAKERS[name] for name in ("SGD", "Adagrad", "Adam")])
 @pytest.mark.parametrize("per_variable", [False, True])
 @pytest.mark.parametrize("cls", [ab.Variable, Bounded])
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_rows_count_as_the_dense_gradient_does(make: Any, per_variable: bool, cls: Any, options: Any) -> None:
     sparse, dense = (optim.Selective(make(**options), 0.5, per_variable) for _ in range(2))
     variables, others = weights(cls), weights(cls)

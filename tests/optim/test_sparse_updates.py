@@ -66,14 +66,12 @@ def check_steps(make: Any, steps: list[list[int]], cls: type[ab.Variable] = ab.V
 
 
 @pytest.mark.parametrize("name", CLASSES)
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_every_optimizer_gives_the_numbers_of_dense_gradients(name: str):
     check_steps(getattr(optim, name), IDS)
 
 
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("name", ["SGD", "Adagrad", "Adam", "Momentum"])
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_options_give_the_numbers_of_dense_gradients(name: str, option: str):
     check_steps(lambda: getattr(optim, name)(learning_rate=0.5, **OPTIONS[option]), IDS)
 
@@ -95,7 +93,6 @@ def test_any_rows(steps: list[list[int]], name: str, option: str):
 
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("name", ["SGD", "Adagrad", "Adam"])
-@pytest.mark.usefixtures("mostly_no_compiler")
 def test_minimize_equals_products_with_one_hot_vectors(name: str, option: str):
     by_rows, by_products = (State(lambda: getattr(optim, name)(learning_rate=0.5, **OPTIONS[option])) for _ in "ab")
     with ab.Graph().as_default():
