@@ -34,6 +34,7 @@ from .connections import Channel, Identity, RefusedError
 from .encryption import TLS, tls_from_environment
 from .failures import read_error, task_failed
 from .front import Greeter, TaskInfo, TaskUnavailableError, ask_task
+from .homes import Homes, State, asks_for_a_task
 from .planes.choice import asked, ways
 from .planes.dialing import dial
 from .planes.streams import open_stream
@@ -46,8 +47,8 @@ _CONNECT_SECONDS = 30.0
 _BACK_SECONDS = 1.0  # how long a master that was lost is looked for
 
 
-def connect(target: str) -> Client:
-    """Connect to the task at ``grpc://host:port``.
+def connect(target: str, timeout: float = _CONNECT_SECONDS) -> Client:
+    """Connect to the task at ``grpc://host:port``, and wait for it for so many seconds.
 
     Raises:
         ValueError: the target can't be read.
@@ -58,7 +59,7 @@ def connect(target: str) -> Client:
     host, _ = split_address(address)
     try:
         tls = tls_from_environment()
-        info = ask_task(address, None, _CONNECT_SECONDS, tls)
+        info = ask_task(address, None, timeout, tls)
     except TaskUnavailableError as error:
         raise task_failed(target, str(error).rstrip(".")) from None
     return Client(info, job_token(is_loopback=is_loopback(host)), tls)
@@ -94,6 +95,7 @@ class Client:
         self._preparing = threading.Lock()
         self._numbers = itertools.count(1)
         self._sent = b""  # the digest of the graph that was sent
+        self._homes_of_state: tuple[int, Homes] | None = None  # as the start of the master knows them
         self._paths: dict[Any, str] = {}  # of variables and generators, by which tasks know them
         self._homes: dict[tuple[str, str, str], int] = {}  # as the master has told, for one that is started anew
         self._is_closed = False
@@ -109,16 +111,30 @@ class Client:
         try:
             return self._open_to_known()
         except (ConnectionError, TimeoutError):
+            before = self.master.incarnation
             try:
-                found = ask_task(self.master.front, self.master.name, _BACK_SECONDS, self._tls)
-            except (TaskUnavailableError, OSError, ValueError):
+                found = self.reached()
+            except TaskFailedError:
                 found = self.master
-            if found.incarnation == self.master.incarnation:
+            if found.incarnation == before:
                 raise
-        with self._asking:
-            self.master = found
-            self._pulse = Pulse(found.incarnation, self._pulse.patience)
         return self._open_to_known()
+
+    def reached(self) -> TaskInfo:
+        """Return what the master says of itself, which may have been started anew.
+
+        Raises:
+            TaskFailedError: it does not answer within a second.
+        """
+        try:
+            found = ask_task(self.master.front, self.master.name, _BACK_SECONDS, self._tls)
+        except (TaskUnavailableError, OSError, ValueError) as error:
+            raise task_failed(self.master.name, str(error).rstrip(".")) from None
+        with self._asking:
+            if found.incarnation != self.master.incarnation:
+                self.master = found
+                self._pulse = Pulse(found.incarnation, self._pulse.patience)
+        return found
 
     def _open_to_known(self) -> Channel:
         expected = Identity(self.master.name, self.master.incarnation)
@@ -242,26 +258,67 @@ class Client:
         Raises:
             Exception: why it can't be.
         """
-        with self._preparing, self.channel() as channel:
-            answer = self._prepared(channel, graph, document)
-            if answer.kind == Kind.UNKNOWN:  # the graph: the master is another start, or had lost this client
-                self._sent = b""
-                answer = self._prepared(channel, graph, document)
-        found = self._checked(answer).document()
+        with self._preparing:
+            described = describe_for_tasks(graph)
+            held = [resource for resource in described[2] if asks_for_a_task(resource)]
+            homes = self._checked_homes(held) if held else None
+            self._describe_state(described)
+            with self.channel() as channel:
+                answer = self._prepared(channel, described, document)
+                if answer.kind == Kind.UNKNOWN:  # the graph: the master is another start, or had lost this client
+                    self._sent = b""
+                    answer = self._prepared(channel, described, document)
+            found = self._checked(answer).document()
+            self._homes.update({(task, container, path): home for task, container, path, home in found["homes"]})
+            if homes is not None:
+                self._settle(homes, held)
         self.tasks_of_latest = len(found["tasks"])
-        self._homes.update({(task, container, path): home for task, container, path, home in found["homes"]})
 
-    def _prepared(self, channel: Channel, graph: Graph, document: dict[str, Any]) -> Frame:
-        sends = self._graph_to_send(graph)
+    def _checked_homes(self, held: Sequence[State]) -> Homes:
+        """Where the state of the tasks is; state that belongs to another cluster is refused.
+
+        Raises:
+            ValueError: some does.
+        """
+        known = self._homes_of_state
+        if known is None or known[0] != self.master.incarnation:
+            addresses = self.ask(Kind.STATUS, {}).document().get("tasks", {})
+            known = self._homes_of_state = self.master.incarnation, Homes(addresses, _connect_back)
+        for resource in held:
+            known[1].check(resource)
+        return known[1]
+
+    def _settle(self, homes: Homes, held: Sequence[State]) -> None:
+        """From now on tasks hold the state that the step has made there."""
+        made = {(container, path): (task, home) for (task, container, path), home in self._homes.items()}
+        for resource in held:
+            if resource.home is None and not self.places(resource):
+                container, path = name_of_container(resource), self._path_of(resource)
+                if (container, path) in made:
+                    homes.settle(resource, container, path, *made[container, path])
+
+    def _prepared(self, channel: Channel, described: tuple[Any, list[Any], Any], document: dict[str, Any]) -> Frame:
+        sends = self._graph_to_send(*described[:2])
         if sends is not None:
             channel.send(Kind.GRAPH, *sends)
         channel.send(Kind.PREPARE, document)
         return channel.receive()
 
-    def _graph_to_send(self, graph: Graph) -> tuple[Any, list[Any]] | None:
-        """The graph's document and arrays; None if the master has them."""
-        described, arrays, resources = describe_for_tasks(graph)
+    def _describe_state(self, given: tuple[Any, list[Any], list[Any]]) -> None:
+        """Add to a graph's document by which names tasks know its state, and where that lies."""
+        described, _, resources = given
+        has_others = any(getattr(resource, "home", None) is None for resource in resources)
         for description, resource in zip(described["resources"], resources, strict=True):
+            home = getattr(resource, "home", None)
+            if home is not None:
+                description |= {"container": home.container, "path": home.path, "device": home.device}
+                description["dtype"] = name_of(resource.spec.dtype) if isinstance(resource, Variable) else None
+                if has_others:  # which need other names
+                    self._paths[resource] = home.path
+                self._homes.setdefault((home.task, home.container, home.path), home.incarnation)
+        for description, resource in zip(described["resources"], resources, strict=True):
+            if "path" in description:
+                continue
             description |= {
                 "container": name_of_container(resource),
                 "path": self._path_of(resource),
@@ -270,7 +327,11 @@ class Client:
             if isinstance(resource, Variable):
                 description["dtype"] = name_of(resource.dtype)
             description |= self.places(resource)
-        digest = hashlib.sha256(json.dumps(described["blocks"]).encode()).digest()
+
+    def _graph_to_send(self, described: Any, arrays: list[Any]) -> tuple[Any, list[Any]] | None:
+        """The graph's document and arrays; None if the master has them."""
+        state = [[each["container"], each["path"], each["device"]] for each in described["resources"]]
+        digest = hashlib.sha256(json.dumps([described["blocks"], state]).encode()).digest()
         if self._sent == digest:
             return None
         self._sent = digest
@@ -290,11 +351,24 @@ class Client:
         found = self._paths[resource] = next(name for name in names if name not in taken)
         return found
 
+    def reset(self, containers: Sequence[str] | None) -> None:
+        """Have all tasks of the cluster give up what containers hold, or all.
+
+        Raises:
+            TaskFailedError: a task does not answer; the others have done it.
+        """
+        self.ask(Kind.RESET, {"containers": None if containers is None else list(containers)})
+
     def close(self) -> None:
         """Give the connections up; steps that are under way end."""
         with self._lock:
             self._is_closed = True
             _close_all(self._idle, self._greeter)
+
+
+def _connect_back(address: str) -> Client:
+    """Connect to a task that was there before."""
+    return connect(f"grpc://{address}", _BACK_SECONDS)
 
 
 def _close_all(channels: list[Channel], greeter: Greeter) -> None:

@@ -17,6 +17,7 @@ from .failures import describe_error, read_error, task_failed
 from .front import TaskInfo
 from .loop import Loop
 from .peers import Address, Peers
+from .resets import Resets
 from .sessions import ClientSession, MasterProgram, MasterStep, SentGraph, asked_tasks
 from .system import System
 from .values import decode_value, encode_value
@@ -77,7 +78,10 @@ class Master:
             Kind.PREPARE: self._take_prepare,
             Kind.RUN: self._take_run,
             Kind.STATUS: self._take_status,
+            Kind.RESET: self._take_reset,
         }
+        tasks = dict.fromkeys([info.name, *cluster.tasks])
+        self._resets = Resets(tasks, self._reach, lambda: next(self._numbers))
 
     # --- clients ----------------------------------------------------------------------------------------------------
 
@@ -125,6 +129,7 @@ class Master:
         session.graphs.append(graph)
         for task, container, path, home in document["homes"]:
             session.homes.setdefault((str(task), str(container), str(path)), int(home))
+            session.made.add((str(task), str(container), str(path)))
 
     def _take_prepare(self, connection: Connection, session: ClientSession, frame: Frame) -> None:
         document = frame.document()
@@ -142,6 +147,7 @@ class Master:
             if error is not None:
                 connection.send(Kind.ERROR, {"error": describe_error(error)})
             else:
+                session.made.update(session.homes)
                 homes = [[*key, incarnation] for key, incarnation in session.homes.items()]
                 connection.send(Kind.PREPARED, {"tasks": program.tasks, "homes": homes})
 
@@ -170,7 +176,29 @@ class Master:
         self._prepare(program, done)
 
     def _take_status(self, connection: Connection, session: ClientSession, frame: Frame) -> None:
-        connection.send(Kind.STATUS, self._statistics())
+        addresses = {name: self.cluster.address(name) for name in self.cluster.tasks} | {
+            self.info.name: self.info.front
+        }
+        connection.send(Kind.STATUS, {**self._statistics(), "tasks": addresses})
+
+    def _take_reset(self, connection: Connection, session: ClientSession, frame: Frame) -> None:
+        self._resets.begin(connection, frame.document())
+
+    def _reach(self, name: str, reached: Callable[[Any], None]) -> None:
+        """Connect to a task by its name, wherever it is by now; `reached` takes the link to it, or an error."""
+        if name == self.identity.name:
+            reached(self._own)
+            return
+
+        def located(name: str, info: TaskInfo | Exception) -> None:
+            if isinstance(info, Exception):
+                reached(info)
+                return
+            self._infos[name] = info
+            self._seen.add(name)
+            self._peers.reach(_address(info), lambda address, way: reached(way))
+
+        self._ask(name, located)
 
     def statistics(self) -> dict[str, int]:
         """Count what clients have here."""
@@ -337,6 +365,8 @@ class Master:
                 self._ready(link.other, document)
             elif frame.kind == Kind.TEXT:
                 self._take_text(link.other, document)
+            elif frame.kind == Kind.RESET:
+                self._resets.take(link.other, document)
             elif frame.kind == Kind.FAILED and "program" in document:
                 program = self._programs.get(int(document["program"]))
                 if program is not None:
@@ -478,6 +508,7 @@ class Master:
 
     def lost_task(self, task: Identity, reason: str) -> None:
         """A task is gone: steps that need it fail, and programs with it are prepared anew when they are next run."""
+        self._resets.lost_task(task.name, task_failed(task.name, reason))
         known = self._infos.get(task.name)
         if known is not None and known.incarnation == task.incarnation:
             del self._infos[task.name]

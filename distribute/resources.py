@@ -5,8 +5,9 @@ It outlives those who asked for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NoReturn
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from ..engine.queues.errors import StateLostError
 from ..engine.saving import made_resource
 
 Key = tuple[str, str]
+_RESET = " has been reset"
 
 
 class Resources:
@@ -32,6 +34,7 @@ class Resources:
     def __init__(self, task: str) -> None:
         self.task = task
         self._held: dict[Key, Any] = {}
+        self._given_up: WeakValueDictionary[Key, Any] = WeakValueDictionary()  # which programs may refer to
 
     def __len__(self) -> int:
         return len(self._held)
@@ -50,14 +53,43 @@ class Resources:
             return _elsewhere(description)
         key = (description["container"], description["path"])
         held = self._held.get(key)
-        if held is None:
-            lost = description.get("lost")
-            held = self._held[key] = _lost(description, self.task) if lost else made_resource(description, array)
-            if not lost and isinstance(held, Variable):
+        if held is None or _is_reset(held):
+            why = self._why_lost(description)
+            if held is not None and why:
+                return held
+            self._keep_for_programs(key, held)
+            held = _lost(description, why) if why else made_resource(description, array)
+            held = self._held[key] = self._in_place_of_old(key, held, description)
+            if not why and isinstance(held, Variable):
                 held.read_value()  # what is to be drawn is drawn now, while no step waits
             return held
         _check_same(held, description, self.task)
         return held
+
+    def _why_lost(self, description: Any) -> str:
+        """Say why what is described has no value here; nothing if it has its first one."""
+        if description.get("lost"):
+            return f"{self.task}, which held it, has been started anew"
+        has_value = description["kind"] != "variable" or "value" in description or "first" in description
+        if description.get("made") or not has_value:
+            return f"its container {description['container']!r} on {self.task}{_RESET}"
+        return ""
+
+    def _keep_for_programs(self, key: Key, held: Any) -> None:
+        """Remember what was given up, as long as something refers to it."""
+        if isinstance(held, Variable):
+            self._given_up[key] = held
+
+    def _in_place_of_old(self, key: Key, made: Any, description: Any) -> Any:
+        """A new variable, or the one that was given up under its name, with the new value: older programs refer to it.
+
+        Both would be written and read at once otherwise, by different clients.
+        """
+        old = self._given_up.pop(key, None)
+        if not isinstance(old, Variable) or not isinstance(made, Variable) or old.spec != made.spec:
+            return made
+        old.write_value(made.read_value())
+        return old
 
     def hold(self, container: str, path: str, resource: Any) -> None:
         """Hold an object of this process, so that steps and the process share its state."""
@@ -78,11 +110,21 @@ class Resources:
                 found.append({"container": container, "name": name, **report})
         return found
 
-    def clear(self, container: str) -> int:
-        """Forget what a container holds; gives how many that were."""
-        keys = [key for key in self._held if key[0] == container]
-        for key in keys:
-            del self._held[key]
+    def clear(self, containers: Collection[str] | None = None) -> int:
+        """Give up what some containers hold, or all; gives how many things that were.
+
+        Programs that refer to it find it lost. Who asks for it by name from now on makes it anew.
+        """
+        keys = [key for key in self._held if containers is None or key[0] in containers]
+        for container, path in keys:
+            held = self._held.pop((container, path))
+            why = f"its container {container!r} on {self.task}{_RESET}"
+            text = _text(path, why, isinstance(held, Variable))
+            self._keep_for_programs((container, path), held)
+            if isinstance(held, Variable):
+                held.write_value(_Lost(text))
+            elif isinstance(held, NamedResource):
+                held.give_up(text)
         return len(keys)
 
 
@@ -140,8 +182,11 @@ def _kind_of(held: Any) -> str:
 class _Lost:
     """Stands for the value of a variable whose task was started anew: whatever is done with it is an error."""
 
+    shape = ()  # of what has open dimensions, where bytes are counted
+
     def __init__(self, message: str) -> None:
         self._message = message
+        self.is_reset = _RESET in message
 
     def __getattr__(self, name: str) -> NoReturn:
         raise StateLostError(self._message)
@@ -150,19 +195,27 @@ class _Lost:
         raise StateLostError(self._message)
 
 
-def _lost(description: Any, task: str) -> Any:
+def _lost(description: Any, why: str) -> Any:
     made = _elsewhere(description)
-    name = description["path"]
     if isinstance(made, Variable):
-        made.write_value(
-            _Lost(
-                f"Variable {name!r} has no value: {task}, which held it, has been started anew. Assign it a value, or "
-                "restore one."
-            )
-        )
+        made.write_value(_Lost(_text(description["path"], why)))
     elif isinstance(made, NamedResource):
-        made.lost = f"What {name!r} held is gone: {task}, where it lay, has been started anew. Begin with a new one."
+        made.lost = _text(description["path"], why, is_variable=False)
     return made
+
+
+def _is_reset(held: Any) -> bool:
+    """Whether its container was reset, and a client has asked for it since that does not know."""
+    if isinstance(held, Variable):
+        value = vars(held).get("_value")
+        return isinstance(value, _Lost) and value.is_reset
+    return isinstance(held, NamedResource) and _RESET in held.lost
+
+
+def _text(name: str, why: str, is_variable: bool = True) -> str:
+    if is_variable:
+        return f"Variable {name!r} has no value: {why}. Assign it a value, or restore one."
+    return f"What {name!r} held is gone: {why}. Begin with a new one."
 
 
 # --- graphs ---------------------------------------------------------------------------------------------------------

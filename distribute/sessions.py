@@ -22,6 +22,7 @@ class ClientSession:
         graphs: those that it has sent; the last one holds for new programs.
         programs: by the client's own number.
         homes: by task and path of each variable or generator, the incarnation of the task in which it was made.
+        made: those of which it is known that they were made there: steps with them could be prepared.
     """
 
     def __init__(self) -> None:
@@ -29,6 +30,7 @@ class ClientSession:
         self.graphs: list[SentGraph] = []
         self.programs: dict[int, MasterProgram] = {}
         self.homes: dict[tuple[str, str, str], int] = {}
+        self.made: set[tuple[str, str, str]] = set()
 
 
 class SentGraph:
@@ -65,7 +67,7 @@ class SentGraph:
             key = (task.name, resource["container"], resource["path"])
             home = session.homes.setdefault(key, task.incarnation) if is_there else task.incarnation
             is_lost = home != task.incarnation
-            resources.append({**resource, "lost": is_lost})
+            resources.append({**resource, "lost": is_lost, "made": key in session.made})
             if "value" in resource and (is_lost or not is_there):
                 left_out.add(resource["value"])
         described: list[Any] = []

@@ -25,7 +25,7 @@ from .watch import Watch
 from .wire import Frame, FrameError, Kind
 from .worker import Worker
 
-_FOR_WORKERS = frozenset({Kind.GRAPH, Kind.PROGRAM, Kind.STEP, Kind.ABORT, Kind.FORGET, Kind.TEXT})
+_FOR_WORKERS = frozenset({Kind.GRAPH, Kind.PROGRAM, Kind.STEP, Kind.ABORT, Kind.FORGET, Kind.TEXT, Kind.RESET})
 
 
 class OwnLink:

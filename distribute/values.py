@@ -48,6 +48,7 @@ def encode_value(value: Any, arrays: list[Any]) -> Any:
         if not array.dtype.hasobject:
             arrays.append(array)
             return len(arrays) - 1
+    getattr(value, "dtype", None)  # raises the reason where it stands for a value that is lost
     raise TypeError(f"a value of type {type(value).__name__} does not leave its task")
 
 

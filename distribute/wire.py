@@ -61,6 +61,7 @@ class Kind(IntEnum):
     VALUE = 26
     FORGET = 27
     TEXT = 28
+    RESET = 29
     SLAB = 30
     DROPPED = 31
     TAKEN = 32

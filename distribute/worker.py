@@ -18,6 +18,7 @@ from ..engine.passes.memory_budget import within_memory_budget
 from ..engine.passes.switches import turned_off
 from ..engine.place.devices import Device
 from ..engine.place.kernels import all_operations
+from ..engine.queues.errors import StateLostError
 from ..engine.saving import rebuild
 from .connections import Connection, Identity
 from .doing import Doing, Observer
@@ -108,6 +109,7 @@ class Worker:
             Kind.ABORT: self._take_abort,
             Kind.FORGET: self._take_forget,
             Kind.TEXT: self._take_text,
+            Kind.RESET: self._take_reset,
         }
 
     def doing(self, is_waiting: bool) -> Doing:
@@ -293,6 +295,21 @@ class Worker:
         number = int(frame.document()["program"])
         program = self._programs[link.other.incarnation, number].program
         self._compile(program.text, lambda text: link.send(Kind.TEXT, {"program": number, "text": str(text)}))
+
+    def _take_reset(self, link: Link, frame: Frame) -> None:
+        """Give containers up. Steps that run here end: what they use may be gone."""
+        document = frame.document()
+
+        def done(count: int) -> None:
+            if count:
+                for running in list(self._running.values()):
+                    text = f"{self.identity.name} was reset while the step ran. What it used there may be gone."
+                    self._fail(running, StateLostError(text))
+            link.send(Kind.RESET, {"reset": int(document["reset"]), "count": count})
+
+        containers = document["containers"]
+        names = None if containers is None else {str(name) for name in containers}
+        self._compile(lambda: self.resources.clear(names), done)
 
     def _take_forget(self, link: Link, frame: Frame) -> None:
         """A session, or some of its programs, are over."""

@@ -6,7 +6,7 @@ Source: Abadi et al., "TensorFlow: Large-Scale Machine Learning on Heterogeneous
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -36,8 +36,12 @@ class Container(Mapping[str, "Variable"]):
         return name
 
     def clear(self) -> None:
-        """Forget the variables and free their values; whoever still uses one gets an error that names the container."""
+        """Forget the variables and free their values; whoever still uses one gets an error that names the container.
+
+        What tasks of a cluster hold stays there: `Session.reset` clears containers of tasks.
+        """
         for name, variable in self._variables.items():
+            variable.home = None
             variable.write_value(_Cleared(name, self.name))
         self._variables.clear()
 
@@ -128,11 +132,21 @@ def container(name: str) -> Container:
 
 
 def name_of_container(resource: object) -> str:
-    """The name of the container that holds a variable; "" for none."""
+    """The name of the container that holds a variable, a queue or the like; "" for none."""
+    own = getattr(resource, "container", "")
+    if own:
+        return own
     for name, each in _containers.items():
         if any(held is resource for held in each.values()):
             return name
     return ""
+
+
+def clear_containers(names: Iterable[str] | None = None) -> None:
+    """Clear some containers of this process, or all."""
+    for name, each in list(_containers.items()):
+        if names is None or name in names:
+            each.clear()
 
 
 def current_container() -> Container | None:

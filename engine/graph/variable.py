@@ -22,6 +22,7 @@ from .graph import (
     graph_for,
     in_explicit_graph,
 )
+from .home import Home
 from .lifting import created, outside
 from .name_scopes import scoped_path
 from .op import Effect, Op, as_scalar_or_array
@@ -130,6 +131,8 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
 
     Made inside ``with ab.device(...):``, it lies on that device, and so do its reads and updates (`device`).
     Made inside ``with ab.container(name):``, it lives as long as the process, or until that container is cleared.
+    One that lies on a task of a cluster belongs to the cluster whose session first runs it: from then on reads and
+    writes from plain Python act on the task.
 
     Used in an expression, a variable is read at that place of the program. `assign`, `assign_add` and `assign_sub`
     build operations where a graph is being built (inside ``with graph.as_default():``, a `Session`'s block, a
@@ -150,6 +153,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
     regularizer: Any = None
     constraint: Any = None
     whole: Any = None  # the `ShardedVariable` of which it is a shard
+    home: Home | None = None  # the place of its value, if a task of a cluster holds that
     _first: Later | None = None  # its value, before that is needed
 
     def __init__(
@@ -218,13 +222,19 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
     @property
     def size(self) -> int:
         """The number of elements of the current value."""
-        first = self.first_value
-        return int(np.size(self._value)) if first is None else math.prod(first.shape)
+        return math.prod(self._current_shape())
 
     @property
     def nbytes(self) -> int:
-        first = self.first_value
-        return int(self._value.nbytes) if first is None else math.prod(first.shape) * first.dtype.itemsize
+        return math.prod(self._current_shape()) * self.dtype.itemsize
+
+    def _current_shape(self) -> tuple[int, ...]:
+        first, static = self.first_value, self.spec.shape
+        if first is not None:
+            return first.shape
+        if static is not None and None not in static:  # the value may be elsewhere, or lost
+            return tuple([dimension or 0 for dimension in static])
+        return tuple(np.shape(self._value))
 
     @property
     def first_value(self) -> Later | None:
@@ -233,12 +243,24 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
 
     def postpone(self, first: Later) -> None:
         """Let the value go: it is computed anew when it is next needed."""
+        if self.home is not None:
+            self.write_value(first.compute())
+            return
         self._first = first
         vars(self).pop("_value", None)
+
+    def settle(self, home: Home) -> None:
+        """Let a task hold the value from now on, which has it already."""
+        with self.lock:
+            self.home, self._first, self._is_lent = home, None, False
+            vars(self).pop("_value", None)
 
     if not TYPE_CHECKING:  # it would take any name for an attribute
 
         def __getattr__(self, name: str) -> Any:
+            home = self.__dict__.get("home") if name == "_value" else None
+            if home is not None:
+                return _own(home.run("read", lambda: self.value)[0])
             first = self.__dict__.get("_first") if name == "_value" else None
             if first is None:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -270,7 +292,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
     def _lent(self) -> Any:
         """The array of the value, into which nothing is written from now on."""
         array = self.read_value()
-        if type(array) is np.ndarray:
+        if type(array) is np.ndarray and self.home is None:
             self._is_lent = True
             lending.count += 1
         return array
@@ -290,7 +312,14 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
 
     def write_value(self, value: Any) -> None:
         """Replace the value by one that nothing else changes: for the runtime, which has checked it."""
-        self._value = value
+        if self.home is None:
+            self._value = value
+        else:
+            self.home.run("assign", self._assigned, [value])
+
+    def _assigned(self, value: Any) -> Any:
+        """What sets the value in the graph that is being built: an operation, of which nothing is fetched."""
+        return self.assign(value).operation
 
     def assign(self, value: Any) -> Any:
         """Set the value. See the class for when this builds an operation (whose tensor is returned).
@@ -316,8 +345,8 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
     def _store(self, array: Any) -> None:
         """Let the value be that of a tensor, whose memory it shares unless that is a part of something larger."""
         _context.effects += 1
-        if type(array) is not np.ndarray:
-            self._value = array
+        if self.home is not None or type(array) is not np.ndarray:
+            self.write_value(array)
         elif array.base is None and array.flags.c_contiguous and array.flags.writeable:
             self._value = array
             self._is_lent = True
@@ -340,6 +369,9 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         if not isinstance(tensor, Value):
             with graph_for([tensor]).entered():
                 return self._assign_tensor(_operators[name](self, tensor))
+        if self.home is not None and not _context.tapes:  # in one step of the task, so that no other client is between
+            build = {"add": self.assign_add, "sub": self.assign_sub}[name]
+            return Value(_own(self.home.run(name, build, [tensor.array], is_repeatable=False)[0]))
         with self.lock:  # between reading and writing nobody else writes
             before = self.value if _context.tapes else Value(self.read_value())  # tapes record what is read
             return self.assign(_operators[name](before, tensor))
@@ -392,7 +424,8 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies and pickles, which have a lock of their own."""
-        return {name: value for name, value in self.__dict__.items() if name != "lock"}
+        state = {name: value for name, value in self.__dict__.items() if name not in ("lock", "home")}
+        return state if self.home is None else {**state, "_value": self.numpy()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
@@ -450,7 +483,8 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
         return self.numpy().tolist()
 
     def __repr__(self) -> str:
-        return f"<Variable {self.name} {self.spec}>"
+        place = "" if self.home is None else f" on {self.home.task}"
+        return f"<Variable {self.name} {self.spec}{place}>"
 
 
 def _later(initial_value: Any, dtype: Any) -> Later | None:

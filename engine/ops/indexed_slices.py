@@ -254,6 +254,9 @@ def scatter(variable: Variable, slices: IndexedSlices, how: str, name: str | Non
     values, indices = as_array(slices.values, variable.dtype), as_array(slices.indices)
     if indices.size and indices.dtype.kind not in "iu":
         raise TypeError(f"scatter_{how}: positions must be integers, got {indices.dtype}.")
+    if variable.home is not None:
+        _scatter_at_home(variable, values, indices, how)
+        return None
     whole = own_memory(variable)
     positions = checked_positions(np, indices, len(whole), 0, wrap=True)
     operation = AssignRows(variable)
@@ -264,6 +267,17 @@ def scatter(variable: Variable, slices: IndexedSlices, how: str, name: str | Non
     else:
         add_rows(np, whole, positions, values if how == "add" else -values, 0, True)
     return None
+
+
+def _scatter_at_home(variable: Variable, values: Any, indices: Any, how: str) -> None:
+    """Write rows of a variable that a task holds."""
+    assert variable.home is not None, "a task holds it"
+
+    def build(rows: Tensor, positions: Tensor) -> Any:
+        written: Any = _scattered(variable, IndexedSlices(rows, positions, variable.shape), how, None)
+        return written.operation
+
+    variable.home.run(f"scatter_{how}", build, [values, indices], is_repeatable=how == "update")
 
 
 def _scattered(variable: Variable, slices: IndexedSlices, how: str, name: str | None) -> Tensor:

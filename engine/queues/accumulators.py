@@ -187,6 +187,10 @@ class _Accumulator(NamedResource):
             arrays = [*[as_array(part) for part in parts[:-1]], self._value(parts[-1])]
             step = as_array(local_step)
             AccumulatorApply(self).infer(*[TensorSpec(array.shape, array.dtype) for array in (*arrays, step)])
+            if self.home is not None:
+                build = self.adding(AccumulatorApply(self))
+                self.home.run("apply_grad", build, [*arrays, step], is_repeatable=False)
+                return None
             return self.apply_now(arrays, int(step))
         value = parts[-1] if holds_tensors(parts[-1]) else self._value(parts[-1])
         tensors = [convert_to_tensor(part) for part in (*parts[:-1], value, local_step)]
@@ -199,6 +203,10 @@ class _Accumulator(NamedResource):
     @entering_graphs
     def _take(self, num_required: Any, name: str | None) -> Sequence[Any]:
         if not in_explicit_graph():
+            if self.home is not None:
+                count = np.asarray(int(num_required))
+                found = self.home.run("take_grad", self.adding(AccumulatorTake(self)), [count], is_repeatable=False)
+                return [Value(as_scalar_or_array(part)) for part in found]
             result = self.taking(int(num_required)).wait()
             parts = result if len(self.result_specs()) > 1 else [result]
             return [Value(as_scalar_or_array(part)) for part in parts]
@@ -209,6 +217,10 @@ class _Accumulator(NamedResource):
     def set_global_step(self, new_global_step: Any, name: str | None = None) -> Any:
         """Say at which step training is. Gradients of earlier steps are dropped; each take adds 1 by itself."""
         if not in_explicit_graph():
+            if self.home is not None:
+                step = np.asarray(int(new_global_step))
+                self.home.run("set_global_step", self.adding(AccumulatorSetGlobalStep(self)), [step])
+                return None
             return self.set_step_now(int(new_global_step))
         step = convert_to_tensor(new_global_step)
         label = name or f"{self.name}/set_global_step"
@@ -217,6 +229,8 @@ class _Accumulator(NamedResource):
     def num_accumulated(self, name: str | None = None) -> Any:
         """How many gradients were added since the last take."""
         if not in_explicit_graph():
+            if self.home is not None:
+                return int(self.home.run("num_accumulated", self.adding(AccumulatorCount(self)))[0])
             return self.statistics().accumulated
         return get_default_graph().add(AccumulatorCount(self), [], name or f"{self.name}/num_accumulated").outputs[0]
 

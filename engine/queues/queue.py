@@ -47,7 +47,8 @@ class Queue(NamedResource):
 
     Where a graph is being built (inside ``with graph.as_default():``, a `Session`'s block, a function, a loop or a
     branch, or with a tensor as value) the methods build operations. These run in program order, queue by queue, and
-    block only the thread that runs the step. From plain Python they act at once and take and give arrays.
+    block only the thread that runs the step. From plain Python they act at once and take and give arrays. A queue that
+    lies on a task of a cluster belongs to the cluster whose session first runs it: from then on they act there.
 
     Attributes:
         name: for messages, and the names of the operations.
@@ -155,6 +156,11 @@ class Queue(NamedResource):
         with self._gate.lock:
             self._state.close(cancel_pending_enqueues)
 
+    def give_up(self, reason: str) -> None:
+        if not self.lost:
+            self.shut(True)
+        super().give_up(reason)
+
     def statistics(self) -> QueueStatistics:
         """What the queue holds now and what it has done."""
         check_held(self)
@@ -205,11 +211,16 @@ class Queue(NamedResource):
 
     @entering_graphs
     def _enqueue(self, vals: Any, many: bool, name: str | None) -> Any:
+        suffix = "enqueue_many" if many else "enqueue"
         if not in_explicit_graph():
-            self.put(self.components.arrays(vals), many)
+            arrays = self.components.arrays(vals)
+            if self.home is None:
+                self.put(arrays, many)
+            else:
+                build = self.adding(QueueEnqueue(self, many))
+                self.home.run(suffix, build, arrays, is_repeatable=False)
             return None
         tensors = self.components.tensors(vals)
-        suffix = "enqueue_many" if many else "enqueue"
         return graph_for(tensors).add(QueueEnqueue(self, many), tensors, name or f"{self.name}/{suffix}")
 
     def dequeue(self, name: str | None = None) -> Any:
@@ -225,6 +236,9 @@ class Queue(NamedResource):
         [Tensor([1., 2.], dtype=float32), Tensor('first', dtype=string)]
         """
         if not in_explicit_graph():
+            if self.home is not None:
+                build = self.adding(QueueDequeue(self))
+                return self._as_given(_values(self.home.run("dequeue", build, is_repeatable=False)))
             return self._as_given(_values(self.take(1)[0]))
         return self._as_given(get_default_graph().add(QueueDequeue(self), (), name or f"{self.name}/dequeue").outputs)
 
@@ -266,6 +280,10 @@ class Queue(NamedResource):
         if count is not None and count < 0:
             raise ValueError(f"{self.components.owner}: n must not be negative; got {n}.")
         if not in_explicit_graph():
+            if self.home is not None:
+                action, count = f"dequeue_many, {up_to}", np.asarray(int(n))
+                build = self.adding(QueueDequeueMany(self, None, up_to))
+                return self._as_given(_values(self.home.run(action, build, [count], is_repeatable=False)))
             return self._as_given(_values(self.as_columns(self.take(int(n), up_to))))
         inputs = [] if count is not None else [convert_to_tensor(n)]
         graph = graph_for(inputs) if inputs else get_default_graph()
@@ -286,19 +304,27 @@ class Queue(NamedResource):
         if in_explicit_graph():
             operation = QueueClose(self, cancel_pending_enqueues)
             return get_default_graph().add(operation, (), name or f"{self.name}/close")
-        self.shut(cancel_pending_enqueues)
+        if self.home is None:
+            self.shut(cancel_pending_enqueues)
+        else:
+            build = self.adding(QueueClose(self, cancel_pending_enqueues))
+            self.home.run(f"close, {cancel_pending_enqueues}", build)
         return None
 
     def size(self, name: str | None = None) -> Any:
         """How many elements the queue holds."""
         if in_explicit_graph():
             return get_default_graph().add(QueueSize(self), (), name or f"{self.name}/size").outputs[0]
+        if self.home is not None:
+            return int(self.home.run("size", self.adding(QueueSize(self)))[0])
         return self.statistics().size
 
     def is_closed(self, name: str | None = None) -> Any:
         """Whether `close` was called."""
         if in_explicit_graph():
             return get_default_graph().add(QueueIsClosed(self), (), name or f"{self.name}/is_closed").outputs[0]
+        if self.home is not None:
+            return bool(self.home.run("is_closed", self.adding(QueueIsClosed(self)))[0])
         return self.statistics().is_closed
 
     def __repr__(self) -> str:

@@ -40,9 +40,9 @@ def describe(graph: Graph, operations: Collection[Operation] | None = None) -> t
 def describe_for_tasks(graph: Graph) -> tuple[dict[str, Any], list[Any], list[Any]]:
     """As `describe`, and the variables and generators of the graph in the order in which the document has them.
 
-    First values that can be computed elsewhere are described, not computed.
+    First values that can be computed elsewhere are described, not computed. Values that a task holds are left out.
     """
-    writer = _GraphWriter(graph.root, describes_draws=True)
+    writer = _GraphWriter(graph.root, for_tasks=True)
     return writer.document, writer.arrays, list(writer.resources)
 
 
@@ -50,9 +50,9 @@ class _GraphWriter:
     """Numbers blocks (the graph, then each region), operations in them, resources and arrays."""
 
     def __init__(
-        self, graph: Graph, operations: Collection[Operation] | None = None, *, describes_draws: bool = False
+        self, graph: Graph, operations: Collection[Operation] | None = None, *, for_tasks: bool = False
     ) -> None:
-        self._describes_draws = describes_draws
+        self._for_tasks = for_tasks
         self.arrays: list[Any] = []
         self._array_numbers: dict[int, int] = {}
         self.resources: dict[Any, int] = {}
@@ -166,15 +166,19 @@ class _GraphWriter:
         if not isinstance(resource, Variable):
             return {"kind": "generator", "name": resource.name, "state": [int(part) for part in resource.state]}
         shape = resource.shape
-        first = resource.first_value if self._describes_draws else None
-        return {
+        described = {
             "kind": "variable",
             "name": resource.name,
             "device": resource.device,
             "shape": None if shape is None else list(shape),
             "trainable": resource.trainable,
-            **({"first": first.describe()} if isinstance(first, Draw) else {"value": self._array(resource.numpy())}),
         }
+        if self._for_tasks and resource.home is not None:  # the task has the value
+            return described
+        first = resource.first_value if self._for_tasks else None
+        if isinstance(first, Draw):
+            return {**described, "first": first.describe()}
+        return {**described, "value": self._array(resource.numpy())}
 
 
 class _LocatedError(SavedGraphError):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..graph.container import clear_containers
 from ..graph.deadlines import deadline
 from ..graph.dtypes import is_integer, name_of
 from ..graph.graph import Graph, Operation, get_default_graph
@@ -198,6 +199,40 @@ class Session:
         self._programs.clear()
         self._pieces.clear()
         self._latest = None
+
+    @staticmethod
+    def reset(target: str | None = None, containers: Sequence[str] | None = None) -> None:
+        """Give up the state that containers hold, in all tasks of a cluster.
+
+        Variables there lose their values until they are assigned or restored, queues what they hold; steps that run
+        end. Clients that come later begin with first values. State made in no container is in the one named "".
+
+        Args:
+            target: the address of a task, as for a session; None for the containers of this process.
+            containers: their names; None for all.
+
+        Raises:
+            TaskFailedError: a task does not answer; the others have done it.
+
+        Source: TensorFlow's ``tf.compat.v1.Session.reset``.
+
+        >>> import anabranch as ab
+        >>> with ab.container("of an example"):
+        ...     w = ab.Variable([1.0, 2.0], name="w")
+        >>> ab.Session.reset(containers=["of an example"])
+        >>> list(ab.container("of an example"))
+        []
+        """
+        if isinstance(containers, str):
+            raise TypeError(f"Session.reset: containers={containers!r} is a string; give a list of names.")
+        if target is None:
+            clear_containers(containers)
+            return
+        remote = connect(target)
+        try:
+            remote.reset(containers)
+        finally:
+            remote.close()
 
     def _run(
         self, programs: Variants, fetches: Any, leaves: Sequence[Symbol | Operation], values: Sequence[Any]

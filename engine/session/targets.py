@@ -26,6 +26,10 @@ class Remote(Protocol):
         """What runs one step: called with the values of `feeds`, it gives those of the tensors among `targets`."""
         ...
 
+    def reset(self, containers: Sequence[str] | None) -> None:
+        """Give up what containers hold there, or all of them."""
+        ...
+
     def close(self) -> None:
         """Give the connection up; steps that are under way end."""
         ...

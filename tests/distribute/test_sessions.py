@@ -67,7 +67,7 @@ def test_state_lies_on_one_task_and_steps_run_on_another(session: ab.Session):
         found, state = call(np.full(2, number, "float32"))
         np.testing.assert_array_equal(found, np.array([2, 3]) * number + 1)
         np.testing.assert_array_equal(state, [2, 3])
-    np.testing.assert_array_equal(w.numpy(), [1, 2])  # the client's own copy is as it was
+    np.testing.assert_array_equal(w.numpy(), [2, 3])  # the task's: see test_state_at_home
 
 
 def test_what_is_fetched_has_the_types_of_one_process(session: ab.Session):
