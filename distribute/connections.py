@@ -28,6 +28,7 @@ _SILENCE_SECONDS = 1.0
 _ROOM = socket.CMSG_SPACE(64 * 4) if hasattr(socket, "CMSG_SPACE") else 0  # for descriptors that come with bytes
 _OF_SLABS = frozenset({Kind.SLAB, Kind.DROPPED, Kind.TAKEN})
 _MOST_HANDSHAKE = 4096  # bytes of a head, before the other side is known
+_MOST_READS = 1000  # of what an ended process has sent: more than a socket holds
 _MOST_BUFFERS = 64  # that are written by one call
 
 
@@ -388,6 +389,15 @@ class Connection:
         except Exception as error:  # of ours: it must not end the loop, which serves others
             traceback.print_exc()
             self._refuse(f"an error inside anabranch, {type(error).__name__}: {error}")
+
+    def end(self, reason: str) -> None:
+        """Close it, once what has come is taken: the other side has ended, and may have said something before."""
+        for _ in range(_MOST_READS):
+            before = self.bytes_received
+            self._receive()
+            if self.is_closed or self.bytes_received == before:
+                break
+        self.close(reason)
 
     def _read(self, buffer: memoryview) -> int:
         if not (self._takes_descriptors and self.is_open):

@@ -12,9 +12,15 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 _READ_AND_WRITE = selectors.EVENT_READ | selectors.EVENT_WRITE
+
+
+class HasFileno(Protocol):
+    """Something with a descriptor that can be waited for."""
+
+    def fileno(self) -> int: ...
 
 
 class Loop:
@@ -87,7 +93,7 @@ class Loop:
         """Have a function called when a time has passed."""
         heapq.heappush(self._timers, (self.now() + seconds, next(self._numbers), function))
 
-    def watch(self, sock: socket.socket, ready: Callable[[int], None], writes: bool = False) -> None:
+    def watch(self, sock: HasFileno, ready: Callable[[int], None], writes: bool = False) -> None:
         """Have a function called with the events of a socket: when it can be read or, if asked, written."""
         events = _READ_AND_WRITE if writes else selectors.EVENT_READ
         if sock in self._selector.get_map():
@@ -95,8 +101,8 @@ class Loop:
         else:
             self._selector.register(sock, events, ready)
 
-    def forget(self, sock: socket.socket) -> None:
-        """Watch a socket no longer."""
+    def forget(self, sock: HasFileno) -> None:
+        """Watch a socket, or what else has a descriptor, no longer."""
         if sock.fileno() >= 0 and sock in self._selector.get_map():
             self._selector.unregister(sock)
 

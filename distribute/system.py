@@ -18,6 +18,7 @@ from .peers import Address
 from .planes.choice import Plane
 from .planes.dialing import dial
 from .planes.streams import open_stream
+from .processes import PeerProcess, process_at
 
 
 class System:
@@ -74,6 +75,10 @@ class System:
         """
         begin: Callable[[], socket.socket] = partial(open_stream, address.front, self._tls)
         return dial(planes, address.host, address.port, address.incarnation, begin)
+
+    def process_at(self, sock: Any) -> PeerProcess | None:
+        """Give the process that a socket leads to, where that can be watched."""
+        return process_at(sock)
 
     def close(self) -> None:
         """End; what is being compiled is waited for."""

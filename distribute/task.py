@@ -167,8 +167,13 @@ class Task:
         on_open: Callable[[Connection], None],
         on_close: Callable[[Connection, str], None],
     ) -> Connection:
+        process = self._system.process_at(sock)
+
         def closed(connection: Connection, reason: str) -> None:
             self.connections.pop(connection, None)
+            if process is not None:
+                self.loop.forget(process)
+                process.close()
             on_close(connection, reason)
             if connection.wanted is not None and not self._with(connection.wanted):
                 self._watch.discard(connection.wanted)
@@ -178,6 +183,8 @@ class Task:
             self.loop, sock, handshake, on_frame, on_open, closed, self._outbox, self._release, plane, self._limits
         )
         self.connections[made] = None
+        if process is not None:
+            self.loop.watch(process, lambda events: made.end("its process has ended"))
         return made
 
     def _release(self, connection: Connection, slab: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import time
 from collections.abc import Generator
 from typing import Any
 
@@ -206,8 +207,9 @@ def test_a_reset_ends_steps_that_run(graph: ab.Graph, session: ab.Session, runni
     thread = threading.Thread(target=wait)
     session.program(element)
     thread.start()
+    until = time.monotonic() + PATIENCE
     while not ab.distribute.status(running[PS].target).held["running"]:
-        pass
+        assert time.monotonic() < until, "the step did not begin"
     ab.Session.reset(running[WORKER].target)
     thread.join(PATIENCE)
     assert isinstance(found[0], (ab.errors.StateLostError, ab.errors.OutOfRangeError)), found

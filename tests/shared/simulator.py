@@ -294,6 +294,9 @@ class SimulatedSystem:
         other.later(self._node.network.delay(), lambda: other.task.accept(two, Plane.TCP))  # type: ignore[arg-type]
         return one, Plane.TCP
 
+    def process_at(self, sock: Any) -> None:
+        """Sockets alone tell of an end here."""
+
     def forget(self, address: str) -> None:
         pass
 
