@@ -94,6 +94,7 @@ _MODULES: dict[str, str] = {
     **dict.fromkeys([f"datasets.{name}" for name in _DATA_SETS], ".framework.public_data"),
     "debugging": ".engine.runtime.numerics",
     "decoding": ".layers.decoding",
+    "distribution": ".distribute.distribution",
     "dtype_policies": ".engine.objects.policies",
     "errors": ".engine.queues.errors",
     "export": ".framework.serving.exporting.public",
@@ -134,6 +135,7 @@ _PACKAGES = ("distribute", "engine", "framework", "layers", "optim")
 if TYPE_CHECKING:
     from . import distribute, engine, framework, layers, optim
     from . import optim as optimizers
+    from .distribute import distribution
     from .engine import ops, queues
     from .engine.autodiff import custom_gradient, gradients, jvp, vjp
     from .engine.control_flow import TensorArray, TensorStore, case, cond, group, no_op, switch, while_loop
@@ -321,6 +323,7 @@ __all__ = [
     "decoding",
     "device",
     "distribute",
+    "distribution",
     "dtype_policies",
     "dynamic_rnn",
     "dynamic_schedule",

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
 from ..engine.ops import collectives
 from .cluster import ClusterSpec
 from .collectives.group import ProcessGroup
 from .collectives.public import joined
+from .mesh import DeviceMesh, TensorLayout, list_devices
 from .strategy import Strategy, place_of
+
+BATCH = "batch"  # the axis of a mesh over which rows are spread
 
 
 class DataParallel(Strategy):
@@ -24,6 +29,10 @@ class DataParallel(Strategy):
     worker is lost, training ends in all others with an error that names it.
 
     Args:
+        device_mesh: devices of this process, a replica on each; of several axes the first counts. By default, if no
+            cluster is found, all of `ab.distribution.list_devices()`. In a cluster each worker is one replica.
+        devices: their names, in place of a mesh.
+        auto_shard_dataset: share the rows of batches between the replicas; there is no other way here.
         shard: "optimizer" spreads the optimizer's variables over the workers (ZeRO, stage 1): each keeps those for its
             part of the parameters, updates that part, and gets the others' parts. None keeps all in each.
         cluster: the tasks, in place of those in the environment: a `ClusterSpec`, or what makes one.
@@ -44,6 +53,9 @@ class DataParallel(Strategy):
 
     def __init__(
         self,
+        device_mesh: DeviceMesh | None = None,
+        devices: Any = None,
+        auto_shard_dataset: bool = True,
         *,
         shard: str | None = None,
         cluster: ClusterSpec | dict[str, Any] | None = None,
@@ -65,6 +77,68 @@ class DataParallel(Strategy):
         self.task_index = 0 if self.group is None else self.group.rank
         self.num_workers = 1 if self.group is None else self.group.size
         self.steps = 0
+        self._mesh = self._checked_mesh(device_mesh, devices)
+        if not auto_shard_dataset and self.num_workers > 1:
+            raise ValueError(
+                "DataParallel: auto_shard_dataset=False is not supported on clusters: all workers read the same data, "
+                "each its rows of a batch. Give each the whole data, and leave auto_shard_dataset out."
+            )
+
+    def _checked_mesh(self, device_mesh: Any, devices: Any) -> DeviceMesh | None:
+        """The mesh that was given, or that of the devices that were; None for what is declared when a step is built.
+
+        Raises:
+            TypeError: it is no mesh.
+            ValueError: in a cluster there are others than one device for each worker.
+        """
+        if device_mesh is None and devices is None:
+            return None
+        given = DeviceMesh([len(devices)], [BATCH], devices) if device_mesh is None else device_mesh
+        if not isinstance(given, DeviceMesh):
+            raise TypeError(f"DataParallel: device_mesh must be a DeviceMesh; got {given!r} of {type(given).__name__}.")
+        if len(given.shape) > 1:
+            warnings.warn(
+                f"DataParallel: the mesh has the axes {given.axis_names}; rows are spread over the first alone.",
+                stacklevel=3,
+            )
+        if self.num_workers > 1 and len(given.devices) != self.num_workers:
+            raise ValueError(
+                f"DataParallel: the mesh has {len(given.devices)} devices for {self.num_workers} workers, each of "
+                "which is one replica. Leave device_mesh and devices out."
+            )
+        return given
+
+    @property
+    def device_mesh(self) -> DeviceMesh:
+        """The devices of the replicas."""
+        if self._mesh is not None:
+            return self._mesh
+        names = [f"/job:worker/task:{number}" for number in range(self.num_workers)]
+        return DeviceMesh([len(names)], [BATCH], names) if len(names) > 1 else _mesh_of_all()
+
+    @property
+    def devices(self) -> list[str]:
+        """The names of the devices that have a replica each."""
+        found = self.device_mesh.devices
+        return [str(name) for name in found.reshape(found.shape[0], -1)[:, 0]]
+
+    @property
+    def has_local_replicas(self) -> bool:
+        """Whether several devices of this process train together."""
+        return not self.is_distributed and len(self.devices) > 1
+
+    def get_data_layout(self, data_shape: Sequence[int | None]) -> TensorLayout:
+        """Give the layout of a batch: its rows are spread."""
+        mesh = self.device_mesh
+        return TensorLayout([mesh.axis_names[0], *[None] * (len(data_shape) - 1)], mesh)
+
+    def get_variable_layout(self, variable: Any) -> TensorLayout:
+        """Give the layout of a variable: it is whole on each device."""
+        return TensorLayout([None] * len(variable.shape), self.device_mesh)
+
+    def get_tensor_layout(self, path: str) -> TensorLayout | None:
+        """Give the layout of what a layer computes, by its path: None, it is as it comes."""
+        return None
 
     @property
     def is_distributed(self) -> bool:
@@ -85,3 +159,8 @@ class DataParallel(Strategy):
         if self.group is not None:
             self.group.close()
             collectives.set_group(None)
+
+
+def _mesh_of_all() -> DeviceMesh:
+    names = list_devices()
+    return DeviceMesh([len(names)], [BATCH], names)

@@ -43,11 +43,11 @@ class Pipeline(Strategy):
     >>> ab.config.set_devices(cpu=2)
     >>> strategy = ab.distribute.Pipeline(2, microbatches=4)
     >>> with strategy.scope():
-    ...     model = ab.Sequential([ab.Input((3,)), ab.layers.Dense(8, "tanh"), ab.layers.Dense(1)])
+    ...     model = ab.Sequential([ab.Input((3,)), ab.layers.Dense(8, name="a"), ab.layers.Dense(1, name="b")])
     ...     model.compile("sgd", "mse")
     >>> history = model.fit([[1.0, 2.0, 3.0]] * 8, [[1.0]] * 8, batch_size=8, verbose=0)
     >>> strategy.statistics()["stages"]
-    [['dense'], ['dense_1']]
+    [['a'], ['b']]
     >>> ab.config.set_devices()
     """
 

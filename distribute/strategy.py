@@ -28,9 +28,18 @@ class _Scopes(threading.local):
 _scopes = _Scopes()
 
 
+class _Default:
+    strategy: Strategy | None = None
+
+
 def current_strategy() -> Strategy | None:
-    """Give the strategy whose `scope` is around; None outside of all."""
-    return _scopes.stack[-1] if _scopes.stack else None
+    """Give the strategy whose `scope` is around, else that of the process; None where there is none."""
+    return _scopes.stack[-1] if _scopes.stack else _Default.strategy
+
+
+def set_default_strategy(strategy: Strategy | None) -> None:
+    """Set the strategy of this process, which holds where no `scope` is around."""
+    _Default.strategy = strategy
 
 
 class Strategy:

@@ -58,7 +58,7 @@ class StepMethods:
         self._trained_variables: list[Variable] = []
         self._read_logs_program: tuple[Program, list[Any], Any, int] | None = None
         self._steps = {mode: StepPrograms(partial(self._build_step, mode)) for mode in ("train", "test", "predict")}
-        self._pipeline: Any = None  # what builds the steps of a model in stages
+        self._cut_steps: Any = None  # what builds the steps of a model on several devices of this process
         self._output_structure: dict[str, Any] = {}
         self._log_names: dict[tuple[str, str], list[str]] = {}  # by kind of step and layout: what the step returns
         self._latest: dict[str, tuple[str, tuple[Any, ...]]] = {}  # by kind of step: layout and values of the latest
@@ -251,10 +251,10 @@ class StepMethods:
     # --- building steps -------------------------------------------------------------------------------------
 
     def _build_step(self, mode: str, layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
-        """Build a step, of a model in stages on the devices of these."""
-        if self._pipeline is None:
+        """Build a step: where a strategy cuts batches into parts, by parts."""
+        if self._cut_steps is None:
             return self._build_plain_step(mode, layout, tensors)
-        return self._pipeline.build(mode, layout, tensors)
+        return self._cut_steps.build(mode, layout, tensors)
 
     def _build_plain_step(self, mode: str, layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
         build = {"train": self._build_train_step, "test": self._build_test_step, "predict": self._build_predict_step}

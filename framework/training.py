@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from .. import optim
+from ..distribute.data_parallel import DataParallel
 from ..distribute.pipeline import Pipeline
 from ..distribute.strategy import Strategy, current_strategy
 from ..engine.graph import Tensor, in_explicit_graph, pack_as
@@ -125,7 +126,7 @@ class Trainer(StepMethods):
         elif _needs_scaled_loss(self):
             self.optimizer = optim.LossScaleOptimizer(self.optimizer, name="loss_scale_optimizer")
         self.loss = loss
-        self._pipeline = self._pipeline_steps()
+        self._cut_steps = self._found_cut_steps()
         self.run_eagerly = run_eagerly
         self.steps_per_execution = max(int(steps_per_execution or 1), 1)
         self.jit_compile = jit_compile
@@ -138,13 +139,18 @@ class Trainer(StepMethods):
         self.compiled = True
         self._forget_programs()
 
-    def _pipeline_steps(self) -> Any:
-        """What builds the steps of a model that is compiled under a `Pipeline`; None for other models."""
-        if not isinstance(self.distribute_strategy, Pipeline):
-            return None
-        from .pipeline.steps import PipelineSteps  # few need it
+    def _found_cut_steps(self) -> Any:
+        """What builds the steps of a model on several devices of this process; None for other models."""
+        strategy = self.distribute_strategy
+        if isinstance(strategy, Pipeline):
+            from .pipeline.steps import PipelineSteps  # few need it
 
-        return PipelineSteps(self, self.distribute_strategy)
+            return PipelineSteps(self, strategy)
+        if isinstance(strategy, DataParallel) and strategy.has_local_replicas:
+            from .replicas.local import LocalSteps
+
+            return LocalSteps(self, strategy)
+        return None
 
     def _prepare(self, what: str) -> None:
         """Check that the model is compiled; drop programs that were built for other trainable variables."""

@@ -37,14 +37,23 @@ def joined(place: Place | None, timeout: float = CONNECT_SECONDS) -> Group | Non
         found = rendezvous_from_environment()
         if found is None or found.size == 1:
             return None
-        names = [f"/job:worker/task:{number}" for number in range(found.size)]
-        return _linked(names, [found.address], found.rank, timeout)
+        return join_at(found.address, found.rank, found.size, timeout)
     cluster = place.cluster
     names = [task for job in WORKER_JOBS for task in cluster.tasks if task.startswith(f"/job:{job}/")]
     own = cluster.task_name(place.job_name, place.task_index)
     if own not in names or len(names) == 1:
         return None
     return _linked(names, [cluster.address(name) for name in names], names.index(own), timeout)
+
+
+def join_at(address: str, rank: int, size: int, timeout: float = CONNECT_SECONDS) -> Group:
+    """Join the group of processes that know their numbers, and where process 0 waits.
+
+    Raises:
+        TimeoutError: some are absent.
+        OSError: something else listens there.
+    """
+    return _linked([f"/job:worker/task:{number}" for number in range(size)], [address], rank, timeout)
 
 
 def _linked(names: list[str], addresses: list[str], rank: int, timeout: float) -> Group:
@@ -57,4 +66,14 @@ def _linked(names: list[str], addresses: list[str], rank: int, timeout: float) -
 
 collectives.set_finder(lambda: joined(cluster_from_environment()))
 
-__all__ = ["all_gather", "all_reduce", "barrier", "broadcast", "joined", "rank", "reduce_scatter", "world_size"]
+__all__ = [
+    "all_gather",
+    "all_reduce",
+    "barrier",
+    "broadcast",
+    "join_at",
+    "joined",
+    "rank",
+    "reduce_scatter",
+    "world_size",
+]

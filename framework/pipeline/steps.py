@@ -1,8 +1,6 @@
 """`PipelineSteps`: the training step of a model in stages: a loop over the microbatches of a batch.
 
-The model's own `train_step` is traced in the body of the loop, as replicas trace it (`replicas.traced`): optimizers
-hand their gradients over, and what is assigned to other variables is kept aside. Both are summed over the microbatches,
-weighted by rows, in variables of the loop; behind it the optimizers make their updates.
+Its body is forward and backward of one microbatch. What each gives is summed, weighted by rows, in loop variables.
 """
 
 from __future__ import annotations
@@ -17,100 +15,38 @@ from ...distribute.pipeline import Pipeline
 from ...engine import ops
 from ...engine.control_flow.tensor_array import TensorArray
 from ...engine.control_flow.while_loop import while_loop
-from ...engine.graph import Graph, IndexedSlices, Tensor, eagerly
+from ...engine.graph import IndexedSlices, Tensor
 from ...engine.graph.dtypes import as_dtype
 from ...engine.graph.scopes import device
 from ...engine.place.devices import devices_version
-from ..data import Batch, Layout
-from ..replicas.traced import Entry, StepTracer, placeholders
-from .checks import check
+from ..data import Layout
+from ..replicas.cut_steps import CutSteps, wide
+from ..replicas.traced import Entry, StepTracer
 from .stages import Stages
 
 
-class PipelineSteps:
-    """Builds the steps of one model that was compiled under `Pipeline`.
+class PipelineSteps(CutSteps):
+    """Builds the steps of one model that was compiled under `Pipeline`."""
 
-    Args:
-        model: the model.
-        strategy: says into which stages, and how many microbatches.
-
-    Raises:
-        ValueError: it can't be trained by microbatches; the message says why.
-    """
+    part = "microbatch"
+    strategy: Pipeline
 
     def __init__(self, model: Any, strategy: Pipeline) -> None:
-        self._model = model
-        self._strategy = strategy
+        super().__init__(model, strategy)
         self._stages: tuple[int, Stages] | None = None
-        self._tracers: dict[tuple[str, tuple[int, ...]], StepTracer] = {}
-        check(model)
 
-    # --- steps ------------------------------------------------------------------------------------------------------
+    def placed(self) -> AbstractContextManager[None]:
+        return self._found_stages().placed()
 
-    def build(self, mode: str, layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
-        """Build a step in the current graph: of training with microbatches, others on all rows at once.
-
-        Args:
-            mode: "train", "test" or "predict".
-            layout, tensors: of a batch.
-
-        Returns:
-            What it gives: outputs, or what it logs.
-        """
-        if mode == "train":
-            return self.build_train(layout, tensors)
-        if self._stages is None:  # makes what the model makes at first, on no device in particular
-            with eagerly(), Graph().as_default():
-                self._model._build_plain_step(mode, layout, placeholders(_like_batch(layout, tensors)))
-        with self._found_stages().placed():
-            return self._model._build_plain_step(mode, layout, tensors)
-
-    def build_train(self, layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
-        """Build a training step in the current graph.
-
-        Args:
-            layout, tensors: of a batch.
-
-        Returns:
-            What it logs, if the model has a say in that.
-
-        Raises:
-            ValueError: the step can't be cut into microbatches; the message says why.
-        """
-        tracer = self._tracer(layout, tensors)
-        stages = self._found_stages()
-        with stages.placed():
-            sums = _Loop(self._strategy, stages, tracer, layout, tensors).build()
-            self._model._trained_variables = self._model.trainable_variables
-            names = list(tracer.log_variables)
-            logs = dict(zip(names, sums[len(sums) - len(names) :], strict=True)) if names else {}
-            tracer.build_updates(sums)
-            if not names:
-                return []
-            results = self._model.get_metrics_result()
-            self._model._log_names["train", layout.key] = names
-            return [ops.convert_to_tensor(results.get(name, value)) for name, value in logs.items()]
+    def build_sums(self, tracer: StepTracer, layout: Layout, tensors: list[Tensor]) -> list[Any]:
+        return _Loop(self.strategy, self._found_stages(), tracer, layout, tensors).build()
 
     def _found_stages(self) -> Stages:
         """The stages, on the devices that are declared now."""
         version = devices_version()
         if self._stages is None or self._stages[0] != version:
-            self._stages = version, Stages(self._model, self._strategy)
+            self._stages = version, Stages(self.model, self.strategy)
         return self._stages[1]
-
-    def _tracer(self, layout: Layout, tensors: list[Tensor]) -> StepTracer:
-        key = layout.key, tuple(id(variable) for variable in self._model.trainable_variables)
-        if key not in self._tracers:
-            check(self._model)
-            with eagerly():
-                metrics = self._model.metrics
-                before = [(variable, np.array(variable.numpy())) for m in metrics for variable in m.variables]
-                tracer = StepTracer(self._model, self._strategy, _like_batch(layout, tensors))
-                for variable, value in before:
-                    variable.assign(value)
-            key = layout.key, tuple(id(variable) for variable in self._model.trainable_variables)
-            self._tracers[key] = tracer
-        return self._tracers[key]
 
 
 class _Loop:
@@ -194,7 +130,7 @@ class _Loop:
                     TensorArray("int64", self._count, element_shape=(None,)),
                     TensorArray(dtype, self._count, element_shape=(None, *shape[1:])),
                 ]
-            return [ops.zeros(shape, _wide(dtype))]
+            return [ops.zeros(shape, wide(dtype))]
 
     def _added(self, entry: Entry, given: Sequence[Any], sums: Sequence[Any], number: Any, weight: Any) -> list[Any]:
         """The sums with what one microbatch gives."""
@@ -215,31 +151,18 @@ class _Loop:
             scale = None if entry.part.reduction != "mean" or not self._is_even else 1.0 / self._count
             if entry.part.has_rows:
                 indices, values = next(results).concat(), next(results).concat()
-                values = values if scale is None else values * ops.cast(scale, values.dtype)
+                values = values if scale is None else values * scale
                 whole = ops.convert_to_tensor(np.array(entry.part.shape, "int64"))
                 return IndexedSlices(values, indices, whole)
             value = next(results)
-            value = value if scale is None else value * ops.cast(scale, value.dtype)
+            value = value if scale is None else value * scale
             return ops.cast(value, entry.part.dtype)
-
-
-def _like_batch(layout: Layout, tensors: list[Tensor]) -> Batch:
-    """A batch of which nothing but shapes and dtypes is known."""
-    leaves: list[Any] = [tensor.spec for tensor in tensors]
-    return Batch(layout, leaves, 0)
 
 
 def _stacked(tensor: Any, count: int) -> Tensor:
     """The rows of a batch as an array of microbatches."""
     rows, *rest = tensor.shape
     return ops.reshape(tensor, (count, rows // count, *rest))
-
-
-def _wide(dtype: Any) -> Any:
-    """A dtype in which sums lose nothing: float32 for half precision, whole numbers for truth values."""
-    if dtype.kind == "b":
-        return "int32"
-    return "float32" if dtype.itemsize < 4 and dtype.kind not in "iu" else dtype
 
 
 __all__ = ["PipelineSteps"]

@@ -136,7 +136,7 @@ def test_a_step_of_a_users_own_is_that_of_one_device() -> None:
     "microbatches", [4, pytest.param(1, marks=pytest.mark.slow), pytest.param(50, marks=pytest.mark.slow)]
 )
 def test_any_number_of_microbatches_will_do(microbatches: int) -> None:
-    """Clipping by global norm is of the whole gradient, and the optimizer's state is one device's."""
+    """Of 6 rows each has 2, of 8 they are uneven. Clipping is of the whole gradient; optimizers have the same state."""
     optimizer = {"class_name": "Adam", "config": {"learning_rate": 0.01, "global_clipnorm": 0.1, "epsilon": 1e-3}}
     expected = trained(dense, None, optimizer=optimizer)
     assert_same(trained(dense, Pipeline(3, microbatches), optimizer=optimizer), expected)

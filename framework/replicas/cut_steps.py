@@ -1,0 +1,151 @@
+"""`CutSteps`: steps of a model in this process for which a batch is cut into parts, whose gradients are summed.
+
+The model's own `train_step` is traced for a part, as replicas trace it (`traced`): optimizers hand their gradients
+over, and what is assigned to other variables is kept aside. Behind all parts the optimizers make their updates.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+from ...engine import ops
+from ...engine.graph import Graph, Tensor, eagerly
+from ...engine.graph.nest import flatten
+from ..data import Batch, Layout
+from .traced import StepTracer, placeholders
+
+
+class CutSteps:
+    """Builds the steps of one model.
+
+    Args:
+        model: a model that is being compiled.
+        strategy: what it is compiled under.
+
+    Raises:
+        ValueError: the steps can't be cut; the message says why.
+    """
+
+    part = "part of a batch"  # as messages call it
+
+    def __init__(self, model: Any, strategy: Any) -> None:
+        self.model = model
+        self.strategy = strategy
+        self._tracers: dict[tuple[str, tuple[int, ...]], StepTracer] = {}
+        self._has_traced = False
+        self.check()
+
+    # --- what a kind of steps defines -------------------------------------------------------------------------------
+
+    def placed(self) -> AbstractContextManager[None]:
+        """Give the scope in which steps are built, of a model that has its weights."""
+        raise NotImplementedError
+
+    def build_sums(self, tracer: StepTracer, layout: Layout, tensors: list[Tensor]) -> list[Any]:
+        """Build all parts of a batch; gives what each of the tracer's entries comes to: a tensor, or some rows."""
+        raise NotImplementedError
+
+    # --- steps ------------------------------------------------------------------------------------------------------
+
+    def build(self, mode: str, layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
+        """Build a step in the current graph: of training in parts, others on all rows at once.
+
+        Args:
+            mode: "train", "test" or "predict".
+            layout, tensors: of a batch.
+
+        Returns:
+            What it gives: outputs, or what it logs.
+
+        Raises:
+            ValueError: the step can't be cut; the message says why.
+        """
+        if mode == "train":
+            return self._build_train(layout, tensors)
+        if not self._has_traced:  # makes what the model makes at first, on no device in particular
+            with eagerly(), Graph().as_default():
+                self.model._build_plain_step(mode, layout, placeholders(_like_batch(layout, tensors)))
+            self._has_traced = True
+        with self.placed():
+            return self.model._build_plain_step(mode, layout, tensors)
+
+    def _build_train(self, layout: Layout, tensors: list[Tensor]) -> list[Tensor]:
+        tracer = self._tracer(layout, tensors)
+        with self.placed():
+            sums = self.build_sums(tracer, layout, tensors)
+            tracer.build_updates(sums)
+            self.model._trained_variables = self.model.trainable_variables
+            names = list(tracer.log_variables)
+            if not names:
+                return []
+            self.model._log_names["train", layout.key] = names
+            results = self.model.get_metrics_result()
+            logs = zip(names, sums[len(sums) - len(names) :], strict=True)
+            return [ops.convert_to_tensor(results.get(name, value)) for name, value in logs]
+
+    def _tracer(self, layout: Layout, tensors: list[Tensor]) -> StepTracer:
+        key = layout.key, tuple(id(variable) for variable in self.model.trainable_variables)
+        if key not in self._tracers:
+            self.check()
+            with eagerly():
+                metrics = self.model.metrics
+                before = [(variable, np.array(variable.numpy())) for m in metrics for variable in m.variables]
+                tracer = StepTracer(self.model, self.strategy, _like_batch(layout, tensors))
+                for variable, value in before:
+                    variable.assign(value)
+            key = layout.key, tuple(id(variable) for variable in self.model.trainable_variables)
+            self._tracers[key] = tracer
+            self._has_traced = True
+        return self._tracers[key]
+
+    # --- checks -----------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Check that batches may be cut; layers that the model does not have yet are not looked at.
+
+        Raises:
+            ValueError: results would not be those of the whole batch; the message says why.
+        """
+        model, kind, part = self.model, type(self.strategy).__name__, self.part
+        layers = model._flatten_layers()
+        stateful = [layer.name for layer in layers if getattr(layer, "stateful", False)]
+        if stateful:
+            raise ValueError(
+                f"{kind}: the layers {stateful} of model {model.name!r} are stateful, and each row of their state "
+                f"belongs to a row of the batch; a {part} has fewer rows. Make them with stateful=False, or train "
+                f"without {kind}."
+            )
+        synchronized = [layer.name for layer in layers if getattr(layer, "synchronized", False)]
+        if synchronized:
+            raise ValueError(
+                f"{kind}: the layers {synchronized} of model {model.name!r} are synchronized, but each {part} is "
+                "computed by itself here, with statistics of its own. Use synchronized=False."
+            )
+        for loss in flatten(model.loss):
+            reduction = getattr(loss, "reduction", "sum_over_batch_size")
+            if reduction not in ("sum_over_batch_size", "mean", "auto"):
+                raise ValueError(
+                    f"{kind}: loss {getattr(loss, 'name', loss)!r} of model {model.name!r} has "
+                    f"reduction={reduction!r}. The gradient of a batch is the mean of those of its parts, weighted by "
+                    "rows, which is right for losses that are means over rows: use reduction='sum_over_batch_size', "
+                    "with another learning rate if need be."
+                )
+
+
+def _like_batch(layout: Layout, tensors: list[Tensor]) -> Batch:
+    """A batch of which nothing but shapes and dtypes is known."""
+    leaves: list[Any] = [tensor.spec for tensor in tensors]
+    return Batch(layout, leaves, 0)
+
+
+def wide(dtype: Any) -> Any:
+    """A dtype in which sums lose nothing: float32 for half precision, whole numbers for truth values."""
+    if dtype.kind == "b":
+        return "int32"
+    return "float32" if dtype.itemsize < 4 and dtype.kind not in "iu" else dtype
+
+
+__all__ = ["CutSteps", "wide"]

@@ -1,0 +1,85 @@
+"""`LocalSteps`: training steps under `DataParallel` in one process with several devices: a replica on each.
+
+Each device computes the gradients of its rows of a batch, and the sums of all go into one update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from ...distribute.data_parallel import DataParallel
+from ...engine import ops
+from ...engine.graph import IndexedSlices, Tensor
+from ...engine.graph.dtypes import as_dtype
+from ...engine.graph.scopes import device
+from ..data import Layout
+from .cut_steps import CutSteps, wide
+from .traced import Entry, StepTracer
+
+
+class LocalSteps(CutSteps):
+    """Builds the steps of one model that was compiled under `DataParallel` in a process with several devices."""
+
+    strategy: DataParallel
+
+    def placed(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def build_sums(self, tracer: StepTracer, layout: Layout, tensors: list[Tensor]) -> list[Any]:
+        devices = self.strategy.devices
+        rows = tensors[0].shape[0] if tensors[0].shape else None
+        if rows is not None:
+            devices = devices[: max(rows, 1)]  # where there are fewer rows than devices some have none
+        count: Any = ops.shape(tensors[0])[0] if rows is None else rows
+        parts: list[list[list[Any]]] = []
+        for number, name in enumerate(devices):
+            first, last = _bounds(count, number, len(devices))
+            with device(name):
+                found = tracer.traced_entries(layout, [tensor[first:last] for tensor in tensors])
+                weight = _share(last - first, count)
+                parts.append([_weighted(entry, given, weight) for entry, given in found])
+        return [_sum(entry, [part[number] for part in parts]) for number, entry in enumerate(tracer.entries)]
+
+
+def _bounds(rows: Any, part: int, parts: int) -> tuple[Any, Any]:
+    """The first row of a part, and the one behind the last; of a number that may be a tensor."""
+    return rows * part // parts, rows * (part + 1) // parts
+
+
+def _share(rows: Any, whole: Any) -> Any:
+    if isinstance(rows, int):
+        return rows / max(whole, 1)
+    return ops.cast(rows, "float64") / ops.cast(whole, "float64")
+
+
+def _weighted(entry: Entry, given: Sequence[Any], weight: Any) -> list[Any]:
+    """What a replica adds to the sum; for rows of a table, the indices before."""
+    *indices, value = given
+    if not entry.part.has_rows:
+        value = ops.cast(value, wide(as_dtype(entry.part.dtype)))
+    if entry.part.reduction == "mean":
+        if isinstance(weight, float):
+            return [*indices, value * weight]
+        # A replica without rows has a mean of nothing, which is NaN: it does not count.
+        scaled = value * ops.cast(weight, value.dtype)
+        value = ops.where(ops.greater(weight, 0), scaled, ops.zeros_like(scaled))
+    return [*indices, value]
+
+
+def _sum(entry: Entry, given: Sequence[list[Any]]) -> Any:
+    """What the replicas' values come to."""
+    if entry.part.has_rows:
+        whole = ops.convert_to_tensor(np.array(entry.part.shape, "int64"))
+        indices, values = ([part[number] for part in given] for number in range(2))
+        return IndexedSlices(ops.concatenate(values), ops.concatenate(indices), whole)
+    total = given[0][0]
+    for (value,) in given[1:] if entry.part.reduction != "first" else ():
+        total = total + value
+    return ops.cast(total, entry.part.dtype)
+
+
+__all__ = ["LocalSteps"]
