@@ -85,11 +85,12 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def few_kernels(request: pytest.FixtureRequest) -> None:
-    """Of the tests in some files one in ten compiles kernels; in `make test-all` all do.
+    """Of the tests in some files one in ten compiles kernels, and those marked `kernels`; in `make test-all` all do.
 
     Compiling takes half the time of these tests, and no result depends on it.
     """
-    is_picked = crc32(request.node.nodeid.encode()) % 10 == 0 or request.config.option.markexpr != "not slow"
+    is_picked = crc32(request.node.nodeid.encode()) % 10 == 0 or request.node.get_closest_marker("kernels") is not None
+    is_picked |= request.config.option.markexpr != "not slow"
     path = request.path.relative_to(Path(__file__).parent).as_posix()
     if not is_picked and any(fnmatch(path, pattern) for pattern in _FEW_KERNELS):
         request.getfixturevalue("no_compiler")

@@ -343,6 +343,7 @@ def test_lines_tell_layers():
     assert told.passes == ""
 
 
+@pytest.mark.kernels
 def test_a_kernel_of_several_layers_names_them_all():
     model = ab.Sequential([ab.Input((4,)), layers.ReLU(name="above"), layers.Rescaling(3.0, name="wider")])
     told = model.explain(RNG.normal(size=(300, 4)), kind="predict")

@@ -134,6 +134,7 @@ def long_run(together: int, optimizer: Any = "adam", kind: Any = ab.Sequential) 
     return history.history, model.get_weights(), model
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("kind", [ab.Sequential, OwnStep])
 def test_long_groups_of_small_models_are_a_native_loop_with_the_same_results(kind: Any) -> None:
     found, wanted = long_run(50, kind=kind), long_run(1, kind=kind)
