@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from .compression import accepted, compressed, is_worthwhile, plain
 
 _log = logging.getLogger("anabranch.serving")
 
+_LINGER_SECONDS = 5.0
 _TIMEOUT = "x-request-timeout-ms"
 _HEADERS = {  # of errors
     401: {"www-authenticate": "Bearer"},
@@ -113,6 +115,10 @@ class Application:
         await send({"type": "http.response.start", "status": response.status, "headers": encoded})
         if response.stream is not None:
             await _send_pieces(response.stream, send)
+        if response.status == 413:  # the rest of the body may be under way
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+            body = b""
+            await _linger(receive)
         await send({"type": "http.response.body", "body": body})
 
     async def _answer(self, scope: Any, receive: Any) -> Response:
@@ -183,6 +189,17 @@ def _headers_of(scope: Any) -> dict[str, str]:
 async def _gone(receive: Any) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def _linger(receive: Any) -> None:
+    """Take what the client still sends, for a while, and throw it away.
+
+    A connection that is closed while data arrives is reset, and a client that is reset may never see the answer.
+    """
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_LINGER_SECONDS):
+            while (message := await receive())["type"] != "http.disconnect" and message.get("more_body", False):
+                pass
 
 
 async def _send_pieces(stream: AsyncGenerator[bytes], send: Any) -> None:
