@@ -11,6 +11,7 @@ from .cluster import ClusterSpec
 from .collectives.group import ProcessGroup
 from .collectives.public import joined
 from .mesh import DeviceMesh, TensorLayout, list_devices
+from .pipeline import Pipeline
 from .strategy import Strategy, place_of
 
 BATCH = "batch"  # the axis of a mesh over which rows are spread
@@ -35,6 +36,8 @@ class DataParallel(Strategy):
         auto_shard_dataset: share the rows of batches between the replicas; there is no other way here.
         shard: "optimizer" spreads the optimizer's variables over the workers (ZeRO, stage 1): each keeps those for its
             part of the parameters, updates that part, and gets the others' parts. None keeps all in each.
+        of: a `Pipeline`, by which each worker trains its rows on its own devices: a replica in stages. A process alone
+            trains under the pipeline.
         cluster: the tasks, in place of those in the environment: a `ClusterSpec`, or what makes one.
         job_name, task_index: which task this process is; with `cluster`.
 
@@ -58,13 +61,19 @@ class DataParallel(Strategy):
         auto_shard_dataset: bool = True,
         *,
         shard: str | None = None,
+        of: Pipeline | None = None,
         cluster: ClusterSpec | dict[str, Any] | None = None,
         job_name: str | None = None,
         task_index: int | None = None,
     ) -> None:
         if shard not in (None, "optimizer"):
             raise ValueError(f"DataParallel: shard must be 'optimizer', or None for nothing; got {shard!r}.")
+        if of is not None and not isinstance(of, Pipeline):
+            raise TypeError(f"DataParallel: of must be a Pipeline; got {of!r} of type {type(of).__name__}.")
+        if of is not None and (device_mesh is not None or devices is not None):
+            raise ValueError("DataParallel: with of= the devices are those of the pipeline. Leave the others out.")
         self.shard = shard
+        self.of = of
         self.optimizer_bytes = 0  # of the optimizer's variables that are spread, those of this worker
         place = place_of("DataParallel", cluster, job_name, task_index)
         if cluster is None:
@@ -125,7 +134,7 @@ class DataParallel(Strategy):
     @property
     def has_local_replicas(self) -> bool:
         """Whether several devices of this process train together."""
-        return not self.is_distributed and len(self.devices) > 1
+        return self.of is None and not self.is_distributed and len(self.devices) > 1
 
     def get_data_layout(self, data_shape: Sequence[int | None]) -> TensorLayout:
         """Give the layout of a batch: its rows are spread."""

@@ -142,6 +142,8 @@ class Trainer(StepMethods):
     def _found_cut_steps(self) -> Any:
         """What builds the steps of a model on several devices of this process; None for other models."""
         strategy = self.distribute_strategy
+        if isinstance(strategy, DataParallel) and strategy.of is not None:
+            strategy = strategy.of
         if isinstance(strategy, Pipeline):
             from .pipeline.steps import PipelineSteps  # few need it
 

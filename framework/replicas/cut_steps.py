@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from ...engine import ops
-from ...engine.graph import Graph, Tensor, eagerly
+from ...engine.graph import Graph, IndexedSlices, Tensor, eagerly
 from ...engine.graph.nest import flatten
 from ..data import Batch, Layout
-from .traced import StepTracer, placeholders
+from .traced import Entry, StepTracer, placeholders
 
 
 class CutSteps:
@@ -47,6 +47,12 @@ class CutSteps:
     def build_sums(self, tracer: StepTracer, layout: Layout, tensors: list[Tensor]) -> list[Any]:
         """Build all parts of a batch; gives what each of the tracer's entries comes to: a tensor, or some rows."""
         raise NotImplementedError
+
+    def entries(self, tracer: StepTracer, layout: Layout, tensors: list[Tensor]) -> list[tuple[Entry, list[Any]]]:
+        """Build all parts of a batch in the scope of `placed`; gives what a replica gives, as `StepTracer` does."""
+        sums = self.build_sums(tracer, layout, tensors)
+        flat = [[each.indices, each.values] if isinstance(each, IndexedSlices) else [each] for each in sums]
+        return list(zip(tracer.entries, flat, strict=True))
 
     # --- steps ------------------------------------------------------------------------------------------------------
 

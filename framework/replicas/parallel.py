@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from ..data import Batch
 from ..progress import make_progress
 from ..steps import StepPrograms
 from .cluster_fit import ClusterFit, Logs, plain, same, seed_now, told
+from .cut_steps import CutSteps
 from .optimizer_shards import OptimizerShards
 from .shares import Shares
 from .traced import Entry, StepTracer
@@ -222,9 +224,14 @@ class ParallelFit(ClusterFit):
 
     def _build_step(self, layout: Any, tensors: list[Any]) -> list[Any]:
         *feeds, weight = tensors
-        with replicated(weight):
-            entries = self.plan.traced_entries(layout, feeds)
-        self._build_updates([_weighted(entry, given, weight, self.strategy.is_chief) for entry, given in entries])
+        parts: CutSteps | None = None if self.strategy.of is None else self.model._cut_steps
+        with nullcontext() if parts is None else parts.placed():
+            if parts is None:
+                with replicated(weight):
+                    entries = self.plan.traced_entries(layout, feeds)
+            else:
+                entries = parts.entries(self.plan, layout, feeds)
+            self._build_updates([_weighted(entry, given, weight, self.strategy.is_chief) for entry, given in entries])
         return []
 
     def _build_idle(self) -> Any:

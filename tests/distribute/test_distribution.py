@@ -197,6 +197,21 @@ def test_what_parts_of_a_batch_would_change_is_refused() -> None:
         ab.Sequential([layers.GRU(2, stateful=True)]).compile("sgd", "mse")
 
 
+def test_a_replica_may_be_a_pipeline() -> None:
+    """In a process alone it is that pipeline; of workers see test_replicas."""
+    strategy = DataParallel(of=ab.distribute.Pipeline(2, microbatches=2))
+    for one, other in zip(
+        ab.tree.flatten(trained(dense, X, strategy)), ab.tree.flatten(trained(dense, X, None)), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-10)
+    assert strategy.of is not None
+    assert len(strategy.of.statistics()["stages"]) == 2
+    with pytest.raises(TypeError, match="of must be a Pipeline; got 4"):
+        DataParallel(of=4)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="the devices are those of the pipeline"):
+        DataParallel(devices=["cpu:0"], of=strategy.of)
+
+
 # --- processes ------------------------------------------------------------------------------------------------------
 
 

@@ -116,6 +116,21 @@ def test_what_the_chiefs_callbacks_change_holds_in_all_workers(tmp_path: Path) -
     assert results[1]["seen"] == ["end of 0: ['loss']", "end of 1: ['loss']"]
 
 
+@pytest.mark.slow
+def test_replicas_in_stages_find_what_one_process_finds(tmp_path: Path) -> None:
+    """Two workers, each with a pipeline on two CPUs; the last batch has one row, of which one worker has none."""
+    script = str(SCRIPTS / "train_in_stages.py")
+    run(script, str(tmp_path))
+    alone = found(tmp_path, 0)
+    run("-m", "anabranch", "launch", "-n", "2", "--ps", "0", script, str(tmp_path))
+    for each in (found(tmp_path, worker) for worker in range(2)):
+        assert each["devices"] == alone["devices"] == ["/device:CPU:0", "/device:CPU:1"]
+        for name in ("loss", "mae"):
+            np.testing.assert_allclose(each["history"][name], alone["history"][name], 1e-10)
+        for weight, other in zip(each["weights"], alone["weights"], strict=True):
+            np.testing.assert_allclose(weight, other, 1e-10, 1e-10)
+
+
 def test_an_error_of_the_chief_ends_all_workers(tmp_path: Path) -> None:
     script = str(SCRIPTS / "train_with_callbacks.py")
     printed = run("-m", "anabranch", "launch", "-n", "2", "--ps", "0", script, str(tmp_path), "fail", status=1)
