@@ -79,12 +79,16 @@ def test_synchronized_statistics_are_those_of_the_whole_batch(tmp_path: Path) ->
         np.testing.assert_allclose(first[name], alone[name], 2e-5, 2e-5, err_msg=name)
     for name in second.files:
         assert first[name].tobytes() == second[name].tobytes(), name
+    printed = launch(1, 1, "train_models.py", str(tmp_path / "refused"), "synchronized", status=1)
+    assert "are synchronized, which takes workers that compute each step together" in printed
+
+
+@pytest.mark.slow
+def test_synchronized_statistics_need_rows_in_each_worker(tmp_path: Path) -> None:
     printed = launch(3, 0, "train_models.py", str(tmp_path / "refused"), "synchronized", status=0)
     assert "ValueError" not in printed, "6 rows for 3 workers"
     printed = launch(7, 0, "train_models.py", str(tmp_path / "refused"), "synchronized", status=1)
     assert "Batch 4 has no row for worker 6 of 7, but the layers ['batch_normalization'] are synchronized" in printed
-    printed = launch(1, 1, "train_models.py", str(tmp_path / "refused"), "synchronized", status=1)
-    assert "are synchronized, which takes workers that compute each step together" in printed
 
 
 @pytest.mark.parametrize("ps", [0, 1])
