@@ -70,6 +70,15 @@ def wheel(distributions: Path) -> Path:
     return next(distributions.glob("anabranch-*.whl"))
 
 
+def test_readme_says_how_to_install_and_which_extras_there_are():
+    lines = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("pip install ")]
+    own = {"dev", "cuda-check"}  # for those who work on the package
+    listed = " ".join(re.findall(r"\[[^]]*\]|also: .*", "\n".join(lines)))
+    named = set(re.findall(r"[a-z-]+", listed)) - {"also"}
+    assert "pip install ." in lines[0]
+    assert named == set(PROJECT["project"]["optional-dependencies"]) - own
+
+
 def test_wheel_holds_the_package_and_nothing_else(wheel: Path):
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if not name.endswith("/")}

@@ -4,6 +4,7 @@ import copy
 import gc
 import pickle  # noqa: TID251 - values are pickled by users
 import threading
+import tracemalloc
 import weakref
 
 import numpy as np
@@ -286,6 +287,25 @@ def test_memory_is_released() -> None:
         z = z * 0.5 + 1
     grown = resident() - before
     assert grown < 24 * 2**20, f"20,000 operations have left {grown / 2**20:.0f} MB"
+
+
+def test_small_values_take_few_bytes_and_give_them_back() -> None:
+    x = k.ops.ones((3,))
+    held: list[object] = [x + 1] * 1000
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for position in range(len(held)):
+            held[position] = x + 1
+        taken = tracemalloc.get_traced_memory()[0] - before
+        held.clear()
+        gc.collect()
+        left = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert taken / 1000 <= 300
+    assert left < 10_000  # a hundredth of a value each, of what Python itself keeps
 
 
 def test_threads_compute_side_by_side() -> None:

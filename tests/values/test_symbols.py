@@ -1,9 +1,14 @@
 """Symbols beside values: graphs, sessions, functions. Each holds for Keras, too, where it has the names."""
 
+from typing import Any
+
 import numpy as np
+import pytest
 from shared.values import is_symbolic, refused, same
 
 import anabranch as k
+
+X = np.ones((2, 3), "float32")
 
 
 def test_values_in_functional_models() -> None:
@@ -108,3 +113,41 @@ def test_functions_that_return_what_they_use() -> None:
     one, other = step(k.ops.array(1.0))
     same(one, 2.0)
     same(other, [1.0, 2.0])
+
+
+def test_values_computed_from_weights_warn_where_a_graph_captures_them() -> None:
+    w, fixed = k.Variable([2.0]), k.Variable([2.0], trainable=False)
+    penalty = k.ops.sum(w * w)
+    p = k.placeholder((), "float32")
+    with pytest.warns(UserWarning, match="computed from trainable variables is captured by a graph"):
+        y = p + penalty
+    same(k.Session().run(y, {p: 1.0}), 5.0)
+    frozen = [k.ops.stop_gradient(penalty), k.ops.sum(fixed * fixed), k.ops.convert_to_tensor(w.numpy())]
+    same(k.Session().run(p + sum(frozen[1:], frozen[0]), {p: 1.0}), [11.0])  # no warning: they are errors in tests
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: np.sin(x), r"np.sin can't be applied to the symbolic tensor.*Use ab.ops.sin"),
+        (lambda x: np.maximum(x, 0.0), "np.maximum can't be applied"),
+        (
+            lambda x: x * len(range(k.ops.cast(k.ops.sum(x), "int32"))),
+            "become an int .as range.*use ab.ops",
+        ),
+        (lambda x: x * float(k.ops.sum(x)), "can't become a float"),
+        (lambda x: x if k.ops.sum(x) > 0 else -x, r"no truth value.*Use ab.cond\(...\) or ops.where"),
+    ],
+)
+def test_errors_in_call_name_the_layer_and_a_remedy(function: Any, message: str) -> None:
+    class Mine(k.layers.Layer):
+        def call(self, inputs: Any) -> Any:
+            return function(inputs)
+
+    for make in (
+        lambda: Mine(name="mine")(k.Input((3,))),
+        lambda: k.Sequential([Mine(name="mine")]).predict(X, verbose=0),
+    ):
+        with pytest.raises(TypeError, match=message) as caught:
+            make()
+        assert any("In the call of layer 'mine' (Mine)" in note for note in caught.value.__notes__)
