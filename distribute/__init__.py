@@ -31,6 +31,7 @@ _NAMES = {
     "cluster_from_environment": ".environment",
     "rank": ".collectives.public",
     "reduce_scatter": ".collectives.public",
+    "register_function": ".functions",
     "status": ".task_status",
     "world_size": ".collectives.public",
 }
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from .device_setter import replica_device_setter
     from .encryption import TLS
     from .environment import cluster_from_environment
+    from .functions import register_function
     from .pipeline import Pipeline
     from .server import Server
     from .sharding import (
@@ -92,6 +94,7 @@ __all__ = [
     "cluster_from_environment",
     "rank",
     "reduce_scatter",
+    "register_function",
     "replica_device_setter",
     "status",
     "world_size",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import signal
 import sys
 from typing import Any
@@ -21,6 +22,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--job-name", help="the job of this task; not needed if the cluster has one task")
     parser.add_argument("--task-index", type=int, help="its number in the job")
     parser.add_argument("--cpus", type=int, default=1, help="how many CPU devices the task has (default: 1)")
+    parser.add_argument(
+        "--import",
+        dest="modules",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="import it first: it registers functions that steps call (register_function); may be repeated",
+    )
     parser.add_argument("--bind", metavar="ADDRESS", help="listen where other machines can reach this one")
     parser.add_argument(
         "--connect-timeout", type=float, default=30.0, metavar="SECONDS", help="to wait for other tasks"
@@ -52,7 +61,11 @@ def run(options: argparse.Namespace) -> int:
 
     The first line that it prints tells who serves where.
     """
+    if options.modules:
+        sys.path.insert(0, "")  # where it was started, as for python -m
     try:
+        for module in options.modules:
+            importlib.import_module(module)
         server = Server(
             ClusterSpec.from_json(options.cluster),
             options.job_name,
@@ -67,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
             ),
             bind=options.bind,
         )
-    except (ValueError, TypeError, OSError) as error:
+    except (ImportError, ValueError, TypeError, OSError) as error:
         print(f"anabranch worker: {error}", file=sys.stderr)
         return 2
 

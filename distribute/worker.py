@@ -9,11 +9,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..engine.graph.device import DeviceName
-from ..engine.graph.graph import Graph
+from ..engine.graph.graph import Graph, Operation
 from ..engine.graph.spec import TensorSpec
-from ..engine.machine.part import PartProgram, PartStep, check_tasks
+from ..engine.machine.part import PartProgram, PartStep, check_tasks, task_of
 from ..engine.machine.program import place_by_cost
 from ..engine.machine.report import progress_report, waiting_report
+from ..engine.ops.escape import NumpyFunction
 from ..engine.passes.memory_budget import within_memory_budget
 from ..engine.passes.switches import turned_off
 from ..engine.place.devices import Device
@@ -231,7 +232,7 @@ class Worker:
             ]
         check_settings(document["turned_off"])
         devices = read_devices(document["devices"])
-        assign = _assigning(document["placement"], place)
+        assign = _assigning(self.identity.name, document["placement"], place)
         with contextlib.ExitStack() as settings:
             if document["budget"] is not None:
                 settings.enter_context(within_memory_budget(document["budget"]))
@@ -532,15 +533,35 @@ def check_settings(names: Sequence[str]) -> None:
         )
 
 
-def _assigning(placement: Sequence[str] | None, place: Callable[[list[str]], None]) -> Any:
+def _check_functions(placement: Mapping[Operation, str], task: str) -> None:
+    """Check that a task has the Python functions that it is to call.
+
+    Raises:
+        LookupError: it lacks one.
+    """
+    for operation, device in placement.items():
+        op = operation.op
+        missing = op.missing() if isinstance(op, NumpyFunction) and task_of(device) == task else ""
+        if missing:
+            raise LookupError(
+                f"Operation {operation.name!r}, defined at {operation.location}, lies on {task} and {missing}. Have "
+                "that process import the module that registers it (python -m anabranch worker --import MODULE), or ask "
+                "for another task with ab.device."
+            )
+
+
+def _assigning(task: str, placement: Sequence[str] | None, place: Callable[[list[str]], None]) -> Any:
     """What says where operations run: as the master has placed them, or by cost, which `place` then takes."""
 
     def assign(operations: Any, feeds: Any) -> Any:
         check_tasks(operations)
         every = list(all_operations(list(operations)))
         if placement is not None:
-            return dict(zip(every, placement, strict=True))
+            known = dict(zip(every, placement, strict=True))
+            _check_functions(known, task)
+            return known
         found = place_by_cost(operations, feeds)
+        _check_functions(found, task)
         place([found[operation] for operation in every])
         return found
 

@@ -14,6 +14,7 @@ from ..graph.op import OUTSIDE_WORLD, Effect, as_scalar_or_array, is_array
 from ..graph.quick_dataclass import dataclass
 from ..graph.spec import Shape, as_shape, shape_accepts, shape_text, shapes_compatible
 from .base import Op, Operation, Tensor, TensorSpec, apply_effect, apply_multi, as_array, convert_to_tensor, is_numpy
+from .registered import RegisteredFunction, by_name
 from .run_time_shapes import zeros_of
 
 Gradient = Callable[[list[Tensor], list[Tensor], list[Any]], Any]
@@ -96,6 +97,11 @@ class NumpyFunction(Op):
             )
         return as_scalar_or_array(np.array(as_array(value, spec.dtype)))
 
+    def missing(self) -> str:
+        """Say which function this process does not have; nothing if it has all."""
+        function = self.function
+        return function.missing() if isinstance(function, RegisteredFunction) and not function.is_here else ""
+
     @property
     def label(self) -> str:
         """The name of the function in messages."""
@@ -177,6 +183,8 @@ def numpy_function(
             order exist. (A cotangent of complex x is dy/d(real x) - i dy/d(imag x).)
         name: of the operation.
 
+    A graph with the call can be saved and sent to tasks if `func` is registered: `ab.distribute.register_function`.
+
     Returns:
         A tensor; for a list of dtypes a list of tensors; for an empty one the operation (None outside of graphs).
 
@@ -196,7 +204,7 @@ def numpy_function(
     single = not is_sequence(Tout)
     types = [as_dtype(dtype) for dtype in ((Tout,) if single else Tout)]
     specs = [TensorSpec(static, dtype) for static, dtype in zip(_shapes(shape, len(types), single), types, strict=True)]
-    op = NumpyFunction(func, tuple(specs), stateful, grad)
+    op = NumpyFunction(by_name(func), tuple(specs), stateful, by_name(grad))
     label = name or op.label.strip("<>")
     if not types:
         return apply_effect(op, *tensors, name=label)

@@ -29,6 +29,7 @@ from ..graph.variable import Variable
 from ..ops.base import is_numpy
 from ..ops.keys import SeedGenerator
 from ..ops.records import RecordSpec
+from ..ops.registered import RegisteredFunction
 
 
 class SavedGraphError(ValueError):
@@ -100,8 +101,8 @@ class ValueWriter:
             written = self._container(value, cls, where)
         if written is None:
             raise SavedGraphError(
-                f"its attribute {where!r} holds {_kind(value)}, of which a file can't keep anything that runs again. "
-                "Compute it with ops of the graph instead"
+                f"its attribute {where!r} holds {_kind(value)}, of which nothing that runs again can be kept or sent. "
+                f"{_ADVICE if callable(value) else 'Compute it with ops of the graph instead'}"
             )
         return written
 
@@ -127,6 +128,8 @@ class ValueWriter:
             return {"region": self._region(value)}
         if isinstance(value, (Variable, SeedGenerator, NamedResource)):
             return {"resource": self._resource(value)}
+        if isinstance(value, RegisteredFunction):
+            return {"function": value.name}
         return {"ellipsis": True} if isinstance(value, EllipsisType) else None
 
     def _container(self, value: Any, cls: type[Op], where: str) -> Any:
@@ -150,6 +153,12 @@ class ValueWriter:
             "class": name,
             "fields": {field: self.write(getattr(value, field), cls, f"{where}.{field}") for field in fields},
         }
+
+
+_ADVICE = (
+    "Compute it with ops of the graph instead; or register the function by name, "
+    "@ab.distribute.register_function('name'), here and in the process that is to call it"
+)
 
 
 def _kind(value: Any) -> str:
@@ -194,6 +203,7 @@ class ValueReader:
             "region": region,
             "resource": resource,
             "ellipsis": lambda _: ...,
+            "function": RegisteredFunction,
         }
 
     def read(self, value: Any, cls: type[Op]) -> Any:

@@ -9,12 +9,13 @@ from ..control_flow.call import Body
 from ..graph.device import Colocation
 from ..graph.dtypes import name_of
 from ..graph.graph import Graph, Operation
-from ..graph.op import registered_ops
+from ..graph.op import Op, registered_ops
 from ..graph.region import Region
 from ..graph.resource import NamedResource
 from ..graph.tensor import Symbol
 from ..graph.variable import Variable
 from ..ops.draws import Draw
+from ..ops.escape import NumpyFunction
 from .values import SavedGraphError, ValueWriter, field_names, write_spec
 
 FORMAT = "anabranch graph"
@@ -119,7 +120,7 @@ class _GraphWriter:
                     f"the class {cls.__qualname__} is not the one that is registered as {operation.type!r}, so that it "
                     "would not be found again. Give each class of ops a name of its own, without a leading underscore"
                 )
-            fields = {name: self._values.write(getattr(operation.op, name), cls, name) for name in field_names(cls)}
+            fields = {name: self._field(operation.op, cls, name) for name in field_names(cls)}
         except (SavedGraphError, AttributeError) as error:
             if isinstance(error, _LocatedError):
                 raise
@@ -138,6 +139,11 @@ class _GraphWriter:
             "controls": [self._places[control] for control in operation.control_inputs],
             "location": None if operation.location is None else list(operation.location[:2]),
         }
+
+    def _field(self, op: Any, cls: type[Op], name: str) -> Any:
+        if self._for_tasks and name == "gradient" and isinstance(op, NumpyFunction):
+            return None  # tasks differentiate nothing: the graph has its gradients
+        return self._values.write(getattr(op, name), cls, name)
 
     def _tensor(self, tensor: Symbol) -> list[int]:
         operation = tensor.operation

@@ -281,12 +281,6 @@ def test_a_timeout_names_what_waits_by_task(session: ab.Session):
     session.run(finite, {x: np.zeros(3)})
 
 
-def test_numpy_functions_do_not_travel(session: ab.Session):
-    y = ab.ops.numpy_function(lambda: np.float32(1), [], "float32")
-    with pytest.raises(ValueError, match="can't be saved: its attribute"):
-        session.run(y)
-
-
 @pytest.mark.parametrize(
     ("kind", "document"),
     [
