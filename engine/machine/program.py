@@ -149,10 +149,10 @@ class MachineProgram:
         whole = not exact and needs_whole_cores(prepared.operations)
         self._threads = on_one_thread(contextlib.nullcontext) if whole else contextlib.nullcontext
         self._locks = locks_of(written_variables(prepared.operations))
+        self._idle: list[Step] = []
+        self._lock = threading.Lock()  # of what is printed, and of the steps that are made of it
         self._print(prepared)
         self._owned = OwnMemory(effect for operation in graph.operations for effect in operation.effects)
-        self._idle: list[Step] = []
-        self._lock = threading.Lock()
         note_compiled(began, self._describe)
 
     def _devices_here(self) -> Collection[str]:
@@ -184,17 +184,20 @@ class MachineProgram:
 
         clocks = has_clock if self._has_clocks else None
         here = self._devices_here()
-        self.printing = MachinePrinter(
+        printing = MachinePrinter(
             self.machine, printer, way, by_channel, clocks=clocks, by_run=self._is_on_gpu, devices=here
         )
-        self.source = self.printing.print()
-        self._recursions = printer.bodies.labels
-        self._functions = {name: key for key, name in self.printing.names.items()}
-        self._apart = {node for node in self.machine.nodes if node.kind == "op" and way(node) != "here"}
-        self._names = full_names(prepared.operations)
-        self.origins = printer.origins
-        self._bindings = printer.bindings
-        self._code, self.filename = compiled(self.source, "machine", self)
+        source = printing.print()
+        code, filename = compiled(source, "machine", self)
+        apart = {node for node in self.machine.nodes if node.kind == "op" and way(node) != "here"}
+        with self._lock:  # other threads make steps of it
+            self.printing, self.source, self._code, self.filename = printing, source, code, filename
+            self._functions = {name: key for key, name in printing.names.items()}
+            self._apart = apart
+            self._recursions = printer.bodies.labels
+            self._names = full_names(prepared.operations)
+            self.origins, self._bindings = printer.origins, printer.bindings
+            self._idle.clear()
 
     def _is_on_gpu(self, node: Node) -> bool:
         device = self.devices.get(str(node.device))
@@ -254,7 +257,12 @@ class MachineProgram:
         before = {device: engine.kernel_seconds for device, engine in step.engines.items()}
         step.spent = {}
         found = step.run(values)
-        timed = Timed(step, self._functions, self._apart, before)
+        with self._lock:
+            functions, apart = self._functions, self._apart
+            was_printed_anew = step.blueprint is not self.printing.blueprint
+        if was_printed_anew:  # by another thread, in the meantime
+            return found
+        timed = Timed(step, functions, apart, before)
         self.statistics.timed = timed.by_device()
         if measures:
             timed.record(self._names, self.devices, costs_of_process())
@@ -276,14 +284,12 @@ class MachineProgram:
             self._long |= found
             self._print(self._prepared)
             self._traced = None
-            with self._lock:
-                self._idle.clear()
 
     def _ended(self, step: Step, found: list[Any]) -> tuple[Any, ...]:
         """What a run has fetched; nothing of it shares memory with the program's state."""
         self.statistics.note_ended(step)
-        if step.blueprint is self.printing.blueprint:  # otherwise it was printed anew meanwhile
-            with self._lock:
+        with self._lock:
+            if step.blueprint is self.printing.blueprint:  # otherwise it was printed anew meanwhile
                 self._idle.append(step)
         return tuple(
             [value if fresh else copied_value(value) for value, fresh in zip(found, self._is_fresh, strict=True)]
@@ -309,12 +315,13 @@ class MachineProgram:
 
     def with_clocks(self) -> MachineProgram:
         """The same machine, printed with clocks, for traces. What it does counts as done by this program."""
-        if self._traced is None:
+        traced = self._traced
+        if traced is None:
             traced = copy.copy(self)
             traced._has_clocks, traced._idle = True, []
             traced._print(self._prepared)
             self._traced = traced
-        return self._traced
+        return traced
 
     def _check(self, operation: Operation, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         numerics.check_results(operation, self.statistics.runs, inputs, outputs)
@@ -337,9 +344,10 @@ class MachineProgram:
         return "\n\n".join([text.rstrip() for text in texts]) + "\n"
 
     def _make_step(self) -> Step:
+        with self._lock:
+            printing, code, bindings = self.printing, self._code, self._bindings
         engines = self._make_engines()
-        printing = self.printing
-        made = (printing.blueprint, printing.names, self._code, self._bindings, engines, self.seed)
+        made = (printing.blueprint, printing.names, code, bindings, engines, self.seed)
         if not self._has_clocks:
             return self.step_type(*made)
         from .tracing import TracedStep

@@ -303,6 +303,16 @@ def looped_like(x: Tensor, n: Tensor) -> Tensor:
     return ab.while_loop(lambda i, _: i < n, body, (0, x))[1]
 
 
+def test_steps_are_made_while_another_thread_prints_the_program_anew():
+    x, n = ab.placeholder((), "float32", "x"), ab.placeholder((), "int32", "n")
+    program: Any = machine([looped_like(x, n)], [x, n])
+    printing = Waiting(lambda: [program._print(program._prepared) for _ in range(40)])
+    while printing.thread.is_alive():
+        step = program._make_step()
+        assert step.run([np.float32(0.5), np.int32(2)]) is not None
+    printing.result()
+
+
 def test_one_thread_fails_while_another_runs():
     nest, met = Failing(), threading.Barrier(2)
     with ab.device("cpu:3"):
