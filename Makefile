@@ -17,7 +17,7 @@ INSTALL := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-cluster test test-all bench peers lint types imports docs format wheel clean
+.PHONY: help demo demo-cluster test test-all sweep bench peers lint types imports docs format wheel clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -35,6 +35,9 @@ test: lint types imports docs ## lint, types, import rules, the site of the docu
 
 test-all: lint types imports docs ## the same with the slow tests and many more random programs
 	$(PYTEST) -m "" --hypothesis-profile=all $(ARGS)
+
+sweep: $(DEV) ## 100,000 simulations of the protocol of tasks; a failing seed is named, and replays exactly
+	ANABRANCH_SIMULATIONS=100000 $(PYTEST) -m slow tests/distribute/test_simulation.py -k many_simulations $(ARGS)
 
 bench: $(DEV) ## run the benchmarks, beside the peers where `make peers` has installed them
 	$(BIN)/python tests/benchmarks/run.py $(ARGS)

@@ -6,6 +6,7 @@ Each step ends in time; what it writes counts once or never; nothing of it is le
 from __future__ import annotations
 
 import ast
+import os
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ ADDRESSES = {PS: "localhost:2201", WORKER: "localhost:2202"}
 CLUSTER = ClusterSpec({"ps": [ADDRESSES[PS]], "worker": [ADDRESSES[WORKER]]})
 CONFIG = ServerConfig(connect_timeout=10.0, plane="tcp")
 PATIENT = 60.0  # simulated seconds, in which each request is answered or its connection over
+FEW, CHUNK = 20, 500
+SIMULATIONS = int(os.environ.get("ANABRANCH_SIMULATIONS", "10000"))  # of the slow tests; `make sweep` asks for more
 Request = tuple[int, Any, list[Any]]
 
 
@@ -120,7 +123,7 @@ class Simulation:
         name = network.random.choice(list(ADDRESSES))
         task = self.tasks[name]
         when, lasts = network.random.random() * 0.3, network.random.choice([0.5, 5.0, 15.0])
-        match network.random.randrange(4):
+        match network.random.randrange(5):
             case 0:
                 network.after(when, task.stop)
                 network.after(when + lasts, task.go_on)
@@ -135,6 +138,11 @@ class Simulation:
                 if pipes:
                     pipe = network.random.choice(pipes)
                     network.after(when, lambda: self.break_off(pipe))
+
+            case 4:
+                rate, jump = network.random.choice([0.7, 1.5]), network.random.choice([0.0, 3600.0])
+                network.after(when, lambda: task.skew(rate, jump))
+                network.after(when + lasts, lambda: task.skew(1.0))
 
     def restart(self, name: str) -> None:
         self.tasks[name].kill()
@@ -195,13 +203,26 @@ def test_a_seed_replays_exactly(requests: dict[int, Request]):
         assert check(seed, requests) == check(seed, requests)
 
 
-@pytest.mark.parametrize("chunk", [pytest.param(0), *[pytest.param(k, marks=pytest.mark.slow) for k in range(1, 15)]])
-def test_what_always_holds(chunk: int, requests: dict[int, Request]):
+def check_all(seeds: range, requests: dict[int, Request]) -> None:
     outcomes: list[Any] = []
-    for seed in range(20 * chunk, 20 * chunk + 20):
-        outcomes += check(seed, requests)
+    for seed in seeds:
+        try:
+            outcomes += check(seed, requests)
+        except BaseException as error:
+            error.add_note(f"The simulation with seed {seed} has failed; check({seed}, requests) replays it.")
+            raise
     assert any(isinstance(outcome, float) for outcome in outcomes)
     assert any(outcome == "TaskFailedError" for outcome in outcomes)
+
+
+def test_what_always_holds(requests: dict[int, Request]):
+    check_all(range(FEW), requests)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", range(-(-SIMULATIONS // CHUNK)))
+def test_what_always_holds_in_many_simulations(chunk: int, requests: dict[int, Request]):
+    check_all(range(CHUNK * chunk, CHUNK * chunk + CHUNK), requests)
 
 
 PROTOCOL = ("master", "worker", "task", "peers", "watch", "sessions", "resources", "values", "failures")

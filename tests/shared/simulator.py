@@ -1,8 +1,8 @@
 """A simulated network for the real code of tasks: one thread, a clock of its own, and all chance drawn from a seed.
 
 Tasks run as they are (`distribute.task` and what it is made of). Their loop, sockets, questions by gRPC and the thread
-that compiles are these here: bytes come in pieces and late, links are cut, and processes are stopped or killed at any
-event.
+that compiles are these here: bytes come in pieces and late, links are cut, clocks differ, answers to questions come
+twice, and processes are stopped or killed at any event.
 """
 
 from __future__ import annotations
@@ -171,10 +171,10 @@ class SimulatedLoop(Loop):
         pass
 
     def now(self) -> float:
-        return self._node.network.now
+        return self._node.clock()
 
     def after(self, seconds: float, function: Callable[[], Any]) -> None:
-        self._node.later(seconds, lambda: self.call(function))
+        self._node.later(seconds / self._node.rate, lambda: self.call(function))
 
     def watch(self, sock: Any, ready: Callable[[int], None], writes: bool = False) -> None:
         self._watched[sock] = (ready, writes)
@@ -217,9 +217,21 @@ class Node:
         self.name = name
         self.is_dead = False
         self.is_stopped = False
+        self.rate = 1.0  # of its clock
+        self._read_at = (network.now, network.random.random() * 1e6)  # and what the clock was then
         self.loop = SimulatedLoop(self)
         self.pipes: list[Pipe] = []
         self._put_off: list[Callable[[], None]] = []
+
+    def clock(self) -> float:
+        """Seconds of its own clock, which goes forward only."""
+        then, was = self._read_at
+        return was + (self.network.now - then) * self.rate
+
+    def skew(self, rate: float, jump: float = 0.0) -> None:
+        """Let its clock go at another rate from now on, and forward by some seconds at once."""
+        self._read_at = (self.network.now, self.clock() + jump)
+        self.rate = rate
 
     def later(self, seconds: float, function: Callable[[], None]) -> None:
         """Have something happen in this process, if it lives and runs by then."""
@@ -278,7 +290,10 @@ class SimulatedSystem:
             lives = other is not None and not other.is_dead and not other.is_stopped
             if lives and not network.is_cut(node.name, address):
                 assert isinstance(other, TaskNode)
-                answered(other.task.information())
+                info = other.task.information()
+                answered(info)
+                if network.random.random() < 0.1:  # a network may bring an answer twice, and late
+                    node.later(network.delay(), lambda: answered(info))
             elif network.now < end:
                 node.later(0.2, look)
             elif name:
