@@ -116,6 +116,13 @@ class Region(Graph):
         kept = {parameter for _, parameter in self.captures}
         self._local = {outer: local for outer, local in self._local.items() if local in kept}
 
+    def keep_only(self, needed: Iterable[Operation]) -> None:
+        """Leave out all operations but the needed ones and the parameters (for passes)."""
+        kept = {*needed, *[tensor.operation for tensor in self.inner_inputs()]}
+        self.operations = [operation for operation in self.operations if operation in kept]
+        for index, operation in enumerate(self.operations):
+            operation.index = index
+
     def sees(self, tensor: Tensor) -> bool:
         if not isinstance(tensor, Symbol):
             return True

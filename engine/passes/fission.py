@@ -120,7 +120,11 @@ def _split_region(holder: Operation, region: Region, users: Users, sides: Sides,
     # Calls may record anything of a recursion's body.
     needed = list(region.operations) if isinstance(region, Body) else needed_in_region(region, demanded)
     kept = {*region.results, *demanded}
-    _split(Users(region, needed, kept), needed, kept, sides, reassociate)
+    inside = Users(region, needed, kept)
+    _split(inside, needed, kept, sides, reassociate)
+    if inside.is_out_of_order and not isinstance(region, Body):
+        # What is dead may refer to what was taken out of a loop: records that nothing reads any more.
+        region.keep_only(needed_in_region(region, demanded))
 
 
 def _rewrite(loop: LoopView, reassociate: bool) -> None:

@@ -415,11 +415,8 @@ class Specialised:
         used.update(region.results, recorded)
         if not all(parameter in used for _, parameter in region.captures):
             region.drop_captures(used)
-        kept = needed.union(tensor.operation for tensor in region.inner_inputs())
-        region.operations = [operation for operation in region.operations if operation in kept]
-        for index, operation in enumerate(region.operations):
-            operation.index = index
-        known = self._known.get(region, {})
+        region.keep_only(needed)
+        kept, known = set(region.operations), self._known.get(region, {})
         self._known[region] = {key: operation for key, operation in known.items() if operation in kept}
 
 

@@ -133,7 +133,7 @@ def effects(block: Block) -> Iterator[str]:
     """The effects of each operation are those of its op."""
     for operation in block.operations:
         known = operation.op.effects()
-        if (operation.effects or known) and merged_effects(operation.effects) != merged_effects(known):
+        if (operation.effects or known) and set(merged_effects(operation.effects)) != set(merged_effects(known)):
             has, says = len(operation.effects), len(tuple(known))
             yield f"{block.named(operation)} is noted with {has} effects, its op has {says}, or others"
 

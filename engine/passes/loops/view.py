@@ -379,8 +379,7 @@ class LoopView:
             kept = set(self.needed if region is self.body else needed_in_region(region, self.demanded))
             used = {tensor for operation in kept for tensor in operation.inputs} | {*region.results, *self.demanded}
             region.drop_captures(used)
-            kept.update(tensor.operation for tensor in region.inner_inputs())
-            region.operations = [operation for operation in region.operations if operation in kept]
+            region.keep_only(kept)
             reorder(region, {})
         self.node.inputs = (*initial, *self.op.captured_inputs())
         if isinstance(self.live, Users):
