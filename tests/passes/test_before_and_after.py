@@ -2,10 +2,11 @@
 
 After a change that is meant:
 
-    .venv/bin/python tests/passes/test_before_and_after.py --update
+    .venv/bin/python tests/passes/test_before_and_after.py --update [PASS ...]
 
-rewrites the files; what changed is read in the diff. A new file needs its program alone: lines of Python that set
-`fetches` and may set `feeds` (a tuple of placeholders), `exact`, `budget` (bytes) or `devices` (by name of operation).
+rewrites the files, of certain passes alone if any are named; what changed is read in the diff. A new file needs its
+program alone: lines of Python that set `fetches` and may set `feeds` (a tuple of placeholders), `exact`, `budget`
+(bytes) or `devices` (by name of operation).
 The names of passes are those of `PIPELINE`, and "specialise" for what comes before it.
 """
 
@@ -96,12 +97,12 @@ def test_a_folder_has_three_programs_one_of_them_left_alone(name: str):
     assert any("--- after" in text for text in texts)
 
 
-def update() -> None:
-    """Write all files anew."""
-    for path in FILES:
+def update(names: Sequence[str]) -> None:
+    """Write the files of some passes anew, or all."""
+    for path in [path for path in FILES if not names or path.parent.name in names]:
         path.write_text(written(path.parent.name, program_of(path.read_text())))
 
 
 if __name__ == "__main__":
-    assert sys.argv[1:] == ["--update"], __doc__
-    update()
+    assert sys.argv[1:2] == ["--update"], __doc__
+    update(sys.argv[2:])
