@@ -13,7 +13,7 @@ IDLE, WAITING, TURNING, IN_OPERATION, COMPILING = "idle", "waiting", "turning", 
 
 
 class Doing(NamedTuple):
-    """What a task does.
+    """The state of a task, and its operation.
 
     Attributes:
         state: one of the words above.

@@ -210,7 +210,7 @@ class ProcessGroup(Group):
         return found
 
     def _shares_of_others(self, flat: Any) -> list[Any]:
-        """What each member has for the own share, by rank; each other member gets what it is to reduce."""
+        """Return each member's part of the own share, by rank; send each other member what it is to reduce."""
         shares = [slice(*_share(flat.size, rank, self.size)) for rank in range(self.size)]
         own = flat[shares[self.rank]]
         parts = [own if rank == self.rank else np.empty_like(own) for rank in range(self.size)]

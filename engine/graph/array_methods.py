@@ -90,11 +90,11 @@ class ArrayMethods:
         return _reduced("min", self, axis, None, out, keepdims)
 
     def any(self, axis: Any = None, out: None = None, keepdims: bool = False) -> Tensor:
-        """Whether any element is true, over axes, by default over all of them."""
+        """Test whether any element is true, over axes, by default over all of them."""
         return _reduced("any", self, axis, None, out, keepdims)
 
     def all(self, axis: Any = None, out: None = None, keepdims: bool = False) -> Tensor:
-        """Whether all elements are true, over axes, by default over all of them."""
+        """Test whether all elements are true, over axes, by default over all of them."""
         return _reduced("all", self, axis, None, out, keepdims)
 
     def var(

@@ -1,4 +1,4 @@
-"""How many threads OpenBLAS uses while a step runs: one, whatever was imported first.
+"""Set the threads that OpenBLAS uses while a step runs: one, whatever was imported first.
 
 After a product on threads, those of OpenBLAS look for more work: for 30 ms, unless `OPENBLAS_THREAD_TIMEOUT` says
 otherwise, which it reads when NumPy is loaded (`engine/__init__.py`). Meanwhile kernels lack the cores. So OpenBLAS
@@ -22,7 +22,7 @@ _SetCount = Callable[[int], None]
 
 
 def _functions() -> tuple[_Count, _SetCount] | None:
-    """What tells and sets the number of threads of the OpenBLAS in NumPy's wheel; None where it has another BLAS."""
+    """Return functions that get and set the threads of the OpenBLAS in NumPy's wheel; None where it has another."""
     try:
         extension = importlib.import_module("numpy._core._multiarray_umath")
         library = ctypes.PyDLL(extension.__file__)
@@ -126,6 +126,6 @@ Context = Callable[[], AbstractContextManager[None]]
 
 
 def on_one_thread(context: Context) -> Context:
-    """What makes the context of steps, `context`, with OpenBLAS on one thread where that is needed."""
+    """Return what makes the context of steps, `context`, with OpenBLAS on one thread where that is needed."""
     threads = limited
     return context if threads is None else lambda: _OneThread(threads, context())

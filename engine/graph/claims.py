@@ -15,7 +15,7 @@ class OverBudgetError(MemoryError):
 
 
 class Budget:
-    """How many bytes may still be asked for.
+    """A count of the bytes that may still be asked for.
 
     Args:
         limit: how many in all.

@@ -72,7 +72,7 @@ class Container(Mapping[str, "Variable"]):
 
 
 class _Cleared:
-    """What is left of the value of a variable whose container was cleared: every use of it is an error."""
+    """The rest of the value of a variable whose container was cleared: every use of it is an error."""
 
     def __init__(self, name: str, container: str) -> None:
         self._message = (

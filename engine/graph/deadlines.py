@@ -27,19 +27,19 @@ def add_request(request: object) -> None:
 
 
 def drop_request(request: object) -> None:
-    """That step has ended."""
+    """Note that a step has ended."""
     requests.discard(request)
     _count.value = len(requests)
 
 
 def requests_address() -> int:
-    """Where the number of requests is, as 64 bits."""
+    """Return where the number of requests is, as 64 bits."""
     return ctypes.addressof(_count)
 
 
 @contextmanager
 def deadline(seconds: float | None) -> Generator[None]:
-    """What this thread runs inside the block may take `seconds`, as far as it waits or loops.
+    """Limit what this thread runs inside the block to `seconds`, as far as it waits or loops.
 
     Of nested limits the nearest holds.
 
@@ -64,13 +64,13 @@ def deadline(seconds: float | None) -> Generator[None]:
 
 
 def seconds_left() -> float | None:
-    """How long this thread may still take, at least 0; None where there is no limit."""
+    """Return how long this thread may still take, at least 0; None where there is no limit."""
     moment = _moment.get()
     return None if moment is None else max(moment - time.monotonic(), 0.0)
 
 
 def waits() -> Generator[float]:
-    """How many seconds to wait for something, time after time; it ends when this thread's deadline has passed.
+    """Yield how many seconds to wait for something, time after time; it ends when this thread's deadline has passed.
 
     An interrupt that arrives just before a wait begins is seen when that ends: so a single one is never long.
 

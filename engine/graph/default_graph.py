@@ -1,4 +1,4 @@
-"""What the default graph is made of: operations that live as long as something refers to them."""
+"""Operations of the default graph, which live as long as something refers to them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LivingOperations(MutableSequence["Operation"]):
 
     @property
     def living(self) -> int:
-        """How many there are now."""
+        """Return how many there are now."""
         return len(self._living)
 
     def __len__(self) -> int:

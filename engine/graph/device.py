@@ -1,4 +1,4 @@
-"""Where operations are asked to run: device names, whole or in part, and the scopes that ask for them.
+"""Requests where operations run: device names, whole or in part, and the scopes that ask for them.
 
 A name is ``/job:J/task:N/device:KIND:I``; parts that are left out are open. Short forms are understood: "cpu:1",
 "gpu:0", "gpu" (any of them), "/task:3" (any device of that task).
@@ -75,7 +75,7 @@ class DeviceName:
         )
 
     def accepts(self, device: DeviceName) -> bool:
-        """Whether `device` has all the parts that this name asks for.
+        """Test whether `device` has all the parts that this name asks for.
 
         >>> DeviceName.parse("gpu").accepts(DeviceName.parse("/task:0/gpu:3"))
         True
@@ -131,7 +131,7 @@ DeviceFunction = Callable[[Any], "str | None"]  # of an operation, or of a varia
 
 
 class State:
-    """What lies on a device and outlives a step. What touches it runs where it lies, whatever scopes are around.
+    """State that is kept on a device and outlives a step. What touches it runs there, whatever scopes are around.
 
     Attributes:
         device: the device asked for where it was made; "" if none was.
@@ -164,7 +164,7 @@ class Colocation:
 
 
 def colocation_of(operation: Operation, location: Location | None, binding: bool) -> Colocation:
-    """What `operation` and those that are to be with it hold."""
+    """Return what `operation` and those that are to be with it hold."""
     for known in operation.colocations:
         if isinstance(known, Colocation) and known.name == operation.name and known.binding == binding:
             return known
@@ -175,7 +175,7 @@ def colocation_of(operation: Operation, location: Location | None, binding: bool
 
 @dataclass(frozen=True, slots=True)
 class DeviceScope:
-    """What the device scopes around a place of the program ask for.
+    """Requests of the device scopes around a place of the program.
 
     Attributes:
         parts: names and functions, the outermost first.
@@ -200,7 +200,7 @@ class DeviceScope:
 
     @property
     def asks(self) -> bool:
-        """Whether functions have to be asked for each operation."""
+        """Test whether functions have to be asked for each operation."""
         return bool(self.parts) and not self.plain
 
     def settle(self, made: Any) -> None:

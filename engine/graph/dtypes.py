@@ -62,7 +62,7 @@ def _dtype_from_name(name: str) -> DType:
 
 
 def is_dtype(value: Any) -> TypeGuard[DType]:
-    """Whether `value` is a NumPy dtype."""
+    """Test whether `value` is a NumPy dtype."""
     return isinstance(value, np.dtype)
 
 
@@ -103,22 +103,22 @@ def name_of(dtype: DType) -> str:
 
 
 def is_string(dtype: DType) -> bool:
-    """Whether `dtype` holds text."""
+    """Test whether `dtype` holds text."""
     return dtype.kind == "T"
 
 
 def is_floating(dtype: DType) -> bool:
-    """Whether `dtype` holds real floating-point numbers (bfloat16 included)."""
+    """Test whether `dtype` holds real floating-point numbers (bfloat16 included)."""
     return dtype.kind == "f" or name_of(dtype) == "bfloat16"
 
 
 def is_integer(dtype: DType) -> bool:
-    """Whether `dtype` holds signed or unsigned integers."""
+    """Test whether `dtype` holds signed or unsigned integers."""
     return dtype.kind in "iu"
 
 
 def is_differentiable(dtype: DType) -> bool:
-    """Whether gradients flow through values of `dtype`: real or complex floating point."""
+    """Test whether gradients flow through values of `dtype`: real or complex floating point."""
     return is_floating(dtype) or dtype.kind == "c"
 
 
@@ -144,7 +144,7 @@ def _join(names: frozenset[str]) -> str:
 
 
 def _weak_name(python_type: type) -> str:
-    """What a Python number brings to promotion; also one of a subclass, such as an enum's."""
+    """Return what a Python number brings to promotion; also one of a subclass, such as an enum's."""
     for base in python_type.__mro__:
         if base in _WEAK_BY_PYTHON_TYPE:
             return _WEAK_BY_PYTHON_TYPE[base]

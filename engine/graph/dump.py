@@ -109,7 +109,7 @@ class _Writer:
 
 
 def _is_literal(operation: Operation) -> bool:
-    """Whether it is a Python number in the user's code: those are printed where they are used."""
+    """Test whether it is a Python number in the user's code: those are printed where they are used."""
     if operation.type != "constant" or operation.control_inputs:
         return False
     spec = operation.outputs[0].spec
@@ -117,7 +117,7 @@ def _is_literal(operation: Operation) -> bool:
 
 
 def _reference(tensor: Symbol) -> str:
-    """How a tensor is called: by its operation, with the number of the output where there are several."""
+    """Return how a tensor is called: by its operation, with the number of the output where there are several."""
     operation = tensor.operation
     if _is_literal(operation):
         return str(operation.op.attributes()["value"])

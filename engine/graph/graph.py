@@ -102,7 +102,7 @@ class Graph:
 
     @property
     def in_control_block(self) -> bool:
-        """Whether `control_dependencies` hold for what is built now."""
+        """Test whether `control_dependencies` hold for what is built now."""
         return bool(self._control_stack)
 
     def adopt(
@@ -184,7 +184,7 @@ class Graph:
         return None
 
     def capture_value(self, value: Value) -> Symbol:
-        """What stands for a value: the symbol by which it is fed, else a constant, one for each value and graph."""
+        """Return the symbol of a value: that by which it is fed, else a constant, one for each value and graph."""
         fed = self.root.feed_of(value)
         if fed is not None:
             return self.capture(fed)
@@ -284,7 +284,7 @@ class Graph:
 
     @property
     def device_scope(self) -> DeviceScope:
-        """What the device scopes around this place of the program ask for."""
+        """Return what the device scopes around this place of the program ask for."""
         return self._scope
 
     def control_dependencies(self, control_inputs: Sequence[Any] | None) -> AbstractContextManager[None]:
@@ -418,7 +418,7 @@ class Graph:
         return dump(self, fetches, locations)
 
     def sees(self, tensor: Tensor) -> bool:
-        """Whether `capture` can bring `tensor` into this graph."""
+        """Test whether `capture` can bring `tensor` into this graph."""
         return not isinstance(tensor, Symbol) or self.is_inside(tensor.operation.graph)
 
     @property
@@ -430,7 +430,7 @@ class Graph:
         return graph
 
     def is_inside(self, other: Graph) -> bool:
-        """Whether this graph is `other` or lies inside it."""
+        """Test whether this graph is `other` or lies inside it."""
         graph: Graph | None = self
         while graph is not None:
             if graph is other:
@@ -528,7 +528,7 @@ def reset_default_graph() -> None:
 
 
 def current_device_scope() -> DeviceScope:
-    """What the device scopes around ask for, of the current graph or, where it has none, of those around it.
+    """Return what the device scopes around ask for, of the current graph or, where it has none, of those around it.
 
     A layer makes its variables in a graph of its own: they are to heed the scope in which it is called.
     """
@@ -540,7 +540,7 @@ def current_device_scope() -> DeviceScope:
 
 
 def _with_scopes_inside(around: DeviceScope) -> DeviceScope:
-    """What scopes ask for that were entered inside a block that runs at once, inside those around it."""
+    """Return what scopes ask for that were entered inside a block that runs at once, inside those around it."""
     own = _default_graph.device_scope
     if not _context.around or own is _context.scope_before or own is around:
         return around
@@ -552,7 +552,7 @@ def _with_scopes_inside(around: DeviceScope) -> DeviceScope:
 
 
 def in_explicit_graph() -> bool:
-    """Whether a graph was chosen with `as_default` (or a function, loop or branch is being traced)."""
+    """Test whether a graph was chosen with `as_default` (or a function, loop or branch is being traced)."""
     return bool(_context.stack)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def is_among(item: Any, items: Iterable[Any]) -> bool:
-    """Whether `item` itself is one of `items`."""
+    """Test whether `item` itself is one of `items`."""
     return id(item) in map(id, items)
 
 
@@ -21,12 +21,12 @@ def place_among(item: Any, items: Iterable[Any]) -> int:
 
 
 def count_among(item: Any, items: Iterable[Any]) -> int:
-    """How often `item` itself is in `items`."""
+    """Return how often `item` itself is in `items`."""
     return list(map(id, items)).count(id(item))
 
 
 def is_same(a: Hashable, b: Hashable) -> bool:
-    """Whether two things that may be, or hold, tensors are equal, where a tensor equals itself alone."""
+    """Test whether two things that may be, or hold, tensors are equal, where a tensor equals itself alone."""
     return a is b or (hash(a) == hash(b) and a == b)  # tensors of equal hash are identical: == is not asked of them
 
 

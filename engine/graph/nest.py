@@ -10,22 +10,22 @@ import numpy as np
 
 
 def is_sequence(value: Any) -> TypeGuard[list[Any] | tuple[Any, ...]]:
-    """Whether `value` is a list or a tuple."""
+    """Test whether `value` is a list or a tuple."""
     return isinstance(value, (list, tuple))
 
 
 def is_mapping(value: Any) -> TypeGuard[dict[Any, Any]]:
-    """Whether `value` is a dict."""
+    """Test whether `value` is a dict."""
     return isinstance(value, dict)
 
 
 def is_integer(value: Any) -> TypeGuard[int]:
-    """Whether `value` is a Python or NumPy integer."""
+    """Test whether `value` is a Python or NumPy integer."""
     return isinstance(value, (int, np.integer))
 
 
 def is_nested(structure: Any) -> bool:
-    """Whether `structure` is a container that `flatten` opens."""
+    """Test whether `structure` is a container that `flatten` opens."""
     return isinstance(structure, (tuple, list, dict))
 
 

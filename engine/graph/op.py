@@ -120,7 +120,7 @@ class Op:
         raise NotImplementedError(f"{type(self).__name__} must define run().")
 
     def cannot_fail(self, *inputs: Tensor) -> bool:
-        """Whether `run` gives a result whatever these inputs hold: then it may run where the graph might not run it.
+        """Test whether `run` gives a result whatever these inputs hold: then it may run where the graph might not.
 
         That is before a loop, of which there may be no iteration.
 
@@ -142,7 +142,7 @@ class Op:
         return None
 
     def attributes(self) -> dict[str, Any]:
-        """What `Graph.dump` prints of the definition: its fields, without those that have their defaults."""
+        """Return what `Graph.dump` prints of the definition: its fields, without those that have their defaults."""
         if not is_dataclass(self):
             return {name: value for name, value in vars(self).items() if name not in ("regions", "spec")}
         defaults = {known.name: known.default for known in fields(self)}
@@ -193,7 +193,7 @@ def as_scalar_or_array(value: Any) -> Any:
 
 
 def without_bare_strings(result: Any) -> Any:
-    """What an op's `run` returned, with every ``str`` that NumPy took out of an array put back into one."""
+    """Return what an op's `run` returned, with every ``str`` that NumPy took out of an array put back into one."""
     if isinstance(result, str):
         return as_scalar_or_array(result)
     if isinstance(result, tuple):
@@ -202,5 +202,5 @@ def without_bare_strings(result: Any) -> Any:
 
 
 def is_array(value: Any) -> TypeGuard[np.ndarray[Any, Any]]:
-    """Whether `value` is a NumPy array (a NumPy scalar is none)."""
+    """Test whether `value` is a NumPy array (a NumPy scalar is none)."""
     return isinstance(value, np.ndarray)

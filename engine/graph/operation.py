@@ -64,7 +64,7 @@ class Operation:
 
     @property
     def writes(self) -> bool:
-        """Whether a run changes something outside the graph."""
+        """Test whether a run changes something outside the graph."""
         return bool(self.effects) and any(effect.writes for effect in self.effects)
 
     @property

@@ -1,4 +1,4 @@
-"""Where in the user's program an operation was built, and for what part of a model."""
+"""Places in the user's program where an operation was built, and for what part of a model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _own_files: dict[str, bool] = {}
 
 
 class Part(NamedTuple):
-    """What of a model an operation belongs to.
+    """The part of a model that an operation belongs to.
 
     Attributes:
         kind: "layer", "loss", "optimizer", "metrics"; "" for what is none of these.
@@ -51,7 +51,7 @@ class Location(NamedTuple):
 
 
 def is_own_file(filename: str) -> bool:
-    """Whether a file is of this package."""
+    """Test whether a file is of this package."""
     own = _own_files.get(filename)
     if own is None:
         own = _own_files[filename] = filename.startswith(_OWN_PREFIXES)
@@ -81,7 +81,7 @@ def user_stacklevel() -> int:
 
 
 def location_of_several(locations: Sequence[Location | None]) -> Location | None:
-    """Where operations that become one were built: the line of the last, the parts of all."""
+    """Return where operations that become one were built: the line of the last, the parts of all."""
     last = locations[-1]
     parts = [part for location in locations for part in ((location and location.parts) or _NO_PART)]
     return None if last is None else last._replace(parts=tuple(parts) if any(part.kind for part in parts) else ())
@@ -108,7 +108,7 @@ def layer_being_called() -> str:
 
 @contextmanager
 def building_part(kind: str, path: str = "") -> Generator[None]:
-    """What is built inside belongs to this part of a model. See `Part`."""
+    """Note that what is built inside belongs to this part of a model. See `Part`."""
     before, _current.parts = _current.parts, (Part(kind, path),)
     forward, _current.forward = _current.forward, None
     try:
@@ -119,7 +119,7 @@ def building_part(kind: str, path: str = "") -> Generator[None]:
 
 @contextmanager
 def building_gradient_of(location: Location | None) -> Generator[None]:
-    """What is built inside belongs to the gradient of an operation that was built there."""
+    """Note that what is built inside belongs to the gradient of an operation that was built there."""
     before, _current.parts = _current.parts, _backward(() if location is None else location.parts)
     forward, _current.forward = _current.forward, None if location is None else location.forward or location
     try:

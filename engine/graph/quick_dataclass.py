@@ -62,7 +62,7 @@ def _is_plain_type(annotation: object) -> bool:
 
 
 def _is_plain(field: _Field) -> bool:
-    """Whether it takes part in everything, and its default is a value that instances may share."""
+    """Test whether it takes part in everything, and its default is a value that instances may share."""
     is_given = isinstance(field.default, dataclasses.Field) or field.default_factory is not dataclasses.MISSING
     ordinary = field.init and field.repr and field.compare and field.hash is None and not field.kw_only
     return ordinary and not is_given and _may_be_shared(field)
@@ -90,7 +90,7 @@ def _field(name: str, annotation: str, default: Any) -> _Field:
 
 @cache
 def _parameters(frozen: bool, eq: bool) -> Any:
-    """What the standard module notes of such a class."""
+    """Return what the standard module notes of such a class."""
     empty: Any = dataclasses.dataclass(frozen=frozen, eq=eq)(type("_Empty", (), {}))
     return empty.__dataclass_params__
 

@@ -15,7 +15,7 @@ from .variable import Variable
 
 
 class Mirror(Protocol):
-    """How a backward region gets at the values of the forward region that it differentiates."""
+    """The way in which a backward region gets at the values of the forward region that it differentiates."""
 
     region: Region
 
@@ -163,7 +163,7 @@ class Region(Graph):
         self.outer_waits[operation] = tuple(sources)
 
     def settled_waits(self) -> list[Operation]:
-        """What the operation that holds the region waits for on behalf of operations inside.
+        """Return what the operation that holds the region waits for on behalf of operations inside.
 
         What a control block around the region names is left out of `outer_waits`: it counts, whatever runs inside.
         """
@@ -173,7 +173,7 @@ class Region(Graph):
         return list(dict.fromkeys(source for sources in self.outer_waits.values() for source in sources))
 
     def inner_inputs(self) -> list[Symbol]:
-        """What stands inside for what is given to it from outside: arguments, then captured values."""
+        """Return what stands inside for what is given to it from outside: arguments, then captured values."""
         return [*self.parameters, *[parameter for _, parameter in self.captures]]
 
     def outer_tensors(self) -> list[Symbol]:

@@ -46,7 +46,7 @@ class NamedResource(State):
         self.home = home
 
     def adding(self, op: Op) -> Callable[..., Any]:
-        """What builds an operation in the current graph: gives its outputs, or itself if there are none."""
+        """Return what builds an operation in the current graph: gives its outputs, or itself if there are none."""
 
         def build(*tensors: Any) -> Any:
             operation = get_default_graph().add(op, tensors, self.name)

@@ -28,7 +28,7 @@ Array = Any
 
 
 class Rows:
-    """Which rows of a whole a shard holds: every `step`-th from `first` on, before `stop`.
+    """The rows of a whole that a shard holds: every `step`-th from `first` on, before `stop`.
 
     >>> Rows(1, 8, 3), len(Rows(1, 8, 3))
     (Rows(1, 8, 3), 3)
@@ -198,7 +198,7 @@ class ShardedVariable(Operators):
 
     @property
     def trainable(self) -> bool:
-        """Whether optimizers are to update it. Setting it sets it for all shards."""
+        """Test whether optimizers are to update it. Setting it sets it for all shards."""
         return self.shards[0].trainable
 
     @trainable.setter
@@ -290,7 +290,7 @@ class ShardedVariable(Operators):
 
 
 class _Places:
-    """Where shards lie for which nothing is said.
+    """The devices of shards for which nothing is said.
 
     Attributes:
         find: gives devices, which they take in turn; none for what the scopes around ask for.
@@ -339,7 +339,7 @@ def expanded(items: Sequence[Any]) -> list[Any]:
 
 
 def regrouped(items: Sequence[Any], found: Sequence[Any]) -> list[Any]:
-    """What was found for `expanded` items, as a list for each `ShardedVariable` among them."""
+    """Return what was found for `expanded` items, as a list for each `ShardedVariable` among them."""
     rest = iter(found)
     return [[next(rest) for _ in item.shards] if isinstance(item, ShardedVariable) else next(rest) for item in items]
 

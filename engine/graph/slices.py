@@ -53,7 +53,7 @@ class IndexedSlices(Operators, _Fields):
 
     @property
     def shape(self) -> Shape:
-        """What is known of the shape of the whole."""
+        """Return what is known of the shape of the whole."""
         if not isinstance(self.dense_shape, Tensor):
             return tuple(int(dim) for dim in self.dense_shape)
         if isinstance(self.dense_shape, Value):

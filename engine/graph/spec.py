@@ -1,4 +1,4 @@
-"""What is known about a value before it exists: dtype, and a shape whose dimensions or rank may be unknown."""
+"""Facts about a value before it exists: dtype, and a shape whose dimensions or rank may be unknown."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TensorSpec:
 
     @property
     def is_static(self) -> bool:
-        """Whether every dimension is known."""
+        """Test whether every dimension is known."""
         return self.shape is not None and None not in self.shape
 
     @property
@@ -43,7 +43,7 @@ class TensorSpec:
         return dtypes.is_differentiable(self.dtype)
 
     def accepts(self, other: Spec) -> bool:
-        """Whether every value that `other` describes is also described by this spec."""
+        """Test whether every value that `other` describes is also described by this spec."""
         return isinstance(other, TensorSpec) and self.dtype == other.dtype and shape_accepts(self.shape, other.shape)
 
     def join(self, other: Spec) -> Spec:
@@ -156,12 +156,12 @@ Spec = TensorSpec | ArraySpec | FrameSpec
 
 
 def kind_of(spec: Spec) -> Hashable:
-    """What values of two specs have in common if one may stand for the other: tensor, array, or store of such keys."""
+    """Return what specs share whose values may stand for each other: tensor, array, or store of such keys."""
     return spec.key if isinstance(spec, StoreSpec) else isinstance(spec, ArraySpec)
 
 
 def shape_accepts(pattern: Shape, shape: Shape) -> bool:
-    """Whether each shape that `shape` describes matches `pattern`."""
+    """Test whether each shape that `shape` describes matches `pattern`."""
     if pattern is None:
         return True
     if shape is None or len(pattern) != len(shape):
@@ -170,7 +170,7 @@ def shape_accepts(pattern: Shape, shape: Shape) -> bool:
 
 
 def shapes_compatible(a: Shape, b: Shape) -> bool:
-    """Whether some concrete shape matches both."""
+    """Test whether some concrete shape matches both."""
     if a is None or b is None:
         return True
     return len(a) == len(b) and all(x is None or y is None or x == y for x, y in zip(a, b, strict=True))

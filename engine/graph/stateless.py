@@ -87,12 +87,12 @@ class StatelessScope:
 
 
 def in_stateless_scope() -> bool:
-    """Whether a block of a `StatelessScope` is running."""
+    """Test whether a block of a `StatelessScope` is running."""
     return bool(_active.scopes)
 
 
 def substitute(variable: Variable) -> Tensor | None:
-    """What a variable reads as in the blocks around; None for its own value."""
+    """Return what a variable reads as in the blocks around; None for its own value."""
     for scope in reversed(_active.scopes):
         value = scope.get_current_value(variable)
         if value is not None:

@@ -153,14 +153,14 @@ class Operators:
 
 
 def _is_comparable(other: Any) -> bool:
-    """Whether ``==`` is a question about elements: not with None, classes and other objects that are no numbers."""
+    """Test whether ``==`` is about elements: not with None, classes and other objects that are no numbers."""
     if isinstance(other, (Operators, numbers.Number, str, bytes, list, tuple)):
         return True
     return hasattr(other, "__array__") and not isinstance(other, type)
 
 
 class Tensor(Operators, ArrayMethods):
-    """What ops take and return: a `Value`, which holds its numbers, or a `Symbol`, which stands for those of a graph.
+    """An input or result of ops: a `Value`, which holds its numbers, or a `Symbol`, which stands for those of a graph.
 
     Outside of graphs ops run at once and give values; where a graph is being built (inside ``graph.as_default()``, a
     `Session`'s block, a function, a loop or a branch of a graph), or where one of the arguments is symbolic, they
@@ -178,7 +178,7 @@ class Tensor(Operators, ArrayMethods):
 
     @property
     def spec(self) -> Spec:
-        """What is known of the tensor: its dtype and shape."""
+        """Return what is known of the tensor: its dtype and shape."""
         raise NotImplementedError
 
     @property
@@ -197,7 +197,7 @@ class Tensor(Operators, ArrayMethods):
 
     @property
     def annotations(self) -> dict[str, Any]:
-        """What layers above the engine note about the tensor (masks, the layer that made it)."""
+        """Return what layers above the engine note about the tensor (masks, the layer that made it)."""
         raise NotImplementedError
 
     @property

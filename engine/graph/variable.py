@@ -35,7 +35,7 @@ from .value import Value
 
 
 class Lending:
-    """How often the memory of a variable was lent to values, so that steps look at their variables only after that.
+    """A count of the values to which memory of a variable was lent; only after that steps look at their variables.
 
     Attributes:
         count: how often so far, in all threads.
@@ -81,7 +81,7 @@ class Later:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the value."""
+        """Return the shape of the value."""
         raise NotImplementedError(f"{type(self).__name__} must define shape.")
 
     def compute(self) -> Any:
@@ -238,7 +238,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
 
     @property
     def first_value(self) -> Later | None:
-        """What computes its value, if that was not needed yet; None otherwise."""
+        """Return what computes its value, if that was not needed yet; None otherwise."""
         return None if "_value" in self.__dict__ else self._first
 
     def postpone(self, first: Later) -> None:
@@ -318,7 +318,7 @@ class Variable(Operators, State, metaclass=_CreatedOnce):
             self.home.run("assign", self._assigned, [value])
 
     def _assigned(self, value: Any) -> Any:
-        """What sets the value in the graph that is being built: an operation, of which nothing is fetched."""
+        """Return what sets the value in the graph that is being built: an operation, of which nothing is fetched."""
         return self.assign(value).operation
 
     def assign(self, value: Any) -> Any:

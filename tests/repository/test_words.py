@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CHECKED = (
+    "engine/passes/driver.py",
     "engine/passes/epilogues.py",
     "engine/passes/lay_out.py",
     "engine/passes/limits.py",
@@ -30,6 +31,7 @@ CHECKED = (
     "tests/programs/describe_step.py",
     "tests/programs/same.py",
 )
+OPENINGS = ("engine/graph",)  # folders: of these the openings of docstrings are checked
 HEADLESS = ("What", "Whether", "Of", "Which", "Where", "How", "Why", "That")
 RETIRED = re.compile(r"\b(tells?|told|met|meets?|knows?|anew|lies?|had rather|nothing to tell)\b", re.IGNORECASE)
 
@@ -62,6 +64,13 @@ def retired(source: str) -> list[str]:
 @pytest.mark.parametrize("name", CHECKED)
 def test_docstrings_open_with_a_verb_or_a_name(name: str):
     assert headless((ROOT / name).read_text()) == []
+
+
+@pytest.mark.parametrize("folder", OPENINGS)
+def test_docstrings_of_folders_open_with_a_verb_or_a_name(folder: str):
+    paths = sorted((ROOT / folder).rglob("*.py"))
+    assert {str(path.relative_to(ROOT)): found for path in paths if (found := headless(path.read_text()))} == {}
+    assert paths
 
 
 @pytest.mark.parametrize("name", CHECKED)
