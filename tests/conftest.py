@@ -26,7 +26,16 @@ settings.register_profile(
 settings.load_profile("ci")
 
 _TOLD = "told: "
-_VERIFIED = {"engine", "framework", "layers", "passes"}  # folders whose steps are verified after each change
+# Where steps are verified after each pass that changed them: the folder of the passes, and files of tests/engine.
+_VERIFIED = {
+    "passes",
+    "test_epilogues.py",
+    "test_fission.py",
+    "test_live_rows_generated.py",
+    "test_machine_gpu.py",
+    "test_rewriter.py",
+    "test_verify.py",
+}
 
 # Tests that compare ops, layers, models, optimizers and files with NumPy or Keras: kernels have tests of their own.
 _FEW_KERNELS = (
@@ -70,7 +79,7 @@ def same_seeds() -> None:
 @pytest.fixture(autouse=True)
 def verified_steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The verifier looks at every step that these tests prepare."""
-    if request.path.parent.name in _VERIFIED:
+    if {request.path.name, request.path.parent.name} & _VERIFIED:
         monkeypatch.setenv("ANABRANCH_VERIFY", "1")
 
 
