@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.engine.graph.graph import reset_default_graph
+import anabranch as ab
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ["engine", "layers", "optim", "distribute", "framework"]
@@ -22,9 +22,9 @@ def module_names() -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def new_default_graph():
+def new_session():
     """A reader starts with an empty graph: names must not depend on what ran before."""
-    reset_default_graph()
+    ab.utils.clear_session()
 
 
 def page_names() -> list[str]:
