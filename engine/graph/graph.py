@@ -457,6 +457,7 @@ class DefaultGraph(Graph):
         self.constants = cast("dict[Any, Symbol]", weakref.WeakValueDictionary[Any, Symbol]())
         self._captured: dict[int, tuple[weakref.ref[Value], weakref.ref[Symbol]]] = {}
         self._kept: set[Operation] = set()
+        self._lock = threading.Lock()
 
     @contextmanager
     def entered(self) -> Generator[Graph]:
@@ -481,7 +482,8 @@ class DefaultGraph(Graph):
         return symbol
 
     def _link(self, node: Operation) -> Operation:
-        super()._link(node)
+        with self._lock:  # models are built in several threads
+            super()._link(node)
         chosen = not _context.enters and (bool(_context.stack) or isinstance(node.op, Placeholder))
         if chosen or any(tensor.operation in self._kept for tensor in node.inputs):
             self._kept.add(node)

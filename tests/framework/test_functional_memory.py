@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import sys
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -161,6 +163,31 @@ def test_scopes_hold_for_what_is_built_on_inputs() -> None:
     assert after.device == "/device:CPU:0"
     assert after.name.startswith("scoped/inside/")
     assert before.operation in after.operation.control_inputs
+
+
+def test_models_are_built_in_threads_side_by_side() -> None:
+    graph, found = get_default_graph(), []
+
+    def build() -> None:
+        for _ in range(5):
+            x = ab.Input((4,))
+            h = ab.ops.exp(layers.Dense(3, kernel_initializer="ones")(x) - 1.0)
+            found.append((ab.Model(x, h), np.asarray(ab.Model(x, h + h)(X))))
+
+    switched = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=build) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(switched)
+    assert len(found) == 20
+    for _, values in found:
+        np.testing.assert_allclose(values, 2 * np.exp(X.sum(1, keepdims=True) - 1) * np.ones(3), rtol=1e-5)
+    assert all(graph.operations[operation.index] is operation for operation in graph.operations)
 
 
 def test_nothing_is_left_entered() -> None:
