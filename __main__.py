@@ -33,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             module.add_arguments(command)
             command.set_defaults(run=module.run)
     options = parser.parse_args(given)
+    options.arguments = given[1:]
     return options.run(options)
 
 

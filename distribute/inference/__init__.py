@@ -95,7 +95,7 @@ class InferenceBackend(Protocol):
         """The fields of Triton's ``ModelConfig``."""
         ...
 
-    def statistics(self, model: str, version: str) -> list[dict[str, Any]]:
+    async def statistics(self, model: str, version: str) -> list[dict[str, Any]]:
         """The fields of Triton's ``ModelStatistics``, for a model or, without a name, for all."""
         ...
 

@@ -32,7 +32,7 @@ _CODES = {
 
 
 async def start_front(
-    backends: Backends, host: str, port: int, max_message_bytes: int, credentials: Any = None
+    backends: Backends, host: str, port: int, max_message_bytes: int, credentials: Any = None, shares_port: bool = False
 ) -> tuple[grpc.aio.Server, int]:
     """Start to serve on the running event loop; gives the server and its port.
 
@@ -41,6 +41,7 @@ async def start_front(
         host, port: where to listen; port 0 is any.
         max_message_bytes: the largest message that is taken.
         credentials: the result of `server_credentials`, for TLS.
+        shares_port: whether other processes listen on the same port.
 
     Raises:
         OSError: the port is taken, or the host is not this machine.
@@ -48,7 +49,7 @@ async def start_front(
     options = [
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", -1),
-        ("grpc.so_reuseport", 0),
+        ("grpc.so_reuseport", int(shares_port)),
     ]
     server = grpc.aio.server(options=options)
     services: dict[str, Any] = {

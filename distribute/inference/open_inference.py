@@ -52,7 +52,7 @@ class OpenInference:
         return message_class("ModelConfigResponse")(config=self._backend.model_config(request.name, request.version))
 
     async def model_statistics(self, request: Any) -> Any:
-        found = self._backend.statistics(request.name, request.version)
+        found = await self._backend.statistics(request.name, request.version)
         return message_class("ModelStatisticsResponse")(model_stats=found)
 
     async def repository_index(self, request: Any) -> Any:

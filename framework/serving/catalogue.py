@@ -136,7 +136,7 @@ class Catalogue:
             RequestError: there is no such model, or no version of it can be loaded.
         """
         async with self._turn:
-            entry = self._configured(name)
+            entry = self._entry(name)
             entry.is_unloaded = False
             try:
                 await entry.refresh(self._thread)
@@ -152,12 +152,16 @@ class Catalogue:
             RequestError: there is no such model.
         """
         async with self._turn:
-            entry = self._configured(name)
+            entry = self._entry(name)
             entry.is_unloaded = True
             await entry.refresh(self._thread)
 
-    def _configured(self, name: str) -> ModelVersions:
+    def configured(self, name: str) -> None:
+        """Raise a `RequestError` unless there is such a model, and the request bears its token."""
         self.check_token(name)
+        self._entry(name)
+
+    def _entry(self, name: str) -> ModelVersions:
         entry = self.models.get(name)
         if entry is None:
             known = ", ".join(map(repr, self.models)) or "none"

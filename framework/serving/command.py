@@ -8,6 +8,7 @@ import json
 import os
 import queue
 import signal
+import socket
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from .signature import TensorInfo
 if TYPE_CHECKING:
     from .server import Server
     from .web.connections import Tls
+    from .workers.member import Member
 
 _NEEDED = ("uvicorn", "httptools", "orjson", "prometheus_client", *(() if sys.platform == "win32" else ("uvloop",)))
 _PATIENCE = 5.0  # seconds beyond those for requests under way
@@ -60,6 +62,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="certificates of authorities, as PEM: clients must have a certificate that one of them has signed",
     )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="how many processes serve the ports, with one copy of the weights (default: 1)",
+    )
+    parser.add_argument("--worker", metavar="SOCKETS", help=argparse.SUPPRESS)  # of the supervisor's processes
     parser.add_argument("--log-format", choices=FORMATS, default="text", help="of standard error (default: text)")
     parser.add_argument("--manage", action="store_true", help="let clients load and unload models (Triton's calls)")
     parser.add_argument(
@@ -91,6 +101,8 @@ def run(options: argparse.Namespace) -> int:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         return _fail(f"{', '.join(missing)} must be installed for this: pip install 'anabranch[serve]'")
+    if options.workers != 1 and options.worker is None:
+        return _supervise(options)
     from .storage import ServableError
 
     signals: queue.SimpleQueue[int] = queue.SimpleQueue()  # whose put() may be called by a signal's handler
@@ -105,22 +117,66 @@ def run(options: argparse.Namespace) -> int:
     try:
         configure(options.log_format)
         with _server(options) as server:
-            first = server.models[0]
-            print(f"ready rest={server.rest_url} grpc={server.grpc_address}")
-            if server.is_decoder(first):
-                print(example_generation_request(server.rest_url, first, server.inputs_of(first)), flush=True)
+            if options.worker is None:
+                print(*_facts(server), sep="\n", flush=True)
             else:
-                print(example_request(server.rest_url, first, server.inputs_of(first)), flush=True)
-            for name in server.models:
-                why = server.why_alone(name)
-                how = f"one at a time: {why}" if why else "together"
-                print(f"requests for {name!r} that wait are computed {how}", flush=True)
+                server.when_alone = lambda: signals.put(signal.SIGTERM)
+                server.announce(_facts(server))
             while signals.get() == _RELOAD:
                 _reconfigure(server, options.config)
             _end_after(server.drain_seconds + _PATIENCE)
     except (ServableError, ValueError, OSError) as error:
         return _fail(str(error))
     return 0
+
+
+def _supervise(options: argparse.Namespace) -> int:
+    """Serve by several processes."""
+    from .workers.supervisor import Supervisor, command_of
+
+    if options.workers < 1:
+        return _fail(f"--workers {options.workers}: expected a number from 1 on.")
+    if sys.platform == "win32":
+        return _fail(f"--workers {options.workers}: this system can't share a port among processes.")
+    configure(options.log_format)
+    package = str(__package__).partition(".")[0]
+    try:
+        supervisor = Supervisor(
+            command_of(options.arguments, package),
+            options.workers,
+            options.host,
+            options.rest_port,
+            options.grpc_port,
+            bool(options.config),
+        )
+    except OSError as error:
+        return _fail(str(error))
+    return supervisor.run()
+
+
+def _facts(server: Server) -> list[str]:
+    """The lines that say where a server is, how to ask it, and how it computes."""
+    first = server.models[0]
+    request = example_generation_request if server.is_decoder(first) else example_request
+    lines = [
+        f"ready rest={server.rest_url} grpc={server.grpc_address}",
+        request(server.rest_url, first, server.inputs_of(first)),
+    ]
+    for name in server.models:
+        why = server.why_alone(name)
+        how = f"one at a time: {why}" if why else "together"
+        lines.append(f"requests for {name!r} that wait are computed {how}")
+    return lines
+
+
+def _member(place: str | None) -> Member | None:
+    """The place of a process that `Supervisor` has started; None for one of its own."""
+    if place is None:
+        return None
+    from .workers.member import Member
+
+    rest, control, port = (int(part) for part in place.split(","))
+    return Member(socket.socket(fileno=rest), socket.socket(fileno=control), port)
 
 
 def _end_after(seconds: float) -> None:
@@ -142,7 +198,7 @@ def _server(options: argparse.Namespace) -> Server:
 
     import_modules(options.modules)
     where = {"host": options.host, "rest_port": options.rest_port, "grpc_port": options.grpc_port}
-    where |= {"may_manage": options.manage, "tls": _tls(options)}
+    where |= {"may_manage": options.manage, "tls": _tls(options), "member": _member(options.worker)}
     if bool(options.model) == bool(options.config):
         raise ValueError("give --model NAME=PATH, once or several times, or --config FILE.")
     if options.config:

@@ -80,6 +80,8 @@ class Metrics:
             registry=self._registry,
         )
 
+        processes = Gauge("anabranch_processes", "Processes of the server that answer.", registry=self._registry)
+        processes.set(1)
         self._tokens = Counter("anabranch_tokens", "Tokens generated.", ["model"], registry=self._registry)
         self._slots = Gauge("anabranch_slots", "Most sequences at once.", ["model"], registry=self._registry)
         self._busy = Gauge("anabranch_slots_busy", "Sequences under way.", ["model"], registry=self._registry)

@@ -10,7 +10,7 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Self, TypeVar
 
@@ -34,6 +34,8 @@ from .versions import Limits
 from .web.application import Application, Request, Response, Route
 from .web.connections import HttpServer, Tls
 from .web.pages import Pages
+from .workers.member import Handler, Member
+from .workers.merging import merged_metrics
 
 POLL_SECONDS = 2.0
 T = TypeVar("T")
@@ -57,6 +59,7 @@ class Server:
 
         may_manage: whether clients may load and unload models.
         tls: the files for encryption; None for none.
+        member: the place of this process, where the command ``serve --workers`` has several.
 
     Raises:
         ValueError: both or neither of `models` and `config` are given, or something in them has no meaning.
@@ -86,7 +89,9 @@ class Server:
         drain_seconds: float | None = None,
         may_manage: bool = False,
         tls: Tls | None = None,
+        member: Member | None = None,
     ) -> None:
+        self._member = member
         self._config = _config(models, config, batching)
         self._host = host
         self._ports = rest_port, grpc_port
@@ -101,6 +106,7 @@ class Server:
         self._catalogue: Catalogue | None = None
         self._stop: Callable[[], Any] = lambda: None
         self.application: Any = None  # of ASGI
+        self.when_alone: Callable[[], Any] = lambda: None  # called where the other processes have gone
         self.rest_url = ""
         self.grpc_address = ""
 
@@ -115,7 +121,12 @@ class Server:
             raise RuntimeError("This server runs already.")
         try:
             family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-            listening = socket.create_server((self._host, self._ports[0]), family=family, backlog=2048)
+            address = self._host, self._ports[0]
+            listening = (
+                socket.create_server(address, family=family, backlog=2048)
+                if self._member is None
+                else self._member.rest
+            )
         except OSError as error:
             raise OSError(error.errno, f"Can't listen on {self._host}:{self._ports[0]} for HTTP: {error}") from error
         started: Future[None] = Future()
@@ -153,6 +164,15 @@ class Server:
         if self._catalogue is None:
             raise RuntimeError("This server does not run.")
         return self._catalogue
+
+    def announce(self, lines: Sequence[str]) -> None:
+        """Tell the supervisor of several processes that this one answers, with what it has to print."""
+
+        async def tell() -> None:
+            if self._member is not None:
+                self._member.announce(lines=list(lines))
+
+        self.on_loop(tell)
 
     def on_loop(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on the server's event loop, from another thread, and give its result."""
@@ -203,7 +223,9 @@ class Server:
 
     async def _serve(self, listening: socket.socket, started: Future[None]) -> None:
         config = self._config
-        catalogue = Catalogue(Limits(config.max_rows, config.request_seconds), config.max_loaded_bytes)
+        catalogue = Catalogue(
+            Limits(config.max_rows, config.request_seconds, self._member is not None), config.max_loaded_bytes
+        )
         try:
             await catalogue.configure(self._config.models)
             await self._answer(catalogue, listening, started)
@@ -212,10 +234,16 @@ class Server:
 
     async def _answer(self, catalogue: Catalogue, listening: socket.socket, started: Future[None]) -> None:
         loop, ending = asyncio.get_running_loop(), asyncio.Event()
-        inference = OpenInferenceBackend(catalogue, self._may_manage)
+        member = self._member
+        inference = OpenInferenceBackend(catalogue, self._may_manage, member)
         backends = Backends(inference, TensorFlowBackend(catalogue))
         front, grpc_port = await start_front(
-            backends, self._host, self._ports[1], self._max_body_bytes, self._credentials
+            backends,
+            self._host,
+            self._ports[1] if member is None else member.grpc_port,
+            self._max_body_bytes,
+            self._credentials,
+            shares_port=member is not None,
         )
         fronts = (
             TensorFlowRest(catalogue),
@@ -225,7 +253,7 @@ class Server:
             Completions(catalogue),
             Pages(catalogue),
         )
-        routes = [*[route for front in fronts for route in front.routes()], metrics_route(catalogue)]
+        routes = [*[route for front in fronts for route in front.routes()], metrics_route(catalogue, member)]
         config = self._config
         application = Application(routes, self._max_body_bytes, config.request_seconds, config.read_seconds)
         http = HttpServer(application, self.drain_seconds, config.read_seconds, self._tls)
@@ -238,12 +266,16 @@ class Server:
         self._loop, self._catalogue = loop, catalogue
         self.application = application
         catalogue.is_open = True
+        if member is not None:
+            await member.join(handlers_of(catalogue, inference), lambda: _look(catalogue), self.when_alone)
         polling = asyncio.create_task(self._poll(catalogue))
         started.set_result(None)
         await ending.wait()
         catalogue.is_open = False
         http.should_exit = True
         polling.cancel()
+        if member is not None:
+            member.leave()
         await asyncio.gather(serving, front.stop(self.drain_seconds))
         with contextlib.suppress(asyncio.CancelledError):
             await polling
@@ -280,11 +312,33 @@ def _by_model(batching: Batching | Mapping[str, Batching] | None, models: Mappin
     return {name: batching.get(name, Batching()) for name in models}
 
 
-def metrics_route(catalogue: Catalogue) -> Route:
+def handlers_of(catalogue: Catalogue, inference: OpenInferenceBackend) -> dict[str, Handler]:
+    """What a process of several answers when all of them are asked."""
+
+    async def metrics(value: Any) -> Any:
+        return catalogue.metrics.text().decode()
+
+    async def statistics(value: Any) -> Any:
+        return inference.own_statistics(*value, is_checked=True)
+
+    return {"metrics": metrics, "statistics": statistics, "load": catalogue.load, "unload": catalogue.unload}
+
+
+def _look(catalogue: Catalogue) -> tuple[bool, list[str]]:
+    """Whether all models are ready, and those of which a version does not answer."""
+    stuck = [
+        name for name, entry in catalogue.models.items() if any(served.is_stuck for served in entry.loaded.values())
+    ]
+    return catalogue.is_ready, stuck
+
+
+def metrics_route(catalogue: Catalogue, member: Member | None = None) -> Route:
     """What is counted, for Prometheus, at the path that it looks at first and at TensorFlow Serving's."""
 
     async def answer(request: Request) -> Response:
-        return Response(catalogue.metrics.text(), CONTENT_TYPE)
+        if member is None:
+            return Response(catalogue.metrics.text(), CONTENT_TYPE)
+        return Response(merged_metrics(await member.ask("metrics")).encode(), CONTENT_TYPE)
 
     return Route("GET", re.compile("/metrics|/monitoring/prometheus/metrics"), answer)
 

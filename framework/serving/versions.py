@@ -25,10 +25,14 @@ _log = logging.getLogger("anabranch.serving")
 
 
 class Limits(NamedTuple):
-    """Bounds for the requests of a model: rows, and seconds for a batch (None for any time)."""
+    """Bounds for a model: rows of a request, seconds for a batch (None for any time), and what it may be.
+
+    Where several processes serve it (`is_shared`), none may keep anything between two requests.
+    """
 
     max_rows: int = MAX_ROWS
     patience: float | None = None
+    is_shared: bool = False
 
 
 class ModelVersions:
@@ -146,6 +150,8 @@ class ModelVersions:
             servable = await asyncio.get_running_loop().run_in_executor(
                 thread, _loaded_and_warm, self._path, number, tuple(shapes), self.config.batching.max_batch_size
             )
+            if self._limits.is_shared:
+                _check_keeps_nothing(servable)
         except Exception as error:
             self._memory.release(self.name, number)
             self._tried[number] = stamp
@@ -158,7 +164,7 @@ class ModelVersions:
         if isinstance(servable, Decoder):
             self.loaded[number] = ServedDecoder(self.name, servable, self._metrics, settings)
         else:
-            self.loaded[number] = ServedModel(self.name, servable, self._metrics, settings, *self._limits)
+            self.loaded[number] = ServedModel(self.name, servable, self._metrics, settings, *self._limits[:2])
         _log.info("model %r: version %d is served", self.name, number)
 
     def _let_go(self, number: int, is_replaced: bool = False) -> None:
@@ -189,6 +195,17 @@ class ModelVersions:
             await asyncio.wait(self._leaving)
         if self._file is not None:
             self._file.close()
+
+
+def _check_keeps_nothing(servable: Servable | Decoder) -> None:
+    """Raise a `ServableError` where requests have to come to the process that has answered others."""
+    if isinstance(servable, Decoder):
+        what = "is a decoder, whose slots are in one process"
+    elif any(signature.states for signature in servable.signatures.values()):
+        what = "has stateful layers, whose sequences are in one process"
+    else:
+        return
+    raise ServableError(f"It {what}: serve it without --workers.")
 
 
 def _stamp(path: Path) -> Any:

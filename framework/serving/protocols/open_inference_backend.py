@@ -13,6 +13,8 @@ from ..decoding.wire import answers
 from ..sequences import step_of
 from ..served_model import ServedModel
 from ..signature import OPEN_INFERENCE, Signature, TensorInfo
+from ..workers.member import Member
+from ..workers.merging import merged_statistics
 from .open_inference import EXTENSIONS, PLATFORM, as_wire, from_wire
 
 
@@ -22,18 +24,20 @@ class OpenInferenceBackend:
     Args:
         catalogue: the models.
         may_manage: whether clients may load and unload models.
+        member: the place of this process among those of the server; None where it is the only one.
     """
 
-    def __init__(self, catalogue: Catalogue, may_manage: bool = False) -> None:
-        self._catalogue, self._may_manage = catalogue, may_manage
+    def __init__(self, catalogue: Catalogue, may_manage: bool = False, member: Member | None = None) -> None:
+        self._catalogue, self._may_manage, self._member = catalogue, may_manage, member
 
     def is_ready(self) -> bool:
-        return self._catalogue.is_ready
+        return self._catalogue.is_ready and (self._member is None or self._member.all_ready)
 
     def is_model_ready(self, model: str, version: str) -> bool:
         entry = self._catalogue.models.get(model)
         found = None if entry is None else entry.find(version, "")
-        return self._catalogue.is_open and found is not None and not found.is_stuck
+        is_stuck = self._member is not None and model in self._member.stuck
+        return self._catalogue.is_open and found is not None and not found.is_stuck and not is_stuck
 
     def server_metadata(self) -> dict[str, Any]:
         return {"name": "anabranch", "version": __version__, "extensions": list(EXTENSIONS)}
@@ -76,13 +80,24 @@ class OpenInferenceBackend:
             config["model_transaction_policy"] = {"decoupled": True}
         return config
 
-    def statistics(self, model: str, version: str) -> list[dict[str, Any]]:
-        names = [model] if model else self._catalogue.open_names()
+    async def statistics(self, model: str, version: str) -> list[dict[str, Any]]:
+        own = self.own_statistics(model, version)
+        if self._member is None:
+            return own
+        names = {entry["name"] for entry in own}
+        found = merged_statistics(await self._member.ask("statistics", [model, version]))
+        return [entry for entry in found if entry["name"] in names]
+
+    def own_statistics(self, model: str, version: str, is_checked: bool = False) -> list[dict[str, Any]]:
+        """Give the statistics of this process, of models for which the request bears the token unless `is_checked`."""
+        every = list(self._catalogue.models) if is_checked else self._catalogue.open_names()
+        names = [model] if model else every
         found: list[dict[str, Any]] = []
         for name in names:
-            if version or model:
+            if (version or model) and not is_checked:
                 self._catalogue.find_any(name, version)
-            for number, served in sorted(self._catalogue.models[name].loaded.items()):
+            entry = self._catalogue.models.get(name)
+            for number, served in sorted(() if entry is None else entry.loaded.items()):
                 if not version or str(number) == version:
                     found.append(served.statistics.to_json(name, str(number)))
         return found
@@ -102,11 +117,13 @@ class OpenInferenceBackend:
 
     async def load(self, model: str) -> None:
         self._check_may_manage()
-        await self._catalogue.load(model)
+        self._catalogue.configured(model)
+        await (self._catalogue.load(model) if self._member is None else self._member.ask("load", model))
 
     async def unload(self, model: str) -> None:
         self._check_may_manage()
-        await self._catalogue.unload(model)
+        self._catalogue.configured(model)
+        await (self._catalogue.unload(model) if self._member is None else self._member.ask("unload", model))
 
     def _check_may_manage(self) -> None:
         if not self._may_manage:

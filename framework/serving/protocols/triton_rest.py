@@ -32,11 +32,11 @@ class TritonRest:
         return Response(write_json(self._backend.model_config(request.parts["model"], request.parts["version"])))
 
     async def _statistics(self, request: Request) -> Response:
-        found = self._backend.statistics(request.parts["model"], request.parts["version"])
+        found = await self._backend.statistics(request.parts["model"], request.parts["version"])
         return Response(write_json({"model_stats": found}))
 
     async def _all_statistics(self, request: Request) -> Response:
-        return Response(write_json({"model_stats": self._backend.statistics("", "")}))
+        return Response(write_json({"model_stats": await self._backend.statistics("", "")}))
 
     async def _index(self, request: Request) -> Response:
         asked = read_object(request.body) if request.body.strip() else {}

@@ -1,0 +1,76 @@
+"""What the processes of a server have counted, added up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+def merged_metrics(texts: Iterable[str]) -> str:
+    """Return Prometheus's text form of several processes as that of one: samples of the same name and labels add up.
+
+    >>> print(merged_metrics(["# TYPE n counter\\nn 1.0", "# TYPE n counter\\nn 2.0\\nm 1.0"]), end="")
+    # TYPE n counter
+    n 3.0
+    m 1.0
+    """
+    values: dict[str, float | None] = {}  # by what stands before a sample's value; None for comments
+    for text in texts:
+        for line in text.splitlines():
+            name, _, value = line.rpartition(" ")
+            if line.startswith("#"):
+                values.setdefault(line, None)
+            elif name:
+                before = values.get(name)
+                is_time = name.partition("{")[0].endswith("_created")
+                now = float(value)
+                values[name] = now if before is None else min(before, now) if is_time else before + now
+    lines = [name if value is None else f"{name} {value}" for name, value in values.items()]
+    return "\n".join([*_sorted(lines), ""])
+
+
+def _sorted(lines: Sequence[str]) -> list[str]:
+    """Bring samples behind the comments of their metric, where a process has some that the first has not."""
+    groups: dict[str, list[str]] = {}
+    family = ""
+    for line in lines:
+        if line.startswith("#"):
+            family = line.split(" ")[2]
+        else:
+            name = line.partition("{")[0].partition(" ")[0]
+            family = max((each for each in groups if name.startswith(each)), key=len, default=family)
+        groups.setdefault(family, []).append(line)
+    return [line for group in groups.values() for line in group]
+
+
+def merged_statistics(found: Iterable[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return Triton's statistics of several processes as those of one."""
+    merged: dict[tuple[str, str], dict[str, Any]] = {}
+    for entries in found:
+        for entry in entries:
+            key = entry["name"], entry["version"]
+            merged[key] = entry if key not in merged else _added(merged[key], entry)
+    return list(merged.values())
+
+
+def _added(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in one.items():
+        more = other.get(key)
+        if key == "batch_stats":
+            result[key] = _batches([*value, *(more or ())])
+        elif isinstance(value, dict) and isinstance(more, dict):
+            result[key] = _added(value, more)
+        elif key == "last_inference":
+            result[key] = max(value, more or 0)
+        else:
+            result[key] = value + more if isinstance(value, int) and isinstance(more, int) else value
+    return result
+
+
+def _batches(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    by_size: dict[int, dict[str, Any]] = {}
+    for entry in entries:
+        size = entry["batch_size"]
+        by_size[size] = {**_added(by_size[size], entry), "batch_size": size} if size in by_size else entry
+    return [by_size[size] for size in sorted(by_size)]
