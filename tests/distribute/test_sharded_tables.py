@@ -35,7 +35,14 @@ def lowered(graph: ab.Graph, targets: Any) -> str:
     devices = [Device(name, bandwidth=2e9, latency=2e-5) for name in named]
 
     program = PartProgram(
-        graph, targets, [], [], task=WORKER, devices=devices, exact=False, assign=_assigning(None, lambda placed: None)
+        graph,
+        targets,
+        [],
+        [],
+        task=WORKER,
+        devices=devices,
+        exact=False,
+        assign=_assigning(WORKER, None, lambda placed: None),
     )
     return program.text()
 

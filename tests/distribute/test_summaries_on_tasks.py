@@ -57,7 +57,7 @@ def test_the_task_of_the_writer_writes(running: Running, graph: ab.Graph, tmp_pa
 def test_tensors_stay_where_they_are(graph: ab.Graph, tmp_path: Path) -> None:
     found, _ = built(tmp_path / "logs", 1_000_000)
     devices = [Device(DeviceName.parse(f"{task}/device:CPU:0"), bandwidth=2e9, latency=2e-5) for task in (PS, WORKER)]
-    assign = _assigning(None, lambda placed: None)
+    assign = _assigning(WORKER, None, lambda placed: None)
     program = PartProgram(graph, [found.operation], [], [], task=WORKER, devices=devices, exact=False, assign=assign)
     received = [line for line in program.text().splitlines() if "= recv() @ /job:worker" in line]
     assert len(received) >= 4, "numbers, limits and counts of the buckets, and the mean"
