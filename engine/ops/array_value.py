@@ -58,7 +58,7 @@ class _Store:
         self.changed += 1
 
     def at(self, index: int, version: int) -> Any:
-        """What slot `index` holds at `version`; None for nothing."""
+        """Return what slot `index` holds at `version`; None for nothing."""
         for since, value in reversed(self.changes.get(index, ())):
             if since <= version:
                 return value
@@ -170,7 +170,7 @@ class ArrayValue:
 
     @property
     def is_dense(self) -> bool:
-        """Whether all elements are there, as the rows of one array: `stack` gives that without a copy."""
+        """Test whether all elements are there, as the rows of one array: `stack` gives that without a copy."""
         store = self._store
         return store.buffer is not None and not store.changed and all(map(self.has, range(self.size)))
 
@@ -183,7 +183,7 @@ class ArrayValue:
         return self._store.at(index, self._version)
 
     def has(self, index: int) -> bool:
-        """Whether slot `index` holds an element."""
+        """Test whether slot `index` holds an element."""
         store = self._store
         if index >= self.size:
             return False
@@ -401,7 +401,7 @@ class ArrayValue:
 
 
 def _is_array(value: Any) -> bool:
-    """Whether `value` is an array or scalar of NumPy, or an array of a module like it."""
+    """Test whether `value` is an array or scalar of NumPy, or an array of a module like it."""
     return is_numpy(value) or isinstance(value, _DeviceArray)
 
 

@@ -81,7 +81,7 @@ def dot_product_attention(
 
 
 def _groups(query: Tensor, key: Tensor, value: Tensor) -> int:
-    """How many heads of the query share one of the key."""
+    """Return how many heads of the query share one of the key; 1 where a number of heads is not known."""
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.shape is None or len(tensor.shape) != 4:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""What every op family uses: conversion of values to tensors, promotion, and building one operation."""
+"""Helpers of every op family: conversion of values to tensors, promotion, and building one operation."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def arrays_now(inputs: Sequence[Any]) -> list[Any] | None:
 
 
 def runs_now(inputs: Iterable[Any]) -> bool:
-    """Whether an op over these tensors runs at once: no graph is being built, and none of them is symbolic."""
+    """Test whether an op over these tensors runs at once: no graph is being built, and none of them is symbolic."""
     return not _context.stack and all(isinstance(tensor, Value) for tensor in inputs)
 
 
@@ -187,7 +187,7 @@ def check_castable(source: DType, wanted: DType) -> None:
 
 
 def is_numpy(value: Any) -> TypeGuard[np.ndarray[Any, Any]]:
-    """Whether `value` is a NumPy array or scalar."""
+    """Test whether `value` is a NumPy array or scalar."""
     return isinstance(value, (np.ndarray, np.generic))
 
 
@@ -362,7 +362,7 @@ def _holds_symbols(value: Any) -> bool:
 
 
 def dtype_of(value: TensorLike) -> Any:
-    """What `value` brings to promotion: its dtype, or its Python type if it is a weak scalar."""
+    """Return what `value` brings to promotion: its dtype, or its Python type if it is a weak scalar."""
     if isinstance(value, (Tensor, Variable, VariableRows, ShardedVariable, IndexedSlices)):
         return value.dtype
     if isinstance(value, _PYTHON_SCALARS) and not isinstance(value, np.generic):

@@ -50,7 +50,7 @@ def unit_of_words(words: Any) -> Any:
 
 
 def element_count(shape: Sequence[int]) -> int:
-    """How many elements `shape` holds."""
+    """Return the number of elements that `shape` holds."""
     return math.prod(shape)
 
 
@@ -67,7 +67,7 @@ def floating_dtype(name: str, dtype: Any) -> DType:
 
 
 def is_number(*values: Any) -> bool:
-    """Whether the values are numbers that are known now."""
+    """Test whether the values are numbers that are known now."""
     return all(isinstance(value, (int, float, np.number)) for value in values)
 
 

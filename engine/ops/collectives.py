@@ -111,7 +111,7 @@ def replicated(weight: Any = 1.0) -> Generator[None]:
 
 
 def is_replicated() -> bool:
-    """Whether a step of several members is being built."""
+    """Test whether a step of several members is being built."""
     return bool(_replicas.weights) and current_group().size > 1
 
 

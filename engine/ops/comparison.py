@@ -269,7 +269,7 @@ class _Extremum(_Elementwise):
         return super().infer(*inputs)
 
     def wins(self, x: Tensor, y: Tensor) -> Tensor:
-        """Where `x` alone is chosen."""
+        """Test, elementwise, whether `x` alone is chosen."""
         raise NotImplementedError(f"{type(self).__name__} must define wins().")
 
     def grad(self, node: Operation, *cotangents: Tensor | None) -> Sequence[Any]:
@@ -355,22 +355,22 @@ def greater_equal(x1: TensorLike, x2: TensorLike) -> Tensor:
 
 
 def isnan(x: TensorLike) -> Tensor:
-    """Whether each element is NaN."""
+    """Test whether each element is NaN."""
     return apply(Isnan(), convert_to_tensor(x))
 
 
 def isinf(x: TensorLike) -> Tensor:
-    """Whether each element is infinite, with either sign."""
+    """Test whether each element is infinite, with either sign."""
     return apply(Isinf(), convert_to_tensor(x))
 
 
 def isfinite(x: TensorLike) -> Tensor:
-    """Whether each element is neither infinite nor NaN."""
+    """Test whether each element is neither infinite nor NaN."""
     return apply(Isfinite(), convert_to_tensor(x))
 
 
 def isclose(x1: TensorLike, x2: TensorLike, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
-    """Whether ``|x1 - x2| <= atol + rtol * |x2|``, elementwise; equal infinities are close.
+    """Test whether ``|x1 - x2| <= atol + rtol * |x2|``, elementwise; equal infinities are close.
 
     Args:
         equal_nan: whether two NaNs are close.
@@ -382,22 +382,22 @@ def isclose(x1: TensorLike, x2: TensorLike, rtol: float = 1e-5, atol: float = 1e
 
 
 def logical_and(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """Whether both are true (numbers: not 0), elementwise."""
+    """Test whether both are true (numbers: not 0), elementwise."""
     return bitwise_and(cast(x1, dtypes.bool_), cast(x2, dtypes.bool_))
 
 
 def logical_or(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """Whether either is true (numbers: not 0), elementwise."""
+    """Test whether either is true (numbers: not 0), elementwise."""
     return bitwise_or(cast(x1, dtypes.bool_), cast(x2, dtypes.bool_))
 
 
 def logical_xor(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """Whether just one is true (numbers: not 0), elementwise."""
+    """Test whether just one is true (numbers: not 0), elementwise."""
     return bitwise_xor(cast(x1, dtypes.bool_), cast(x2, dtypes.bool_))
 
 
 def logical_not(x: TensorLike) -> Tensor:
-    """Whether it is false (numbers: 0), elementwise."""
+    """Test whether it is false (numbers: 0), elementwise."""
     return apply(LogicalNot(), cast(x, dtypes.bool_))
 
 

@@ -302,7 +302,7 @@ def magnitude(x: Tensor) -> Tensor:
 
 
 def isreal(x: TensorLike) -> Tensor:
-    """Whether the imaginary part of each element is 0.
+    """Test whether the imaginary part of each element is 0.
 
     >>> import anabranch as ab
     >>> ab.Session().run(ab.ops.isreal([1 + 1j, 2 + 0j]))

@@ -40,7 +40,7 @@ from .window_geometry import (
 
 @dataclass(frozen=True)
 class _Convolution(Op):
-    """What the three ops share: one number for each spatial axis, and how the input is padded."""
+    """Base of the three ops: one number for each spatial axis, and how the input is padded."""
 
     strides: tuple[int, ...]
     dilation: tuple[int, ...]
@@ -533,7 +533,7 @@ def conv_transpose(
 
 
 def _transposed(reach: int, stride: int, padding: Padding, extra: int | None) -> tuple[int, tuple[int, int]]:
-    """How much larger than size * stride the result is along an axis, and what the convolution's padding was."""
+    """Return by how much the result exceeds size * stride along an axis, and the padding of the convolution."""
     if padding == "valid":
         more = max(stride - reach, 0) if extra is None else extra
         return reach - stride + more, (0, -more)

@@ -184,7 +184,7 @@ def _views(xp: Any, x: Any, windows: Sequence[Window]) -> Iterator[tuple[Block, 
 
 
 def _frame(windows: Sequence[Window]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Which part of all the windows' cells the input fills, and which part of the input they are."""
+    """Return the part of all the windows' cells that the input fills, and the part of the input that fills it."""
     into: list[Any] = []
     source: list[Any] = []
     for window in windows:
@@ -213,7 +213,7 @@ def _columns(xp: Any, x: Any, windows: Sequence[Window], groups: int) -> Iterato
 
 
 def _has_few_filters(channels: int, filters: int, windows: Sequence[Window]) -> bool:
-    """Whether `_few_filters` is the quicker way: measured, on images of 16 to 64 cells a side."""
+    """Test whether `_few_filters` is the quicker way: measured, on images of 16 to 64 cells a side."""
     many = filters == 1 or (channels >= 64 and channels >= 4 * filters)
     return many and all(window.stride == 1 for window in windows)
 
@@ -237,7 +237,7 @@ def _few_filters(xp: Any, x: Any, kernel: Any, windows: Sequence[Window]) -> Any
 
 
 def _are_disjoint(windows: Sequence[Window]) -> bool:
-    """Whether all windows lie inside the input and none in another's reach."""
+    """Test whether all windows are inside the input and none is in another's reach."""
     return all(w.inside and w.kernel <= w.stride and (w.kernel == 1 or w.dilation == 1) for w in windows)
 
 

@@ -12,7 +12,7 @@ from ..graph.tensor import Symbol, Tensor
 
 
 class Contribution(ABC):
-    """What an op's `grad` may return for an input instead of a tensor."""
+    """A cotangent that an op's `grad` may return for an input instead of a tensor."""
 
     @abstractmethod
     def add_to(self, current: Any) -> Any:

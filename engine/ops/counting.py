@@ -23,7 +23,7 @@ LARGEST = 2**31 - 1  # of int32
 
 @dataclass(frozen=True)
 class CountNonzero(_Reduction):
-    """How many elements along the axes are not zero, as int32, where the number of elements is known by the run."""
+    """The number of nonzero elements along the axes, as int32, where only the run shows whether int32 can hold it."""
 
     never_fails: ClassVar[bool] = False
 
@@ -67,7 +67,7 @@ class CountNonzero(_Reduction):
 
 
 def count_nonzero(x: TensorLike, axis: AxisLike = None) -> Tensor:
-    """How many elements over `axis` are not zero, as int32.
+    """Count the elements over `axis` that are not zero, as int32.
 
     Raises:
         OverflowError: when the graph runs, a count is larger than int32 can hold.

@@ -187,7 +187,7 @@ def _arange(xp: Any, *limits: Any) -> Any:
 
 
 def _arange_size(start: Any, stop: Any, step: Any) -> int:
-    """How many elements NumPy's arange has, over scalars of one dtype, without making them."""
+    """Return the number of elements of NumPy's arange, over scalars of one dtype, without making them."""
     if dtypes.is_integer(start.dtype):
         return max(0, -((start.item() - stop.item()) // step.item()))
     with np.errstate(all="ignore"):

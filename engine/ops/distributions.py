@@ -173,7 +173,7 @@ def _binomial_by_rejection(u: Any, v: Any, n: Any, p: Any) -> tuple[Any, Any]:
 
 
 def _binomial_numbers(key: Any, n: Any, p: Any) -> Any:
-    """How many of n trials succeed, for probabilities p up to a half."""
+    """Draw how many of n trials succeed, for probabilities p up to a half."""
 
     def propose(unit: Any, places: Any) -> tuple[Any, Any]:
         trials, rare = n[places], p[places]
@@ -189,7 +189,7 @@ def _binomial_numbers(key: Any, n: Any, p: Any) -> Any:
 
 
 def draw_binomial(key: Any, shape: Sequence[int], counts: Any, probabilities: Any, dtype: Any = "float32") -> Any:
-    """How many of `counts` trials succeed, as an array. NaN for no count or no probability. See `draw_gamma`."""
+    """Draw how many of `counts` trials succeed, as an array. NaN for no count or no probability. See `draw_gamma`."""
     trials: Any = np.floor(_parameter(counts, shape, "binomial: counts"))
     chances = _parameter(probabilities, shape, "binomial: probabilities")
     valid = (trials >= 0) & np.isfinite(trials) & (chances >= 0) & (chances <= 1)
@@ -354,7 +354,7 @@ def beta(shape: ShapeLike, alpha: TensorLike, beta: TensorLike, dtype: Any = Non
 def binomial(
     shape: ShapeLike, counts: TensorLike, probabilities: TensorLike, dtype: Any = None, seed: Any = None
 ) -> Tensor:
-    """How many of `counts` independent trials succeed, as floats. No gradient flows through them.
+    """Draw how many of `counts` independent trials succeed, as floats. No gradient flows through them.
 
     Args:
         shape: ints, int32 scalar tensors or both.

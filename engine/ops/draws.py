@@ -50,7 +50,7 @@ class Draw(Later):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the rows."""
+        """The shape of the rows."""
         return self.whole if self.rows is None else (len(self.rows), *self.whole[1:])
 
     def at(self, rows: Rows) -> Draw:

@@ -48,5 +48,5 @@ def check_holds(op: Op, spec: Any, value: float | None, what: str) -> None:
 
 
 def is_real(dtype: DType) -> bool:
-    """Whether `dtype` holds real numbers or bools."""
+    """Test whether `dtype` holds real numbers or bools."""
     return dtype.kind != "c"

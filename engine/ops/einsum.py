@@ -127,7 +127,7 @@ class Contraction(Op):
 
 @dataclass(frozen=True)
 class _Plan:
-    """How a contraction becomes a product of matrices: axis orders, and how many axes each part has."""
+    """A contraction as a product of matrices: axis orders, and how many axes each part has."""
 
     order_a: tuple[int, ...]  # batch, rows, inner
     order_b: tuple[int, ...]  # batch, inner, columns

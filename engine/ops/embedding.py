@@ -30,7 +30,7 @@ STRATEGIES = ("mod", "div")
 
 
 def shard_sizes(count: int, shards: int) -> list[int]:
-    """How many of `count` rows each shard holds, with either strategy: the first ones take one more."""
+    """Return how many of `count` rows each shard holds, with either strategy: the first ones take one more."""
     return [count // shards + (shard < count % shards) for shard in range(shards)]
 
 
@@ -44,7 +44,7 @@ def shards_of(params: Any, partition_strategy: str) -> tuple[list[Any], str]:
 def find_shards(
     ids: TensorLike, sizes: Sequence[Any], partition_strategy: str = "mod", caller: str = "embedding_lookup"
 ) -> tuple[Tensor, Tensor]:
-    """Where the rows of ids are: the numbers of their shards, and their places there.
+    """Find the rows of ids: the numbers of their shards, and their places there.
 
     Args:
         ids: integers.
@@ -139,7 +139,7 @@ def _rows(table: Any, places: Tensor) -> Tensor:
 
 
 def _rows_of(table: Any) -> Any:
-    """How many rows a shard has, as an int or an int32 scalar."""
+    """Return the number of rows of a shard, as an int or an int32 scalar."""
     if table.shape == ():
         raise ValueError("embedding_lookup: each shard must be a table with an axis of rows, got a scalar.")
     known = None if table.shape is None else table.shape[0]

@@ -1,4 +1,4 @@
-"""Where a symbol is among the arguments of a public function, all of the function is built into the symbol's graph.
+"""Entry into the graph of a symbol: a public function with one among its arguments is built there as a whole.
 
 So ``ops.take(variable, placeholder)`` outside of a graph reads the variable in the graph, each time that it runs, and
 helpers inside of a composite function build where the symbol is. Inside of a graph there is nothing to decide.

@@ -46,7 +46,7 @@ class NumpyFunction(Op):
         return values[0] if len(values) == 1 else tuple(values)
 
     def _called(self, values: Sequence[Any]) -> Any:
-        """What the function returns; its own products have the threads that OpenBLAS has outside of steps."""
+        """Call the function; its own products have the threads that OpenBLAS has outside of steps."""
         if blas.limited is None or not blas.limited.pause():
             return self.function(*values)
         try:
@@ -55,7 +55,7 @@ class NumpyFunction(Op):
             blas.limited.go_on()
 
     def _separated(self, returned: Any) -> Sequence[Any]:
-        """What the function returned, as one value for each output.
+        """Return what the function returned, as one value for each output.
 
         Raises:
             TypeError: there are more or fewer.
@@ -152,7 +152,7 @@ def _given(value: Any) -> Any:
 
 
 def _becomes(array: Any, wanted: DType) -> bool:
-    """Whether Python data may take the dtype that is wanted: numbers without loss of kind, and nothing from text."""
+    """Test whether Python data may take the dtype that is wanted: numbers without loss of kind, nothing from text."""
     if "T" in (array.dtype.kind, wanted.kind):
         return array.size == 0
     return array.size == 0 or np.can_cast(array.dtype, wanted, "same_kind")

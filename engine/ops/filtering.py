@@ -105,7 +105,7 @@ def gaussian_blur(
 
 
 def sobel_edges(images: TensorLike, data_format: str | None = None) -> Tensor:
-    """How much brighter images become downward and to the right, by Sobel's filters. The borders are mirrored.
+    """Compute how much brighter images become downward and to the right, by Sobel's filters. The borders are mirrored.
 
     Args:
         images: one image or a batch, of height and width 2 at least.

@@ -208,7 +208,7 @@ class NextAfter(_Elementwise):
 
 @dataclass(frozen=True)
 class Signbit(_Function):
-    """Whether the sign bit is set: of negative numbers, and of -0.0."""
+    """A test whether the sign bit is set: of negative numbers, and of -0.0."""
 
     function = "signbit"
 
@@ -361,18 +361,18 @@ def nextafter(x1: TensorLike, x2: TensorLike) -> Tensor:
 
 
 def signbit(x: TensorLike) -> Tensor:
-    """Whether the sign bit of each element is set: it is negative, or -0.0. Never so for unsigned numbers."""
+    """Test whether the sign bit of each element is set: it is negative, or -0.0. Never so for unsigned numbers."""
     (tensor,) = promote_numbers(x)
     return apply(Signbit(), tensor)
 
 
 def isposinf(x: TensorLike) -> Tensor:
-    """Whether each element is positive infinity; no integer is."""
+    """Test whether each element is positive infinity; no integer is."""
     return _is_infinity(x, math.inf)
 
 
 def isneginf(x: TensorLike) -> Tensor:
-    """Whether each element is negative infinity; no integer is."""
+    """Test whether each element is negative infinity; no integer is."""
     return _is_infinity(x, -math.inf)
 
 

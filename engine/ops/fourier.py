@@ -157,7 +157,7 @@ class RealTransform(Op):
 
 
 def _multiplicity(xp: Any, length: int, dtype: Any) -> Any:
-    """How often each value of half a transform stands in the whole: twice, but for the first and the middle one."""
+    """Count how often each value of half a transform is in the whole: twice, but for the first and the middle one."""
     counts = xp.full(length // 2 + 1, 2, dtype)
     counts[0] = 1
     if length % 2 == 0:

@@ -51,7 +51,7 @@ class Fused(Op):
         return tuple(values[k] for k in self.results)
 
     def may_replace(self, result: TensorSpec, operand: TensorSpec) -> bool:
-        """Whether a result may be written over an operand of the same shape: each element is read before."""
+        """Test whether a result may be written over an operand of the same shape: each element is read before."""
         return not self.layouts or self.size == _size(result) == _size(operand)
 
 
@@ -94,7 +94,7 @@ class FusedTogether(Op):
         return tuple(value for given in self.members(inputs) for value in self.op.run(xp, *given))
 
     def may_replace(self, result: int, operand: int) -> bool:
-        """Whether a result may be written over an operand, by their positions: they are of the same member."""
+        """Test whether a result may be written over an operand, by their positions: they are of the same member."""
         first, each = len(self.shared), len(self.own)
         return operand >= first and (operand - first) // each == result // len(self.op.results)
 

@@ -1,4 +1,4 @@
-"""What all image functions share: which axes are which, and images as batches with channels last."""
+"""Helpers of all image functions: which axes are which, and images as batches with channels last."""
 
 from __future__ import annotations
 

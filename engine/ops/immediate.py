@@ -45,7 +45,10 @@ _quiet = _Quiet()
 
 
 class _Watch:
-    """What looks at each op that has run: its op, the arrays it took and those it gave; None for nothing."""
+    """A holder of the function that checks each op that has run; None for no check.
+
+    The function takes the op, the arrays that it took and those that it gave.
+    """
 
     check: Callable[[Op, Sequence[Any], Sequence[Any]], None] | None = None
 
@@ -128,7 +131,7 @@ def value_of(item: Any, spec: Any) -> Value:
 
 
 def _plan(op: Op, inputs: Sequence[Tensor], arrays: Sequence[Any]) -> Plan | None:
-    """How an op is called on arrays of these shapes; None if it is to be looked at anew each time.
+    """Return how an op is called on arrays of these shapes; None if that has to be found each time.
 
     Raises:
         ValueError, TypeError: the inputs do not fit the op.

@@ -1,4 +1,4 @@
-"""What is done with `IndexedSlices`: adding up, making them dense, taking them apart, writing them to variables."""
+"""Functions over `IndexedSlices`: adding up, making them dense, taking them apart, writing them to variables."""
 
 from __future__ import annotations
 

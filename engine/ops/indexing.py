@@ -163,7 +163,7 @@ def _parse_array(entry: Any, items: list[Item], inputs: list[Tensor]) -> None:
 
 
 def _used_axes(items: Iterable[Item], ranks: Iterable[int | None]) -> int:
-    """How many axes of the indexed value the items use up. `ranks`: for each input its mask's rank, else None."""
+    """Count the axes of the indexed value that the items use up. `ranks`: for each input its mask's rank, else None."""
     remaining = iter(ranks)
     used = 0
     for item in items:
@@ -244,7 +244,7 @@ def _indexed_shape(spec: TensorSpec, items: Items, specs: Sequence[TensorSpec]) 
 
 
 def _picks(items: Items, specs: Sequence[TensorSpec]) -> list[TensorSpec]:
-    """Of the inputs' specs, those that are indices and not bounds of slices."""
+    """Return those of the inputs' specs that are indices and not bounds of slices."""
     remaining = iter(specs)
     picks: list[TensorSpec] = []
     for item in items:
@@ -288,7 +288,7 @@ def add_at(xp: Any, out: Any, key: tuple[Any, ...], values: Any) -> None:
 
 
 def is_in_range(op: Op, x: Tensor, indices: Sequence[Tensor]) -> bool:
-    """Whether all indices are constants, where `op` finds something in an array of the shape of `x`."""
+    """Test whether all indices are constants, where `op` finds something in an array of the shape of `x`."""
     known = [constant_value(tensor) for tensor in indices]
     shape: Any = x.shape
     if any(value is None for value in known) or shape is None or None in shape:
@@ -335,7 +335,7 @@ class _Indexing(Op):
         return ItemContribution(x, self.items, tuple(indices), dy), *[None] * len(indices)
 
     def takes_rows(self, indices: Sequence[Tensor]) -> bool:
-        """Whether the key is nothing but integers for the first axis."""
+        """Test whether the key is nothing but integers for the first axis."""
         (item, *more) = self.items or (None,)
         if more or item is not Place.INPUT:
             return not more and is_integer(item)
@@ -420,7 +420,7 @@ def _specs(tensors: Iterable[Tensor]) -> list[TensorSpec]:
 
 
 def _repeats(items: Items, indices: Sequence[Tensor]) -> bool:
-    """Whether the key may name a position more than once."""
+    """Test whether the key may name a position more than once."""
     return any(pick.shape != () and pick.dtype != dtypes.bool_ for pick in _picks(items, _specs(indices)))
 
 

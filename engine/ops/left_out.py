@@ -15,12 +15,12 @@ class LeavesOut:
     """
 
     def ids_and_count(self, *inputs: Any) -> tuple[Any, int]:
-        """Of the inputs of a run the ids, and how many groups there are."""
+        """Return the ids among the inputs of a run, and the number of groups."""
         raise NotImplementedError(f"{type(self).__name__} must define ids_and_count().")
 
 
 def first_left_out(op: LeavesOut, inputs: Sequence[Any]) -> str | None:
-    """How many ids name no group, and which is the first; None if all name one."""
+    """Describe how many ids name no group, and which is the first; None if all name one."""
     ids, count = op.ids_and_count(*inputs)
     ids = np.asarray(ids)
     stray = (ids < 0) | (ids >= count)

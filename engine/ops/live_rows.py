@@ -1,4 +1,4 @@
-"""What loops over sorted rows take and give: steps of the rows that are live, and results of all rows again.
+"""Ops around loops over sorted rows: they give the steps of the rows that are live, and results of all rows again.
 
 Made by the pass `live_rows`. A batch of sequences is cut into *segments*: stretches of steps, each with so many rows of
 the batch in the order in which they end (or begin). Times are counted in the order in which the loop goes.

@@ -10,7 +10,7 @@ from .sorting import searchsorted, sort
 
 
 def allclose(x1: TensorLike, x2: TensorLike, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
-    """Whether ``|x1 - x2| <= atol + rtol * |x2|`` for all elements, as a scalar bool. See `isclose`.
+    """Test whether ``|x1 - x2| <= atol + rtol * |x2|`` for all elements, as a scalar bool. See `isclose`.
 
     >>> import anabranch as ab
     >>> bool(ab.Session().run(ab.ops.allclose([1.0, 2.0], [1.0, 2.000001])))
@@ -20,7 +20,7 @@ def allclose(x1: TensorLike, x2: TensorLike, rtol: float = 1e-5, atol: float = 1
 
 
 def isin(x1: TensorLike, x2: TensorLike, assume_unique: bool = False, invert: bool = False) -> Tensor:
-    """Whether each element of `x1` occurs in `x2`, as bools of the shape of `x1`. A NaN occurs nowhere.
+    """Test whether each element of `x1` occurs in `x2`, as bools of the shape of `x1`. A NaN occurs nowhere.
 
     Args:
         x1: elements to look for.

@@ -327,7 +327,7 @@ def solve(a: TensorLike, b: TensorLike) -> Tensor:
 
 
 def _solved(op: Op, a: TensorLike, b: TensorLike) -> Tensor:
-    """What `op` solves; a right side with an axis less is one vector a matrix."""
+    """Solve by `op`; a right side with an axis less is one vector a matrix."""
     (left, right), dtype = widened(a, b)
     if left.ndim is not None and right.ndim == left.ndim - 1:
         return cast(squeeze(apply(op, left, expand_dims(right, -1)), -1), dtype)

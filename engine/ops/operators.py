@@ -89,7 +89,7 @@ _UFUNCS: dict[Any, Any] = {  # what NumPy's own operators call where an array is
 
 
 def _ufunc(ufunc: Any, method: str, inputs: Any, options: Any) -> Any:
-    """What a NumPy ufunc gives that stands for a Python operator; NotImplemented for all others."""
+    """Return what a NumPy ufunc gives that stands for a Python operator; NotImplemented for all others."""
     function = _UFUNCS.get(ufunc)
     return NotImplemented if function is None or method != "__call__" or options else function(*inputs)
 

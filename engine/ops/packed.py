@@ -16,7 +16,7 @@ from .base import Op
 
 @dataclass(frozen=True)
 class Layout:
-    """How a matrix is packed.
+    """The layout of a packed matrix.
 
     Attributes:
         rows: of the matrix.

@@ -103,7 +103,7 @@ class Pad(Op):
 
 @dataclass(frozen=True)
 class PadPositions(Op):
-    """Where the elements of a padded axis come from. Inputs: the axis's size, the widths before and behind."""
+    """Positions from which elements of a padded axis come. Inputs: the axis's size, the widths before and behind."""
 
     mode: str
 

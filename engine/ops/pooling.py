@@ -48,7 +48,7 @@ from .window_geometry import (
 
 @dataclass(frozen=True)
 class _Pooling(Op):
-    """What the ops share: one number for each spatial axis, and how the input is padded."""
+    """Base of the ops: one number for each spatial axis, and how the input is padded."""
 
     pool_size: tuple[int, ...]
     strides: tuple[int, ...]
@@ -77,7 +77,7 @@ class _Pooling(Op):
 
     @property
     def _disjoint(self) -> bool:
-        """Whether no cell lies in two windows."""
+        """Test whether no cell is in two windows."""
         return all(stride >= kernel for stride, kernel in zip(self.strides, self.pool_size, strict=True))
 
     @property
@@ -127,7 +127,7 @@ def _spread(xp: Any, x: Any, windows: Sequence[Window]) -> Any:
 
 
 def _counts(xp: Any, windows: Sequence[Window]) -> Any:
-    """How many cells of the input each window has: a number, or an array that broadcasts against the result."""
+    """Count the cells of the input in each window: a number, or an array that broadcasts against the result."""
     counts: Any = 1
     for axis, window in enumerate(windows):
         if window.inside:

@@ -39,7 +39,7 @@ class ProductThen(Op):
 
     @property
     def steps(self) -> tuple[tuple[Op, tuple[int, ...]], ...]:
-        """What is computed, in order: each an op and, for those behind the product, the values of `then` it takes."""
+        """The steps, in order: each an op and, for those behind the product, the values of `then` that it takes."""
         return ((self.product, ()), *self.then.steps)
 
     def infer(self, *inputs: Any) -> tuple[Spec, ...]:
@@ -47,7 +47,7 @@ class ProductThen(Op):
         return (*([result] if self.keeps else []), *self.then.infer(result, *inputs[self.taken :]))
 
     def is_product_possible(self, values: Sequence[Any]) -> bool:
-        """Whether arrays fit each other, as far as the product goes: if not, that is what failed."""
+        """Test whether arrays fit each other, as far as the product goes: if not, that is what failed."""
         try:
             self.product.infer(*[TensorSpec(value.shape, as_dtype(value.dtype)) for value in values[: self.taken]])
         except ValueError:

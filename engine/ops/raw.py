@@ -26,14 +26,14 @@ from .base import Op, Operation, Tensor, TensorLike, convert_to_tensor
 
 
 class SwitchOutputs(NamedTuple):
-    """What `switch` gives: one of the two is alive, the other one dead."""
+    """The results of `switch`: one of the two is alive, the other one dead."""
 
     output_false: Tensor
     output_true: Tensor
 
 
 class MergeOutputs(NamedTuple):
-    """What `merge` gives: a value, and which of the inputs it was."""
+    """The results of `merge`: a value, and which of the inputs it was."""
 
     output: Tensor
     value_index: Tensor
@@ -318,7 +318,7 @@ def _add(op: RawOp, name: str | None, *inputs: Tensor) -> tuple[Tensor, ...]:
 
 
 def back_edges(merge: Operation) -> list[Operation]:
-    """What hands values to a Merge `into` which it was built."""
+    """Return the `NextIteration` operations that were built `into` a Merge: they hand values to it."""
     later = merge.graph.operations[merge.index + 1 :]
     return [node for node in later if isinstance(node.op, NextIteration) and node.op.into is merge.outputs[0]]
 

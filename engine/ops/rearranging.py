@@ -153,7 +153,7 @@ def empty_like(x: TensorLike, dtype: Any = None) -> Tensor:
 
 
 def is_tensor(x: Any) -> bool:
-    """Whether `x` is a tensor of a graph. Arrays, numbers and variables are none.
+    """Test whether `x` is a tensor of a graph. Arrays, numbers and variables are none.
 
     >>> import anabranch as ab
     >>> ab.ops.is_tensor(ab.constant(1.0)), ab.ops.is_tensor(1.0)

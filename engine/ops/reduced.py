@@ -1,4 +1,4 @@
-"""What all reductions share: axes with known and unknown ranks, the base class, the sum, and undoing a reduction.
+"""Helpers of all reductions: axes with known and unknown ranks, the base class, the sum, and undoing a reduction.
 
 `axes` of an op is a sorted tuple counted from the front wherever the rank is known. Where it is not, the axes are kept
 as the user gave them (None for all) and resolved when the op runs.
@@ -120,7 +120,7 @@ def emit_reduce(ufunc: str, op: _Reduction, x: str, out: str | None = None) -> s
 
 
 def reduction_cases() -> Iterable[tuple[Any, Axes, bool, str]]:
-    """What samples of reductions have in common: inputs, axes, keepdims, and a label."""
+    """Yield what samples of reductions have in common: inputs, axes, keepdims, and a label."""
     x = np.random.default_rng(0).uniform(-2, 2, (2, 3, 4)).astype("float32")
     yield x, (1,), False, "one axis"
     yield x, (0, 2), True, "two axes, kept"

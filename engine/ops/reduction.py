@@ -52,7 +52,7 @@ from .shaping import reshape
 
 @dataclass(frozen=True)
 class ReducedCount(Op):
-    """How many elements each result of a reduction is made of (at least 1), from the shape (an int32 vector)."""
+    """The number of elements behind each result of a reduction (at least 1), from the shape (an int32 vector)."""
 
     axes: Axes
     dtype: DType
@@ -310,14 +310,14 @@ class _Logical(_Reduction):
 
 @dataclass(frozen=True)
 class AllTrue(_Logical):
-    """Whether every element along the axes is true; so it is for no elements."""
+    """A test whether every element along the axes is true; so it is for no elements."""
 
     ufunc: ClassVar[str] = "logical_and"
 
 
 @dataclass(frozen=True)
 class AnyTrue(_Logical):
-    """Whether some element along the axes is true; not so for no elements."""
+    """A test whether some element along the axes is true; not so for no elements."""
 
     ufunc: ClassVar[str] = "logical_or"
 
@@ -495,13 +495,13 @@ def amin(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor
 
 
 def all(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
-    """Whether all elements over `axis` are true (not zero); true for no elements."""
+    """Test whether all elements over `axis` are true (not zero); true for no elements."""
     tensor = cast(x, "bool")
     return apply(AllTrue(axes_attribute(axis, tensor.ndim), keepdims), tensor)
 
 
 def any(x: TensorLike, axis: AxisLike = None, keepdims: bool = False) -> Tensor:
-    """Whether any element over `axis` is true (not zero); false for no elements."""
+    """Test whether any element over `axis` is true (not zero); false for no elements."""
     tensor = cast(x, "bool")
     return apply(AnyTrue(axes_attribute(axis, tensor.ndim), keepdims), tensor)
 

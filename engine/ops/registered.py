@@ -70,7 +70,7 @@ class RegisteredFunction:
 
     @property
     def is_here(self) -> bool:
-        """Whether this process has it."""
+        """Test whether this process has it."""
         return self.name in _functions
 
     def missing(self) -> str:

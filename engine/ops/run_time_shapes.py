@@ -200,5 +200,5 @@ class ReshapeToShape(Op):
 
 
 def _are_alike(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors are known to have the same shape."""
+    """Test whether two tensors are known to have the same shape."""
     return a.shape is not None and a.shape == b.shape and None not in a.shape

@@ -194,7 +194,7 @@ class ScatterUpdate(_Scatter):
 
 
 def _last_writes(xp: Any, places: Any, size: int) -> Any:
-    """Which of the entries of `places` are the last ones at their place."""
+    """Select the entries of `places` that are the last ones at their place."""
     if (places[1:] > places[:-1]).all():
         return slice(None)  # all
     order = xp.arange(places.size)

@@ -33,7 +33,7 @@ from .sorting import argsort
 
 
 def _inside(xp: Any, ids: Any, count: int) -> Any:
-    """Which ids name one of `count` segments; None if all do."""
+    """Test which ids name one of `count` segments; None if all do."""
     if not ids.size or (int(ids.min()) >= 0 and int(ids.max()) < count):
         return None
     return (ids >= 0) & (ids < count)
@@ -104,7 +104,7 @@ class _SegmentReduction(LeavesOut, Op):
 
 
 def _cases() -> tuple[Any, Any, list[tuple[Any, Any, int, str]]]:
-    """What the samples of all reductions have in common: data, ids and (data, ids, count, label)."""
+    """Return what the samples of all reductions have in common: data, ids and (data, ids, count, label)."""
     x = np.array([[1, 2], [3, 5], [-4, 6], [7, -8], [9, 10]], "float32")
     ids = np.array([2, 0, 2, -1, 5], "int32")
     cases = [

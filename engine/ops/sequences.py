@@ -143,7 +143,7 @@ def sequence_mask(lengths: TensorLike, maxlen: Any = None, dtype: Any = "bool") 
 
 @dataclass(frozen=True)
 class InvertPermutation(Op):
-    """Where each number from 0 on stands in a permutation of them."""
+    """The place of each number from 0 on in a permutation of them."""
 
     def infer(self, *inputs: Any) -> TensorSpec:
         (x,) = inputs

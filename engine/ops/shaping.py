@@ -46,12 +46,12 @@ def resolve_shape(shape: ShapeLike) -> tuple[tuple[int | None, ...], list[Tensor
 
 
 def is_shape_vector(shape: Any) -> bool:
-    """Whether `shape` is one vector tensor whose entries are not known now."""
+    """Test whether `shape` is one vector tensor whose entries are not known now."""
     return isinstance(shape, Tensor) and shape.ndim == 1 and constant_value(shape) is None
 
 
 def shape_from_vector(vector: Tensor) -> Shape:
-    """What is known of the shape that a vector tensor holds."""
+    """Return what is known of the shape that a vector tensor holds."""
     if isinstance(vector, Symbol) and isinstance(vector.operation.op, ShapeOf):
         return vector.operation.inputs[0].shape
     length = vector.shape[0] if vector.shape else None

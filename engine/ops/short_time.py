@@ -37,12 +37,12 @@ from .shaping import broadcast_to, dim
 
 
 def _count(size: int, length: int, stride: int) -> int:
-    """How many sequences of `length`, each `stride` behind the one before, lie in `size` elements."""
+    """Return how many sequences of `length`, each `stride` behind the one before, fit into `size` elements."""
     return 0 if size < length else 1 + (size - length) // stride
 
 
 def _covered(count: int, length: int, stride: int) -> int:
-    """How many elements that many sequences cover."""
+    """Return the number of elements that so many sequences cover."""
     return 0 if count == 0 else (count - 1) * stride + length
 
 

@@ -245,7 +245,7 @@ def top_k(x: TensorLike, k: int, sorted: bool = True) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class InTopK(Op):
-    """Whether fewer than `k` predictions of a row exceed that of the target (which must be finite)."""
+    """A test whether fewer than `k` predictions of a row exceed that of the target (which must be finite)."""
 
     k: int
 
@@ -277,7 +277,7 @@ class InTopK(Op):
 
 
 def in_top_k(targets: TensorLike, predictions: TensorLike, k: int) -> Tensor:
-    """Whether each target is among the `k` classes of highest prediction. Ties at the boundary all count.
+    """Test whether each target is among the `k` classes of highest prediction. Ties at the boundary all count.
 
     Args:
         targets: class indices, [batch].
@@ -291,7 +291,7 @@ def in_top_k(targets: TensorLike, predictions: TensorLike, k: int) -> Tensor:
 
 @dataclass(frozen=True)
 class SearchSorted(Op):
-    """Where each value would be inserted into a sorted vector, on the ``left`` or ``right`` of equal elements."""
+    """The place at which each value would enter a sorted vector, on the ``left`` or ``right`` of equal elements."""
 
     side: str
     never_fails: ClassVar[bool] = True
@@ -327,7 +327,7 @@ class SearchSorted(Op):
 
 
 def searchsorted(sorted_sequence: TensorLike, values: TensorLike, side: str = "left") -> Tensor:
-    """Where `values` would be inserted into the sorted vector `sorted_sequence` to keep its order, as int32.
+    """Find where `values` would be inserted into the sorted vector `sorted_sequence` to keep its order, as int32.
 
     Args:
         side: before (``"left"``) or behind (``"right"``) elements that are equal.
@@ -346,7 +346,7 @@ def digitize(x: TensorLike, bins: TensorLike) -> Tensor:
 
 
 def _has_small_integers(x: Any) -> bool:
-    """Whether elements and their positions fit into 32 bits."""
+    """Test whether elements and their positions fit into 32 bits."""
     if x.dtype.kind not in "iu" or not 0 < x.size < 1 << 31:
         return False
     return (x.dtype.itemsize < 4 or x.dtype == np.int32) or (int(x.min()) >= -1 << 31 and int(x.max()) < 1 << 31)
@@ -481,7 +481,7 @@ def _sized(values: Tensor, size: int, filler: Any) -> Tensor:
 
 @dataclass(frozen=True)
 class BinCount(Op):
-    """How often each non-negative integer occurs in each row; inputs: the integers and, perhaps, weights to add up."""
+    """A count of each non-negative integer in each row; inputs: the integers and, perhaps, weights to add up."""
 
     minlength: int
 
@@ -533,7 +533,7 @@ class BinCount(Op):
 
 
 def bincount(x: TensorLike, weights: TensorLike = None, minlength: int = 0, sparse: bool = False) -> Tensor:
-    """How often each value 0, 1, 2, ... occurs in the integers `x`, or the sum of their weights.
+    """Count how often each value 0, 1, 2, ... occurs in the integers `x`, or add up their weights.
 
     Args:
         x: non-negative integers, [n] or [batch, n] (counted row by row).

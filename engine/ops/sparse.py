@@ -101,7 +101,7 @@ class _Parts(NamedTuple):
 
 
 def is_sparse(value: Any) -> TypeGuard[SparseTensor]:
-    """Whether `value` is a `SparseTensor`."""
+    """Test whether `value` is a `SparseTensor`."""
     return isinstance(value, SparseTensor)
 
 

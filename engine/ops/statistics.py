@@ -150,7 +150,7 @@ class _Correlation(Op):
     """Base: sums of products of two vectors, the second shifted along the first."""
 
     def size(self, first: int, second: int) -> int:
-        """How many shifts there are."""
+        """Return the number of shifts."""
         raise NotImplementedError
 
     def infer(self, *inputs: Any) -> TensorSpec:
@@ -276,7 +276,7 @@ def correlate(x1: TensorLike, x2: TensorLike, mode: str = "valid") -> Tensor:
 
 
 def histogram(x: TensorLike, bins: int = 10, range: tuple[Any, Any] | None = None) -> tuple[Tensor, Tensor]:
-    """How many elements lie in each of `bins` intervals of equal width.
+    """Count the elements in each of `bins` intervals of equal width.
 
     Args:
         x: a vector; integers count as float32.
@@ -313,7 +313,7 @@ def histogram(x: TensorLike, bins: int = 10, range: tuple[Any, Any] | None = Non
 
 
 def _limits(values: Tensor, limits: Any) -> tuple[Tensor, Tensor]:
-    """Where the bins of a histogram begin and end, which is never the same place.
+    """Return where the bins of a histogram begin and end, which is never the same place.
 
     Raises:
         ValueError: `limits` is no ascending pair.

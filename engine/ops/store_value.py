@@ -25,7 +25,7 @@ Key = int | str | tuple[Any, ...]
 
 
 class _Table:
-    """What keys hold, from which version on: each entry is (version, value, earlier entry or None)."""
+    """The values of keys, and from which version on: each entry is (version, value, earlier entry or None)."""
 
     __slots__ = ("entries", "latest", "outdated")
 
@@ -35,7 +35,7 @@ class _Table:
         self.outdated = 0
 
     def at(self, key: Key, version: int) -> Any:
-        """What `key` holds at `version`, or `_NOTHING`."""
+        """Return what `key` holds at `version`, or `_NOTHING`."""
         entry = self.entries.get(key)
         while entry is not None and entry[0] > version:
             entry = entry[2]
@@ -81,7 +81,7 @@ class StoreValue:
                 yield key, element
 
     def has(self, key: Any) -> bool:
-        """Whether something is stored under `key`."""
+        """Test whether something is stored under `key`."""
         return self._table.at(as_key(key), self._version) is not _NOTHING
 
     def read(self, key: Any) -> Any:

@@ -242,7 +242,7 @@ class StringSplit(_StringOp):
 
 @dataclass(frozen=True)
 class StringAffix(_StringOp):
-    """Whether strings start (or end) with others; the inputs broadcast."""
+    """A test whether strings start (or end) with others; the inputs broadcast."""
 
     at_end: bool
 
@@ -264,7 +264,7 @@ class StringAffix(_StringOp):
 
 @dataclass(frozen=True)
 class RegexFullMatch(_StringOp):
-    """Whether a regular expression matches the whole of each string."""
+    """A test whether a regular expression matches the whole of each string."""
 
     pattern: str
 

@@ -129,7 +129,7 @@ def substr(input: TensorLike, pos: TensorLike, len: TensorLike, unit: str = "UTF
 
 
 class SplitStrings(NamedTuple):
-    """What `split` returns: the parts, with "" behind those of shorter rows, and the number of parts of each string."""
+    """The results of `split`: the parts, with "" behind those of shorter rows, and how many parts each string has."""
 
     values: Tensor
     lengths: Tensor
@@ -193,12 +193,12 @@ def split(input: TensorLike, sep: str | None = None, maxsplit: int = -1) -> Spli
 
 
 def starts_with(input: TensorLike, prefix: TensorLike) -> Tensor:
-    """Whether each string starts with `prefix`; the two broadcast."""
+    """Test whether each string starts with `prefix`; the two broadcast."""
     return apply(StringAffix(False), _strings(input, "starts_with"), _strings(prefix, "starts_with"))
 
 
 def ends_with(input: TensorLike, suffix: TensorLike) -> Tensor:
-    """Whether each string ends with `suffix`; the two broadcast.
+    """Test whether each string ends with `suffix`; the two broadcast.
 
     >>> import anabranch as ab
     >>> ab.Session().run(ab.ops.strings.ends_with(["a.png", "b.txt"], ".png"))
@@ -208,7 +208,7 @@ def ends_with(input: TensorLike, suffix: TensorLike) -> Tensor:
 
 
 def regex_full_match(input: TensorLike, pattern: str) -> Tensor:
-    """Whether the regular expression `pattern` (of Python's `re`) matches the whole of each string.
+    """Test whether the regular expression `pattern` (of Python's `re`) matches the whole of each string.
 
     Raises:
         ValueError: `pattern` is no regular expression.

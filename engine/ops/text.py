@@ -119,7 +119,7 @@ def compiled(pattern: str, what: str) -> re.Pattern[str]:
 
 
 def rewriter(rewrite: str, groups: int) -> Callable[[re.Match[str]], str]:
-    """What replaces a match: `rewrite` with ``\\0`` to ``\\9`` standing for the match and its groups.
+    """Return what replaces a match: `rewrite` with ``\\0`` to ``\\9`` standing for the match and its groups.
 
     Raises:
         ValueError: it refers to a group that the pattern lacks, or has a backslash before something else.

@@ -43,7 +43,7 @@ class Window(NamedTuple):
 
     @property
     def inside(self) -> bool:
-        """Whether all windows lie inside the input."""
+        """Test whether all windows are inside the input."""
         return self.before <= 0 and self.extent - self.before <= self.size
 
     def overlap(self, cell: int) -> tuple[slice[Any, Any, Any], slice[Any, Any, Any]]:
@@ -95,7 +95,7 @@ def overlaps(windows: Sequence[Window], cell: Sequence[int]) -> tuple[tuple[Any,
 
 
 def count_windows(size: Dim, kernel: Dim, stride: int, dilation: int, padding: str | tuple[int, int]) -> Dim:
-    """How many windows there are along an axis, if that is known.
+    """Return the number of windows along an axis; None if that is not known.
 
     Raises:
         ValueError: not even one fits into the axis.
@@ -165,7 +165,7 @@ def check_padding(what: str, padding: Any, allowed: Sequence[str] = ("valid", "s
 
 
 def spatial_rank(what: str, *tensors: Tensor) -> int:
-    """How many spatial axes the tensors have, which beside them have a batch or two kernel axes.
+    """Return the number of spatial axes of the tensors, which beside them have a batch or two kernel axes.
 
     Raises:
         ValueError: there are not 1 to 3, the tensors differ in it, or it is not known of any of them.
@@ -225,7 +225,7 @@ def widened(x: Any) -> Any:
 
 
 def is_half(dtype: Any) -> bool:
-    """Whether `dtype` is of half precision."""
+    """Test whether `dtype` is of half precision."""
     return dtype.name in ("float16", "bfloat16")
 
 
