@@ -108,7 +108,7 @@ class Sweep:
         self.cotangents[tensor] = accumulate(self.cotangents.get(tensor), contribution)
 
     def flows_to(self, tensor: Symbol) -> bool:
-        """Whether the cotangent of `tensor` is needed."""
+        """Test whether the cotangent of `tensor` is needed."""
         return tensor in self.dependent and tensor.spec.differentiable
 
     def go_through(self, operation: Operation) -> None:
@@ -166,7 +166,7 @@ class Sweep:
 
 
 def _enters(user: Operation, position: int, choice: Symbol, number: int) -> bool:
-    """Whether input `position` of `user` is captured by branch `number` of a construct with that choice."""
+    """Test whether input `position` of `user` is captured by branch `number` of a construct with that choice."""
     if not user.op.is_choice or user.inputs[0] is not choice:
         return False
     captured = user.captured_at(position)

@@ -75,7 +75,7 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class GradientRule(Protocol):
-    """How cotangents of results become those of arguments and variables."""
+    """A rule by which cotangents of results become those of arguments and variables."""
 
     @property
     def results(self) -> int:
@@ -138,7 +138,7 @@ class _Rule:
     variables: tuple[Variable, ...]
 
     def cotangents(self, upstream: list[Any], targets: Sequence[Tensor]) -> list[Any]:
-        """What `grad_fn` returns for the arguments and variables whose values are `targets`."""
+        """Return what `grad_fn` returns for the arguments and variables whose values are `targets`."""
         names = [name for name, kept in zip(self.names, self.is_tensor, strict=True) if kept]
         if not self.variables:
             return self._checked(self._aligned(self.grad_fn(*upstream)), names, targets)
@@ -227,7 +227,7 @@ def _call(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 class _Apart(Protocol):
-    """How the user's function is called, apart from what is differentiated."""
+    """A way to call the user's function, apart from what is differentiated."""
 
     def call(
         self, f: Callable[..., Any], args: Any, kwargs: dict[str, Any], is_tensor: list[bool], given: list[Tensor]

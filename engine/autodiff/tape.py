@@ -176,7 +176,7 @@ class Tape:
         return [v for v, values in self._reads.items() if any(id(value) in needed for value in values)]
 
     def has(self, tensor: Tensor) -> bool:
-        """Whether a value depends on something watched."""
+        """Test whether a value depends on something watched."""
         return id(tensor) in self._live
 
     # --- derivatives ----------------------------------------------------------------------------------------
