@@ -137,7 +137,7 @@ class _Along:
         return [concatenate([a, b], axis) for a, b, axis in zip(first, second, self.axes, strict=True)]
 
     def combined(self, first: list[Tensor], second: list[Tensor]) -> list[Tensor]:
-        """What `f` makes of two slices, checked."""
+        """Return what `f` makes of two slices, checked."""
         result = self.f(pack_as(self.structure, first), pack_as(self.structure, second))
         want = [path for path, _ in flatten_with_path(self.structure)]
         have = [path for path, _ in flatten_with_path(result)]

@@ -39,7 +39,7 @@ class CannotBatchError(Exception):
 
 @dataclass(frozen=True)
 class Value:
-    """What stands for a tensor of the function.
+    """The value that stands for a tensor of the function.
 
     Attributes:
         batched: whether it has a batch axis.
@@ -60,18 +60,18 @@ class Value:
 
     @property
     def identity(self) -> Any:
-        """What tells whether two values of the function are the same."""
+        """The key by which two values of the function are the same or not."""
         return self.tensor if self.origin is None else self.origin
 
     def followed(self, tensor: Tensor, *step: Any) -> Value:
-        """What is read from this value, or recorded of it, by `step`."""
+        """Return the value that is read from this one, or recorded of it, by `step`."""
         part = None if self.part is None else ((*step, self.part[0]), self.part[1])
         return Value(tensor, self.batched, part=part, optional=self.optional, origin=(*step, self.identity))
 
 
 @dataclass(frozen=True)
 class Record:
-    """What stands for the frame of a loop or branch.
+    """The record that stands for the frame of a loop or branch.
 
     Attributes:
         frame: the frame of the loop or branch that was built; None where branches were run in place.
@@ -129,14 +129,14 @@ class Batch:
     # --- values ---------------------------------------------------------------------------------------------
 
     def get(self, tensor: Symbol) -> Value:
-        """What stands for `tensor`."""
+        """Return the value that stands for `tensor`."""
         found = self.values.get(tensor)
         if found is None:
             found = self.values[tensor] = self.looked_up(tensor)
         return found
 
     def looked_up(self, tensor: Symbol) -> Value:
-        """What stands for a tensor that is not among the values: a captured one, or one from around."""
+        """Find the value that stands for a tensor not among the values: a captured one, or one from around."""
         graph = tensor.graph
         if isinstance(tensor.operation.op, Parameter) and isinstance(graph, Region):
             for outer, parameter in graph.captures:
@@ -160,7 +160,7 @@ class Batch:
             return Value(take(found.tensor, self.rows, axis=0), batched=True)
 
     def record(self, tensor: Symbol) -> Record | None:
-        """What stands for a frame, if its loop or branch was run in a way that keeps one."""
+        """Return the record that stands for a frame, if its loop or branch was run in a way that keeps one."""
         if tensor in self.records:
             return self.records[tensor]
         if isinstance(tensor.operation.op, Parameter) and isinstance(tensor.graph, Region):
@@ -329,7 +329,7 @@ class Rules:
         return self._default if operation.op.elementwise else None
 
     def is_structural(self, operation: Operation) -> bool:
-        """Whether it deals with regions and frames, and looks its inputs up by itself."""
+        """Test whether an operation deals with regions and frames, and looks its inputs up by itself."""
         return type(operation.op) in self._structural
 
     def note_fallback(self, operation: Operation) -> None:

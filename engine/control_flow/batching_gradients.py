@@ -54,7 +54,7 @@ class _BatchedRule:
 
 
 class _GradientRegion(Region):
-    """What the user's gradient function builds for one example; it may use any value of the traced function."""
+    """The region of the user's gradient function for one example; it may use any value of the traced function."""
 
     def __init__(self, parent: Graph, traced: Graph) -> None:
         super().__init__(parent, "custom_gradient")

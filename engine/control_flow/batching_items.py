@@ -110,7 +110,7 @@ def _is_pick(item: Any) -> bool:
 
 
 def _lie_apart(key: Items) -> bool:
-    """Whether something else stands between the picks."""
+    """Test whether something else stands between the picks."""
     places = [position for position, item in enumerate(key) if _is_pick(item)]
     return bool(places) and places != list(range(places[0], places[-1] + 1))
 

@@ -51,7 +51,7 @@ def loop(batch: Batch, node: Operation, _: list[Value]) -> Sequence[Value]:
 
 
 def _settled_flags(batch: Batch, op: While, flags: list[bool]) -> tuple[list[bool], bool]:
-    """Which variables differ between examples at some iteration, and whether the condition does."""
+    """Find which variables differ between examples at some iteration, and whether the condition does."""
     while True:
         with Region(get_default_graph(), "batching").as_default() as scratch:
             assert isinstance(scratch, Region)
@@ -142,7 +142,7 @@ def _loop_of_rows(batch: Batch, node: Operation, op: While, inits: list[Value]) 
 
 
 def _keeps_shape(init: Tensor, parameter: Tensor) -> bool:
-    """Whether no size of a loop variable that is known at first is unknown later on."""
+    """Test whether no size of a loop variable that is known at first is unknown later on."""
     if init.shape is None or parameter.shape is None:
         return init.shape == parameter.shape
     return all(later is not None or first is None for first, later in zip(init.shape, parameter.shape, strict=True))
@@ -303,7 +303,7 @@ def _saved_in_place(node: Operation, record: Record, inner: Value, position: int
 
 
 def _inside(tensor: Symbol, runs: Sequence[Batch]) -> tuple[Value, int]:
-    """What stands for a tensor of a region, and the position of the region."""
+    """Return the value that stands for a tensor of a region, and the position of the region."""
     for position, run in enumerate(runs):
         if tensor in run.values:
             return run.values[tensor], position

@@ -1,4 +1,4 @@
-"""How each op is done for a batch of examples at once: a table from op class to rule.
+"""A table from op class to batching rule: how each op is done for a batch of examples at once.
 
 A rule gets the batch, the operation and the values of its inputs, at least one of which is batched. It returns the
 values of the outputs, or None where it does not apply: then the operation is looped over.
@@ -79,7 +79,7 @@ Found = Sequence[Value] | None
 
 
 def batched(*tensors: Tensor) -> list[Value]:
-    """What has a batch axis."""
+    """Return tensors that have a batch axis as values."""
     return [Value(tensor, batched=True) for tensor in tensors]
 
 
@@ -459,7 +459,7 @@ def array_stack(batch: Batch, node: Operation, values: Values) -> Found:
 
 
 def store_keys(batch: Batch, node: Operation, values: Values) -> Found:
-    """Which keys a store has is the same for all examples."""
+    """Build one operation for all examples: which keys a store has is the same for all."""
     if any(value.batched for value in values[1:]):
         return None
     return [Value(apply(node.op, *[value.tensor for value in values]), batched=False)]

@@ -182,7 +182,7 @@ class CallMirror(MirrorBase):
 
 
 class _Known:
-    """What is known of a recursion so far; every trace of its body makes it wider, until it has settled."""
+    """The facts about a recursion so far; every trace of its body makes them wider, until they have settled."""
 
     def __init__(self, argument_specs: list[Spec], result_specs: list[Spec] | None) -> None:
         self.argument_specs = argument_specs

@@ -295,7 +295,7 @@ def _built_branches(graph: Graph, choice: Tensor, functions: list[tuple[str, Cal
 
 
 def _without_operations(returned: Any) -> Any:
-    """What a branch returned, with None for operations, which are no values. They run with the branch."""
+    """Return what a branch returned, with None for operations, which are no values. They run with the branch."""
     leaves = flatten(returned)
     found = [leaf for leaf in leaves if isinstance(leaf, Operation)]
     for operation in found:

@@ -1,4 +1,4 @@
-"""How values inside a loop or branch are reached from outside: histories, trip counts and saved branch values.
+"""Access from outside to values inside a loop or branch: histories, trip counts and saved branch values.
 
 Every loop and branch has one more output, its *frame*: the record of that run. `History(inner)` of a frame is the
 per-iteration history of an inner tensor, `Saved(inner)` the value of a tensor in the branch taken. Nothing is recorded
@@ -37,7 +37,7 @@ class History(Op):
 
 
 class TripCount(Op):
-    """How many iterations a loop made, int32. Input: the loop's frame."""
+    """The number of iterations that a loop made, int32. Input: the loop's frame."""
 
     no_samples: ClassVar[str] = "takes a frame: test_control_flow_pitfalls"
 

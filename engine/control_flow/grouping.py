@@ -99,7 +99,7 @@ def keep_running(result: Operation) -> None:
 
 
 def _is_idle(operation: Operation, graph: Graph) -> bool:
-    """Whether it does nothing and waits for nothing."""
+    """Test whether it does nothing and waits for nothing."""
     if not isinstance(operation.op, NoOp) or operation.control_inputs:
         return False
     return not isinstance(graph, Region) or operation not in graph.outer_waits

@@ -1,4 +1,4 @@
-"""What a loop carries, and what a body returns compared with it: every difference is told, in the user's names."""
+"""The variables of a loop, compared with what a body returns: every difference is reported, in the user's names."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class LoopVariables:
         return tensors
 
     def _other_count(self, result: Any) -> str:
-        """What is wrong with the outermost container, which may be a list or a tuple."""
+        """Describe what is wrong with the outermost container, which may be a list or a tuple; "" for nothing."""
         if is_sequence(result) and len(result) == len(self.structure):
             return ""
         got = f"{len(result)} values" if is_sequence(result) else f"one {type(result).__name__}"
@@ -154,7 +154,7 @@ def _difference(name: str, spec: Spec, result: Spec, declared: TensorSpec | None
 
 
 def _is_list_of_one(invariants: Any) -> bool:
-    """Whether what is declared for one value is a list with its shape, rather than the shape."""
+    """Test whether what is declared for one value is a list with its shape, rather than the shape."""
     if not is_sequence(invariants) or len(invariants) != 1:
         return False
     return is_sequence(invariants[0]) or hasattr(invariants[0], "shape")

@@ -1,4 +1,4 @@
-"""What a value that is computed inside loops and branches comes to outside of them, without being a result of theirs.
+"""Totals, outside of loops and branches, of values that are computed inside them and are no results of theirs.
 
 A body's value, summed over the iterations; a branch's, or 0 where another branch was taken. Both are read from frames
 (see `frames`), so that nothing is recorded unless somebody asks, and both have gradients.
@@ -28,7 +28,7 @@ def holder_of(region: Region) -> Operation | None:
 
 
 def lies_inside(graph: Graph, tensor: Symbol) -> bool:
-    """Whether `tensor` lies in something finished, a loop, a branch or a function, whose results `graph` can use.
+    """Test whether `tensor` is in something finished, a loop, a branch or a function, whose results `graph` can use.
 
     A trace that was thrown away, because the body was traced again for other shapes, is none.
     """
@@ -69,7 +69,7 @@ def _one_level_out(tensor: Symbol, region: Region) -> Symbol | None:
 
 
 def _is_taken(holder: Operation, region: Region) -> Tensor:
-    """Whether `region` is the branch that runs."""
+    """Return a bool of the graph: whether `region` is the branch that runs."""
     choice, regions = holder.inputs[0], holder.op.regions
     number = regions.index(region)
     if choice.dtype.kind == "b":

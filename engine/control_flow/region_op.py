@@ -1,4 +1,4 @@
-"""What loops and branches have in common: regions, captured inputs, effects, and structures of values."""
+"""The common part of loops and branches: regions, captured inputs, effects, and structures of values."""
 
 from __future__ import annotations
 

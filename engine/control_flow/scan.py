@@ -176,7 +176,7 @@ def _unchanged(carry: Any) -> Any:
 
 
 def _no_results(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, sequences: list[Tensor]) -> Any:
-    """What no step gives: `f` is traced for the dtypes and shapes of its results."""
+    """Return the results of no step: `f` is traced for their dtypes and shapes."""
     with Graph().as_default():
         inputs = [TensorArray(x.dtype, 0).unstack(x) for x in sequences]
         example, _ = _trace_outputs(f, init, xs, inputs)

@@ -167,7 +167,7 @@ def _with_rows(spec: Any, rows: int | None) -> Any:
 
 
 def role_of(tensor: Symbol) -> str:
-    """How a value of a scheduled function is marked; "" if it is not."""
+    """Return how a value of a scheduled function is marked; "" if it is not."""
     op = tensor.operation.op
     return op.role if isinstance(op, ScheduledPart) else ""
 

@@ -19,7 +19,7 @@ from ..ops.joining import Concatenate
 
 
 class Uses:
-    """What takes tensors and gives something differentiable: operations, each with the position of the input.
+    """The operations that take tensors and give something differentiable, each with the position of the input.
 
     Each graph is looked through once, so this must be thrown away when anything is built.
     """
@@ -47,7 +47,7 @@ def uses_among(operations: Iterable[Operation]) -> dict[Symbol, list[tuple[Opera
 
 
 def is_table(tensor: Symbol, uses: Uses) -> bool:
-    """Whether the graph of `tensor` takes rows of it, and, as far as derivatives go, does nothing else with it.
+    """Test whether the graph of `tensor` takes rows of it, and, as far as derivatives go, does nothing else with it.
 
     Rows are taken by `Take` and by indexing with integers, also of what several tables are joined to along their first
     axis, of copies in another dtype, and inside loops, branches and calls that capture it.
@@ -60,13 +60,16 @@ def is_table(tensor: Symbol, uses: Uses) -> bool:
 
 
 def takes_rows_only(tensor: Symbol, found: Iterable[tuple[Operation, int]], uses: Uses) -> bool:
-    """Whether those of its uses that were `found` do nothing with `tensor` but take rows of it."""
+    """Test whether the uses of `tensor` that were `found` do nothing but take rows of it."""
     passed_on = _passed_on(found)
     return _has_rows(tensor) and passed_on is not None and _are_tables(passed_on, uses)
 
 
 def _are_tables(tensors: Iterable[Symbol], uses: Uses) -> bool:
-    """Whether all `tensors` are tables, with all that they are passed on to; a recursive function does so to itself."""
+    """Test whether all `tensors` are tables, with all that they are passed on to.
+
+    A recursive function passes them on to itself.
+    """
     seen: set[Symbol] = set()
     pending = list(tensors)
     while pending:
@@ -117,7 +120,7 @@ def _takes_rows(operation: Operation, position: int) -> bool:
 
 
 def _passed_on_by(operation: Operation, position: int) -> Symbol | None:
-    """What stands for an input of `operation` further on: a copy, or a parameter of a loop, branch or function."""
+    """Find what stands for an input of `operation` further on: a copy, or a parameter of a loop, branch or function."""
     op = operation.op
     if isinstance(op, Cast) or (isinstance(op, Concatenate) and op.axis == 0):
         return operation.outputs[0]

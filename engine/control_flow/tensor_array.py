@@ -87,7 +87,7 @@ class TensorArray:
 
     @property
     def element_shape(self) -> Any:
-        """What is known of the elements' shape."""
+        """Return what is known of the elements' shape."""
         return array_spec(self.flow).element_shape
 
     def write(self, index: Any, value: Any, name: str | None = None) -> TensorArray:

@@ -72,7 +72,7 @@ class TensorStore:
 
     @property
     def element_shape(self) -> Any:
-        """What is known of the elements' shape."""
+        """Return what is known of the elements' shape."""
         return store_spec(self.flow).element_shape
 
     @property
@@ -108,7 +108,7 @@ class TensorStore:
         return apply(StoreRead(), self.flow, self._key(key), name=name or "store_read")
 
     def contains(self, key: Any, name: str | None = None) -> Tensor:
-        """Whether the store has `key`, a bool."""
+        """Test whether the store has `key`; gives a bool."""
         return apply(StoreContains(), self.flow, self._key(key), name=name or "store_contains")
 
     def size(self, name: str | None = None) -> Tensor:

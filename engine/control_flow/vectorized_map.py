@@ -122,7 +122,7 @@ def dense(structure: Any) -> Any:
 
 
 def _common_size(leaves: Sequence[Tensor]) -> DimLike:
-    """How many elements there are: an int where any leaf tells."""
+    """Return the number of elements: an int where any leaf has a known one."""
     if not leaves:
         raise ValueError("vectorized_map: elements holds no tensors.")
     for leaf in leaves:

@@ -75,7 +75,7 @@ class While(RegionOp):
 
     @property
     def carried(self) -> int:
-        """How many loop variables there are."""
+        """The number of loop variables."""
         return len(self.body.parameters)
 
     def attributes(self) -> dict[str, Any]:
@@ -174,7 +174,7 @@ class FoundSymbolError(Exception):
 
 
 def run_at_once(loop: Callable[[], Any], name: str) -> Any:
-    """What a loop over values gives; a symbol, if its first iteration gave one and has changed nothing.
+    """Return what a loop over values gives; a symbol, if its first iteration gave one and has changed nothing.
 
     Raises:
         TypeError: there is a symbol, but variables have been changed by then.
