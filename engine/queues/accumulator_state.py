@@ -12,7 +12,7 @@ from .attempts import Attempt
 
 
 class AccumulatorStatistics(NamedTuple):
-    """What an accumulator holds and what it has done.
+    """The statistics of an accumulator: what it holds and what it has done.
 
     Attributes:
         accumulated: gradients that were added since the last one was taken.
@@ -110,7 +110,7 @@ class AccumulatorState:
         self._global_step = 0
 
     def statistics(self) -> AccumulatorStatistics:
-        """What the accumulator holds and what it has done."""
+        """Return what the accumulator holds and what it has done."""
         return AccumulatorStatistics(
             self._accumulated, self._applied, self._dropped, self._taken, self._global_step, len(self._takes)
         )

@@ -88,7 +88,7 @@ class AccumulatorSetGlobalStep(_AccumulatorOp):
 
 @dataclass(frozen=True, eq=False)
 class AccumulatorCount(_AccumulatorOp):
-    """How many gradients were added since the last take, as int32."""
+    """The number of gradients that were added since the last take, as int32."""
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec((), dtypes.int32)
@@ -103,7 +103,7 @@ def _check_integer(what: str, spec: Any) -> None:
 
 
 class _Accumulator(NamedResource):
-    """What both accumulators have in common."""
+    """The base of both accumulators."""
 
     def __init__(self, total: Total, dtype: Any, shape: Any, name: str, reduction_type: str) -> None:
         self.dtype = as_dtype(dtype)
@@ -137,7 +137,7 @@ class _Accumulator(NamedResource):
         raise NotImplementedError
 
     def result_specs(self) -> tuple[TensorSpec, ...]:
-        """What a take gives."""
+        """Return the specs of what a take gives."""
         raise NotImplementedError
 
     def check_values(self, parts: Sequence[Any]) -> Any:
@@ -169,7 +169,7 @@ class _Accumulator(NamedResource):
             self._state.set_global_step(step)
 
     def statistics(self) -> AccumulatorStatistics:
-        """What the accumulator holds and what it has done."""
+        """Return what the accumulator holds and what it has done."""
         check_held(self)
         with self._gate.lock:
             return self._state.statistics()
@@ -227,7 +227,7 @@ class _Accumulator(NamedResource):
         return graph_for([step]).add(AccumulatorSetGlobalStep(self), [step], label)
 
     def num_accumulated(self, name: str | None = None) -> Any:
-        """How many gradients were added since the last take."""
+        """Return how many gradients were added since the last take."""
         if not in_explicit_graph():
             if self.home is not None:
                 return int(self.home.run("num_accumulated", self.adding(AccumulatorCount(self)))[0])

@@ -81,7 +81,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """What is asked of a state machine, and how it is taken back. All functions are called with the gate's lock held.
+    """A request to a state machine, and how it is taken back. All functions are called with the gate's lock held.
 
     Attributes:
         gate: that of the state machine.
@@ -110,7 +110,7 @@ class Request:
                 self.retract(attempt)
 
     def describe(self, attempt: Attempt) -> str:
-        """What waits and for what."""
+        """Describe what waits and for what."""
         with self.gate.lock:
             return self.tell(attempt)
 
@@ -170,7 +170,7 @@ class WaitingOp(Op):
     no_samples: ClassVar[str] = "is the base of others: test_machine_queues"
 
     def course(self, *inputs: Any) -> Course:
-        """What `run` does, as a generator: it yields the requests that it waits for and returns the output(s)."""
+        """Do what `run` does, as a generator: it yields the requests that it waits for and returns the output(s)."""
         raise NotImplementedError(f"{type(self).__name__} must define course().")
 
     def run(self, xp: Any, *inputs: Any) -> Any:

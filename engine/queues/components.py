@@ -17,7 +17,7 @@ from ..ops.base import as_array, convert_to_tensor
 
 
 class Components:
-    """What an element of a queue is made of.
+    """The components of which an element of a queue is made.
 
     Args:
         owner: the queue as messages name it.
@@ -100,7 +100,7 @@ class Components:
     # --- values ---------------------------------------------------------------------------------------------
 
     def specs(self, *batch: int | None) -> tuple[TensorSpec, ...]:
-        """What is known of the components, with axes `batch` in front."""
+        """Return what is known of the components, with axes `batch` in front."""
         shapes = self.shapes or (None,) * len(self.dtypes)
         pairs = zip(shapes, self.dtypes, strict=True)
         return tuple([TensorSpec(None if shape is None else (*batch, *shape), dtype) for shape, dtype in pairs])
@@ -217,7 +217,7 @@ class Components:
 
 
 def holds_tensors(values: Any) -> bool:
-    """Whether a tensor or a variable is among `values`."""
+    """Test whether a tensor or a variable is among `values`."""
     if is_mapping(values):
         return any(holds_tensors(value) for value in values.values())
     if is_sequence(values):

@@ -47,7 +47,7 @@ class Coordinator:
         self._threads: list[threading.Thread] = []
 
     def should_stop(self) -> bool:
-        """Whether a thread has asked all to stop."""
+        """Test whether a thread has asked all to stop."""
         return self._stop.is_set()
 
     def request_stop(self, ex: BaseException | _Raised | None = None) -> None:
@@ -136,7 +136,7 @@ class Coordinator:
 
     @property
     def joined(self) -> bool:
-        """Whether `join` is over."""
+        """Test whether `join` is over."""
         return self._joined
 
     def raise_requested_exception(self) -> None:

@@ -15,7 +15,7 @@ class OutOfRangeError(EOFError):
 
 
 class CancelledError(RuntimeError):
-    """What was asked of a queue will not be done: the queue is closed, or was closed while an enqueue waited."""
+    """A request to a queue will not be done: the queue is closed, or was closed while an enqueue waited."""
 
 
 class DeadlineExceededError(TimeoutError):

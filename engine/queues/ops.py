@@ -98,7 +98,7 @@ class QueueClose(_QueueOp):
 
 @dataclass(frozen=True, eq=False)
 class QueueSize(_QueueOp):
-    """How many elements the queue holds, as int32."""
+    """The number of elements that the queue holds, as int32."""
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec((), dtypes.int32)
@@ -109,7 +109,7 @@ class QueueSize(_QueueOp):
 
 @dataclass(frozen=True, eq=False)
 class QueueIsClosed(_QueueOp):
-    """Whether the queue is closed."""
+    """A test whether the queue is closed."""
 
     def infer(self, *inputs: Any) -> TensorSpec:
         return TensorSpec((), dtypes.bool_)

@@ -27,7 +27,7 @@ from .state import Element, FirstInFirstOut, LowestFirst, QueueState, QueueStati
 
 
 class _Shared:
-    """What queues of one `shared_name` have in common: the state and its lock."""
+    """The common part of queues of one `shared_name`: the state and its lock."""
 
     def __init__(self, kind: tuple[Any, ...], state: QueueState) -> None:
         self.kind = kind
@@ -162,7 +162,7 @@ class Queue(NamedResource):
         super().give_up(reason)
 
     def statistics(self) -> QueueStatistics:
-        """What the queue holds now and what it has done."""
+        """Return what the queue holds now and what it has done."""
         check_held(self)
         with self._gate.lock:
             return self._state.statistics()
@@ -312,7 +312,7 @@ class Queue(NamedResource):
         return None
 
     def size(self, name: str | None = None) -> Any:
-        """How many elements the queue holds."""
+        """Return how many elements the queue holds."""
         if in_explicit_graph():
             return get_default_graph().add(QueueSize(self), (), name or f"{self.name}/size").outputs[0]
         if self.home is not None:
@@ -320,7 +320,7 @@ class Queue(NamedResource):
         return self.statistics().size
 
     def is_closed(self, name: str | None = None) -> Any:
-        """Whether `close` was called."""
+        """Test whether `close` was called."""
         if in_explicit_graph():
             return get_default_graph().add(QueueIsClosed(self), (), name or f"{self.name}/is_closed").outputs[0]
         if self.home is not None:
@@ -332,7 +332,7 @@ class Queue(NamedResource):
 
 
 def _values(parts: Sequence[Any]) -> list[Value]:
-    """What was taken, as tensors, as everything outside of graphs gives them."""
+    """Return what was taken as tensors, as everything outside of graphs gives them."""
     return [Value(as_scalar_or_array(part)) for part in parts]
 
 

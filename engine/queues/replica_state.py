@@ -24,7 +24,7 @@ NO_TICKET = -1  # in place of a ticket's number: the epoch is over
 
 
 class Receipt(IntEnum):
-    """What has become of a gradient."""
+    """The outcome of handing in a gradient."""
 
     TAKEN = 0
     LATE = 1  # its step had its set already, or it was staler than is allowed
@@ -33,7 +33,7 @@ class Receipt(IntEnum):
 
 
 class Ticket(NamedTuple):
-    """What a worker is to compute.
+    """The work that a worker is to compute.
 
     Attributes:
         number: its own, by which gradients are put; NO_TICKET at the end of an epoch.
@@ -370,7 +370,7 @@ class ReplicaStepsState:
         return Ticket(number, self.step, share)
 
     def _has_to_wait(self, worker: int) -> bool:
-        """Whether parameters are still to change that a worker has to see: by any step, or by a gradient of its own."""
+        """Test whether a worker has to see changes of parameters first: by any step, or by a gradient of its own."""
         if self._synchronous:
             return bool(self._unapplied)
         return any(other == worker for chosen in self._unapplied.values() for *_, other in chosen)

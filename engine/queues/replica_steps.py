@@ -46,7 +46,7 @@ class _ReplicaOp(Op):
 
 
 class _Method(NamedTuple):
-    """What a request of `ReplicaSteps` takes and gives: integers, but for the text that one takes and one gives."""
+    """The inputs and outputs of a request of `ReplicaSteps`: integers, but for the text that some take or give."""
 
     inputs: int
     outputs: tuple[TensorSpec, ...] = ()
@@ -245,7 +245,7 @@ class ReplicaSteps(NamedResource):
         return self._add("hear", [number]).outputs[0]
 
     def statistics(self) -> Tensor:
-        """What was done, as JSON."""
+        """Return what was done, as JSON."""
         return self._add("statistics", []).outputs[0]
 
     def _add(self, method: str, inputs: Sequence[Any], task: str = "") -> Operation:
@@ -279,7 +279,7 @@ class Part:
 
     @property
     def specs(self) -> tuple[TensorSpec, ...]:
-        """Of what is put and what is taken."""
+        """The specs of what is put and what is taken."""
         if not self.has_rows:
             return (TensorSpec(self.shape, as_dtype(self.dtype)),)
         rows: Shape = None if self.shape is None else (None, *self.shape[1:])
@@ -358,7 +358,7 @@ class ReplicaGradients(NamedResource):
         return cls(parts, name)
 
     def __len__(self) -> int:
-        """How many tickets' values are held."""
+        """Return the number of tickets whose values are held."""
         return len(self._held)
 
     def put_now(self, ticket: int, values: Sequence[Any]) -> None:

@@ -13,7 +13,7 @@ from .queue import Queue
 
 
 class Runs(Protocol):
-    """What runs operations: a `Session`."""
+    """An object that runs operations: a `Session`."""
 
     graph: Graph
 
@@ -142,7 +142,7 @@ class QueueRunner:
         raise error  # the thread's end shows it
 
     def _ended(self, sess: Runs) -> bool:
-        """Whether the thread that ends now is the session's last."""
+        """Count the end of a thread, and return whether it was the session's last."""
         with self._lock:
             self._running[sess] -= 1
             is_last = not self._running[sess]

@@ -16,7 +16,7 @@ Element = tuple[Any, ...]  # one array for each component
 
 
 class QueueStatistics(NamedTuple):
-    """What a queue holds and what it has done.
+    """The statistics of a queue: what it holds and what it has done.
 
     Attributes:
         size: how many elements it holds.
@@ -130,11 +130,11 @@ class QueueState:
 
     @property
     def size(self) -> int:
-        """How many elements the queue holds."""
+        """The number of elements that the queue holds."""
         return len(self._store)
 
     def statistics(self) -> QueueStatistics:
-        """What the queue holds and what it has done."""
+        """Return what the queue holds and what it has done."""
         return QueueStatistics(
             len(self._store),
             self._capacity,

@@ -38,7 +38,7 @@ class Stop:
 
     @property
     def runs(self) -> int:
-        """How many steps run inside."""
+        """The number of steps that run inside."""
         return len(self._runs)
 
     def ask(self) -> None:

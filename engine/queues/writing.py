@@ -110,7 +110,7 @@ class Writing:
 
     @property
     def locks(self) -> Sequence[Lock]:
-        """What it holds while it runs."""
+        """The locks that it holds while it runs."""
         return self._locks
 
     def hold(self) -> None:
@@ -127,7 +127,7 @@ class Writing:
         return True
 
     def note(self, holds: bool) -> None:
-        """Whether it has its locks."""
+        """Note whether it has its locks."""
         self._holds = holds
 
 
