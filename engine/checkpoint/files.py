@@ -49,7 +49,7 @@ class Piece(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What is written of a tensor into one shard.
+    """The part of a tensor that is written into one shard.
 
     Attributes:
         name: of the tensor.
@@ -354,7 +354,7 @@ class CheckpointReader(Mapping[str, Any]):
 
 
 def _ends(piece: Piece) -> list[int]:
-    """Where a piece ends in the whole, along each axis."""
+    """Return where a piece ends in the whole, along each axis."""
     ends = [at + length for at, length in zip(piece.offset, piece.shape, strict=True)]
     if ends and piece.shape[0] > 0:
         ends[0] = piece.offset[0] + (piece.shape[0] - 1) * piece.step + 1
@@ -365,7 +365,7 @@ _AGAIN = "Take another checkpoint, or save it again."
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether a folder holds a checkpoint that was written to its end."""
+    """Test whether a folder holds a checkpoint that was written to its end."""
     return (path / MANIFEST).is_file()
 
 

@@ -173,7 +173,7 @@ def save(prefix: Any, names: Sequence[str], tensors: Sequence[Any], metadata: An
 
 
 def _parts_of(tensor: Any) -> list[tuple[Any, tuple[int, ...]]]:
-    """What is saved of a tensor, and which rows of it that is."""
+    """Return what is saved of a tensor, and which rows of it that is."""
     if not isinstance(tensor, ShardedVariable):
         return [(tensor, ())]
     pairs = zip(tensor.shards, tensor.rows, strict=True)

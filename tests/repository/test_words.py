@@ -33,6 +33,7 @@ CHECKED = (
 )
 OPENINGS = (  # folders: of these the openings of docstrings are checked
     "engine/autodiff",
+    "engine/checkpoint",
     "engine/control_flow",
     "engine/graph",
     "engine/ops",
