@@ -257,7 +257,7 @@ class CheckpointManager:
     # --- items ------------------------------------------------------------------------------------------------------
 
     def _parts(self) -> dict[str, Any]:
-        """What is saved, by name."""
+        """Return what is saved, by name."""
         items = self._items
         if hasattr(items, "checkpoint_items"):
             return items.checkpoint_items()

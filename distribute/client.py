@@ -275,7 +275,7 @@ class Client:
         self.tasks_of_latest = len(found["tasks"])
 
     def _checked_homes(self, held: Sequence[State]) -> Homes:
-        """Where the state of the tasks is; state that belongs to another cluster is refused.
+        """Return where the state of the tasks is; state that belongs to another cluster is refused.
 
         Raises:
             ValueError: some does.

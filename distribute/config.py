@@ -11,7 +11,7 @@ from .watch import Patience
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """How a task behaves.
+    """The settings of a task.
 
     Attributes:
         connect_timeout: how many seconds a step waits for tasks that it needs and that are not there.
@@ -53,7 +53,7 @@ class ServerConfig:
 
     @property
     def patience(self) -> Patience:
-        """How long other tasks may be silent."""
+        """The time for which other tasks may be silent."""
         return Patience(self.heartbeat_interval, self.heartbeat_timeout, self.kernel_timeout)
 
 

@@ -133,7 +133,7 @@ class DataParallel(Strategy):
 
     @property
     def has_local_replicas(self) -> bool:
-        """Whether several devices of this process train together."""
+        """Test whether several devices of this process train together."""
         return self.of is None and not self.is_distributed and len(self.devices) > 1
 
     def get_data_layout(self, data_shape: Sequence[int | None]) -> TensorLayout:

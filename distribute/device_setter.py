@@ -91,7 +91,7 @@ class LeastBytes:
 
 
 def bytes_of(made: Any) -> int:
-    """How many bytes a variable has; what isn't known counts as little."""
+    """Return how many bytes a variable has; what isn't known counts as little."""
     spec = getattr(made, "spec", None)
     if spec is None or spec.shape is None:
         return _BYTES_OF_RESOURCE

@@ -26,7 +26,7 @@ class Place(NamedTuple):
 
 
 class Rendezvous(NamedTuple):
-    """Where processes that know only their number find each other.
+    """The place where processes that have only their number find each other.
 
     Attributes:
         rank, size: the number of this process, and how many there are.

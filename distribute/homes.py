@@ -121,7 +121,7 @@ class TaskHome(Home):
 
 
 class Homes:
-    """Where the tasks of a session's cluster are, and which state of the client they hold.
+    """The addresses of the tasks of a session's cluster, and the state of the client that they hold.
 
     Args:
         addresses: of the tasks, by name, as the master knows them.
@@ -165,7 +165,7 @@ class Homes:
 
 
 def asks_for_a_task(resource: Any) -> bool:
-    """Whether it is a variable, a queue or the like for which a task or a job was asked."""
+    """Test whether it is a variable, a queue or the like for which a task or a job was asked."""
     return isinstance(resource, (Variable, NamedResource)) and bool(
         resource.device and DeviceName.parse(resource.device).job is not None
     )

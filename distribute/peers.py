@@ -15,7 +15,7 @@ Opened = Callable[["Address", Any], None]  # of where it leads, and the connecti
 
 
 class Address(NamedTuple):
-    """Where a task is reached.
+    """The address at which a task is reached.
 
     Attributes:
         name: "/job:ps/task:0".
@@ -67,7 +67,7 @@ class Peers:
         self._waiting: dict[Identity, list[tuple[Address, Opened]]] = {}
 
     def has_master(self, incarnation: int) -> bool:
-        """Whether a task is connected whose steps values may belong to."""
+        """Test whether a task is connected to whose steps values may belong."""
         return incarnation in self._masters()
 
     def way_to(self, identity: Identity) -> Connection | None:

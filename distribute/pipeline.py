@@ -79,7 +79,7 @@ class Pipeline(Strategy):
 
     @property
     def num_stages(self) -> int:
-        """How many stages there are."""
+        """The number of stages."""
         return self.stages if isinstance(self.stages, int) else len(self.stages)
 
     def statistics(self) -> dict[str, Any]:

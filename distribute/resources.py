@@ -25,7 +25,7 @@ _RESET = " has been reset"
 
 
 class Resources:
-    """What one task holds.
+    """The resources that one task holds.
 
     Args:
         task: its name.
@@ -102,7 +102,7 @@ class Resources:
                 held.task_lost(task, incarnation)
 
     def reports(self) -> list[dict[str, Any]]:
-        """What resources have to say of themselves, with their containers and names."""
+        """Return the reports of resources on themselves, with their containers and names."""
         found: list[dict[str, Any]] = []
         for (container, name), held in list(self._held.items()):
             report = held.report() if isinstance(held, NamedResource) else None
@@ -129,7 +129,7 @@ class Resources:
 
 
 def _elsewhere(description: Any) -> Any:
-    """What stands for state of another task: its spec counts, and nothing reads it here."""
+    """Make what stands for state of another task: its spec counts, and nothing reads it here."""
     if description["kind"] != "variable":
         return made_resource(description, lambda number: None)
     shape = description["shape"] or ()
@@ -205,7 +205,7 @@ def _lost(description: Any, why: str) -> Any:
 
 
 def _is_reset(held: Any) -> bool:
-    """Whether its container was reset, and a client has asked for it since that does not know."""
+    """Test whether its container was reset, and a client that is unaware of that has asked for it since."""
     if isinstance(held, Variable):
         value = vars(held).get("_value")
         return isinstance(value, _Lost) and value.is_reset

@@ -112,7 +112,7 @@ class Server:
 
     @property
     def target(self) -> str:
-        """What clients give to `Session`: "grpc://host:port"."""
+        """The address that clients give to `Session`: "grpc://host:port"."""
         return f"grpc://{joined_address(self._host, self._front.port)}"
 
     def start(self) -> None:
@@ -188,7 +188,7 @@ class Server:
         self.task.loop.call(lambda: self.task.accept(sock, Plane.GRPC))
 
     def _information(self) -> TaskInfo:
-        """What this task says of itself; called by gRPC's threads."""
+        """Return the description of this task; called by gRPC's threads."""
         # Without its host: others reach the sockets where they have reached gRPC.
         return replace(self.task.information(), host="")
 

@@ -1,4 +1,4 @@
-"""What a master keeps for a client: the graphs that it has sent, programs and steps."""
+"""The state that a master keeps for a client: the graphs that it has sent, programs and steps."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class MasterProgram:
 
     @property
     def is_ready(self) -> bool:
-        """Whether all tasks can begin a step."""
+        """Test whether all tasks can begin a step."""
         return not self.is_preparing and bool(self.ready) and self.expected <= self.ready.keys()
 
     def begin_preparing(self) -> None:

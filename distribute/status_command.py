@@ -100,7 +100,7 @@ def _reading(target: str, first: TaskStatus | Exception, second: TaskStatus | Ex
 
 
 def role_of(task: str) -> str:
-    """What a task is for: "chief", "worker", "ps", or the name of its job.
+    """Return what a task is for: "chief", "worker", "ps", or the name of its job.
 
     >>> role_of("/job:worker/task:0"), role_of("/job:worker/task:1"), role_of("/job:ps/task:0")
     ('chief', 'worker', 'ps')

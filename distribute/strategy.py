@@ -43,7 +43,7 @@ def set_default_strategy(strategy: Strategy | None) -> None:
 
 
 class Strategy:
-    """What all strategies have: how `fit` trains a model that was compiled in its `scope`.
+    """The base of all strategies: how `fit` trains a model that was compiled in its `scope`.
 
     Attributes:
         cluster: all tasks; None where there is this process alone.
@@ -59,22 +59,22 @@ class Strategy:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process is worker 0, whose callbacks are called."""
+        """Test whether this process is worker 0, whose callbacks are called."""
         return self.task_index == 0
 
     @property
     def is_distributed(self) -> bool:
-        """Whether there is a cluster."""
+        """Test whether there is a cluster."""
         return self.cluster is not None
 
     @property
     def shares(self) -> int:
-        """How many workers' gradients make a step."""
+        """The number of workers whose gradients make a step."""
         return self.num_workers
 
     @property
     def may_repeat(self) -> bool:
-        """Whether rows may be handed out again, so that they have to be found by number."""
+        """Test whether rows may be handed out again, so that they have to be found by number."""
         return False
 
     @contextlib.contextmanager
@@ -196,7 +196,7 @@ class ParameterServer(Strategy):
 
     @property
     def shares(self) -> int:
-        """How many workers' gradients make a step."""
+        """The number of workers whose gradients make a step."""
         return self.num_workers - self.backup_workers if self.sync else 1
 
     @property

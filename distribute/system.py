@@ -1,4 +1,4 @@
-"""What a task takes from its process and its machine: a loop with a clock, sockets, threads, and questions by gRPC.
+"""The parts of its process and machine that a task uses: a loop with a clock, sockets, threads, questions by gRPC.
 
 The code of the protocol uses these alone, so that the simulator of the tests can put others in their place.
 """

@@ -115,7 +115,7 @@ class Task:
         )
 
     def information(self) -> TaskInfo:
-        """What it is, and what it does at this moment; for any thread."""
+        """Return what it is, and what it does at this moment; for any thread."""
         doing = self._worker.doing(self.loop.is_waiting)
         return replace(self.info, turns=self.loop.turns, state=doing.state, doing=doing.what, since=doing.since)
 
@@ -281,5 +281,5 @@ class Task:
 
 
 def _is_task(identity: Identity) -> bool:
-    """Whether it is a task, and no client, that speaks."""
+    """Test whether it is a task, and no client, that speaks."""
     return identity.name.startswith("/job:")

@@ -15,7 +15,7 @@ from .peers import Address
 
 @dataclass(frozen=True)
 class Patience:
-    """How long tasks may be silent.
+    """Bounds of how long tasks may be silent.
 
     Attributes:
         interval: seconds between heartbeats.
@@ -29,7 +29,7 @@ class Patience:
 
 
 class Pulse:
-    """What is known of whether a task is alive; without clock, thread or socket.
+    """The evidence of whether a task is alive; without clock, thread or socket.
 
     Time is counted by `tick`, and no tick counts for more than two intervals: who was stopped himself, or has run a
     long kernel, does not take the others for silent.
@@ -130,7 +130,7 @@ class Watch:
             self._greeter.forget(known[0])
 
     def pulse_of(self, identity: Identity) -> Pulse | None:
-        """What is known of a task that is watched."""
+        """Return the pulse of a task that is watched; None of another one."""
         known = self._watched.get(identity)
         return None if known is None else known[1]
 

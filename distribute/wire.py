@@ -37,7 +37,7 @@ Shared = Callable[[int, int, Any, "tuple[int, ...]"], Any]  # of a slab, a byte,
 
 
 class Kind(IntEnum):
-    """What a frame is for; see `docs/distribute.md`."""
+    """The purpose of a frame; see `docs/distribute.md`."""
 
     HELLO = 1
     PROOF = 2
@@ -179,7 +179,7 @@ class Decoder:
         self._filled = 0
 
     def buffer(self) -> memoryview:
-        """Where the next bytes are to go."""
+        """Return the memory into which the next bytes are to go."""
         rest = self._target[self._filled :]
         self._is_direct = len(rest) > _DIRECT
         return rest if self._is_direct else self._scratch

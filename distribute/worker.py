@@ -53,7 +53,7 @@ class _Program:
 
     @property
     def is_connected(self) -> bool:
-        """Whether all ways are open: one may have been cut since a step took it."""
+        """Test whether all ways are open: one may have been cut since a step took it."""
         return not any(way.is_closed for way in self.ways.values())
 
 
@@ -417,7 +417,7 @@ class Worker:
         return is_busy
 
     def _may_go_on(self, running: _Running) -> bool:
-        """Whether what a step has sent has gone so far that it may send more."""
+        """Test whether what a step has sent has gone so far that it may send more; otherwise the step is held."""
         full = {link for link in running.program.ways.values() if link.is_full}
         for link in full - running.held_by:
             link.stalls += 1
@@ -551,7 +551,7 @@ def _check_functions(placement: Mapping[Operation, str], task: str) -> None:
 
 
 def _assigning(task: str, placement: Sequence[str] | None, place: Callable[[list[str]], None]) -> Any:
-    """What says where operations run: as the master has placed them, or by cost, which `place` then takes."""
+    """Return a function that places operations: as the master has placed them, or by cost, which `place` then takes."""
 
     def assign(operations: Any, feeds: Any) -> Any:
         check_tasks(operations)

@@ -1,1 +1,1 @@
-"""How processes that run collectives reach each other: sockets between all of them, and memory that a host shares."""
+"""Connections between processes that run collectives: sockets between all of them, and memory that a host shares."""

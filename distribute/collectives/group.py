@@ -38,7 +38,7 @@ _NAMES = list(_REDUCTIONS)
 
 
 class _Header(NamedTuple):
-    """What a member says of a collective.
+    """The header in which a member describes a collective.
 
     Attributes:
         number: how many collectives came before.
@@ -67,7 +67,7 @@ class _Header(NamedTuple):
 
     @property
     def count(self) -> int:
-        """How many numbers the array has."""
+        """The number of elements of the array."""
         return int(np.prod(self.shape, dtype="int64"))
 
     @property
@@ -75,7 +75,7 @@ class _Header(NamedTuple):
         return self.count * as_dtype(self.dtype.decode()).itemsize
 
     def agrees(self, other: _Header) -> bool:
-        """Whether both members run the same."""
+        """Test whether both members run the same."""
         if self[:5] != other[:5] or _KINDS[self.kind] == "barrier":
             return self[:5] == other[:5]
         free = self.option if _KINDS[self.kind] == "all_gather" else -1
@@ -351,7 +351,7 @@ def _host() -> bytes:
 
 
 def _reads(process: int, descriptor: int, size: int, expected: bytes) -> bool:
-    """Whether memory of another process can be mapped, and is what that process means."""
+    """Test whether memory of another process can be mapped, and is what that process means."""
     try:
         return opened(process, descriptor, size)[: len(expected)].tobytes() == expected
     except (OSError, ValueError):

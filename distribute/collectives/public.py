@@ -22,7 +22,7 @@ def rank() -> int:
 
 
 def world_size() -> int:
-    """How many processes run collectives together; 1 alone."""
+    """Return how many processes run collectives together; 1 alone."""
     return collectives.current_group().size
 
 

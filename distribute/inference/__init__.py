@@ -73,14 +73,14 @@ class Answer(NamedTuple):
 
 
 class InferenceBackend(Protocol):
-    """What answers the requests of the Open Inference Protocol; all of it may raise a `RequestError`."""
+    """A backend that answers the requests of the Open Inference Protocol; all of it may raise a `RequestError`."""
 
     def is_ready(self) -> bool:
-        """Whether all models can be asked."""
+        """Test whether all models can be asked."""
         ...
 
     def is_model_ready(self, model: str, version: str) -> bool:
-        """Whether a model can be asked; False also where there is none."""
+        """Test whether a model can be asked; False also where there is none."""
         ...
 
     def server_metadata(self) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class InferenceBackend(Protocol):
 
 
 class ModelSpec(NamedTuple):
-    """Which model, version and signature a request of TensorFlow Serving means; "" where it says nothing."""
+    """The model, version and signature that a request of TensorFlow Serving means; "" where it says nothing."""
 
     name: str
     version: str = ""
@@ -152,7 +152,7 @@ class SignatureTensors(NamedTuple):
 
 
 class PredictionBackend(Protocol):
-    """What answers the requests of TensorFlow Serving's services; all of it may raise a `RequestError`."""
+    """A backend that answers the requests of TensorFlow Serving's services; all of it may raise a `RequestError`."""
 
     async def predict(
         self, spec: ModelSpec, inputs: Mapping[str, TypedArray], outputs: Sequence[str]
@@ -170,7 +170,7 @@ class PredictionBackend(Protocol):
 
 
 class Backends(NamedTuple):
-    """What answers, by protocol."""
+    """The backends that answer, by protocol."""
 
     inference: InferenceBackend
     prediction: PredictionBackend

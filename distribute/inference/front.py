@@ -76,7 +76,7 @@ async def start_front(
 
 
 def server_credentials(certificate: bytes, key: bytes, client_authorities: bytes | None) -> Any:
-    """What gRPC needs for TLS.
+    """Return the credentials that gRPC needs for TLS.
 
     Args:
         certificate: of the server, with those of its authorities, as PEM.

@@ -1,1 +1,1 @@
-"""How values travel between two tasks: by shared memory, by sockets, or in a stream of gRPC."""
+"""The ways of values between two tasks: by shared memory, by sockets, or in a stream of gRPC."""

@@ -1,4 +1,4 @@
-"""Which way values take between two tasks, and how that is asked for."""
+"""The choice of the way that values take between two tasks, and how that is asked for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEGABYTE = 1 << 20
 
 
 class Plane(StrEnum):
-    """How values travel."""
+    """A way in which values travel."""
 
     SHARED_MEMORY = "shared_memory"
     UNIX = "unix"
@@ -35,7 +35,7 @@ NEEDS_ONE_HOST = frozenset({Plane.SHARED_MEMORY, Plane.UNIX})
 
 @dataclass(frozen=True)
 class Limits:
-    """How much one connection holds.
+    """Limits of how much one connection holds.
 
     Attributes:
         in_flight: bytes that wait to be sent before steps are held.

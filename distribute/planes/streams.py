@@ -30,7 +30,7 @@ def _ends() -> tuple[socket.socket, socket.socket]:
 
 
 def _pieces(end: socket.socket) -> Iterator[bytes]:
-    """What comes out of an end, until it is closed."""
+    """Yield what comes out of an end, until it is closed."""
     with contextlib.suppress(OSError):
         while piece := end.recv(_PIECE):
             yield piece
