@@ -53,7 +53,7 @@ class ServerConfig:
 
     @property
     def patience(self) -> Patience:
-        """The time for which other tasks may be silent."""
+        """The bounds of how long other tasks may be silent."""
         return Patience(self.heartbeat_interval, self.heartbeat_timeout, self.kernel_timeout)
 
 

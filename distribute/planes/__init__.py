@@ -1,1 +1,1 @@
-"""The ways of values between two tasks: by shared memory, by sockets, or in a stream of gRPC."""
+"""Planes, the ways by which values travel between two tasks: shared memory, sockets, or a stream of gRPC."""

@@ -135,7 +135,7 @@ def _here(tensor: Tensor) -> Tensor:
 
 
 def _outputs(name: str, returned: Any, has_aux: bool) -> tuple[Any, Any]:
-    """Part what the function returned: the outputs, with tensors as leaves, and the rest.
+    """Split what the function returned into the outputs, with tensors as leaves, and the rest.
 
     Raises:
         TypeError: `has_aux`, and it returned no pair.

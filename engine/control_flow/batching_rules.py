@@ -79,7 +79,7 @@ Found = Sequence[Value] | None
 
 
 def batched(*tensors: Tensor) -> list[Value]:
-    """Return tensors that have a batch axis as values."""
+    """Return values for tensors that have a batch axis."""
     return [Value(tensor, batched=True) for tensor in tensors]
 
 

@@ -33,7 +33,7 @@ from .sorting import argsort
 
 
 def _inside(xp: Any, ids: Any, count: int) -> Any:
-    """Test which ids name one of `count` segments; None if all do."""
+    """Return which ids name one of `count` segments, as bools; None if all do."""
     if not ids.size or (int(ids.min()) >= 0 and int(ids.max()) < count):
         return None
     return (ids >= 0) & (ids < count)

@@ -33,7 +33,7 @@ class Receipt(IntEnum):
 
 
 class Ticket(NamedTuple):
-    """The work that a worker is to compute.
+    """The work that a worker is to do.
 
     Attributes:
         number: its own, by which gradients are put; NO_TICKET at the end of an epoch.
