@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             module.add_arguments(command)
             command.set_defaults(run=module.run)
     options = parser.parse_args(given)
-    options.arguments = given[1:]
+    options.command_line = given[1:]  # as it was typed, for commands that start themselves again
     return options.run(options)
 
 

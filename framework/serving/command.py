@@ -142,7 +142,7 @@ def _supervise(options: argparse.Namespace) -> int:
     package = str(__package__).partition(".")[0]
     try:
         supervisor = Supervisor(
-            command_of(options.arguments, package),
+            command_of(options.command_line, package),
             options.workers,
             options.host,
             options.rest_port,
