@@ -24,11 +24,14 @@ class Dependent:
 
     @property
     def needs(self) -> Set[Dependent]:
-        """What this depends on directly."""
+        """The direct dependencies of this."""
         return self._needs
 
     def may_depend_on(self, other: Dependent) -> bool:
-        """Whether this is `other` or depends on it; also true where they lie too far apart to look."""
+        """Test whether this is `other` or depends on it.
+
+        It is also true where the two are too far apart to look.
+        """
         if self.order - other.order > _FARTHEST:
             return True
         return other in self._behind(other.order)

@@ -49,13 +49,19 @@ def _without_constant(match: Match, site: Site) -> Rewrite:
 
 
 def _adds_nothing(value: Any) -> bool:
-    """Of floats only -0.0 does: 0.0 + -0.0 is 0.0."""
+    """Test whether adding `value` changes nothing.
+
+    Of floats only -0.0 does: 0.0 + -0.0 is 0.0.
+    """
     is_signed = value.dtype.kind == "f" and bool(np.all(np.signbit(value)))
     return every(value, 0) and (value.dtype.kind in "biu" or is_signed)
 
 
 def _subtracts_nothing(value: Any) -> bool:
-    """Of floats -0.0 stays, for -0.0 - -0.0 is 0.0."""
+    """Test whether subtracting `value` changes nothing.
+
+    Of floats -0.0 does not: -0.0 - -0.0 is 0.0.
+    """
     is_signed = value.dtype.kind == "f" and bool(np.any(np.signbit(value)))
     return every(value, 0) and value.dtype.kind in "iuf" and not is_signed
 
@@ -140,7 +146,7 @@ def _cast_of_cast(match: Match, site: Site) -> Rewrite:
 
 
 def _is_wider(source: DType, wide: DType) -> bool:
-    """Whether the wider dtype holds each value of the source exactly."""
+    """Test whether the wider dtype holds each value of the source exactly."""
     if source.kind not in "biuf" or wide.kind not in "biuf":
         return False
     if source.kind in "iu" and wide.kind == "f":
@@ -149,7 +155,7 @@ def _is_wider(source: DType, wide: DType) -> bool:
 
 
 def _goes_directly(source: DType, wide: DType, target: DType) -> bool:
-    """Whether the cast from the source gives what the one from the wider dtype does.
+    """Test whether the cast from the source gives the result of the cast from the wider dtype.
 
     Integers that don't fit wrap around, while what floats do that don't fit is up to the machine.
     """

@@ -55,7 +55,7 @@ def _is_place(value: Any) -> bool:
 
 
 def _element(array: Symbol, place: int, site: Site, depth: int = 0) -> Symbol | _Nothing | None:
-    """What an array holds at a place; None if that is not known."""
+    """Return the element of an array at a place; None if it is not known."""
     op, inputs = array.operation.op, array.operation.inputs
     if depth > _LONGEST or not _is_within(array, place):
         return None
@@ -77,7 +77,7 @@ def _element(array: Symbol, place: int, site: Site, depth: int = 0) -> Symbol | 
 
 
 def _is_within(array: Symbol, place: int) -> bool:
-    """Whether an array surely has an element at a place, or may have one at any."""
+    """Test whether an array surely has an element at a place, or may have one at any."""
     spec = array.spec
     size = spec.size if isinstance(spec, ArraySpec) else None
     return place < size if size is not None else isinstance(array.operation.op, (ArrayAddAt, ArrayClear, ArrayEmpty))
@@ -100,7 +100,7 @@ def _known_trips(match: Match, site: Site) -> Rewrite:
 
 
 def _known_record(match: Match, site: Site) -> Rewrite:
-    """What is the same constant in each iteration of another loop, or of loops around that as well."""
+    """Return the constant that each iteration of another loop records, or of loops around that too; None for others."""
     depth, found = 1, match["record"].outputs[0]
     while (around := site.outer(found)) is not None or isinstance(found.operation.op, ArrayRead):
         depth += around is None

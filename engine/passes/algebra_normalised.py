@@ -40,7 +40,7 @@ def _across_rows(rewrite: Callable[[Any, Symbol, Site], Symbol]) -> Callable[[Ma
 
 
 def _is_across(shape: Sequence[int], axes: Sequence[int] | None) -> bool:
-    """Whether another axis of several elements comes after one of `axes`."""
+    """Test whether another axis of several elements comes after one of `axes`."""
     reduced = range(len(shape)) if axes is None else {axis % len(shape) for axis in axes}
     several = [axis in reduced for axis, size in enumerate(shape) if size > 1]
     return sorted(several) != several

@@ -36,7 +36,7 @@ def _contraction_of(op: Any, inputs: Sequence[Symbol]) -> Contraction | None:
 
 
 def _is_shared(op: Contraction, label: str) -> bool:
-    """Whether an axis counts products of matrices."""
+    """Test whether an axis counts products of matrices."""
     return label in op.a and label in op.b and label in op.out
 
 

@@ -69,7 +69,7 @@ def _take_over(parameters: Sequence[Symbol], others: Sequence[Symbol], places: M
 
 
 def on_one_device(operations: Iterable[Operation]) -> bool:
-    """Whether a rewrite may make something else of `operations`: nothing between them crosses devices."""
+    """Test whether a rewrite may replace `operations`: nothing between them crosses devices."""
     return len({operation.device for operation in operations}) == 1
 
 

@@ -1,4 +1,4 @@
-"""What a loop need not save, because its backward loop computes it from what is saved anyway in less time.
+"""Values that a loop need not save: its backward loop computes them from saved ones anyway in less time.
 
 Elementwise results of saved values (``tanh(f * c + i * g)`` where all four are saved) cost a few operations a number in
 the backward loop's kernel, which reads the operands anyway; saved, they cost a write, a read and their memory. The same

@@ -50,7 +50,7 @@ class Network:
             self._fill(levels)
 
     def _levels(self) -> list[int]:
-        """How far each place is from the source, where there is room; -1 for those that are out of reach."""
+        """Return the distance of each place from the source, where there is room; -1 for places out of reach."""
         levels = [-1] * len(self._leaving)
         levels[self.source] = 0
         pending = deque([self.source])

@@ -1,4 +1,4 @@
-"""What operations are expected to cost, from their types and static shapes: floating-point operations and bytes."""
+"""Estimates of the cost of operations, from their types and static shapes: floating-point operations and bytes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _STRING = 16  # bytes of a string
 
 
 def elements(shape: Shape) -> int:
-    """How many elements a value of that shape has; of unknown rank, as many as a vector."""
+    """Return the number of elements of a value of that shape; of unknown rank, that of a vector."""
     if shape is None:
         return UNKNOWN_DIMENSION
     return math.prod([UNKNOWN_DIMENSION if dim is None else dim for dim in shape])
 
 
 def bytes_of(spec: Spec) -> int:
-    """How many bytes a value takes.
+    """Return the number of bytes that a value takes.
 
     >>> import anabranch as ab
     >>> bytes_of(ab.placeholder((3, 4), "float32").spec)
@@ -38,7 +38,7 @@ def bytes_of(spec: Spec) -> int:
 
 
 def flops_of(operation: Operation) -> float:
-    """How many floating-point operations a run takes; of most kinds, one for each element read or made."""
+    """Return the floating-point operations of a run; of most kinds of ops, one for each element read or made."""
     if operation.type in _FREE or operation.op.regions:
         return 0.0
     rule = _RULES.get(operation.type)
@@ -48,7 +48,7 @@ def flops_of(operation: Operation) -> float:
 
 
 def may_use_blas_threads(operation: Operation) -> bool:
-    """Whether NumPy's BLAS, if it is what runs the operation, may divide it among threads."""
+    """Test whether NumPy's BLAS, if it runs the operation, may divide it among threads."""
     if operation.type not in _PRODUCTS:
         return False
     tensors = (*operation.inputs, *operation.outputs)
@@ -57,14 +57,14 @@ def may_use_blas_threads(operation: Operation) -> bool:
 
 
 def traffic_of(operation: Operation) -> float:
-    """How many bytes a run reads and writes."""
+    """Return the number of bytes that a run reads and writes."""
     if operation.type in _FREE or operation.op.regions or operation.op.view:
         return 0.0
     return float(sum([bytes_of(tensor.spec) for tensor in (*operation.inputs, *operation.outputs)]))
 
 
 def made_bytes(operation: Operation) -> int:
-    """How many bytes of memory its results take while they are needed."""
+    """Return the number of bytes of memory that its results take while they are needed."""
     if operation.op.regions or operation.op.view or operation.type in _FREE - {"placeholder", "constant"}:
         return 0
     return sum([bytes_of(tensor.spec) for tensor in operation.outputs])

@@ -99,7 +99,7 @@ class _Operands:
         self.groups = list(self._made)
 
     def fit_with(self, *groups: _Group) -> bool:
-        """Whether one kernel could take those operands that none of these groups computes."""
+        """Test whether one kernel could take those operands that none of these groups computes."""
         return self._count - sum([self._made.get(group, 0) for group in groups]) <= _MOST_OPERANDS
 
     def absorb(self, group: _Group, other: _Group) -> None:
@@ -222,7 +222,7 @@ class _Block:
         return rebase.shift(self._layout(tensor, group))
 
     def _layout(self, tensor: Symbol, group: _Group) -> Layout:
-        """Where a tensor that the group computes lies."""
+        """Return the layout of a tensor that the group computes, in the group's space."""
         form, placed = self.forms[tensor.operation], group.placed[tensor.operation]
         return (*placed.inputs, *placed.steps)[form.results[tensor.index]]
 
@@ -257,7 +257,7 @@ class _Block:
                 operands.absorb(group, other)
 
     def _may_merge(self, group: _Group, other: _Group) -> bool:
-        """Whether one operation could compute both groups."""
+        """Test whether one operation could compute both groups."""
         members = {*group.members, *other.members}
         if not self._fits(members):
             return False
@@ -284,7 +284,7 @@ class _Block:
         return True
 
     def _embedding(self, group: _Group, other: _Group, small: _Group) -> Embedding | None:
-        """How the smaller of two groups lies in the other's space, by a value of `other` that `group` takes."""
+        """Return the place of the smaller group in the other's space, by a value of `other` that `group` takes."""
         for member in reversed(group.members):
             for tensor, layout in zip(self.taken(member), group.placed[member].inputs, strict=True):
                 if self.group_of.get(tensor.operation) is other:
@@ -354,7 +354,7 @@ def _fuse_block(graph: Graph, operations: Sequence[Operation], kept: Kept, rule:
 
 
 def _on_host(device: str) -> bool:
-    """Whether kernels for CPUs run there."""
+    """Test whether kernels for CPUs run on a device."""
     return "gpu" not in device.lower()
 
 
@@ -365,7 +365,7 @@ def _is_worthwhile(group: _Group) -> bool:
 
 
 def _reduces(operation: Operation) -> bool:
-    """Whether an operation makes fewer elements of many."""
+    """Test whether an operation makes fewer elements of many."""
     return isinstance(operation.op, (Sum, Mean, Max, Min)) or operation.op.type_name == "sum_to_shape"
 
 

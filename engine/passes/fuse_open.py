@@ -48,7 +48,7 @@ def _fuse_block(operations: Sequence[Operation], kept: Kept, rule: FusionRule) -
 
 
 def _is_of_open_size(operation: Operation) -> bool:
-    """Whether an operation is elementwise, over an array that is not of known size."""
+    """Test whether an operation is elementwise, over an array that is not of known size."""
     if not operation.op.elementwise or len(operation.outputs) != 1:
         return False
     spec = operation.outputs[0].spec
@@ -56,7 +56,7 @@ def _is_of_open_size(operation: Operation) -> bool:
 
 
 def _is_open(operation: Operation, rule: FusionRule) -> bool:
-    """Whether an operation is elementwise, over arrays of known ranks but not all of known sizes."""
+    """Test whether an operation is elementwise, over arrays of known ranks but not all of known sizes."""
     if not operation.op.elementwise or len(operation.outputs) != 1 or operation.effects or operation.control_inputs:
         return False
     specs = [tensor.spec for tensor in (*operation.inputs, *operation.outputs)]
@@ -88,7 +88,7 @@ def _take_in_sources(
 
 
 def _joined(source: Operation, user: Operation, inputs: Sequence[Symbol]) -> Fused:
-    """What computes `source`, and `user` of that, from `inputs`."""
+    """Return the op that computes `source`, and `user` of that, from `inputs`."""
     numbers = {tensor: position for position, tensor in enumerate(inputs)}
     steps: list[tuple[Op, tuple[int, ...]]] = []
     result = 0
@@ -103,7 +103,7 @@ def _joined(source: Operation, user: Operation, inputs: Sequence[Symbol]) -> Fus
 
 
 def steps_of(operation: Operation) -> Sequence[tuple[Op, tuple[int, ...]]]:
-    """What an operation computes, over its inputs."""
+    """Return the steps that an operation computes over its inputs."""
     if isinstance(operation.op, Fused):
         return operation.op.steps
     return ((operation.op, tuple(range(len(operation.inputs)))),)

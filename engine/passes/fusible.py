@@ -1,4 +1,4 @@
-"""What kernels can compute of an operation: its steps, and where their results lie in the space of a group."""
+"""The forms of operations in kernels: their steps, and the layouts of their results in the space of a group."""
 
 from __future__ import annotations
 
@@ -37,34 +37,37 @@ Step = tuple[Op, tuple[int, ...]]
 
 
 class FusionRule:
-    """What may be fused. The runtime knows what its kernels can do."""
+    """The rule for fusion, by which the runtime describes its kernels."""
 
     def can_fuse(self, op: Op, inputs: Sequence[TensorSpec], output: TensorSpec) -> bool:
-        """Whether kernels compute an elementwise op."""
+        """Test whether kernels compute an elementwise op."""
         raise NotImplementedError
 
     def can_reduce(self, op: Op, input: TensorSpec) -> bool:
-        """Whether kernels compute a reduction, softmax or the like."""
+        """Test whether kernels compute a reduction, softmax or the like."""
         return False
 
     def can_move(self, spec: TensorSpec) -> bool:
-        """Whether kernels read and write such values."""
+        """Test whether kernels read and write such values."""
         return False
 
     def has_kernel(self, operation: Operation) -> bool:
-        """Whether there is a kernel for a fused operation, all in all."""
+        """Test whether there is a kernel for a fused operation, all in all."""
         return True
 
     def can_run_together(self, operation: Operation) -> bool:
-        """Whether kernels compute an elementwise fused operation over several sets of operands in one call."""
+        """Test whether kernels compute an elementwise fused operation over several sets of operands in one call."""
         return False
 
     def can_follow(self, operation: Operation) -> bool:
-        """Whether a `ProductThen` is one kernel, and faster than the product and what follows by themselves."""
+        """Test whether a `ProductThen` is one kernel, and faster than the product and its followers by themselves."""
         return False
 
     def layout(self, rows: int | None, weight: TensorSpec, transpose: bool) -> PackedLayout | None:
-        """How to pack a weight, or its transpose, for products of so many rows in a loop; None if that does not pay."""
+        """Return the layout of a packed weight, or of its transpose; None if packing does not pay.
+
+        It is for products of so many rows in a loop.
+        """
         return None
 
 
@@ -166,7 +169,7 @@ def _reduction(op: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSp
 
 
 def _accumulates_as_kernels(op: Any, spec: TensorSpec) -> bool:
-    """Whether a reduction accumulates in the type in which kernels compute: float32 for half types."""
+    """Test whether a reduction accumulates in the type in which kernels compute: float32 for half types."""
     accumulator = getattr(op, "accumulator", None)
     return accumulator is None or (accumulator.name == "float32" and spec.dtype.name in ("float16", "bfloat16"))
 
@@ -360,7 +363,7 @@ def _place_part(op: Part, space: Space, operand: tuple[Shape, Layout | None]) ->
 
 
 def parts_of_joined(operation: Operation) -> tuple[int, int]:
-    """Of what puts parts together: the axis of the parts in the space that the result fills."""
+    """Return the axis of the parts of a stack or concatenation, as an interval in the space that the result fills."""
     op, spec = operation.op, operation.inputs[0].spec
     assert isinstance(op, (Stack, Concatenate))
     assert isinstance(spec, TensorSpec)

@@ -48,13 +48,13 @@ class _Group:
         return {tensor for member in self.members for tensor in member.outputs}
 
     def inputs(self, more: Iterable[Operation] = ()) -> list[Symbol]:
-        """What members take from outside, and further ones would."""
+        """Return the tensors that members and further operations take from outside."""
         members = [*self.members, *more]
         made = {tensor for member in members for tensor in member.outputs}
         return [t for t in dict.fromkeys(t for member in members for t in member.inputs) if t not in made]
 
     def may_take(self, operation: Operation, known: KnownSizes) -> bool:
-        """Whether an operation reads an array that the group runs through, and all else that it needs is there."""
+        """Test whether an operation reads an array that the group runs through, and all else that it needs is there."""
         first, made = self.members[0], self.made
         if operation.device != first.device:
             return False
@@ -68,7 +68,7 @@ class _Group:
 
 
 def _is_there(source: Operation, first: Operation) -> bool:
-    """Whether what makes an operand can be done before an operation, and so can all that it needs."""
+    """Test whether an operand can be made before an operation, and so can all that it needs."""
     return source.index < first.index or type(source.op) is Constant
 
 
@@ -144,7 +144,7 @@ def _space(operation: Operation, rule: FusionRule, known: KnownSizes) -> Sizes |
 
 
 def _has_kernel(op: Op, specs: Sequence[TensorSpec], rule: FusionRule) -> bool:
-    """Whether kernels compute an operation over the first of `specs`, with a result of the last."""
+    """Test whether kernels compute an operation over the first of `specs`, with a result of the last."""
     if type(op) is Sum:
         return rule.can_reduce(op, specs[0])
     if isinstance(op, Fused):

@@ -1,4 +1,4 @@
-"""Which graphs compute each row of a batch for itself, so that rows of different requests may be computed together.
+"""An analysis of graphs that compute each row of a batch for itself: rows of several requests may be computed together.
 
 A dataflow analysis in program order. The state of a tensor says how it depends on the rows that are fed: not at all
 (None), row by row along an axis (`Rows`), on their number alone (`Count`, `Sizes`), or in a way that mixes rows

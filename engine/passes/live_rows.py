@@ -87,7 +87,7 @@ def compute_live_rows(step: Whole) -> Whole:
 
 
 def _has_masks(operations: Sequence[Operation]) -> bool:
-    """Whether any loop keeps states by masks, so that its rows may end; steps of many blocks mostly have none."""
+    """Test whether any loop keeps states by masks, so that its rows may end; steps of many blocks mostly have none."""
     return any(isinstance(o.op, While) and keeps_by_masks(o.op.body) for o in all_operations(operations))
 
 
@@ -222,7 +222,7 @@ def _backward(
 
 
 def _is_of_table(output: Symbol, role: Symbol) -> bool:
-    """Whether an output gathers rows of the cotangent of a table, or their positions."""
+    """Test whether an output gathers rows of the cotangent of a table, or their positions."""
     return isinstance(output.spec, ArraySpec) and isinstance(role.spec, TensorSpec)
 
 
@@ -237,7 +237,7 @@ def _add_seed(seeds: dict[Symbol, Symbol], final: Symbol, cotangent: Symbol) -> 
 
 
 def _as_output(found: Any, segments: _Segments, role: Symbol, output: Symbol) -> Symbol:
-    """What a backward loop gives, from a cotangent; arrays of rows have one element, with all of them."""
+    """Return the output of a backward loop for a cotangent; arrays of rows have one element, with all of them."""
     if found is None:
         return symbol_of(zeros_cotangent(output))
     if not isinstance(output.spec, ArraySpec):
@@ -263,7 +263,7 @@ def _filled_up(found: Any, segments: _Segments, role: Symbol) -> Symbol:
 
 
 def sizes_of(rows: int, begins: bool) -> tuple[int, ...]:
-    """How many rows each loop has.
+    """Return the number of rows of each loop.
 
     >>> sizes_of(64, begins=False)
     (64, 32, 16, 8)
@@ -309,11 +309,11 @@ class _Segments:
         return self.plan[3 + number]
 
     def length(self, number: int) -> Symbol:
-        """How many steps a segment has."""
+        """Return the number of steps of a segment."""
         return self.plan[3 + len(self.sizes) + number]
 
     def built(self) -> list[Operation]:
-        """What was built for the segments, in order."""
+        """Return the operations that were built for the segments, in order."""
         return self.loop.graph.operations[self._first :]
 
     # --- building ---------------------------------------------------------------------------------------------
@@ -347,7 +347,7 @@ class _Segments:
         return build_multi(SpansOfMask(False, self.begins), live_in_all_steps(found.masks, masks))
 
     def _elements(self, read: Operation) -> Symbol:
-        """What a loop reads of an array, in the array's order; one tensor for each array."""
+        """Return the elements that a loop reads of an array, in the array's order; one tensor for each array."""
         loop, element = self.loop, read.outputs[0]
         array, form = self._array_of(read), loop.form(read.inputs[1])
         assert form is not None
@@ -381,7 +381,7 @@ class _Segments:
         self._sorted[parameter] = symbol_of(take(self.given(parameter), self.order, axis=0))
 
     def given(self, parameter: Symbol) -> Symbol:
-        """What comes in for a parameter of the body."""
+        """Return the value that is passed in for a parameter of the body."""
         outer = self.loop.outer(parameter)
         return self.loop.node.inputs[place_among(parameter, self.loop.body.parameters)] if outer is None else outer
 
@@ -414,7 +414,7 @@ class _Segments:
         return node
 
     def _counted(self, position: int, number: int) -> Symbol:
-        """What a counter is in the first step of a segment."""
+        """Return the value of a counter in the first step of a segment."""
         form, initial = self.loop.form(self.loop.body.parameters[position]), self.loop.node.inputs[position]
         assert form is not None
         moved = convert_to_tensor(self.start(number) * form.steps, initial.dtype)
@@ -455,7 +455,7 @@ class _Segments:
         return symbol_of(take(build(Concatenate(0), *parts) if len(parts) > 1 else parts[0], self.inverse, axis=0))
 
     def _whole_last(self, position: int, states: dict[int, Symbol]) -> Symbol:
-        """What the last step made; of rows that it did not count for, what stands for them."""
+        """Return the results of the last step; rows for which it did not count get the values that stand for them."""
         made, state, (starts, ends) = self._whole_state(position), self.found.rests[position], self.spans
         counts = logical_or(equal(self.steps, 0), logical_and(equal(ends, self.steps), starts < ends))
         counts = reshape(counts, (-1, *[1] * (len(made.shape or ()) - 1)))
@@ -484,7 +484,7 @@ class _Segments:
         return build(ArrayUnstack(), build(op, self.order, self.plan[2], *self.spans, self.steps, *parts, *rest))
 
     def reads_elements(self, role: Symbol) -> bool:
-        """Whether a parameter of the body stands for a tensor of which the steps read elements."""
+        """Test whether a parameter of the body stands for a tensor of which the steps read elements."""
         return isinstance(role.spec, TensorSpec) and any(role is read.inputs[0] for read in self.found.read)
 
     def source(self, role: Symbol) -> Symbol:

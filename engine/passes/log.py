@@ -1,4 +1,4 @@
-"""What passes did while a step was prepared, and what they left where it was, for `explain`."""
+"""A log of the changes that passes made while a step was prepared, and of the rest that they left, for `explain`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Note:
 
 @dataclass
 class PassLog:
-    """What passes told while it was recorded, in order.
+    """The notes of passes while they were recorded, in order.
 
     Attributes:
         changes: what was rewritten.
@@ -62,7 +62,7 @@ _recording = _Recording()
 
 
 def is_recording() -> bool:
-    """Whether this thread records a log: guards what is costly to find out."""
+    """Test whether this thread records a log: guards work that is costly."""
     return _recording.log is not None
 
 

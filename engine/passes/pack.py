@@ -35,10 +35,12 @@ from .prune import Kept, holds, kept_of
 
 
 class PackingRule(Protocol):
-    """What is worth packing: the runtime knows what its kernels can do."""
+    """The rule for packing, by which the runtime describes its kernels."""
 
     def layout(self, rows: int | None, weight: TensorSpec, transpose: bool) -> Layout | None:
-        """How to pack a weight (or its transpose) for products of `rows` rows, None if that is not known.
+        """Return the layout for packing a weight (or its transpose) for products of `rows` rows.
+
+        `rows` is None if it is not known.
 
         Returns:
             None if it does not pay.
@@ -170,7 +172,10 @@ class _Packing:
 
 
 def _forms(weight: Symbol, around: tuple[_Inside, ...]) -> list[Symbol]:
-    """What `weight` is called in the innermost region, in the one around it, and so on as far as it is captured."""
+    """Return the tensors that stand for `weight`: in the innermost region, then in those around it.
+
+    They go as far as it is captured.
+    """
     forms = [weight]
     for inside in reversed(around):
         outer = next((outer for outer, parameter in inside.region.captures if parameter is forms[-1]), None)
@@ -198,7 +203,7 @@ def _is_on_host(operation: Operation) -> bool:
 
 
 def _can_be_added(other: Symbol, result: Symbol) -> bool:
-    """Whether kernels add it: a matrix like the result, or one row for all."""
+    """Test whether kernels can add a tensor: a matrix like the result, or one row for all."""
     if not isinstance(other.spec, TensorSpec) or other.dtype != result.dtype or not other.spec.is_static:
         return False
     columns = (result.shape or (None,))[-1]

@@ -1,4 +1,4 @@
-"""Which operations a step needs."""
+"""The operations that a step needs."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Kept:
         self.add(tensors)
 
     def __contains__(self, tensor: Symbol) -> bool:
-        """Whether it is one of them, in whatever block."""
+        """Test whether a tensor is one of them, in whatever block."""
         return tensor in self.own or tensor in self._recorded.get(tensor.graph, ())
 
     def add(self, tensors: Iterable[Symbol]) -> None:
@@ -167,7 +167,7 @@ class Kept:
 
 
 def kept_of(graph: Graph, operations: Iterable[Operation], wanted: Iterable[Symbol | Operation]) -> Kept:
-    """What is wanted of `operations` of `graph` and of those inside: `wanted`, and what frames record."""
+    """Return the wanted tensors of `operations` of `graph` and of those inside: `wanted`, and records of frames."""
     return Kept(graph, {*[item for item in wanted if isinstance(item, Symbol)], *inner_tensors(operations)})
 
 
@@ -209,7 +209,7 @@ def kinds_of(operations: Iterable[Operation]) -> set[type[Op]]:
 
 
 def holds(operations: Iterable[Operation], *kinds: type[Op]) -> bool:
-    """Whether an operation of one of `kinds` is among `operations`, or lies in a region inside."""
+    """Test whether an operation of one of `kinds` is among `operations`, or in a region inside."""
     return any(issubclass(kind, kinds) for kind in kinds_of(operations))
 
 

@@ -146,7 +146,7 @@ def _readers(bodies: Mapping[Graph, tuple[int, Operation]], reads: Reads) -> lis
 
 
 class _Uses:
-    """Where values of a step are used, insides included."""
+    """The uses of values of a step, those in regions included."""
 
     def __init__(self, operations: Sequence[Operation], kept: Kept) -> None:
         self._outside = kept
@@ -178,7 +178,7 @@ class _Uses:
 
 
 def _chosen(states: Sequence[SavedState], budget: int | None, can_swap: bool) -> list[Choice]:
-    """What each loop saves: all of it if that fits, else what is cheapest at the lowest price at which all fits.
+    """Return the saved values of each loop: all if they fit, else the cheapest at the lowest price at which all fit.
 
     If the rest can be moved away, the price is that of moving.
     """
@@ -225,7 +225,7 @@ def _in_segments(
     operations: Sequence[Operation],
     kept: set[Symbol],
 ) -> tuple[list[Choice], list[Operation]]:
-    """What each loop saves, where that is too much anyway; and the loops that had better be cut into segments.
+    """Return the saved values of each loop, where they are too many anyway, and the loops to be cut into segments.
 
     Within a segment, as much is saved as there is room for.
     """

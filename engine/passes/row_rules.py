@@ -1,4 +1,4 @@
-"""How the results of each op depend on the rows of a batch: the rules of `independent_rows`."""
+"""The rules of `independent_rows`: how the results of each op depend on the rows of a batch."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Elements:
 
 @dataclass(frozen=True)
 class Mixed:
-    """What depends on several rows, or on what is not known to do otherwise; `name` and `type` of the operation."""
+    """A value that depends on several rows, or is not known not to; with the `name` and `type` of its operation."""
 
     name: str
     type: str
@@ -344,7 +344,7 @@ def _product(node: Operation, given: Sequence[State]) -> State:
 
 
 def _meets_constant(node: Operation, given: Sequence[State]) -> bool:
-    """Whether a stack of matrices of the rows is multiplied with one of a fixed number of others."""
+    """Test whether a stack of matrices of the rows is multiplied with one of a fixed number of others."""
     for state, tensor, other in zip(given, node.inputs, reversed(node.inputs), strict=True):
         if isinstance(state, Rows):
             from_end = state.axis - (_rank(tensor) or 0)
@@ -438,7 +438,7 @@ def _reshaped(node: Operation, given: Sequence[State]) -> State:
 
 
 def _stays(node: Operation, state: Rows, wanted: Sequence[State]) -> bool:
-    """Whether a reshape leaves the axis of the rows where it is: as long as before, and as much behind it."""
+    """Test whether a reshape leaves the axis of the rows where it is: as long as before, with as much behind it."""
     shape, after = node.inputs[0].shape, node.outputs[0].shape
     if shape is None or after is None or len(shape) != len(after) or wanted[state.axis] != Count() or not state.exact:
         return False

@@ -35,7 +35,7 @@ _FLOATS = ("float32", "float64")
 
 @dataclass(frozen=True)
 class _Terms:
-    """What is added to rows: terms that have a row each, times a scale."""
+    """The terms that are added to rows: they have a row each, times a scale."""
 
     rows: Symbol
     scale: tuple[Symbol, ...]
@@ -154,7 +154,7 @@ def _is_made_by(tensor: Symbol, kind: type[Op]) -> bool:
 
 
 def _added(rows: Symbol, whole: Symbol, unique: Symbol) -> tuple[Symbol, int] | None:
-    """What is added to the rows of `whole` named in `unique`, and its sign."""
+    """Return the tensor that is added to the rows of `whole` named in `unique`, and its sign."""
     if not _is_made_by(rows, Add) and not _is_made_by(rows, Subtract):
         return None
     left, right = rows.operation.inputs
@@ -170,7 +170,7 @@ def _are_rows(tensor: Symbol, whole: Symbol, unique: Symbol) -> bool:
 
 
 def _terms(delta: Symbol, unique: Symbol, positions: Operation) -> _Terms | None:
-    """Of a sum by `positions`, maybe times a number; None for anything else."""
+    """Return the terms of a sum by `positions`, maybe times a number; None for anything else."""
     total, scale = delta, ()
     if _is_made_by(delta, Multiply):
         scalars = [tensor for tensor in delta.operation.inputs if tensor.shape == ()]
@@ -188,7 +188,7 @@ def _terms(delta: Symbol, unique: Symbol, positions: Operation) -> _Terms | None
 
 
 def _repeated(rows: Symbol, whole: Symbol) -> tuple[Symbol, int]:
-    """What the rows were repeated from, each as often as all, one after the other; the rows and 1 if they were not."""
+    """Return the source of repeated rows and how often each is repeated, in order; `rows` and 1 if they are not."""
     source = rows.operation.inputs[0] if _is_made_by(rows, Reshape) or _is_made_by(rows, ReshapeToShape) else None
     if source is None or not isinstance(source.operation.op, BroadcastReduced):
         return rows, 1

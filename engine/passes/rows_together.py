@@ -98,7 +98,7 @@ class _Update:
         return _Update(writes, wholes, tuple(variables), unique)
 
     def is_undisturbed(self, operations: Sequence[Operation]) -> bool:
-        """Whether nothing else writes the variables after they were read, or looks at them between the writes."""
+        """Test whether nothing else writes the variables after they were read, or reads them between the writes."""
         reads = {whole.operation for whole in self.wholes}
         first, last = self.writes[0].index, self.writes[-1].index
         begin, own = min(read.index for read in reads), set(self.writes)
@@ -113,7 +113,7 @@ class _Update:
         return True
 
     def inside(self, operations: Sequence[Operation], kept: set[Symbol], rule: FusionRule) -> list[Operation]:
-        """What leads to the rows that are written and serves nothing else, in order."""
+        """Return the operations that lead to the rows that are written and serve nothing else, in order."""
         users: dict[Symbol, set[Operation]] = {}
         for operation in operations:
             for tensor in operation.inputs:
@@ -130,7 +130,7 @@ class _Update:
         return found[::-1]
 
     def _is_named(self, made: Symbol) -> bool:
-        """Whether a write takes it otherwise than as its rows."""
+        """Test whether a write takes a tensor otherwise than as its rows."""
         return any(is_among(made, write.inputs[:2]) for write in self.writes)
 
     def _may_join(self, operation: Operation, rule: FusionRule) -> bool:

@@ -1,4 +1,4 @@
-"""What the tables of rewrites are written in: rules, and what a rule may ask and build."""
+"""The parts of tables of rewrites: rules, and what a rule may query and build."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def shape_of(tensor: Symbol) -> tuple[int, ...] | None:
 
 
 def keeps_shape(tensor: Symbol, value: Any) -> bool:
-    """Whether broadcasting a tensor against a constant leaves its shape as it is."""
+    """Test whether broadcasting a tensor against a constant leaves its shape as it is."""
     if np.shape(value) == ():
         return True
     if tensor.shape is None:
@@ -71,7 +71,7 @@ def keeps_shape(tensor: Symbol, value: Any) -> bool:
 
 
 def every(value: Any, number: int) -> bool:
-    """Whether all elements of a constant are `number`."""
+    """Test whether all elements of a constant are `number`."""
     return bool(value == number) if value.shape == () else bool(np.all(value == number))
 
 
@@ -119,7 +119,7 @@ def _demanded(pattern: Pattern) -> frozenset[type[Op]]:
 
 
 def first_rewrite(rules: Sequence[Rule], operation: Operation, site: Site) -> tuple[Rewrite, str]:
-    """What the first of `rules` that applies gives, and its name.
+    """Return the rewrite by the first of `rules` that applies, and its name.
 
     What can't work for these shapes fails when it runs, and is left alone here.
     """

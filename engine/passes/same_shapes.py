@@ -41,7 +41,7 @@ def leave_out_same_shapes(
 
 
 def _is_open(operation: Operation) -> bool:
-    """Whether an operation changes to a shape, or asks for a size, that is not known."""
+    """Test whether an operation changes to a shape, or takes a size, that is not known."""
     if isinstance(operation.op, DimOf):
         return True
     op = operation.op

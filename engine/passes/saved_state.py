@@ -1,4 +1,4 @@
-"""What a loop saves for its backward loop, and what of it would better be computed again: a cheapest cut of its body.
+"""Values that a loop saves for its backward loop, and those better computed again: a cheapest cut of its body.
 
 To have a value in the backward loop, it is either saved or computed again; the latter takes that its operation is run
 again, and that all its inputs are to be had. So the choice is a cut of the body between what can't be computed again
@@ -44,7 +44,7 @@ _NEVER_AGAIN = (Call, Parameter, Placeholder, Recorded, Recursion)
 
 @dataclass(frozen=True)
 class Choice:
-    """What is saved of each iteration, and the operations that are run again, in program order."""
+    """The values that are saved of each iteration, and the operations that are run again, in program order."""
 
     saved: tuple[Symbol, ...]
     again: tuple[Operation, ...]
@@ -86,11 +86,11 @@ class SavedState:
 
     @property
     def has_known_trips(self) -> bool:
-        """Whether the number of iterations is known before a run."""
+        """True if the number of iterations is known before a run."""
         return known_trips_of(self.node) is not None
 
     def is_captured(self, tensor: Symbol) -> bool:
-        """Whether a tensor of the body stands for one outside."""
+        """Test whether a tensor of the body stands for one outside."""
         return tensor in self._captured
 
     def keep_to_budget(self) -> None:
@@ -149,7 +149,7 @@ def _position(tensor: Symbol) -> tuple[int, int]:
 
 
 def can_run_again(operation: Operation) -> bool:
-    """Whether a second run gives the same values and changes nothing."""
+    """Test whether a second run gives the same values and changes nothing."""
     if isinstance(operation.op, _NEVER_AGAIN) or operation.effects:
         return False
     if any(type(tensor.spec) not in (ArraySpec, FrameSpec, TensorSpec) for tensor in operation.outputs):
@@ -162,12 +162,15 @@ def can_run_again(operation: Operation) -> bool:
 
 
 def calls_itself(operation: Operation) -> bool:
-    """Whether recursive functions are called inside: the records of their calls hang together in the whole step."""
+    """Test whether recursive functions are called inside.
+
+    The records of their calls depend on each other in the whole step.
+    """
     return any(isinstance(inner.op, (Call, Recorded, Recursion)) for inner in all_operations([operation]))
 
 
 def _hands_on_arrays(operation: Operation, inputs: Sequence[Symbol]) -> bool:
-    """Whether it may write into an array that was there before: a second write to the same place takes a copy."""
+    """Test whether it may write into an array that was there before: a second write to the same place takes a copy."""
     if not any(isinstance(tensor.spec, ArraySpec) for tensor in operation.outputs):
         return False
     arrays = [tensor.operation.op for tensor in inputs if isinstance(tensor.spec, ArraySpec)]
@@ -191,13 +194,13 @@ def _seconds_of_region(region: Region) -> float:
 
 
 def trips_of(node: Operation) -> int:
-    """How many iterations a loop makes at most, by the counters in its condition; a guess if it has none."""
+    """Return the most iterations that a loop makes, by the counters in its condition; a guess if it has none."""
     known = known_trips_of(node)
     return ASSUMED_TRIPS if known is None else known
 
 
 def known_trips_of(node: Operation) -> int | None:
-    """How many iterations a loop makes at most, by the counters in its condition; None if it has none."""
+    """Return the most iterations that a loop makes, by the counters in its condition; None if it has none."""
     assert isinstance(node.op, While)
     known: list[int] = []
     pending = [node.op.condition.results[0].operation]

@@ -61,7 +61,7 @@ class Pair:
 
     @property
     def is_plain(self) -> bool:
-        """Whether what a segment starts from is plain tensors: to write into an array once more takes a copy of it."""
+        """True if a segment starts from plain tensors: to write into an array once more takes a copy of it."""
         return all(type(self.op.body.parameters[k].spec) is TensorSpec for k in self.live)
 
     def _bytes_a_start(self) -> int:
@@ -118,7 +118,7 @@ def find_pair(node: Operation, operations: Iterable[Operation], kept: set[Symbol
 
 
 def _counts_down(backward: Operation, node: Operation) -> bool:
-    """Whether the first variable of a loop runs from the last iteration of another one down to 0, and alone ends it."""
+    """Test whether a loop's first variable runs from another's last iteration down to 0, and alone ends the loop."""
     op = backward.op
     assert isinstance(op, While)
     test, start, update = op.condition.results[0].operation, backward.inputs[0].operation, op.body.results[0].operation
@@ -130,7 +130,7 @@ def _counts_down(backward: Operation, node: Operation) -> bool:
 
 
 def _is_last(start: Operation, node: Operation) -> bool:
-    """Whether an operation gives the number of a loop's last iteration."""
+    """Test whether an operation gives the number of a loop's last iteration."""
     if isinstance(start.op, Constant):
         trips = trip_count(node)
         return trips is not None and trips.known is not None and _is_number(start.outputs[0], trips.known - 1)

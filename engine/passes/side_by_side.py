@@ -1,4 +1,4 @@
-"""Which operations of a step run side by side: independent ones that take long, each on one core or in one call.
+"""Parallel schedule of a step: independent operations that take long, each on one core or in one call.
 
 A long operation waits until the last of those that are independent of it can begin; what needs it moves behind them,
 and everything else stays where it was. So a group stands in one place, only pure operations change places, and none

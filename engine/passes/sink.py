@@ -72,7 +72,7 @@ def _places(operations: Sequence[Operation], kept: set[Symbol], asked: set[Opera
 
 
 def _takes_frame(operation: Operation) -> bool:
-    """Whether it is bound to the loop or branch from whose frame it takes something."""
+    """Test whether an operation is bound to the loop or branch from whose frame it takes something."""
     return isinstance(operation.op, (History, Saved, TripCount))
 
 
@@ -162,7 +162,7 @@ class _Sinking:
         self.moved.update(zip(operation.outputs, new.outputs, strict=True))
 
     def _is_decided(self, operation: Operation) -> bool:
-        """Whether a branching operation lies where its choice is known, and nothing looks into its other branches."""
+        """Test whether a branching operation is where its choice is known, and nothing reads its other branches."""
         choice, taken = self.places[operation]
         if operation.inputs[0] is not choice:
             return False
@@ -186,7 +186,7 @@ class _Sinking:
         self.moved.update(zip(operation.outputs, branch.results, strict=False))
 
     def _local(self, tensor: Symbol, home: Operation, region: Region) -> Symbol:
-        """What stands for `tensor` inside a region of `home`."""
+        """Return the tensor that stands for `tensor` inside a region of `home`."""
         if self.homes.get(tensor.operation) is home:
             return self.moved[tensor]
         outer = self._outside(tensor)

@@ -1,4 +1,4 @@
-"""Which dimensions are equal, where the sizes are known at run time only.
+"""An analysis of equal dimensions, for sizes that are known at run time only.
 
 A size is an integer, or a name for what is not known: the value and the axis where it was met first. What an operation
 says of its result's shape carries names on: the rows of ``take(x, i)`` and of ``take(y, i)`` are as many as `i` has, so
@@ -79,7 +79,7 @@ class KnownSizes:
 
 
 def _filled(tensor: Symbol, told: _Told) -> Sizes | None:
-    """What is told of the sizes of a tensor, with integers where its spec has them and names for what remains."""
+    """Return the sizes of a tensor: integers where its spec has them, then those of `told`, and names for the rest."""
     spec = tensor.spec
     if not isinstance(spec, TensorSpec) or spec.shape is None:
         return None
@@ -176,7 +176,7 @@ def _reduced(op: Any, operation: Operation, known: KnownSizes) -> list[_Told]:
 
 
 def _to_shape(op: Any, operation: Operation, known: KnownSizes) -> list[_Told]:
-    """What has the shape of another value."""
+    """Return the sizes of the value that gives a result its shape."""
     like = shaped_like(operation.inputs[1])
     return [None if like is None else known.of(like)]
 
@@ -187,7 +187,7 @@ def _zeros(op: Any, operation: Operation, known: KnownSizes) -> list[_Told]:
 
 
 def _filled_in(op: Any, operation: Operation, known: KnownSizes) -> list[_Told]:
-    """What has a shape of which further inputs fill the Nones; -1 stands for what is left."""
+    """Return the sizes of a shape of which further inputs fill the Nones; -1 stands for the rest."""
     given = iter(operation.inputs[1:])
     told = [_dimension(next(given), known) if size is None else size for size in op.shape]
     is_exact = not isinstance(op, Reshape)  # there a number may turn out to be -1, too
@@ -195,7 +195,7 @@ def _filled_in(op: Any, operation: Operation, known: KnownSizes) -> list[_Told]:
 
 
 def _is_met(size: Size) -> bool:
-    """Whether a size is that of an array."""
+    """Test whether a size is a number, or that of an axis of an array."""
     return isinstance(size, int) or len(size) == 2
 
 

@@ -32,7 +32,7 @@ _MOST = 32  # parts of one split
 
 
 class _Part(NamedTuple):
-    """What a key takes: the elements from `start` to `stop` of one axis, without that axis if it is a number."""
+    """The part that a key takes: elements from `start` to `stop` of one axis, without that axis if it is a number."""
 
     axis: int
     start: int
@@ -65,7 +65,7 @@ def _visit(graph: Graph, operations: Sequence[Operation], kept: Kept) -> None:
 
 
 def _part(items: Items, shape: Sequence[int | None] | None) -> _Part | None:
-    """What a key takes of a tensor; None if it is more than a known stretch of one axis."""
+    """Return the part that a key takes of a tensor; None if it is more than a known stretch of one axis."""
     if shape is None or None in shape or len(items) > len(shape):
         return None
     found: _Part | None = None
@@ -201,7 +201,7 @@ def _chain(last: Operation, uses: dict[Symbol, int]) -> _Chain:
 
 
 def _fills(members: Sequence[tuple[_Part, Operation]], whole: Symbol) -> bool:
-    """Whether stretches in order, each as often as it may be, follow each other from end to end of a tensor."""
+    """Test whether stretches in order, repeats left out, follow each other from end to end of a tensor."""
     if not 2 <= len(members) <= _MOST:
         return False
     parts = list(dict.fromkeys(part for part, _ in members))

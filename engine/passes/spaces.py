@@ -1,4 +1,4 @@
-"""Where the values of a fused group lie in the space that its kernel runs through.
+"""Layouts of the values of a fused group in the space that its kernel runs through.
 
 The space has `size` elements in row-major order. An axis of a value is an interval (low, high) of it: one step along
 the axis goes `low` elements on in the space, and the axis ends at `high`. So an axis that is cut or joined by a reshape
@@ -142,7 +142,7 @@ class Space:
 
 
 class Embedding:
-    """Where a smaller space lies in a larger one.
+    """The place of a smaller space in a larger one.
 
     Args:
         small: where the axes of a value lie that fills the smaller space.
@@ -154,11 +154,11 @@ class Embedding:
         self._pairs = sorted((own, other) for own, other in pairs if own is not None and other is not None)
 
     def is_whole(self, size: int) -> bool:
-        """Whether it says where all of a space of `size` elements lies."""
+        """Test whether this gives the place of all of a space of `size` elements."""
         return math.prod(own[1] // own[0] for own, _ in self._pairs) == size
 
     def interval(self, interval: Interval) -> Interval | None:
-        """Where an interval lies; None if in several places."""
+        """Return the interval in the larger space of one of the smaller; None if it is in several places."""
         low, high = interval
         found: Interval | None = None
         for (begin, end), (other, _) in self._pairs:
@@ -171,7 +171,7 @@ class Embedding:
         return found
 
     def layout(self, layout: Layout) -> Layout:
-        """Where a value lies.
+        """Return the layout in the larger space of a value of the smaller one.
 
         Raises:
             ValueError: an axis would be cut in two.
@@ -182,7 +182,7 @@ class Embedding:
         return found
 
     def cuts(self, cuts: Iterable[int]) -> set[int]:
-        """Where cuts lie."""
+        """Return the places of cuts in the larger space."""
         known = set(cuts)
         return {
             other * cut // begin for (begin, end), (other, _) in self._pairs for cut in known if begin <= cut <= end

@@ -153,7 +153,10 @@ class Specialised:
             self.tensors.setdefault(old, fresh)
 
     def _rewritten(self, op: Op, operation: Operation, inputs: Sequence[Symbol], into: Graph) -> Rewrite:
-        """What the algebra or folding makes of an operation; what waits, or asks for a device, stays as it is."""
+        """Return the result of the algebra or of folding for an operation.
+
+        Operations that wait, or ask for a device, stay as they are.
+        """
         own = self._algebra.get(type(op), NO_RULES)
         applies, folds = own.may_apply(inputs), self._folds and bool(inputs) and not self._asks
         for tensor in inputs if folds else ():
@@ -178,7 +181,7 @@ class Specialised:
         return constant
 
     def is_used_once(self, original: Symbol) -> bool:
-        """Whether one operation of the block that is copied now takes a tensor, and nothing else."""
+        """Test whether one operation of the block that is copied now takes a tensor, and nothing else."""
         return self._block.uses[original] == 1
 
     def make(self, op: Op, operation: Operation, inputs: Sequence[Symbol], into: Graph) -> Symbol:
@@ -429,12 +432,12 @@ class _Block:
 
     @cached_property
     def uses(self) -> Counter[Symbol]:
-        """How often each tensor is taken."""
+        """The number of uses of each tensor."""
         return Counter([*self._wanted, *[tensor for operation in self._operations for tensor in operation.inputs]])
 
 
 class _Place:
-    """Where an operation is rewritten, for rules."""
+    """The place where an operation is rewritten, for rules."""
 
     def __init__(self, step: Specialised, operation: Operation, into: Graph) -> None:
         self._step = step
@@ -461,7 +464,7 @@ def _chosen(parameters: Sequence[Symbol], live: Sequence[int], specs: Sequence[S
 
 
 def _with_elements(initial: Symbol, spec: Spec, into: Graph) -> Symbol:
-    """What a loop variable starts as; a new array whose elements the loop tells, with those."""
+    """Return the first value of a loop variable; a new array gets the element spec that the loop determines."""
     source, op = initial.operation, initial.operation.op
     if not isinstance(op, ArrayNew) or not isinstance(spec, ArraySpec) or spec.empty or source.graph is not into:
         return initial
@@ -472,7 +475,7 @@ def _with_elements(initial: Symbol, spec: Spec, into: Graph) -> Symbol:
 
 
 def keeps_by_masks(body: Region) -> bool:
-    """Whether a loop keeps variables as they are where something says so."""
+    """Test whether a loop keeps variables as they are by a `where`."""
     pairs = zip(body.parameters, body.results, strict=True)
     return any(
         isinstance(result.operation.op, Where) and is_among(old, result.operation.inputs[1:]) for old, result in pairs
@@ -485,7 +488,7 @@ def _asks(operation: Operation) -> bool:
 
 
 def _request(operation: Operation) -> tuple[Any, ...]:
-    """What an operation asks of its device; near what it had rather be is no request."""
+    """Return the requests of an operation to its device; a preference for another operation's device is no request."""
     held = operation.colocations
     return (operation.device, *[item for item in held if not isinstance(item, Colocation) or item.binding])
 

@@ -1,4 +1,4 @@
-"""Which passes run: a table of them, and a switch for each.
+"""A table of the passes that run, and a switch for each.
 
 The set of what is turned off is part of what a program was made for: a program that is called under another set runs by
 way of a second one, as under another memory budget.
@@ -59,7 +59,7 @@ _interned: dict[frozenset[str], frozenset[str]] = {}
 
 
 class _Switches:
-    """What is turned off; None before anything asked, when the environment has not been read yet."""
+    """The passes that are turned off; None before the first query, when the environment has not been read yet."""
 
     off: frozenset[str] | None = None
 
@@ -68,7 +68,7 @@ _switches = _Switches()
 
 
 def is_on(name: str) -> bool:
-    """Whether a pass runs."""
+    """Test whether a pass runs."""
     return name not in turned_off()
 
 
@@ -115,7 +115,7 @@ def get_passes() -> dict[str, bool]:
 
 @contextmanager
 def without(*names: str) -> Generator[None]:
-    """What is compiled inside the block, in the whole process, does without these passes.
+    """Leave these passes out of whatever is compiled inside the block, in the whole process.
 
     Raises:
         ValueError: there is no such pass.
@@ -131,7 +131,7 @@ def without(*names: str) -> Generator[None]:
 
 @contextmanager
 def only(*names: str) -> Generator[None]:
-    """What is compiled inside the block, in the whole process, is rewritten by nothing but these passes.
+    """Rewrite whatever is compiled inside the block, in the whole process, by these passes alone.
 
     Raises:
         ValueError: there is no such pass.
@@ -147,7 +147,7 @@ def _turn_off(names: frozenset[str]) -> frozenset[str]:
 
 
 def _of_environment(text: str) -> frozenset[str]:
-    """What ``-name,-name,+name`` turns off; later ones win.
+    """Return the passes that ``-name,-name,+name`` turns off; later ones win.
 
     Raises:
         ValueError: a name is not known, or has no sign.

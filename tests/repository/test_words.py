@@ -38,6 +38,7 @@ OPENINGS = (  # folders: of these the openings of docstrings are checked
     "engine/control_flow",
     "engine/graph",
     "engine/ops",
+    "engine/passes",
     "engine/queues",
 )
 HEADLESS = ("What", "Whether", "Of", "Which", "Where", "How", "Why", "That")

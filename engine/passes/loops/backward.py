@@ -1,4 +1,4 @@
-"""Where the gradient of a loop lies, and how more of it is built there.
+"""The place of a loop's gradient, and ways to build more of it there.
 
 The backward loop of a loop inside another one lies in the body of that one's own backward loop. There, values of the
 forward body are looked up in records that the loop around keeps of its iterations.
@@ -190,7 +190,7 @@ def _check_histories(loop: LoopView, place: Place, found: list[Backward]) -> Non
 
 
 def _takes_all(recorded: set[Symbol], around: Place, nested: list[Backward]) -> bool:
-    """Whether backward loops alone need what the loop around the forward one records of it."""
+    """Test whether backward loops alone need the records that the loop around the forward one keeps of it."""
     records = {o.outputs[0] for o in around.live() if isinstance(o.op, (History, Saved)) and o.op.inner in recorded}
     holders = [backward.place.holder for backward in nested]
     if not records.isdisjoint(around.kept()):
@@ -201,7 +201,7 @@ def _takes_all(recorded: set[Symbol], around: Place, nested: list[Backward]) -> 
 
 
 def _taken_besides(place: Place, nested: list[Backward]) -> set[Symbol]:
-    """What a loop's body takes from outside for other things than the backward loops in it."""
+    """Return the tensors that a loop's body takes from outside for other uses than the backward loops in it."""
     assert isinstance(place.graph, Region)
     results = [output for backward in nested if backward.place.graph is place.graph for output in backward.node.outputs]
     needed = set(needed_operations(place.graph, place.kept(), results))

@@ -29,12 +29,12 @@ _rules = Rules(RULES, {}, elementwise)
 
 
 def is_heavy(operation: Operation) -> bool:
-    """Whether an operation is worth being batched for itself."""
+    """Test whether an operation is worth being batched for itself."""
     return isinstance(operation.op, _HEAVY)
 
 
 def can_batch(operation: Operation) -> bool:
-    """Whether there is a rule for a pure operation over values of known shapes, which is as quick for each of them."""
+    """Test whether there is a rule for a pure operation over values of known shapes, as quick for each of them."""
     if operation.effects or operation.control_inputs or not is_static(*operation.inputs, *operation.outputs):
         return False
     if isinstance(operation.op, GetItem):

@@ -1,4 +1,4 @@
-"""What depends on nothing but elements of arrays, counters and captured values is computed before the loop, at once.
+"""Compute before a loop, at once, all that depends on elements of arrays, counters and captured values alone.
 
 ``x[t] @ w`` for each t is one product of all rows, whatever the cell. The batch is of live iterations only: it is as
 long as the trip count, which has to be known when the loop starts (a number, or something like ``max(lengths)``).
@@ -152,7 +152,10 @@ class _Group:
         return all(size_of(tensor) <= _SMALL and size_of(tensor) * trips <= _MOST for tensor in computed)
 
     def _is_for_nothing(self, operation: Operation) -> bool:
-        """Whether a product is as fast in the loop, where it takes the memory of one iteration and not that of all."""
+        """Test whether a product is as fast in the loop.
+
+        There it takes the memory of one iteration and not that of all.
+        """
         product, loop = operation.outputs[0], self.loop
         if not is_on("memory") or not isinstance(operation.op, MatMul) or not is_static(product):
             return False
@@ -166,7 +169,7 @@ class _Group:
         return True
 
     def _only_counts(self, operation: Operation) -> bool:
-        """Whether an operation takes counters and what is the same in each iteration, and no elements."""
+        """Test whether an operation takes counters and values that are the same in each iteration, and no elements."""
         return not any(tensor in self.free and not self._counts(tensor) for tensor in operation.inputs)
 
     def _taken(self, moving: set[Operation]) -> list[Symbol]:
@@ -213,7 +216,7 @@ class _Group:
         return build(ArrayStackLike((loop.known_trips, *(spec.shape or ())), spec.dtype), array, vector)
 
     def _counted(self, batch: Batch, tensor: Symbol, form: Linear) -> Symbol:
-        """What a counter is in all iterations, in the order of the batch."""
+        """Return the values of a counter in all iterations, in the order of the batch."""
         numbers = arange(batch.size, dtype="int32")
         last = convert_to_tensor(batch.size, "int32") - 1
         iteration = numbers if self.direction == 1 else last - numbers

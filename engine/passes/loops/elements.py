@@ -42,7 +42,7 @@ _WHOLE = SliceItem()
 
 
 class _Part(NamedTuple):
-    """What an operation takes of a tensor, or adds to one.
+    """The part that an operation takes of a tensor, or adds to one.
 
     Attributes:
         place: the index along `axis`.
@@ -74,7 +74,7 @@ class _Places(NamedTuple):
 
 
 def _part(items: Items, index: Symbol) -> _Part | None:
-    """What a key means of which one integer is computed; None if it is another kind of key."""
+    """Return the part that a key of one computed integer selects; None if it is another kind of key."""
     bounds = [bound for item in items if isinstance(item, SliceItem) for bound in (item.start, item.stop, item.step)]
     if Ellipsis in items or Place.INPUT in bounds or items.count(Place.INPUT) != 1:
         return None
@@ -117,7 +117,7 @@ def _places(
 
 
 def _counts_to_size(loop: LoopView, whole: Symbol | None, first: int) -> bool:
-    """Whether a loop that starts at `first` ends where the first axis of a tensor does."""
+    """Test whether a loop that starts at `first` ends where the first axis of a tensor does."""
     trips = loop.trips
     if trips is None or len(trips.terms) != 1 or first + trips.constant > 0:
         return False
@@ -126,7 +126,10 @@ def _counts_to_size(loop: LoopView, whole: Symbol | None, first: int) -> bool:
 
 
 def _is_left_alone(loop: LoopView) -> bool:
-    """Whether there is nothing to gain: native code of loops inside others knows rows, but not how to unstack them."""
+    """Test whether a loop is left as it is, as there is nothing to gain.
+
+    Native code of loops inside others handles rows, but can't unstack them.
+    """
     if loop.trips is None or loop.known_trips == 0:
         return True
     return isinstance(loop.graph, Region) and not any(is_heavy(operation) for operation in loop.needed)
@@ -226,7 +229,7 @@ def _number(like: Symbol, number: int) -> Symbol:
 
 
 class _Term(NamedTuple):
-    """What an iteration adds to a part of a sum."""
+    """The value that an iteration adds to a part of a sum."""
 
     value: Symbol
     part: _Part
@@ -261,7 +264,7 @@ def _gather_sum(loop: LoopView, position: int) -> bool:
 
 
 def _added_terms(loop: LoopView, position: int) -> list[_Term]:
-    """What is added to parts of a loop variable, if no more is done with it."""
+    """Return the terms that are added to parts of a loop variable; none if it has other uses."""
     parameter, tensor = loop.body.parameters[position], loop.body.results[position]
     terms: list[_Term] = []
     while tensor is not parameter:
@@ -288,7 +291,7 @@ def _added(loop: LoopView, operation: Operation) -> tuple[Symbol, list[_Term]]:
 
 
 def _is_put(loop: LoopView, tensor: Symbol) -> bool:
-    """Whether a tensor of the body is zeros but for some parts, and is used once."""
+    """Test whether a tensor of the body is zeros but for some parts, and is used once."""
     source = tensor.operation
     alone = source.graph is loop.body and loop.uses.get(tensor) == 1 and not source.control_inputs
     return alone and isinstance(source.op, PutItem)
@@ -345,7 +348,7 @@ class _Gathered:
         }
 
     def is_possible(self) -> bool:
-        """Whether all places are known to be inside, and all terms are parts along one axis."""
+        """Test whether all places are known to be inside, and all terms are parts along one axis."""
         alike = all(term.part.axis == self.axis for group in self.groups.values() for term in group)
         return alike and bool(self.element.shape) and None not in self.places.values()
 
@@ -381,7 +384,7 @@ class _Gathered:
         return loop.add_variable(empty, update, self.like)
 
     def _element(self, group: Sequence[_Term]) -> Symbol:
-        """What is added to one element; call it inside the body."""
+        """Return the total that is added to one element; call it inside the body."""
         total: Symbol | None = None
         shape = _vector(self.element)
         for value, part in group:
@@ -413,7 +416,7 @@ def _vector(spec: TensorSpec) -> Symbol:
 
 
 class _Table(NamedTuple):
-    """Where rows that a loop gathers are added to zeros, or to a tensor.
+    """The place where rows that a loop gathers are added to zeros, or to a tensor.
 
     Attributes:
         put: the operation that does so.
@@ -460,13 +463,13 @@ def _row_terms(loop: LoopView, position: int) -> list[_Term]:
 
 
 def _pieces(tensor: Symbol) -> Sequence[Symbol]:
-    """What is put one behind the other along the first axis."""
+    """Return the pieces that are concatenated along the first axis."""
     source = _uncast(tensor).operation
     return source.inputs if source.op == Concatenate(0) else [tensor]
 
 
 def _row(tensor: Symbol) -> Symbol | None:
-    """What a tensor is the only row of."""
+    """Return the row of which a tensor consists; None if it was not made of one row."""
     source = _uncast(tensor).operation
     return source.inputs[0] if source.op == ExpandDims((0,)) else None
 
@@ -478,7 +481,7 @@ def _uncast(tensor: Symbol) -> Symbol:
 
 
 def _table(loop: LoopView, position: int) -> _Table | None:
-    """Where the rows that loop variable `position` gathers are added, at the places that the next one does."""
+    """Return where the rows that loop variable `position` gathers are added, at the places of the next variable."""
     rows, places = (_concatenated(loop, loop.node.outputs[each]) for each in (position, position + 1))
     if rows is None or places is None:
         return None
@@ -524,7 +527,7 @@ def _only_taker(loop: LoopView, tensor: Symbol) -> Operation | None:
 
 
 def _without(table: _Table) -> Symbol | None:
-    """What rows are added to, with those of others; None for zeros. Call it outside."""
+    """Return the tensor to which rows are added, with the rows of others added; None for zeros. Call it outside."""
     put, first = table.put, _first_row(table.put)
     before = put.inputs[0] if first else None
     if table.at is None:
@@ -534,7 +537,7 @@ def _without(table: _Table) -> Symbol | None:
 
 
 def _left(joined: Operation, at: int) -> Symbol:
-    """What is put together, without input number `at`."""
+    """Return the concatenation without input number `at`."""
     others = [*joined.inputs[:at], *joined.inputs[at + 1 :]]
     return others[0] if len(others) == 1 else build(Concatenate(0), *others)
 

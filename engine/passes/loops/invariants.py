@@ -1,4 +1,4 @@
-"""What is the same in every iteration leaves the loop, and so do reads of what another loop can tell without a record.
+"""Move out of loops the values that are the same in every iteration, and reads of another loop that need no record.
 
 Both are exact. A condition runs at least once, so that all that is invariant there may leave it. A body may never run:
 then only what can't fail leaves it, which each op says itself (`Op.cannot_fail`).
@@ -53,7 +53,7 @@ def _move(loop: LoopView, region: Region) -> bool:
 
 
 def _runs_once(loop: LoopView) -> bool:
-    """Whether the body runs at any rate, and does nothing that has to come before what fails in it."""
+    """Test whether the body runs at least once, and does nothing that has to come before a failure in it."""
     return bool(loop.known_trips) and not loop.node.writes
 
 

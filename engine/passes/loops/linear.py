@@ -147,7 +147,7 @@ def _steady(node: Operation, tensor: Symbol) -> int | None:
 
 
 def trip_count(node: Operation) -> Linear | None:
-    """How many iterations `node` makes, if that is known before it starts; none at all if this is below zero."""
+    """Return the number of iterations of `node`, if it is known before it starts; below zero means none at all."""
     if not isinstance(node.op, While):
         return None
     condition = node.op.condition
@@ -181,7 +181,7 @@ def _tested(node: Operation, tensor: Symbol) -> Linear | None:
 
 
 def array_size(array: Symbol) -> Linear | None:
-    """How many elements an array outside of the loop has."""
+    """Return the number of elements of an array outside of the loop; None if it is not known."""
     spec, op = array.spec, array.operation.op
     if isinstance(spec, ArraySpec) and spec.size is not None:
         return Linear(0, spec.size)

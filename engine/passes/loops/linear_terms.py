@@ -59,7 +59,7 @@ class _Step(NamedTuple):
 
 
 class _Term(NamedTuple):
-    """What is added: a chain of linear operations, the last one first, over what differs."""
+    """A term of the sum: a chain of linear operations, the last one first, over the source that differs."""
 
     tensor: Symbol
     steps: list[_Step]
@@ -120,7 +120,7 @@ class _Accumulation:
     # --- what is added up -----------------------------------------------------------------------------------
 
     def _terms(self) -> list[Symbol] | None:
-        """What each iteration adds to the variable; None if that is not all that is done with it."""
+        """Return the terms that each iteration adds to the variable; None if it has other uses."""
         loop, spec = self.loop, self.parameter.spec
         if not isinstance(spec, TensorSpec) or spec.dtype.name not in _FLOATS or not spec.is_static:
             return None
@@ -253,12 +253,12 @@ def _added(tensors: Sequence[Symbol]) -> Symbol:
 
 
 def _is_plain(op: Op, source: Symbol, result: Symbol) -> bool:
-    """Whether an op keeps to one dtype, and sums to the dtype of what it takes."""
+    """Test whether an op keeps to one dtype, and sums to the dtype of its input."""
     return source.dtype == result.dtype and not (isinstance(op, Sum) and op.accumulator is not None)
 
 
 def _is_view(step: _Step) -> bool:
-    """Whether a step costs nothing; so does a sum of one element."""
+    """Test whether a step costs nothing; a sum of one element costs nothing, too."""
     op, source = step.operation.op, step.source
     is_sum = isinstance(op, (Sum, SumToShape))
     return isinstance(op, _VIEWS) or (is_sum and size_of(source) == size_of(step.operation.outputs[0]))

@@ -39,7 +39,7 @@ _DEEPEST = 16  # operations that are looked through for what is only told, or on
 
 
 class NotRowWiseError(Exception):
-    """Why a loop does not compute its rows for themselves, or not those alone that are live."""
+    """The reason for which a loop does not compute its rows for themselves, or not those alone that are live."""
 
 
 class Mask(NamedTuple):
@@ -64,7 +64,7 @@ def mask_of(condition: Symbol, when: bool = True) -> Mask:
 
 
 def _says_the_same(operation: Operation) -> bool:
-    """Whether an operation gives each row the one value that it has before."""
+    """Test whether an operation gives each row the one value that it has before."""
     if not isinstance(operation.op, (*_RESHAPING, *_REPEATING)):
         return False
     before, after = operation.inputs[0].shape, operation.outputs[0].shape
@@ -86,7 +86,7 @@ def kept_by(result: Symbol, old: Symbol) -> Mask | None:
 
 
 def where_dead(loop: LoopView, choice: Operation, masks: Sequence[Mask]) -> Symbol | None:
-    """What a `where` chooses for rows that none of `masks` says are live; None if that is not known."""
+    """Return the value that a `where` chooses for rows that are live by none of `masks`; None if it is not known."""
     if not isinstance(choice.op, Where):
         return None
     condition, x, y = choice.inputs
@@ -122,7 +122,7 @@ def masks_of_rows(loop: LoopView) -> list[Mask]:
 
 
 def rows_of(mask: Mask) -> int:
-    """How many rows there are, by a mask of a known shape."""
+    """Return the number of rows, by a mask of a known shape."""
     return next(iter(mask.bools.shape or ()), 0) or 0
 
 
@@ -170,7 +170,7 @@ def _without_axes(tensor: Symbol) -> Symbol:
 
 
 def _says(loop: LoopView, mask: Mask) -> Hashable:
-    """What masks have in common that are the same, spelled in other ways."""
+    """Return a key that is equal for masks that are the same but written in other ways."""
     compared = _compared(mask)
     if compared is None:
         return mask
@@ -179,7 +179,7 @@ def _says(loop: LoopView, mask: Mask) -> Hashable:
 
 
 def is_one_of(loop: LoopView, mask: Mask | None, masks: Sequence[Mask]) -> bool:
-    """Whether a mask is one of `masks`, spelled in whatever way."""
+    """Test whether a mask is one of `masks`, in whatever way it is written."""
     return mask is not None and _says(loop, mask) in {_says(loop, each) for each in masks}
 
 
@@ -206,7 +206,7 @@ def check_known_before(loop: LoopView, mask: Mask) -> None:
 
 
 def _needed_for(loop: LoopView, mask: Mask, tensor: Symbol) -> Sequence[Symbol]:
-    """What has to be known for one tensor of which a mask is made."""
+    """Return the inputs that have to be known for one tensor of which a mask is made."""
     operation, made = tensor.operation, f"which rows are live ({_name(mask.bools)}) depends on"
     if isinstance(operation.op, Constant) or loop.outer(tensor) is not None:
         return ()
@@ -227,7 +227,7 @@ def _needed_for(loop: LoopView, mask: Mask, tensor: Symbol) -> Sequence[Symbol]:
 
 
 def is_unchanged(loop: LoopView, parameter: Symbol) -> bool:
-    """Whether a loop variable, as it is in the body, is carried along and is the same in all steps."""
+    """Test whether a loop variable, as it is in the body, is carried along and is the same in all steps."""
     return loop.body.results[place_among(parameter, loop.body.parameters)] is parameter
 
 
@@ -255,7 +255,7 @@ def in_all_steps(loop: LoopView, masks: Sequence[Mask]) -> dict[Symbol, Symbol]:
 
 
 def live_in_all_steps(masks: Sequence[Mask], values: dict[Symbol, Symbol]) -> Symbol:
-    """Whether any mask says that a row is live, (steps, rows)."""
+    """Return whether each row is live in each step by any of the masks, (steps, rows)."""
     total: Tensor | None = None
     for mask in masks:
         bools = values[mask.bools]
@@ -277,7 +277,10 @@ def _value(loop: LoopView, batch: Batch, tensor: Symbol) -> Value:
 
 
 def _source(loop: LoopView, batch: Batch, tensor: Symbol) -> Value | None:
-    """What is not computed: what is the same in all steps, counters, and elements of arrays."""
+    """Return the value of a tensor that is not computed; None for those that are.
+
+    Such are values that are the same in all steps, counters, and elements of arrays.
+    """
     outer = loop.constant_outside(tensor)
     if outer is not None:
         return Value(outer, batched=False)
@@ -329,12 +332,15 @@ _TRENDS: dict[type[Op], tuple[int, ...]] = {
 
 
 def rows_begin(loop: LoopView, masks: Sequence[Mask]) -> bool:
-    """Whether rows begin one by one, rather than end, by what the masks are made of. All masks are right either way."""
+    """Test whether rows begin one by one, rather than end, by the inputs of the masks.
+
+    All masks are right either way.
+    """
     return all((_trend(loop, mask.bools) if mask.when else -_trend(loop, mask.bools)) > 0 for mask in masks)
 
 
 def _trend(loop: LoopView, tensor: Symbol, depth: int = 0) -> int:
-    """Whether a tensor grows from step to step (1) or falls (-1); 0 where that is not known, or where it stays."""
+    """Return 1 if a tensor grows from step to step and -1 if it falls; 0 if it stays, or where that is not known."""
     form, operation = loop.form(tensor), tensor.operation
     if form is not None:
         return int(np.sign(form.steps))
@@ -382,7 +388,7 @@ _ZERO, _ONE = 0, 1
 
 
 def _where_numbers_are(tensor: Symbol, bools: Symbol, number: int, known: dict[Symbol, Any]) -> Any:
-    """What arithmetic gives of finite values where bools, as numbers, are `number`: a tensor of it, 0 or 1."""
+    """Return the result of arithmetic on finite values where bools, as numbers, are `number`: a tensor, 0 or 1."""
     if tensor not in known:
         known[tensor] = _without_numbers(tensor, bools, number, known)
     return known[tensor]
@@ -406,7 +412,7 @@ def _without_numbers(tensor: Symbol, bools: Symbol, number: int, known: dict[Sym
 
 
 def why_not_arithmetic(name: str, bools: Symbol) -> str:
-    """Why rows of loop variable `name`, which is kept by arithmetic, are computed to the end, and what to write."""
+    """Return why rows of variable `name`, which is kept by arithmetic, are computed to the end, and what to write."""
     mask = bools.operation.name
     return (
         f"loop variable {name!r} is kept by multiplying with {mask!r} as a number, which is no choice: "

@@ -1,4 +1,4 @@
-"""What a body computes for nothing but an output array is computed after the loop, for all elements at once.
+"""Compute after a loop, for all elements at once, all that the body computes for an output array alone.
 
 ``outputs.write(t, h @ w + b)`` gathers h instead, and ``d[t] += g @ w.T`` gathers g: then come one product and one sum.
 """
@@ -78,7 +78,7 @@ class _Output:
         return update
 
     def _find_tail(self, tensor: Symbol) -> None:
-        """What is computed for this alone; what that takes is gathered."""
+        """Find the operations that are computed for a tensor alone, and the tensors that these take, to be gathered."""
         loop, operation = self.loop, tensor.operation
         if tensor in self.gathered or self._is_steady(tensor):
             return

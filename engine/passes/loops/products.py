@@ -117,7 +117,7 @@ def _merge_added(loop: LoopView) -> bool:
 
 
 def _leaves(loop: LoopView, root: Operation, inner: set[Operation]) -> list[Symbol]:
-    """What a chain of additions adds up; the additions inside are noted."""
+    """Return the terms that a chain of additions adds up; add the additions in between to `inner`."""
     found: list[Symbol] = []
     pending = list(reversed(root.inputs))
     while pending:
@@ -162,7 +162,7 @@ def _as_known(loop: LoopView, group: list[Operation]) -> list[Operation]:
 
 
 def _recurs(loop: LoopView, tensor: Symbol) -> bool:
-    """Whether an iteration needs the one before for these rows: products of others are made before the loop."""
+    """Test whether an iteration needs the one before for these rows: products of others are made before the loop."""
     source = tensor.operation
     if isinstance(source.op, ArrayRead):
         return False

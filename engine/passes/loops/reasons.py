@@ -1,4 +1,4 @@
-"""Why a product that needs no iteration before its own stays in a loop: which value holds it, and how."""
+"""Reasons why a product that needs no iteration before its own stays in a loop: the value that holds it, and how."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .view import LoopView, is_static
 
 
 def hindrance(loop: LoopView, operation: Operation) -> str:
-    """What keeps an operation of the body from being computed for all iterations at once."""
+    """Return the reason that keeps an operation of the body from being computed for all iterations at once."""
     if loop.trips is None:
         return "the number of iterations is not known before the loop starts"
     directions: dict[int, str] = {}
@@ -46,7 +46,7 @@ def _sources(loop: LoopView, operation: Operation) -> Iterator[Operation]:
 
 
 def _of_value(loop: LoopView, source: Operation, directions: dict[int, str]) -> str | None:
-    """How one of the values that it takes holds it, if it does; notes in which direction elements are read."""
+    """Return how an input holds the product in the loop, if it does; note in which direction elements are read."""
     op, name = source.op, repr(source.name)
     if isinstance(op, RegionOp):
         return f"it takes {name}, what a {source.type} gives, which is not batched"

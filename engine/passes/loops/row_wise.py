@@ -1,4 +1,4 @@
-"""Which loops compute each row of a batch for itself, and leave rows as they are in steps that do not count.
+"""An analysis of loops that compute each row of a batch for itself, and keep rows in steps that do not count.
 
 Such a loop carries states ``where(live, new, old)``, where `live` is a mask that is known before the loop (`masks.py`),
 and every operation between treats the first axis of what it takes row by row.
@@ -96,7 +96,7 @@ class RowWise:
 
 
 def row_wise(loop: LoopView) -> RowWise | None:
-    """What is known of a loop over rows; None if it has no states that are kept where a mask says so.
+    """Return the analysis of a loop over rows; None if it has no states that are kept where a mask says so.
 
     Raises:
         NotRowWiseError: it has some, but more than that.
@@ -130,7 +130,7 @@ def _find_source(loop: LoopView, found: RowWise) -> None:
 
 
 def _needed(loop: LoopView, found: RowWise) -> list[Operation]:
-    """What of the body is left where it reads its masks: all but what they alone are made of."""
+    """Return the operations of the body that stay where it reads its masks: all but those that only the masks need."""
     if found.lengths is not None:
         return loop.needed
     pending = [*loop.body.results, *[tensor for o in loop.needed if o.effects for tensor in o.inputs]]
@@ -169,7 +169,7 @@ def _sort_variables(loop: LoopView, found: RowWise) -> None:
 
 
 def _is_kept(loop: LoopView, found: RowWise, parameter: Symbol, result: Symbol) -> bool:
-    """Whether a loop variable stays as it is where rows are not live."""
+    """Test whether a loop variable stays as it is where rows are not live."""
     return is_unchanged(loop, parameter) or is_one_of(loop, kept_by(result, parameter), found.masks)
 
 
@@ -253,7 +253,7 @@ def _check_operations(loop: LoopView, found: RowWise) -> None:
 
 
 def _takes_element(loop: LoopView, operation: Operation) -> bool:
-    """Whether an operation is ``x[t]`` of a tensor outside."""
+    """Test whether an operation is ``x[t]`` of a tensor outside."""
     op, inputs = operation.op, operation.inputs
     if isinstance(op, Take):
         is_first = op.axis % len(inputs[0].shape or (0,)) == 0 and inputs[1].shape == ()
@@ -277,7 +277,7 @@ def _find_element(loop: LoopView, found: RowWise, read: Operation) -> None:
 
 
 def _role(loop: LoopView, found: RowWise, roles: dict[Symbol, bool | None], user: Operation, tensor: Symbol) -> bool:
-    """Whether an input of `user` has rows; a captured value must have them for all users, or for none."""
+    """Test whether an input of `user` has rows; a captured value must have them for all users, or for none."""
     if loop.outer(tensor) is None:
         if tensor not in found.in_rows and _is_aligned(found, user, tensor):
             found.uniform[tensor] = _only_number(tensor)
@@ -289,7 +289,10 @@ def _role(loop: LoopView, found: RowWise, roles: dict[Symbol, bool | None], user
 
 
 def _take_whole(loop: LoopView, roles: dict[Symbol, bool | None], operation: Operation) -> None:
-    """What an operation makes of captured values alone has no rows, as large as they may be: of weights, mostly."""
+    """Note that an operation takes its captured inputs whole.
+
+    Results of captured values alone have no rows, as large as they may be: they are of weights, mostly.
+    """
     for tensor in operation.inputs:
         if loop.outer(tensor) is not None:
             _note_role(roles, tensor, False)
@@ -311,7 +314,7 @@ def _only_number(tensor: Symbol) -> Any:
 
 
 def _is_aligned(found: RowWise, user: Operation, tensor: Symbol) -> bool:
-    """Whether the first axis of an input is that of the result."""
+    """Test whether the first axis of an input is that of the result."""
     if not isinstance(tensor.spec, TensorSpec) or not _has_rows(tensor, found):
         return False
     rank = max(len(output.shape or ()) for output in user.outputs)

@@ -90,19 +90,19 @@ def summed_products(loop: LoopView) -> set[Operation]:
 
 
 def _is_alone(loop: LoopView, term: Symbol) -> bool:
-    """Whether nothing but one sum takes a term, or what it is put together of."""
+    """Test whether one sum alone takes a term, or the pieces of which it is made."""
     made = [piece.outputs[0] for piece in _pieces(term.operation)]
     return len(made) < _MOST_PIECES and all(loop.uses.get(t) == 1 and t.graph is loop.body for t in made)
 
 
 def _term(loop: LoopView, position: int) -> Symbol | None:
-    """What loop variable `position` adds up."""
+    """Return the term that loop variable `position` adds up; None if it adds up none."""
     update = accumulation(loop, position, Add)
     return None if update is None else _added_to(loop.body.parameters[position], update)
 
 
 def _added_to(parameter: Symbol, update: Operation) -> Symbol:
-    """What an addition adds to a loop variable."""
+    """Return the tensor that an addition adds to a loop variable."""
     return update.inputs[1] if update.inputs[0] is parameter else update.inputs[0]
 
 
@@ -211,7 +211,7 @@ class _Sum:
             return build(term.operation.op, *known)
 
     def _may_be_summed(self, operation: Operation) -> bool:
-        """Whether what a sum over rows, or of elements, takes is there for all iterations."""
+        """Test whether the input of a sum over rows, or of elements, is there for all iterations."""
         if isinstance(operation.op, SumToShape):
             return self._is_ready(operation.inputs[0])
         return isinstance(operation.op, ArrayRead) and self._place(operation.outputs[0]) is not None
@@ -233,7 +233,7 @@ class _Sum:
         return product
 
     def _takes_all_parts(self, left: Symbol, whole: Symbol) -> bool:
-        """Whether there is a sum of products by `left` for each part of a matrix, so that all are one product."""
+        """Test whether there is a sum of products by `left` for each part of a matrix, so that all are one product."""
         key = ("parts", left, whole)
         known = self.loop.parts.get(key)
         if known is None:
@@ -358,7 +358,7 @@ class _Sum:
             return _columns(total, gathered.start, gathered.width)
 
     def _is_ready(self, tensor: Symbol) -> bool:
-        """Whether a tensor's values are gathered anyway, or may be at little cost."""
+        """Test whether a tensor's values are gathered anyway, or may be at little cost."""
         loop = self.loop
         whole = self._whole(tensor)[0]
         if whole in loop.histories or loop.is_written(whole) or self._place(tensor) is not None:
@@ -393,7 +393,7 @@ def _pieces(operation: Operation) -> Iterator[Operation]:
 
 
 def is_summed_as_whole(operation: Operation) -> bool:
-    """Whether the products of all iterations, and their sum, are one product."""
+    """Test whether the products of all iterations, and their sum, are one product."""
     op = operation.op
     is_fit = isinstance(op, Contraction) or (isinstance(op, MatMul) and op.transpose_a and not op.transpose_b)
     return is_fit and is_static(*operation.inputs[:2], *operation.outputs)
@@ -422,6 +422,6 @@ def _columns(x: Symbol, start: int, width: int) -> Symbol:
 
 
 def is_zero(tensor: Symbol) -> bool:
-    """Whether a tensor is known to be zeros."""
+    """Test whether a tensor is known to be zeros."""
     op = tensor.operation.op
     return isinstance(op, ZerosOfShape) or (isinstance(op, Constant) and not np.any(op.value))

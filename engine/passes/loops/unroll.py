@@ -92,7 +92,7 @@ class ShortLoops:
         kept: set[Symbol],
         around: Operation | None,
     ) -> int | None:
-        """How often the body of a loop is copied; None if it stays a loop."""
+        """Return how often the body of a loop is copied; None if it stays a loop."""
         trips = _trips(operation)
         if trips is None or trips > MOST_TRIPS:
             return None
@@ -123,7 +123,7 @@ class ShortLoops:
         return None if trips < 2 else _large(op.body)
 
     def _work(self, region: Region) -> int:
-        """How many operations a copy of a region is, with loops inside unrolled as far as they are."""
+        """Return the number of operations of a copy of a region, with loops inside unrolled as far as they are."""
         total = 0
         for operation in region.operations:
             inside = sum([self._work(inner) for inner in operation.op.regions])
@@ -133,7 +133,7 @@ class ShortLoops:
 
 
 def _trips(operation: Operation) -> int | None:
-    """How many iterations a loop makes, if that is a known number."""
+    """Return the number of iterations of a loop, if that is a known number."""
     known = trip_count(operation)
     return None if known is None or known.known is None else max(0, known.known)
 
@@ -154,7 +154,7 @@ def _body(loop: Operation) -> Region:
 
 
 def _is_checked(tensor: Symbol) -> bool:
-    """Whether a tensor, or what it is a view of, is checked: then that has to run, though nothing needs it."""
+    """Test whether a tensor, or one that it is a view of, is checked. A check has to run, though nothing needs it."""
     while tensor.operation.op.view and tensor.operation.inputs and not isinstance(tensor.operation.op, OfLength):
         tensor = tensor.operation.inputs[0]
     return isinstance(tensor.operation.op, OfLength)
@@ -165,7 +165,7 @@ def _is_plain(taker: Operation, body: Region) -> bool:
 
 
 def _starts_at_the_end(node: Operation) -> bool:
-    """Whether a loop goes back through the iterations of another one, by whose numbers errors then tell its own."""
+    """Test whether a loop goes back through the iterations of another, by whose numbers errors then name its own."""
     start = node.inputs[0].operation if node.inputs else None
     if start is None or not isinstance(start.op, Subtract):
         return False
@@ -173,7 +173,7 @@ def _starts_at_the_end(node: Operation) -> bool:
 
 
 def _large(body: Region) -> str | None:
-    """What in a body is large, or may be."""
+    """Return a description of a value in a body that is large, or may be; None if there is none."""
     for operation in all_operations(body.operations):
         for tensor in operation.outputs:
             spec = tensor.spec
@@ -294,7 +294,7 @@ class Unrolled(Specialised):
         self._note_copy(operation, operation.outputs, new)
 
     def _look_into(self, operation: Operation, into: Graph) -> None:
-        """Of a record of unrolled loops' histories, read at a known place, the record of what lies there.
+        """Replace a read, at a known place, of a record of unrolled loops' histories by the record of the value there.
 
         So what loops and branches record are values, and no arrays of them.
         """
@@ -319,7 +319,7 @@ class Unrolled(Specialised):
         self.tensors[operation.outputs[0]] = self._captured(new, into)
 
     def _captured(self, tensor: Symbol, into: Graph) -> Symbol:
-        """What stands in a region for a tensor of it or around it."""
+        """Return the tensor that stands in a region for a tensor of it or around it."""
         if tensor.operation.graph is into or not isinstance(into, Region):
             return tensor
         outer = self._captured(tensor, into.parent)
@@ -328,7 +328,7 @@ class Unrolled(Specialised):
         return local
 
     def _origin(self, tensor: Symbol) -> Symbol:
-        """What a captured value is where it is made."""
+        """Return the tensor of which a captured value is a copy, where it is made."""
         while tensor in self.outers:
             tensor = self.outers[tensor]
         return tensor
@@ -359,7 +359,7 @@ class Unrolled(Specialised):
 
 
 def _record_like(record: Symbol, inner: Symbol) -> Symbol:
-    """What the same loop or branch records of another tensor."""
+    """Return the record of another tensor by the same loop or branch."""
     frame, graph, kind = record.operation.inputs[0], record.operation.graph, type(record.operation.op)
     for operation in reversed(graph.operations):
         op = operation.op

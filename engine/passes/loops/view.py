@@ -134,7 +134,7 @@ class LoopView:
         return form
 
     def covers(self, index: Linear, size: Linear | None) -> bool:
-        """Whether `index` is each of 0, 1... `size` - 1 once, the loop over."""
+        """Test whether `index` is each of 0, 1... `size` - 1 once, over the whole loop."""
         if size is None or self.trips is None or self.first_place(index) != 0:
             return False
         return size in (self.trips, self._clamped(), counted(self.node.outputs[-1]))
@@ -144,11 +144,11 @@ class LoopView:
         return self.trips if known is None else Linear(0, known)
 
     def is_tested(self, position: int) -> bool:
-        """Whether the loop's condition looks at loop variable `position`."""
+        """Test whether the loop's condition reads loop variable `position`."""
         return self.op.condition.parameters[position] in self.tested
 
     def is_used(self, tensor: Symbol) -> bool:
-        """Whether anything outside takes a tensor of the graph around the loop."""
+        """Test whether anything outside takes a tensor of the graph around the loop."""
         return tensor in self.kept or bool(self.takers(tensor))
 
     def takers(self, tensor: Symbol) -> list[Operation]:
@@ -229,14 +229,14 @@ class LoopView:
         return self.body.parameters[-1]
 
     def capture(self, outer: Symbol) -> Symbol:
-        """What stands in the body for a tensor outside."""
+        """Return the parameter that stands in the body for a tensor outside."""
         for tensor, parameter in self.body.captures:
             if tensor is outer:
                 return parameter
         return capture_late(self.body, outer)
 
     def constant_outside(self, tensor: Symbol) -> Symbol | None:
-        """What the tensor of the body is in each iteration, as a tensor outside, if that needs no computing."""
+        """Return a tensor outside with the value of the body's tensor in each iteration, if that needs no computing."""
         if isinstance(tensor.operation.op, Constant) and tensor.operation.graph is self.body:
             return self.graph.adopt(tensor.operation.op, (), (tensor.spec,), tensor.operation).outputs[0]
         return self.outer(tensor)
@@ -263,11 +263,11 @@ class LoopView:
         return self._written[key]
 
     def is_written(self, tensor: Symbol) -> bool:
-        """Whether `written` has been asked for a tensor."""
+        """Test whether `written` was called for a tensor."""
         return self.written_at_all(tensor) is not None
 
     def written_at_all(self, tensor: Symbol) -> Symbol | None:
-        """What `written` gave for a tensor, in whatever order."""
+        """Return the result of `written` for a tensor, in whatever order."""
         return next((array for (known, _), array in self._written.items() if known is tensor), None)
 
     def _write(self, tensor: Symbol, place: Symbol, direction: int) -> Symbol:
@@ -406,12 +406,12 @@ def building(graph: Graph, like: Operation) -> Generator[None]:
 
 
 def may_lack_elements(array: Symbol) -> bool:
-    """Whether elements of an array may be missing: then the read in the loop says which."""
+    """Test whether elements of an array may be missing: then the read in the loop names the missing one."""
     return isinstance(array.operation.op, (ArrayNew, ArrayWrite))
 
 
 def is_static(*tensors: Symbol) -> bool:
-    """Whether all are tensors of known shapes."""
+    """Test whether all are tensors of known shapes."""
     return all(isinstance(tensor.spec, TensorSpec) and tensor.spec.is_static for tensor in tensors)
 
 
