@@ -40,7 +40,7 @@ class PrintedBodies:
 
 
 class BlockPrinter(Protocol):
-    """What is known here of a block of the printer."""
+    """The parts of a block of the printer that are used here."""
 
     names: dict[Symbol, str]
 
@@ -84,6 +84,6 @@ def _print_body(block: BlockPrinter, body: Body, bodies: PrintedBodies) -> None:
 
 
 def _is_counted(tensor: Symbol) -> bool:
-    """Whether it is an array that was not counted where it was saved first."""
+    """Test whether a tensor is an array that was not counted where it was saved first."""
     spec = tensor.spec.element if isinstance(tensor.spec, ArraySpec) else tensor.spec
     return not isinstance(spec, FrameSpec) and not isinstance(tensor.operation.op, (History, Recorded, Saved))

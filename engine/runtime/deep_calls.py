@@ -43,7 +43,7 @@ class CallsTooDeepError(RecursionError):
 
 
 def calls_under_way(error: BaseException, filename: str, labels: Mapping[str, str]) -> list[tuple[str, int]]:
-    """How many calls of each recursive function were under way when `error` was raised.
+    """Return how many calls of each recursive function were under way when `error` was raised.
 
     Args:
         error: what a program raised.
@@ -68,7 +68,7 @@ def too_deep_of(error: RecursionError, depths: Sequence[tuple[str, int]]) -> Rec
 
 
 def too_deep(error: RecursionError, name: str, depth: int) -> CallsTooDeepError:
-    """What is raised instead of Python's own error, which knows nothing of the function."""
+    """Return the error that is raised instead of Python's own, which does not name the function."""
     if isinstance(error, CallsTooDeepError):
         return error
     return CallsTooDeepError(

@@ -1,4 +1,4 @@
-"""What a run-time error tells: the operation, its inputs, and where it was built."""
+"""Messages of run-time errors: they name the operation, its inputs, and where it was built."""
 
 from __future__ import annotations
 

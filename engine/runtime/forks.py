@@ -1,4 +1,4 @@
-"""What has to be done before a process is forked, so that nothing hangs in the child.
+"""Preparations before a process is forked, so that nothing hangs in the child.
 
 The child has only the thread that forks. What other threads have locked at that moment nobody unlocks there: modules
 that they import, and what guards the compiler.

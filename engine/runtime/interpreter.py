@@ -191,7 +191,7 @@ class _Frame:
 
 
 def branch_position(choice: Any, count: int) -> int:
-    """Which region a choice takes: true is the first of two; integers are clamped."""
+    """Return the number of the region that a choice takes: true is the first of two; integers are clamped."""
     if choice.dtype.kind == "b":
         return 0 if choice else 1
     return min(max(int(choice), 0), count - 1)
@@ -211,7 +211,7 @@ def _in_double(op: Op) -> Op:
 
 
 def as_outputs(result: Any) -> Sequence[Any]:
-    """What an op's `run` returned, as one value for each output."""
+    """Return the result of an op's `run` as one value for each output."""
     return result if is_sequence(result) else (result,)
 
 

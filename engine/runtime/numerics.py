@@ -109,12 +109,12 @@ def check_indices() -> Generator[None]:
 
 
 def is_enabled() -> bool:
-    """Whether steps are checked for NaN and infinity now."""
+    """Test whether steps are checked for NaN and infinity now."""
     return _guard.enabled
 
 
 def looks_at_operations() -> bool:
-    """Whether steps are checked now, for whatever."""
+    """Test whether steps are checked now, for NaN and infinity or for indices."""
     return _guard.enabled or _guard.indices
 
 
@@ -171,7 +171,7 @@ def _source(given: Sequence[Any]) -> str:
 
 
 def _counted(mask: Any, what: str) -> str:
-    """How many elements are wrong, and where the first is."""
+    """Return how many elements are wrong, and where the first is."""
     if not np.ndim(mask):
         return what
     first = tuple(int(k) for k in np.argwhere(mask)[0])

@@ -1,4 +1,4 @@
-"""What is known of printed code: what a line computes, and how the record of a loop or branch is referred to."""
+"""Facts of printed code: the operation that a line computes, and the names of the record of a loop or branch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..graph.tensor import Symbol
 
 
 class Origin(NamedTuple):
-    """What a line of the program computes.
+    """The operation that a line of the program computes.
 
     Attributes:
         operation: the operation.
@@ -24,7 +24,7 @@ class Origin(NamedTuple):
 
 
 class Frame:
-    """How the printed code refers to the record of a loop or branch.
+    """The names of the record of a loop or branch in the printed code.
 
     Attributes:
         histories: the list in which a loop gathers the values of a tensor.
@@ -44,6 +44,6 @@ class Frame:
         self._takers[inner] = self._takers.get(inner, 0) + 1
 
     def is_last_taker(self, inner: Symbol) -> bool:
-        """Whether the history of `inner`, which is taken now, will not be taken again."""
+        """Count a use of the history of `inner`, and return whether it was the last one."""
         self._takers[inner] -= 1
         return not self._takers[inner]

@@ -163,7 +163,7 @@ class Printer:
         self._used.update(dict.fromkeys(names, 1))
 
     def is_native(self, operations: Sequence[Operation]) -> bool:
-        """Whether all of a step is one native region."""
+        """Test whether all of a step is one native region."""
         return any(operation in self.natives and self.natives[operation].plan.is_whole for operation in operations)
 
     def assemble(self) -> str:
@@ -429,7 +429,7 @@ class Block:
         self.line(f"del {members}")
 
     def _buffer(self, tensor: Symbol) -> str:
-        """Where a fused operation writes `tensor`."""
+        """Return the expression for the place where a fused operation writes `tensor`."""
         slot = self._slot(tensor)
         if slot is not None:
             return slot
@@ -442,7 +442,7 @@ class Block:
         return f"np.empty({tensor.shape}, {self.printer.bind(dtype, np.dtype(dtype))})"
 
     def _slot(self, tensor: Symbol) -> str | None:
-        """Where a result is gathered, if it may be written there at once."""
+        """Return the expression for the place where a result is gathered, if it may be written there at once."""
         write = self.printer.in_slots.get(tensor)
         if write is None:
             return self.slots.get(tensor)

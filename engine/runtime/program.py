@@ -59,7 +59,7 @@ _TEXT_WIDTH = 56  # of the program in a listing
 
 
 class Statistics:
-    """What the runs of a program have done.
+    """Figures of the runs of a program.
 
     Attributes:
         runs: how many there were.
@@ -103,7 +103,7 @@ class Statistics:
 
 
 def bytes_saved(value: Any) -> int:
-    """What a value that was saved for a backward pass takes."""
+    """Return the bytes of a value that was saved for a backward pass."""
     if value is None:
         return 0
     if isinstance(value, tuple):
@@ -261,7 +261,7 @@ class Program:
                     note_saved_bytes(0)
 
     def _describe(self) -> dict[str, Any]:
-        """What a trace tells of the step."""
+        """Return the facts of the step for a trace."""
         targets = ", ".join(target.name for target in self._origin[1])
         return {"program": self.filename, "targets": targets}
 
@@ -273,7 +273,7 @@ class Program:
         return too_deep_of(error, self._depths(error))
 
     def _depths(self, error: Exception) -> list[tuple[str, int]]:
-        """How many calls of each recursive function were under way when `error` was raised."""
+        """Return how many calls of each recursive function were under way when `error` was raised."""
         return calls_under_way(error, self.filename, self._recursions)
 
     def _annotate(self, error: Exception) -> None:
@@ -315,7 +315,7 @@ def evaluated(count: str, scope: dict[str, Any]) -> int:
 
 
 def _has_arrays(graph: Graph) -> bool:
-    """Whether anything in `graph` could be worth a kernel: programs of scalars do not even load the compiler."""
+    """Test whether anything in `graph` could be worth a kernel: programs of scalars do not even load the compiler."""
     return any(
         tensor.shape != () and not isinstance(tensor.spec, FrameSpec)
         for block in all_blocks(graph.operations)
@@ -325,7 +325,7 @@ def _has_arrays(graph: Graph) -> bool:
 
 
 def fusion_rule_of(graph: Graph) -> FusionRule | None:
-    """What may be fused in programs of `graph`."""
+    """Return the rule of what may be fused in programs of `graph`; None where nothing is."""
     if not _has_arrays(graph):
         return None
     from .kernels.rule import begin_products, fusion_rule  # llvmlite loads here, on first use
@@ -368,7 +368,7 @@ def _memory_of(operations: Sequence[Operation]) -> Callable[[], contextlib.Abstr
 
 
 def needs_whole_cores(operations: Sequence[Operation]) -> bool:
-    """Whether threads of BLAS could take the cores that kernels of a step want."""
+    """Test whether threads of BLAS could take the cores that kernels of a step want."""
     if not any(map(may_use_blas_threads, all_operations(operations))):
         return False
     from .kernels.library import library  # products have loaded it already
@@ -424,7 +424,7 @@ def natives_of(
     compiles_whole: bool = False,
     runs_often: bool = False,
 ) -> dict[Operation, NativeRegion]:
-    """What of a step runs as machine code as a whole: all of it, or loops and long runs of scalars."""
+    """Return the regions of a step that run as machine code: all of it, or loops and long runs of scalars."""
     if not _may_be_native(operations, compiles_whole):
         return {}
     from .native.rule import native_regions  # llvmlite loads here
@@ -433,7 +433,7 @@ def natives_of(
 
 
 def _may_be_native(operations: Sequence[Operation], compiles_whole: bool) -> bool:
-    """Whether anything of a step could run as machine code as a whole."""
+    """Test whether anything of a step could run as machine code as a whole."""
     if not is_on("native"):
         return False
     is_fit = compiles_whole or holds(operations, While) or assigns_in_branches(operations)
@@ -441,7 +441,7 @@ def _may_be_native(operations: Sequence[Operation], compiles_whole: bool) -> boo
 
 
 def _runs_until_native(operations: Sequence[Operation], compiles_whole: bool, runs_often: bool) -> int:
-    """How many runs make the loops of a step worth compiling; 0 if none do, or they are compiled already."""
+    """Return how many runs make a step's loops worth compiling; 0 if none do, or they are compiled already."""
     if compiles_whole or runs_often or not is_on("native") or not holds(operations, While):
         return 0
     from .native.rule import steps_until_worth
@@ -450,7 +450,7 @@ def _runs_until_native(operations: Sequence[Operation], compiles_whole: bool, ru
 
 
 def assigns_in_branches(operations: Sequence[Operation]) -> bool:
-    """Whether a step assigns variables under conditions."""
+    """Test whether a step assigns variables under conditions."""
     return any(isinstance(operation.op, Branch) and operation.writes for operation in operations)
 
 

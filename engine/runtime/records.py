@@ -121,7 +121,7 @@ class RecordBeside(Record):
 
 
 def _is_row(value: _Array, rows: _Array, index: int) -> bool:
-    """Whether `value` is that row of `rows` itself."""
+    """Test whether `value` is that row of `rows` itself."""
     row: _Array = rows[index]
     return value.base is rows and value.__array_interface__ == row.__array_interface__
 
@@ -209,7 +209,7 @@ def _find(block: Sequence[Operation], outliving: set[Symbol], found: set[Symbol]
 
 
 def _only_stacked(users: Iterable[Operation], otherwise: set[Symbol]) -> set[Symbol]:
-    """What a loop records, if the histories of it are stacked, and not used `otherwise`; `users` take its frame."""
+    """Return the tensors that a loop records only for stacking, and not for use `otherwise`; `users` take its frame."""
     histories: dict[Symbol, list[Symbol]] = {}
     for user in users:
         if isinstance(user.op, History) and _is_worth_it(user.op.inner):

@@ -1,4 +1,4 @@
-"""How often kernels refused operands as they lay, so that these were laid out anew: `profile` tells it.
+"""A count of operands that kernels refused as they were, so that they were laid out anew, for `profile`.
 
 That is right now and then, such as for what a user feeds. Where it happens in each iteration of a loop it costs more
 than the kernel, and its cause is a bug of ours.
@@ -22,7 +22,7 @@ class Refits:
 
     @property
     def count(self) -> int:
-        """How many there were since the process began."""
+        """The number of refits since the process began."""
         return next(self._numbers) - next(self._asked)  # looking takes a number, too
 
 

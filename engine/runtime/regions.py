@@ -33,7 +33,7 @@ _DEEPEST_BLOCK = 12  # more than 20 nested blocks are a SyntaxError in Python
 
 
 class _RegionPrinter:
-    """What printing loops and branches has in common: captures, and a function of its own where nesting is deep."""
+    """The common part of printing loops and branches: captures, and a function of its own where nesting is deep."""
 
     def __init__(self, block: Block, op: RegionOp, operation: Operation, users: Sequence[Operation]) -> None:
         self.outer = block
@@ -145,7 +145,10 @@ class LoopPrinter(_RegionPrinter):
         return variables
 
     def _new_history(self, tensor: Symbol, variables: Sequence[str]) -> str:
-        """What gathers the values of `tensor`: a list, or the rows of an array; `variables` hold the first values."""
+        """Return the expression of a history of `tensor`: a list, or the rows of an array.
+
+        `variables` hold the first values.
+        """
         printer = self.outer.printer
         if tensor not in printer.in_rows:
             return "[]"
@@ -157,7 +160,7 @@ class LoopPrinter(_RegionPrinter):
         return f"{printer.bind(kind.__name__, kind)}({', '.join([*made, *([expected] if expected else [])])})"
 
     def _expected_trips(self, position: int) -> str | None:
-        """How often the loop runs, if variable `position` counts up to a limit known at entry, or down to zero."""
+        """Return how often the loop runs, if variable `position` counts up to a limit known at entry, or down to 0."""
         test, counter = self.op.condition.results[0].operation, self.op.condition.parameters[position]
         if len(test.inputs) != 2 or test.inputs[0] is not counter or self._counted_by(position, "counter") is None:
             return None
@@ -180,7 +183,7 @@ class LoopPrinter(_RegionPrinter):
         return self.frame.trips
 
     def _counted_by(self, position: int, variable: str) -> str | None:
-        """How loop variable `position` counts iterations, if it does: upward from a constant, or down from the last."""
+        """Return how variable `position` counts iterations, if it does: up from a constant, or down from the last."""
         parameter, update = self.op.body.parameters[position], self.op.body.results[position].operation
         if not isinstance(update.op, (Add, Subtract)) or update.inputs[0] is not parameter:
             return None

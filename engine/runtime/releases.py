@@ -1,4 +1,4 @@
-"""Which reads of histories are the last use of what they read, so that a backward loop gives memory back as it goes.
+"""An analysis of reads of histories that are the last use, so that a backward loop gives memory back as it goes.
 
 A backward loop counts down, and mostly reads each iteration's value once. If nothing else uses the history, its memory
 is that of the iterations that are still to come, as with a loop that was unrolled.
@@ -82,7 +82,7 @@ def _only_read(body: Region, array: Symbol, inside: Sequence[Operation], kept: s
 
 
 def _counts_down(body: Region, index: Symbol) -> bool:
-    """Whether `index` is a loop variable that is one less in each iteration."""
+    """Test whether `index` is a loop variable that is one less in each iteration."""
     if not is_among(index, body.parameters):
         return False
     update = body.results[place_among(index, body.parameters)].operation

@@ -1,4 +1,4 @@
-"""Which writes of rows of a variable need no copy of the whole: those behind which no earlier value of it is needed.
+"""An analysis of writes of rows that need no copy of the whole variable: behind these no earlier value of it is needed.
 
 Decided when a program is printed, as in `storage`. Writes in loops and branches count too: nothing around these may
 hold an earlier value then.
@@ -59,7 +59,7 @@ class _Place:
     outliving: set[Symbol]
 
     def needs_earlier_value(self, variable: Variable, is_inside: bool) -> bool:
-        """Whether something that may share the memory of `variable` is used by the operation, or after it.
+        """Test whether something that may share the memory of `variable` is used by the operation, or after it.
 
         Args:
             variable: the variable.
@@ -77,7 +77,7 @@ class _Place:
 
 
 def _memory_of(operations: Sequence[Operation], variable: Variable) -> set[Symbol]:
-    """What may share memory with the value that the variable has before, between or after `operations`."""
+    """Return the values that may share memory with the variable's value before, between or after `operations`."""
     aliases: set[Symbol] = set()
     for operation in operations:
         if isinstance(operation.op, Assign) and operation.op.variable is variable:

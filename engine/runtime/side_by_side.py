@@ -55,7 +55,7 @@ _REMEMBERED = 3  # times of each way: the least of them is what it takes when no
 
 
 def piece_of(operation: Operation, natives: Mapping[Operation, NativeRegion], kernels: Collection[Operation]) -> Any:
-    """What is known of a product, or of an operation that uses one core while it lets others run; None for others."""
+    """Return the piece for a product, or for an operation that uses one core while others run; None for others."""
     native = natives.get(operation)
     if native is not None:
         return None if native.plan.run or native.plan.variables else Piece(native.seconds)

@@ -17,7 +17,7 @@ _NEEDS_FRAMES = (RegionOp, History, Saved, TripCount, Call, Recorded, Recursion)
 
 
 def can_run(operations: Sequence[Operation]) -> bool:
-    """Whether operations need nothing but the values of their inputs."""
+    """Test whether operations need nothing but the values of their inputs."""
     return not any(isinstance(o.op, _NEEDS_FRAMES) or o.effects for o in operations)
 
 

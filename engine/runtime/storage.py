@@ -1,4 +1,4 @@
-"""Which buffer a fused operation writes into: a new one, an operand that dies there, or the variable it updates.
+"""The choice of a buffer for a fused operation: a new one, an operand that dies there, or the variable that it updates.
 
 Decided when a program is printed, from what is used where; nothing is checked at run time.
 """
@@ -28,7 +28,7 @@ from ..passes.switches import is_on
 
 @dataclass(frozen=True)
 class Buffer:
-    """Where a result is written: into the memory of `operand`, of `variable`, or of both, which then are one."""
+    """The place where a result is written: the memory of `operand`, of `variable`, or of both, which then are one."""
 
     operand: Symbol | None = None
     variable: Variable | None = None
@@ -213,7 +213,7 @@ def laid_out_first(operation: Operation, fresh: Iterable[Symbol]) -> dict[Symbol
 
 
 def _is_rearranged(tensor: Symbol) -> bool:
-    """Whether a transpose moved axes of more than one element past each other."""
+    """Test whether a transpose moved axes of more than one element past each other."""
     op, shape = tensor.operation.op, tensor.shape
     if not isinstance(op, Transpose) or shape is None or None in shape:
         return False
@@ -223,7 +223,7 @@ def _is_rearranged(tensor: Symbol) -> bool:
 
 
 def _may_replace(operation: Operation, result: Symbol, operand: Symbol) -> bool:
-    """Whether a fused operation may write a result over an operand."""
+    """Test whether a fused operation may write a result over an operand."""
     op, new, old = operation.op, result.spec, operand.spec
     if new != old or not isinstance(new, TensorSpec) or not isinstance(old, TensorSpec):
         return False
@@ -247,7 +247,7 @@ def _reusable_tensors(operations: Sequence[Operation], fresh: Iterable[Symbol]) 
 
 
 def is_fresh(tensor: Symbol) -> bool:
-    """Whether the value of `tensor` is an array that nothing else refers to when its operation has run."""
+    """Test whether the value of `tensor` is an array that nothing else refers to when its operation has run."""
     op = tensor.operation.op
     return not op.view and not isinstance(op, (RegionOp, Parameter, Placeholder, History))
 
@@ -268,7 +268,7 @@ def last_uses(operations: Sequence[Operation], kept: Iterable[Symbol]) -> dict[O
 
 
 def _has_a_name(tensor: Symbol) -> bool:
-    """Whether `tensor` is a Python variable of its own: constants, frames and saved values are not."""
+    """Test whether `tensor` is a Python variable of its own: constants, frames and saved values are not."""
     unnamed = isinstance(tensor.operation.op, (Constant, Saved, Parameter, Placeholder))
     return not unnamed and (isinstance(tensor.spec, RecordSpec) or not isinstance(tensor.spec, FrameSpec))
 

@@ -28,7 +28,7 @@ _FREE = (Constant, Placeholder, ReadVariable, Recorded, Saved, TripCount)  # the
 
 
 class Statistics(Protocol):
-    """What is known here of a program's statistics."""
+    """The parts of a program's statistics that are used here."""
 
     saved_bytes: int
 
@@ -37,7 +37,7 @@ class Statistics(Protocol):
 
 
 class Started(NamedTuple):
-    """What a variable of a timed program holds the beginning of: an operation, or an iteration of a loop."""
+    """The start that a variable of a timed program holds: of an operation, or of an iteration of a loop."""
 
     operation: Operation
     is_iteration: bool
@@ -75,12 +75,12 @@ class Timing:
 
 
 def is_timed(operation: Operation) -> bool:
-    """Whether the operation runs anything."""
+    """Test whether the operation runs anything."""
     return not isinstance(operation.op, _FREE)
 
 
 def has_parts(operation: Operation) -> bool:
-    """Whether the operation is a span around others."""
+    """Test whether the operation is a span around others."""
     return isinstance(operation.op, (RegionOp, Call))
 
 
@@ -100,7 +100,7 @@ def varying(operation: Operation) -> list[Symbol]:
 
 
 def operation_callback(operation: Operation) -> Callable[..., None]:
-    """What is called behind an operation with when it began and the values that are `varying`; gives None."""
+    """Return the function to call after an operation, with its start and its `varying` values; it gives None."""
     if has_parts(operation):
         return functools.partial(_note_span, operation.name, functools.partial(_static, operation))
     details = functools.partial(_details, operation)
@@ -109,7 +109,7 @@ def operation_callback(operation: Operation) -> Callable[..., None]:
 
 
 def iteration_callback(loop: Operation) -> Callable[[float, Any], None]:
-    """What is called behind an iteration of a loop with when it began and its number; gives None."""
+    """Return the function to call after an iteration of a loop, with its start and its number; it gives None."""
     return functools.partial(_note_iteration, loop)
 
 
@@ -192,7 +192,7 @@ def _form(value: Any) -> _Form | str:
 
 
 def _is_known(spec: Spec) -> bool:
-    """Whether nothing more can be told of a value than its spec says."""
+    """Test whether the spec of a value gives all that can be said of it."""
     return isinstance(spec, FrameSpec) or (isinstance(spec, TensorSpec) and spec.is_static)
 
 
@@ -210,13 +210,13 @@ def _kernel_name(operation: Operation) -> str:
 
 
 def _static(operation: Operation) -> dict[str, Any]:
-    """What is known of an operation before it runs."""
+    """Return the known facts of an operation before it runs."""
     known = {"operation": operation.name, "type": operation.type, "line": str(operation.location)}
     return known | ({"device": operation.device} if operation.device else {})
 
 
 def _details(operation: Operation, *seen: _Form | str) -> dict[str, Any]:
-    """What is told of a kernel, given the forms of the values that are `varying`."""
+    """Return the facts of a kernel, given the forms of the values that are `varying`."""
     forms = iter(seen)
     inputs = _formatted(operation.inputs, forms)
     return {**_static(operation), "inputs": inputs, "outputs": _formatted(operation.outputs, forms)}

@@ -1,4 +1,4 @@
-"""What a step writes: the variables, and from which operation on it has written some and not yet all of them."""
+"""The writes of a step: the variables, and the operation from which on it has written some and not yet all of them."""
 
 from __future__ import annotations
 

@@ -40,6 +40,7 @@ OPENINGS = (  # folders: of these the openings of docstrings are checked
     "engine/ops",
     "engine/passes",
     "engine/queues",
+    "engine/runtime",
 )
 HEADLESS = ("What", "Whether", "Of", "Which", "Where", "How", "Why", "That")
 RETIRED = re.compile(r"\b(tells?|told|met|meets?|knows?|anew|lies?|had rather|nothing to tell)\b", re.IGNORECASE)

@@ -32,12 +32,12 @@ class KernelOfAnySizes(KernelWithEntry):
         return print_open_entry(self.operands, name)
 
     def first_size(self, position: int) -> int:
-        """Where the dimensions of an operand begin among the sizes."""
+        """Return the position of an operand's first dimension among the sizes."""
         return sum(operand.rank or 0 for operand in self.operands[:position])
 
     @property
     def failed(self) -> int:
-        """Where among the sizes it is noted that the kernel could not do its work."""
+        """The position among the sizes where it is noted that the kernel could not do its work."""
         return self.first_size(len(self.operands))
 
 
@@ -60,7 +60,7 @@ class AnySizes:
         library.expect(spec)
 
     def __call__(self, *arrays: Any) -> bool:
-        """Whether the kernel did its work; otherwise what it wrote counts for nothing."""
+        """Run the kernel, and return whether it did its work; otherwise its output counts for nothing."""
         if self._entry is None:
             (self._entry,) = library.get([self._spec])
         return not self._entry(self._address, *map(id, arrays))

@@ -60,7 +60,7 @@ class KernelsApart:
 
 
 def _lies_apart(spec: TensorSpec, strides: Shape, shape: Shape) -> bool:
-    """Whether an operand is a matrix of the shape of the result, and rows have something between them."""
+    """Test whether an operand is a matrix of the shape of the result, with gaps between its rows."""
     size = int(spec.dtype.itemsize)
     if spec.shape != shape or len(shape) != 2:
         return False

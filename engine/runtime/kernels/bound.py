@@ -73,7 +73,7 @@ class BoundKernel:
 
     @cached_property
     def _sizes(self) -> list[tuple[int, int, int]]:
-        """Where sizes stand in the table, each with its operand and axis."""
+        """The places of sizes in the table, each with its operand and axis."""
         layout = enumerate(table_layout(self.spec.operands))
         return [(place, position, axis) for place, (kind, position, axis) in layout if kind == "dim"]
 
@@ -84,7 +84,7 @@ class BoundKernel:
 
     @cached_property
     def address(self) -> int:
-        """Where the compiled function lies, for native code that calls it; it is known by then."""
+        """The address of the compiled function, for native code that calls it; it is compiled by then."""
         return ctypes.cast(self.entry, ctypes.c_void_p).value or 0
 
     def refit(self, operands: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
@@ -128,7 +128,7 @@ def native_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def fits(value: Any, dtype: np.dtype[Any]) -> bool:
-    """Whether kernels take `value` as it is, if it has the right shape."""
+    """Test whether kernels take `value` as it is, if it has the right shape."""
     return (
         type(value) is np.ndarray and value.dtype is dtype and value.flags.c_contiguous and value.flags.aligned  # pyright: ignore[reportUnknownMemberType]
     )
@@ -192,7 +192,7 @@ def kernel_spec(
 def loop_extents(
     inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], has_loop_for_each_axis: bool = False
 ) -> list[int]:
-    """How often each loop of a kernel runs, for operands of these shapes."""
+    """Return the extents of a kernel's loops, for operands of these shapes."""
     space = static_shape(outputs[0])
     if has_loop_for_each_axis:
         return list(space)
@@ -216,7 +216,7 @@ def expression_of(op: Op, builder: ExpressionBuilder, arguments: Sequence[Expres
 
 
 def can_fuse(op: Op, dtypes: Sequence[Any], result: Any) -> bool:
-    """Whether kernels can compute `op` over inputs of `dtypes`, giving dtype `result`."""
+    """Test whether kernels can compute `op` over inputs of `dtypes`, giving dtype `result`."""
     builder = ExpressionBuilder(dtypes)
     try:
         arguments = [builder.input(k, dtype) for k, dtype in enumerate(dtypes)]
@@ -270,7 +270,7 @@ def loop_numbers(
 
 
 def _table(operands: tuple[Operand, ...], specs: Sequence[TensorSpec], strides: Sequence[Shape]) -> list[int]:
-    """What the entry compares with (see `table_layout`); the numbers follow."""
+    """Return the values that the entry compares with (see `table_layout`); the numbers follow."""
     table: list[int] = []
     for kind, position, axis in table_layout(operands):
         if kind == "array":

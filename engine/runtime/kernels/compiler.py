@@ -56,7 +56,7 @@ forks.register(_forks.before, _forks.after)
 
 
 class Effort(Enum):
-    """How much a module of LLVM IR has to gain from LLVM's passes, which take longer than printing machine code."""
+    """The gain of a module of LLVM IR from LLVM's passes, which take longer than printing machine code."""
 
     FULL = "loops of scalars, to be made loops of vectors"
     LARGE = "much code, which runs well without being unrolled"
@@ -151,6 +151,6 @@ class Compiler:
 
 
 def _features(binding: Any) -> str:
-    """What the host can do; vectors are as long as it has them, also where LLVM thinks that shorter ones are safer."""
+    """Return the features of the host, with vectors of its full length, also where LLVM takes shorter ones as safer."""
     features: str = binding.get_host_cpu_features().flatten()
     return f"{features},-prefer-256-bit" if "+avx512f" in features else features

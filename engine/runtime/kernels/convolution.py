@@ -1,4 +1,4 @@
-"""Which convolutions have kernels, with which tiles."""
+"""The rule of convolutions that have kernels, and the choice of their tiles."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def bind_input_gradient(operation: Operation) -> BoundKernel | None:
 
 
 def _transposed_phase(windows: Windows, kernel: Shape, depth: int, place: Sequence[Any]) -> Phase:
-    """What reaches the cells of the input at one place between strides."""
+    """Return the phase for the cells of the input at one place between strides: the taps that reach them."""
     steps = _tap_steps(windows, kernel)
     taps: list[range] = [range(window.kernel)[chosen] for window, (_, chosen, _) in zip(windows, place, strict=True)]
     start = sum(cells[-1] * step for cells, step in zip(taps, steps, strict=True) if cells)
@@ -141,7 +141,7 @@ def _static(spec: Any) -> Shape:
 
 
 def _has_kernels(operation: Operation, x: Shape, kernel: Shape) -> bool:
-    """Whether there are kernels for numbers and shapes like these."""
+    """Test whether there are kernels for numbers and shapes like these."""
     is_floating = operation.outputs[0].dtype.name in ("float32", "float64")
     return is_floating and 3 <= len(x) <= 5 and 0 not in x and 0 not in kernel
 
@@ -160,12 +160,12 @@ def _three_axes(windows: Sequence[Window], images: int) -> tuple[Windows, int]:
 
 
 def _is_pointwise(windows: Sequence[Window]) -> bool:
-    """Whether each cell is a window: then it is one matrix product."""
+    """Test whether each cell is a window: then the convolution is one matrix product."""
     return all(w.kernel == w.stride == 1 and w.before == 0 and w.out == w.size for w in windows)
 
 
 def _is_small_product(windows: Windows, kernel: Shape) -> bool:
-    """Whether a pointwise convolution is left to a matrix product: few cells, or many weights."""
+    """Test whether a pointwise convolution is left to a matrix product: few cells, or many weights."""
     return windows[2].size < _FEW_CELLS or kernel[-2] * kernel[-1] > _MANY_WEIGHTS
 
 
@@ -279,7 +279,7 @@ def _filter_tile(cells: int, channels: int, filters: int, registers: Registers) 
 
 
 def _is_depthwise(operation: Operation, groups: int, kernel: Shape) -> bool:
-    """Whether each group has one channel, and no more filters than a vector has lanes."""
+    """Test whether each group has one channel, and no more filters than a vector has lanes."""
     return groups > 1 and kernel[-2] == 1 and kernel[-1] // groups <= _registers(operation).lanes
 
 

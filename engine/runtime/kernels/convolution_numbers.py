@@ -50,14 +50,14 @@ class Phase(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """How many rows, and columns, of the result a unit of work has. Only units of one row are less wide than a row."""
+    """The rows and columns of the result in a unit of work. Only units of one row are less wide than a row."""
 
     rows: int
     columns: int
 
 
 def _products(windows: Windows, sizes: Sizes) -> int:
-    """How many multiplications there are."""
+    """Return the number of multiplications."""
     count = sizes.images * sizes.groups * sizes.channels * sizes.filters
     for window in windows:
         count *= window.out * window.kernel
@@ -65,7 +65,7 @@ def _products(windows: Windows, sizes: Sizes) -> int:
 
 
 def _weights(windows: Windows, sizes: Sizes) -> int:
-    """How many there are in all groups."""
+    """Return the number of weights in all groups."""
     deep, down, across = windows
     return deep.kernel * down.kernel * across.kernel * sizes.groups * sizes.channels * sizes.filters
 
@@ -75,7 +75,7 @@ def _parts(products: int, units: int) -> int:
 
 
 def _geometry(windows: Windows, sizes: Sizes, blocks: Blocks) -> dict[str, int]:
-    """What all the kernels read."""
+    """Return the numbers that all the kernels read."""
     deep, down, across = windows
     pixel = sizes.groups * sizes.channels
     is_whole = blocks.columns == across.out
@@ -111,7 +111,7 @@ def _reach(window: Window) -> int:
 
 
 def correlation_numbers(kernel: CorrelationKernel, phase: Phase, sizes: Sizes) -> list[int]:
-    """What the code reads of a phase."""
+    """Return the numbers that the code reads of a phase."""
     size, width = BYTES[kernel.element], kernel.lanes * kernel.vectors
     deep, down, across = phase.windows
     panels = sizes.groups * -(-sizes.filters // width)
@@ -156,7 +156,7 @@ def aligned(count: int) -> int:
 
 
 def filter_numbers(kernel: FilterKernel, windows: Windows, sizes: Sizes) -> list[int]:
-    """What the code reads."""
+    """Return the numbers that the code of a filter kernel reads."""
     size = BYTES[kernel.element]
     deep, down, across = windows
     group_panels = -(-sizes.filters // kernel.width)
@@ -216,7 +216,7 @@ def _blocks_to_read_again(kernel: FilterKernel, windows: Windows, sizes: Sizes) 
 
 
 def depthwise_numbers(kernel: DepthwiseKernel, phase: Phase, sizes: Sizes) -> list[int]:
-    """What the code reads of a phase."""
+    """Return the numbers that the code reads of a phase."""
     across = phase.windows[2]
     products = _products(phase.windows, sizes)
     numbers = _geometry(phase.windows, sizes, _lines(phase.windows, sizes))
@@ -248,7 +248,7 @@ def inner_columns(across: Window) -> tuple[int, int]:
 
 
 def depthwise_filter_numbers(kernel: DepthwiseFilterKernel, windows: Windows, sizes: Sizes) -> list[int]:
-    """What the code reads."""
+    """Return the numbers that the code of a depthwise filter kernel reads."""
     products = _products(windows, sizes)
     pixel = sizes.groups * (1 + sizes.filters) * BYTES[kernel.element]
     columns = min(_lines(windows, sizes).columns, max(_LEAST_PIXELS, _NEAR_BYTES // pixel))

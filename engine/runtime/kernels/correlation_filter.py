@@ -74,7 +74,7 @@ class FilterKernel:
 
 
 def _print_offsets(kernel: FilterKernel, name: str) -> str:
-    """Where each cell of the kernel, with its channel, lies in x, seen from the first one; the last fills up tiles."""
+    """Print the offsets in x of the cells of the kernel, with channels, from the first one; the last fills up tiles."""
     code = Code(f"{name}_offsets", [("i64*", "%numbers")])
     fields = Fields(code, "%numbers", FILTER_FIELDS)
     channels, pixel = fields["channels"], fields["pixel"]
@@ -96,7 +96,7 @@ def _print_offsets(kernel: FilterKernel, name: str) -> str:
 
 
 def _print_tile(kernel: FilterKernel, name: str) -> str:
-    """What the pixels of a block add to a tile."""
+    """Print the function that adds the products of the pixels of a block to a tile."""
     kind, lanes = kernel.element, kernel.lanes
     vector = f"<{lanes} x {kind}>"
     sizes = ("lines", "line", "dy_line", "columns", "pixel", "dy_pixel")

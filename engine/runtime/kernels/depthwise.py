@@ -200,7 +200,7 @@ def print_taps(code: Code, fields: Fields, axis: str, size: str, number: Size) -
 
 
 def _steps_to(code: Code, distance: Size, step: Size) -> Size:
-    """How many steps reach a distance or more."""
+    """Return the number of steps that reach a distance or more."""
     return code.greatest(0, code.div(code.add(distance, code.sub(step, 1)), step))
 
 

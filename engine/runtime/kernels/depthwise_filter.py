@@ -67,7 +67,7 @@ class DepthwiseFilterKernel:
 
 
 def _print_tap(kernel: DepthwiseFilterKernel, name: str) -> str:
-    """What some pixels of a row add to the sums of a tap."""
+    """Print the function that adds the products of some pixels of a row to the sums of a tap."""
     kind, width = kernel.element, kernel.width
     vector = f"<{width} x {kind}>"
     parameters = [(f"{kind}*", "%x"), (f"{kind}*", "%dy"), (f"{kind}*", "%sums")]
@@ -99,7 +99,10 @@ def _print_tap(kernel: DepthwiseFilterKernel, name: str) -> str:
 
 
 def _first_channel(code: Code, kernel: DepthwiseFilterKernel, tile: Size, groups: Size) -> Size:
-    """Of a tile. The last tile has channels of the one before it, with sums of its own, and finds the same for them."""
+    """Return the first channel of a tile.
+
+    The last tile has channels of the one before it, with sums of its own, and finds the same for them.
+    """
     return code.least(code.mul(tile, kernel.channels), code.sub(groups, kernel.channels))
 
 
@@ -156,7 +159,7 @@ def _print_task(kernel: DepthwiseFilterKernel, name: str) -> str:
 
 
 def _columns_inside(code: Code, fields: Fields, tap: Size, start: Size, stop: Size) -> tuple[Size, Size, Size]:
-    """Of some columns, the first where a tap lies inside the input, and the first behind; the tap's first cell."""
+    """Return the first of some columns where a tap is inside the input, the first behind, and the tap's first cell."""
     offset = code.sub(code.mul(tap, fields["step_across"]), fields["before_across"])
     stride = fields["stride_across"]
     up = code.sub(stride, 1)

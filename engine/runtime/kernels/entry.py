@@ -31,7 +31,7 @@ _MEMORY = {"i1": "i8", "bfloat": "i16"}
 
 @dataclass(frozen=True)
 class Operand:
-    """How a kernel meets one operand.
+    """The form in which a kernel takes one operand.
 
     Attributes:
         type: the LLVM type of an element; "bfloat" is kept as its bits.
@@ -66,7 +66,7 @@ class Operand:
 
 
 class Kernel(Protocol):
-    """What the library compiles: hashable, and equal to what prints the same code.
+    """The unit that the library compiles: hashable, and equal to a kernel that prints the same code.
 
     `print_run(name)` gives the IR of ``void @{name}_run(<pointer> %d0, ..., i64* %numbers)``, one pointer for each of
     `operands` (and the steps of those that have one); the numbers are those that the caller bound, `number_count` of
@@ -101,7 +101,7 @@ class PrintedKernel:
 
 
 def effort_of(kernel: Kernel) -> Effort:
-    """How much the compiler is to do for a kernel."""
+    """Return the effort that the compiler makes for a kernel."""
     return getattr(kernel, "effort", Effort.FULL)
 
 
@@ -114,7 +114,7 @@ class KernelWithEntry:
 
 
 def table_layout(operands: tuple[Operand, ...]) -> list[tuple[str, int, int]]:
-    """What stands at the start of a kernel's table, in order: (kind, operand, axis). The numbers follow.
+    """Return the start of a kernel's table, in order: (kind, operand, axis). The numbers follow.
 
     Kinds: "array" (address of NumPy's array type), "type" (address of the dtype or scalar type) of an operand, "dim" of
     an operand, and "step" (bytes) of one that `lies_apart`.
@@ -196,7 +196,7 @@ def print_open_entry(operands: tuple[Operand, ...], name: str) -> str:
 
 
 def open_table_layout(operands: tuple[Operand, ...]) -> list[tuple[str, int]]:
-    """What stands in the table of a kernel for any sizes, in order: NumPy's array type, and that of each operand."""
+    """Return the table's layout of a kernel for any sizes, in order: NumPy's array type, and that of each operand."""
     return [("array", 0), *[("type", position) for position in range(len(operands))]]
 
 
@@ -230,7 +230,7 @@ def _print_type(lines: list[str], k: int, operand: Operand) -> list[str]:
 
 
 def _print_header(lines: list[str], k: int, operand: Operand) -> list[str]:
-    """Where the data lies, and the checks of dtype, rank and layout."""
+    """Print the address of the data, and return the checks of dtype, rank and layout."""
     if operand.rank is None:
         lines.append(f"  %a_data_{k} = add i64 %o{k}, {DATA_OFFSET}")
         lines.append(f"  %d{k} = inttoptr i64 %a_data_{k} to {operand.pointer}")
@@ -261,7 +261,7 @@ def _print_dimensions(lines: list[str], k: int, operand: Operand) -> list[str]:
 
 
 def _print_step(lines: list[str], k: int, operand: Operand) -> str:
-    """How many elements the rows of operand `k`, a matrix, lie apart, and the check that each is contiguous."""
+    """Print the distance, in elements, between rows of matrix operand `k`; return the check that each is contiguous."""
     strides = _print_field(lines, k, "strides", STRIDES_OFFSET, "i64")
     lines.append(f"  %base_strides_{k} = inttoptr i64 {strides} to i64*")
     lines.append(f"  %bytes_{k} = load i64, i64* %base_strides_{k}")

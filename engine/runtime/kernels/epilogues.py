@@ -74,7 +74,7 @@ class EpilogueKernel:
 
     @property
     def _record(self) -> str:
-        """What a block has to know: where the operands of the body lie, and the columns."""
+        """The type of the record that a block reads: the places of the body's operands, and the columns."""
         return f"{{{', '.join([*[operand.pointer for operand in self.body.operands], 'i64'])}}}"
 
     def _print_block(self, name: str) -> str:
@@ -171,7 +171,7 @@ def _print_ask(name: str, body: KernelSpec, record: str, target: int) -> str:
 
 
 def pays(operation: Operation) -> bool:
-    """Whether a `ProductThen` is computed by one kernel, as far as sizes are known, and that is not slower."""
+    """Test whether a `ProductThen` is computed by one kernel, as far as sizes are known, and that is not slower."""
     op, specs = operation.op, _specs(operation)
     assert isinstance(op, ProductThen)
     if not specs or not gemm.is_available():
@@ -209,13 +209,13 @@ def _kernel(op: ProductThen, inputs: Sequence[TensorSpec], outputs: Sequence[Ten
 
 
 def _is_worthwhile(op: ProductThen, inputs: Sequence[TensorSpec]) -> bool:
-    """Whether a product of these sizes is joined with what follows, if that can be compiled."""
+    """Test whether a product of these sizes is joined with its followers, if that can be compiled."""
     dtype = name_of(inputs[0].dtype)
     return dtype in gemm.ELEMENTS and _are_worthwhile(op, dtype, _sizes(op, inputs))
 
 
 def _are_worthwhile(op: ProductThen, dtype: str, sizes: tuple[int, int, int]) -> bool:
-    """Whether these rows, columns and terms are so many."""
+    """Test whether a product of these rows, columns and terms is large enough."""
     product, (rows, columns, terms) = op.product, sizes
     if isinstance(product, PackedMatMul) and not is_ours(product.layout, dtype):
         return False
@@ -231,12 +231,12 @@ def _numbers(op: ProductThen, inputs: Sequence[TensorSpec]) -> list[int]:
 
 
 def _block(op: ProductThen) -> int:
-    """How many rows of a packed operand stand together."""
+    """Return how many rows of a packed operand stand together."""
     return op.product.layout.block if isinstance(op.product, PackedMatMul) else 0
 
 
 def _code(op: ProductThen, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> EpilogueKernel | None:
-    """What is compiled; None where kernels can't compute it. Of sizes it depends only on which of them are 1."""
+    """Return the kernel to compile; None where kernels can't compute it. Sizes matter only where they are 1."""
     product, results = op.product, outputs[op.keeps :]
     result = product.infer(*inputs[: op.taken])
     target = next((k for k, spec in enumerate(results) if spec == result), None)
@@ -264,7 +264,10 @@ def _sizes(op: ProductThen, inputs: Sequence[TensorSpec]) -> tuple[int, int, int
 
 
 def _is_open(op: ProductThen, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> bool:
-    """Whether the product's rows may turn out to be many, and one result follows, of its dtype if it is not kept."""
+    """Test whether the product's rows may turn out to be many, and one result follows.
+
+    If the product is not kept, the result has its dtype.
+    """
     result = op.product.infer(*inputs[: op.taken])
     if len(op.then.results) != 1 or result.is_static:
         return False
@@ -316,7 +319,7 @@ class OpenProductThen:
         return results if self._op.keeps else results[0]
 
     def begin(self, *values: Any) -> Begun | None:
-        """What is to be computed; None where one kernel does not do it all."""
+        """Return the product to compute; None where one kernel does not do it all."""
         kernel, shape = self._known[tuple([value.shape for value in values])]
         if kernel is None:
             return None

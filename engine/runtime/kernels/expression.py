@@ -364,7 +364,7 @@ class ExpressionBuilder:
         return self.where(x > 0, one, self.where(x < 0, self.constant(-1, x.type), at_zero))
 
     def signbit(self, x: Expression) -> Expression:
-        """Whether the sign's bit is set."""
+        """Return whether the sign's bit is set."""
         if x.type not in (*_INTEGER_OF, *_INTEGERS):
             raise UnsupportedError(f"signbit of {x.type}")
         return (x if x.type in _INTEGERS else self.bits(x)) < 0

@@ -50,13 +50,13 @@ def packed_size(k: int, n: int, panel: int) -> int:
 
 
 def is_available() -> bool:
-    """Whether these functions can be compiled and find memory."""
+    """Test whether these functions can be compiled and find memory."""
     return library.usable and _malloc() != 0
 
 
 @cache
 def _malloc() -> int:
-    """Where the system's function lies; 0 if there is none."""
+    """Return the address of the system's function; 0 if there is none."""
     try:
         return ctypes.cast(ctypes.CDLL(None).malloc, ctypes.c_void_p).value or 0
     except (OSError, TypeError, AttributeError):
@@ -86,7 +86,7 @@ def prepare(dtype: str) -> None:
 
 
 def is_compiled(dtype: str) -> bool:
-    """Whether the functions for a dtype are known, or will be soon."""
+    """Test whether the functions for a dtype are compiled, or will be soon."""
     return library.knows(_key(tiles(dtype)))
 
 
@@ -99,15 +99,15 @@ def _text(known: Tiles) -> str:
 
 
 def product_address(dtype: str) -> int:
-    """Where ``anabranch_sgemm`` (or ``dgemm``) lies in this process."""
+    """Return the address of ``anabranch_sgemm`` (or ``dgemm``) in this process."""
     return start(dtype).get_function_address(product_name(tiles(dtype)))
 
 
 def then_address(dtype: str) -> int:
-    """Where ``anabranch_sgemm_then`` (or ``dgemm``) lies in this process."""
+    """Return the address of ``anabranch_sgemm_then`` (or ``dgemm``) in this process."""
     return start(dtype).get_function_address(then_name(tiles(dtype)))
 
 
 def packing_address(dtype: str) -> int:
-    """Where ``anabranch_spack`` (or ``dpack``) lies in this process."""
+    """Return the address of ``anabranch_spack`` (or ``dpack``) in this process."""
     return start(dtype).get_function_address(packing_name(tiles(dtype)))

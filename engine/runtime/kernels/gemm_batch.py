@@ -42,7 +42,7 @@ LOOPS = """
 
 @dataclass(frozen=True)
 class BatchForm:
-    """What is printed as one function.
+    """The form of products that is printed as one function.
 
     Attributes:
         element: the LLVM type of elements.
@@ -70,12 +70,12 @@ class BatchForm:
 
     @property
     def is_turned(self) -> bool:
-        """Whether the columns of B are contiguous, and not its rows."""
+        """Test whether the columns of B are contiguous, and not its rows."""
         return self.b[1] != 1
 
     @property
     def has_dots(self) -> bool:
-        """Whether elements of the result are computed one by one."""
+        """Test whether elements of the result are computed one by one."""
         return self.is_turned and self.a[1] == 1 and self.rows <= _MOST_DOT_ROWS
 
     @property
@@ -89,7 +89,7 @@ class BatchForm:
 
     @property
     def has_panels(self) -> bool:
-        """Whether B is laid out before it is read."""
+        """Test whether B is laid out before it is read."""
         if self.is_turned:
             return True
         tiles = self.tiles
@@ -163,7 +163,7 @@ def print_start(element: str, parts_field: int, name: str) -> str:
 
 
 def print_task_head(code: Code, element: str, fields: tuple[str, ...]) -> tuple[list[str], str, dict[str, str]]:
-    """What a part is told: where the operands lie, its numbers, and those of `fields` by name."""
+    """Print the start of a part; return the places of the operands, its numbers, and those of `fields` by name."""
     told = code.let("bitcast i8* %context to i64*")
     addresses = [code.load("i64", code.at("i64", told, k)) for k in range(4)]
     places = [code.let(f"inttoptr i64 {address} to {element}*") for address in addresses[:3]]
@@ -174,7 +174,7 @@ def print_task_head(code: Code, element: str, fields: tuple[str, ...]) -> tuple[
 def print_places(
     code: Code, element: str, places: list[str], number: str, numbers: str, first: int, axes: int
 ) -> list[str]:
-    """Where the operands of a product lie, by its number; the numbers of the axes begin with the number `first`."""
+    """Print the places of a product's operands, by its number; the axes' numbers begin with the number `first`."""
     for axis in reversed(range(axes)):
         size, *steps = (
             code.load("i64", code.at("i64", numbers, first + AXIS_FIELDS * axis + k)) for k in range(AXIS_FIELDS)

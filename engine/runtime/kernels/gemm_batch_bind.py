@@ -1,4 +1,4 @@
-"""Which products of more than two axes are computed by kernels instead of NumPy, and the kernels that do."""
+"""Kernels for products of more than two axes, and the rule for which of these they compute in place of NumPy."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def bind_batch(operation: Operation) -> BoundKernel | None:
 
 
 def product_of(op: Op, specs: list[TensorSpec]) -> StridedProduct | None:
-    """What an operation with inputs and output of these specs computes."""
+    """Return the product that an operation with inputs and output of these specs computes; None for empty ones."""
     shapes = [tuple(int(dim or 0) for dim in spec.shape or ()) for spec in specs]
     if any(0 in shape for shape in shapes):
         return None
@@ -63,7 +63,7 @@ def product_of(op: Op, specs: list[TensorSpec]) -> StridedProduct | None:
 
 
 def _is_large(product: StridedProduct, dtype: str) -> bool:
-    """Whether a product is better cut into blocks, as `gemm` does: B, or what is laid out of it, fills caches."""
+    """Test whether a product is better cut into blocks, as `gemm` does: B, or its copy, fills caches."""
     size = 4 if dtype == "float32" else 8
     terms, columns = product.terms.size, product.columns.size
     most = _MOST_B_BYTES if product.count >= _FEW_PRODUCTS else _MOST_SINGLE_B_BYTES
@@ -71,7 +71,7 @@ def _is_large(product: StridedProduct, dtype: str) -> bool:
 
 
 def _fits(product: StridedProduct, dtype: str) -> bool:
-    """Whether there is room for a panel of B."""
+    """Test whether there is room for a panel of B."""
     size = 4 if dtype == "float32" else 8
     panel = product.terms.size * min(product.columns.size, 4 * gemm.tiles(dtype).lanes) * size
     return product.terms.size <= _MOST_TERMS and panel <= _MOST_PANEL

@@ -1,4 +1,4 @@
-"""Which matrix products of a program are computed by `gemm` instead of NumPy's BLAS, and the kernels that call it."""
+"""Kernels that call `gemm`, and the rule for which products they compute in place of NumPy's BLAS."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class OpenProduct:
         return result
 
     def begin(self, a: Any, b: Any) -> Begun | None:
-        """What is to be computed; None where NumPy does it."""
+        """Return the product to compute; None where NumPy computes it."""
         found = self._known[a.shape, b.shape]
         return None if found is None else Begun(found[0], (np.empty(found[1], self._dtype),))
 
@@ -149,7 +149,7 @@ def bind_pointwise(
 
 
 def may_be_large(a: TensorSpec, b: TensorSpec) -> bool:
-    """Whether what is known of the shapes lets a kernel be worth its compilation: unknown dimensions are long ones."""
+    """Test whether a kernel may be worth its compilation, by the known dimensions: unknown ones count as long."""
     known = [math.prod(dim or MANY for dim in spec.shape) for spec in (a, b) if spec.shape is not None]
     return math.prod(known) > _LEAST_WORK
 
@@ -191,7 +191,7 @@ class OpenPackedProduct:
         return result
 
     def begin(self, a: Any, *others: Any) -> Begun:
-        """What is to be computed."""
+        """Return the product to compute."""
         kernel = self._known[a.shape, *[addend.shape for addend in others[1:]]]
         return Begun(kernel, (np.empty((len(a), self._op.layout.columns), a.dtype),))
 
@@ -240,7 +240,7 @@ def _ranks(specs: Sequence[TensorSpec]) -> tuple[int, ...]:
 
 
 def is_faster(rows: int, columns: int, terms: int) -> bool:
-    """Whether our product of these sizes is as fast as BLAS's, or faster. Measured on two cores with AVX-512.
+    """Test whether our product of these sizes is as fast as BLAS's, or faster. Measured on two cores with AVX-512.
 
     A vector times a matrix only streams the matrix, which BLAS does as well. Small products, which BLAS computes on one
     thread, cost little but the call. All others are ours, even where BLAS is as fast: its threads go on looking for
@@ -250,7 +250,10 @@ def is_faster(rows: int, columns: int, terms: int) -> bool:
 
 
 def layout_for(rows: int | None, weight: TensorSpec, transpose: bool) -> Layout | None:
-    """How to pack a weight, or its transpose, for many products of `rows` rows; None if that does not pay."""
+    """Return the layout of a packed weight, or its transpose; None if packing does not pay.
+
+    It is for many products of `rows` rows.
+    """
     rows = MANY if rows is None else rows
     dtype, most = name_of(weight.dtype), _MOST_PACKED_ROWS_TURNED if transpose else _MOST_PACKED_ROWS
     if dtype not in gemm.ELEMENTS or rows > most or not gemm.is_available():
@@ -260,12 +263,15 @@ def layout_for(rows: int | None, weight: TensorSpec, transpose: bool) -> Layout 
 
 
 def layout_of(terms: int, columns: int, dtype: str, rows: int) -> Layout:
-    """How kernels like a matrix of `terms` x `columns` to be packed that others of `rows` rows are multiplied by."""
+    """Return the packed layout that kernels take for a matrix of `terms` x `columns`.
+
+    Others of `rows` rows are multiplied by it.
+    """
     return Layout(terms, columns, gemm.k_block(terms, rows), gemm.tiles(dtype).columns)
 
 
 def is_ours(layout: Layout, dtype: str) -> bool:
-    """Whether this host's kernels take matrices that are packed like that, not only another's."""
+    """Test whether this host's kernels take matrices that are packed like that, not only another's."""
     return layout.panel == gemm.tiles(dtype).columns
 
 
@@ -278,7 +284,7 @@ def _specs(operation: Operation) -> list[TensorSpec] | None:
 
 
 def _dims(spec: TensorSpec) -> tuple[int, int]:
-    """Of a matrix of known shape."""
+    """Return the rows and columns of a matrix of known shape."""
     rows, columns = spec.shape or (0, 0)
     assert rows is not None
     assert columns is not None

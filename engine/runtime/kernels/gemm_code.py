@@ -73,7 +73,7 @@ class Code:
         return self.choose(self.test("sgt", a, b), a, b)
 
     def parts(self, a: Value, b: Value) -> str:
-        """How many times `b`, the last of them perhaps in part, make up `a`."""
+        """Return how many times `b`, the last of them perhaps in part, make up `a`."""
         return self.div(self.sub(self.add(a, b), 1), b)
 
     def rounded(self, a: Value, b: Value) -> str:

@@ -170,7 +170,7 @@ def _print_part(tiles: Tiles) -> str:
 
 @dataclass(frozen=True)
 class _Source:
-    """Where a panel comes from.
+    """The source of a panel.
 
     Attributes:
         kind: of what it is laid out; `NOTHING` where it is read where it lies.
@@ -186,7 +186,7 @@ class _Source:
 
 
 def _print_source(code: Code, tiles: Tiles, get: dict[str, str], b: str, p: str, j: str, column_end: str) -> _Source:
-    """Of the panel that begins at step `p` of k and at column `j`."""
+    """Print the source of the panel that begins at step `p` of k and at column `j`."""
     width = code.least(tiles.columns, code.sub(column_end, j))
     deep = code.least(get["k_block"], code.sub(get["k"], p))
     is_packed, is_transposed = code.test("eq", get["form"], PACKED), code.test("eq", get["form"], TRANSPOSED)
@@ -202,28 +202,31 @@ def _print_source(code: Code, tiles: Tiles, get: dict[str, str], b: str, p: str,
 
 
 def product_name(tiles: Tiles) -> str:
-    """Of the function for products; see `gemm`."""
+    """Return the name of the function for products; see `gemm`."""
     return f"anabranch_{_LETTERS[tiles.element]}gemm"
 
 
 def then_name(tiles: Tiles) -> str:
-    """Of the function for products of which something follows; see `gemm`."""
+    """Return the name of the function for products of which something follows; see `gemm`."""
     return f"{product_name(tiles)}_then"
 
 
 def packing_name(tiles: Tiles) -> str:
-    """Of the function that packs."""
+    """Return the name of the function that packs."""
     return f"anabranch_{_LETTERS[tiles.element]}pack"
 
 
 def k_block(k: int, rows: int) -> int:
-    """How many terms are added before a sum is put back into C, where B is packed: as `k` is cut into equal blocks."""
+    """Return how many terms are added before a sum is put back into C, where B is packed.
+
+    So `k` is cut into equal blocks.
+    """
     blocks = max(1, -(-k // (_DEEP_FEW if rows < _FEW_ROWS else _DEEP)))
     return max(1, -(-k // blocks))
 
 
 def _print_k_block(code: Code) -> str:
-    """That of a product; of a packed B it is given in the place of its steps."""
+    """Print the block of k of a product; of a packed B it is given in the place of its steps."""
     deep = code.choose(code.test("slt", "%m", _FEW_ROWS), _DEEP_FEW, _DEEP)
     deep = code.choose(code.test("eq", "%form", TRANSPOSED), _DEEP_TURNED, deep)
     deep = code.choose(code.test("ne", "%a_transposed", 0), _DEEP_LAID_OUT, deep)
@@ -251,7 +254,7 @@ def _print_product(tiles: Tiles) -> str:
 
 
 def _print_is_large(code: Code) -> str:
-    """Whether it pays to lay out operands once for all parts."""
+    """Print the test whether it pays to lay out operands once for all parts."""
 
     def both(a: str, b: str) -> str:
         return code.let(f"and i1 {a}, {b}")
@@ -316,7 +319,10 @@ def _print_quarters(code: Code) -> str:
 
 
 def _print_needs_panels(code: Code, tiles: Tiles) -> str:
-    """Whether rows of B are laid out as panels: for few rows of A only if they lie so far apart that caches suffer."""
+    """Print the test whether rows of B are laid out as panels: for few rows of A only if they are far apart in memory.
+
+    Then caches suffer.
+    """
     is_far = code.test("sge", code.mul("%b_step", tiles.bytes), 4096)
     fewest = code.choose(is_far, tiles.rows, _FEW_TILES * tiles.rows)
     return code.choose(code.test("sgt", "%m", fewest), 1, 0)

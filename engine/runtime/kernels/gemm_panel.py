@@ -117,7 +117,7 @@ def _told(tiles: Tiles) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Slices:
-    """How the next panel is laid out beside the groups of tiles.
+    """The slices of the next panel that are laid out beside the groups of tiles.
 
     Attributes:
         are_few: whether there are too few groups to do it bit by bit: they ask for all of it, and the last lays it out.
@@ -258,5 +258,8 @@ def print_ask_share(code: Code, tiles: Tiles, rows: str) -> str:
 
 
 def print_are_few(code: Code, tiles: Tiles, rows: str) -> str:
-    """Whether so few rows of A meet a panel that the next one is laid out behind all of them, in the same memory."""
+    """Print the test whether a panel has few rows of A.
+
+    Then the next one is laid out behind all of them, in the same memory.
+    """
     return code.test("sle", rows, _FEW_GROUPS * tiles.rows)

@@ -101,7 +101,7 @@ drop:
 
 
 def shared_name(tiles: Tiles) -> str:
-    """Of the function for large products."""
+    """Return the name of the function for large products."""
     return f"gemm_{tiles.suffix}_shared"
 
 
@@ -122,7 +122,7 @@ def _read(code: Code, tiles: Tiles) -> dict[str, str]:
 
 
 def _print_units(code: Code, tiles: Tiles, get: dict[str, str]) -> tuple[str, str]:
-    """How many units of A and of both operands there are to lay out of a block."""
+    """Print how many units of A, and of both operands, there are to lay out of a block."""
     of_a = code.mul(get["lay_a"], code.parts(get["m"], _unit_of_a(tiles)))
     return of_a, code.add(of_a, code.mul(get["lay_b"], code.parts(get["n"], tiles.columns)))
 

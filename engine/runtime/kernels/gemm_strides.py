@@ -41,7 +41,7 @@ class StridedProduct:
 
     @property
     def count(self) -> int:
-        """How many products of matrices there are."""
+        """The number of products of matrices."""
         count = 1
         for axis in self.axes:
             count *= axis.size

@@ -39,7 +39,7 @@ class Tiles:
 
     @property
     def bytes(self) -> int:
-        """Of an element."""
+        """The bytes of an element."""
         return _BYTES[self.element]
 
     @property
@@ -48,12 +48,12 @@ class Tiles:
 
     @property
     def has_masks(self) -> bool:
-        """Whether the host loads and stores parts of vectors."""
+        """Test whether the host loads and stores parts of vectors."""
         return self.lanes * self.bytes >= 32
 
     @property
     def columns(self) -> int:
-        """Of the widest tile, and of a packed panel."""
+        """The columns of the widest tile, and of a packed panel."""
         return self.lanes * self.vectors
 
     @property
@@ -173,7 +173,7 @@ def _print_step(tiles: Tiles, grid: list[tuple[int, int]], a_step: str, step: in
 
 
 def _print_ends(tiles: Tiles, rows: int, vectors: int) -> list[str]:
-    """What follows the sums: all vectors whole, or the last one in part."""
+    """Print the end of a tile, behind the sums: all vectors whole, or the last one in part."""
     lanes, kind = tiles.lanes, f"<{tiles.lanes} x i64>"
     mask = [
         f"  %m0 = insertelement {kind} undef, i64 %last, i32 0",

@@ -119,7 +119,7 @@ def _angle(e: ExpressionBuilder, t: Expression, turns_back: Expression, k: Expre
 
 
 class _Arc:
-    """What inverse sine and cosine share: ``asin(s)`` where s is |x|, or sqrt((1 - |x|) / 2) for |x| > 1/2.
+    """The common part of inverse sine and cosine: ``asin(s)`` where s is |x|, or sqrt((1 - |x|) / 2) for |x| > 1/2.
 
     Attributes:
         is_far: whether |x| > 1/2.

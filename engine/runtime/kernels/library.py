@@ -69,7 +69,7 @@ class Library:
 
     @property
     def usable(self) -> bool:
-        """Whether kernels can be compiled and NumPy's objects are laid out as they expect."""
+        """Test whether kernels can be compiled and NumPy's objects are laid out as they expect."""
         if self._usable is None:
             self._usable = os.environ.get("ANABRANCH_KERNELS", "1") != "0" and _layout_is_known() and self._start()
             if self._usable:
@@ -78,7 +78,7 @@ class Library:
 
     @property
     def has_half(self) -> bool:
-        """Whether the processor has instructions that convert float16; elsewhere LLVM would call functions for that."""
+        """Test whether the processor has instructions that convert float16; elsewhere LLVM would call functions."""
         return "+f16c" in self.host or "aarch64" in self.host or "arm64" in self.host
 
     def get(self, specs: Sequence[Kernel]) -> list[Any]:
@@ -135,7 +135,7 @@ class Library:
         return self._load(machine_code)
 
     def knows(self, key: str) -> bool:
-        """Whether the object code of a module is on the disk, or is being compiled."""
+        """Test whether the object code of a module is on the disk, or is being compiled."""
         name = self._files.name(self.host, key)
         return name in self._coming or self._files.has(name)
 
@@ -246,7 +246,7 @@ def _parted(specs: list[Kernel]) -> list[list[Kernel]]:
 
 
 def _layout_is_known() -> bool:
-    """Whether NumPy's objects hold their fields where the kernels look for them."""
+    """Test whether NumPy's objects hold their fields where the kernels look for them."""
     array = np.arange(6, dtype="float32").reshape(2, 3)
     scalar = np.float32(2.5)
     pair = (scalar, array)

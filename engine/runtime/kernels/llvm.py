@@ -159,7 +159,7 @@ def _print_loops(spec: KernelSpec, name: str, jump: str) -> str:
 
 
 def may_be_shared(operand: Operand) -> bool:
-    """Whether an output may lie in the very memory of this operand (a value that dies, a variable that is updated).
+    """Test whether an output may use the very memory of this operand (a value that dies, a variable that is updated).
 
     That is said to LLVM instead of `noalias`; then it must not move loads behind stores. Iterations of the innermost
     loop are independent all the same, as its metadata says, for element i of an output only ever replaces element i.

@@ -135,7 +135,7 @@ class KeptMemory:
 
 
 def kept_bytes() -> int:
-    """How much memory is kept for arrays to come."""
+    """Return how many bytes of memory are kept for arrays to come."""
     return _allocator.kept_bytes()
 
 

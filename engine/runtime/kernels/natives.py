@@ -1,4 +1,4 @@
-"""Which operations have kernels of their own beside the fused ones, and where these are made.
+"""A table of the operations that have kernels of their own beside the fused ones, and of the modules that make these.
 
 A binder gets an operation and gives its kernel for the shapes and dtypes at hand, or None where NumPy does better or
 the kernel can't do it. Where sizes are known at run time only it gives a runner, which is called instead of the op's
@@ -62,7 +62,7 @@ _CALLING_PRODUCTS = ("epilogues", "gemm_batch_bind", "gemm_bind", "narrow")
 
 
 def _has_open_shape(operation: Operation) -> bool:
-    """Whether `operation` is elementwise, on arrays of which ranks are known but not all sizes."""
+    """Test whether `operation` is elementwise, on arrays of which ranks are known but not all sizes."""
     if not operation.op.elementwise or len(operation.outputs) != 1 or operation.outputs[0].shape == ():
         return False
     specs = [tensor.spec for tensor in (*operation.inputs, *operation.outputs)]
@@ -71,12 +71,12 @@ def _has_open_shape(operation: Operation) -> bool:
 
 
 def has_binder(operation: Operation) -> bool:
-    """Whether there may be a kernel for what `operation` does."""
+    """Test whether there may be a kernel for an operation."""
     return operation.op.type_name in BINDERS or _has_open_shape(operation)
 
 
 def calls_products(operation: Operation) -> bool:
-    """Whether the kernel of an operation that `has_binder` calls the functions for matrix products."""
+    """Test whether the kernel of an operation that `has_binder` calls the functions for matrix products."""
     return BINDERS.get(operation.op.type_name, ("", ""))[0] in _CALLING_PRODUCTS
 
 

@@ -80,7 +80,7 @@ class ObjectFiles:
         return hashlib.sha256(repr((sources_digest(), host, key)).encode()).hexdigest()
 
     def has(self, name: str) -> bool:
-        """Whether there is a file of that name."""
+        """Test whether there is a file of that name."""
         return self._folder is not None and os.path.exists(self._path(self._folder, name))
 
     def read(self, name: str) -> bytes | None:
@@ -141,7 +141,7 @@ class ObjectFiles:
 
 
 def cache_folder() -> Path:
-    """Where object code is kept: below $ANABRANCH_CACHE_DIR, $XDG_CACHE_HOME or the user's home.
+    """Return the folder for object code: below $ANABRANCH_CACHE_DIR, $XDG_CACHE_HOME or the user's home.
 
     Raises:
         OSError: there is no home.
@@ -192,7 +192,7 @@ def _make(folder: Path) -> None:
 
 
 def _distrust(status: os.stat_result) -> str:
-    """Why a file or folder is not to be trusted; empty if it is."""
+    """Return the reason not to trust a file or folder; empty if it can be trusted."""
     if os.name != "posix":
         return ""  # elsewhere the system's lists of access decide, and a profile's folder is its user's
     if status.st_uid not in (os.geteuid(), 0):

@@ -21,7 +21,7 @@ V = TypeVar("V")
 
 
 class Met(dict[K, V]):
-    """What belongs to keys that were met, such as shapes. When there are many, it begins anew.
+    """A bounded cache of values by keys, such as shapes. When it has many, it is cleared.
 
     Args:
         make: gives what belongs to a key.
@@ -39,7 +39,7 @@ class Met(dict[K, V]):
 
 
 def pattern_of(shapes: Sequence[Sequence[int | None]]) -> tuple[tuple[bool, ...], ...]:
-    """Which axes have more than one element."""
+    """Return which axes have more than one element."""
     return tuple(tuple(size != 1 for size in shape) for shape in shapes)
 
 

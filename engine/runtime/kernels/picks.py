@@ -75,7 +75,7 @@ def scatter_runner(operation: Operation) -> Runner | None:
 
 
 def _word(spec: TensorSpec) -> str | None:
-    """What an element is moved as, if it is a number of a word or two."""
+    """Return the type in which an element is moved, if it is a number of a word or two."""
     return _WORDS.get(spec.dtype.itemsize) if spec.dtype.kind in "fiu" else None
 
 
@@ -84,7 +84,7 @@ def _word(spec: TensorSpec) -> str | None:
 
 @dataclass(frozen=True)
 class AlongKernel(KernelOfAnySizes):
-    """Of each row the elements at the positions in a row of another array.
+    """A kernel that takes of each row the elements at the positions in a row of another array.
 
     Attributes:
         rank: of both.

@@ -100,7 +100,7 @@ def _operand(spec: TensorSpec, is_written: bool) -> Operand:
 
 
 def _is_tiled(window: Window) -> bool:
-    """Whether each cell lies in one window."""
+    """Test whether each cell is in one window."""
     return window.kernel == window.stride and window.inside and window.extent == window.size
 
 
@@ -127,7 +127,7 @@ def _numbers(kernel: PoolingKernel, down: Window, across: Window, images: int, c
 
 
 class _Body:
-    """What is done for some channels of one window.
+    """The computation for some channels of one window.
 
     Args:
         code: the function.

@@ -41,10 +41,10 @@ class Begun(NamedTuple):
 
 
 class Runner(Protocol):
-    """What computes a product whose sizes are known when it runs."""
+    """The runner of a product whose sizes are known when it runs."""
 
     def begin(self, *values: Any) -> Begun | None:
-        """What is to be computed for these operands; None if no kernel does that."""
+        """Return the product to compute for these operands; None if no kernel computes them."""
         ...
 
     def __call__(self, *values: Any) -> Any: ...

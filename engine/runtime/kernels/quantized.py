@@ -134,7 +134,7 @@ def _kernel(op: QuantizedMatMul) -> QuantizedKernel:
 
 
 def has_pairs(host: str) -> bool:
-    """Whether a host (`Library.host`) has the instruction of AVX2; others multiply and add in several."""
+    """Test whether a host (`Library.host`) has the instruction of AVX2; others multiply and add in several."""
     return host.startswith("x86_64") and "+avx2" in host
 
 
@@ -442,7 +442,7 @@ def _print_task(kernel: QuantizedKernel, name: str) -> str:
 
 
 def _sums_of(code: Code, fields: Fields, column: Size, width: Size) -> tuple[str, Size]:
-    """Where sums of a panel lie, and how far its rows are apart: in the result, or apart if the panel is not full."""
+    """Print the place of a panel's sums, and the distance of its rows: in the result, or apart for a panel not full."""
     is_full = code.compare("eq", width, PANEL)
     out = code.at("i32", fields.address("out", "i32"), column)
     tail = fields.address("tail", "i32")

@@ -1,4 +1,4 @@
-"""How many sums the registers of a host hold, for kernels that keep a tile of sums in them."""
+"""The number of sums that the registers of a host hold, for kernels that keep a tile of sums in them."""
 
 from __future__ import annotations
 

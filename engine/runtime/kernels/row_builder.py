@@ -106,7 +106,7 @@ def _covered(layout: Layout) -> list[Interval]:
 
 
 def _within(inner: Interval, outer: Interval | None) -> bool:
-    """Whether an axis or loop lies in an interval; where it begins there it does."""
+    """Test whether an axis or loop is inside an interval, in which its start is."""
     return outer is not None and outer[0] <= inner[0] < outer[1]
 
 
@@ -151,7 +151,7 @@ def loops_of(op: Fused) -> list[Interval]:
 
 
 def row_numbers(spec: RowKernel, extents: Sequence[int], strides: Sequence[int], sizes: Sequence[int]) -> list[int]:
-    """What the code of a kernel reads, for loops of these extents, the strides that it asks for, and sizes of outputs.
+    """Return the numbers that a kernel's code reads, for loops of these extents, these strides and sizes of outputs.
 
     Args:
         sizes: elements.
@@ -267,7 +267,7 @@ def _check(spec: RowKernel) -> None:
 
 
 def _keeps_rest(spec: RowKernel, reduction: int, output: int) -> bool:
-    """Whether no loop is both reduced and kept."""
+    """Test whether no loop is both reduced and kept."""
     mask = spec.nodes[reduction].value[1]
     return not any(a and b for a, b in zip(mask, spec.outputs[output].steps, strict=True))
 

@@ -145,7 +145,7 @@ class _Function:
             self.line(f"%{label} = load i64, ptr {pointer}")
 
     def copies(self, reduction: int) -> str:
-        """How many pieces of a gathered sum there are."""
+        """Return the number of pieces of a gathered sum."""
         return "%parts" if self.spec.nodes[reduction].value[1][0] else "1"
 
     def gathered_outputs(self) -> dict[int, int]:
@@ -368,7 +368,7 @@ class _Body(_Function):
         return address if index is None or not operand.steps[-1] else self.address(address, kind, index)
 
     def _row_nodes(self, stage: int) -> None:
-        """What is the same along the row, and known before pass `stage`."""
+        """Compute the nodes that are the same along the row, and known before pass `stage`."""
         analysis = self.analysis
         for position, node in enumerate(self.spec.nodes):
             if analysis.along[position] or analysis.stage[position] != stage or position in self.analysis.gathered:

@@ -123,7 +123,7 @@ class Analysis:
         return not is_row or (loops == 1 and not is_used)
 
     def _is_finish(self, user: int, reduction: int) -> bool:
-        """Whether a node only divides a reduction by its count, for a store."""
+        """Test whether a node only divides a reduction by its count, for a store."""
         node = self.spec.nodes[user]
         divides = node.kind == "div" and node.arguments[0] == reduction
         is_end = user in self._stored and not self._users.get(user)
@@ -149,7 +149,7 @@ class Analysis:
     # --- what passes compute --------------------------------------------------------------------------------
 
     def is_along_output(self, output: int) -> bool:
-        """Whether an output has elements along the row."""
+        """Test whether an output has elements along the row."""
         return self.spec.outputs[output].steps[-1]
 
     def row_reductions(self, stage: int) -> list[int]:
@@ -161,22 +161,22 @@ class Analysis:
         ]
 
     def row_stores(self) -> list[tuple[int, int, int]]:
-        """What is stored in the last pass: (output, component, node)."""
+        """Return the stores of the last pass: (output, component, node)."""
         return [s for s in self.spec.stores if self._is_plain(s[2]) and self.is_along_output(s[0])]
 
     def end_stores(self) -> list[tuple[int, int, int]]:
-        """What is stored once a row."""
+        """Return the stores that are made once a row."""
         return [s for s in self.spec.stores if self._is_plain(s[2]) and not self.is_along_output(s[0])]
 
     def gathering(self) -> list[tuple[int, int, int]]:
-        """What is gathered: (output, component, reduction)."""
+        """Return the sums that are gathered: (output, component, reduction)."""
         return [(o, c, self.finishes.get(n, n)) for o, c, n in self.spec.stores if not self._is_plain(n)]
 
     def _is_plain(self, node: int) -> bool:
         return self.finishes.get(node, node) not in self.gathered
 
     def gathers_along(self, output: int, reduction: int) -> bool:
-        """Whether a gathered sum has elements along the row."""
+        """Test whether a gathered sum has elements along the row."""
         return not self.spec.nodes[reduction].value[1][-1] and self.is_along_output(output)
 
     def sinks(self, stage: int) -> list[int]:
@@ -223,14 +223,14 @@ class Analysis:
 
     @property
     def can_split(self) -> bool:
-        """Whether parts of the outermost loop may be computed apart."""
+        """Test whether parts of the outermost loop may be computed apart."""
         sums = [k for k, node in enumerate(self.spec.nodes) if node.kind == "reduce"]
         return self.spec.loops > 1 or self.gathered.issuperset(sums)
 
 
 @dataclass(frozen=True)
 class Division:
-    """How the work of a kernel is divided; it depends on sizes alone.
+    """The division of a kernel's work; it depends on sizes alone.
 
     Attributes:
         parts: how many parts there are.

@@ -1,4 +1,4 @@
-"""What the fusion pass may fuse, and the kernels of a program, compiled together."""
+"""The rule of operations that the fusion pass may fuse, and the kernels of a program, compiled together."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _has_type(dtype: Any) -> bool:
 
 @lru_cache(maxsize=256)
 def _can_reduce(is_transcendental: bool, dtype: Any) -> bool:
-    """Whether kernels have sums of a dtype, and what softmax needs."""
+    """Test whether kernels have sums of a dtype, and the functions that softmax needs."""
     if not _has_type(dtype) or memory_type(dtype) == "i1":
         return False
     builder = ExpressionBuilder()
@@ -104,7 +104,7 @@ def begin_products(graph: Graph) -> None:
 
 
 def _is_large(operation: Operation) -> bool:
-    """Whether a product may be worth a kernel in float32."""
+    """Test whether a product may be worth a kernel in float32."""
     specs = [tensor.spec for tensor in operation.inputs if isinstance(tensor.spec, TensorSpec)]
     return name_of(operation.outputs[0].dtype) == "float32" and may_be_large(*specs)
 

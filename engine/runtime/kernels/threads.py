@@ -91,7 +91,7 @@ def start(library: Library) -> None:
 
 
 def thread_count() -> int:
-    """How many threads compute kernels, the calling one included."""
+    """Return how many threads compute kernels, the calling one included."""
     return _pool.count
 
 

@@ -145,7 +145,7 @@ def _as_vector(spec: TensorSpec) -> TensorSpec:
 
 
 def _table(spec: TogetherKernel, shared: Sequence[Any], members: Sequence[TensorSpec]) -> list[int]:
-    """What stands in the table, in order.
+    """Return the values of the table, in order.
 
     `_HEAD`; the types of what is shared; where each member begins in the row of all elements, and where that ends; for
     each item of the tuple what is in `_SLOT`; the shapes of the items.

@@ -162,7 +162,7 @@ class _Row:
             self._offer(place)
 
     def _is_short(self) -> str:
-        """Whether fewer than `k` have been found."""
+        """Print the test whether fewer than `k` have been found."""
         return self.code.compare("slt", self.code.load("i64", self.count), self.k)
 
     def _print_bound(self, whole: Size) -> None:

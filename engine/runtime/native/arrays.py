@@ -70,7 +70,7 @@ def _row(function: Function, state: State, index: str) -> str:
 
 
 def _is_there(function: Function, state: State, index: str) -> str:
-    """Whether there is an element at an index that is known to be within the capacity."""
+    """Print the test whether there is an element at an index that is known to be within the capacity."""
     return function.let(f"icmp ne i8 {function.let(f'load i8, ptr {_flag(function, state, index)}')}, 0")
 
 

@@ -201,7 +201,10 @@ class _Variable:
         return Array(pointer, self.element, self.shape, self.places[0].buffers | self.places[1].buffers)
 
     def settled(self, value: Value, current: Value, target: Array | None) -> str:
-        """What to store in the slot for the next value: where that lies, after a copy if it is not a variable's own."""
+        """Return the value to store in the slot for the next iteration.
+
+        Of an array it is the address, after a copy if that is not a variable's own.
+        """
         if self.state is not None:
             if value != Slots(self.state, self.state.version):
                 raise UnsupportedError("a TensorArray whose values are no chain")

@@ -23,7 +23,7 @@ _WRITEABLE = 0x0400
 
 @dataclass(frozen=True)
 class Operand:
-    """What a native region takes or gives.
+    """An input or output of a native region.
 
     Attributes:
         dtype: of its elements.
@@ -94,7 +94,7 @@ class Checks:
         return name
 
     def globals_text(self) -> list[str]:
-        """What stands before the function."""
+        """Return the lines that stand before the function."""
         return self._globals
 
     def text(self) -> list[str]:

@@ -115,7 +115,7 @@ class Plan:
 
     @property
     def summary(self) -> str:
-        """What it holds, in a few words."""
+        """A summary of the region, in a few words."""
         return f"{self.operations} operations"
 
 
@@ -277,7 +277,7 @@ class _Planner:
         self.function.line(f"store i64 {register}, ptr {self.function.element(self.counts, 'i64', str(place))}")
 
     def _is_made(self, resource: Variable | SeedGenerator, is_written: bool) -> bool:
-        """Whether the operand is made for each call, not what the variable has."""
+        """Test whether the operand is made for each call, rather than a variable's value."""
         if isinstance(resource, SeedGenerator):
             return True
         return is_written and not self.is_whole and resource.shape != ()
@@ -313,7 +313,7 @@ class _Planner:
         self.context.variables.add(held)
 
     def _give_scalars(self) -> None:
-        """Where the function is left: what was written, and the scalars."""
+        """Print the end of the function: note what was written, and store the scalars."""
         if self.context.variables.written:
             self._note(WRITTEN, self.function.let(f"load i64, ptr {self.context.variables.written}"))
         for held, position in self.scalars:
@@ -452,7 +452,7 @@ class _Planner:
 
 
 def _inputs_of(operations: Sequence[Operation]) -> list[Symbol]:
-    """What comes from outside, but for scalar constants."""
+    """Return the tensors that come from outside, but for scalar constants."""
     made = {tensor for operation in operations for tensor in operation.outputs}
     taken = dict.fromkeys(tensor for operation in operations for tensor in taken_inputs(operation))
     found: list[Symbol] = []
@@ -519,7 +519,7 @@ def module_text(plans: Iterable[tuple[str, str]]) -> str:
 
 
 def _declarations() -> list[str]:
-    """What regions call beside what kernels do."""
+    """Return the declarations of functions that regions call beside those that kernels call."""
     lines = ['!100 = !{!"branch_weights", i32 1, i32 1000000}', '!101 = !{!"branch_weights", i32 1000000, i32 1}']
     for suffix, kind in (("f32", "float"), ("f64", "double")):
         for name in ("maximum", "minimum"):

@@ -57,7 +57,7 @@ def print_elementwise(
 
 
 def _expressions(steps: Steps, kinds: Sequence[str]) -> tuple[NativeBuilder, list[Expression]]:
-    """Of the inputs and of each step, and what holds their nodes."""
+    """Return the expressions of the inputs and of each step, and the builder that holds their nodes."""
     builder = NativeBuilder()
     values = [builder.node("input", kind, value=position) for position, kind in enumerate(kinds)]
     for op, arguments in steps:

@@ -55,7 +55,7 @@ Form = Callable[["Context", Operation, Sequence[Value]], list[Value]]
 
 
 class Context:
-    """What forms print into.
+    """The state of printing that forms share.
 
     Attributes:
         function: the function under construction.
@@ -111,7 +111,7 @@ class Context:
         return self.make_state(tensor)
 
     def record_of(self, tensor: Symbol) -> Record:
-        """Where a loop puts the values of a tensor."""
+        """Return the record in which a loop puts the values of a tensor."""
         known = self.records.get(tensor)
         if known is None:
             known = self.records[tensor] = self.make_record(tensor)

@@ -76,7 +76,7 @@ class Elements:
 
     @property
     def is_there(self) -> bool:
-        """Whether nothing was written over it."""
+        """Test whether nothing was written over it."""
         return self.of is None or self.of.version == self.of.state.version
 
 
@@ -121,7 +121,7 @@ class State:
 
 @dataclass(eq=False)
 class Record:
-    """Where a loop puts the values of a tensor.
+    """The place where a loop puts the values of a tensor.
 
     Attributes:
         number: by which more room is asked for.
@@ -297,7 +297,7 @@ class Function:
         return known
 
     def zeros(self, like: Array) -> str:
-        """Where zeros of that shape lie, which nothing changes."""
+        """Return the address of zeros of that shape, which nothing changes."""
         known = self._zeros.get(like.bytes)
         if known is None:
             with self.before_all():
@@ -308,7 +308,7 @@ class Function:
 
     @contextmanager
     def before_all(self) -> Generator[None]:
-        """What is printed inside runs once, before the rest, in memory that nothing used or uses."""
+        """Print the code of the block before the rest, to run once, in memory that nothing used or uses."""
         free, self._free = self._free, []
         self._swap_prologue()
         yield

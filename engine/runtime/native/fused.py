@@ -29,7 +29,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Result:
-    """What is known of a step's value, as of a tensor."""
+    """The spec of a step's value, in the form of a tensor."""
 
     spec: TensorSpec
 
@@ -121,7 +121,7 @@ class _Steps:
             self._keep(k, value)
 
     def _targets(self, wanted: Sequence[int]) -> list[Array | None]:
-        """Where results are wanted; a place is given to one of them at most."""
+        """Return the places where results are wanted; a place is given to one of them at most."""
         outputs = dict(zip(reversed(self.op.results), reversed(self.operation.outputs), strict=True))
         return [self.context.targets.get(outputs[k]) if k in outputs else None for k in wanted]
 

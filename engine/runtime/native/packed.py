@@ -21,7 +21,7 @@ _NAMES = {"float": "anabranch_sgemm", "double": "anabranch_dgemm"}
 
 
 def declarations() -> list[str]:
-    """What regions call."""
+    """Return the declarations of functions that regions call."""
     sizes = "i64, i64, i64, ptr, i64, i64, ptr, i64, i64, ptr, i64, ptr, i64, ptr, i64"
     return [f"declare void @{name}({sizes})" for name in _NAMES.values()]
 

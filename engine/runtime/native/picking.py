@@ -157,7 +157,7 @@ def _arg_extremum(context: Context, operation: Operation, inputs: Sequence[Value
 
 
 def _is_better(function: Function, is_max: bool, kind: str, value: str, best: str) -> str:
-    """Whether a value comes before the best one so far: it is further out, or the first NaN."""
+    """Print the test whether a value comes before the best one so far: it is further out, or the first NaN."""
     before = function.let(f"load {kind}, ptr {best}")
     if kind not in ("float", "double"):
         return function.let(f"icmp {'sgt' if is_max else 'slt'} {kind} {value}, {before}")

@@ -50,7 +50,7 @@ def runs_of(operations: Sequence[Operation], values: Mapping[Symbol, Value]) -> 
 
 
 def _is_plain(operation: Operation, values: Mapping[Symbol, Value]) -> bool:
-    """Whether an operation takes registers, and gives registers, whatever else there is."""
+    """Test whether an operation takes registers, and gives registers, whatever else there is."""
     if operation.effects or any(tensor.shape != () for tensor in operation.outputs):
         return False
     if isinstance(operation.op, (Constant, Parameter)):
@@ -83,7 +83,7 @@ class Pieces:
         return [f"  %frame = alloca [{self._size} x i64]"] if self._size else []
 
     def given_lines(self, register: str) -> list[str]:
-        """What puts an operand into the frame, as soon as it is known."""
+        """Return the lines that put an operand into the frame, as soon as it is known."""
         if register not in self.given:
             return []
         kind, place = self.given[register]
@@ -142,7 +142,7 @@ class Pieces:
 
     @contextmanager
     def piece(self) -> Generator[None]:
-        """What is printed inside is a function of its own; what it gives has to be `give`n before the end."""
+        """Print the code of the block as a function of its own; its results have to be `give`n before the end."""
         function, context = self.function, self.context
         lines, block, exits = function.lines, function.block, context.exits
         function.lines, context.exits = [], []

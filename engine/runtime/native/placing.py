@@ -27,7 +27,7 @@ class _Part(NamedTuple):
     shape: tuple[int, ...]
 
     def of(self, function: Function, whole: Array) -> Array:
-        """Where it begins; its elements lie `strides` apart."""
+        """Return the array of this part; its elements are `strides` apart."""
         pointer = function.element(whole.pointer, whole.kind, str(self.offset))
         return Array(pointer, whole.kind, self.shape, whole.buffers)
 

@@ -180,7 +180,7 @@ def _product_text(kind: str, rows: int, columns: int, depth: int | None, strides
 
 
 def _column_tiles(columns: int, lanes: int, rows: int) -> Iterator[tuple[int, int, int, int]]:
-    """How columns are cut: (first column, lanes, vectors of a tile, number of such tiles)."""
+    """Yield the tiles of columns: (first column, lanes, vectors of a tile, number of such tiles)."""
     start = 0
     width = lanes
     while start < columns:

@@ -1,4 +1,4 @@
-"""What native loops record: for each tensor the rows of one block of memory, a row an iteration.
+"""The records of native loops: for each tensor the rows of one block of memory, a row an iteration.
 
 Where an iteration gives the record of a loop inside, what runs of that loop record lies there one after the other, and
 the outer loop records where each ends.

@@ -225,7 +225,7 @@ class NativeRegion:
         return RaggedArray(self._recorded(of, rooms, counts[FIRST_SIZE + of]), ends)
 
     def _recorded(self, number: int, rooms: list[tuple[Any, ...]], count: int) -> Any:
-        """What lies in the room of a record, which is smaller from now on if little was."""
+        """Return the recorded rows in the room of a record, which is smaller from now on if little was recorded."""
         (rows,) = rooms[number]
         if count >= len(rows) // 2:
             return rows[:count]
@@ -234,7 +234,7 @@ class NativeRegion:
 
 
 class _Places:
-    """What one call of a region needs, for the next one to use again."""
+    """The arrays that one call of a region needs, for the next one to use again."""
 
     def __init__(self, region: NativeRegion) -> None:
         plan = region.plan

@@ -1,4 +1,4 @@
-"""Which regions of a program become native, compiled together."""
+"""The choice of regions of a program that become native, compiled together."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ _least = _Least()
 
 
 def steps_until_worth(operations: Sequence[Operation]) -> int:
-    """How often a step has to run until its loops, which a single step is not worth compiling for, are worth it.
+    """Return how often a step has to run until its loops are worth compiling, where a single step is not worth it.
 
     Returns:
         0 if they never are: there are none, they do too little, are compiled at once, or the step writes. Machine code
@@ -155,7 +155,7 @@ def steps_until_worth(operations: Sequence[Operation]) -> int:
 
 
 def _is_worth_it(operations: Sequence[Operation]) -> bool:
-    """Whether a step has long runs, or loops that do enough or might do."""
+    """Test whether a step has long runs, or loops that do enough or might do."""
     if _has_run(operations):
         return True
     loops = [operation for operation in operations if operation.op.regions]
@@ -170,7 +170,7 @@ def _is_worth_it(operations: Sequence[Operation]) -> bool:
 
 
 def _work(operations: Iterable[Operation]) -> int | None:
-    """How many operations are run, those of loops in each iteration and of branches in the longest; None: unknown."""
+    """Return the number of operations run: loops in each iteration, branches in the longest; None: unknown."""
     total = 0
     for operation in operations:
         work = _own_work(operation)
@@ -242,7 +242,10 @@ def _find(operations: Sequence[Operation], kept: set[Symbol], plans: dict[Operat
 def _shows_what_is_missing(
     operation: Operation, users: Mapping[Symbol, Sequence[Operation]], kept: set[Symbol]
 ) -> bool:
-    """Whether the record is wanted of what a branch in the loop saves: that has None where another was taken."""
+    """Test whether the record is wanted of values that a branch in the loop saves.
+
+    It has None where another branch was taken.
+    """
     histories = [user for user in users.get(operation.outputs[-1], ()) if isinstance(user.op, History)]
     return any(_may_be_missing(user.outputs[0]) for user in histories if user.outputs[0] in kept)
 
@@ -267,7 +270,7 @@ def _runs(operations: Sequence[Operation]) -> list[list[Operation]]:
 
 
 def _has_run(operations: Iterable[Operation]) -> bool:
-    """Whether there is any."""
+    """Test whether there is any run of scalars that is long enough."""
     length = 0
     for operation in operations:
         length = length + 1 if _is_scalar(operation) or (length and isinstance(operation.op, Constant)) else 0
@@ -277,7 +280,7 @@ def _has_run(operations: Iterable[Operation]) -> bool:
 
 
 def _is_scalar(operation: Operation) -> bool:
-    """Whether an operation takes and gives scalars, by one expression."""
+    """Test whether an operation takes and gives scalars, by one expression."""
     op = operation.op
     if not op.elementwise or operation.effects:
         return False
@@ -293,14 +296,16 @@ def _is_scalar(operation: Operation) -> bool:
 def _used_elsewhere(
     runs: Sequence[Sequence[Operation]], operations: Sequence[Operation], kept: set[Symbol]
 ) -> set[Symbol]:
-    """What others need than the run that makes it."""
+    """Return the tensors that are needed outside the run that makes them."""
     run_of = {operation: number for number, run in enumerate(runs) for operation in run}
     taken = {t for o in operations for t in o.inputs if run_of.get(o, -1) != run_of.get(t.operation, -2)}
     return taken | kept
 
 
 def _is_worth_all(operations: Sequence[Operation]) -> bool:
-    """Whether all of a step should be one region: it assigns under conditions, and Python would take most of its time.
+    """Test whether all of a step should be one region.
+
+    It assigns under conditions, and Python would take most of its time.
 
     Such a step is called again and again: by an agent, for each interaction.
     """
@@ -348,7 +353,7 @@ def _planned(operation: Operation, users: Sequence[Operation]) -> Plan | None:
 
 
 def _reason(error: UnsupportedError | TooLargeError) -> str:
-    """What kept a region from being native, with the operation and the line of the user's that built it."""
+    """Return the reason that kept a region from being native, with its operation and the user's line that built it."""
     if isinstance(error, TooLargeError):
         return str(error)
     operation, text = error.operation, str(error)

@@ -1,4 +1,4 @@
-"""What one element of a native operation computes: the expression language of kernels, with int64 and division.
+"""Expressions for one element of a native operation: the expression language of kernels, with int64 and division.
 
 Integer division and remainder round down and give 0 for a divisor of 0, as NumPy's do.
 """
@@ -106,7 +106,7 @@ def expression_of(op: Op, builder: NativeBuilder, arguments: Sequence[Expression
 
 @lru_cache(maxsize=4096)
 def has_form(op: Op, dtypes: tuple[Any, ...], result: Any) -> bool:
-    """Whether native code can compute elementwise `op` over inputs of `dtypes`, giving dtype `result`."""
+    """Test whether native code can compute elementwise `op` over inputs of `dtypes`, giving dtype `result`."""
     builder = NativeBuilder()
     try:
         arguments = [builder.input(position, dtype) for position, dtype in enumerate(dtypes)]

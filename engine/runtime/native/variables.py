@@ -112,7 +112,7 @@ def touched(operations: Sequence[Operation]) -> dict[Variable | SeedGenerator, b
 
 
 def check_in_use(value: Value | None) -> None:
-    """What holds for every use of a value.
+    """Check the conditions that hold for every use of a value.
 
     Raises:
         StaleError: it is a variable's value from before a write.
@@ -250,7 +250,7 @@ class Variables:
         return target
 
     def _refuse_own(self, held: Held, value: Value) -> None:
-        """What is written must not be part of what it is written over."""
+        """Refuse to write a value that is part of the variable it is written over."""
         if any(mark.held is held for mark in _marks(value)):
             _refuse(held)
 
@@ -331,7 +331,7 @@ class Variables:
             lines[first:end] = [f"  br label %{lines[end - 1].rstrip(':')}", lines[end - 1]]
 
     def print_undoing(self) -> None:
-        """Where a region fails: put back what was there before."""
+        """Print the end of a region that fails: put back what was there before."""
         function = self.function
         for held in self.held.values():
             for rows, places, flag in reversed(held.kept_rows):
