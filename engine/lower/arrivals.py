@@ -89,7 +89,7 @@ def _gates(arrivals: list[_Arrival], running: list[Node], ordered: _Order) -> di
 
 
 def _can_tell(node: Node, ordered: _Order) -> bool:
-    """Whether an operation always runs, and has a result that is there when it has ended."""
+    """Test whether an operation always runs, and has a result that is there when it has ended."""
     return ordered.is_certain[node] and bool(node.specs) and isinstance(node.specs[0], TensorSpec)
 
 

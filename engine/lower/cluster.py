@@ -54,7 +54,7 @@ def _join_alike(machine: Machine, stands_alone: Callable[[Node], bool]) -> bool:
 
 
 def _cross_once(machine: Machine) -> bool:
-    """That each of several operations has run crosses once, now that they are one; whether there was such a thing."""
+    """Send only once that several operations, which are one node now, have run; return whether there were such ones."""
     known: dict[tuple[Value, str | None], Node] = {}
     moved: dict[Value, Value] = {}
     dropped: set[Node] = set()
@@ -86,7 +86,7 @@ def is_alone(node: Node) -> bool:
 
 
 def _waits(node: Node) -> bool:
-    """Whether a node waits for more than tokens: what looks into a TensorStore, or runs elsewhere."""
+    """Test whether a node waits for more than tokens: it reads a TensorStore, or runs elsewhere."""
     return (node.kind in STORE_KINDS and node.kind != "store_pass") or node.kind == "join"
 
 
@@ -140,7 +140,7 @@ class _Lateness:
         return late
 
     def of_node(self, node: Node) -> Late:
-        """What a node needs."""
+        """Return the late values that a node needs."""
         return self._needed(node)
 
 

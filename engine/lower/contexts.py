@@ -1,4 +1,4 @@
-"""Where operations are lowered: the step itself, the condition and the body of a loop, a branch.
+"""Contexts in which operations are lowered: the step itself, the condition and the body of a loop, a branch.
 
 A context gives operations their values. What it takes from outside comes in by a Switch (into a branch) or by a
 constant Enter (into a loop), once for all that want it there. What would run too often, because nothing that it takes
@@ -70,7 +70,7 @@ class Context:
     # --- whether something runs ---------------------------------------------------------------------------------
 
     def is_gated(self, value: Value) -> bool:
-        """Whether a value is there once, and alive just if what is here runs."""
+        """Test whether a value is there once, and alive just if the operations of this context run."""
         return value.node.kind != "const"
 
     def gated(self, value: Value, device: str) -> Value:
@@ -99,7 +99,7 @@ class Context:
     # --- order ------------------------------------------------------------------------------------------------------
 
     def wait_for(self, operation: Operation) -> list[Value]:
-        """What must have run before `operation` does: by its effects, and by what the user asked for."""
+        """Return the values to wait for before `operation` runs: by its effects, and by what the user asked for."""
         found: dict[Value, None] = {}
         for effect in operation.effects:
             writes, reads = self.latest.get(effect.resource, ((), ()))
@@ -126,7 +126,7 @@ class Context:
         return node.done
 
     def order_of(self, resource: Any) -> list[Value]:
-        """What the next write of `resource` has to wait for."""
+        """Return the values that the next write of `resource` has to wait for."""
         writes, reads = self.latest.get(resource, ([], []))
         return [*writes, *reads]
 
@@ -221,7 +221,7 @@ class LoopContext(_Inside):
 
 
 class LoopParts:
-    """What the condition and the body of a lowered loop share: its frame, and the control loop on each device."""
+    """The common part of the condition and body of a lowered loop: its frame, and the control loop on each device."""
 
     def __init__(self, outer: Context, operation: Operation) -> None:
         op = operation.op

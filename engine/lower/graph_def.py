@@ -276,7 +276,7 @@ def _attributes(node: Node, names: Mapping[Node, str]) -> dict[str, bytes]:
 
 
 def _spec_that_tells(node: Node) -> Spec | None:
-    """What says the type of a node: its output, or what it takes."""
+    """Return the spec that gives the type of a node: of its output, or of an input."""
     if node.specs:
         return node.specs[0]
     value = next((value for value in node.inputs if value.port != CONTROL), None)

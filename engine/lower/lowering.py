@@ -280,7 +280,7 @@ class Lowering:
     def _device_of_results(
         self, branches: Sequence[BranchContext], operation: Operation, results: Sequence[Symbol]
     ) -> str:
-        """Where a result is made, by the first branch that makes it and does not just hand it on."""
+        """Return the device where a result is made, by the first branch that makes it and does not just pass it on."""
         for branch, result in zip(branches, results, strict=True):
             if result not in branch.outers and not isinstance(result.operation.op, Constant):
                 return self.device_of(result.operation)
@@ -292,7 +292,7 @@ class Lowering:
     def _save(
         self, context: Context, branches: Sequence[BranchContext], regions: Sequence[Region], taker: Operation
     ) -> None:
-        """What a tensor was in the branch that was taken; nothing (None) from other branches."""
+        """Save the value of a tensor in the branch that was taken; nothing (None) from other branches."""
         assert isinstance(taker.op, Saved)
         inner = taker.op.inner
         device = self.device_of(inner.operation)
@@ -309,7 +309,7 @@ class Lowering:
     # --- devices ----------------------------------------------------------------------------------------------------
 
     def _device_touching(self, operation: Operation, resource: Any) -> str:
-        """Where the first operation inside a loop or branch touches a resource."""
+        """Return the device on which the first operation inside a loop or branch uses a resource."""
         for region in operation.op.regions:
             for inner in region.operations:
                 if not any(is_same(effect.resource, resource) for effect in inner.effects):
@@ -336,7 +336,7 @@ class Lowering:
 
 
 def _has_frame(operation: Operation) -> bool:
-    """Whether an operation has a record that is no value, so that what takes from it has to be printed with it."""
+    """Test whether an operation has a record that is no value: operations that take from it are printed with it."""
     return bool(operation.outputs) and type(operation.outputs[-1].spec) is FrameSpec
 
 

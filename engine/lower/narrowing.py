@@ -40,7 +40,7 @@ _READING: dict[type, str] = {
 
 
 def holds_store_access(operation: Operation) -> bool:
-    """Whether a loop or branch writes TensorStores, or reads keys of them."""
+    """Test whether a loop or branch writes TensorStores, or reads keys of them."""
     return any(isinstance(inner.op, (StoreRead, StoreWrite)) for inner in all_operations([operation]))
 
 
@@ -87,7 +87,7 @@ class _Stores:
         self._narrowed = written - (made & apart)
 
     def is_narrowed(self, node: Node) -> bool:
-        """Whether the store that a node takes or makes belongs to a group that is narrowed."""
+        """Test whether the store that a node takes or makes belongs to a group that is narrowed."""
         return self._root(node) in self._narrowed and (not _is(node, StoreWrite) or _can_be_narrowed(node))
 
     def _root(self, node: Node) -> Node:

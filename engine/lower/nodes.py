@@ -39,7 +39,7 @@ class Frame:
 
     @property
     def depth(self) -> int:
-        """How many loops are around what is inside."""
+        """The number of loops around the frame's contents."""
         return 0 if self.parent is None else self.parent.depth + 1
 
     def around(self) -> Iterator[Frame]:
@@ -151,7 +151,7 @@ class Node:
 
     @property
     def done(self) -> Value:
-        """That it has run."""
+        """The control value by which others wait until it has run."""
         return Value(self, CONTROL)
 
     @property

@@ -22,7 +22,7 @@ DeviceOf = Callable[[Operation], str]
 
 
 def contains_raw(operations: Iterable[Operation]) -> bool:
-    """Whether there are primitives built by hand among the operations of a step."""
+    """Test whether there are primitives built by hand among the operations of a step."""
     return any(isinstance(operation.op, RawOp) for operation in operations)
 
 
@@ -67,7 +67,7 @@ def lower_raw(
 
 
 def dead_fetch(operation: Operation) -> str:
-    """What is said when a value that is fetched turns out to be dead."""
+    """Return the message for a value that is fetched and turns out to be dead."""
     return (
         f"{described(operation)} is fetched, but has no value in this run: it lies on the side of a raw.switch that "
         "was not taken, or is computed from what does. Fetch what raw.merge makes of both sides."
@@ -161,7 +161,7 @@ class RawLowering:
         return node
 
     def _entering(self, operation: Operation, device: str) -> Value:
-        """What goes into a frame: a constant is alive there if other things that enter are."""
+        """Return the value that enters a frame: a constant is alive there if other things that enter are."""
         outside = self.frames.outside_of(operation)
         value, controls = self._value(operation.inputs[0], outside), self._awaited([operation])
         if not controls and not _is_constant(value):
@@ -174,7 +174,7 @@ class RawLowering:
         return self.machine.add(node).output
 
     def _guide(self, enter: Operation) -> Value:
-        """What tells whether a constant that enters a loop is alive there: something else that does."""
+        """Return another value that enters the loop: a constant that enters is alive there if that one is."""
         other = self.frames.guide_of(enter)
         assert other is not None, f"{enter!r} enters a loop inside a loop, but nothing says which"
         known = self._values.get(other.inputs[0])
@@ -224,14 +224,14 @@ class RawLowering:
             self._values.setdefault(tensor, value)  # what is fed stays as it is
 
     def _awaited(self, operations: Sequence[Operation]) -> list[Value]:
-        """What the user asked to have run before, and what touches the same resources before it."""
+        """Return the values to wait for: what the user asked to have run before, and earlier uses of resources."""
         earlier = [control for operation in operations for control in operation.control_inputs]
         earlier += [other for operation in operations for other in self._conflicts(operation)]
         found = [self._done(operation) for operation in earlier if operation in self._nodes]
         return list(dict.fromkeys(found))
 
     def _done(self, operation: Operation) -> Value:
-        """That an operation has run; of what hands a value on, that the value is there."""
+        """Return the control that an operation has run; of one that passes a value on, the value itself."""
         node = self._nodes[operation]
         is_handed_on = node.kind in ("enter", "exit", "loop_cond", "merge")
         return self._values[operation.outputs[0]] if is_handed_on else node.done
@@ -256,7 +256,7 @@ class RawLowering:
     # --- devices ----------------------------------------------------------------------------------------------------
 
     def _start_constants(self) -> None:
-        """What takes nothing but constants of its loop waits for its head, which is there in each iteration."""
+        """Let operations that take only constants of their loop wait for its head, which is there in each iteration."""
         heads: dict[Frame, Node] = {}
         for node in self.machine.nodes:
             if node.kind == "merge" and any(value.node.kind == "enter" for value in node.inputs):
@@ -329,7 +329,7 @@ def _is_constant(value: Value) -> bool:
 
 
 def _is_inner_frame(tensor: Symbol) -> bool:
-    """Whether it is the frame of a loop or branch, which is used up in the node of that."""
+    """Test whether a tensor is the frame of a loop or branch, which is used up in the node of that."""
     return isinstance(tensor.spec, FrameSpec) and isinstance(tensor.operation.op, (While, Branch))
 
 

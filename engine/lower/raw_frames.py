@@ -60,11 +60,11 @@ class RawFrames:
     # --- what others ask --------------------------------------------------------------------------------------------
 
     def is_free(self, operation: Operation) -> bool:
-        """Whether it is a constant, which lies in no frame."""
+        """Test whether an operation is a constant, which is in no frame."""
         return isinstance(operation.op, Constant) and not operation.control_inputs
 
     def is_loop(self, frame: Frame) -> bool:
-        """Whether anything in a frame hands a value to the next iteration; otherwise it has one."""
+        """Test whether anything in a frame passes a value to the next iteration; otherwise it has one iteration."""
         return frame in self._loops
 
     def sides_of(self, operation: Operation) -> Sides:
@@ -116,7 +116,7 @@ class RawFrames:
             waiting = left
 
     def _settle_one(self, waiting: list[Operation]) -> None:
-        """Of what enters, and has no input that tells from where, take the one that is alone, or else the first."""
+        """Enter the operation that is alone, or else the first, of those that have no input from a known frame."""
         open_ended = [operation for operation in waiting if self._is_guided(operation)]
         led = {_frame_name(other) for other in waiting if isinstance(other.op, Enter) and not self._is_guided(other)}
         alone = [operation for operation in open_ended if _frame_name(operation) not in led]
@@ -169,11 +169,11 @@ class RawFrames:
         self._enters.setdefault(frame, []).append(operation)
 
     def _is_guided(self, operation: Operation) -> bool:
-        """Whether it is an Enter of a constant, which lies in whatever frame others enter from."""
+        """Test whether an operation is an Enter of a constant, which is in whatever frame others enter from."""
         return isinstance(operation.op, Enter) and not self._sources(operation)
 
     def _sources(self, operation: Operation) -> list[Operation | None]:
-        """What makes its inputs; None for what is fed. Constants do not count."""
+        """Return the operations that make its inputs; None for those that are fed. Constants do not count."""
         made = [None if tensor in self._feeds else tensor.operation for tensor in operation.inputs]
         return [o for o in (*made, *operation.control_inputs) if o is None or not self.is_free(o)]
 
@@ -226,7 +226,7 @@ class RawFrames:
             self._check_taken(operation, source)
 
     def _check_taken(self, operation: Operation, source: Operation) -> None:
-        """What is there in one iteration only, or comes from another one, is for a Merge."""
+        """Refuse to take a value of one iteration only, or of another one, except by a Merge."""
         if isinstance(source.op, NextIteration):
             raise ValueError(
                 f"{described(operation)} takes what {described(source)} hands to the next iteration. Only raw.merge "
@@ -272,7 +272,7 @@ class RawFrames:
             )
 
     def _check_end(self, operation: Operation) -> None:
-        """What leaves an iteration must be dead in all but the last one, or in the last one."""
+        """Refuse a value that leaves an iteration, unless it is dead in all but the last one, or in the last one."""
         if not isinstance(operation.op, (Exit, NextIteration)) or self._sides[operation]:
             return
         if isinstance(operation.op, Exit) and not self.is_loop(self.of[operation]):
@@ -336,7 +336,7 @@ class RawFrames:
 
 
 def _is_either_or(rest: Sequence[Sides]) -> bool:
-    """Whether of two sets of sides one is the false side, and the other one the true side, of the same choice."""
+    """Test whether two sets of sides are the false and the true side of the same choice."""
     if len(rest) != 2 or any(len(sides) != 1 for sides in rest):
         return False
     ((one, first),), ((other, second),) = rest

@@ -85,7 +85,7 @@ def _cuts(operation: Operation) -> bool:
 
 
 def _ends_only(end: Operation, inner: Sequence[Operation]) -> bool:
-    """Whether nothing inside takes a result as it is marked."""
+    """Test whether nothing inside takes a result as it is marked."""
     return not any(is_among(end.outputs[0], each.inputs) for each in inner)
 
 

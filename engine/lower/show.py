@@ -79,7 +79,7 @@ def _before(node: Node) -> Iterator[Node]:
 
 
 def is_back_edge(node: Node, value: Value) -> bool:
-    """Whether a value comes to a Merge from the iteration before."""
+    """Test whether a value comes to a Merge from the iteration before."""
     return node.kind == "merge" and value.node.kind == "next_iteration"
 
 

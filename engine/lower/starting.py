@@ -1,4 +1,4 @@
-"""Which devices would begin a loop's iterations late, because their loop variables wait for other devices.
+"""A search for devices that would begin a loop's iterations late: their loop variables wait for other devices.
 
 An iteration begins on a device when a loop variable there has its next value. Where all of these come from elsewhere
 (sums of gradients, which wait for what later devices compute of this iteration), work that does not depend on them
@@ -32,7 +32,7 @@ def late_starters(nodes: Sequence[Node], frame: Frame, devices: Iterable[str]) -
 
 
 def _waits(inside: Sequence[Node], takers: dict[Node, list[Node]], frame: Frame, device: str) -> bool:
-    """Whether work of a device does not depend on its loop variables, all of which wait for other devices."""
+    """Test whether work of a device does not depend on its loop variables, all of which wait for other devices."""
     nexts = [node for node in inside if node.kind == "next_iteration" and (node.frame, node.device) == (frame, device)]
     if not all(_comes_from_elsewhere(node, frame, device) for node in nexts):
         return False
@@ -48,17 +48,20 @@ def _waits(inside: Sequence[Node], takers: dict[Node, list[Node]], frame: Frame,
 
 
 def _is_of(node: Node, device: str) -> bool:
-    """Whether a node gives the value of a loop variable that lies on a device."""
+    """Test whether a node gives the value of a loop variable that is on a device."""
     return node.kind == "merge" and node.device == device
 
 
 def _reads_history(node: Node) -> bool:
-    """Whether a node brings what one loop has saved into another; it is to be there when it is used, not before."""
+    """Test whether a node brings the saved values of one loop into another.
+
+    These are to be there when they are used, not before.
+    """
     return node.kind == "enter" and node.is_constant and node.inputs[0].node.kind == "collect"
 
 
 def _comes_from_elsewhere(node: Node, frame: Frame, device: str) -> bool:
-    """Whether a loop variable's next value takes something that another device computes in the same iteration."""
+    """Test whether a loop variable's next value takes something computed by another device in the same iteration."""
     seen: set[Node] = set()
     rest = [value.node for value in node.sources]
     while rest:

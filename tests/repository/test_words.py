@@ -37,6 +37,7 @@ OPENINGS = (  # folders: of these the openings of docstrings are checked
     "engine/checkpoint",
     "engine/control_flow",
     "engine/graph",
+    "engine/lower",
     "engine/ops",
     "engine/passes",
     "engine/queues",
