@@ -20,12 +20,12 @@ _ARRIVING = frozenset({"recv", "collect", "trips", "feed", "const"})
 
 
 def is_scheduled(node: Node) -> bool:
-    """Whether a node has a turn of its own."""
+    """Test whether a node has a turn of its own."""
     return node.kind not in _IN_PASSING and node.kind not in _ARRIVING
 
 
 def is_loop_merge(node: Node) -> bool:
-    """Whether a Merge stands at the head of a loop: one value comes in each iteration."""
+    """Test whether a Merge is the head of a loop: one value comes in each iteration."""
     return node.kind == "merge" and any(value.node.kind in ("enter", "next_iteration") for value in node.inputs)
 
 
@@ -55,7 +55,7 @@ class Place:
 
     @property
     def count(self) -> int:
-        """What an iteration has to see before it is over."""
+        """The number of events of an iteration before it is over."""
         scheduled = sum([is_scheduled(node) for node in self.nodes])
         return scheduled + len(self.receives) + len(self.children)
 
@@ -65,7 +65,7 @@ class Place:
 
 
 class Blueprint:
-    """Where everything in a machine has its place.
+    """The places of everything in a machine.
 
     Attributes:
         places: for each frame and device.
@@ -124,7 +124,7 @@ class Blueprint:
             place.record_bytes[node.history] = _saved_bytes(node)
 
     def is_here(self, node: Node) -> bool:
-        """Whether a node is stepped here; constants are everywhere."""
+        """Test whether a node is stepped here; constants are everywhere."""
         return node.device is None or node.device in self.devices
 
     def place_of(self, node: Node) -> Place:
@@ -132,7 +132,7 @@ class Blueprint:
         return self.places[node.frame, node.device]
 
     def child_number(self, place: Place) -> int:
-        """Which of the frames inside its parent a place is."""
+        """Return the number of a place among the frames inside its parent."""
         assert place.frame.parent is not None, "the step's own frame has no parent"
         return self.places[place.frame.parent, place.device].children.index(place)
 

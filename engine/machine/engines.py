@@ -1,4 +1,4 @@
-"""What runs operations outside the loop of a step: worker threads for long kernels, devices with streams, queues."""
+"""Engines of operations that run outside the loop of a step: worker threads for long kernels, streams, queues."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FromThread = Callable[..., None]
 
 
 class Engine(abc.ABC):
-    """How a device runs what is not run in the loop itself.
+    """The way in which a device runs operations that are not run in the loop itself.
 
     Attributes:
         spent: by node, how often it ran on a worker thread, and for how many seconds, since the beginning.
@@ -44,17 +44,17 @@ class Engine(abc.ABC):
 
     @property
     def is_busy(self) -> bool:
-        """Whether it has to be asked for what is done (`poll`)."""
+        """True if it has to be polled for work that is done (`poll`)."""
         return False
 
     @property
     def has_threads(self) -> bool:
-        """Whether something is under way that ends by itself, and then is told by way of `from_thread`."""
+        """True if work is under way that ends by itself, which is then reported by way of `from_thread`."""
         return False
 
     @property
     def kernel_seconds(self) -> float:
-        """How long it has run kernels, altogether."""
+        """The seconds for which it has run kernels, in all."""
         return 0.0
 
     @property
@@ -113,7 +113,10 @@ class Engine(abc.ABC):
         return False
 
     def soon_to(self, target: Engine) -> Callable[[Any], Any] | None:
-        """What copies a value to another device, and gives the copy at once, or None if it takes longer; if it can."""
+        """Return a function that copies a value to another device at once, if there is one.
+
+        The function gives the copy, or None if it takes longer.
+        """
         return None
 
     def to_device(self, value: Any, done: Done) -> None:
@@ -133,7 +136,7 @@ class Engine(abc.ABC):
         return ArrayValue.from_list([items[position] for position in range(len(items))])
 
     def size_of_record(self, items: Any, bytes_each: int) -> int:
-        """How many bytes a record holds; those that other records hold are not counted.
+        """Return the bytes that a record holds; those that other records hold are not counted.
 
         Args:
             items: from `record`.

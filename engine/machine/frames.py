@@ -1,4 +1,4 @@
-"""What is alive while a step runs: runs of frames, and their iterations.
+"""The state that is alive while a step runs: runs of frames, and their iterations.
 
 Tokens lie in arrays: an iteration has a list of values (one slot for each input of a node) and a list of counts of what
 is still to come. Every node of a frame fires once in each iteration, alive or dead, so an iteration is over when the
@@ -73,7 +73,7 @@ class FramePlan:
 
 
 class Constant:
-    """What a constant Enter does: `slots` to write, `counts` to take off, and inline deliveries to each iteration."""
+    """The work of a constant Enter: `slots` to write, `counts` to reduce, and inline deliveries to each iteration."""
 
     def __init__(self) -> None:
         self.slots: list[int] = []
@@ -225,7 +225,7 @@ class Frames:
         return opened
 
     def _prepare(self, opened: Iteration, run: FrameRun, plan: FramePlan) -> None:
-        """What few frames need: constants that go on to frames inside, and nodes that wait for nothing."""
+        """Prepare the parts that few frames need: constants for frames inside, and nodes that wait for nothing."""
         for position, constant in enumerate(plan.constants):
             arrived = run.arrived[position]
             if arrived == 1 and constant.inline is not None:

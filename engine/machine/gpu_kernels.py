@@ -80,7 +80,7 @@ HOST_READS: dict[str, slice] = {
 
 
 def travels(value: Any) -> bool:
-    """Whether a host's value is given to kernels as it is: numbers, and vectors of a few integers."""
+    """Test whether a host's value is given to kernels as it is: numbers, and vectors of a few integers."""
     if not is_array(value):
         return isinstance(value, (np.generic, int, float, bool))
     return value.ndim <= 1 and value.size <= _SMALL and value.dtype.kind in "iub"
@@ -105,7 +105,7 @@ class GpuKernels:
         self._variables.step += 1
 
     def of(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
-        """What runs a printed function on the device."""
+        """Return a function that runs a printed function on the device."""
         return functools.partial(self._run, kernel, self._variables.step)
 
     def _run(self, kernel: Any, step: int, *values: Any) -> Any:

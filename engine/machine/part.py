@@ -88,12 +88,12 @@ class PartStep(Step):
 
     @property
     def has_work(self) -> bool:
-        """Whether a turn would do something."""
+        """True if a turn would do something."""
         return bool(self.ready) or not self.events.empty()
 
     @property
     def is_over(self) -> bool:
-        """Whether everything here has run."""
+        """True if everything here has run."""
         return not (self.ready or self.outstanding or self._running)
 
     def turn(self, most: int) -> None:
@@ -158,7 +158,7 @@ class PartStep(Step):
 
 
 class PartProgram(MachineProgram):
-    """What one task runs of a step that spans several.
+    """The part that one task runs of a step that spans several tasks.
 
     Args:
         graph, targets, feeds, specs, exact, assign, prepared: see `MachineProgram`.
@@ -283,7 +283,7 @@ def _check_crossings(nodes: Sequence[Node]) -> None:
 
 
 def _can_cross(spec: Spec | None) -> bool:
-    """Whether values of a spec, or controls, have a form in which they travel."""
+    """Test whether values of a spec, or controls, have a form in which they travel."""
     if isinstance(spec, ArraySpec):
         return not isinstance(spec, StoreSpec) and _can_cross(spec.element)
     return not isinstance(spec, FrameSpec)

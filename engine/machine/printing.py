@@ -154,7 +154,7 @@ class MachinePrinter:
         return any(not is_scheduled(consumer) for consumer in self.blueprint.consumers.get(node.output, ()))
 
     def _print_arrival(self, node: Node) -> None:
-        """What comes from outside the iteration: the function that takes it, alive and dead."""
+        """Print the function that takes a value from outside the iteration, alive and dead."""
         for purpose, arguments in (("deliver", ["it", "x"]), ("kill", ["it"])):
             writer = self._function((purpose, node), f"{purpose}_{_short(node)}", arguments)
             told = node.kind == "recv" and purpose == "deliver" and self.clocks is not None
@@ -227,7 +227,7 @@ class MachinePrinter:
         self._print_finish(node)
 
     def _print_finish(self, node: Node) -> None:
-        """What takes the results of an operation that runs elsewhere."""
+        """Print the function that takes the results of an operation that runs elsewhere."""
         end = self._function(("deliver", node), "", ["it", "x"])
         results = [self.printer.fresh("result") for _ in node.outputs]
         if results:
@@ -423,7 +423,10 @@ class _Writer:
         self.hand_on([(node.output, x)], is_alive)
 
     def _pass_merge(self, node: Node, value: Value, x: str, is_alive: bool) -> None:
-        """Of a branch: the first live value goes on; a dead one does when there is no other."""
+        """Print the passing of a value by a Merge.
+
+        Of a branch the first live value goes on; a dead one does when there is no other.
+        """
         if is_loop_merge(node):
             self.hand_on([(node.output, x)], is_alive)
             return

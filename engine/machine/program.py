@@ -286,7 +286,7 @@ class MachineProgram:
             self._traced = None
 
     def _ended(self, step: Step, found: list[Any]) -> tuple[Any, ...]:
-        """What a run has fetched; nothing of it shares memory with the program's state."""
+        """Return the fetched values of a run; none of them shares memory with the program's state."""
         self.statistics.note_ended(step)
         with self._lock:
             if step.blueprint is self.printing.blueprint:  # otherwise it was printed anew meanwhile
@@ -309,7 +309,7 @@ class MachineProgram:
         return found
 
     def _describe(self) -> dict[str, Any]:
-        """What a trace tells of the step."""
+        """Return the facts of the step for a trace."""
         targets = ", ".join(target.name for target in self._origin[1])
         return {"program": self.filename, "targets": targets, "devices": ", ".join(self.machine.devices)}
 
@@ -419,7 +419,10 @@ def lowered(
         return frozenset([own_device(each) for each in inside if each is not operation and not each.op.regions])
 
     def device_of(operation: Operation) -> str:
-        """Where an operation runs. A loop or branch that is run as a whole is where all that is inside was placed."""
+        """Return the device of an operation.
+
+        For a loop or branch that is run as a whole it is where all that is inside was placed.
+        """
         used = devices_inside(operation) if can_be_split(operation.op) else ()
         return next(iter(used)) if len(used) == 1 else own_device(operation)
 
@@ -452,7 +455,10 @@ def lowered(
         node.seconds = sum([max(0.0, costs.seconds(each, device) - latency) for each in inside])
 
     def stands_alone(node: Node) -> bool:
-        """What is long on a CPU or waits for others, and reads of histories, which may have to come from the host."""
+        """Test whether a node is long on a CPU or waits for others.
+
+        So is a read of a history, which may have to come from the host.
+        """
         if may_wait(node):
             return True
         if has_own_memory(str(node.device)):
@@ -472,25 +478,25 @@ def lowered(
 
 
 def may_wait(node: Node) -> bool:
-    """Whether a node is an operation that may have to wait for what others do."""
+    """Test whether a node is an operation that may have to wait for others."""
     return isinstance(node.operations[0].op, WaitingOp)
 
 
 def _is_number(node: Node) -> bool:
-    """Whether a node gives a number of rank 0, which travels with the kernels that use it."""
+    """Test whether a node gives a number of rank 0, which travels with the kernels that use it."""
     (spec,) = node.specs
     return isinstance(spec, TensorSpec) and spec.shape == () and spec.dtype.kind in "biufc"
 
 
 def _swaps(machine: Machine) -> bool:
-    """Whether a loop's saved state may move to the host."""
+    """Test whether a loop's saved state may move to the host."""
     return any(isinstance(f.operation.op, While) and f.operation.op.swap_memory for f in machine.frames if f.operation)
 
 
 def place_by_cost(
     operations: Sequence[Operation], feeds: Sequence[Symbol], like: Placement | None = None
 ) -> dict[Operation, str]:
-    """Where the operations of a step run, by the placer; where another placement has the same, as it says.
+    """Return the devices of a step's operations, by the placer; those of another placement stay, where it has the same.
 
     Several devices are used where that is asked for, and where it saves more than running operations one by one costs.
     """

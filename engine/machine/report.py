@@ -1,4 +1,4 @@
-"""What a step that does not go on waits for, by partition."""
+"""A report of the things that a step that does not go on waits for, by partition."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def waiting_report(step: Step, what: str = "made no progress") -> str:
 
 
 def progress_report(step: Step) -> list[str]:
-    """How far the loops of a step have come that is still running, by device."""
+    """Return how far the loops of a step that is still running have come, by device."""
     found: list[str] = []
     for place, plan in step.plans.items():
         alive = [iteration.number for iteration in _alive(step, place, plan)]
@@ -105,7 +105,10 @@ def _waiting(step: Step, place: Place, iteration: Iteration) -> list[str]:
 
 
 def _comes_at_once(node: Any) -> bool:
-    """Whether all that a node takes comes from one other: then it is not counted, and the other one says what waits."""
+    """Test whether all inputs of a node come from one other.
+
+    Then it is not counted, and the other one names what waits.
+    """
     return len({value.node for value in node.sources if value.node.kind != "const"}) == 1
 
 

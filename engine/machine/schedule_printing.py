@@ -34,7 +34,7 @@ def _taken(writer: _Writer, node: Node) -> list[str]:
 
 
 def _print_apart(owner: MachinePrinter, writer: _Writer, node: Node) -> None:
-    """What begins a Schedule or a replica, and what takes what comes of it."""
+    """Print the start of a Schedule or a replica, and the function that takes its results."""
     label = writer.printer.bind("node", node)
     finish = owner.name_of(("deliver", node), f"done_{node.kind}")
     taken = _taken(writer, node)

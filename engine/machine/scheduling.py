@@ -56,7 +56,7 @@ class Request:
 
 @dataclass
 class SchedulingStatistics:
-    """What was scheduled, since the program was made.
+    """Counts of the scheduled work since the program was made.
 
     Attributes:
         batches, requests: how often it was decided, and over how many inputs.
@@ -202,12 +202,12 @@ class Scheduler:
             self._measured[request.site, name] = (known / 2 + seconds, rows / 2 + share.rows)
 
     def _seconds(self, request: Request, name: str) -> float:
-        """How long a row takes on a device, as measured or else estimated."""
+        """Return the seconds that a row takes on a device, as measured or else estimated."""
         seconds, rows = self._measured.get((request.site, name), (0.0, 0.0))
         return seconds / rows if rows else request.site.seconds[name]
 
     def _seconds_before(self, request: Request, name: str) -> float:
-        """What a part takes on a device whatever its size: a kernel, and bringing state there."""
+        """Return the seconds that a part of any size takes on a device: to start a kernel, and to bring state there."""
         device = request.site.devices[name]
         seconds = device.kernel_latency
         if not self.step.engines[name].has_own_memory:
@@ -224,7 +224,10 @@ class Scheduler:
         return state is not None and self._is_current(state, value)
 
     def _is_current(self, state: _State, value: Any) -> bool:
-        """Whether a copy is that of `value`. It is looked at once in a run: within one, values do not change."""
+        """Test whether a copy is that of `value`.
+
+        It is compared once in a run: within one, values do not change.
+        """
         if state.source is value and state.run == self._run:
             return True
         if state.source is not value and state.run == self._run:
@@ -385,7 +388,7 @@ class _Variable:
 
 
 def _taken(request: Request) -> list[tuple[Any, bool, Any]]:
-    """What a function takes: the value, whether it is cut by rows, and what names it on a device."""
+    """Return the inputs of a function: the value, whether it is cut by rows, and its key on a device."""
     site = request.site
     return [
         (value, is_cut, id(value) if variable is None else _Variable(variable))
@@ -394,12 +397,12 @@ def _taken(request: Request) -> list[tuple[Any, bool, Any]]:
 
 
 def _is_large(value: Any) -> bool:
-    """What has to be brought into a device's memory; numbers travel with the kernel."""
+    """Test whether a value has to be brought into a device's memory; numbers travel with the kernel."""
     return is_array(value) and bool(value.ndim)
 
 
 def _rows_of(site: Site, values: Sequence[Any]) -> int:
-    """How many rows there are.
+    """Return the number of rows.
 
     Raises:
         ValueError: the inputs differ.

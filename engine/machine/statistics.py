@@ -1,4 +1,4 @@
-"""What the devices of a step did: counted by frames as they end, and timed now and then."""
+"""Figures of the devices of a step: counted by frames as they end, and timed now and then."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TIMED = 16  # every so many runs one is timed
 
 @dataclass(frozen=True, slots=True)
 class DeviceRunStatistics:
-    """What one device did in the latest run of a step.
+    """The figures of one device in the latest run of a step.
 
     Attributes:
         device: its name.
@@ -64,7 +64,7 @@ class MachineStatistics(Statistics):
 
     @property
     def is_timed(self) -> bool:
-        """Whether the run that has begun is one that is timed."""
+        """True if the run that has begun is one that is timed."""
         return self.runs % _TIMED == 1
 
     def note_ended(self, step: Step) -> None:

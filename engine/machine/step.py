@@ -296,11 +296,11 @@ class Step:
             return
 
     def _may_come(self, engines: Sequence[Engine]) -> bool:
-        """Whether something is under way that will be told of."""
+        """Test whether something is under way that will be reported."""
         return bool(self.waits) or any(engine.is_busy or engine.has_threads for engine in engines)
 
     def _wait_for_event(self) -> Event:
-        """What comes next."""
+        """Wait for the next event, and return it."""
         for longest in waits():
             try:
                 return self.events.get(timeout=longest)
@@ -378,7 +378,7 @@ class Step:
         self._go_on(number)
 
     def _go_on(self, number: int) -> None:
-        """What an operation waited for has come."""
+        """Go on with an operation for which something that it waited for has come."""
         wait = self.waits.get(number)
         if wait is None:
             return  # it was given up
@@ -451,7 +451,7 @@ class Step:
             way.source.send(value, on_host)
 
     def _way(self, number: int) -> Way:
-        """What `carry` needs to know of a value that crosses."""
+        """Return the way of a value that crosses, for `carry`."""
         receive, plan = self._receives[number]
         send = receive.peer
         assert send is not None, f"{receive!r} has no Send"

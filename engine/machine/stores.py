@@ -29,7 +29,7 @@ WAITING: Any = object()  # what is asked for is not there yet: the node is run a
 
 
 class Entry:
-    """What lies under a key: the value, the device in whose memory it lies, and copies that were made on others."""
+    """The entry of a key: the value, the device whose memory holds it, and copies that were made on others."""
 
     __slots__ = ("copies", "device", "value", "waiting")
 
@@ -41,7 +41,7 @@ class Entry:
 
 
 class Table:
-    """What the writes of one chain have put.
+    """The entries that the writes of one chain have put.
 
     Args:
         base: the store to which they were made.
@@ -106,7 +106,7 @@ class _Parked:
         self.is_waiting = True
 
     def wake(self) -> bool:
-        """Whether it waited until now."""
+        """Stop waiting, and return whether it waited until now."""
         woken, self.is_waiting = self.is_waiting, False
         return woken
 
@@ -126,7 +126,7 @@ class DeferredStore:
 
 
 class Stores:
-    """What printed code calls for narrowed stores, in one step."""
+    """The functions that printed code calls for narrowed stores, in one step."""
 
     def __init__(self, step: Step) -> None:
         self.step = step
@@ -192,13 +192,13 @@ class Stores:
         return self._brought(node, found, item)
 
     def contains(self, node: Any, store: StoreValue | DeferredStore, key: Any, item: Item, slot: int) -> Any:
-        """Whether a write before has put a key, or `WAITING`."""
+        """Return whether an earlier write has put a key, or `WAITING`."""
         key = self._key(node, key, item, slot)
         found = WAITING if key is WAITING else self._find(node, store, key, item)
         return found if found is WAITING else np.bool_(found is not None)
 
     def size(self, node: Any, store: StoreValue | DeferredStore, item: Item) -> Any:
-        """How many keys there are: as many as writes, whether they have come or not."""
+        """Return the number of keys: as many as writes, whether they have come or not."""
         return np.int32(store.size)
 
     def gather(self, node: Any, store: StoreValue | DeferredStore, keys: Any, item: Item, slot: int) -> Any:
@@ -255,7 +255,7 @@ class Stores:
         return True
 
     def _find(self, node: Any, store: StoreValue | DeferredStore, key: Key, item: Item) -> Any:
-        """What lies under a key, None if nothing does, or `WAITING`; then `item` is run again later."""
+        """Return the entry of a key, None if there is none, or `WAITING`; then `item` is run again later."""
         found = _held(store, key)
         if found is not None:
             return found
@@ -341,7 +341,7 @@ class Stores:
 
 
 def _entries(store: StoreValue | DeferredStore) -> Iterator[Entry]:
-    """What a store whose writes have all come holds besides what was asked for as a whole before."""
+    """Yield the entries of a store whose writes have all come, besides those asked for as a whole before."""
     while isinstance(store, DeferredStore):
         table = store.table
         start = table.whole[0] if table.whole is not None and table.whole[0] <= store.version else 0
@@ -353,7 +353,7 @@ def _entries(store: StoreValue | DeferredStore) -> Iterator[Entry]:
 
 
 def _held(store: StoreValue | DeferredStore, key: Key) -> Any:
-    """What lies under a key now, if it is known; an `Entry`, or the value of one that was there before the step."""
+    """Return what a key has now, if it is known: an `Entry`, or the value of one that was there before the step."""
     while isinstance(store, DeferredStore):
         found = store.table.entries.get(key)
         if found is not None and found[0] <= store.version:

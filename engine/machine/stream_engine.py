@@ -70,7 +70,7 @@ class _Releasing:
             self.release()
 
     def aborted(self) -> None:
-        """What was enqueued has been dropped; values stay until they are let go."""
+        """Accept that enqueued work was dropped; values stay until they are released."""
 
 
 class StreamEngine(Engine):
@@ -377,7 +377,7 @@ def variables_on(machine: Machine, device: str) -> list[Variable]:
 
 
 def ask_together(engines: Sequence[StreamEngine]) -> None:
-    """Of engines whose devices share an agenda, one is asked for all."""
+    """Let one of the engines whose devices share an agenda be polled for all."""
     for engine in engines:
         engine._asked = engines[0]  # pyright: ignore[reportPrivateUsage]
 

@@ -362,7 +362,7 @@ class TracedStreamEngine(StreamEngine):
 
 
 class _Kernel:
-    """How a node's operations are called in a trace."""
+    """The name and details of a node's operations in a trace."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -371,7 +371,7 @@ class _Kernel:
         self.name = types[0] if len(types) == 1 else f"cluster ({', '.join([*types[:_MOST_NAMED], *more])})"
 
     def details(self, *seen: str) -> dict[str, Any]:
-        """What is told of it, given the forms of the outputs whose specs do not tell them."""
+        """Return the details, given the forms of the outputs that their specs leave open."""
         node, first = self._node, self._node.operations[0]
         forms = iter(seen)
         told = {"operation": node.name, "type": first.type, "line": str(first.location), "device": node.device}

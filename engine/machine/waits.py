@@ -74,7 +74,7 @@ class Wait:
         return self._course.send(attempt.result)
 
     def _results(self, value: Any) -> tuple[Any, ...]:
-        """What it gives to others, of its outputs."""
+        """Return the outputs that it gives to others."""
         outputs = self._operation.outputs
         if any(tensor.dtype.kind == "T" for tensor in outputs):
             value = without_bare_strings(value)
@@ -87,7 +87,7 @@ class Wait:
         annotate(error, self._operation, self._values, loops, device=self.node.device)
 
     def describe(self) -> str:
-        """What it waits for."""
+        """Return a description of what it waits for."""
         if self._request is None or self._attempt is None:
             return "nothing"
         return self._request.describe(self._attempt)

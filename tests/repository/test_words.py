@@ -38,6 +38,7 @@ OPENINGS = (  # folders: of these the openings of docstrings are checked
     "engine/control_flow",
     "engine/graph",
     "engine/lower",
+    "engine/machine",
     "engine/ops",
     "engine/passes",
     "engine/queues",
