@@ -224,7 +224,7 @@ class RawLowering:
             self._values.setdefault(tensor, value)  # what is fed stays as it is
 
     def _awaited(self, operations: Sequence[Operation]) -> list[Value]:
-        """Return the values to wait for: what the user asked to have run before, and earlier uses of resources."""
+        """Return the values to wait for: those the user asked for, and earlier uses of the same resources."""
         earlier = [control for operation in operations for control in operation.control_inputs]
         earlier += [other for operation in operations for other in self._conflicts(operation)]
         found = [self._done(operation) for operation in earlier if operation in self._nodes]

@@ -1,4 +1,4 @@
-"""A report of the things that a step that does not go on waits for, by partition."""
+"""A report, by partition, of the things for which a step waits that does not go on."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class FusionRule:
     def layout(self, rows: int | None, weight: TensorSpec, transpose: bool) -> PackedLayout | None:
         """Return the layout of a packed weight, or of its transpose; None if packing does not pay.
 
-        It is for products of so many rows in a loop.
+        It is for products of `rows` rows in a loop.
         """
         return None
 

@@ -1,4 +1,4 @@
-"""A log of the changes that passes made while a step was prepared, and of the rest that they left, for `explain`."""
+"""A log of the changes that passes made while a step was prepared, and of what they left, for `explain`."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ class Kept:
 
 
 def kept_of(graph: Graph, operations: Iterable[Operation], wanted: Iterable[Symbol | Operation]) -> Kept:
-    """Return the wanted tensors of `operations` of `graph` and of those inside: `wanted`, and records of frames."""
+    """Return the tensors to keep of `operations` of `graph` and those inside: `wanted`, and what frames record."""
     return Kept(graph, {*[item for item in wanted if isinstance(item, Symbol)], *inner_tensors(operations)})
 
 

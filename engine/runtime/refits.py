@@ -1,4 +1,4 @@
-"""A count of operands that kernels refused as they were, so that they were laid out anew, for `profile`.
+"""A count of operands that kernels refused as they were, so that they were laid out again, for `profile`.
 
 That is right now and then, such as for what a user feeds. Where it happens in each iteration of a loop it costs more
 than the kernel, and its cause is a bug of ours.

@@ -1,4 +1,4 @@
-"""Move out of loops the values that are the same in every iteration, and reads of another loop that need no record.
+"""Move values that are the same in every iteration out of loops, and read recorded values at their source.
 
 Both are exact. A condition runs at least once, so that all that is invariant there may leave it. A body may never run:
 then only what can't fail leaves it, which each op says itself (`Op.cannot_fail`).
