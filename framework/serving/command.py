@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from .examples import example_generation, example_instances
 from .exporting.command import add_import_option
-from .logs import FORMATS, configure
+from .logs import FORMATS, logging_to_stderr
 from .signature import TensorInfo
 
 if TYPE_CHECKING:
@@ -115,8 +115,7 @@ def run(options: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, *([_RELOAD] if _RELOAD and options.config else [])):
         signal.signal(number, note)
     try:
-        configure(options.log_format)
-        with _server(options) as server:
+        with logging_to_stderr(options.log_format), _server(options) as server:
             if options.worker is None:
                 print(*_facts(server), sep="\n", flush=True)
             else:
@@ -138,7 +137,6 @@ def _supervise(options: argparse.Namespace) -> int:
         return _fail(f"--workers {options.workers}: expected a number from 1 on.")
     if sys.platform == "win32":
         return _fail(f"--workers {options.workers}: this system can't share a port among processes.")
-    configure(options.log_format)
     package = str(__package__).partition(".")[0]
     try:
         supervisor = Supervisor(
@@ -151,7 +149,8 @@ def _supervise(options: argparse.Namespace) -> int:
         )
     except OSError as error:
         return _fail(str(error))
-    return supervisor.run()
+    with logging_to_stderr(options.log_format):
+        return supervisor.run()
 
 
 def _facts(server: Server) -> list[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
+from collections.abc import Generator
 from typing import Any
 
 FORMATS = ("text", "json")
@@ -26,11 +28,21 @@ class JsonLines(logging.Formatter):
         return json.dumps(found)
 
 
-def configure(format: str) -> logging.Handler:
-    """Let the loggers of the server write to standard error; gives what does it, to be removed again."""
+@contextlib.contextmanager
+def logging_to_stderr(format: str) -> Generator[None]:
+    """Let the loggers of the server write to standard error, as long as the block runs.
+
+    Args:
+        format: one of `FORMATS`.
+    """
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if format == "json" else logging.Formatter("%(levelname)s %(message)s"))
     logger = logging.getLogger("anabranch.serving")
+    level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
-    return handler
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)

@@ -287,19 +287,16 @@ def test_wrong_certificates_are_said_so(folder: Path, certificates: Path) -> Non
 
 
 def test_logs_are_lines_of_json(capsys: pytest.CaptureFixture[str]) -> None:
-    from anabranch.framework.serving.logs import configure
+    from anabranch.framework.serving.logs import logging_to_stderr
 
     logger = logging.getLogger("anabranch.serving")
-    handler = configure("json")
-    try:
+    with logging_to_stderr("json"):
         try:
             raise ValueError("it broke\nin two lines")
         except ValueError:
             logger.exception("model %r failed", "m")
         logger.info("ready")
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(logging.NOTSET)
+    assert not logger.handlers
     first, second = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert (first["level"], first["message"]) == ("error", "model 'm' failed")
     assert first["traceback"].endswith("it broke\nin two lines")

@@ -13,6 +13,7 @@ from anabranch.engine.control_flow.call import Recursion
 from anabranch.engine.control_flow.frames import History, Saved
 from anabranch.engine.graph import Operation, Symbol, Tensor
 from anabranch.engine.graph.device import State
+from anabranch.engine.ops.base import Constant
 from anabranch.engine.ops.fused import Fused
 from anabranch.engine.passes.prepare import Step, prepare
 from anabranch.engine.passes.prune import all_operations
@@ -165,7 +166,10 @@ def verify(step: Step, assigned: Assigned, devices: Sequence[str] = CPUS) -> Non
         elif operation in assigned.places and id(op) in of_ops:  # (fission makes a read of a product)
             assert operation.device == assigned.places[operation], operation
         elif id(op) in of_ops:
-            assert operation.device in named[operation.name, operation.type], operation
+            places = named[operation.name, operation.type]
+            if isinstance(op, Constant):  # what is moved takes a copy along
+                places = places | {other.device for other in found if operation in {t.operation for t in other.inputs}}
+            assert operation.device in places, operation
         for tensor in operation.outputs:
             assert (
                 assigned.made.get(tensor, operation.device) == operation.device or operation not in assigned.places
